@@ -83,8 +83,8 @@ def check(
     if not limits.limits:
         raise InputError(f"{path}: [budget] has no limit in it")
     chosen = device_given(device)
-    kept = None if baseline is None else _run(baseline, chosen)
-    return check_run(_run(recording, chosen), limits, kept)
+    baseline_run = None if baseline is None else _run(baseline, chosen)
+    return check_run(_run(recording, chosen), limits, baseline_run)
 
 
 def ranks(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Comparison:

@@ -20,9 +20,11 @@ import pytest
 
 from support.installed import PYTHON_PATH
 from vramlens.attach import target_process as target_module
+from vramlens.attach.attachment import Attachment
 from vramlens.attach.bootstrap import bootstrap_text
 from vramlens.attach.inside.segments import segments_summary
 from vramlens.attach.stopped_thread import is_supported
+from vramlens.attach.story import story
 from vramlens.attach.target_process import permission_remedy, target_process
 from vramlens.capture.names.tensor_names import NamedTensor
 from vramlens.errors import InputError
@@ -310,3 +312,28 @@ def test_segments_are_summed_and_what_pins_them_is_named() -> None:
     assert summary["pinned_by"] == [
         {"free_bytes": 3072, "live_bytes": 1024, "blocks": 1, "names": ["model.weight"]}
     ]
+
+
+def test_words_of_the_process_stay_on_their_line() -> None:
+    hostile = "x\n::error::forged\x1b[31m"
+    answer = {
+        "process": {"pid": 1, "python": hostile, "torch": "2", "command": ["p", hostile]},
+        "names": [
+            {
+                "device": "cpu",
+                "bytes_by_kind": {"tensor": 8},
+                "tensors": [{"name": hostile, "kind": "tensor", "bytes": 8}],
+            }
+        ],
+        "fragmentation": [
+            {
+                **dict.fromkeys(("device", "segments", "reserved_bytes", "free_bytes"), 1),
+                "largest_free_bytes": 1,
+                "pinned_by": [{"free_bytes": 1, "live_bytes": 1, "blocks": 1, "names": [hostile]}],
+            }
+        ],
+    }
+    text = story(Attachment(answer, "thread", 0.0))
+    assert "\x1b" not in text
+    assert not any(line.startswith("::error") for line in text.splitlines())
+    assert text.count("forged") == 4

@@ -90,15 +90,15 @@ def who_holds(
     explanation = recording.explain(at=at, device=device)
     heap = explanation.heap
     owners = recording.owners
-    kept = [] if owners is None else _kept(owners.owners, owners.owner, owners.size_bytes, name)
+    owned = [] if owners is None else _kept(owners.owners, owners.owner, owners.size_bytes, name)
     lines = [] if heap is None else [row for row in heap.by_line if _is_about(row, name)]
-    if not kept and not lines:
+    if not owned and not lines:
         raise UsageError(f"{path}: nothing in it is called {name!r}")
     words = []
     if owners is None:
         words.append("The recording holds no owners (vramlens run --leaks records them): by line.")
     spots: list[Spot] = []
-    for size_bytes, owner in kept[:_MOST_OWNERS]:
+    for size_bytes, owner in owned[:_MOST_OWNERS]:
         words.append(f"{format_size(size_bytes)} is kept by {visible(owner.name)} ({owner.kind})")
         words += [f"    {visible(' -> '.join(owner.chain))}"] if owner.chain else []
         words += [f"    Do: {visible(owner.fix)}"] if owner.fix else []
@@ -156,7 +156,9 @@ def _kept(
 
 
 def _is_about(row: Any, name: str) -> bool:
-    return name in f"{row.place.file}:{row.place.line}" or any(name in held for held in row.names)
+    return name in f"{row.place.file}:{row.place.line}" or any(
+        name in tensor_name for tensor_name in row.names
+    )
 
 
 def _place(owner: Any) -> Place:

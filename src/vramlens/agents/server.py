@@ -190,11 +190,11 @@ def server(sources: str) -> Any:
     Raises:
         UsageError: the package ``mcp`` is not installed.
     """
-    made: Any = _server_class()(name="vramlens", instructions=INSTRUCTIONS, log_level="ERROR")
+    mcp_server: Any = _server_class()(name="vramlens", instructions=INSTRUCTIONS, log_level="ERROR")
     tools = Tools(sources)
     for name in TOOLS:
-        made.tool(structured_output=False)(getattr(tools, name))
-    return made
+        mcp_server.tool(structured_output=False)(getattr(tools, name))
+    return mcp_server
 
 
 def _server_class() -> Any:

@@ -6,7 +6,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ def attach(pid: int, request: AttachRequest, tell: Callable[[int], None]) -> Att
         line = place.wait_for_process(_COMES_WITHIN_S)
         if line is None:
             keeps_folder = entry.way == "remote_exec"  # it may open the script later
-            raise InputError(_never_came(target, entry))
+            raise InputError(_never_came(target))
         taken_back_s = _taken_back(target, line, entry)
         answer = _conversation(target, line, _question(request, place, target), request, tell)
         keeps_folder = request.copies and bool(answer.get("installed"))
@@ -106,20 +106,9 @@ def attach(pid: int, request: AttachRequest, tell: Callable[[int], None]) -> Att
 
 def _taken_back(target: TargetProcess, line: Line, entry: Entry) -> float:
     """Takes back what the way in has left; how long the main thread was stopped for it."""
-    deadline = time.monotonic() + _COMES_WITHIN_S
-    while time.monotonic() < deadline:
-        try:
-            hello = line.receive(_LOOKS_EVERY_S)
-        except TimeoutError:
-            target.check_alive()
-            continue
-        except Silence:
-            break
-        if hello.get("kind") == "error":
-            raise InputError(f"process {target.pid}: {hello.get('text')}")
+    for hello in _messages(target, line, _COMES_WITHIN_S):
         return leave(target, entry) if hello.get("is_read") is True else 0.0
-    target.check_alive()
-    raise InputError(f"process {target.pid} gave no answer; it runs on")
+    raise _no_answer(target)
 
 
 def _question(request: AttachRequest, place: MeetingPoint, target: TargetProcess) -> dict[str, Any]:
@@ -143,29 +132,50 @@ def _conversation(
     request: AttachRequest,
     tell: Callable[[int], None],
 ) -> dict[str, Any]:
-    deadline = time.monotonic() + request.seconds + _ANSWERS_WITHIN_S
     try:
         line.send(question)
-        while time.monotonic() < deadline:
-            try:
-                message = line.receive(_LOOKS_EVERY_S)
-            except TimeoutError:
-                target.check_alive()
-                continue
-            if message.get("kind") == "answer":
-                return message
-            if message.get("kind") == "error":
-                raise InputError(f"process {target.pid}: {message.get('text')}")
-            steps = message.get("steps")
-            if isinstance(steps, int):
-                tell(steps)
     except Silence:
-        target.check_alive()
-        raise InputError(f"process {target.pid} gave no answer; it runs on") from None
+        raise _no_answer(target) from None
+    for message in _messages(target, line, request.seconds + _ANSWERS_WITHIN_S):
+        if message.get("kind") == "answer":
+            return message
+        steps = message.get("steps")
+        if isinstance(steps, int):
+            tell(steps)
     raise InputError(f"process {target.pid} did not answer in time; it runs on")
 
 
-def _never_came(target: TargetProcess, entry: Entry) -> str:
+def _messages(target: TargetProcess, line: Line, seconds: float) -> Iterator[dict[str, Any]]:
+    """Yields what the process says in that time.
+
+    Raises:
+        InputError: it has ended, has gone away, or says an error.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            message = line.receive(_LOOKS_EVERY_S)
+        except TimeoutError:
+            target.check_alive()
+            continue
+        except Silence:
+            raise _no_answer(target) from None
+        if message.get("kind") == "error":
+            raise InputError(f"process {target.pid}: {message.get('text')}")
+        yield message
+
+
+def _no_answer(target: TargetProcess) -> InputError:
+    """What is raised where a process says nothing more.
+
+    Raises:
+        InputError: it has ended.
+    """
+    target.check_alive()
+    return InputError(f"process {target.pid} gave no answer; it runs on")
+
+
+def _never_came(target: TargetProcess) -> str:
     return (
         f"process {target.pid} did not come to a place where Python looks for requests within"
         f" {_COMES_WITHIN_S:.0f} s (it is inside of C code); nothing will happen in it any more:"

@@ -73,9 +73,9 @@ class MeetingPoint:
             shutil.copytree(package, copied, ignore=_NOT_COPIED)
             self._make_over(copied)
             return self._target.path_inside(copied)
-        seen = self._target.path_outside(str(package))
+        package_outside = self._target.path_outside(str(package))
         with contextlib.suppress(OSError):
-            if os.path.samefile(seen, package):
+            if os.path.samefile(package_outside, package):
                 return str(package)
         raise InputError(
             f"process {self._target.pid} does not see {package} (a container): "

@@ -192,8 +192,8 @@ def _dynamic_section(base: int, read: Reader) -> tuple[dict[int, int] | None, in
     if bias is None or place is None or place[1] > _MOST_BYTES:
         return None, 0
     raw = read(bias + place[0], place[1])
-    whole = len(raw) // _DYNAMIC_ENTRY.size * _DYNAMIC_ENTRY.size
-    return dict(_DYNAMIC_ENTRY.iter_unpack(raw[:whole])), bias
+    used_bytes = len(raw) // _DYNAMIC_ENTRY.size * _DYNAMIC_ENTRY.size
+    return dict(_DYNAMIC_ENTRY.iter_unpack(raw[:used_bytes])), bias
 
 
 def _symbols(dynamic: dict[int, int], bias: int, read: Reader) -> ElfFile:
@@ -205,8 +205,8 @@ def _symbols(dynamic: dict[int, int], bias: int, read: Reader) -> ElfFile:
     strings = read(placed(_STRINGS), min(dynamic[_STRINGS_SIZE], _MOST_BYTES))
     table = read(placed(_SYMBOLS), count * _SYMBOL.size)
     addresses, sizes = {}, {}
-    whole = len(table) // _SYMBOL.size * _SYMBOL.size
-    for name_at, _, _, section, value, size in _SYMBOL.iter_unpack(table[:whole]):
+    used_bytes = len(table) // _SYMBOL.size * _SYMBOL.size
+    for name_at, _, _, section, value, size in _SYMBOL.iter_unpack(table[:used_bytes]):
         if not section or not value:
             continue
         name = strings[name_at : strings.find(b"\0", name_at)].decode("latin-1")

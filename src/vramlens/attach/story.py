@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vramlens.attach.attachment import Attachment
+from vramlens.foreign_text import visible
 from vramlens.schema import SCHEMA
 from vramlens.units import counted, format_size
 
@@ -63,7 +64,7 @@ def _process_line(process: Mapping[str, Any]) -> str:
     torch = process.get("torch")
     versions = f"Python {process.get('python')}" + (f", PyTorch {torch}" if torch else "")
     command = " ".join(str(word) for word in process.get("command") or ())
-    return f"Process {process.get('pid')}, {versions}: {command[:200]}"
+    return f"Process {process.get('pid')}, {visible(versions)}: {visible(command[:200])}"
 
 
 def _of_names(part: Mapping[str, Any]) -> Iterator[str]:
@@ -73,7 +74,8 @@ def _of_names(part: Mapping[str, Any]) -> Iterator[str]:
     kinds = ", ".join(f"{kind} {format_size(int(size))}" for kind, size in sums.items())
     yield f"{part.get('device')} by name: {kinds}"
     for tensor in list(part.get("tensors") or ())[:_MOST_NAMES]:
-        yield f"  {format_size(int(tensor['bytes'])):>12}  {tensor['name']} ({tensor['kind']})"
+        name = visible(f"{tensor['name']} ({tensor['kind']})")
+        yield f"  {format_size(int(tensor['bytes'])):>12}  {name}"
 
 
 def _of_fragmentation(part: Mapping[str, Any]) -> Iterator[str]:
@@ -84,7 +86,8 @@ def _of_fragmentation(part: Mapping[str, Any]) -> Iterator[str]:
         f" piece {format_size(int(part['largest_free_bytes']))}"
     )
     for row in list(part.get("pinned_by") or ())[:_MOST_NAMES]:
-        names = ", ".join(str(name) for name in row["names"][:2]) or "tensors without a name"
+        names = ", ".join(visible(str(name)) for name in row["names"][:2])
+        names = names or "tensors without a name"
         yield (
             f"  {format_size(int(row['free_bytes'])):>12}  free beside"
             f" {format_size(int(row['live_bytes']))} in {counted(int(row['blocks']), 'block')}:"

@@ -126,11 +126,11 @@ def find_attempts(paths: Sequence[str | os.PathLike[str]]) -> list[JobFiles]:
     """
     candidates, notes = _candidates([os.fspath(path) for path in paths])
     attempts = attempts_of([file for file in candidates if file.kind == RECORDING])
-    others = [file for file in candidates if file.kind != RECORDING]
+    beside_recordings = [file for file in candidates if file.kind != RECORDING]
     numbers = _numbers_of(attempts)
     starts_us = [_first_start(files) for files in attempts]
     of_attempt: list[list[CandidateFile]] = [[] for _ in attempts]
-    for file in others:
+    for file in beside_recordings:
         of_attempt[_attempt_of_other(file, numbers, starts_us)].append(file)
     several = _note_of_attempts(attempts, numbers)
     return [
@@ -248,11 +248,13 @@ def _examined(paths: Sequence[str]) -> Iterator[tuple[str, CandidateFile | str |
     """
     summaries = [path for path in paths if path.endswith(ENDING)]
     with ThreadPoolExecutor(_OPENED_AT_ONCE) as threads:
-        told = list(threads.map(from_summary, summaries))
-        by_recording = {file.path: file for file in told if file is not None}
+        summarised = list(threads.map(from_summary, summaries))
+        by_recording = {file.path: file for file in summarised if file is not None}
         yield from by_recording.items()
-        others = [path for path in paths if not path.endswith(ENDING) and path not in by_recording]
-        yield from zip(others, threads.map(_look, others), strict=True)
+        unsummarised = [
+            path for path in paths if not path.endswith(ENDING) and path not in by_recording
+        ]
+        yield from zip(unsummarised, threads.map(_look, unsummarised), strict=True)
 
 
 def _look(path: str) -> CandidateFile | str | None:

@@ -131,8 +131,8 @@ def _profiler_trace(path: str, head: bytes) -> CandidateFile | None:
     """
     if b'"traceEvents"' not in head:
         return None
-    told = _TRACE_RANK.search(head)
-    rank = int(told[1]) if told is not None else _rank_of(path)
+    rank_match = _TRACE_RANK.search(head)
+    rank = int(rank_match[1]) if rank_match is not None else _rank_of(path)
     return CandidateFile(path, RECORDING, rank, is_profiler_trace=True)
 
 

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from vramlens.analyses.profile.operators import own_times
 from vramlens.analyses.profile.profile import explain_profile
 from vramlens.api import load
 from vramlens.errors import InputError
@@ -54,12 +55,8 @@ def times_of_trace(path: str) -> RankTimes:
     profile = explain_profile(trace)
     use = profile.use
     busy_ns = profile.cpu_use.busy_ns if use is None else use.busy_ns
-    own = {
-        row.name: row.self_cpu_ns if use is None else row.self_device_ns
-        for row in profile.operators
-        if row.kind == "operator"
-    }
-    return RankTimes(busy_ns / profile.wall_ns, use is not None, own)
+    on_gpu = use is not None
+    return RankTimes(busy_ns / profile.wall_ns, on_gpu, own_times(profile.operators, on_gpu=on_gpu))
 
 
 def _busy_note(times: Mapping[int, RankTimes]) -> str:
@@ -85,14 +82,14 @@ def _operator_notes(times: Mapping[int, RankTimes]) -> Iterator[str]:
 def _longer_operators(times: Mapping[int, RankTimes]) -> dict[str, list[int]]:
     """By operator the ranks on which it takes longer than on the others, and most of all there."""
     longer: dict[str, list[int]] = {}
-    for rank, own in times.items():
-        others = [other for number, other in times.items() if number != rank]
+    for rank, rank_times in times.items():
+        other_ranks = [other for number, other in times.items() if number != rank]
         excess = {
             name: ns
-            - max(_TIMES_LONGER * statistics.median(o.own_ns.get(name, 0) for o in others), 0)
-            for name, ns in own.own_ns.items()
+            - max(_TIMES_LONGER * statistics.median(o.own_ns.get(name, 0) for o in other_ranks), 0)
+            for name, ns in rank_times.own_ns.items()
         }
         name = max(excess, key=lambda name: (excess[name], name), default=None)
-        if name is not None and excess[name] > _LEAST_SHARE * sum(own.own_ns.values()):
+        if name is not None and excess[name] > _LEAST_SHARE * sum(rank_times.own_ns.values()):
             longer.setdefault(name, []).append(rank)
     return longer

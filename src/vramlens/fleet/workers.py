@@ -167,8 +167,8 @@ def for_each(
 def _as_completed(futures: Iterable[FutureLike]) -> Iterator[FutureLike]:
     """Yields futures as they are done; those of other libraries in the order of their ranks."""
     waiting = list(futures)
-    own = [future for future in waiting if isinstance(future, Future)]
-    yield from as_completed(own) if len(own) == len(waiting) else waiting
+    pool_futures = [future for future in waiting if isinstance(future, Future)]
+    yield from as_completed(pool_futures) if len(pool_futures) == len(waiting) else waiting
 
 
 @contextmanager

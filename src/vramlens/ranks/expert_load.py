@@ -38,10 +38,10 @@ def _note(group: str, elements_by_rank: Mapping[int, int]) -> list[str]:
         return []
     usual = lower_median(elements_by_rank.values())
     hottest = max(elements_by_rank, key=lambda rank: elements_by_rank[rank])
-    most = elements_by_rank[hottest]
-    if not usual or most < _HOT * usual:
+    most_elements = elements_by_rank[hottest]
+    if not usual or most_elements < _HOT * usual:
         return []
     return [
-        f"rank {hottest} receives {most / usual:.1f} times what the usual rank does in all_to_all of"
-        f" group {group} ({most:,} elements, usually {usual:,}): its experts are hot"
+        f"rank {hottest} receives {most_elements / usual:.1f} times what the usual rank does in all_to_all of"
+        f" group {group} ({most_elements:,} elements, usually {usual:,}): its experts are hot"
     ]

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import Any
 
 from rich.console import Console
 
 from vramlens.foreign_text import html_text, without_controls
 from vramlens.report.screen import SCREEN_LINES
-
-if TYPE_CHECKING:
-    from vramlens.analyses.budget.budget import Check
-    from vramlens.analyses.compare.diff import Diff
-    from vramlens.analyses.explanation import Explanation
-    from vramlens.analyses.leaks.leaks import LeakReport
-    from vramlens.analyses.profile.profile import Profile
-    from vramlens.ranks import Comparison
-    from vramlens.replay import Answer, Tuning
 
 _WIDTH = 100
 _BOX = (
@@ -33,9 +25,13 @@ def text_form(answer: object) -> str:
     Raises:
         TypeError: it is no answer of vramlens.
     """
-    draw = _DRAWN_BY.get(type(answer).__name__)
-    if draw is None:
-        raise TypeError(f"{type(answer).__name__} is not an answer of vramlens")
+    name = type(answer).__name__
+    if name not in _DRAWN_BY:
+        raise TypeError(f"{name} is not an answer of vramlens")
+    module, function = _DRAWN_BY[name]
+    draw: Callable[[Any, Console], None] = getattr(
+        import_module(f"vramlens.report.{module}"), function
+    )
     page = io.StringIO()
     draw(answer, Console(file=page, width=_WIDTH, height=SCREEN_LINES, color_system=None))
     return without_controls(page.getvalue())
@@ -53,61 +49,15 @@ def html_box(text: str) -> str:
     return f'<div class="vramlens" style="{_BOX}">{lines}</div>'
 
 
-def _explanation(answer: Explanation, console: Console) -> None:
-    from vramlens.report.explain.text import render
-
-    render(answer, console)
-
-
-def _profile(answer: Profile, console: Console) -> None:
-    from vramlens.report.profile.story import render_profile
-
-    render_profile(answer, console)
-
-
-def _leaks(answer: LeakReport, console: Console) -> None:
-    from vramlens.report.leaks.story import render_leaks
-
-    render_leaks(answer, console)
-
-
-def _replay(answer: Answer, console: Console) -> None:
-    from vramlens.report.replay.story import render_answer
-
-    render_answer(answer, console)
-
-
-def _tuning(answer: Tuning, console: Console) -> None:
-    from vramlens.report.replay.tune import render_tuning
-
-    render_tuning(answer, console)
-
-
-def _diff(answer: Diff, console: Console) -> None:
-    from vramlens.report.diff.story import render_diff
-
-    render_diff(answer, console)
-
-
-def _check(answer: Check, console: Console) -> None:
-    from vramlens.report.check.story import render_check
-
-    render_check(answer, console)
-
-
-def _comparison(answer: Comparison, console: Console) -> None:
-    from vramlens.report.ranks.story import render_comparison
-
-    render_comparison(answer, console)
-
-
-_DRAWN_BY: dict[str, Callable[[Any, Console], None]] = {
-    "Answer": _replay,
-    "Check": _check,
-    "Comparison": _comparison,
-    "Diff": _diff,
-    "Explanation": _explanation,
-    "LeakReport": _leaks,
-    "Profile": _profile,
-    "Tuning": _tuning,
+# Imported when an answer is printed: an answer costs only its own report.
+_DRAWN_BY = {
+    "Answer": ("replay.story", "render_answer"),
+    "Check": ("check.story", "render_check"),
+    "Comparison": ("ranks.story", "render_comparison"),
+    "Diff": ("diff.story", "render_diff"),
+    "Explanation": ("explain.text", "render"),
+    "LeakReport": ("leaks.story", "render_leaks"),
+    "Profile": ("profile.story", "render_profile"),
+    "Tuning": ("replay.tune", "render_tuning"),
 }
+"""By the class of an answer, the module of reports that draws it and the function."""

@@ -19,10 +19,14 @@ def joined(recordings: Sequence[Trace]) -> list[Trace]:
     Both tell time since the epoch (a trace from PyTorch 2.4 on), so kernels lie where they ran.
     """
     traces = [recording for recording in recordings if recording.is_profiler_trace]
-    others = [recording for recording in recordings if not recording.is_profiler_trace]
-    if len(traces) != 1 or len(others) != 1 or not _is_same_time(others[0], traces[0]):
+    without_profile = [recording for recording in recordings if not recording.is_profiler_trace]
+    if (
+        len(traces) != 1
+        or len(without_profile) != 1
+        or not _is_same_time(without_profile[0], traces[0])
+    ):
         return list(recordings)
-    return [replace(others[0], profile=traces[0].profile)]
+    return [replace(without_profile[0], profile=traces[0].profile)]
 
 
 def _is_same_time(recording: Trace, trace: Trace) -> bool:

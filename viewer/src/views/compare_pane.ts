@@ -12,11 +12,11 @@ import { trackName } from "../state/names";
 import { pattern } from "../state/query";
 import type { Host, Pane } from "../state/pane";
 import type { Scene } from "../state/scene";
+import type { Plot } from "./frame";
 import { Table } from "./table";
 import {
   drawAxis,
   haveSteps,
-  type Plot,
   placeWords,
   plotIn,
   sharedAxis,

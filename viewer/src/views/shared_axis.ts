@@ -8,15 +8,7 @@ import { StepAxis } from "../layout/step_axis";
 import { type Scene, startOf } from "../state/scene";
 import type { State } from "../state/store";
 import type { Theme } from "../state/theme";
-
-export interface Plot {
-  left: number;
-  top: number;
-  width: number;
-  height: number;
-  from: number;
-  to: number;
-}
+import { type Plot, xOf } from "./frame";
 
 export interface SharedAxis {
   kind: "steps" | "time" | "events";
@@ -52,7 +44,7 @@ export function drawAxis(
   for (const place of at) {
     if (kind === "steps" && place < 1) continue;
     const label = kind === "time" ? time(place, step) : count(kind === "steps" ? place - 1 : place);
-    const x = plot.left + ((place - plot.from) / (plot.to - plot.from)) * plot.width;
+    const x = xOf(plot, place);
     surface.rect(Math.round(x), bottom, 1, 4, theme.soft);
     surface.text(label, x, bottom + 12, theme.soft, "center");
   }

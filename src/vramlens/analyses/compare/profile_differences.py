@@ -4,9 +4,10 @@ were, how long a step took, what each operator took, what stays.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from vramlens.analyses.compare.difference import Difference
+from vramlens.analyses.profile.operators import own_times
 from vramlens.analyses.profile.profile import Profile, explain_profile
 from vramlens.trace import Trace
 from vramlens.units import format_duration, format_size
@@ -62,30 +63,23 @@ def _median_step_ns(profile: Profile) -> int:
 
 def _kept(before: Profile, after: Profile) -> Iterator[Difference]:
     if before.memory is not None and after.memory is not None:
-        kept = [
+        sizes = [
             format_size(sum(holder.bytes for holder in memory.kept))
             for memory in (before.memory, after.memory)
         ]
-        yield from _difference("kept", "Not freed before the end of the trace", *kept)
+        yield from _difference("kept", "Not freed before the end of the trace", *sizes)
 
 
 def _operators(before: Profile, after: Profile) -> Iterator[Difference]:
     """Yields the operators whose own time changed most, on the GPU where there is one."""
     on_gpu = before.use is not None and after.use is not None
-    first, second = _own_times(before, on_gpu=on_gpu), _own_times(after, on_gpu=on_gpu)
+    first = own_times(before.operators, on_gpu=on_gpu)
+    second = own_times(after.operators, on_gpu=on_gpu)
     changes = {name: second.get(name, 0) - first.get(name, 0) for name in {*first, *second}}
-    least = _LEAST_SHARE * max(sum(first.values()), sum(second.values()))
+    least_ns = _LEAST_SHARE * max(sum(first.values()), sum(second.values()))
     where = "on the GPU" if on_gpu else "of CPU time"
     for name in sorted(changes, key=lambda name: (-abs(changes[name]), name))[:_MOST_OPERATORS]:
-        if abs(changes[name]) < least:
+        if abs(changes[name]) < least_ns:
             return
         times = [format_duration(times.get(name, 0)) for times in (first, second)]
         yield from _difference(f"operator:{name}", f"{name}, {where} by itself", *times)
-
-
-def _own_times(profile: Profile, *, on_gpu: bool) -> Mapping[str, int]:
-    return {
-        row.name: row.self_device_ns if on_gpu else row.self_cpu_ns
-        for row in profile.operators
-        if row.kind == "operator"
-    }

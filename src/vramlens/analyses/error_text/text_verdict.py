@@ -429,8 +429,10 @@ def _other_findings(
     outside = outside_pytorch(message, owners)
     if outside:
         rounding = message.slack("process_bytes", "reserved_bytes")
-        what = "other Metal allocations" if message.kind == "mps" else "context, libraries, NCCL"
-        title = f"{_about(outside, rounding)} of this process is outside PyTorch ({what})"
+        outside_parts = (
+            "other Metal allocations" if message.kind == "mps" else "context, libraries, NCCL"
+        )
+        title = f"{_about(outside, rounding)} of this process is outside PyTorch ({outside_parts})"
         fix = (
             "Metal uses it, and torch.mps.empty_cache() cannot free it: use less memory"
             if message.kind == "mps"

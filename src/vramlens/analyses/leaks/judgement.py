@@ -360,8 +360,8 @@ def judged_leak(evidence: GroupEvidence) -> Leak | None:
 def _scalar_loss(evidence: GroupEvidence) -> str:
     """The loss whose scalar keeps all errors, where that asked for what is left behind."""
     stacks = evidence.view.trace.stacks
-    kept = {cohort.stack for cohort in evidence.group.cohorts}
-    losses = (wide_scalar(stacks.of(stack)) for stack in sorted(kept))
+    kept_stacks = {cohort.stack for cohort in evidence.group.cohorts}
+    losses = (wide_scalar(stacks.of(stack)) for stack in sorted(kept_stacks))
     return next(filter(None, losses), "")
 
 

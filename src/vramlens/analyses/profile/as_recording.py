@@ -154,7 +154,7 @@ def _device(
         other_action=np.full(count, NO_TEXT, np.uint32),
         pool=np.full(count, NO_TEXT, np.uint32),
     )
-    held = _counter(allocations, count)
+    live_bytes = _counter(allocations, count)
     reserved = memory.reserved[rows]
     most_reserved = int(reserved.argmax()) if count else 0
     device = DeviceTrace(
@@ -162,9 +162,9 @@ def _device(
         events=events,
         allocations=allocations,
         segments=_no_segments(),
-        requested=held,
-        allocated=held,
-        active=held,
+        requested=live_bytes,
+        allocated=live_bytes,
+        active=live_bytes,
         reserved=Counter(0, max(int(reserved.max(initial=0)), 0), most_reserved),
         allocation_of_event=event_of_row,
         whole=not trace.missing,
@@ -194,14 +194,16 @@ def _allocations(
     orphans = np.flatnonzero(is_orphan)  # given back, but asked for before the trace
     rest_bytes = _rest_bytes(trace, lives, orphans)
     older = len(orphans) + (rest_bytes > 0)
-    rest = [rest_bytes] if rest_bytes > 0 else []
+    unreturned = [rest_bytes] if rest_bytes > 0 else []
     born = np.concatenate((np.full(older, BEFORE, np.int64), place[lives.born]))
     died_of_lives = np.where(lives.died >= 0, place[lives.died], count)
-    died = np.concatenate((place[orphans], [count] * len(rest), died_of_lives)).astype(np.int64)
-    sizes = np.concatenate((-size[orphans], rest, lives.size)).astype(np.int64)
+    died = np.concatenate((place[orphans], [count] * len(unreturned), died_of_lives)).astype(
+        np.int64
+    )
+    sizes = np.concatenate((-size[orphans], unreturned, lives.size)).astype(np.int64)
     addresses = memory.address[lives.events]
     address = np.concatenate(
-        (addresses[orphans], np.zeros(len(rest), np.uint64), addresses[lives.born])
+        (addresses[orphans], np.zeros(len(unreturned), np.uint64), addresses[lives.born])
     )
     stack = np.concatenate((np.full(older, NO_STACK, np.uint32), stack_of_birth))
     row_of_event = np.full(count, -1, np.int32)

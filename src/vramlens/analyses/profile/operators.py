@@ -279,6 +279,15 @@ def _memory_of_rows(
     return net, allocated
 
 
+def own_times(rows: Sequence[OperatorRow], *, on_gpu: bool) -> dict[str, int]:
+    """The nanoseconds that each operator took by itself, on the GPU or of the CPU, by name."""
+    return {
+        row.name: row.self_device_ns if on_gpu else row.self_cpu_ns
+        for row in rows
+        if row.kind == "operator"
+    }
+
+
 def kernel_rows(trace: ProfilerTrace, device: int) -> tuple[KernelRow, ...]:
     """The work of one device by name, the longest in all first."""
     spans = trace.spans

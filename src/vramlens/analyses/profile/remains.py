@@ -34,10 +34,10 @@ def remains_of(view: Attribution) -> tuple[StepRemains, ...]:
     device = view.device
     rows = device.allocations
     is_kept = (rows.died >= len(device.events)) & (rows.born >= 0)
-    kept = np.flatnonzero(is_kept)
+    kept_rows = np.flatnonzero(is_kept)
     remains = []
-    for step in np.unique(view.step[kept]).tolist():
-        in_step = kept[view.step[kept] == step]
+    for step in np.unique(view.step[kept_rows]).tolist():
+        in_step = kept_rows[view.step[kept_rows] == step]
         sums: dict[str, int] = {}
         for row in in_step.tolist():
             asker = _asker(view, row)

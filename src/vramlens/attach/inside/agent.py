@@ -78,7 +78,8 @@ def _refusal(version: str) -> str:
 
 def _answer(request: dict[str, Any], line: Line) -> dict[str, Any]:
     pauses = Pauses()
-    facts = {"process": _process_facts(), "request": request.get("mode")}
+    with pauses.counted():
+        facts: dict[str, Any] = {"process": _process_facts(), "request": request.get("mode")}
     if request.get("mode") == "install":
         from vramlens.attach.inside.installation import installed
 
@@ -101,5 +102,5 @@ def _process_facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": None if torch is None else str(getattr(torch, "__version__", "")) or None,
         "command": list(sys.orig_argv),
-        "tracked_objects": sum(gc.get_count()) if torch is None else len(gc.get_objects()),
+        "tracked_objects": len(gc.get_objects()),
     }

@@ -212,7 +212,7 @@ def _wait(watch: StepWatch, line: Line, seconds: float) -> bool:
     began = time.monotonic()
     deadline = began + seconds + _patience(watch)
     step_comes_by = began + min(_STEP_COMES_WITHIN_S, seconds / 2)
-    told = -1
+    reported_steps = -1
     while not watch.is_over.is_set:
         watch.is_over.wait(_LOOKS_EVERY_S)
         if not line.is_open():
@@ -222,10 +222,10 @@ def _wait(watch: StepWatch, line: Line, seconds: float) -> bool:
         if not watch.has_begun and time.monotonic() > step_comes_by:
             watch.count_time()
         watch.tick()
-        if watch.steps != told:
-            told = watch.steps
+        if watch.steps != reported_steps:
+            reported_steps = watch.steps
             with suppress(Exception):
-                line.send({"kind": "progress", "steps": told})
+                line.send({"kind": "progress", "steps": reported_steps})
     return True
 
 

@@ -26,11 +26,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``attach``."""
     parser.epilog = _NOTE
     parser.add_argument("pid", type=positive, metavar="PID", help="the program's process")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument(
         "--install", action="store_true", help="verdict and recording on failure from now on"
     )
-    what.add_argument(
+    mode.add_argument(
         "--steps", type=positive, metavar="N", help="watch N steps for leaks, and record them"
     )
     parser.add_argument(
@@ -83,9 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _tell(steps: int, arguments: argparse.Namespace) -> None:
-    wanted = f" of {arguments.steps}" if arguments.steps else ""
+    of_total = f" of {arguments.steps}" if arguments.steps else ""
     if steps and not arguments.json:
-        say(f"step {steps:,}{wanted}")
+        say(f"step {steps:,}{of_total}")
 
 
 def _seconds(text: str) -> float:

@@ -154,10 +154,10 @@ def _without_file(output: str) -> str:
     """What to say where only the output was named: often it is the recording itself, meant as
     FILE.
     """
-    said = f"explain: -o {output} is the output, and no FILE was given; "
+    reason = f"explain: -o {output} is the output, and no FILE was given; "
     if os.path.exists(output):
-        return f"{said}did you mean: {shlex.join(['vramlens', 'explain', output])}?"
-    return f"{said}add it: vramlens explain FILE -o {shlex.quote(output)}"
+        return f"{reason}did you mean: {shlex.join(['vramlens', 'explain', output])}?"
+    return f"{reason}add it: vramlens explain FILE -o {shlex.quote(output)}"
 
 
 def _are_flight_records(files: list[str]) -> bool:

@@ -106,11 +106,11 @@ def _merged(store: Store, table: Table, committed: str | None, part: Part) -> st
     """The question that gives a part's rows."""
     questions = []
     if committed is not None:
-        kept = _rows(store, table, [committed])
+        committed_rows = _rows(store, table, [committed])
         if table.has_ranks:
             numbers = ", ".join(map(str, part.ranks))
-            kept = f"SELECT * FROM ({kept}) WHERE rank NOT IN ({numbers})"
-        questions.append(kept)
+            committed_rows = f"SELECT * FROM ({committed_rows}) WHERE rank NOT IN ({numbers})"
+        questions.append(committed_rows)
     if part.staged:
         questions.append(_rows(store, table, part.staged))
     question = " UNION ALL BY NAME ".join(questions)

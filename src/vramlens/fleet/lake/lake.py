@@ -151,7 +151,7 @@ class Lake:
         """True where the export of the attempt came to its end."""
         files = self._attempt_files()
         staged = any(files.staged.values())
-        is_old = any(file.is_old for some in files.by_table.values() for file in some)
+        is_old = any(file.is_old for table_files in files.by_table.values() for file in table_files)
         return is_old or (bool(files.by_table.get("runs")) and not staged)
 
     def _attempt_files(self) -> LakeFiles:

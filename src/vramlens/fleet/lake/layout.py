@@ -69,10 +69,10 @@ class LakeFiles:
             return {
                 table: [
                     file
-                    for file in some
+                    for file in table_files
                     if file.run == run and (attempt is None or file.attempt == attempt)
                 ]
-                for table, some in files.items()
+                for table, table_files in files.items()
             }
 
         return LakeFiles(chosen(self.by_table), chosen(self.staged))

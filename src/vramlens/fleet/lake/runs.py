@@ -49,9 +49,9 @@ def destination_of(
         if run not in attempts:
             note = f"run {name} is another job's: this one is {run}" if number > 1 else ""
             return Destination(run, attempt, note)
-        own = _own_attempt(store, run, attempts[run], identity, attempt)
-        if own is not None:
-            return Destination(run, own)
+        own_attempt = _own_attempt(store, run, attempts[run], identity, attempt)
+        if own_attempt is not None:
+            return Destination(run, own_attempt)
         if is_given:
             raise UsageError(
                 f"--run {name}: is another job's in {store.root} ({_words_of(store, run)}): take"

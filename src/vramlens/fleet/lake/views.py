@@ -137,14 +137,14 @@ class Views:
 
     def _whole_ones(self, files: Sequence[LakeFile]) -> list[LakeFile]:
         """The files that can be opened; the others are noted."""
-        whole = []
+        readable = []
         for file in files:
             try:
                 self._columns([file])
-                whole.append(file)
+                readable.append(file)
             except Exception:
                 self._damaged.add(file.path)
-        return whole
+        return readable
 
     def find_damage(self, names: Sequence[str]) -> bool:
         """True where files of some tables turn out damaged when they are read to the end."""

@@ -132,11 +132,11 @@ def note_workspace(log: RequestLog, args: Any, *, is_backward: bool) -> None:
     rows = math.prod(_outer_shape(args[0], batch_first))
     most_rows = len(sizes) * sizes[0] if sizes else rows
     directions = 2 if is_bidirectional else 1
-    size, most = (
+    size, most_bytes = (
         directions * (layers * _WORKSPACE_OF_LAYER + count * _WORKSPACE_OF_ROW)
         for count in (rows, most_rows)
     )
-    log.scratch(size, (size // 2, 2 * most))
+    log.scratch(size, (size // 2, 2 * most_bytes))
 
 
 def _outer_shape(tensor: Any, batch_first: bool) -> tuple[int, ...]:

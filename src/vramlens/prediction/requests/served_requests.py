@@ -71,14 +71,14 @@ def serve(log: RequestLog, conf: str, torch_version: str) -> ServedRequests:
     runs = [replay.run(native, addresses=order, completion=_RECORDED, seed=0) for order in _ORDERS]
     outcome, events = replay.log(native, addresses=0, completion=_RECORDED, seed=0)
     kinds = ("requested", "allocated", "active", "reserved")
-    least = most = outcome
+    lowest = highest = outcome
     if log.bounds:
-        least, most = (_served_at(log.at_bounds(which), native) for which in (0, 1))
+        lowest, highest = (_served_at(log.at_bounds(bound), native) for bound in (0, 1))
     return ServedRequests(
         peaks={f"{kind}_bytes": outcome[f"peak_{kind}"] for kind in kinds},
-        low_bytes=min(least["peak_reserved"], *(run["peak_reserved"] for run in runs)),
-        high_bytes=max(most["peak_reserved"], *(run["peak_reserved"] for run in runs)),
-        floor_bytes=least["peak_requested"],
+        low_bytes=min(lowest["peak_reserved"], *(run["peak_reserved"] for run in runs)),
+        high_bytes=max(highest["peak_reserved"], *(run["peak_reserved"] for run in runs)),
+        floor_bytes=lowest["peak_requested"],
         snapshot=_snapshot(log, row_of_event, events, settings),
     )
 

@@ -44,10 +44,10 @@ def follow_choices(operator: Operator, args: Any, outputs: list[Any]) -> None:
             setattr(outputs[0], _SHARE, 1 / choices)
     elif operator.is_view or name in _COPIES:
         for key in (_CHOICES, _SHARE):
-            known = source.__dict__.get(key)
-            if known is not None:
+            note = source.__dict__.get(key)
+            if note is not None:
                 for output in outputs:
-                    setattr(output, key, known)
+                    setattr(output, key, note)
 
 
 def _note_positions(name: str, args: Any, outputs: list[Any]) -> None:

@@ -338,14 +338,14 @@ def _with_limit(finding: Finding, view: Attribution, need: Need) -> Finding:
     size = need.high_bytes or need.low_bytes
     if need.limit_bytes is not None:
         size = min(size, int(need.limit_bytes * _SPARE_LIMIT))
-    least = "at least " if need.high_bytes is None else ""
+    qualifier = "at least " if need.high_bytes is None else ""
     total = view.trace.total_bytes.get(view.device.device)
     call = "torch.cuda.set_per_process_memory_fraction"
     if total and size <= total:
         call += f"({-(-size * 10_000 // total) / 10_000:.4f})"
     if total and size > total:
-        least, size = "the GPU's full ", total
-    fix = f"raise this process's limit to {least}{format_size(size)}: {call}; {_needs(need)}"
+        qualifier, size = "the GPU's full ", total
+    fix = f"raise this process's limit to {qualifier}{format_size(size)}: {call}; {_needs(need)}"
     return replace(finding, fix=fix)
 
 

@@ -88,8 +88,8 @@ def main_parts(by_module: Mapping[str, int], most: int) -> tuple[Branch, ...]:
     tells_little = _TELLS_LITTLE * sum(by_module.values())
     place = 0
     while place < len(parts):
-        whole, children = branches[parts[place]], inside[parts[place]]
-        if children and whole.count == 1 and whole.bytes >= tells_little:
+        parent, children = branches[parts[place]], inside[parts[place]]
+        if children and parent.count == 1 and parent.bytes >= tells_little:
             parts[place : place + 1] = children
         else:
             place += 1

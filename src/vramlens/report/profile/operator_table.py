@@ -51,8 +51,8 @@ def operators_document(profile: Profile, choice: OperatorChoice, top: int | None
     title = f"Operators{grouped}, the most {_ORDER_WORDS[choice.order]} first{device}"
     table = titled_table(choice.grouping, names, cells, "row")
     table = replace(table, last=Last.WRAPPED, top=top or _DEFAULT_TOP, cuts=())
-    whole = profile_document(profile)
-    heading, sentences = whole.parts[:2]
+    answer = profile_document(profile)
+    heading, sentences = answer.parts[:2]
     parts: list[Part] = [
         heading,
         replace(sentences, cuts=()),
