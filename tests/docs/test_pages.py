@@ -19,18 +19,6 @@ _SPEC.loader.exec_module(measured_prose)
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WORDS_PER_SENTENCE = 18
-NOT_YET_NARROW = (
-    "attach.md",
-    "editors.md",
-    "findings.md",
-    "lake.md",
-    "leaks.md",
-    "predict.md",
-    "profiler.md",
-    "ranks.md",
-    "view.md",
-)
-"""Pages of docs/ whose prose still has long lines; the list only shrinks."""
 _CODE = re.compile(r"^```.*?^```|^    .*?$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]+)?\)")
 _MADE_WITH_THE_SITE = ("reference/commands.md", "live/example.html")
@@ -44,8 +32,6 @@ def test_sentences_are_short_on_average() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_lines_fit_an_editor(page: Path) -> None:
-    if page.parent.name == "docs" and page.name in NOT_YET_NARROW:
-        pytest.skip("not yet")
     lines = page.read_text(encoding="utf-8").splitlines()
     long_lines = [
         number
