@@ -28,7 +28,6 @@ from vramlens.argument_types import (
 from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
 from vramlens.foreign_text import visible
 from vramlens.ground.verdict import Verdict
-from vramlens.read.nsight_export import looks_like_export, read_nsight_export
 from vramlens.read.oom_text import OomMessage, OomMessages, find_oom_messages
 from vramlens.read.snapshot import read_snapshot
 from vramlens.read.source import Source, open_source
@@ -415,11 +414,14 @@ def _profiler_trace(
     """The trace of a profiler; the stream from its first byte where it is some other JSON; None
     where it is neither.
     """
-    if source.kind == "binary" and looks_like_export(source.stream):
-        return read_nsight_export(source.name)
+    # Only what may be a trace pays for its readers.
+    if source.kind == "binary":
+        from vramlens.read.nsight_export import looks_like_export, read_nsight_export
+
+        return read_nsight_export(source.name) if looks_like_export(source.stream) else None
     if source.kind != "json":
         return None
-    from vramlens.read.profiler_trace import read_profiler_trace  # only what is a trace pays for it
+    from vramlens.read.profiler_trace import read_profiler_trace
 
     return read_profiler_trace(source.stream, source.name, _reporter(source, progress))
 
