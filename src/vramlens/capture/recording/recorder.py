@@ -33,7 +33,7 @@ from vramlens.capture.recording.samples import Samples
 from vramlens.capture.recording.step_marks import StepCounter
 from vramlens.capture.torch_api import Allocator
 from vramlens.capture.warn import harmless, say, say_once
-from vramlens.ground.history import leave_out_before
+from vramlens.ground.event_history import leave_out_before
 from vramlens.units import counted, format_size
 
 _WAIT_FOR_ANOTHER_DUMP_S = 60.0
