@@ -34,7 +34,7 @@ from vramlens.recovery.losses.part_losses import LossFunction, misfit
 from vramlens.recovery.meters import meter_of
 from vramlens.recovery.splitting.batch_parts import CannotSplit, equal_parts, ranges
 from vramlens.recovery.splitting.split_proofs import SplitProofs, Surroundings
-from vramlens.recovery.training.attempts import Call, Runner
+from vramlens.recovery.training.batch_attempts import Call, Runner
 from vramlens.recovery.training.rollback import BuffersLost
 from vramlens.units import counted, format_size
 

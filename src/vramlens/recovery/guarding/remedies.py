@@ -17,7 +17,7 @@ from vramlens.recovery.splitting.batch_parts import CannotSplit
 from vramlens.recovery.splitting.refusal_words import IS_NORMALISED
 from vramlens.recovery.splitting.split_check import SplitCheck
 from vramlens.recovery.splitting.split_proofs import SplitProofs, Surroundings
-from vramlens.recovery.training.attempts import Call
+from vramlens.recovery.training.batch_attempts import Call
 from vramlens.recovery.training.recompute import (
     Unit,
     checkpoint_module,

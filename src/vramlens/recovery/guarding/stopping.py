@@ -11,7 +11,7 @@ from vramlens.recovery.guarding.guard_log import GuardLog
 from vramlens.recovery.guarding.guard_story import GuardReport, Stop, size_words
 from vramlens.recovery.guarding.remedies import Remedies
 from vramlens.recovery.splitting.learned_splits import write_split
-from vramlens.recovery.training.attempts import Call
+from vramlens.recovery.training.batch_attempts import Call
 from vramlens.recovery.training.rollback import BuffersLost
 
 if TYPE_CHECKING:
