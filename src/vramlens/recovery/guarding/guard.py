@@ -20,11 +20,11 @@ from vramlens.recovery.failures import (
     let_go,
     let_go_of_the_last,
 )
-from vramlens.recovery.guarding.commit import Committing, StepOptions, is_half_done
 from vramlens.recovery.guarding.guard_arguments import TrainedParameters, refuse_wrong_arguments
 from vramlens.recovery.guarding.guard_log import GuardLog
 from vramlens.recovery.guarding.guard_options import GuardOptions
 from vramlens.recovery.guarding.guard_story import FOREIGN, NO_OPTIMIZER, GuardReport, size_words
+from vramlens.recovery.guarding.optimizer_commit import Committing, StepOptions, is_half_done
 from vramlens.recovery.guarding.part_size import PartSize
 from vramlens.recovery.guarding.rank_agreement import BROKEN, FAILED, FINE, PeerFailed, ranks_of
 from vramlens.recovery.guarding.remedies import Remedies
