@@ -11,15 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens.capture.warn import say
 from vramlens.errors import UsageError
-from vramlens.recovery.failures import (
-    OUT_OF_MEMORY,
-    STICKY,
-    Failure,
-    failure_of,
-    kind_of,
-    let_go,
-    let_go_of_the_last,
-)
 from vramlens.recovery.guarding.guard_arguments import TrainedParameters, refuse_wrong_arguments
 from vramlens.recovery.guarding.guard_log import GuardLog
 from vramlens.recovery.guarding.guard_options import GuardOptions
@@ -31,6 +22,15 @@ from vramlens.recovery.guarding.remedies import Remedies
 from vramlens.recovery.guarding.step_start import StepStart
 from vramlens.recovery.guarding.stopping import Stopping, add_note
 from vramlens.recovery.losses.part_losses import LossFunction, misfit
+from vramlens.recovery.memory_errors import (
+    OUT_OF_MEMORY,
+    STICKY,
+    Failure,
+    failure_of,
+    kind_of,
+    let_go,
+    let_go_of_the_last,
+)
 from vramlens.recovery.meters import meter_of
 from vramlens.recovery.splitting.batch_parts import CannotSplit, equal_parts, ranges
 from vramlens.recovery.splitting.split_proofs import SplitProofs, Surroundings
