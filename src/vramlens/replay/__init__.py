@@ -2,7 +2,7 @@
 
 answer: ``vramlens replay``: the proof, and what each of some settings would have led to
 curve: the curve of a what-if: what would have been reserved after each of the recording's events
-difference: where a replay first did something else than the recording says, in words
+first_difference: where a replay first did something else than the recording says, in words
 explained: what replay adds to an explanation
 proof: a recording replayed under its own settings, which proves the replay
 requests: what a program asked of the allocator, as replay is fed it
@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from vramlens.replay.answer import Answer, replay_trace
 from vramlens.replay.curve import Curve
-from vramlens.replay.difference import Difference
 from vramlens.replay.explained import with_replay
+from vramlens.replay.first_difference import Difference
 from vramlens.replay.proof import Limit, Proven, Recorded, prove
 from vramlens.replay.settings import Settings, SettingsError, parse_settings
 from vramlens.replay.tune import WORTH_TRYING, Card, Tuned, Tuning, tune_trace
