@@ -22,7 +22,7 @@ from vramlens.replay.answer import assignment
 from vramlens.replay.need.verdict_findings import with_judgement
 from vramlens.replay.need.whole_run import need_of_whole_run, settings_of_whole_run
 from vramlens.replay.proof import Proven, prove
-from vramlens.replay.tune import WORTH_TRYING, distinct_settings, simple_first
+from vramlens.replay.tuning import WORTH_TRYING, distinct_settings, simple_first
 from vramlens.replay.what_if import WhatIf, ask, question
 from vramlens.units import MIB, format_size
 
