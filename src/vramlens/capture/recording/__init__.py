@@ -9,7 +9,7 @@ recording_file: the file's format and how it is written.
 redact: takes out what is private.
 redaction_check: searches the written file for it.
 ring_size: how many events are kept.
-samples: memory over time.
+sample_rows: memory over time.
 session: the watch of a process, from the import of torch to the end.
 step_marks: the steps of the program.
 """
