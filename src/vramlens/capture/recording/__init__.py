@@ -3,7 +3,7 @@
 device_facts: the devices' names, limits and ledgers.
 output_path: the files of a process.
 private_facts: what of machine, user and run is private.
-profiler_trace: a trace of PyTorch's profiler instead.
+profiled_steps: a trace of PyTorch's profiler instead.
 recorder: begins and ends the recording, and writes it.
 recording_file: the file's format and how it is written.
 redact: takes out what is private.
