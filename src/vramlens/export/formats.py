@@ -168,7 +168,7 @@ def _parquet(views: Sequence[Attribution], out: BinaryIO, _at: str) -> Written:
 
 
 def _tensorboard(views: Sequence[Attribution], folder: str, _at: str) -> Written:
-    from vramlens.export.tensorboard import write_tensorboard
+    from vramlens.export.tensorboard_steps import write_tensorboard
 
     steps = write_tensorboard(views[0], folder)
     return Written(f"10 scalars of {counted(steps, 'step')}")
