@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from vramlens.errors import InputError
-from vramlens.fleet.lake.layout import LakeFile, files_of, part_path, staged_folder
+from vramlens.fleet.lake.lake_layout import LakeFile, files_of, part_path, staged_folder
 from vramlens.fleet.lake.parquet import (
     copy_whole,
     file_list,

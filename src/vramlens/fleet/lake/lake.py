@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from vramlens.allowance import EXPANDS_TIMES, count_file
 from vramlens.errors import InputError, UsageError
-from vramlens.fleet.lake.layout import LakeFiles, files_of
-from vramlens.fleet.lake.layout import is_lake as holds_lake
+from vramlens.fleet.lake.lake_layout import LakeFiles, files_of
+from vramlens.fleet.lake.lake_layout import is_lake as holds_lake
 from vramlens.fleet.lake.parquet import connect
 from vramlens.fleet.lake.store import store_of, told
 from vramlens.fleet.lake.tables import TABLES
