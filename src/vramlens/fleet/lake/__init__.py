@@ -1,7 +1,7 @@
 """Lake: the recordings of many ranks and jobs as Parquet, and questions to all of them in SQL.
 
 ``tables``: which there are; ``rows``: what is in them.
-``store``: the folder or bucket; ``lake_layout``: which file is where; ``parquet``: how one is written.
+``store``: the folder or bucket; ``lake_layout``: which file is where; ``parquet_files``: how one is written.
 ``staging``: a rank as its worker leaves it; ``commit``: 64 ranks a file; ``runs``: which job is
 which run.
 ``views``: the tables of files that anybody wrote; ``lake``: reading and asking; ``questions``:
@@ -9,6 +9,6 @@ those that are ready.
 """
 
 from vramlens.fleet.lake.lake import Lake, is_lake
-from vramlens.fleet.lake.parquet import connect
+from vramlens.fleet.lake.parquet_files import connect
 
 __all__ = ["Lake", "connect", "is_lake"]

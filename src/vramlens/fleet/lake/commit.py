@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from vramlens.errors import InputError
 from vramlens.fleet.lake.lake_layout import LakeFile, files_of, part_path, staged_folder
-from vramlens.fleet.lake.parquet import (
+from vramlens.fleet.lake.parquet_files import (
     copy_whole,
     file_list,
     identifier,

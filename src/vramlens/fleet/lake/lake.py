@@ -11,7 +11,7 @@ from vramlens.allowance import EXPANDS_TIMES, count_file
 from vramlens.errors import InputError, UsageError
 from vramlens.fleet.lake.lake_layout import LakeFiles, files_of
 from vramlens.fleet.lake.lake_layout import is_lake as holds_lake
-from vramlens.fleet.lake.parquet import connect
+from vramlens.fleet.lake.parquet_files import connect
 from vramlens.fleet.lake.store import store_of, told
 from vramlens.fleet.lake.tables import TABLES
 from vramlens.fleet.lake.views import Views, damage_note

@@ -10,7 +10,7 @@ from typing import Any
 from vramlens.api import Recording, load
 from vramlens.errors import VramlensError
 from vramlens.fleet.lake.lake_layout import staged_path
-from vramlens.fleet.lake.parquet import write_columns
+from vramlens.fleet.lake.parquet_files import write_columns
 from vramlens.fleet.lake.rows import (
     collective_rows,
     event_rows,

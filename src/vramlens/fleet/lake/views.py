@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vramlens.fleet.lake.lake_layout import LakeFile, LakeFiles
-from vramlens.fleet.lake.parquet import file_list, identifier, literal
+from vramlens.fleet.lake.parquet_files import file_list, identifier, literal
 from vramlens.fleet.lake.store import Store
 from vramlens.fleet.lake.tables import TABLES, Table
 
