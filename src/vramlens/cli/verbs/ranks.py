@@ -140,7 +140,7 @@ def _inputs(paths: Sequence[str], output: str | None) -> list[str]:
 def _answered(arguments: argparse.Namespace) -> str:
     """The answer to a question in SQL: tab-separated lines, or JSON."""
     from vramlens.fleet import Lake, is_lake
-    from vramlens.fleet.lake.questions import sql_of
+    from vramlens.fleet.lake.ready_questions import sql_of
 
     if len(arguments.paths) != 1 or not is_lake(arguments.paths[0]):
         option = "--sql" if arguments.ask is None else "--ask"

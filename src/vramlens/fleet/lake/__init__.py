@@ -4,7 +4,7 @@
 ``store``: the folder or bucket; ``lake_layout``: which file is where; ``parquet_files``: how one is written.
 ``staging``: a rank as its worker leaves it; ``commit``: 64 ranks a file; ``runs``: which job is
 which run.
-``views``: the tables of files that anybody wrote; ``lake``: reading and asking; ``questions``:
+``views``: the tables of files that anybody wrote; ``lake``: reading and asking; ``ready_questions``:
 those that are ready.
 """
 
