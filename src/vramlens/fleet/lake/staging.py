@@ -10,8 +10,7 @@ from typing import Any
 from vramlens.api import Recording, load
 from vramlens.errors import VramlensError
 from vramlens.fleet.lake.lake_layout import staged_path
-from vramlens.fleet.lake.parquet_files import write_columns
-from vramlens.fleet.lake.rows import (
+from vramlens.fleet.lake.lake_rows import (
     collective_rows,
     event_rows,
     failure_rows,
@@ -21,6 +20,7 @@ from vramlens.fleet.lake.rows import (
     step_rows,
     summary_rows,
 )
+from vramlens.fleet.lake.parquet_files import write_columns
 from vramlens.fleet.lake.store import store_of, told
 from vramlens.fleet.lake.tables import TABLES
 from vramlens.ranks import RankSummary, summarise
