@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from vramlens.errors import InputError
 from vramlens.fleet.lake.lake_layout import LakeFile, files_of, part_path, staged_folder
 from vramlens.fleet.lake.lake_rows import Columns, moment
+from vramlens.fleet.lake.lake_tables import OF_A_RANK, SCHEMA_VERSION, TABLES, Table
 from vramlens.fleet.lake.parquet_files import (
     copy_whole,
     file_list,
@@ -22,7 +23,6 @@ from vramlens.fleet.lake.parquet_files import (
     writing_connection,
 )
 from vramlens.fleet.lake.store import Store, store_of, told
-from vramlens.fleet.lake.tables import OF_A_RANK, SCHEMA_VERSION, TABLES, Table
 from vramlens.fleet.workers import ExecutorLike, Progress, for_each
 
 

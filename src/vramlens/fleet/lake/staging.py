@@ -20,9 +20,9 @@ from vramlens.fleet.lake.lake_rows import (
     step_rows,
     summary_rows,
 )
+from vramlens.fleet.lake.lake_tables import TABLES
 from vramlens.fleet.lake.parquet_files import write_columns
 from vramlens.fleet.lake.store import store_of, told
-from vramlens.fleet.lake.tables import TABLES
 from vramlens.ranks import RankSummary, summarise
 from vramlens.read.error_file import read_error_file
 from vramlens.read.flight_record import read_flight_record
