@@ -17,7 +17,7 @@ from vramlens.errors import InputError, UsageError
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
     from vramlens.prediction.predicted_peak import Prediction
-    from vramlens.prediction.ranks.process_group import Place
+    from vramlens.prediction.ranks.lone_process_group import Place
 
 HELP = "Predict the peak memory of a script without a GPU: by line, and which cards it fits."
 EXAMPLES = (
@@ -205,7 +205,7 @@ def _conf(arguments: argparse.Namespace) -> str:
 
 def _place(arguments: argparse.Namespace) -> Place | None:
     """The rank that is asked for; None where the script is one process."""
-    from vramlens.prediction.ranks.process_group import Place
+    from vramlens.prediction.ranks.lone_process_group import Place
 
     if arguments.world_size is None:
         if arguments.rank:
