@@ -21,8 +21,8 @@ from vramlens.ranks.expert_load import note_of_hot_experts
 from vramlens.ranks.failures import failure_order
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.notes import note_of_slow_ranks, note_of_victims, notes_of_recordings
-from vramlens.ranks.peers.cohorts import ALL_RANKS, SAME_PARAMETERS, Cohorts, cohorts_of
 from vramlens.ranks.peers.common_factor import with_common_factors
+from vramlens.ranks.peers.rank_cohorts import ALL_RANKS, SAME_PARAMETERS, Cohorts, cohorts_of
 from vramlens.ranks.peers.strangers import strangers_note, strangers_of
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_comparison import Comparison
