@@ -8,7 +8,7 @@ compares ranks works on summaries and flight records alone (``compare``).
 through.
 ``rank_comparison``: the answer about the ranks of a job.
 ``compare``: it, from summaries; ``beside_peers``: one rank beside its peers; ``causes``: why a
-line holds more; ``difference``: ranks that hold more, for one reason.
+line holds more; ``rank_difference``: ranks that hold more, for one reason.
 ``peers``: who is compared with whom, and what is usual among them.
 ``shared``: leaks that the ranks share.
 ``collectives``: where flight records differ; ``desync``: who is at fault.
@@ -19,8 +19,8 @@ line holds more; ``difference``: ranks that hold more, for one reason.
 
 from vramlens.ground.callable_package import make_callable
 from vramlens.ranks.compare import compare
-from vramlens.ranks.difference import Difference
 from vramlens.ranks.rank_comparison import Comparison
+from vramlens.ranks.rank_difference import Difference
 from vramlens.ranks.rank_summary import RankSummary
 from vramlens.ranks.summary import summarise
 
