@@ -13,7 +13,7 @@ line holds more; ``rank_difference``: ranks that hold more, for one reason.
 ``shared``: leaks that the ranks share.
 ``collectives``: where flight records differ; ``desync``: who is at fault.
 ``expert_load``: who receives most in all-to-all.
-``failures``: who failed first.
+``rank_failures``: who failed first.
 ``notes``: what keeps ranks from being compared; ``rank_words``: ranks in words.
 """
 
