@@ -4,7 +4,7 @@ Each rank's recording becomes a small summary by itself (a map that runs anywher
 compares ranks works on summaries and flight records alone (``compare``).
 
 ``rank_summary``: one rank in some kilobytes.
-``summary``: it, from a recording; ``line_uses``: its lines; ``hints``: what their stacks went
+``recording_summary``: it, from a recording; ``line_uses``: its lines; ``hints``: what their stacks went
 through.
 ``rank_comparison``: the answer about the ranks of a job.
 ``compare``: it, from summaries; ``beside_peers``: one rank beside its peers; ``causes``: why a
@@ -22,7 +22,7 @@ from vramlens.ranks.compare import compare
 from vramlens.ranks.rank_comparison import Comparison
 from vramlens.ranks.rank_difference import Difference
 from vramlens.ranks.rank_summary import RankSummary
-from vramlens.ranks.summary import summarise
+from vramlens.ranks.recording_summary import summarise
 
 __all__ = ["Comparison", "Difference", "RankSummary", "compare", "summarise"]
 
