@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
-from vramlens.analyses.explain import choose_device, explain_text, explain_trace
 from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.memory.fragmentation import Fragmentation
 from vramlens.analyses.memory.heap import Heap
+from vramlens.analyses.recording_explanation import choose_device, explain_text, explain_trace
 from vramlens.analyses.scene import Scene
 from vramlens.argument_types import (
     device_given,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
-from vramlens.analyses.explain import choose_device, moment
+from vramlens.analyses.recording_explanation import choose_device, moment
 from vramlens.errors import InputError
 from vramlens.report.wording import visible
 from vramlens.trace import Trace

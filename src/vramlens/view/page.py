@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens import __version__
 from vramlens.analyses.attribution.attribution import Attribution, attribute
-from vramlens.analyses.explain import choose_device
 from vramlens.analyses.failure.oom import settings_variable
+from vramlens.analyses.recording_explanation import choose_device
 from vramlens.api import explain_recording
 from vramlens.foreign_text import html_text, visible
 from vramlens.view.collectives import Problems, RankFlight, problems_of

@@ -100,8 +100,8 @@ def _drawn(report: LeakReport, arguments: argparse.Namespace) -> str:
 def _remains_drawn(recording: Trace, arguments: argparse.Namespace) -> str:
     """What stays after each step of a profiler's trace: a few steps prove no leak, but show that."""
     from vramlens.analyses.attribution.attribution import attribute
-    from vramlens.analyses.explain import choose_device
     from vramlens.analyses.profile.remains import remains_of
+    from vramlens.analyses.recording_explanation import choose_device
     from vramlens.report.markdown import markdown_of
     from vramlens.report.profile.remains_table import remains_document
     from vramlens.report.text import print_document
