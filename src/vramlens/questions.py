@@ -16,8 +16,8 @@ from vramlens.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from vramlens.analyses.budget.budget import Check
-    from vramlens.analyses.compare.diff import Diff
     from vramlens.analyses.compare.run import Run
+    from vramlens.analyses.compare.run_diff import Diff
     from vramlens.api import Recording
     from vramlens.ranks import Comparison
     from vramlens.trace import Trace
@@ -44,7 +44,7 @@ def diff(
         InputError: a file cannot be read, or holds no GPU memory.
         UsageError: a recording has no such device.
     """
-    from vramlens.analyses.compare.diff import diff_runs
+    from vramlens.analyses.compare.run_diff import diff_runs
 
     chosen = device_given(device)
     return diff_runs(

@@ -15,7 +15,7 @@ from vramlens.analyses.compare.run import Run
 from vramlens.units import counted
 
 if TYPE_CHECKING:
-    from vramlens.analyses.compare.diff import LineChange
+    from vramlens.analyses.compare.run_diff import LineChange
 
 _NEARLY = 0.02
 _MOST_OF = 0.8
