@@ -16,7 +16,7 @@ from vramlens.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from vramlens.analyses.budget.budget import Check
-    from vramlens.analyses.compare.run import Run
+    from vramlens.analyses.compare.compared_run import Run
     from vramlens.analyses.compare.run_diff import Diff
     from vramlens.api import Recording
     from vramlens.ranks import Comparison
@@ -203,6 +203,6 @@ def _opened(recording: Opened) -> Trace:
 
 
 def _run(recording: Opened, device: int | None) -> Run:
-    from vramlens.analyses.compare.run import run_of
+    from vramlens.analyses.compare.compared_run import run_of
 
     return run_of(_opened(recording), device)

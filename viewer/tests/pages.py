@@ -29,7 +29,7 @@ from support.recordings import DATA, block, dump_slowly, event, read, segment, s
 from vramlens import api  # noqa: E402
 from vramlens.analyses.attribution.attribution import Attribution, attribute  # noqa: E402
 from vramlens.analyses.attribution.categories import Category  # noqa: E402
-from vramlens.analyses.compare.run import run_of  # noqa: E402
+from vramlens.analyses.compare.compared_run import run_of  # noqa: E402
 from vramlens.analyses.compare.run_diff import diff_runs  # noqa: E402
 from vramlens.replay import replay_trace  # noqa: E402
 from vramlens.report.diff.story import headline  # noqa: E402

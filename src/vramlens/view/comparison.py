@@ -74,7 +74,7 @@ def difference_of(recordings: Sequence[Trace]) -> dict[str, Any] | None:
     """What ``vramlens diff`` says of two recordings as data; None where there are not just two."""
     if len(recordings) != 2 or any(trace.main_device is None for trace in recordings):
         return None
-    from vramlens.analyses.compare.run import run_of
+    from vramlens.analyses.compare.compared_run import run_of
     from vramlens.analyses.compare.run_diff import diff_runs
     from vramlens.report.diff.story import story_of
 

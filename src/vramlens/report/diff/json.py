@@ -8,7 +8,7 @@ from vramlens.report.finding_json import finding_to_json, place_to_json
 from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
-    from vramlens.analyses.compare.run import Run
+    from vramlens.analyses.compare.compared_run import Run
     from vramlens.analyses.compare.run_diff import CounterChange, Diff, LineChange
 
 
