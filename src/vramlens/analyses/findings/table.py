@@ -5,7 +5,7 @@ from __future__ import annotations
 from vramlens.analyses.findings.buffers import operator_buffers
 from vramlens.analyses.findings.copies import loaded_copies
 from vramlens.analyses.findings.eval_with_grad import eval_with_grad
-from vramlens.analyses.findings.failed_request import (
+from vramlens.analyses.findings.failure_remedies import (
     allocator_retry,
     expandable_segments,
     fragmented_request,
