@@ -35,7 +35,7 @@ from vramlens.trace import Trace
 from vramlens.units import check_limit, counted, format_size
 
 if TYPE_CHECKING:
-    from vramlens.analyses.leaks.leaks import LeakReport
+    from vramlens.analyses.leaks.recorded_leaks import LeakReport
     from vramlens.analyses.profile.profile import Profile
     from vramlens.replay import Answer, Tuning
     from vramlens.trace.profile import ProfilerTrace
@@ -165,7 +165,7 @@ class Recording(Trace):
         Raises:
             UsageError: the recording has no such device.
         """
-        from vramlens.analyses.leaks.leaks import leaks_of_trace
+        from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
 
         return leaks_of_trace(
             self,

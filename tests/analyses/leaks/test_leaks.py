@@ -36,8 +36,14 @@ from vramlens import load
 from vramlens.analyses.attribution.attribution import attribute
 from vramlens.analyses.failure.oom import Outside
 from vramlens.analyses.leaks.leak import Leak
-from vramlens.analyses.leaks.leaks import LeakReport, leaks_at, leaks_of_trace, predicted, when
 from vramlens.analyses.leaks.rate import prediction_of, rate_of
+from vramlens.analyses.leaks.recorded_leaks import (
+    LeakReport,
+    leaks_at,
+    leaks_of_trace,
+    predicted,
+    when,
+)
 from vramlens.analyses.leaks.rhythm import Rhythm, rhythm_of
 from vramlens.analyses.recording_explanation import explain_trace
 from vramlens.errors import UsageError

@@ -20,7 +20,7 @@ from vramlens.cli.input import read_recording
 from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
 
 if TYPE_CHECKING:
-    from vramlens.analyses.leaks.leaks import LeakReport
+    from vramlens.analyses.leaks.recorded_leaks import LeakReport
     from vramlens.trace import Trace
 
 HELP = "Find what grows with every step, which line allocates it, and when memory will run out."
@@ -64,7 +64,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Judges one file and writes the answer."""
-    from vramlens.analyses.leaks.leaks import leaks_of_trace
+    from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
 
     recording = read_recording(arguments.file)
     report = leaks_of_trace(
