@@ -12,7 +12,7 @@ import pytest
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.memory.heap import heap_at
-from vramlens.analyses.memory.timeline import step_peaks
+from vramlens.analyses.memory.run_shape import step_peaks
 from vramlens.errors import InputError
 from vramlens.export import export_recording
 from vramlens.export.tensorboard_steps import FILE, step_scalars

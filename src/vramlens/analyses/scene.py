@@ -17,7 +17,7 @@ from vramlens.analyses.leaks.rate import Prediction
 from vramlens.analyses.leaks.recorded_leaks import leaks_at, least_that_matters, predicted
 from vramlens.analyses.memory.fragmentation import Fragmentation, fragmentation_at
 from vramlens.analyses.memory.heap import Heap, heap_at
-from vramlens.analyses.memory.timeline import StepPeaks, shape_of, step_peaks
+from vramlens.analyses.memory.run_shape import StepPeaks, shape_of, step_peaks
 from vramlens.read.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, Trace
 
