@@ -36,7 +36,7 @@ from vramlens.units import check_limit, counted, format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.leaks.recorded_leaks import LeakReport
-    from vramlens.analyses.profile.profile import Profile
+    from vramlens.analyses.profile.explained_profile import Profile
     from vramlens.replay import Answer, Tuning
     from vramlens.trace.profile import ProfilerTrace
 
@@ -432,7 +432,7 @@ def _explained_trace(
     """What a profiler's trace says; at another moment than its peak, what its memory says then."""
     if at not in (None, "peak"):
         return explain_recording(_recording_of_profile(trace), at=at, device=device)
-    from vramlens.analyses.profile.profile import explain_profile
+    from vramlens.analyses.profile.explained_profile import explain_profile
 
     return explain_profile(trace, device)
 

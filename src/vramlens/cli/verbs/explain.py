@@ -18,7 +18,7 @@ from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
     from vramlens.analyses.finding import Finding
-    from vramlens.analyses.profile.profile import Profile
+    from vramlens.analyses.profile.explained_profile import Profile
     from vramlens.ranks import Comparison
 
 HELP = "Explain what uses the memory, why it ran out and what to change."

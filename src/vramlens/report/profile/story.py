@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vramlens.analyses.finding import Finding
-    from vramlens.analyses.profile.profile import Profile
+    from vramlens.analyses.profile.explained_profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
