@@ -2,7 +2,7 @@
 
 annotation   a finding as every form has it: level, file, line, words
 gcc          as a compiler prints warnings: problem matchers read that
-github       as workflow commands of GitHub
+github_annotations       as workflow commands of GitHub
 sarif        as SARIF 2.1.0, for SARIF viewers and code scanning
 """
 
