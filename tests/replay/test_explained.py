@@ -17,7 +17,7 @@ from vramlens.analyses.explanation import Explanation
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.recording_explanation import explain_trace
 from vramlens.replay import tune_trace, with_replay
-from vramlens.report.explain.text import render
+from vramlens.report.explain.explanation_text import render
 from vramlens.trace import Trace
 from vramlens.units import GIB, MIB
 

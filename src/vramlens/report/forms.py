@@ -55,7 +55,7 @@ _DRAWN_BY = {
     "Check": ("check.story", "render_check"),
     "Comparison": ("ranks.story", "render_comparison"),
     "Diff": ("diff.story", "render_diff"),
-    "Explanation": ("explain.text", "render"),
+    "Explanation": ("explain.explanation_text", "render"),
     "LeakReport": ("leaks.story", "render_leaks"),
     "Profile": ("profile.story", "render_profile"),
     "Tuning": ("replay.tune", "render_tuning"),

@@ -296,7 +296,7 @@ def _drawn(explanation: Explanation | Profile, arguments: argparse.Namespace) ->
         from vramlens.report.explain.markdown import to_markdown
 
         return to_markdown(explanation, by, arguments.top)
-    from vramlens.report.explain.text import render
+    from vramlens.report.explain.explanation_text import render
 
     to_file = goes_to_file(arguments.output)
     whole = (
