@@ -293,7 +293,7 @@ def _drawn(explanation: Explanation | Profile, arguments: argparse.Namespace) ->
 
         return as_json(to_json(explanation))
     if arguments.format == "markdown":
-        from vramlens.report.explain.markdown import to_markdown
+        from vramlens.report.explain.explanation_markdown import to_markdown
 
         return to_markdown(explanation, by, arguments.top)
     from vramlens.report.explain.explanation_text import render
