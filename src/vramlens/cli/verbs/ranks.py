@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
                 attempt=arguments.attempt,
             )
         if arguments.html is not None:
-            from vramlens.report.ranks.html import comparison_to_html
+            from vramlens.report.ranks.ranks_page import comparison_to_html
 
             page = comparison_to_html(comparison)
             write_file(
