@@ -58,6 +58,6 @@ _DRAWN_BY = {
     "Explanation": ("explain.explanation_text", "render"),
     "LeakReport": ("leaks.story", "render_leaks"),
     "Profile": ("profile.story", "render_profile"),
-    "Tuning": ("replay.tune", "render_tuning"),
+    "Tuning": ("replay.tuning_story", "render_tuning"),
 }
 """By the class of an answer, the module of reports that draws it and the function."""
