@@ -1,7 +1,7 @@
 """The picture of a recording: the page's data, the one-file page, the local server.
 
 bands: the regions that a program marked, as spans under the picture
-collectives: collectives of a rank
+collective_calls: collectives of a rank
 columns: columns of numbers as byte planes
 comparison: what differs between the ranks of a page, as ``vramlens ranks`` says it
 findings: a finding in a page, whoever found it

@@ -16,7 +16,7 @@ from vramlens.analyses.failure.oom import settings_variable
 from vramlens.analyses.recording_explanation import choose_device
 from vramlens.api import explain_recording
 from vramlens.foreign_text import html_text, visible
-from vramlens.view.collectives import Problems, RankFlight, problems_of
+from vramlens.view.collective_calls import Problems, RankFlight, problems_of
 from vramlens.view.columns import Columns
 from vramlens.view.comparison import (
     comparison_of,
