@@ -11,7 +11,7 @@ opening: how a browser is led to the page without the token in its command
 page: the data of recordings, and one file that shows them with nothing loaded from anywhere
 peer: who is at the other end of a connection on this machine, where the system tells
 profile_verdict: the verdict of a page about a profiler's trace
-regions: regions of a recording
+marked_regions: regions of a recording
 server: the local page
 shown_page: a page as a value: shown in a notebook, written to a file
 sources: source lines around the user's lines

@@ -9,7 +9,7 @@ import numpy as np
 from vramlens.trace import DeviceTrace, Trace
 from vramlens.view.columns import Columns
 from vramlens.view.kernel_bands import kernel_spans
-from vramlens.view.regions import LONGEST_US, regions_of
+from vramlens.view.marked_regions import LONGEST_US, regions_of
 from vramlens.view.texts import Texts
 
 _DEEPEST = 8
