@@ -17,7 +17,7 @@ shown_page: a page as a value: shown in a notebook, written to a file
 sources: source lines around the user's lines
 texts: texts in a page: each stored once, as one line that shows what it holds
 track: one track of a page: a device of a recording, as columns and tables
-verdict: the words of an explanation as data
+page_verdict: the words of an explanation as data
 tunnel: how a page on a remote machine is reached
 what_if: replayed settings as lines over the recorded ones
 """

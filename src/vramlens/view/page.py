@@ -24,11 +24,11 @@ from vramlens.view.comparison import (
     ranks_of_a_job,
     summary_of,
 )
+from vramlens.view.page_verdict import verdict_of
 from vramlens.view.profile_verdict import with_profile
 from vramlens.view.sources import Sources
 from vramlens.view.texts import one_line
 from vramlens.view.track import track_of
-from vramlens.view.verdict import verdict_of
 from vramlens.view.what_if import lines_of
 
 if TYPE_CHECKING:
