@@ -40,7 +40,7 @@ from vramlens.view.columns import Columns  # noqa: E402
 from vramlens.view.findings import words  # noqa: E402
 from vramlens.view.page import Choices, data_of, one_file, title_of  # noqa: E402
 from vramlens.view.texts import one_line  # noqa: E402
-from vramlens.view.what_if import lines_of  # noqa: E402
+from vramlens.view.what_if_lines import lines_of  # noqa: E402
 
 AT = 1 << 40
 ORDER = (

@@ -19,7 +19,7 @@ texts: texts in a page: each stored once, as one line that shows what it holds
 track: one track of a page: a device of a recording, as columns and tables
 page_verdict: the words of an explanation as data
 tunnel: how a page on a remote machine is reached
-what_if: replayed settings as lines over the recorded ones
+what_if_lines: replayed settings as lines over the recorded ones
 """
 
 from vramlens.ground.callable_package import make_callable

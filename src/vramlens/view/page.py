@@ -29,7 +29,7 @@ from vramlens.view.profile_verdict import with_profile
 from vramlens.view.sources import Sources
 from vramlens.view.texts import one_line
 from vramlens.view.track import track_of
-from vramlens.view.what_if import lines_of
+from vramlens.view.what_if_lines import lines_of
 
 if TYPE_CHECKING:
     from vramlens.ranks import RankSummary
