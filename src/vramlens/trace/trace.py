@@ -17,7 +17,7 @@ from vramlens.trace.owners import Owners
 from vramlens.trace.profile import ProfilerTrace
 from vramlens.trace.samples import Samples
 from vramlens.trace.stacks import Stacks
-from vramlens.trace.tensor_names import TensorNames
+from vramlens.trace.storage_names import TensorNames
 
 
 @dataclass(frozen=True, eq=False)
