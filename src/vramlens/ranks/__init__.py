@@ -4,8 +4,8 @@ Each rank's recording becomes a small summary by itself (a map that runs anywher
 compares ranks works on summaries and flight records alone (``compare``).
 
 ``rank_summary``: one rank in some kilobytes.
-``recording_summary``: it, from a recording; ``line_uses``: its lines; ``hints``: what their stacks went
-through.
+``recording_summary``: it, from a recording; ``line_uses``: its lines; ``hints``: what their
+stacks went through.
 ``rank_comparison``: the answer about the ranks of a job.
 ``compare``: it, from summaries; ``beside_peers``: one rank beside its peers; ``causes``: why a
 line holds more; ``rank_difference``: ranks that hold more, for one reason.

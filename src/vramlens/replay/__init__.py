@@ -8,7 +8,7 @@ proof: a recording replayed under its own settings, which proves the replay
 requests: what a program asked of the allocator, as replay is fed it
 settings: the allocator's settings, read as PyTorch reads them
 start_state: what was there when recording began
-tuning: ``vramlens tune``: the settings worth trying, the best of them, and the smallest card for each
+tuning: ``vramlens tune``: the settings worth trying, the best, and the smallest card for each
 versions: what differs between PyTorch's versions, as data
 what_if: what a recording's requests lead to under other settings, with how sure that is
 need/: what a failed step would have needed, and what would have carried it
