@@ -37,9 +37,9 @@ def tracked_objects(generation: int | None = None) -> list[Any]:
     arguments = () if generation is None else (generation,)
     box: list[Any] = []
     # Iterators in C, each of which does its part when the one call below comes to it.
-    fill = filter(None, map(box.extend, starmap(gc.get_objects, (arguments,))))
+    fill: Iterator[Any] = filter(None, map(box.extend, starmap(gc.get_objects, (arguments,))))
     selected = compress(box, map(is_not, map(type, box), repeat(tuple)))
-    empty = filter(None, map(box.__delitem__, (slice(None),)))
+    empty: Iterator[Any] = filter(None, map(box.__delitem__, (slice(None),)))
     objects = list(chain(fill, selected, empty))
     for place, candidate in enumerate(objects):
         if candidate is objects:  # it would keep itself alive, and with it all others
