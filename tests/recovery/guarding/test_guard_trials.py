@@ -17,7 +17,23 @@ from recovery.guarding.test_guard_refusals import contrastive, mlp, pairs, sgd, 
 from vramlens.recovery import guard, inject_oom
 
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "guard_trials.py"
-ONCE_WRONG = (5, 105, 559, 1235, 1848, 2124, 2216, 2653, 2880, 3031, 3235, 21088, 25864, 27284)
+ONCE_WRONG = (
+    5,
+    105,
+    559,
+    1235,
+    1848,
+    2124,
+    2216,
+    2653,
+    2880,
+    3031,
+    3235,
+    21088,
+    25864,
+    27284,
+    709344,
+)
 """Seeds that ended in other parameters at some time, each for another reason."""
 
 

@@ -133,10 +133,14 @@ class Committing:
         return scale_of(self._scaler)
 
     def forget(self) -> None:
-        """Drops what a scaler noted about gradients that are gone."""
+        """Drops what a scaler noted about gradients that are gone, and a scale that it had only
+        begun to make: memory ran out before the tracker that belongs to it.
+        """
         states = getattr(self._scaler, "_per_optimizer_states", None)
         if states is not None:
             states.clear()
+        if hasattr(self._scaler, "_scale") and getattr(self._scaler, "_growth_tracker", 0) is None:
+            self._scaler._scale = None
 
     @property
     def finishes_gradients(self) -> bool:
