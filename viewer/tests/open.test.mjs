@@ -108,6 +108,7 @@ test("a failed run shows the request that failed, its stack, and where the verdi
   const groupings = await page.$$eval("#by option", (all) => all.map((one) => one.value));
   assert.ok(groupings.includes("line") && !groupings.includes("category"), `${groupings}: only what is known`);
   await page.keyboard.press("3");
+  await page.waitForSelector("[aria-label='table by'] button");
   assert.deepEqual(await page.$$eval("[aria-label='table by'] button", (all) => all.map((one) => one.textContent)), ["line", "code", "stack"]);
   clean();
 });

@@ -10,7 +10,7 @@ from vramlens import __version__
 from vramlens.ground.file_name import LONGEST_NAME, NOT_THE_USERS
 from vramlens.trace.stacks import PLUMBING
 from vramlens.view.page import STATIC, page_of
-from vramlens.view.regions import BACKENDS
+from vramlens.view.marked_regions import BACKENDS
 
 _RULES = '<script type="application/json" id="rules">{rules}</script>\n'
 _READER = '<script type="application/octet-stream" id="reader">{reader}</script>\n'

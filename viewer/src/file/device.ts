@@ -10,6 +10,7 @@ import { madeOf, taken, type Wide, wide } from "./wide";
 /** An id that stands for none, in columns of stacks, pools, segments and texts. */
 export const NONE = 0xffffffff;
 export const OUT_OF_MEMORY = 7;
+const EVENT_FIELDS = ["action", "address", "size", "stream", "stack"] as const;
 const COUNTERS = ["requested", "allocated", "active", "reserved"] as const;
 const MOST_DEVICES = 128;
 const LARGEST_BLOCK = 2 ** 43;
@@ -97,15 +98,12 @@ export class DeviceTables {
     const isWhole =
       number >= this.counts.length || snapshot.numbers("traces.whole")[number] > 0;
     const hasWholeState = snapshot.numbers("final.whole").includes(1);
-    const stack = eventColumn("stack");
+    const action = wide(eventColumn("action"));
     const segments = this.finalSegments(number);
     const native = snapshot.native;
     const lifetimes = native.lifetimes(
       {
-        ...Object.fromEntries(
-          (["action", "address", "size", "stream"] as const).map((name) => [name, eventColumn(name)]),
-        ),
-        stack,
+        ...Object.fromEntries(EVENT_FIELDS.map((name) => [name, this.eventPlace(name, rows)])),
         ...segments.columns,
         ...this.roundup(),
       },
@@ -125,9 +123,9 @@ export class DeviceTables {
     const segmentPool = segmentPools(made.segments, segments, pool, events);
     return {
       device: number,
-      action: eventColumn("action") as Uint8Array,
+      action,
       time: wide(eventColumn("time_us")),
-      stack: stack as Uint32Array,
+      stack: wide(eventColumn("stack")),
       rows: { ...made.rows, pool: rowPools(made.rows, segmentPool, pool) },
       segments: { ...made.segments, pool: segmentPool },
       counters: Object.fromEntries(
@@ -136,7 +134,7 @@ export class DeviceTables {
           [summary.get(`base_${name}`), summary.get(`peak_${name}`), summary.get(`peak_${name}_event`)],
         ]),
       ) as Device["counters"],
-      failures: this.failures(rows),
+      failures: this.failures(rows, action),
       isWhole,
       orphans: summary.get("orphans") ?? 0,
     };
@@ -145,6 +143,12 @@ export class DeviceTables {
   private eventColumn(name: string, rows: Rows): Column {
     const all = this.snapshot.raw(`events.${name}`);
     return "at" in rows ? taken(all, rows.at) : all.subarray(rows.first, rows.first + rows.count);
+  }
+
+  /** The same for the reader alone: where they lie in its memory, if they follow one another there. */
+  private eventPlace(name: string, rows: Rows): Column | number {
+    if ("at" in rows) return this.eventColumn(name, rows);
+    return this.snapshot.place(`events.${name}`, rows.first);
   }
 
   /** By event its pool; null where the recording does not say (before PyTorch 2.12). */
@@ -214,25 +218,23 @@ export class DeviceTables {
     return { rows, segment, address: BigUint64Array.from(found) };
   }
 
-  private failures(rows: Rows): Failure[] {
+  private failures(rows: Rows, action: Wide): Failure[] {
     const { snapshot } = this;
+    const events: number[] = [];
+    action.forEach((kind, event) => kind === OUT_OF_MEMORY && events.push(event));
+    if (!events.length) return [];
     const freeOf = snapshot.numbers("events.oom_device_free");
     const free = new Map(
       Array.from(snapshot.numbers("events.oom_row"), (row, i) => [row, freeOf[i]] as const),
     );
-    const action = this.eventColumn("action", rows);
     const size = wide(this.eventColumn("size", rows));
-    const stack = this.eventColumn("stack", rows) as Uint32Array;
-    const failures: Failure[] = [];
-    for (let event = 0; event < action.length; event++)
-      if (action[event] === OUT_OF_MEMORY)
-        failures.push({
-          event,
-          bytes: size[event],
-          free: free.get(rowAt(rows, event)) ?? null,
-          stack: shifted(stack[event]),
-        });
-    return failures;
+    const stack = wide(this.eventColumn("stack", rows));
+    return events.map((event) => ({
+      event,
+      bytes: size[event],
+      free: free.get(rowAt(rows, event)) ?? null,
+      stack: shifted(stack[event]),
+    }));
   }
 
   private maxSplitSize(): bigint {

@@ -99,6 +99,12 @@ export class Native {
     };
   }
 
+  /** Where a row of a column lies in the reader's memory: it stays there as long as the snapshot. */
+  snapshotPlace(snapshot: number, name: string, row: number): number {
+    const { data, Element } = this.found(this.exports.vl_snapshot_column, snapshot, name);
+    return data + row * Element.BYTES_PER_ELEMENT;
+  }
+
   snapshotColumn(snapshot: number, name: string): Column {
     return this.column(this.exports.vl_snapshot_column, snapshot, name);
   }
@@ -116,11 +122,11 @@ export class Native {
     return JSON.parse(new TextDecoder().decode(text)) as unknown;
   }
 
-  /** What became of a device's allocations: the fields of vl_device, columns and numbers. */
-  lifetimes(columns: Record<string, Column>, numbers: Record<string, bigint>): number {
+  /** What became of a device's allocations: the fields of vl_device, columns (or where they lie) and numbers. */
+  lifetimes(columns: Record<string, Column | number>, numbers: Record<string, bigint>): number {
     const device = this.room("vl_device");
     const places = Object.entries(columns).map(
-      ([name, column]) => [name, this.put(column)] as const,
+      ([name, column]) => [name, typeof column === "number" ? column : this.put(column)] as const,
     );
     const view = this.view();
     for (const [name, at] of places) view.setUint32(device.field(name), at, true);
@@ -138,18 +144,21 @@ export class Native {
   }
 
   private column(find: Exports["vl_snapshot_column"], handle: number, name: string): Column {
+    const { data, count, Element } = this.found(find, handle, name);
+    if (!count) return new Element(0);
+    return new Element(this.exports.memory.buffer, data, count).slice();
+  }
+
+  private found(find: Exports["vl_snapshot_column"], handle: number, name: string) {
     const { at, field } = this.room("vl_column");
     const key = this.put(new TextEncoder().encode(`${name}\0`));
     if (!find(handle, key, at)) throw new Error(`the reader has no column ${name}`);
     const view = this.view();
-    const Element = ELEMENTS[view.getInt32(field("type"), true)];
-    const count = Number(view.getBigInt64(field("count"), true));
-    if (!count) return new Element(0);
-    return new Element(
-      view.buffer as ArrayBuffer,
-      view.getUint32(field("data"), true),
-      count,
-    ).slice();
+    return {
+      data: view.getUint32(field("data"), true),
+      count: Number(view.getBigInt64(field("count"), true)),
+      Element: ELEMENTS[view.getInt32(field("type"), true)],
+    };
   }
 
   /** Room for a structure, all zero; each of its fields has a place there. */

@@ -1,4 +1,4 @@
-// Regions that a program marked, each from its beginning to its end (src/vramlens/view/regions.py), and the steps among them.
+// Regions that a program marked, each from its beginning to its end (src/vramlens/view/marked_regions.py), and the steps among them.
 
 import { upperBound } from "../data/search";
 import type { TrackHeader } from "../data/header";

@@ -42,6 +42,11 @@ export class Snapshot {
     return this.native.snapshotColumn(this.handle, name);
   }
 
+  /** Where a row of a column lies in the reader's memory. */
+  place(name: string, row: number): number {
+    return this.native.snapshotPlace(this.handle, name, row);
+  }
+
   numbers(name: string): Wide {
     return wide(this.raw(name));
   }
