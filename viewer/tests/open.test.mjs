@@ -163,7 +163,7 @@ function preparedOf(track) {
     segmentBorn: Array.from(track.segmentBorn),
     frames: { line: Array.from(frames.line), kind: Array.from(frames.kind), code: Array.from(frames.code), of: Array.from(frames.of_stacks), starts: Array.from(frames.starts), file: named(frames.file), function: named(frames.function) },
     bands: { begin: Array.from(bands.begin), end: Array.from(bands.end), depth: Array.from(bands.depth), name: named(bands.name) },
-    steps: header.steps.source === "vramlens.step" ? Array.from(track.stepStarts) : [],
+    steps: [header.steps.source, Array.from(track.stepStarts)],
     rank: header.rank,
     limit: header.verdict.limit === null || !header.failures.length ? header.limit_bytes : null,
     total: header.total_bytes,

@@ -36,6 +36,10 @@ from vramlens.view.page import data_of  # noqa: E402
 COMPARED = (
     "recordings/streams.pickle.xz",
     "recordings/graphs.pickle.xz",
+    "recordings/gpt_annotated.pickle.xz",
+    "recordings/leak_outputs.pickle.xz",
+    "found/gan.pickle.xz",
+    "found/inference_kv.pickle.xz",
     "recordings/oom_train_expandable.pickle.xz",
     "found/cpp_stacks.pickle.xz",
     "found/late_start.pickle.xz",

@@ -7,6 +7,7 @@ import json
 import zlib
 
 from vramlens import __version__
+from vramlens.analyses.attribution.steps import CALLED_BACK, OPTIMIZER_FRAME
 from vramlens.ground.file_name import LONGEST_NAME, NOT_THE_USERS
 from vramlens.trace.stacks import PLUMBING
 from vramlens.view.page import STATIC, page_of
@@ -33,6 +34,8 @@ def _rules() -> str:
         "not_the_users": NOT_THE_USERS.pattern,
         "plumbing": PLUMBING.pattern,
         "longest_name": LONGEST_NAME,
+        "optimizer_frame": OPTIMIZER_FRAME.pattern,
+        "called_back": CALLED_BACK.pattern,
         "collectives": BACKENDS,
     }
     return json.dumps(rules).replace("<", "\\u003c")  # nothing in it may end its element

@@ -32,6 +32,8 @@ export interface Device {
   action: Wide;
   time: Wide;
   stack: Wide;
+  /** By event the bytes that it is about; made when asked for. */
+  size: () => Wide;
   rows: Columns<
     "born" | "free_requested" | "died" | "address" | "requested" | "taken" | "stream" | "stack" | "segment" | "pool"
   >;
@@ -126,6 +128,7 @@ export class DeviceTables {
       action,
       time: wide(eventColumn("time_us")),
       stack: wide(eventColumn("stack")),
+      size: () => wide(eventColumn("size")),
       rows: { ...made.rows, pool: rowPools(made.rows, segmentPool, pool) },
       segments: { ...made.segments, pool: segmentPool },
       counters: Object.fromEntries(

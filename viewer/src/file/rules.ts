@@ -6,6 +6,9 @@ export interface Rules {
   notTheUsers: RegExp;
   plumbing: RegExp;
   longestName: number;
+  /** Of a frame as file:function: what is inside of an optimizer, and what an optimizer calls back into. */
+  optimizerFrame: RegExp;
+  calledBack: RegExp;
   /** How the calls of process groups are named. */
   collectives: string[];
 }
@@ -15,6 +18,8 @@ interface WrittenRules {
   not_the_users: string;
   plumbing: string;
   longest_name: number;
+  optimizer_frame: string;
+  called_back: string;
   collectives: string[];
 }
 
@@ -25,6 +30,8 @@ export function rulesOf(json: string): Rules {
     notTheUsers: new RegExp(written.not_the_users),
     plumbing: new RegExp(written.plumbing),
     longestName: written.longest_name,
+    optimizerFrame: new RegExp(written.optimizer_frame),
+    calledBack: new RegExp(written.called_back),
     collectives: written.collectives,
   };
 }

@@ -21,6 +21,8 @@ export class Stacks {
   private readonly frames: Wide;
   private readonly starts: Wide;
   private readonly kind: Uint8Array;
+  /** By stack, whether an optimizer asked, and not what it called back into. */
+  readonly optimizers: Uint8Array;
   /** By stack, its innermost frame of the user's; -1 where it has none. */
   readonly userFrame: Int32Array;
 
@@ -39,7 +41,13 @@ export class Stacks {
       if (kind === undefined) kinds.set(file, (kind = kindOf(snapshot.text(file), rules)));
       return kind;
     });
-    this.userFrame = this.innermost(USER);
+    this.userFrame = this.innermost(this.isAtLeast(USER));
+    const isOptimizers = this.matching(rules.optimizerFrame, rules.longestName);
+    const isCalledBack = this.matching(rules.calledBack, rules.longestName);
+    const deciding = this.innermost((frame) => isOptimizers(frame) || isCalledBack(frame));
+    this.optimizers = Uint8Array.from(deciding, (frame) =>
+      Number(frame !== NO_FRAME && isOptimizers(frame)),
+    );
   }
 
   get count(): number {
@@ -54,7 +62,7 @@ export class Stacks {
       function: columns.add(numbered(this.name)),
       line: columns.add(this.line),
       kind: columns.add(this.kind),
-      code: columns.add(this.innermost(LIBRARY).map((frame) => frame + 1)),
+      code: columns.add(this.innermost(this.isAtLeast(LIBRARY)).map((frame) => frame + 1)),
       of_stacks: columns.add(this.frames),
       starts: columns.add(this.starts),
     };
@@ -69,13 +77,26 @@ export class Stacks {
     ];
   }
 
-  /** By stack, its innermost frame of a kind or above. */
-  private innermost(kind: number): Int32Array {
+  private isAtLeast(kind: number): (frame: number) => boolean {
+    return (frame) => this.kind[frame] >= kind;
+  }
+
+  /** Whether a frame's file:function matches; each frame is looked at once. */
+  private matching(pattern: RegExp, longestName: number): (frame: number) => boolean {
+    const end = (id: number): string => this.snapshot.text(id).slice(-longestName);
+    const flags = Uint8Array.from(this.file, (file, frame) =>
+      Number(pattern.test(`${end(file)}:${end(this.name[frame])}`)),
+    );
+    return (frame) => flags[frame] > 0;
+  }
+
+  /** By stack, its innermost frame of some. */
+  private innermost(isWanted: (frame: number) => boolean): Int32Array {
     const found = new Int32Array(this.count).fill(NO_FRAME);
     for (let stack = 0; stack < found.length; stack++) {
       let at = this.starts[stack];
       const end = this.starts[stack + 1];
-      while (at < end && this.kind[this.frames[at]] < kind) at++;
+      while (at < end && !isWanted(this.frames[at])) at++;
       if (at < end) found[stack] = this.frames[at];
     }
     return found;

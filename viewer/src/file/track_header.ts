@@ -5,10 +5,11 @@ import { type Device, NONE, shifted } from "./device";
 import { verdictOf } from "./facts";
 import type { Meta } from "./meta";
 import { PreparedColumns } from "./prepared";
-import { bandsOf } from "./regions";
+import { bandsOf, marksOf } from "./regions";
 import type { Rules } from "./rules";
 import type { Snapshot } from "./snapshot";
 import { NO_FRAME, Stacks } from "./stacks";
+import { stepsOf } from "./steps";
 import { shortened, Texts } from "./texts";
 import { madeOf, type Wide } from "./wide";
 
@@ -41,6 +42,8 @@ export class TrackMaker {
     const clock = clockOf(device.time);
     const start = clock[0] ?? 0;
     const frames = this.stacks.header(columns, texts);
+    const marks = marksOf(snapshot, device.device);
+    const steps = stepsOf(snapshot, device, clock, marks, this.stacks);
     const { lines, lineOfRow } = this.lines(device, texts);
     const meta = file.meta.device(device.device);
     return {
@@ -53,7 +56,8 @@ export class TrackMaker {
       rows: rowsOf(device, lineOfRow, columns),
       segments: segmentsOf(device, columns),
       failures: device.failures,
-      ...bandsOf(snapshot, device, clock, this.rules, columns, texts),
+      steps: { source: steps.source, starts: columns.add(steps.starts) },
+      bands: bandsOf(snapshot, marks, clock, this.rules, columns, texts),
       collectives: null,
       frames,
       lines,

@@ -1,6 +1,7 @@
 // A page without a recording: a file is dropped onto it, or chosen. What it holds stays on this machine.
 
 import { fill, h } from "../draw/dom";
+import { themeOf } from "../state/theme";
 
 const ENDINGS = ".pickle,.pkl,.vram,.xz,.gz,.zst";
 
@@ -42,6 +43,7 @@ export class Dropping {
 
   private wait(): void {
     document.title = "vramlens";
+    document.documentElement.dataset.theme = themeOf("").dark ? "dark" : "light";
     fill(document.body, this.place);
     document.documentElement.dataset.waiting = "true";
   }
