@@ -41,6 +41,7 @@ COMPARED = (
     "found/gan.pickle.xz",
     "found/inference_kv.pickle.xz",
     "recordings/oom_train_expandable.pickle.xz",
+    "found/compiled_fx.pickle.xz",
     "found/cpp_stacks.pickle.xz",
     "found/late_start.pickle.xz",
     "captured/steps.vram",

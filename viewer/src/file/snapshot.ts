@@ -8,6 +8,7 @@ export class Snapshot {
   private readonly starts: Wide;
   private readonly characters: Uint8Array;
   private readonly decoded = new Map<number, string>();
+  private added = 0;
   private readonly decoder = new TextDecoder();
   /** The values of the top level that no table has, by name. */
   readonly top: Map<string, bigint>;
@@ -53,13 +54,20 @@ export class Snapshot {
 
   /** A text by its id; the empty one where there is none. */
   text(id: number): string {
-    if (id + 1 >= this.starts.length) return "";
     let text = this.decoded.get(id);
+    if (text === undefined && id + 1 >= this.starts.length) return "";
     if (text === undefined) {
       text = this.decoder.decode(this.characters.subarray(this.starts[id], this.starts[id + 1]));
       this.decoded.set(id, text);
     }
     return text;
+  }
+
+  /** The id of a text that no column names. */
+  addText(text: string): number {
+    const id = this.starts.length + this.added++;
+    this.decoded.set(id, text);
+    return id;
   }
 
   /** The allocator's settings as the file has them; none where it has none. */

@@ -1,6 +1,7 @@
 // Stacks and frames of a snapshot as a page has them, and which frame of each is the user's (src/vramlens/trace/stacks.py).
 
 import type { TrackHeader } from "../data/header";
+import { withOriginalLines } from "./original_lines";
 import type { PreparedColumns } from "./prepared";
 import type { Rules } from "./rules";
 import type { Snapshot } from "./snapshot";
@@ -30,11 +31,18 @@ export class Stacks {
     private readonly snapshot: Snapshot,
     rules: Rules,
   ) {
-    this.file = snapshot.numbers("frames.file");
-    this.name = snapshot.numbers("frames.name");
-    this.line = snapshot.numbers("frames.line");
-    this.frames = snapshot.numbers("stacks.frames");
-    this.starts = snapshot.numbers("stacks.starts");
+    const tables = withOriginalLines(snapshot, {
+      file: snapshot.numbers("frames.file"),
+      name: snapshot.numbers("frames.name"),
+      line: snapshot.numbers("frames.line"),
+      frames: snapshot.numbers("stacks.frames"),
+      starts: snapshot.numbers("stacks.starts"),
+    });
+    this.file = tables.file;
+    this.name = tables.name;
+    this.line = tables.line;
+    this.frames = tables.frames;
+    this.starts = tables.starts;
     const kinds = new Map<number, number>();
     this.kind = Uint8Array.from(this.file, (file) => {
       let kind = kinds.get(file);
