@@ -46,6 +46,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """The files, with the generated pages and those outside of docs/ that a page links to."""
     files.append(File.generated(config, "reference/commands.md", content=commands()))
     files.append(File.generated(config, "live/example.html", content=_live_page()))
+    files.append(File.generated(config, "live/open.html", content=_file_opener()))
     for outside in sorted(_linked_outside(Path(config.docs_dir))):
         content = (ROOT / outside).read_bytes()
         files.append(File.generated(config, _shown_at(outside), content=content))
@@ -114,6 +115,13 @@ def commands() -> str:
         parts.append(f"## {verb}")
         parts.append(f"```text\n{by_verb[verb].format_help().strip()}\n```")
     return "\n\n".join(parts) + "\n"
+
+
+def _file_opener() -> str:
+    """The page onto which recordings are dropped."""
+    from vramlens.view.file_opener import file_opener_page
+
+    return file_opener_page()
 
 
 def _live_page() -> str:

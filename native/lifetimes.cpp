@@ -12,7 +12,9 @@
 
 #include <algorithm>
 #include <map>
+#if __has_include(<memory_resource>)
 #include <memory_resource>
+#endif
 #include <unordered_map>
 
 #include "snapshot.h"
@@ -59,6 +61,18 @@ struct Base {
     std::vector<Range> segments;
 };
 
+// By address. Millions of nodes come and go: they share a pool, where the library has pools (that
+// of the page's reader, native/page_reader.cpp, has none).
+#if __has_include(<memory_resource>)
+using Pool = std::pmr::unsynchronized_pool_resource;
+using AddressMap = std::pmr::map<uint64_t, uint32_t>;
+#else
+struct Pool {};
+struct AddressMap : std::map<uint64_t, uint32_t> {
+    explicit AddressMap(Pool*) {}
+};
+#endif
+
 class Forward {
   public:
     Forward(const vl_device& device, const Base& base) : d_(device), base_(base) {}
@@ -72,11 +86,11 @@ class Forward {
   private:
     const vl_device& d_;
     const Base& base_;
-    std::pmr::unsynchronized_pool_resource pool_;
-    std::pmr::map<uint64_t, uint32_t> live_{&pool_};      // address -> allocation
-    std::pmr::map<uint64_t, uint32_t> segments_{&pool_};  // address -> segment
-    uint64_t now_[4] = {0, 0, 0, 0};                      // requested, allocated, active, reserved
-    int64_t hops_left_ = 0;                               // from mapped range to mapped range
+    Pool pool_;
+    AddressMap live_{&pool_};         // address -> allocation
+    AddressMap segments_{&pool_};     // address -> segment
+    uint64_t now_[4] = {0, 0, 0, 0};  // requested, allocated, active, reserved
+    int64_t hops_left_ = 0;           // from mapped range to mapped range
 
     int64_t& summary(int which) { return out.summary[static_cast<size_t>(which)]; }
     int64_t summary(int which) const { return out.summary[static_cast<size_t>(which)]; }
@@ -85,7 +99,7 @@ class Forward {
     void finish();
     uint32_t add_allocation(int64_t born, const Held& held);
     uint32_t add_segment(int64_t born, const Range& range);
-    void end_segment(std::pmr::map<uint64_t, uint32_t>::iterator at, int64_t event);
+    void end_segment(AddressMap::iterator at, int64_t event);
     void allocate(int64_t event);
     void free_requested(int64_t event);
     void free_completed(int64_t event);
@@ -93,7 +107,7 @@ class Forward {
     uint32_t segment_of(uint64_t address) const;
     uint64_t extent_end(uint32_t segment, uint64_t enough);
     uint64_t taken(uint64_t address, uint64_t requested, uint32_t segment,
-                   std::pmr::map<uint64_t, uint32_t>::iterator next);
+                   AddressMap::iterator next);
     void note_peaks(int64_t event) {
         for (int i = 0; i < 4; ++i) {
             const auto now = static_cast<int64_t>(now_[i]);
@@ -141,7 +155,7 @@ uint32_t Forward::add_segment(int64_t born, const Range& range) {
     return row;
 }
 
-void Forward::end_segment(std::pmr::map<uint64_t, uint32_t>::iterator at, int64_t event) {
+void Forward::end_segment(AddressMap::iterator at, int64_t event) {
     out.segment_died[at->second] = event;
     now_[3] -= out.segment_size[at->second];
     segments_.erase(at);
@@ -171,7 +185,7 @@ uint64_t Forward::extent_end(uint32_t segment, uint64_t enough) {
 }
 
 uint64_t Forward::taken(uint64_t address, uint64_t requested, uint32_t segment,
-                        std::pmr::map<uint64_t, uint32_t>::iterator next) {
+                        AddressMap::iterator next) {
     const uint64_t size = rounded(requested, d_.roundup_divisions);
     if (segment == kNone) return size;
     uint64_t enough = address + size + kMinBlock;

@@ -197,7 +197,7 @@ struct Snapshot {
     void resolve(Value top);
     std::string_view text(uint32_t id) const {
         return {strings.items.data() + strings.starts[id],
-                strings.starts[id + 1] - strings.starts[id]};
+                static_cast<size_t>(strings.starts[id + 1] - strings.starts[id])};
     }
     bool as_integer(Value value, int64_t& number) const;
 };

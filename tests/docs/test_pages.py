@@ -21,7 +21,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WORDS_PER_SENTENCE = 18
 _CODE = re.compile(r"^```.*?^```|^    .*?$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]+)?\)")
-_MADE_WITH_THE_SITE = ("reference/commands.md", "live/example.html")
+_MADE_WITH_THE_SITE = ("reference/commands.md", "live/example.html", "live/open.html")
 
 
 def test_sentences_are_short_on_average() -> None:

@@ -23,3 +23,5 @@ export { bytesOf, rangeOf, rangeRows } from "../src/layout/range";
 export { shortFile } from "../src/base/files";
 export { strips } from "../src/layout/alike";
 export { StepAxis } from "../src/layout/step_axis";
+export { opened } from "../src/file/opened";
+export { rulesOf } from "../src/file/rules";

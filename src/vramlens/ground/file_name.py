@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-_LONGEST_NAME = 1000
+LONGEST_NAME = 1000
 # Not the user's: synthetic files (but a notebook's cells are), installed packages, the standard
 # library, torch from its source tree, code that torch.compile wrote, and C++.
-_NOT_THE_USERS = re.compile(
+NOT_THE_USERS = re.compile(
     r"^<(?!ipython-input)"
     r"|^$|^\?\?"
     r"|[/\\](?:site|dist)-packages[/\\]"
@@ -30,4 +30,4 @@ def is_user_file(file: str) -> bool:
     """Whether a file is the user's own: not torch, an installed package, the standard library or
     synthetic.
     """
-    return _NOT_THE_USERS.search(file[-_LONGEST_NAME:]) is None
+    return NOT_THE_USERS.search(file[-LONGEST_NAME:]) is None

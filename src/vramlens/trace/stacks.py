@@ -18,7 +18,7 @@ NO_STACK = 0xFFFFFFFF
 _LONGEST_NAME = 1000
 
 # PyTorch and what only passes calls on: a library's own line lies outside of it.
-_PLUMBING = re.compile(
+PLUMBING = re.compile(
     r"[/\\](?:site|dist)-packages[/\\](?:torch|vramlens|functorch|torchgen|triton)[/\\]|^<(?!ipython-input)|^$|^\?\?"
     r"|[/\\]torch[/\\](?:nn|optim|autograd|cuda|utils|_dynamo|_inductor|_functorch|_ops|amp|fx|func|functional|_tensor)"
     r"(?:[/\\]|\.py)"
@@ -31,7 +31,7 @@ _PYTHON_FILE = re.compile(r"\.pyw?$|^<")
 
 def is_code_file(file: str) -> bool:
     """Whether a file is the user's or a library's own, not PyTorch's plumbing."""
-    return is_user_file(file) or _PLUMBING.search(file[-_LONGEST_NAME:]) is None
+    return is_user_file(file) or PLUMBING.search(file[-_LONGEST_NAME:]) is None
 
 
 @dataclass(frozen=True, slots=True)

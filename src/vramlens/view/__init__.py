@@ -4,6 +4,7 @@ bands: the regions that a program marked, as spans under the picture
 collective_calls: collectives of a rank
 columns: columns of numbers as byte planes
 comparison: what differs between the ranks of a page, as ``vramlens ranks`` says it
+file_opener: the page that opens files, by a reader of its own
 findings: a finding in a page, whoever found it
 joined: a recording and a profiler's trace of the same run as one
 kernel_bands: kernels of a profiler's trace as one band under its regions

@@ -10,7 +10,7 @@ import numpy as np
 
 from vramlens.trace import DeviceTrace, Trace
 
-_BACKENDS = ("nccl:", "gloo:", "mpi:", "ucc:", "xccl:", "hccl:")
+BACKENDS = ("nccl:", "gloo:", "mpi:", "ucc:", "xccl:", "hccl:")
 """How a process group's backend begins the names of its calls (``profilingTitle`` in c10d's
 ProcessGroup*.cpp).
 """
@@ -71,4 +71,4 @@ def regions_of(trace: Trace, device: DeviceTrace, *, collectives: bool) -> list[
 
 def is_collective(name: str) -> bool:
     """Whether a region's name is that of a process group's call."""
-    return name.startswith(_BACKENDS)
+    return name.startswith(BACKENDS)

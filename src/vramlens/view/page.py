@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from vramlens.ranks import RankSummary
     from vramlens.trace import Trace
 
-_STATIC = Path(__file__).with_name("static")
+STATIC = Path(__file__).with_name("static")
 _PAGE = """\
 <!doctype html>
 <html lang="en">
@@ -48,9 +48,9 @@ _PAGE = """\
 <style>{style}</style>
 <body>
 <noscript>This page draws with JavaScript, which is off. Nothing is loaded from anywhere.</noscript>
-<script type="application/octet-stream" id="data">{data}</script>
-<script>{script}</script>
+{data}<script>{script}</script>
 """
+_DATA = '<script type="application/octet-stream" id="data">{data}</script>\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,38 +125,54 @@ def title_of(recordings: Sequence[Trace]) -> str:
 
 def one_file(data: bytes, title: str) -> str:
     """A page that holds its data, its script and its style, and may load nothing."""
-    return _page(base64.b64encode(data).decode("ascii"), title, "'none'")
+    return page_of(_DATA.format(data=base64.b64encode(data).decode("ascii")), title)
 
 
 def empty_page(title: str) -> str:
     """The same page without data: it asks the server that it came from."""
-    return _page("", title, "'self'")
+    return page_of(_DATA.format(data=""), title, connect="'self'")
 
 
-def _page(data: str, title: str, connect: str) -> str:
-    script = (_STATIC / "viewer.js").read_text(encoding="utf-8")
-    style = (_STATIC / "viewer.css").read_text(encoding="utf-8")
+def page_of(
+    data: str,
+    title: str,
+    *,
+    connect: str = "'none'",
+    script: str = "viewer",
+    runs_wasm: bool = False,
+) -> str:
+    """A page.
+
+    Args:
+        data: the elements that hold what its script needs.
+        title: its title.
+        connect, script, runs_wasm: see ``policy_of``.
+    """
     parts = {
-        "policy": policy_of(connect),
+        "policy": policy_of(connect, script, runs_wasm=runs_wasm),
         "title": html_text(title),
-        "style": style,
+        "style": (STATIC / "viewer.css").read_text(encoding="utf-8"),
         "data": data,
-        "script": script,
+        "script": (STATIC / f"{script}.js").read_text(encoding="utf-8"),
     }
     return _PAGE.format(**parts)  # in one pass: a file may be called {script}
 
 
-def policy_of(connect: str) -> str:
+def policy_of(connect: str, script: str = "viewer", *, runs_wasm: bool = False) -> str:
     """What a page may do: run its own script and style, which it knows by their hashes, and nothing
     else.
 
     Args:
         connect: where it may ask for data: "'none'", or "'self'" for the page of a server.
+        script: the name of its script, ``viewer`` or ``open``.
+        runs_wasm: whether it compiles WebAssembly, which its script must hand over itself.
     """
-    script = (_STATIC / "viewer.js").read_text(encoding="utf-8")
-    style = (_STATIC / "viewer.css").read_text(encoding="utf-8")
+    scripts = [_hash((STATIC / f"{script}.js").read_text(encoding="utf-8"))]
+    if runs_wasm:
+        scripts.append("'wasm-unsafe-eval'")
+    style = (STATIC / "viewer.css").read_text(encoding="utf-8")
     return (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)};"
+        f"default-src 'none'; script-src {' '.join(scripts)}; style-src {_hash(style)};"
         f" connect-src {connect}; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )

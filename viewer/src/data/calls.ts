@@ -1,6 +1,6 @@
 // The collectives of a rank: its calls in order of time, and which of them did not go well.
 
-import type { Container, Numbers } from "./container";
+import type { ColumnSource, Numbers } from "./container";
 import type { CallsHeader } from "./header";
 import { lowerBound, upperBound } from "./search";
 import type { Frame, Track } from "./track";
@@ -47,7 +47,7 @@ export class Calls {
     for (const call of this.open) this.flagged[call] ||= 1;
   }
 
-  static async read(container: Container, header: CallsHeader): Promise<Calls> {
+  static async read(container: ColumnSource, header: CallsHeader): Promise<Calls> {
     const found = await Promise.all(
       COLUMNS.map((name) => container.column(header[name] as number)),
     );

@@ -2,6 +2,11 @@
 
 export type Numbers = Uint8Array | Uint16Array | Uint32Array | Float64Array;
 
+/** Whatever has the columns that a header names by number. */
+export interface ColumnSource {
+  column(number: number): Promise<Numbers>;
+}
+
 interface ColumnInfo {
   n: number;
   planes: number;
@@ -22,7 +27,7 @@ const MOST_AT_ONCE = 32;
 
 const MAGIC = "vramview";
 
-export class Container {
+export class Container implements ColumnSource {
   private constructor(
     readonly header: Record<string, unknown>,
     private readonly infos: ColumnInfo[],
@@ -140,7 +145,7 @@ function decodeLong(
   }
 }
 
-async function inflate(bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array<ArrayBuffer>> {
+export async function inflate(bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array<ArrayBuffer>> {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
@@ -161,7 +166,7 @@ export async function pageData(): Promise<Uint8Array<ArrayBuffer>> {
   return new Uint8Array(await answer.arrayBuffer());
 }
 
-function fromBase64(text: string): Uint8Array<ArrayBuffer> {
+export function fromBase64(text: string): Uint8Array<ArrayBuffer> {
   const native = (
     Uint8Array as unknown as { fromBase64?: (text: string) => Uint8Array<ArrayBuffer> }
   ).fromBase64;

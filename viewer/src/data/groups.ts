@@ -287,9 +287,23 @@ export const hasLeak = (track: Track): boolean =>
       track.header.verdict.findings[i].id === "leak" && mark !== null && mark.rows.length,
   );
 
+/** What the analyses say; a dropped file has none of it. */
+const ANALYSED: readonly string[] = ["category", "phase", "module"];
+
+/** Whether the analyses have judged what each allocation is for. */
+export const isAnalysed = (track: Track): boolean => track.header.categories.length > 0;
+
+/** Those that a recording has something for, of groupings or of tables. */
+export const knownOf = <Name extends string>(track: Track, names: readonly Name[]): Name[] =>
+  names.filter((name) => isAnalysed(track) || !ANALYSED.includes(name));
+
 /** The groupings that a recording has something for. */
 export const groupingsOf = (track: Track): GroupingName[] =>
-  GROUPINGS.filter((by) => by !== "leak" || hasLeak(track));
+  knownOf(track, GROUPINGS).filter((by) => by !== "leak" || hasLeak(track));
+
+/** What a picture is coloured by where nobody has chosen. */
+export const usualGrouping = (track: Track): GroupingName =>
+  isAnalysed(track) ? "category" : "code";
 
 /** How long each allocation lived: what never goes lies lowest. */
 function byAge(track: Track): Made {

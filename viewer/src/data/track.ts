@@ -2,7 +2,7 @@
 
 import { Calls } from "./calls";
 import { type Codes, codesOf } from "./codes";
-import { Container, type Numbers } from "./container";
+import type { ColumnSource, Numbers } from "./container";
 import { Curve, StepCurve } from "./curve";
 import type { Mark, Place, TrackHeader } from "./header";
 import { upperBound } from "./search";
@@ -126,7 +126,7 @@ export class Track {
     this.eventKind[event] |= kind;
   }
 
-  static async read(container: Container, header: TrackHeader): Promise<Track> {
+  static async read(container: ColumnSource, header: TrackHeader): Promise<Track> {
     const columns = async <Name extends string>(names: readonly Name[], from: object) => {
       const found = await Promise.all(
         names.map((name) => container.column((from as Record<Name, number>)[name])),

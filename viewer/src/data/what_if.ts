@@ -1,6 +1,6 @@
 // A setting that was replayed: what would have been reserved after each event, as far as the program would have come.
 
-import type { Container } from "./container";
+import type { ColumnSource } from "./container";
 import { StepCurve } from "./curve";
 import type { WhatIf } from "./header";
 
@@ -10,7 +10,7 @@ export class WhatIfLine {
     readonly curve: StepCurve,
   ) {}
 
-  static async read(container: Container, header: WhatIf): Promise<WhatIfLine> {
+  static async read(container: ColumnSource, header: WhatIf): Promise<WhatIfLine> {
     const [event, bytes] = await Promise.all([
       container.column(header.event),
       container.column(header.bytes),

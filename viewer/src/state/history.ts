@@ -33,10 +33,11 @@ export class History {
   constructor(
     private readonly store: Store,
     private readonly within: (state: State) => State,
+    private readonly closed: AbortSignal,
   ) {
     this.settled = store.state;
     store.subscribe(() => this.later());
-    window.addEventListener("hashchange", () => this.follow());
+    window.addEventListener("hashchange", () => this.follow(), { signal: closed });
   }
 
   undo(): boolean {
@@ -75,6 +76,7 @@ export class History {
   /** Once things are quiet: remembers what was shown before, and writes what is shown into the address. */
   private settle(): void {
     clearTimeout(this.timer);
+    if (this.closed.aborted) return;
     const { state } = this.store;
     const before = this.settled;
     if (toHash(before) === toHash(state) && this.written) return;

@@ -73,10 +73,13 @@ export class App implements Host {
   private marks: Marked | null = null;
   private look: Theme;
   private inspected = "";
+  private readonly closing = new AbortController();
 
   constructor(
     private readonly header: PageHeader,
     readonly scenes: Scene[],
+    /** What stands at the end of its head. */
+    private readonly atEnd: HTMLElement[] = [],
   ) {
     this.store = new Store(opening(scenes, header.comparison));
     this.look = themeOf(this.store.state.theme);
@@ -91,7 +94,11 @@ export class App implements Host {
       this.store.set({ search: this.search.value, finding: -1, group: -1 }),
     );
     this.search.addEventListener("keydown", (event) => event.key === "Enter" && this.search.blur());
-    this.history = new History(this.store, (state) => within(this.scenes, state));
+    this.history = new History(
+      this.store,
+      (state) => within(this.scenes, state),
+      this.closing.signal,
+    );
     this.watch();
     this.keys();
     this.drawVerdict();
@@ -99,6 +106,13 @@ export class App implements Host {
     this.inspect(null);
     this.store.set({});
     document.documentElement.dataset.ready = "true";
+  }
+
+  /** Ends it: the page is empty, and nothing of it listens any more. */
+  close(): void {
+    this.closing.abort();
+    document.body.replaceChildren();
+    delete document.documentElement.dataset.ready;
   }
 
   private build(): void {
@@ -119,6 +133,7 @@ export class App implements Host {
         saveButtons(this, () => this.pane),
         button("light, dark (L)", "Light or dark", "◐", () => this.turnTheme()),
         button("keys (?)", "Keys and mouse", "?", () => this.help.showModal()),
+        ...this.atEnd,
       ),
       h(
         "div",
@@ -167,8 +182,10 @@ export class App implements Host {
     store.watch(["selected", "cursor", "track", "call", "range"], () => this.inspect(null));
     store.watch(["tab", "selected"], () => this.hideDrawer());
     store.subscribe(draw);
-    window.addEventListener("resize", draw);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.follow(draw));
+    const { signal } = this.closing;
+    window.addEventListener("resize", draw, { signal });
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    dark.addEventListener("change", () => this.follow(draw), { signal });
     this.hideDrawer();
   }
 
@@ -304,32 +321,35 @@ export class App implements Host {
 
   private keys(): void {
     const { navigation } = this;
-    bind({
-      store: this.store,
-      scene: () => this.scene(),
-      bytes: () => this.panes.memory?.bytes?.() ?? null,
-      shown: () => this.pane,
-      tabs: Object.keys(this.panes) as Tab[],
-      navigation,
-      history: this.history,
-      step: (by) => {
-        const last = this.scene().track.events - 1;
-        navigation.goTo(Math.max(-1, Math.min(last, this.store.state.cursor + by)));
-        this.pane.said?.();
+    bind(
+      {
+        store: this.store,
+        scene: () => this.scene(),
+        bytes: () => this.panes.memory?.bytes?.() ?? null,
+        shown: () => this.pane,
+        tabs: Object.keys(this.panes) as Tab[],
+        navigation,
+        history: this.history,
+        step: (by) => {
+          const last = this.scene().track.events - 1;
+          navigation.goTo(Math.max(-1, Math.min(last, this.store.state.cursor + by)));
+          this.pane.said?.();
+        },
+        showChosen: () =>
+          this.store.state.call >= 0
+            ? navigation.showCall(this.store.state.call)
+            : this.panes.memory?.show?.(this.store.state.selected),
+        turnAxis: () => this.toolbar.turn(this.store.state.axis === "time" ? "events" : "time"),
+        turnTheme: () => this.turnTheme(),
+        search: () => this.search.focus(),
+        help: () => this.help.showModal(),
+        escape: () => {
+          if (document.activeElement === this.search) this.search.blur();
+          this.store.set({ finding: -1, search: "", selected: -1, call: -1, group: -1, only: -1, range: null }); // prettier-ignore
+        },
+        pane: (event) => this.pane.key?.(event) ?? false,
       },
-      showChosen: () =>
-        this.store.state.call >= 0
-          ? navigation.showCall(this.store.state.call)
-          : this.panes.memory?.show?.(this.store.state.selected),
-      turnAxis: () => this.toolbar.turn(this.store.state.axis === "time" ? "events" : "time"),
-      turnTheme: () => this.turnTheme(),
-      search: () => this.search.focus(),
-      help: () => this.help.showModal(),
-      escape: () => {
-        if (document.activeElement === this.search) this.search.blur();
-        this.store.set({ finding: -1, search: "", selected: -1, call: -1, group: -1, only: -1, range: null }); // prettier-ignore
-      },
-      pane: (event) => this.pane.key?.(event) ?? false,
-    });
+      this.closing.signal,
+    );
   }
 }

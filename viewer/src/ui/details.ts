@@ -79,7 +79,7 @@ function factsOf(track: Track, row: number): [string, string][] {
     ["born", moment(track, track.born[row], "before the recording")],
     ["freed", moment(track, track.freed[row], "never, in this recording")],
     ["lived", lived(track, row)],
-    ["for", `${category} (${certainty}), ${phase}`],
+    ["for", category && `${category} (${certainty}), ${phase}`],
     ["module", module],
     ["address", `${track.address(row)}, stream ${header.rows.streams[columns.stream[row]] ?? "?"}`],
     ["pool", pool(track, columns.pool[row])],

@@ -83,8 +83,8 @@ const ACTIONS: Record<string, Action> = {
   "?": (board) => board.help(),
 };
 
-export function bind(board: Keyboard): void {
-  window.addEventListener("keydown", (event) => {
+export function bind(board: Keyboard, closed: AbortSignal): void {
+  const press = (event: KeyboardEvent): void => {
     const target = event.target as HTMLElement;
     const quiet = isTyping(target) || document.querySelector("dialog[open]") !== null;
     if (event.key === "Escape") {
@@ -98,7 +98,8 @@ export function bind(board: Keyboard): void {
     if (quiet || event.ctrlKey || event.metaKey || event.altKey || isPressing(target, event))
       return;
     if (board.pane(event) || act(board, event)) event.preventDefault();
-  });
+  };
+  window.addEventListener("keydown", press, { signal: closed });
 }
 
 const isUndo = (event: KeyboardEvent): boolean =>

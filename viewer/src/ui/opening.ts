@@ -1,6 +1,6 @@
 // What a page shows when it is opened: the answer.
 
-import { hasLeak } from "../data/groups";
+import { groupingsOf, usualGrouping } from "../data/groups";
 import type { Comparison, Finding } from "../data/header";
 import type { Track } from "../data/track";
 import { tally, weighAt } from "../layout/tally";
@@ -42,16 +42,19 @@ export function turned(scene: Scene, state: State, track: number): Partial<State
     range: null,
     window: scene.opening(state.axis),
     finding: -1,
-    by: state.by === "leak" && !hasLeak(scene.track) ? "category" : state.by,
+    by: knownGrouping(scene.track, state),
   };
 }
+
+const knownGrouping = (track: Track, { by }: State): State["by"] =>
+  groupingsOf(track).includes(by) ? by : usualGrouping(track);
 
 function nothingChosen(scene: Scene): State {
   return {
     tab: "memory",
     track: 0,
     axis: "time",
-    by: "category",
+    by: usualGrouping(scene.track),
     window: null,
     bytes: null,
     space: null,
@@ -140,7 +143,7 @@ export function within(scenes: Scene[], state: State): State {
   const { track: shown } = scenes[track];
   const { events, n, header } = shown;
   const several = state.tab === "compare" || state.tab === "ranks";
-  const by = state.by === "leak" && !hasLeak(shown) ? "category" : state.by;
+  const by = knownGrouping(shown, state);
   const groups = state.group >= 0 || state.only >= 0 ? scenes[track].groups(by).groups.length : 0;
   const isKnown = (recording: number): boolean =>
     Number.isInteger(recording) && recording >= 0 && recording < scenes.length;

@@ -1,6 +1,8 @@
 // What happens in a range of events, in words and as a table: what is born in it, what goes, what stays.
 
 import { count, counted, size } from "../base/format";
+import { knownOf } from "../data/groups";
+import type { Track } from "../data/track";
 import { bytesOf, rangeOf, type RangeRow, rangeRows } from "../layout/range";
 import { TABLES, type TableKind } from "../layout/tally";
 import { fill, h } from "../draw/dom";
@@ -50,16 +52,16 @@ export function rangeDetails(
   );
   const table = h("div", { class: "range-rows" });
   const show = (kind: TableKind): void =>
-    fill(table, kinds(kind, show), rowsTable(host, rangeRows(track, asked, kind)));
+    fill(table, kinds(track, kind, show), rowsTable(host, rangeRows(track, asked, kind)));
   show("line");
   return [facts, table];
 }
 
-function kinds(shown: TableKind, show: (kind: TableKind) => void): HTMLElement {
+function kinds(track: Track, shown: TableKind, show: (kind: TableKind) => void): HTMLElement {
   return h(
     "span",
     { class: "switch", role: "group", "aria-label": "the range by" },
-    ...TABLES.map((kind) =>
+    ...knownOf(track, TABLES).map((kind) =>
       h("button", { "aria-pressed": String(kind === shown), onclick: () => show(kind) }, kind),
     ),
   );

@@ -1,6 +1,7 @@
 // Compare: two recordings, or a rank against a peer: their memory over each other, and who accounts for the difference.
 
 import { shortSize, size } from "../base/format";
+import { knownOf } from "../data/groups";
 import type { Difference as DiffAnswer } from "../data/header";
 import { changedLines, type Difference, heldRows } from "../layout/differences";
 import { CanvasSurface, type Surface } from "../draw/surface";
@@ -293,7 +294,7 @@ export class ComparePane implements Pane {
       h(
         "span",
         { class: "switch", role: "group", "aria-label": "difference by" },
-        ...TABLES.map((table) =>
+        ...knownOf(host.scene().track, TABLES).map((table) =>
           h(
             "button",
             {

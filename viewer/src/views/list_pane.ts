@@ -1,5 +1,6 @@
 // The list: every allocation, or those that the search matches; sorted by any column, and only what is seen is in the page.
 
+import { knownOf } from "../data/groups";
 import { count, counted, longPlace, shortPlace, size, time } from "../base/format";
 import type { Track } from "../data/track";
 import { fill, h } from "../draw/dom";
@@ -92,6 +93,10 @@ const COLUMNS: Column[] = [
   },
 ];
 
+/** Those that a recording has something for. */
+const columnsOf = (track: Track): Column[] =>
+  COLUMNS.filter(({ name }) => knownOf(track, [name]).length > 0);
+
 export class ListPane implements Pane {
   readonly element: HTMLElement;
   private readonly words = h("p", { class: "answer small", role: "status" });
@@ -153,7 +158,7 @@ export class ListPane implements Pane {
     const [name, turned] = sort.startsWith("-") ? [sort.slice(1), true] : [sort, false];
     fill(
       this.head,
-      ...COLUMNS.map((column) => {
+      ...columnsOf(this.host.scene().track).map((column) => {
         const isSorted = column.name === name;
         const direction = turned ? "ascending" : "descending";
         return h(
@@ -216,7 +221,7 @@ export class ListPane implements Pane {
         onclick: () => host.store.set({ selected: row }),
         ondblclick: () => host.show(row, "memory"),
       },
-      ...COLUMNS.map((column) =>
+      ...columnsOf(this.host.scene().track).map((column) =>
         h(
           "span",
           { class: `cell ${column.name}${column.number ? " number" : ""}`, role: "cell" },

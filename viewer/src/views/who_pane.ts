@@ -1,6 +1,7 @@
 // Who: a flame graph of bytes, and the same bytes as a table, by line, module, category, phase or stack.
 
 import { count, counted, share, size } from "../base/format";
+import { knownOf } from "../data/groups";
 import { CanvasSurface, type Surface } from "../draw/surface";
 import {
   among,
@@ -334,7 +335,7 @@ export class WhoPane implements Pane {
       h(
         "span",
         { class: "switch", role: "group", "aria-label": "table by" },
-        ...TABLES.map((table) =>
+        ...knownOf(this.host.scene().track, TABLES).map((table) =>
           h(
             "button",
             {

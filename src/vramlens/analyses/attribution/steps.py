@@ -16,7 +16,7 @@ from vramlens.trace import BEFORE, NO_STACK, Action, DeviceTrace, Stacks, Trace
 OPTIMIZER_FRAME = re.compile(r"[/\\]optim(?:izers?)?[/\\][^:]*\.py:(?!zero_grad)")
 # What an optimizer calls back into: Lightning runs the whole step inside of it, LBFGS the forward
 #     and backward pass.
-_CALLED_BACK = re.compile(
+CALLED_BACK = re.compile(
     r"torch[/\\]nn[/\\]modules[/\\]module\.py:_call_impl$|_tensor\.py:backward$|:\w*closure\w*$"
 )
 _FEWEST_CYCLES = 3
@@ -25,7 +25,7 @@ _FEWEST_CYCLES = 3
 def optimizer_stacks(stacks: Stacks) -> NDArray[np.bool_]:
     """One flag a stack: whether an optimizer asked, and not what it called back into."""
     optimizer = stacks.mark_frames(OPTIMIZER_FRAME)
-    first = stacks.first_frame(optimizer | stacks.mark_frames(_CALLED_BACK))
+    first = stacks.first_frame(optimizer | stacks.mark_frames(CALLED_BACK))
     flags: NDArray[np.bool_] = first >= 0
     flags[flags] = optimizer[first[flags]]
     return flags

@@ -25,6 +25,7 @@ HELP = "Show a recording as an interactive page, or write it as one HTML file."
 EXAMPLES = (
     ("vramlens view run.vram", "open a page on this machine"),
     ("vramlens view run.vram -o run.html", "write one self-contained file"),
+    ("vramlens view --empty -o open.html", "write a page onto which recordings are dropped"),
 )
 
 
@@ -32,7 +33,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``view``."""
     parser.add_argument(
         "files",
-        nargs="+",
+        nargs="*",
         metavar="FILE",
         help="a recording, a PyTorch memory snapshot or a profiler trace; two are compared, more are shown side "
         "by side (rank*.vram); NCCL flight records of the ranks can be added, or a folder with "
@@ -43,6 +44,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="PAGE",
         help="write one self-contained HTML file instead of serving a page",
+    )
+    parser.add_argument(
+        "--empty",
+        action="store_true",
+        help="write a page without a recording: it opens the files that are dropped onto it, on any machine with a "
+        "browser (needs -o)",
     )
     add_device(parser, default="all")
     parser.add_argument(
@@ -82,6 +89,10 @@ def run(arguments: argparse.Namespace) -> int:
     from vramlens.view.page import Choices, data_of, one_file, title_of
 
     files: list[str] = arguments.files
+    if arguments.empty:
+        return _write_file_opener(files, arguments.output)
+    if not files:
+        raise UsageError("a FILE is required; a page that opens files is --empty -o open.html")
     if len(files) > 1 and files.count("-") > 1:
         raise UsageError("standard input can be used for one FILE only")
     with reading_progress("reading") as progress:
@@ -110,6 +121,22 @@ def run(arguments: argparse.Namespace) -> int:
     if allocations == 1:
         content = "the one allocation"
     say(f"{arguments.output}: {format_size(len(page))}, with {content}; open it in a browser")
+    return 0
+
+
+def _write_file_opener(files: list[str], output: str | None) -> int:
+    from vramlens.view.file_opener import file_opener_page
+
+    if files:
+        raise UsageError("--empty takes no FILE: leave out one of the two")
+    if output is None:
+        raise UsageError("--empty writes a page: add -o open.html")
+    page = file_opener_page()
+    write_answer(page, output, [])
+    if goes_to_file(output):
+        say(
+            f"{output}: {format_size(len(page))}; open it in a browser and drop a recording onto it"
+        )
     return 0
 
 

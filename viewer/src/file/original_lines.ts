@@ -1,0 +1,76 @@
+// The lines that the user wrote, in stacks of compiled programs (src/vramlens/read/tables/original_lines.py).
+
+import type { Snapshot } from "./snapshot";
+import type { Wide } from "./wide";
+
+const FIELD = "fx_original_trace";
+const LINE = /^[^\S\n]*File "([^"\n]{1,4096})", line (\d{1,9}), in (.{1,1000})$/gm;
+const LONGEST = 1 << 16;
+const MOST_LINES = 64;
+/** A cell of text (native/value.h): its kind in four bits, then the text's id. */
+const TEXT = 6n;
+const KIND_BITS = 4n;
+
+export interface FrameTables {
+  file: Wide;
+  name: Wide;
+  line: Wide;
+  /** The frames of all stacks, and where each stack begins. */
+  frames: Wide;
+  starts: Wide;
+}
+
+/** The tables with the user's lines behind each frame of code that torch.compile wrote. */
+export function withOriginalLines(snapshot: Snapshot, tables: FrameTables): FrameTables {
+  const file = [...tables.file];
+  const name = [...tables.name];
+  const line = [...tables.line];
+  const numbers = new Map<string, number>();
+  const linesOfFrame = new Map<number, number[]>();
+  for (const [frame, text] of tracesOf(snapshot)) {
+    const lines = [...text.slice(0, LONGEST).matchAll(LINE)].slice(-MOST_LINES).reverse();
+    const ids = lines.map((match) => {
+      let number = numbers.get(match[0].trim());
+      if (number === undefined) {
+        numbers.set(match[0].trim(), (number = file.length));
+        file.push(snapshot.addText(match[1]));
+        line.push(Number(match[2]));
+        name.push(snapshot.addText(match[3]));
+      }
+      return number;
+    });
+    if (ids.length) linesOfFrame.set(frame, ids);
+  }
+  if (!linesOfFrame.size) return tables;
+  return { ...inserted(tables, linesOfFrame), ...columnsOf({ file, name, line }) };
+}
+
+/** By frame of compiled code, the text that names its lines. */
+function* tracesOf(snapshot: Snapshot): Generator<[number, string]> {
+  const keys = snapshot.numbers("frames.extra_key");
+  if (!keys.length) return;
+  const rows = snapshot.numbers("frames.extra_row");
+  const cells = snapshot.raw("frames.extra_value") as BigUint64Array;
+  for (let i = 0; i < keys.length; i++)
+    if (snapshot.text(keys[i]) === FIELD && (cells[i] & 15n) === TEXT)
+      yield [rows[i], snapshot.text(Number(cells[i] >> KIND_BITS))];
+}
+
+function inserted(
+  { frames, starts }: FrameTables,
+  linesOfFrame: Map<number, number[]>,
+): Pick<FrameTables, "frames" | "starts"> {
+  const all: number[] = [];
+  const begins = [0];
+  for (let stack = 0; stack + 1 < starts.length; stack++) {
+    for (let at = starts[stack]; at < starts[stack + 1]; at++)
+      all.push(frames[at], ...(linesOfFrame.get(frames[at]) ?? []));
+    begins.push(all.length);
+  }
+  return columnsOf({ frames: all, starts: begins });
+}
+
+const columnsOf = <Name extends string>(columns: Record<Name, number[]>): Record<Name, Wide> =>
+  Object.fromEntries(
+    Object.entries<number[]>(columns).map(([name, values]) => [name, Float64Array.from(values)]),
+  ) as unknown as Record<Name, Wide>;
