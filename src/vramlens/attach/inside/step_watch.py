@@ -13,8 +13,10 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from vramlens.attach.inside.forked_copy import ForkedCopy, NoCopy
 from vramlens.attach.inside.pauses import Pauses
 from vramlens.attach.inside.state_now import NAMES_SHARE, search_time, torch_is_whole
 from vramlens.attach.messages import Line
@@ -25,8 +27,7 @@ from vramlens.capture.torch_api import loaded_torch
 from vramlens.capture.warn import harmless
 from vramlens.live.follow import owners_of
 from vramlens.live.growth.module_calls import ModuleCalls
-from vramlens.live.heap_look import OwnedStorage
-from vramlens.live.leaks.leak_report import LeakReport
+from vramlens.live.heap.search import LONG, SearchTime
 from vramlens.live.watch import LeakWatch
 
 _LOOKS_EVERY_S = 0.25
@@ -42,28 +43,30 @@ class StepWatch:
     """A watch of the next steps.
 
     Attributes:
-        is_over: happens when the steps have ended and the report is there.
-        report, storages: what was found; None before.
+        is_over: happens when the steps have ended and the search for what they left goes on.
     """
 
-    def __init__(self, steps: int, pauses: Pauses, *, pause_s: float, ends_at: float) -> None:
+    def __init__(
+        self, steps: int, pauses: Pauses, *, pause_s: float, ends_at: float, gpu_kind: str
+    ) -> None:
         """Prepares.
 
         Args:
             steps: how many are watched; 0 for as many as come until ``ends_at``.
             pause_s: the longest that the program may stand still.
             ends_at: on the clock of ``time.monotonic``.
+            gpu_kind: of the devices whose blocks get owners.
         """
         self._wanted, self._pauses, self._pause_s = steps, pauses, pause_s
+        self._gpu_kind = gpu_kind
         self._ends_at = ends_at
         self._watch: LeakWatch | None = None
         self._calls: ModuleCalls | None = None
         self._is_by_clock = self._is_finishing = False
         self._pid = os.getpid()
+        self._copy: ForkedCopy | None = None
+        self._findings: dict[str, Any] | None = None
         self.is_over = OwnEvent()
-        self.report: LeakReport | None = None
-        self.storages: list[OwnedStorage] = []
-        self.time_us = 0
 
     @property
     def steps(self) -> int:
@@ -106,18 +109,26 @@ class StepWatch:
             self._watch = None  # what calls of the model were counted is of another unit
         self._unit_ended()
 
-    def conclude(self) -> None:
-        """Makes the report of what there is, unless it is there, or being made."""
+    def conclude(self) -> dict[str, Any] | None:
+        """What the steps have left: ``leaks``, ``leaks_text``, ``owners``; None without a step."""
         if self._is_finishing:
             self.is_over.wait(_REPORT_WITHIN_S)
         elif self._watch is not None:
             self._finish(self._watch)
+        if self._copy is not None:
+            with suppress(NoCopy):
+                self._findings = self._copy.answer(_REPORT_WITHIN_S)
+        if self._findings is None and self._watch is not None:
+            self._findings = self._searched_here(self._watch)
+        return self._findings
 
     def leave(self) -> None:
         """Takes away what goes on between steps."""
         self._is_finishing = True
         if self._calls is not None:
             self._calls.stop()
+        if self._copy is not None:
+            self._copy.end()
         if self._watch is not None:
             self._watch.stop()
 
@@ -135,18 +146,33 @@ class StepWatch:
             self._finish(self._watch)
 
     def _finish(self, watch: LeakWatch) -> None:
-        """The report of now, and the end of the watch."""
+        """The end of the watch: the search begins, in a copy of this moment."""
         self._is_finishing = True
         try:
-            with self._pauses.counted():
-                owned = watch.owned(search_time(self._pause_s))
-            if owned is not None:
-                self.report, self.storages = owned
-                self.time_us = time.time_ns() // 1000
-                self.report = replace(self.report, notes=(*self._unit_note(), *self.report.notes))
+            self._copy = ForkedCopy(partial(self._searched, watch, LONG))
+            self._pauses.add(self._copy.paused_s)
+        except NoCopy:
+            self._findings = self._searched_here(watch)
         finally:
-            watch.stop()
             self.is_over.set()
+
+    def _searched_here(self, watch: LeakWatch) -> dict[str, Any] | None:
+        """The search in the program itself, which stands still for it."""
+        with self._pauses.counted():
+            return self._searched(watch, search_time(self._pause_s))
+
+    def _searched(self, watch: LeakWatch, allowed: SearchTime) -> dict[str, Any] | None:
+        """What the steps have left, and who keeps it."""
+        owned = watch.owned(allowed)
+        if owned is None:
+            return None
+        report, storages = owned
+        report = replace(report, notes=(*self._unit_note(), *report.notes))
+        return {
+            "leaks": report.to_dict(),
+            "leaks_text": str(report),
+            "owners": owners_of(report, storages, time.time_ns() // 1000, self._gpu_kind),
+        }
 
     def _unit_note(self) -> tuple[str, ...]:
         """What counted as a step, where that was no optimizer's."""
@@ -155,12 +181,6 @@ class StepWatch:
         if self._calls is not None and self._calls.root_name:
             return (f"no optimizer has stepped: a step is a call of {self._calls.root_name}",)
         return ()
-
-    def owners(self, kind: str) -> dict[str, Any] | None:
-        """``owners.json`` for the recording."""
-        if self.report is None:
-            return None
-        return owners_of(self.report, self.storages, self.time_us, kind)
 
 
 def watched(request: dict[str, Any], line: Line, pauses: Pauses) -> dict[str, Any]:
@@ -179,8 +199,8 @@ def watched(request: dict[str, Any], line: Line, pauses: Pauses) -> dict[str, An
         pauses,
         pause_s=float(request["pause_s"]),
         ends_at=time.monotonic() + float(request["seconds"]),
+        gpu_kind=recorder.gpu.kind if recorder.gpu is not None else "",
     )
-    recorder.owners = watch.owners
     recorder.naming_seconds = NAMES_SHARE * float(request["pause_s"])
     recorder.steps.watch_optimizers()
     recorder.steps.on_step(watch.optimizer_stepped)
@@ -193,13 +213,13 @@ def watched(request: dict[str, Any], line: Line, pauses: Pauses) -> dict[str, An
                 recorder.start()
         is_wanted = _wait(watch, line, float(request["seconds"]))
         recorder.steps.leave_optimizers()
-        if is_wanted:
-            watch.conclude()
+        findings = watch.conclude() if is_wanted else None
         path = None
         if is_on_gpu and is_wanted:
+            recorder.owners = lambda _kind: findings and findings["owners"]
             with pauses.counted():
                 path = recorder.write(WriteRequest("api", quiet=True)).get("path")
-        return _answer(watch, path)
+        return _answer(watch.steps, findings, path)
     finally:
         recorder.steps.leave_optimizers()
         watch.leave()
@@ -240,13 +260,12 @@ def _patience(watch: StepWatch) -> float:
     return 2.0 if watch.steps else 0.0
 
 
-def _answer(watch: StepWatch, path: str | None) -> dict[str, Any]:
-    report = watch.report
-    if report is None:
-        return {"leaks": None, "steps": watch.steps, "recording": path, "notes": [_NO_STEP]}
+def _answer(steps: int, findings: dict[str, Any] | None, path: str | None) -> dict[str, Any]:
+    if findings is None:
+        return {"leaks": None, "steps": steps, "recording": path, "notes": [_NO_STEP]}
     return {
-        "leaks": report.to_dict(),
-        "leaks_text": str(report),
-        "steps": watch.steps,
+        "leaks": findings["leaks"],
+        "leaks_text": findings["leaks_text"],
+        "steps": steps,
         "recording": path,
     }
