@@ -162,11 +162,13 @@ def _page_tables_kib() -> int:
 @contextlib.contextmanager
 def _no_signals() -> Iterator[None]:
     """The copy hears no signal: the program's handlers are not to run twice."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    every = signal.valid_signals()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, every)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        # What was blocked before may hold the C library's own signals, which Python warns of.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, every - before)
 
 
 @contextlib.contextmanager

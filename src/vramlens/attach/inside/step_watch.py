@@ -17,13 +17,14 @@ from functools import partial
 from typing import Any
 
 from vramlens.attach.inside.forked_copy import ForkedCopy, NoCopy
+from vramlens.attach.inside.known_facts import KnownFacts
 from vramlens.attach.inside.pauses import Pauses
 from vramlens.attach.inside.state_now import NAMES_SHARE, search_time, torch_is_whole
 from vramlens.attach.messages import Line
 from vramlens.capture.process.own_thread import OwnEvent
 from vramlens.capture.recording.output_path import Places
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
-from vramlens.capture.torch_api import loaded_torch
+from vramlens.capture.torch_api import DeviceState, loaded_torch
 from vramlens.capture.warn import harmless
 from vramlens.live.follow import owners_of
 from vramlens.live.growth.module_calls import ModuleCalls
@@ -46,20 +47,17 @@ class StepWatch:
         is_over: happens when the steps have ended and the search for what they left goes on.
     """
 
-    def __init__(
-        self, steps: int, pauses: Pauses, *, pause_s: float, ends_at: float, gpu_kind: str
-    ) -> None:
+    def __init__(self, request: dict[str, Any], pauses: Pauses, recorder: Recorder) -> None:
         """Prepares.
 
         Args:
-            steps: how many are watched; 0 for as many as come until ``ends_at``.
-            pause_s: the longest that the program may stand still.
-            ends_at: on the clock of ``time.monotonic``.
-            gpu_kind: of the devices whose blocks get owners.
+            request: ``steps``: how many are watched, 0 for as many as come in ``seconds``;
+                ``pause_s``: the longest that the program may stand still.
+            recorder: of the GPUs, while it is on.
         """
-        self._wanted, self._pauses, self._pause_s = steps, pauses, pause_s
-        self._gpu_kind = gpu_kind
-        self._ends_at = ends_at
+        self._wanted, self._pause_s = int(request["steps"]), float(request["pause_s"])
+        self._pauses, self._recorder = pauses, recorder
+        self._ends_at = time.monotonic() + float(request["seconds"])
         self._watch: LeakWatch | None = None
         self._calls: ModuleCalls | None = None
         self._is_by_clock = self._is_finishing = False
@@ -110,17 +108,30 @@ class StepWatch:
         self._unit_ended()
 
     def conclude(self) -> dict[str, Any] | None:
-        """What the steps have left: ``leaks``, ``leaks_text``, ``owners``; None without a step."""
+        """What the steps have left: ``leaks``, ``leaks_text``, ``recording``; None without a
+        step.
+        """
         if self._is_finishing:
             self.is_over.wait(_REPORT_WITHIN_S)
         elif self._watch is not None:
             self._finish(self._watch)
-        if self._copy is not None:
-            with suppress(NoCopy):
-                self._findings = self._copy.answer(_REPORT_WITHIN_S)
+        if self._copy is not None and self._watch is not None:
+            self._findings = self._answer_of_copies(self._copy, self._watch)
         if self._findings is None and self._watch is not None:
             self._findings = self._searched_here(self._watch)
         return self._findings
+
+    def _answer_of_copies(self, copy: ForkedCopy, watch: LeakWatch) -> dict[str, Any] | None:
+        """The findings of the copy that was made at the last step's end; where it hung or died,
+        of another.
+        """
+        with suppress(NoCopy):
+            findings: dict[str, Any] | None = copy.answer(_REPORT_WITHIN_S)
+            return findings
+        with suppress(NoCopy):
+            self._copy = self._copy_that_searches(watch)
+            return self._copy.answer(_REPORT_WITHIN_S)
+        return None
 
     def leave(self) -> None:
         """Takes away what goes on between steps."""
@@ -149,30 +160,53 @@ class StepWatch:
         """The end of the watch: the search begins, in a copy of this moment."""
         self._is_finishing = True
         try:
-            self._copy = ForkedCopy(partial(self._searched, watch, LONG))
-            self._pauses.add(self._copy.paused_s)
+            self._copy = self._copy_that_searches(watch)
         except NoCopy:
             self._findings = self._searched_here(watch)
         finally:
             self.is_over.set()
 
+    def _copy_that_searches(self, watch: LeakWatch) -> ForkedCopy:
+        """A copy of this moment that has begun to search.
+
+        Raises:
+            NoCopy: there can be none.
+        """
+        gpu = self._recorder.gpu
+        state = gpu.device_state() if gpu is not None and gpu.is_initialized() else None
+        if isinstance(self._recorder.facts, KnownFacts):
+            self._recorder.facts.ask()
+        copy = ForkedCopy(partial(self._searched_in_copy, watch, state))
+        self._pauses.add(copy.paused_s)
+        return copy
+
+    def _searched_in_copy(
+        self, watch: LeakWatch, state: DeviceState | None
+    ) -> dict[str, Any] | None:
+        if self._recorder.gpu is not None and state is not None:
+            self._recorder.gpu.become_copy(state)
+        self._recorder.become_copy()
+        return self._searched(watch, LONG)
+
     def _searched_here(self, watch: LeakWatch) -> dict[str, Any] | None:
         """The search in the program itself, which stands still for it."""
+        self._recorder.naming_seconds = NAMES_SHARE * self._pause_s
         with self._pauses.counted():
             return self._searched(watch, search_time(self._pause_s))
 
     def _searched(self, watch: LeakWatch, allowed: SearchTime) -> dict[str, Any] | None:
-        """What the steps have left, and who keeps it."""
+        """What the steps have left, and who keeps it; the recording with its owners."""
         owned = watch.owned(allowed)
         if owned is None:
             return None
         report, storages = owned
         report = replace(report, notes=(*self._unit_note(), *report.notes))
-        return {
-            "leaks": report.to_dict(),
-            "leaks_text": str(report),
-            "owners": owners_of(report, storages, time.time_ns() // 1000, self._gpu_kind),
-        }
+        now_us = time.time_ns() // 1000
+        self._recorder.owners = lambda kind: owners_of(report, storages, now_us, kind)
+        path = None
+        if self._recorder.recording:
+            path = self._recorder.write(WriteRequest("api", quiet=True)).get("path")
+        return {"leaks": report.to_dict(), "leaks_text": str(report), "recording": path}
 
     def _unit_note(self) -> tuple[str, ...]:
         """What counted as a step, where that was no optimizer's."""
@@ -194,32 +228,20 @@ def watched(request: dict[str, Any], line: Line, pauses: Pauses) -> dict[str, An
         marks_modules=False,
     )
     recorder.connect()
-    watch = StepWatch(
-        int(request["steps"]),
-        pauses,
-        pause_s=float(request["pause_s"]),
-        ends_at=time.monotonic() + float(request["seconds"]),
-        gpu_kind=recorder.gpu.kind if recorder.gpu is not None else "",
-    )
-    recorder.naming_seconds = NAMES_SHARE * float(request["pause_s"])
+    watch = StepWatch(request, pauses, recorder)
     recorder.steps.watch_optimizers()
     recorder.steps.on_step(watch.optimizer_stepped)
     recorder.steps.on_step(recorder.step_ended)
     watch.begin(torch)
     is_on_gpu = recorder.gpu is not None and recorder.gpu.is_initialized()
     try:
-        if is_on_gpu:
+        if recorder.gpu is not None and is_on_gpu:
+            recorder.facts = KnownFacts(recorder.gpu)
             with pauses.counted():
                 recorder.start()
         is_wanted = _wait(watch, line, float(request["seconds"]))
         recorder.steps.leave_optimizers()
-        findings = watch.conclude() if is_wanted else None
-        path = None
-        if is_on_gpu and is_wanted:
-            recorder.owners = lambda _kind: findings and findings["owners"]
-            with pauses.counted():
-                path = recorder.write(WriteRequest("api", quiet=True)).get("path")
-        return _answer(watch.steps, findings, path)
+        return _answer(watch.steps, watch.conclude() if is_wanted else None)
     finally:
         recorder.steps.leave_optimizers()
         watch.leave()
@@ -260,12 +282,7 @@ def _patience(watch: StepWatch) -> float:
     return 2.0 if watch.steps else 0.0
 
 
-def _answer(steps: int, findings: dict[str, Any] | None, path: str | None) -> dict[str, Any]:
+def _answer(steps: int, findings: dict[str, Any] | None) -> dict[str, Any]:
     if findings is None:
-        return {"leaks": None, "steps": steps, "recording": path, "notes": [_NO_STEP]}
-    return {
-        "leaks": findings["leaks"],
-        "leaks_text": findings["leaks_text"],
-        "steps": steps,
-        "recording": path,
-    }
+        return {"leaks": None, "steps": steps, "recording": None, "notes": [_NO_STEP]}
+    return {**findings, "steps": steps}
