@@ -1,8 +1,9 @@
 """Some steps of the program watched for leaks and recorded; afterwards nothing of it is left.
 
-A step is an optimizer's turn; until one comes, a call of the outermost module. Where neither comes
-for a while, each quarter of a second counts as one. The search at the
-end runs on the thread that steps, at a step's end, where the variables of its functions say what
+A step is an optimizer's turn. Until one comes, it is the calls of the outermost module in half a
+second: a request that generates text calls it for each token, and keeps what it keeps once. Where
+neither comes for a while, each quarter of a second counts as one. The search is of the moment at
+which the last step ends, on the thread that steps, where the variables of its functions say what
 the steps have kept.
 """
 
@@ -30,11 +31,13 @@ from vramlens.live.follow import owners_of
 from vramlens.live.growth.module_calls import ModuleCalls
 from vramlens.live.heap.search import LONG, SearchTime
 from vramlens.live.watch import LeakWatch
+from vramlens.units import counted
 
 _LOOKS_EVERY_S = 0.25
 _NO_STEP = "no step ended while it was watched: neither an optimizer's nor a model's call"
 _REPORT_WITHIN_S = 60.0
 _STEP_COMES_WITHIN_S = 20.0  # large models' take some seconds; or half of the time of the watch
+_CALLS_FOR_S = 0.5
 _BY_CLOCK = (
     "no optimizer stepped and no model was called: each quarter of a second counts as a step"
 )
@@ -60,6 +63,8 @@ class StepWatch:
         self._ends_at = time.monotonic() + float(request["seconds"])
         self._watch: LeakWatch | None = None
         self._calls: ModuleCalls | None = None
+        self._call_count = 0
+        self._next_unit = 0.0
         self._is_by_clock = self._is_finishing = False
         self._pid = os.getpid()
         self._copy: ForkedCopy | None = None
@@ -76,7 +81,7 @@ class StepWatch:
         hooks that come and go would have it compiled anew.
         """
         if hasattr(torch, "compiler") and not _has_compiled():
-            self._calls = ModuleCalls(torch, self._unit_ended)
+            self._calls = ModuleCalls(torch, self._called)
 
     @property
     def has_begun(self) -> bool:
@@ -142,6 +147,14 @@ class StepWatch:
             self._copy.end()
         if self._watch is not None:
             self._watch.stop()
+
+    def _called(self) -> None:
+        """At the beginning of each call of the outermost module: the calls before it have ended."""
+        now = time.monotonic()
+        self._call_count += self._watch is not None
+        if now >= self._next_unit:
+            self._next_unit = now + _CALLS_FOR_S
+            self._unit_ended()
 
     @harmless("watching for leaks")
     def _unit_ended(self) -> None:
@@ -213,7 +226,11 @@ class StepWatch:
         if self._is_by_clock:
             return (_BY_CLOCK,)
         if self._calls is not None and self._calls.root_name:
-            return (f"no optimizer has stepped: a step is a call of {self._calls.root_name}",)
+            calls = max(round(self._call_count / max(self.steps, 1)), 1)
+            return (
+                "no optimizer has stepped: a step is"
+                f" {counted(calls, 'call')} of {self._calls.root_name}",
+            )
         return ()
 
 
