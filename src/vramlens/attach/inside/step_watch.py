@@ -1,8 +1,8 @@
 """Some steps of the program watched for leaks and recorded; afterwards nothing of it is left.
 
-A step is an optimizer's turn. Until one comes, it is the calls of the outermost module in half a
-second: a request that generates text calls it for each token, and keeps what it keeps once. Where
-neither comes for a while, each quarter of a second counts as one. The search is of the moment at
+A step is an optimizer's turn. Until one comes, it is the calls of the outermost module in a quarter
+of a second: a request that generates text calls it for each token, and keeps what it keeps once.
+As long as neither has come, each quarter of a second counts as one. The search is of the moment at
 which the last step ends, on the thread that steps, where the variables of its functions say what
 the steps have kept.
 """
@@ -14,6 +14,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -37,10 +38,18 @@ _LOOKS_EVERY_S = 0.25
 _NO_STEP = "no step ended while it was watched: neither an optimizer's nor a model's call"
 _REPORT_WITHIN_S = 60.0
 _STEP_COMES_WITHIN_S = 20.0  # large models' take some seconds; or half of the time of the watch
-_CALLS_FOR_S = 0.5
+_CALLS_FOR_S = 0.25
 _BY_CLOCK = (
     "no optimizer stepped and no model was called: each quarter of a second counts as a step"
 )
+
+
+class _Unit(Enum):
+    """What counts as a step."""
+
+    TIME = "time"
+    CALLS = "calls"
+    OPTIMIZER = "optimizer"
 
 
 class StepWatch:
@@ -60,12 +69,15 @@ class StepWatch:
         """
         self._wanted, self._pause_s = int(request["steps"]), float(request["pause_s"])
         self._pauses, self._recorder = pauses, recorder
-        self._ends_at = time.monotonic() + float(request["seconds"])
+        seconds = float(request["seconds"])
+        self._ends_at = time.monotonic() + seconds
+        self._step_comes_by = time.monotonic() + min(_STEP_COMES_WITHIN_S, seconds / 2)
         self._watch: LeakWatch | None = None
         self._calls: ModuleCalls | None = None
         self._call_count = 0
         self._next_unit = 0.0
-        self._is_by_clock = self._is_finishing = False
+        self._unit = _Unit.TIME
+        self._is_finishing = False
         self._pid = os.getpid()
         self._copy: ForkedCopy | None = None
         self._findings: dict[str, Any] | None = None
@@ -77,40 +89,44 @@ class StepWatch:
         return 0 if self._watch is None else self._watch.steps
 
     def begin(self, torch: Any) -> None:
-        """Until an optimizer steps, a call of the model is a step; not where something is compiled:
+        """Until an optimizer steps, calls of the model are steps; not where something is compiled:
         hooks that come and go would have it compiled anew.
         """
         if hasattr(torch, "compiler") and not _has_compiled():
             self._calls = ModuleCalls(torch, self._called)
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether a step was seen."""
-        return self._watch is not None
-
-    def count_time(self) -> None:
-        """From now on a step is what ``tick`` says."""
-        self._is_by_clock = True
-        if self._calls is not None:
-            self._calls.stop()
-            self._calls = None
-
     def tick(self) -> None:
         """Ends a step where time is counted."""
-        if self._is_by_clock:
-            self._unit_ended()
+        if self._unit is _Unit.TIME:
+            self._unit_ended(may_be_last=time.monotonic() >= self._step_comes_by)
 
     def optimizer_stepped(self, _count: int) -> None:
         """After each step of an optimizer."""
-        if self._is_finishing or self._is_by_clock or self._pid != os.getpid():
+        if self._is_finishing or self._pid != os.getpid():
             return
         if self._calls is not None:
             self._calls.stop()
             self._calls = None
-            if self._watch is not None:
-                self._watch.stop()
-            self._watch = None  # what calls of the model were counted is of another unit
+        self._count_by(_Unit.OPTIMIZER)
         self._unit_ended()
+
+    def _called(self) -> None:
+        """At the beginning of each call of the outermost module: the calls before it have ended."""
+        self._count_by(_Unit.CALLS)
+        now = time.monotonic()
+        self._call_count += self._watch is not None
+        if now >= self._next_unit:
+            self._next_unit = now + _CALLS_FOR_S
+            self._unit_ended()
+
+    def _count_by(self, unit: _Unit) -> None:
+        """From now on this counts as a step; what another unit has counted is of no use."""
+        if self._unit is unit or self._is_finishing:
+            return
+        self._unit = unit
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.stop()
 
     def conclude(self) -> dict[str, Any] | None:
         """What the steps have left: ``leaks``, ``leaks_text``, ``recording``; None without a
@@ -148,26 +164,20 @@ class StepWatch:
         if self._watch is not None:
             self._watch.stop()
 
-    def _called(self) -> None:
-        """At the beginning of each call of the outermost module: the calls before it have ended."""
-        now = time.monotonic()
-        self._call_count += self._watch is not None
-        if now >= self._next_unit:
-            self._next_unit = now + _CALLS_FOR_S
-            self._unit_ended()
-
     @harmless("watching for leaks")
-    def _unit_ended(self) -> None:
+    def _unit_ended(self, *, may_be_last: bool = True) -> None:
         if self._is_finishing or self._pid != os.getpid():
             return
-        if self._watch is None:
+        watch = self._watch  # another thread may begin another unit meanwhile
+        if watch is None:
             with self._pauses.counted():
                 self._watch = LeakWatch()
             return
-        self._watch.step(sys._getframe(1))
+        watch.step(sys._getframe(1))
         is_late = time.monotonic() >= self._ends_at
-        if is_late or (self._wanted and self._watch.steps >= self._wanted):
-            self._finish(self._watch)
+        is_enough = bool(self._wanted) and watch.steps >= self._wanted
+        if is_late or (is_enough and may_be_last):
+            self._finish(watch)
 
     def _finish(self, watch: LeakWatch) -> None:
         """The end of the watch: the search begins, in a copy of this moment."""
@@ -223,7 +233,7 @@ class StepWatch:
 
     def _unit_note(self) -> tuple[str, ...]:
         """What counted as a step, where that was no optimizer's."""
-        if self._is_by_clock:
+        if self._unit is _Unit.TIME:
             return (_BY_CLOCK,)
         if self._calls is not None and self._calls.root_name:
             calls = max(round(self._call_count / max(self.steps, 1)), 1)
@@ -270,7 +280,6 @@ def _wait(watch: StepWatch, line: Line, seconds: float) -> bool:
     """Waits for the steps, and says how far they are; whether somebody still wants the answer."""
     began = time.monotonic()
     deadline = began + seconds + _patience(watch)
-    step_comes_by = began + min(_STEP_COMES_WITHIN_S, seconds / 2)
     reported_steps = -1
     while not watch.is_over.is_set:
         watch.is_over.wait(_LOOKS_EVERY_S)
@@ -278,8 +287,6 @@ def _wait(watch: StepWatch, line: Line, seconds: float) -> bool:
             return False
         if time.monotonic() > deadline:
             break
-        if not watch.has_begun and time.monotonic() > step_comes_by:
-            watch.count_time()
         watch.tick()
         if watch.steps != reported_steps:
             reported_steps = watch.steps
