@@ -146,13 +146,14 @@ class StepWatch:
         """The findings of the copy that was made at the last step's end; where it hung or died,
         of another.
         """
-        with suppress(NoCopy):
-            findings: dict[str, Any] | None = copy.answer(_REPORT_WITHIN_S)
-            return findings
-        with suppress(NoCopy):
-            self._copy = self._copy_that_searches(watch)
-            return self._copy.answer(_REPORT_WITHIN_S)
-        return None
+        findings: dict[str, Any] | None = None
+        try:
+            findings = copy.answer(_REPORT_WITHIN_S)
+        except NoCopy:
+            with suppress(NoCopy):
+                self._copy = self._copy_that_searches(watch)
+                findings = self._copy.answer(_REPORT_WITHIN_S)
+        return findings
 
     def leave(self) -> None:
         """Takes away what goes on between steps."""
