@@ -24,7 +24,13 @@ from vramlens.attach import injection
 from vramlens.attach.injection import Injected, NoPython
 from vramlens.attach.python_symbols import mappings_of, python_image
 from vramlens.attach.stopped_thread import NotPermitted, ThreadLost, is_supported
-from vramlens.attach.target_process import TargetProcess, is_parked, permission_remedy
+from vramlens.attach.target_process import (
+    TargetProcess,
+    is_parked,
+    no_python,
+    permission_remedy,
+)
+from vramlens.capture.process.process_state import why_not_running
 from vramlens.errors import InputError
 
 _FIRST_WITH_REMOTE_EXEC = 0x030E0000
@@ -108,19 +114,15 @@ def _python_version(pid: int) -> int | None:
                 mappings_of(pid), lambda address, size: os.pread(memory, size, address)
             )
             if image is None:
-                raise InputError(_no_python(pid))
+                raise InputError(no_python(pid))
             place = image.elf.addresses.get("Py_Version")
             return None if place is None else int.from_bytes(os.pread(memory, 4, place), "little")
         finally:
             os.close(memory)
     except PermissionError:
         raise InputError(permission_remedy(pid)) from None
-    except OSError:
-        raise InputError(f"process {pid} has ended") from None
-
-
-def _no_python(pid: int) -> str:
-    return f"process {pid} runs no CPython that could be asked (vramlens top shows its GPU memory)"
+    except OSError:  # it has no memory of its own: it has ended, or is the kernel's
+        raise InputError(why_not_running(pid) or no_python(pid)) from None
 
 
 def _is_sent(target: TargetProcess, script: str, version: int) -> bool:
@@ -188,7 +190,7 @@ def _work_and_exit(work: Callable[[], Injected], writable: int) -> None:
 def _refusal(pid: int, name: str, text: str) -> InputError:
     kind = _ERRORS.get(name)
     if kind is NoPython:
-        return InputError(_no_python(pid))
+        return InputError(no_python(pid))
     if kind is NotPermitted:
         return InputError(permission_remedy(pid))
     if kind is ThreadLost:

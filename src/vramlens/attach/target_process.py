@@ -8,7 +8,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from vramlens.capture.process.process_state import (
+    python_descendants,
+    status_of,
+    why_not_running,
+)
 from vramlens.errors import InputError
+from vramlens.foreign_text import visible
 
 _PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _PARK_LOOK_S = 0.05
@@ -69,8 +75,9 @@ def target_process(pid: int) -> TargetProcess:
     status = _status(pid)
     if pid == os.getpid():
         raise InputError("that is vramlens itself")
-    if status.get("State", "")[:1] in ("Z", "X"):
-        raise InputError(f"process {pid} has ended")
+    stopped = why_not_running(pid)
+    if stopped and status.get("TracerPid", "0") == "0":
+        raise InputError(stopped)
     uid = int(status["Uid"].split()[1])
     if os.geteuid() not in (0, uid):
         raise InputError(
@@ -81,8 +88,6 @@ def target_process(pid: int) -> TargetProcess:
         raise InputError(
             f"process {pid} is being traced by process {tracer} (a debugger, strace): end that first"
         )
-    if status.get("State", "")[:1] in ("T", "t"):
-        raise InputError(f"process {pid} is stopped: kill -CONT {pid} continues it")
     gid = int(status["Gid"].split()[1])
     return TargetProcess(pid, uid, gid, _root(pid), _executable(pid))
 
@@ -100,9 +105,25 @@ def permission_remedy(pid: int) -> str:
             f"this system lets only root attach to process {pid} (ptrace_scope {scope}): "
             f"sudo vramlens attach {pid}, or sysctl kernel.yama.ptrace_scope=0"
         )
+    as_root = "" if os.geteuid() == 0 else "run as root, or "
     return (
-        f"the system does not let vramlens attach to process {pid}: run as root, or start the "
+        f"the system does not let vramlens attach to process {pid}: {as_root}start the "
         "container with `docker run --cap-add SYS_PTRACE`"
+    )
+
+
+def no_python(pid: int) -> str:
+    """One line on a process that runs no Python; it names those of its children that do."""
+    pythons = python_descendants(pid)
+    if not pythons:
+        return (
+            f"process {pid} runs no CPython that could be asked (vramlens top shows its GPU memory)"
+        )
+    name = visible(_name(pid))
+    others = f" (and {len(pythons) - 1} more)" if len(pythons) > 1 else ""
+    return (
+        f"process {pid} ({name}) is not Python; process {pythons[0]}, which it started, is{others}:"
+        f" vramlens attach {pythons[0]}"
     )
 
 
@@ -115,11 +136,9 @@ def is_parked(pid: int) -> bool:
 
 def _status(pid: int) -> dict[str, str]:
     try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
-            pairs = (line.partition(":") for line in lines)
-            return {name: text.strip() for name, _, text in pairs}
+        return status_of(pid)
     except (OSError, OverflowError):
-        raise InputError(f"there is no process {pid}") from None
+        raise InputError(f"there is no process {pid}: it may have ended (ps lists them)") from None
 
 
 def _switches(pid: int) -> tuple[str, str] | None:
@@ -130,6 +149,14 @@ def _switches(pid: int) -> tuple[str, str] | None:
         return status[names[0]], status[names[1]]
     except (InputError, KeyError):
         return None
+
+
+def _name(pid: int) -> str:
+    """The short name of a process's program."""
+    try:
+        return status_of(pid).get("Name", "")
+    except OSError:
+        return ""
 
 
 def _state(pid: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 Observer = Callable[[int, int, int, int], None]
@@ -75,6 +76,21 @@ def pinned_memory() -> tuple[int | None, int | None]:
         return None, None
 
 
+@dataclass(frozen=True)
+class DeviceState:
+    """What the driver says of a process.
+
+    Attributes:
+        current: the device that the thread uses.
+        free_and_total: bytes of that device.
+        contexts: devices on which the process has a context.
+    """
+
+    current: int
+    free_and_total: tuple[int, int]
+    contexts: frozenset[int]
+
+
 class Allocator:
     """The caching allocator of the GPUs that this process uses.
 
@@ -88,6 +104,28 @@ class Allocator:
     def is_initialized(self) -> bool:
         """True where this process has begun to use a GPU."""
         return bool(self._module.is_initialized())
+
+    def device_state(self) -> DeviceState:
+        """What can be asked only where a GPU can be used, for ``become_copy``."""
+        ask = context_asker(self._torch, self.kind)
+        devices = range(self.device_count())
+        contexts = {device for device in devices if ask is not None and ask(device)}
+        current = self.current_device()
+        return DeviceState(current, device_memory(self._module, current), frozenset(contexts))
+
+    def become_copy(self, state: DeviceState) -> None:
+        """In a forked copy of the process: PyTorch's own figures and events may be read there, as
+        they lie in its memory. The GPU itself cannot be used: the driver is asked nothing.
+        """
+        self._module._is_in_bad_fork = lambda: False
+        self._module.current_device = lambda: state.current
+        self._module.mem_get_info = lambda device=None: state.free_and_total
+        if context_asker(self._torch, self.kind) is not None:
+            setattr(
+                self._torch._C,
+                f"_{self.kind}_hasPrimaryContext",
+                lambda device: device in state.contexts,
+            )
 
     def is_visible(self) -> bool:
         """True where there is a GPU at all. Asks the driver: only for when the program is over."""

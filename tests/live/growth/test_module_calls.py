@@ -33,3 +33,27 @@ def test_modules_made_anew_for_each_request() -> None:
         assert len(told) == 3
     finally:
         calls.stop()
+
+
+def test_who_comes_in_the_middle_of_a_call_waits_for_the_outermost_module() -> None:
+    told: list[int] = []
+    begun: list[ModuleCalls] = []
+
+    class Outer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not begun:
+                begun.append(ModuleCalls(torch, lambda: told.append(1)))
+            return self.inner(self.inner(x))
+
+    model = Outer()
+    try:
+        for _ in range(4):
+            model(torch.ones(1, 2))
+        assert begun[0].root_name.endswith("Outer")
+        assert len(told) == 1
+    finally:
+        begun[0].stop()

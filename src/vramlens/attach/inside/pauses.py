@@ -37,9 +37,12 @@ class Pauses:
         try:
             yield
         finally:
-            seconds = time.perf_counter() - began
-            self.longest_s = max(self.longest_s, seconds)
-            self.total_s += seconds
+            self.add(time.perf_counter() - began)
+
+    def add(self, seconds: float) -> None:
+        """Counts a pause that was measured elsewhere."""
+        self.longest_s = max(self.longest_s, seconds)
+        self.total_s += seconds
 
     def to_dict(self) -> dict[str, Any]:
         """For the answer."""

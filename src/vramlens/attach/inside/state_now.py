@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from dataclasses import asdict
 from time import monotonic
 from typing import Any
 
+from vramlens.attach.inside.forked_copy import ForkedCopy, NoCopy
 from vramlens.attach.inside.pauses import Pauses
 from vramlens.attach.inside.segments import Segments, segments_summary
 from vramlens.capture import torch_api
 from vramlens.capture.memory.memory_now import memory
 from vramlens.capture.names.tensor_names import NamedTensor, named_tensors
-from vramlens.live.heap.search import SearchTime
+from vramlens.live.heap.search import LONG, SearchTime
 from vramlens.live.holder_lookup import nearest_holders
 
 _SEARCH_SHARE = 0.5
@@ -22,6 +24,9 @@ NAMES_SHARE = 0.2
 _MOST_TENSORS = 20
 _CUT_SHORT = "the search was cut short: --pause 5 lets the program stand still for 5 s"
 _MOST_HOLDERS = 10
+_COPIES = 3
+"""Another where one hangs or dies: another thread was in the middle of something."""
+_COPY_WITHIN_S = 60.0
 
 
 def state_now(request: dict[str, Any], pauses: Pauses) -> dict[str, Any]:
@@ -36,28 +41,68 @@ def state_now(request: dict[str, Any], pauses: Pauses) -> dict[str, Any]:
     }
     if not torch_is_whole():
         return answer
-    with pauses.one():
-        table = nearest_holders(_MOST_HOLDERS, search_time(float(request["pause_s"])))
-    answer["holders"] = table.to_dict()
-    answer["holders_text"] = str(table)
-    if any("time limit" in note for note in table.notes):
-        answer["notes"] = [_CUT_SHORT]
     gpu = torch_api.connect()
-    kinds = ["cpu"]
-    if gpu is not None and gpu.is_initialized():
-        kinds.insert(0, gpu.kind)
-    by_kind: dict[str, list[NamedTensor]] = {}
-    for kind in kinds:
-        with pauses.one():
-            by_kind[kind] = named_tensors(
-                device_type=kind, search_seconds=NAMES_SHARE * float(request["pause_s"])
-            )
-        answer["names"] += _named(kind, by_kind[kind])
-    if gpu is not None and gpu.is_initialized():
+    gpu_kind = gpu.kind if gpu is not None and gpu.is_initialized() else None
+    tensors = _tensors_of_copy(gpu_kind, pauses)
+    if tensors is None:
+        tensors = _tensors_here(gpu_kind, pauses, float(request["pause_s"]))
+    by_kind = tensors.pop("by_kind")
+    answer.update(tensors)
+    for kind, rows in by_kind.items():
+        answer["names"] += _named(kind, [NamedTensor(**row) for row in rows])
+    if gpu is not None and gpu_kind is not None:
         with pauses.counted():
             segments: Segments = (gpu.state() or gpu.snapshot()).get("segments", [])
-        answer["fragmentation"] = segments_summary(segments, by_kind[gpu.kind])
+        on_gpu = [NamedTensor(**row) for row in by_kind[gpu_kind]]
+        answer["fragmentation"] = segments_summary(segments, on_gpu)
     return answer
+
+
+def _tensors_of_copy(gpu_kind: str | None, pauses: Pauses) -> dict[str, Any] | None:
+    """Holders and names, looked for in copies of the process; None where that cannot be."""
+    for _ in range(_COPIES):
+        try:
+            copy = ForkedCopy(lambda: _tensors(gpu_kind))
+            pauses.add(copy.paused_s)
+            tensors: dict[str, Any] = copy.answer(_COPY_WITHIN_S)
+        except NoCopy:
+            continue
+        return tensors
+    return None
+
+
+def _tensors_here(gpu_kind: str | None, pauses: Pauses, pause_s: float) -> dict[str, Any]:
+    """The same in the program itself, which stands still for each search."""
+    with pauses.one():
+        tensors = _holders(search_time(pause_s))
+    tensors["by_kind"] = {}
+    for kind in _kinds(gpu_kind):
+        with pauses.one():
+            tensors["by_kind"][kind] = _names(kind, NAMES_SHARE * pause_s)
+    if any("time limit" in note for note in tensors["holders"]["notes"]):
+        tensors["notes"] = [_CUT_SHORT]
+    return tensors
+
+
+def _tensors(gpu_kind: str | None) -> dict[str, Any]:
+    """All of it at once: ``holders``, ``holders_text``, and names by kind of device."""
+    by_kind = {kind: _names(kind, None) for kind in _kinds(gpu_kind)}
+    return {**_holders(LONG), "by_kind": by_kind}
+
+
+def _kinds(gpu_kind: str | None) -> list[str]:
+    """Kinds of devices that tensors are on, the GPUs first."""
+    return ["cpu"] if gpu_kind is None else [gpu_kind, "cpu"]
+
+
+def _holders(allowed: SearchTime) -> dict[str, Any]:
+    table = nearest_holders(_MOST_HOLDERS, allowed)
+    return {"holders": table.to_dict(), "holders_text": str(table)}
+
+
+def _names(kind: str, within_s: float | None) -> list[dict[str, Any]]:
+    tensors = named_tensors(device_type=kind, search_seconds=within_s)
+    return [asdict(tensor) for tensor in tensors]
 
 
 def search_time(pause_s: float) -> SearchTime:

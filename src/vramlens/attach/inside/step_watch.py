@@ -1,8 +1,9 @@
 """Some steps of the program watched for leaks and recorded; afterwards nothing of it is left.
 
-A step is an optimizer's turn; until one comes, a call of the outermost module. Where neither comes
-for a while, each quarter of a second counts as one. The search at the
-end runs on the thread that steps, at a step's end, where the variables of its functions say what
+A step is an optimizer's turn. Until one comes, it is the calls of the outermost module in a quarter
+of a second: a request that generates text calls it for each token, and keeps what it keeps once.
+As long as neither has come, each quarter of a second counts as one. The search is of the moment at
+which the last step ends, on the thread that steps, where the variables of its functions say what
 the steps have kept.
 """
 
@@ -13,57 +14,74 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from enum import Enum
+from functools import partial
 from typing import Any
 
+from vramlens.attach.inside.forked_copy import ForkedCopy, NoCopy
+from vramlens.attach.inside.known_facts import KnownFacts
 from vramlens.attach.inside.pauses import Pauses
 from vramlens.attach.inside.state_now import NAMES_SHARE, search_time, torch_is_whole
 from vramlens.attach.messages import Line
 from vramlens.capture.process.own_thread import OwnEvent
 from vramlens.capture.recording.output_path import Places
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
-from vramlens.capture.torch_api import loaded_torch
+from vramlens.capture.torch_api import DeviceState, loaded_torch
 from vramlens.capture.warn import harmless
 from vramlens.live.follow import owners_of
 from vramlens.live.growth.module_calls import ModuleCalls
-from vramlens.live.heap_look import OwnedStorage
-from vramlens.live.leaks.leak_report import LeakReport
+from vramlens.live.heap.search import LONG, SearchTime
 from vramlens.live.watch import LeakWatch
+from vramlens.units import counted
 
 _LOOKS_EVERY_S = 0.25
 _NO_STEP = "no step ended while it was watched: neither an optimizer's nor a model's call"
 _REPORT_WITHIN_S = 60.0
 _STEP_COMES_WITHIN_S = 20.0  # large models' take some seconds; or half of the time of the watch
+_CALLS_FOR_S = 0.25
 _BY_CLOCK = (
     "no optimizer stepped and no model was called: each quarter of a second counts as a step"
 )
+
+
+class _Unit(Enum):
+    """What counts as a step."""
+
+    TIME = "time"
+    CALLS = "calls"
+    OPTIMIZER = "optimizer"
 
 
 class StepWatch:
     """A watch of the next steps.
 
     Attributes:
-        is_over: happens when the steps have ended and the report is there.
-        report, storages: what was found; None before.
+        is_over: happens when the steps have ended and the search for what they left goes on.
     """
 
-    def __init__(self, steps: int, pauses: Pauses, *, pause_s: float, ends_at: float) -> None:
+    def __init__(self, request: dict[str, Any], pauses: Pauses, recorder: Recorder) -> None:
         """Prepares.
 
         Args:
-            steps: how many are watched; 0 for as many as come until ``ends_at``.
-            pause_s: the longest that the program may stand still.
-            ends_at: on the clock of ``time.monotonic``.
+            request: ``steps``: how many are watched, 0 for as many as come in ``seconds``;
+                ``pause_s``: the longest that the program may stand still.
+            recorder: of the GPUs, while it is on.
         """
-        self._wanted, self._pauses, self._pause_s = steps, pauses, pause_s
-        self._ends_at = ends_at
+        self._wanted, self._pause_s = int(request["steps"]), float(request["pause_s"])
+        self._pauses, self._recorder = pauses, recorder
+        seconds = float(request["seconds"])
+        self._ends_at = time.monotonic() + seconds
+        self._step_comes_by = time.monotonic() + min(_STEP_COMES_WITHIN_S, seconds / 2)
         self._watch: LeakWatch | None = None
         self._calls: ModuleCalls | None = None
-        self._is_by_clock = self._is_finishing = False
+        self._call_count = 0
+        self._next_unit = 0.0
+        self._unit = _Unit.TIME
+        self._is_finishing = False
         self._pid = os.getpid()
+        self._copy: ForkedCopy | None = None
+        self._findings: dict[str, Any] | None = None
         self.is_over = OwnEvent()
-        self.report: LeakReport | None = None
-        self.storages: list[OwnedStorage] = []
-        self.time_us = 0
 
     @property
     def steps(self) -> int:
@@ -71,96 +89,160 @@ class StepWatch:
         return 0 if self._watch is None else self._watch.steps
 
     def begin(self, torch: Any) -> None:
-        """Until an optimizer steps, a call of the model is a step; not where something is compiled:
+        """Until an optimizer steps, calls of the model are steps; not where something is compiled:
         hooks that come and go would have it compiled anew.
         """
         if hasattr(torch, "compiler") and not _has_compiled():
-            self._calls = ModuleCalls(torch, self._unit_ended)
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a step was seen."""
-        return self._watch is not None
-
-    def count_time(self) -> None:
-        """From now on a step is what ``tick`` says."""
-        self._is_by_clock = True
-        if self._calls is not None:
-            self._calls.stop()
-            self._calls = None
+            self._calls = ModuleCalls(torch, self._called)
 
     def tick(self) -> None:
         """Ends a step where time is counted."""
-        if self._is_by_clock:
-            self._unit_ended()
+        if self._unit is _Unit.TIME:
+            self._unit_ended(may_be_last=time.monotonic() >= self._step_comes_by)
 
     def optimizer_stepped(self, _count: int) -> None:
         """After each step of an optimizer."""
-        if self._is_finishing or self._is_by_clock or self._pid != os.getpid():
+        if self._is_finishing or self._pid != os.getpid():
             return
         if self._calls is not None:
             self._calls.stop()
             self._calls = None
-            if self._watch is not None:
-                self._watch.stop()
-            self._watch = None  # what calls of the model were counted is of another unit
+        self._count_by(_Unit.OPTIMIZER)
         self._unit_ended()
 
-    def conclude(self) -> None:
-        """Makes the report of what there is, unless it is there, or being made."""
+    def _called(self) -> None:
+        """At the beginning of each call of the outermost module: the calls before it have ended."""
+        self._count_by(_Unit.CALLS)
+        now = time.monotonic()
+        self._call_count += self._watch is not None
+        if now >= self._next_unit:
+            self._next_unit = now + _CALLS_FOR_S
+            self._unit_ended()
+
+    def _count_by(self, unit: _Unit) -> None:
+        """From now on this counts as a step; what another unit has counted is of no use."""
+        if self._unit is unit or self._is_finishing:
+            return
+        self._unit = unit
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.stop()
+
+    def conclude(self) -> dict[str, Any] | None:
+        """What the steps have left: ``leaks``, ``leaks_text``, ``recording``; None without a
+        step.
+        """
         if self._is_finishing:
             self.is_over.wait(_REPORT_WITHIN_S)
         elif self._watch is not None:
             self._finish(self._watch)
+        if self._copy is not None and self._watch is not None:
+            self._findings = self._answer_of_copies(self._copy, self._watch)
+        if self._findings is None and self._watch is not None:
+            self._findings = self._searched_here(self._watch)
+        return self._findings
+
+    def _answer_of_copies(self, copy: ForkedCopy, watch: LeakWatch) -> dict[str, Any] | None:
+        """The findings of the copy that was made at the last step's end; where it hung or died,
+        of another.
+        """
+        findings: dict[str, Any] | None = None
+        try:
+            findings = copy.answer(_REPORT_WITHIN_S)
+        except NoCopy:
+            with suppress(NoCopy):
+                self._copy = self._copy_that_searches(watch)
+                findings = self._copy.answer(_REPORT_WITHIN_S)
+        return findings
 
     def leave(self) -> None:
         """Takes away what goes on between steps."""
         self._is_finishing = True
         if self._calls is not None:
             self._calls.stop()
+        if self._copy is not None:
+            self._copy.end()
         if self._watch is not None:
             self._watch.stop()
 
     @harmless("watching for leaks")
-    def _unit_ended(self) -> None:
+    def _unit_ended(self, *, may_be_last: bool = True) -> None:
         if self._is_finishing or self._pid != os.getpid():
             return
-        if self._watch is None:
+        watch = self._watch  # another thread may begin another unit meanwhile
+        if watch is None:
             with self._pauses.counted():
                 self._watch = LeakWatch()
             return
-        self._watch.step(sys._getframe(1))
+        watch.step(sys._getframe(1))
         is_late = time.monotonic() >= self._ends_at
-        if is_late or (self._wanted and self._watch.steps >= self._wanted):
-            self._finish(self._watch)
+        is_enough = bool(self._wanted) and watch.steps >= self._wanted
+        if is_late or (is_enough and may_be_last):
+            self._finish(watch)
 
     def _finish(self, watch: LeakWatch) -> None:
-        """The report of now, and the end of the watch."""
+        """The end of the watch: the search begins, in a copy of this moment."""
         self._is_finishing = True
         try:
-            with self._pauses.counted():
-                owned = watch.owned(search_time(self._pause_s))
-            if owned is not None:
-                self.report, self.storages = owned
-                self.time_us = time.time_ns() // 1000
-                self.report = replace(self.report, notes=(*self._unit_note(), *self.report.notes))
+            self._copy = self._copy_that_searches(watch)
+        except NoCopy:
+            self._findings = self._searched_here(watch)
         finally:
-            watch.stop()
             self.is_over.set()
+
+    def _copy_that_searches(self, watch: LeakWatch) -> ForkedCopy:
+        """A copy of this moment that has begun to search.
+
+        Raises:
+            NoCopy: there can be none.
+        """
+        gpu = self._recorder.gpu
+        state = gpu.device_state() if gpu is not None and gpu.is_initialized() else None
+        if isinstance(self._recorder.facts, KnownFacts):
+            self._recorder.facts.ask()
+        copy = ForkedCopy(partial(self._searched_in_copy, watch, state))
+        self._pauses.add(copy.paused_s)
+        return copy
+
+    def _searched_in_copy(
+        self, watch: LeakWatch, state: DeviceState | None
+    ) -> dict[str, Any] | None:
+        if self._recorder.gpu is not None and state is not None:
+            self._recorder.gpu.become_copy(state)
+        self._recorder.become_copy()
+        return self._searched(watch, LONG)
+
+    def _searched_here(self, watch: LeakWatch) -> dict[str, Any] | None:
+        """The search in the program itself, which stands still for it."""
+        self._recorder.naming_seconds = NAMES_SHARE * self._pause_s
+        with self._pauses.counted():
+            return self._searched(watch, search_time(self._pause_s))
+
+    def _searched(self, watch: LeakWatch, allowed: SearchTime) -> dict[str, Any] | None:
+        """What the steps have left, and who keeps it; the recording with its owners."""
+        owned = watch.owned(allowed)
+        if owned is None:
+            return None
+        report, storages = owned
+        report = replace(report, notes=(*self._unit_note(), *report.notes))
+        now_us = time.time_ns() // 1000
+        self._recorder.owners = lambda kind: owners_of(report, storages, now_us, kind)
+        path = None
+        if self._recorder.recording:
+            path = self._recorder.write(WriteRequest("api", quiet=True)).get("path")
+        return {"leaks": report.to_dict(), "leaks_text": str(report), "recording": path}
 
     def _unit_note(self) -> tuple[str, ...]:
         """What counted as a step, where that was no optimizer's."""
-        if self._is_by_clock:
+        if self._unit is _Unit.TIME:
             return (_BY_CLOCK,)
         if self._calls is not None and self._calls.root_name:
-            return (f"no optimizer has stepped: a step is a call of {self._calls.root_name}",)
+            calls = max(round(self._call_count / max(self.steps, 1)), 1)
+            return (
+                "no optimizer has stepped: a step is"
+                f" {counted(calls, 'call')} of {self._calls.root_name}",
+            )
         return ()
-
-    def owners(self, kind: str) -> dict[str, Any] | None:
-        """``owners.json`` for the recording."""
-        if self.report is None:
-            return None
-        return owners_of(self.report, self.storages, self.time_us, kind)
 
 
 def watched(request: dict[str, Any], line: Line, pauses: Pauses) -> dict[str, Any]:
@@ -174,32 +256,20 @@ def watched(request: dict[str, Any], line: Line, pauses: Pauses) -> dict[str, An
         marks_modules=False,
     )
     recorder.connect()
-    watch = StepWatch(
-        int(request["steps"]),
-        pauses,
-        pause_s=float(request["pause_s"]),
-        ends_at=time.monotonic() + float(request["seconds"]),
-    )
-    recorder.owners = watch.owners
-    recorder.naming_seconds = NAMES_SHARE * float(request["pause_s"])
+    watch = StepWatch(request, pauses, recorder)
     recorder.steps.watch_optimizers()
     recorder.steps.on_step(watch.optimizer_stepped)
     recorder.steps.on_step(recorder.step_ended)
     watch.begin(torch)
     is_on_gpu = recorder.gpu is not None and recorder.gpu.is_initialized()
     try:
-        if is_on_gpu:
+        if recorder.gpu is not None and is_on_gpu:
+            recorder.facts = KnownFacts(recorder.gpu)
             with pauses.counted():
                 recorder.start()
         is_wanted = _wait(watch, line, float(request["seconds"]))
         recorder.steps.leave_optimizers()
-        if is_wanted:
-            watch.conclude()
-        path = None
-        if is_on_gpu and is_wanted:
-            with pauses.counted():
-                path = recorder.write(WriteRequest("api", quiet=True)).get("path")
-        return _answer(watch, path)
+        return _answer(watch.steps, watch.conclude() if is_wanted else None)
     finally:
         recorder.steps.leave_optimizers()
         watch.leave()
@@ -211,7 +281,6 @@ def _wait(watch: StepWatch, line: Line, seconds: float) -> bool:
     """Waits for the steps, and says how far they are; whether somebody still wants the answer."""
     began = time.monotonic()
     deadline = began + seconds + _patience(watch)
-    step_comes_by = began + min(_STEP_COMES_WITHIN_S, seconds / 2)
     reported_steps = -1
     while not watch.is_over.is_set:
         watch.is_over.wait(_LOOKS_EVERY_S)
@@ -219,8 +288,6 @@ def _wait(watch: StepWatch, line: Line, seconds: float) -> bool:
             return False
         if time.monotonic() > deadline:
             break
-        if not watch.has_begun and time.monotonic() > step_comes_by:
-            watch.count_time()
         watch.tick()
         if watch.steps != reported_steps:
             reported_steps = watch.steps
@@ -240,13 +307,7 @@ def _patience(watch: StepWatch) -> float:
     return 2.0 if watch.steps else 0.0
 
 
-def _answer(watch: StepWatch, path: str | None) -> dict[str, Any]:
-    report = watch.report
-    if report is None:
-        return {"leaks": None, "steps": watch.steps, "recording": path, "notes": [_NO_STEP]}
-    return {
-        "leaks": report.to_dict(),
-        "leaks_text": str(report),
-        "steps": watch.steps,
-        "recording": path,
-    }
+def _answer(steps: int, findings: dict[str, Any] | None) -> dict[str, Any]:
+    if findings is None:
+        return {"leaks": None, "steps": steps, "recording": None, "notes": [_NO_STEP]}
+    return {**findings, "steps": steps}

@@ -166,6 +166,12 @@ class Recorder:
         self._marks = ModuleMarks(*marker, self._paths)
         self._marks.install()
 
+    def become_copy(self) -> None:
+        """In a forked copy of the process that only reads: it may write what its parent
+        recorded.
+        """
+        self._pid = os.getpid()
+
     @harmless("stopping to record")
     def stop(self) -> None:
         """Records no more; what has been recorded is dropped."""

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from vramlens.capture.process.process_state import why_not_running
 from vramlens.capture.triggers.user_folder import all_folders, is_trusted
 from vramlens.errors import InputError
 
@@ -44,6 +45,9 @@ def ask(pid: int, request: dict[str, Any]) -> dict[str, str]:
         raise InputError("this system has no Unix sockets, so a running program cannot be reached")
     if not _is_there(pid):
         raise InputError(f"process {pid} does not exist (it may have ended)")
+    stopped = why_not_running(pid)
+    if stopped:
+        raise InputError(stopped)
     deadline = time.monotonic() + _ANSWER_WITHIN_S
     with _connected(pid) as client:
         try:
@@ -122,8 +126,8 @@ def _connected(pid: int) -> socket.socket:
             return client
         client.close()
     raise InputError(
-        f"process {pid} does not run under vramlens here, or has not used a GPU yet: start it with "
-        "'vramlens run', or call vramlens.install() in it"
+        f"process {pid} does not run under vramlens here, or has not used a GPU yet: 'vramlens "
+        f"attach {pid}' looks into it as it is; or start it with 'vramlens run'"
     )
 
 

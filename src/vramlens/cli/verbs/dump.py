@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
+from vramlens.cli.arguments import positive
 from vramlens.cli.output import write_stdout
 from vramlens.errors import InputError
 
@@ -19,7 +20,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``dump``."""
     parser.add_argument(
         "pid",
-        type=int,
+        type=positive,
         metavar="PID",
         help="a program started with vramlens run or with vramlens.install()",
     )

@@ -1,14 +1,17 @@
 """Steps of programs without an optimizer: calls of the model, which are requests, batches, or
 turns.
 
-Nobody calls a model's ``forward`` but for work to do. The first module that is called is the
-outermost; whenever it is called again, the work before it has ended.
+Nobody calls a model's ``forward`` but for work to do. The first module that is called, and by no
+other's call (who attaches may come in the middle of one), is the outermost; whenever it is called
+again, the work before it has ended.
 """
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from vramlens.capture.warn import harmless
@@ -26,6 +29,7 @@ class ModuleCalls:
         self._root: weakref.ref[Any] = weakref.ref(self)
         self._root_name = ""
         self._count = 0
+        self._call_code = torch.nn.Module._call_impl.__code__
         self._handle = torch.nn.modules.module.register_module_forward_pre_hook(self._entered)
 
     @property
@@ -43,11 +47,19 @@ class ModuleCalls:
         root = self._root()
         if root is module:
             self._tell()
-        elif (
-            root is None or root is self
-        ):  # none yet, or it is gone: models made anew for each request
+        elif (root is None or root is self) and self._is_outermost():
+            # None yet, or it is gone: models made anew for each request.
             self._root, self._root_name = weakref.ref(module), class_name(type(module))
             self._tell()
+
+    def _is_outermost(self) -> bool:
+        """Whether only one module's call is among the functions that run."""
+        calls = 0
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and calls < 2:
+            calls += frame.f_code is self._call_code
+            frame = frame.f_back
+        return calls < 2
 
     @harmless("counting calls of the model")
     def _tell(self) -> None:

@@ -1,0 +1,70 @@
+"""What the system says of another process: whether it runs, and what it has started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+_PYTHON_FILES = ("python", "libpython3")
+_MOST_PROCESSES = 200
+_GENERATIONS = 4
+
+
+def status_of(pid: int) -> dict[str, str]:
+    """The fields of ``/proc/PID/status`` by name.
+
+    Raises:
+        OSError: there is no such process, or no ``/proc``.
+    """
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
+        pairs = (line.partition(":") for line in lines)
+        return {name: text.strip() for name, _, text in pairs}
+
+
+def why_not_running(pid: int) -> str:
+    """One line on a process that has ended or is stopped; empty where it runs, or nobody tells."""
+    try:
+        status = status_of(pid)
+    except (OSError, OverflowError):
+        return ""
+    state = status.get("State", "")[:1]
+    if state in ("Z", "X"):
+        parent = status.get("PPid", "its parent")
+        return f"process {pid} has ended (a zombie, which process {parent} has to collect)"
+    if state in ("T", "t"):
+        return f"process {pid} is stopped: kill -CONT {pid} continues it"
+    return ""
+
+
+def python_descendants(pid: int) -> list[int]:
+    """Processes that a process has started, or those that these have, which run Python; the
+    nearest first.
+    """
+    generation, pythons, seen = [pid], [], 0
+    for _ in range(_GENERATIONS):
+        generation = [child for parent in generation for child in _children(parent)]
+        seen += len(generation)
+        pythons += [child for child in generation if _runs_python(child)]
+        if seen > _MOST_PROCESSES:
+            break
+    return pythons
+
+
+def _children(pid: int) -> Iterator[int]:
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
+                yield from map(int, file.read().split())
+    except (OSError, ValueError):
+        return
+
+
+def _runs_python(pid: int) -> bool:
+    """Whether the program's file, or a library of it, is Python's."""
+    try:
+        if os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith(_PYTHON_FILES):
+            return True
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as lines:
+            return any("/libpython3" in line for line in lines)
+    except OSError:
+        return False

@@ -1,0 +1,100 @@
+"""What counts as a step of a program that nobody prepared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from vramlens.attach.inside import step_watch
+from vramlens.attach.inside.pauses import Pauses
+from vramlens.attach.inside.step_watch import StepWatch
+from vramlens.capture.recording.output_path import Places
+from vramlens.capture.recording.recorder import Recorder
+
+
+class _Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
+    """The clock that the watch reads."""
+    clock = _Clock()
+    monkeypatch.setattr(step_watch.time, "monotonic", clock.monotonic)
+    return clock
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of steps at which a watch was over."""
+    steps: list[int] = []
+
+    def finish(watch: StepWatch, leak_watch: Any) -> None:
+        watch._is_finishing = True
+        steps.append(leak_watch.steps)
+
+    monkeypatch.setattr(StepWatch, "_finish", finish)
+    return steps
+
+
+def watch_of(steps: int, seconds: float = 3600.0) -> StepWatch:
+    request = {"steps": steps, "seconds": seconds, "pause_s": 1.0}
+    recorder = Recorder(Places("unused.vram", None), marks_modules=False)
+    return StepWatch(request, Pauses(), recorder)
+
+
+def test_quick_calls_of_a_model_are_one_step(clock: _Clock, ended: list[int]) -> None:
+    watch = watch_of(4)
+    for _ in range(130):
+        watch._called()
+        clock.now += 0.01
+    assert watch.steps == 4
+    assert ended == [4]
+    watch.leave()
+
+
+def test_slow_calls_are_a_step_each(clock: _Clock, ended: list[int]) -> None:
+    watch = watch_of(4)
+    for _ in range(5):
+        watch._called()
+        clock.now += 0.3
+    assert ended == [4]
+    watch.leave()
+
+
+def test_time_counts_until_a_step_comes_and_ends_nothing_before(
+    clock: _Clock, ended: list[int]
+) -> None:
+    watch = watch_of(4)
+    for _ in range(40):
+        watch.tick()
+        clock.now += 0.25
+    assert watch.steps == 39
+    assert ended == []  # a large model's step may yet come
+    watch.optimizer_stepped(1)
+    watch.tick()
+    assert watch.steps == 0
+    for _ in range(4):
+        watch.optimizer_stepped(1)
+    assert ended == [4]
+    watch.leave()
+
+
+def test_where_no_step_comes_time_is_what_counts(clock: _Clock, ended: list[int]) -> None:
+    watch = watch_of(4)
+    for _ in range(90):
+        watch.tick()
+        clock.now += 0.25
+    assert len(ended) == 1
+    assert ended[0] >= 4
+    assert watch._unit_note() == (step_watch._BY_CLOCK,)
+    watch.leave()
