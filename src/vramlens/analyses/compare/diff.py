@@ -12,8 +12,11 @@ from vramlens.analyses.compare.alignment import Alignment, align
 from vramlens.analyses.compare.diff_findings import GROWTH_SHARE, findings_of
 from vramlens.analyses.compare.difference import Difference
 from vramlens.analyses.compare.differences import differences
+from vramlens.analyses.compare.finding_changes import FindingChanges, finding_changes
+from vramlens.analyses.compare.growth_changes import GrowthChange, growth_changes
 from vramlens.analyses.compare.overlap import Overlap, overlap
 from vramlens.analyses.compare.run import HISTORY_SHARE, HeldLine, Run
+from vramlens.analyses.compare.workload import workload_words
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.state_alignment import with_state
 from vramlens.errors import UsageError
@@ -119,6 +122,11 @@ class Diff(PrintedAnswer):
         overlap: how much of the memory is on lines and in modules of both.
         others: what else is different: versions, settings, steps.
         findings: the most telling first.
+        came, went: problems that only the run after, or only the run before has, as ``explain``
+            tells them; none of two different programs.
+        growth_by_line: lines whose growth is another now, the largest change first.
+        workload: how the work of the runs differs, one phrase each: then a higher peak is not the
+            program's doing alone.
     """
 
     before: Run
@@ -140,6 +148,10 @@ class Diff(PrintedAnswer):
     overlap: Overlap
     others: tuple[Difference, ...]
     findings: tuple[Finding, ...] = ()
+    came: tuple[Finding, ...] = ()
+    went: tuple[Finding, ...] = ()
+    growth_by_line: tuple[GrowthChange, ...] = ()
+    workload: tuple[str, ...] = ()
 
     @property
     def same_file(self) -> bool:
@@ -218,6 +230,10 @@ def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
     ]
     shown, other = before.explanation, after.explanation
     headroom, exact = _headroom(before, after)
+    others = differences(before, after, changed, alignment.files)
+    problems = FindingChanges((), ())
+    if not shared.unrelated:
+        problems = finding_changes(before, after, alignment)
     diff = Diff(
         before=before,
         after=after,
@@ -238,7 +254,11 @@ def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
         aligned_lines=len(alignment.after),
         moved_lines=len(alignment.moved),
         overlap=shared,
-        others=differences(before, after, changed, alignment.files),
+        others=others,
+        came=problems.came,
+        went=problems.went,
+        growth_by_line=() if shared.unrelated else growth_changes(before, after, alignment),
+        workload=() if shared.unrelated else workload_words(before, after, others),
     )
     return replace(diff, findings=findings_of(diff))
 

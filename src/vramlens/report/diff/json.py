@@ -9,6 +9,7 @@ from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
     from vramlens.analyses.compare.diff import CounterChange, Diff, LineChange
+    from vramlens.analyses.compare.growth_changes import GrowthChange
     from vramlens.analyses.compare.run import Run
 
 
@@ -51,6 +52,18 @@ def diff_to_json(diff: Diff) -> dict[str, Any]:
         ],
         "worse": list(diff.worse()),
         "findings": [finding_to_json(finding) for finding in diff.findings],
+        "came": [finding_to_json(problem) for problem in diff.came],
+        "went": [finding_to_json(problem) for problem in diff.went],
+        "growth_by_line": [_growth(growth) for growth in diff.growth_by_line],
+        "different_workloads": list(diff.workload),
+    }
+
+
+def _growth(growth: GrowthChange) -> dict[str, Any]:
+    return {
+        **place_to_json(growth.place),
+        "bytes_per_step_before": growth.before_bytes,
+        "bytes_per_step_after": growth.after_bytes,
     }
 
 
