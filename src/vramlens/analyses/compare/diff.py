@@ -5,15 +5,16 @@ did what it should.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vramlens.analyses.compare.alignment import Alignment, align
-from vramlens.analyses.compare.diff_findings import GROWTH_SHARE, findings_of
+from vramlens.analyses.compare.diff_findings import findings_of
 from vramlens.analyses.compare.difference import Difference
 from vramlens.analyses.compare.differences import differences
 from vramlens.analyses.compare.finding_changes import FindingChanges, finding_changes
 from vramlens.analyses.compare.growth_changes import GrowthChange, growth_changes
+from vramlens.analyses.compare.job_change import GROWTH_SHARE, JobChange
 from vramlens.analyses.compare.overlap import Overlap, overlap
 from vramlens.analyses.compare.run import HISTORY_SHARE, HeldLine, Run
 from vramlens.analyses.compare.workload import workload_words
@@ -127,6 +128,8 @@ class Diff(PrintedAnswer):
         growth_by_line: lines whose growth is another now, the largest change first.
         workload: how the work of the runs differs, one phrase each: then a higher peak is not the
             program's doing alone.
+        job: of two folders, what changed on all ranks: the rest is about the rank that changed
+            most. None for recordings.
     """
 
     before: Run
@@ -152,6 +155,7 @@ class Diff(PrintedAnswer):
     went: tuple[Finding, ...] = ()
     growth_by_line: tuple[GrowthChange, ...] = ()
     workload: tuple[str, ...] = ()
+    job: JobChange | None = None
 
     @property
     def same_file(self) -> bool:
@@ -194,8 +198,17 @@ class Diff(PrintedAnswer):
         beyond = abs(allocated.change_bytes) > HISTORY_SHARE * allocated.before_bytes
         return allocated if allocated.certain and beyond else None
 
-    def worse(self, tolerance_bytes: int = 0) -> tuple[str, ...]:
-        """Why the run after is worse, one phrase each; () where it is not."""
+    def worse(
+        self, tolerance_bytes: int = 0, allowed: Callable[[int], int] | None = None
+    ) -> tuple[str, ...]:
+        """Why the run after is worse, one phrase each; () where it is not.
+
+        Args:
+            tolerance_bytes: by how much the peak may rise.
+            allowed: of a job, by how much a rank's peak of so many bytes may.
+        """
+        if self.job is not None:
+            return tuple(self.job.worse(allowed or (lambda _peak_bytes: tolerance_bytes)))
         reasons = []
         if self.after.failure is not None and self.before.failure is None:
             reasons.append("it runs out of memory now")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from vramlens.analyses.compare.job_change import GROWTH_SHARE
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.growth import ENOUGH_STEPS
 from vramlens.ground.verdict import Verdict
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from vramlens.analyses.compare.diff import Diff, LineChange
 
 _LINES = 10
-GROWTH_SHARE = 0.05
-"""Bytes a step are known to so much: a smaller difference is none."""
 
 
 def findings_of(diff: Diff) -> tuple[Finding, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from vramlens.analyses.compare.alignment import Alignment
 from vramlens.analyses.compare.run import Run
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Finding, Place
 from vramlens.ground.verdict import Verdict
 
 _DESCRIPTIONS = frozenset({"activations", "largest_line", "optimizer_state"})
@@ -64,7 +64,7 @@ def problems_of(run: Run) -> list[Finding]:
 
 
 def _same_problem(
-    problem: Finding, candidates: Sequence[Finding], places: Mapping[object, object]
+    problem: Finding, candidates: Sequence[Finding], places: Mapping[Place, Place]
 ) -> Finding | None:
     """The candidate that makes the same claim of the same line; None where none does."""
     for candidate in candidates:

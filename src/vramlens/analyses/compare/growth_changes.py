@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vramlens.analyses.compare.alignment import Alignment
+from vramlens.analyses.compare.job_change import GROWTH_SHARE
 from vramlens.analyses.compare.run import Run
 from vramlens.analyses.finding import Place
-
-_LEAST_SHARE = 0.05
-"""Bytes a step are known to so much: a smaller difference is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ def growth_changes(before: Run, after: Run, alignment: Alignment) -> tuple[Growt
     telling = [
         change
         for change in changes
-        if abs(change.change_bytes) > _LEAST_SHARE * max(change.before_bytes, change.after_bytes)
+        if abs(change.change_bytes) > GROWTH_SHARE * max(change.before_bytes, change.after_bytes)
     ]
     return tuple(sorted(telling, key=lambda change: -abs(change.change_bytes)))
 

@@ -16,8 +16,10 @@ from vramlens.analyses.compare.diff_findings import (
     signed_size,
     told_apart,
 )
+from vramlens.analyses.compare.job_change import job_headline
 from vramlens.ground.file_name import base_name
 from vramlens.report.diff.diff_notes import notes_of
+from vramlens.report.diff.job_parts import job_parts
 from vramlens.report.document import (
     Blank,
     Column,
@@ -108,14 +110,16 @@ def diff_to_markdown(diff: Diff, top: int = 10) -> str:
 
 def diff_to_html(diff: Diff, top: int = 10) -> str:
     """The diff as one HTML page, ``top`` lines of it."""
-    return html_of(diff_document(diff, top), visible(headline(diff)))
+    title = headline(diff) if diff.job is None else job_headline(diff.job)
+    return html_of(diff_document(diff, top), visible(title))
 
 
 def diff_document(diff: Diff, top: int = 10) -> Document:
     """The story in parts, ``top`` lines of it."""
     story = story_of(diff, top)
-    parts: list[Part] = [
-        Heading(story.headline),
+    parts: list[Part] = [] if diff.job is None else list(job_parts(diff.job))
+    parts += [
+        Heading(story.headline, level=1 if diff.job is None else 3),
         Sentences(story.sentences, is_paragraph=True),
         *_problem_parts("New problems", story.came),
         *_problem_parts("Gone", story.went),
