@@ -16,8 +16,8 @@ from vramlens.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from vramlens.analyses.budget.budget import Check
-    from vramlens.analyses.compare.diff import Diff
-    from vramlens.analyses.compare.run import Run
+    from vramlens.analyses.compare.compared_run import Run
+    from vramlens.analyses.compare.run_diff import Diff
     from vramlens.api import Recording
     from vramlens.ranks import Comparison
     from vramlens.trace import Trace
@@ -45,7 +45,7 @@ def diff(
         InputError: a file cannot be read, or holds no GPU memory.
         UsageError: a recording has no such device.
     """
-    from vramlens.analyses.compare.diff import diff_runs
+    from vramlens.analyses.compare.run_diff import diff_runs
 
     chosen = device_given(device)
     folders = _folders(before, after)
@@ -91,7 +91,7 @@ def check(
         raise InputError(f"{path}: [budget] has no limit in it")
     chosen = device_given(device)
     if isinstance(recording, str | os.PathLike) and os.path.isdir(recording):
-        from vramlens.fleet.job_check import check_job
+        from vramlens.fleet.job_budget import check_job
 
         kept = None if baseline is None else os.fspath(path_given("baseline", baseline))
         return check_job(os.fspath(recording), limits, kept, device=chosen)
@@ -223,6 +223,6 @@ def _opened(recording: Opened) -> Trace:
 
 
 def _run(recording: Opened, device: int | None) -> Run:
-    from vramlens.analyses.compare.run import run_of
+    from vramlens.analyses.compare.compared_run import run_of
 
     return run_of(_opened(recording), device)

@@ -11,9 +11,9 @@ import pytest
 from support.copies import again, snapshot_of
 from support.recordings import DATA, data_of
 from vramlens import api
-from vramlens.analyses.compare.diff import Diff, diff_runs
+from vramlens.analyses.compare.compared_run import Run, run_of
 from vramlens.analyses.compare.diff_findings import headline
-from vramlens.analyses.compare.run import Run, run_of
+from vramlens.analyses.compare.run_diff import Diff, diff_runs
 from vramlens.read.snapshot import read_snapshot
 from vramlens.report.diff.json import diff_to_json
 from vramlens.report.diff.story import diff_to_markdown

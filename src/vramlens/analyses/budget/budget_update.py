@@ -15,7 +15,7 @@ from vramlens.analyses.budget.budget_file import (
 )
 from vramlens.analyses.budget.budget_values import DIED, FAILURES, Measurement, measured
 from vramlens.analyses.budget.limit_result import shown
-from vramlens.analyses.compare.run import HISTORY_SHARE, Run
+from vramlens.analyses.compare.compared_run import HISTORY_SHARE, Run
 from vramlens.analyses.finding import Place
 from vramlens.errors import InputError
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vramlens.analyses.compare.alignment import Alignment
-from vramlens.analyses.compare.run import Run
+from vramlens.analyses.compare.compared_run import Run
 from vramlens.analyses.finding import Finding, Place
 from vramlens.ground.verdict import Verdict
 

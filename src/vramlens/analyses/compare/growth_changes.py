@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vramlens.analyses.compare.alignment import Alignment
+from vramlens.analyses.compare.compared_run import Run
 from vramlens.analyses.compare.job_change import GROWTH_SHARE
-from vramlens.analyses.compare.run import Run
 from vramlens.analyses.finding import Place
 
 

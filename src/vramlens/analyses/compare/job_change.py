@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from vramlens.analyses.compare.run import HISTORY_SHARE
+from vramlens.analyses.compare.compared_run import HISTORY_SHARE
 from vramlens.analyses.finding import Finding
 from vramlens.units import counted, format_size
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from vramlens.analyses.compare.difference import Difference
-from vramlens.analyses.compare.run import HISTORY_SHARE, Run
+from vramlens.analyses.compare.compared_run import HISTORY_SHARE, Run
+from vramlens.analyses.compare.setting_difference import Difference
 from vramlens.units import counted
 
 

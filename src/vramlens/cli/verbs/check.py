@@ -130,7 +130,7 @@ def _check(arguments: argparse.Namespace) -> int:
 def _checked(arguments: argparse.Namespace, budget: Budget) -> Check:
     """The recording, or each rank of the folder, held against the budget."""
     if os.path.isdir(arguments.file):
-        from vramlens.fleet.job_check import check_job
+        from vramlens.fleet.job_budget import check_job
         from vramlens.report.progress import reading_progress
 
         with reading_progress("checking") as progress:
@@ -193,7 +193,7 @@ def _update(arguments: argparse.Namespace) -> int:
 def _updated(arguments: argparse.Namespace, budget: Budget | None) -> Update:
     """The budget with the figures of the recording, or of the worst rank of the folder."""
     if os.path.isdir(arguments.file):
-        from vramlens.fleet.job_check import update_job
+        from vramlens.fleet.job_budget import update_job
 
         return update_job(arguments.file, budget, arguments.device)
     from vramlens.analyses.budget.budget_update import update

@@ -14,7 +14,7 @@ from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
 from vramlens.errors import UsageError
 
 if TYPE_CHECKING:
-    from vramlens.analyses.compare.diff import Diff
+    from vramlens.analyses.compare.run_diff import Diff
 
 HELP = "Show what changed between two recordings: failures, growth, peak and lines."
 EXAMPLES = (
@@ -82,7 +82,7 @@ def _compared(before: Sequence[str], after: Sequence[str], device: int | None) -
     """Two runs, or where folders are named two runs of a job."""
     folders = [path for path in (*before, *after) if os.path.isdir(path)]
     if not folders:
-        from vramlens.analyses.compare.diff import diff_runs
+        from vramlens.analyses.compare.run_diff import diff_runs
 
         return diff_runs(
             [read_run(path, device) for path in before], [read_run(path, device) for path in after]

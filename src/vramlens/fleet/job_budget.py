@@ -10,7 +10,7 @@ from vramlens.analyses.budget.budget import Check, check_run
 from vramlens.analyses.budget.budget_file import Budget
 from vramlens.analyses.budget.budget_update import RunFigures, Update, figures_of, update_from
 from vramlens.analyses.budget.job_check import check_of_job
-from vramlens.analyses.compare.run import Run, run_of
+from vramlens.analyses.compare.compared_run import Run, run_of
 from vramlens.api import load
 from vramlens.errors import InputError
 from vramlens.fleet.files import find_ranks

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vramlens.analyses.compare.alignment import Alignment, align
+from vramlens.analyses.compare.compared_run import HISTORY_SHARE, HeldLine, Run
 from vramlens.analyses.compare.diff_findings import findings_of
-from vramlens.analyses.compare.difference import Difference
 from vramlens.analyses.compare.differences import differences
 from vramlens.analyses.compare.finding_changes import FindingChanges, finding_changes
 from vramlens.analyses.compare.growth_changes import GrowthChange, growth_changes
 from vramlens.analyses.compare.job_change import GROWTH_SHARE, JobChange
 from vramlens.analyses.compare.overlap import Overlap, overlap
-from vramlens.analyses.compare.run import HISTORY_SHARE, HeldLine, Run
+from vramlens.analyses.compare.setting_difference import Difference
 from vramlens.analyses.compare.workload import workload_words
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.state_alignment import with_state
