@@ -36,7 +36,8 @@ def diff(
     """What changed between two recordings: the failure, the growth, the peak, the lines.
 
     Args:
-        before: a file or a recording; several of one program tell the noise.
+        before: a file or a recording; several of one program tell the noise. Or the folder of a
+            job.
         after: the same, after the change.
         device: the device; by default the one with the highest requested peak.
 
@@ -47,6 +48,11 @@ def diff(
     from vramlens.analyses.compare.run_diff import diff_runs
 
     chosen = device_given(device)
+    folders = _folders(before, after)
+    if folders is not None:
+        from vramlens.fleet.job_diff import diff_jobs
+
+        return diff_jobs(*folders, device=chosen)
     return diff_runs(
         [_run(run, chosen) for run in _several(before)],
         [_run(run, chosen) for run in _several(after)],
@@ -63,7 +69,8 @@ def check(
     """A recording held against a budget of peak, growth and retries: ``passed``, and what broke it.
 
     Args:
-        recording: a file or a recording.
+        recording: a file or a recording; or the folder of a job, of which the worst rank decides
+            each limit.
         budget: the budget file; ``vramlens check FILE --update`` writes a first one.
         baseline: a recording that kept the budget: tells which lines rose since.
         device: the device; by default the one with the highest requested peak.
@@ -83,6 +90,11 @@ def check(
     if not limits.limits:
         raise InputError(f"{path}: [budget] has no limit in it")
     chosen = device_given(device)
+    if isinstance(recording, str | os.PathLike) and os.path.isdir(recording):
+        from vramlens.fleet.job_budget import check_job
+
+        kept = None if baseline is None else os.fspath(path_given("baseline", baseline))
+        return check_job(os.fspath(recording), limits, kept, device=chosen)
     baseline_run = None if baseline is None else _run(baseline, chosen)
     return check_run(_run(recording, chosen), limits, baseline_run)
 
@@ -184,6 +196,14 @@ def export(
     with whole_file(target) as file:
         export_recording(trace, to, file, at=at, device=chosen)
     return target
+
+
+def _folders(before: object, after: object) -> tuple[str, str] | None:
+    """The folders of a job before and after; None where they are not two folders."""
+    if not isinstance(before, str | os.PathLike) or not isinstance(after, str | os.PathLike):
+        return None
+    folders = os.fspath(before), os.fspath(after)
+    return folders if all(map(os.path.isdir, folders)) else None
 
 
 def _several(recordings: Opened | Sequence[Opened]) -> list[Opened]:

@@ -21,6 +21,7 @@ GPT = RECORDINGS / "gpt.pickle.xz"
 LEAK = RECORDINGS / "leak_outputs.pickle.xz"
 FAILED = RECORDINGS / "oom_leak.pickle.xz"
 DDP = DATA / "ranks" / "ddp"
+LEAK_ON_ONE = DATA / "ranks" / "leak_rank1"
 LOG = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB."
 QUESTIONS = [
     ("explain", ["explain", FAILED, "--total", "80GiB"]),
@@ -31,7 +32,9 @@ QUESTIONS = [
     ("replay", ["replay", GPT, "--conf", "expandable_segments:True", "--cap", "1GiB"]),
     ("replay", ["tune", GPT, "--cards", "1GiB,24GiB"]),
     ("diff", ["diff", LEAK, GPT]),
+    ("diff", ["diff", DDP, LEAK_ON_ONE]),
     ("check", ["check", LEAK, "--budget", "vram.toml"]),
+    ("check", ["check", LEAK_ON_ONE, "--budget", "vram.toml"]),
     ("ranks", ["ranks", DDP / "ddp.rank0.pickle.xz", DDP / "ddp.rank1.pickle.xz"]),
     ("ranks", ["explain", *sorted((DATA / "ranks" / "desync").glob("*.nccl.pickle.xz"))]),
     ("profile", ["explain", DATA / "profiler" / "train.json.gz"]),

@@ -144,7 +144,15 @@ def points(data: Any) -> dict[str, list[Any]]:
         for scope in resource.scope_metrics:
             for metric in scope.metrics:
                 found[metric.name] = list(metric.data.data_points)
-                assert metric.unit in ("By", "1")
+                assert metric.unit in (
+                    "By",
+                    "1",
+                    "By/{step}",
+                    "{step}",
+                    "s",
+                    "{retry}",
+                    "{failure}",
+                )
     return found
 
 
@@ -167,6 +175,7 @@ def test_otel_by_the_conventions(machine: FakeNvml) -> None:
     )
     gpu = machine.gpus[0]
     assert first.value == gpu.total - gpu.free
+    assert first.attributes["hw.type"] == "gpu"
     assert first.attributes["hw.vendor"] == "NVIDIA"
     assert first.attributes["hw.model"] == gpu.name
     share = next(

@@ -149,19 +149,23 @@ def test_transformers(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("wired", ["watch", "callbacks"])
 def test_what_a_trainer_reports_has_the_scalars(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wired: str
 ) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from vramlens.integrations.transformers import watch
+    from vramlens.integrations.transformers import MemoryCallback, watch
 
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "logs"))
-    trainer = trainer_of(tmp_path, [], report_to=["tensorboard"])
-    callback = watch(trainer, interval=0.05)
+    callback = MemoryCallback(interval=0.05)
+    own_callbacks = [callback] if wired == "callbacks" else []
+    trainer = trainer_of(tmp_path, own_callbacks, report_to=["tensorboard"])
+    if wired == "watch":
+        callback = watch(trainer, interval=0.05)
     trainer.train()
     assert callback.summary.steps == 6
     found: dict[str, list[int]] = {}

@@ -359,7 +359,7 @@ def test_a_program_that_never_stops_it_ends_all_the_same(tmp_path: Path) -> None
 import os, sys, time
 sys.path.insert(0, {str(SOURCE)!r})
 from vramlens.monitor import Monitor
-monitor = Monitor(0.01, alerts=["rss > 1"], command={str(slow)!r}, quiet=True).start()
+monitor = Monitor(0.01, alerts=["rss > 1B"], command={str(slow)!r}, quiet=True).start()
 monitor.on_sample(lambda sample: time.sleep(30))
 while not monitor.alerts:
     time.sleep(0.01)

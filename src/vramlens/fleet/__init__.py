@@ -3,7 +3,8 @@
 ``files``: which file belongs to which rank; ``rank_files``: one file of them; ``process``: what
 wrote it; ``attempts``: the starts of a job told apart.
 ``summary_file``: the summary beside a recording.
-``job``: a job read and compared; ``lake_export``: written into a lake.
+``job``: a job read and compared; ``lake_export``: written into a lake; ``job_budget``: held
+against a budget; ``job_diff``: compared with an earlier run of it.
 ``workers``: a function run for each rank.
 ``lake``: Parquet of many ranks and jobs.
 ``summary_json``: a rank's summary as JSON; ``typed_json``: dataclasses back from JSON.

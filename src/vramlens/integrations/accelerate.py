@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from vramlens.capture.warn import harmless
+from vramlens.integrations.kept_artifacts import handles_of_process
 from vramlens.integrations.training import LoopMonitor
+from vramlens.integrations.uncaught_error import UncaughtError
 from vramlens.monitor import Summary
 
 
@@ -28,10 +30,14 @@ class AcceleratorMemory:
         Args:
             accelerator: the ``Accelerator``; its trackers get the scalars, on the main process.
             every: log scalars after so many steps; 0 is never.
-            options: for ``vramlens.Monitor``: interval, alerts, on_alert, command, webhook, quiet.
+            options: record, leaks and on_oom, as ``LoopMonitor`` says; and for
+                ``vramlens.Monitor``: interval, alerts, on_alert, command, webhook, quiet.
         """
         self._accelerator, self._loop, self._count = accelerator, LoopMonitor(every, **options), 0
         self.monitor = self._loop.monitor
+        self.leaks: Any = None
+        self._uncaught = UncaughtError(self._failed)
+        self._uncaught.begin()
         self._loop.begin()
 
     def step(self) -> None:
@@ -49,4 +55,23 @@ class AcceleratorMemory:
 
     def finish(self) -> Summary:
         """Ends, and gives the summary."""
-        return self._loop.end()
+        return self._end()
+
+    def _failed(self, error: BaseException) -> None:
+        """Ends because of the error that ends the program."""
+        self._end(error)
+
+    def _end(self, error: BaseException | None = None) -> Summary:
+        self._uncaught.end()
+        summary = self._loop.end(self._handles(), error)
+        self.leaks = self._loop.leaks
+        return summary
+
+    def _handles(self) -> list[object]:
+        """What reaches the runs of the accelerator's trackers."""
+        trackers = getattr(self._accelerator, "trackers", ())
+        writers = (getattr(tracker, "writer", None) for tracker in trackers)
+        return [
+            *(writer for writer in writers if hasattr(writer, "add_text")),
+            *handles_of_process(),
+        ]

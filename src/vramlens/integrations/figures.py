@@ -4,16 +4,20 @@ program.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from vramlens.capture.memory.device_ledger import Ledger, ledger
 from vramlens.capture.memory.driver import driver
 from vramlens.capture.memory.memory_now import HostMemory, host_memory
+from vramlens.integrations.program_totals import ProgramTotals
 from vramlens.monitor.allocator_counters import counters, loaded_cuda
 from vramlens.monitor.machine.device_memory import visible_gpus
 from vramlens.monitor.machine.machine import DeviceNow, MachineNow
+from vramlens.monitor.step_pace import seconds_left
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,9 @@ class Figures:
         peak_bytes: PyTorch's peak of allocated bytes, of programs under vramlens or this one.
         retries, failures: how often PyTorch emptied its cache to go on, and failed; of the same
             programs.
+        growth_bytes: the most that a step of one of them leaves behind.
+        steps_left, seconds_left: of the one that runs out of memory first: about how many steps
+            until then, and how long they take.
     """
 
     device: str
@@ -41,22 +48,52 @@ class Figures:
     peak_bytes: int | None = None
     retries: int | None = None
     failures: int | None = None
+    growth_bytes: int | None = None
+    steps_left: int | None = None
+    seconds_left: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AllFigures:
-    """All GPUs and the host."""
+    """All GPUs and the host, and when they were looked at, in microseconds since 1970."""
 
     devices: tuple[Figures, ...]
     host: HostMemory
     driver_version: str | None
+    time_us: int
 
 
 def figures_of_machine(now: MachineNow) -> AllFigures:
     """All GPUs of the machine and all processes on them."""
     return AllFigures(
-        tuple(_of_device(device) for device in now.devices), now.host, now.driver_version
+        devices=tuple(_of_device(device) for device in now.devices),
+        host=now.host,
+        driver_version=now.driver_version,
+        time_us=now.time_us,
     )
+
+
+class MachineFigures:
+    """The newest look at the machine as figures; its counters never fall."""
+
+    def __init__(self) -> None:
+        self._totals = ProgramTotals()
+        self._figures: AllFigures | None = None
+
+    def take(self, now: MachineNow) -> None:
+        """Keeps a look."""
+        self._totals.add(now)
+        figures = figures_of_machine(now)
+        devices = tuple(self._with_totals(device) for device in figures.devices)
+        self._figures = replace(figures, devices=devices)
+
+    def newest(self) -> AllFigures | None:
+        """The figures of the last look; None before the first."""
+        return self._figures
+
+    def _with_totals(self, device: Figures) -> Figures:
+        counted = self._totals.of(device.device)
+        return replace(device, retries=counted.retries, failures=counted.failures)
 
 
 def figures_of_program() -> AllFigures:
@@ -67,7 +104,12 @@ def figures_of_program() -> AllFigures:
     devices = tuple(
         _of_ledger(ledger(gpu.index, ask_nccl=False)) for gpu in visible_gpus(loaded_cuda())
     )
-    return AllFigures(devices, host_memory(), None if nvml is None else nvml.version())
+    return AllFigures(
+        devices=devices,
+        host=host_memory(),
+        driver_version=None if nvml is None else nvml.version(),
+        time_us=time.time_ns() // 1000,
+    )
 
 
 def _of_device(device: DeviceNow) -> Figures:
@@ -89,11 +131,30 @@ def _of_device(device: DeviceNow) -> Figures:
     )
     if not programs:
         return figures
+    figures = replace(figures, **_outlook(device))
     return replace(
         figures,
         retries=sum(memory.retries or 0 for memory in programs),
         failures=sum(memory.failures or 0 for memory in programs),
     )
+
+
+def _outlook(device: DeviceNow) -> dict[str, Any]:
+    """The growth of the programs on a GPU, and when the first of them runs out of memory."""
+    growths, ends = [], []
+    for process in device.processes or ():
+        memory, inside = process.memory_on(device), process.inside
+        if memory is None or inside is None or memory.growth_bytes is None:
+            continue
+        growths.append(memory.growth_bytes)
+        if memory.steps_left is not None:
+            ends.append((memory.steps_left, seconds_left(memory.steps_left, inside.step_us)))
+    steps, seconds = min(ends, key=lambda end: (end[1] or 0, end[0]), default=(None, None))
+    return {
+        "growth_bytes": max(growths, default=None),
+        "steps_left": steps,
+        "seconds_left": seconds,
+    }
 
 
 def _of_ledger(gpu_ledger: Ledger) -> Figures:

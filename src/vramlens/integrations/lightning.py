@@ -13,6 +13,7 @@ from typing import Any
 
 from vramlens.capture.warn import harmless
 from vramlens.integrations.extras import need
+from vramlens.integrations.kept_artifacts import handles_of_loggers
 from vramlens.integrations.training import LoopMonitor
 
 __all__ = ["MemoryCallback"]  # noqa: F822 - made by __getattr__
@@ -41,7 +42,8 @@ def _made() -> type:
 
         Args:
             every: log scalars after so many batches, under the trainer's step; 0 is never.
-            options: for ``vramlens.Monitor``: interval, alerts, on_alert, command, webhook, quiet.
+            options: record, leaks and on_oom, as ``LoopMonitor`` says; and for
+                ``vramlens.Monitor``: interval, alerts, on_alert, command, webhook, quiet.
         """
 
         def __init__(self, every: int = 50, **options: Any) -> None:
@@ -49,6 +51,7 @@ def _made() -> type:
             self._loop = LoopMonitor(every, **options)
             self.monitor = self._loop.monitor
             self.summary: Any = None
+            self.leaks: Any = None
             self._batches = 0
 
         def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -63,10 +66,15 @@ def _made() -> type:
                 _log(trainer, values)
 
         def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-            self.summary = self._loop.end()
+            self._end(trainer)
 
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-            self.summary = self._loop.end()
+            self._end(trainer, exception)
+
+        def _end(self, trainer: Any, error: BaseException | None = None) -> None:
+            handles = handles_of_loggers(trainer.loggers)
+            self.summary = self._loop.end(handles, error)
+            self.leaks = self._loop.leaks
 
     MemoryCallback.__module__, MemoryCallback.__qualname__ = (
         __name__,

@@ -8,19 +8,22 @@ attribute ``kind``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
+from urllib.parse import urlsplit
 
 from vramlens import __version__
 from vramlens.integrations.extras import need
 from vramlens.integrations.figures import (
     AllFigures,
     Figures,
-    figures_of_machine,
+    MachineFigures,
     figures_of_program,
 )
 from vramlens.monitor.machine.machine import MachineNow
+from vramlens.monitor.place_in_job import place_of_machine
 
 _TOOL, _EXTRA = "OpenTelemetry", "otel"
 
@@ -46,8 +49,8 @@ class MachineMeter:
         """Begins.
 
         Args:
-            endpoint: such as ``http://localhost:4318/v1/metrics``; by default what the OTEL_
-                variables say.
+            endpoint: such as ``http://localhost:4318``, to which ``/v1/metrics`` is appended; by
+                default what the OTEL_ variables say.
             interval_s: seconds between two exports.
             reader: reads instead of the exporter.
 
@@ -58,24 +61,40 @@ class MachineMeter:
         if reader is None:
             export = need("opentelemetry.sdk.metrics.export", _EXTRA, _TOOL)
             otlp = need("opentelemetry.exporter.otlp.proto.http.metric_exporter", _EXTRA, _TOOL)
-            exporter = otlp.OTLPMetricExporter(endpoint=endpoint, timeout=5)
+            exporter = otlp.OTLPMetricExporter(endpoint=_metrics_endpoint(endpoint), timeout=5)
             reader = export.PeriodicExportingMetricReader(
                 exporter, export_interval_millis=interval_s * 1000
             )
-        self._now: MachineNow | None = None
-        self._provider = sdk.MeterProvider(metric_readers=[reader])
-        _observe(self._provider, self._figures)
+        resources = need("opentelemetry.sdk.resources", _EXTRA, _TOOL)
+        self._figures = MachineFigures()
+        self._provider = sdk.MeterProvider(
+            metric_readers=[reader], resource=resources.Resource.create(_resource(os.environ))
+        )
+        _observe(self._provider, self._figures.newest)
 
     def take(self, now: MachineNow) -> None:
         """Keeps the look that is exported next."""
-        self._now = now
+        self._figures.take(now)
 
     def close(self) -> None:
         """Exports for the last time, and ends."""
         self._provider.shutdown(timeout_millis=5000)
 
-    def _figures(self) -> AllFigures | None:
-        return None if self._now is None else figures_of_machine(self._now)
+
+def _metrics_endpoint(endpoint: str | None) -> str | None:
+    """The address of metrics: a collector's own address gets the path that OTLP gives them."""
+    if endpoint is None or urlsplit(endpoint).path.strip("/"):
+        return endpoint
+    return f"{endpoint.rstrip('/')}/v1/metrics"
+
+
+def _resource(environment: Mapping[str, str]) -> dict[str, str]:
+    """Who sends: the service and the host, where OpenTelemetry's own variables do not say."""
+    stated = environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    attributes = {"host.name": place_of_machine().host or ""}
+    if "OTEL_SERVICE_NAME" not in environment:
+        attributes["service.name"] = "vramlens"
+    return {key: text for key, text in attributes.items() if text and f"{key}=" not in stated}
 
 
 def _observe(provider: Any, look: Callable[[], AllFigures | None]) -> None:
@@ -110,9 +129,26 @@ def _observe(provider: Any, look: Callable[[], AllFigures | None]) -> None:
     meter.create_observable_gauge(
         "hw.gpu.utilization", observing(attrgetter("busy")), "1", "Share of time it was busy."
     )
+    for name, figure, unit, about in _OWN_GAUGES:
+        meter.create_observable_gauge(name, observing(figure), unit, about)
+    for name, figure, unit, about in _OWN_COUNTERS:
+        meter.create_observable_counter(name, observing(figure), unit, about)
     meter.create_observable_up_down_counter(
         "vramlens.gpu.memory.usage", [by_kind], "By", "Memory by kind; the kinds sum to all of it."
     )
+
+
+_OwnMetric = tuple[str, Callable[[Figures], float | None], str, str]
+"""A metric's name, its figure, its unit, and what it is about."""
+_OWN_GAUGES: tuple[_OwnMetric, ...] = (
+    ("vramlens.gpu.growth", attrgetter("growth_bytes"), "By/{step}", "What a step leaves behind."),
+    ("vramlens.gpu.steps_left", attrgetter("steps_left"), "{step}", "Steps until memory runs out."),
+    ("vramlens.gpu.time_left", attrgetter("seconds_left"), "s", "Time until memory runs out."),
+)
+_OWN_COUNTERS: tuple[_OwnMetric, ...] = (
+    ("vramlens.gpu.alloc_retries", attrgetter("retries"), "{retry}", "PyTorch emptied its cache."),
+    ("vramlens.gpu.ooms", attrgetter("failures"), "{failure}", "Requests for memory that failed."),
+)
 
 
 def _used(device: Figures) -> int | None:
@@ -128,6 +164,7 @@ def _share(device: Figures) -> float | None:
 
 def _attributes(device: Figures, figures: AllFigures | None) -> dict[str, str]:
     attributes = {
+        "hw.type": "gpu",
         "hw.id": device.uuid or device.device,
         "hw.name": f"GPU {device.device}",
         "hw.model": device.product,

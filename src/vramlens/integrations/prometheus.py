@@ -8,6 +8,7 @@ means something.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any
@@ -19,7 +20,7 @@ from vramlens.integrations.extras import need
 from vramlens.integrations.figures import (
     AllFigures,
     Figures,
-    figures_of_machine,
+    MachineFigures,
     figures_of_program,
 )
 from vramlens.integrations.slurm import job_id
@@ -34,6 +35,9 @@ _GAUGES: tuple[_Row, ...] = (
     ("device_temperature_celsius", "Temperature of a GPU.", attrgetter("temperature_c")),
     ("device_power_watts", "Power that a GPU draws.", attrgetter("power_w")),
     ("peak_bytes", "Highest peak of PyTorch's allocated bytes.", attrgetter("peak_bytes")),
+    ("growth_bytes_per_step", "What a step leaves behind.", attrgetter("growth_bytes")),
+    ("steps_left", "Steps until memory runs out, at this growth.", attrgetter("steps_left")),
+    ("seconds_left", "Seconds until memory runs out.", attrgetter("seconds_left")),
 )
 _COUNTERS: tuple[_Row, ...] = (
     ("alloc_retries", "Times that PyTorch emptied its cache.", attrgetter("retries")),
@@ -81,6 +85,12 @@ class Collector:
             yield _family(gauge, name, about, figures, figure)
         for name, about, figure in _COUNTERS:
             yield _family(counter, name, about, figures, figure)
+        age_s = max(0.0, time.time() - figures.time_us / 1e6)
+        yield gauge(
+            "vramlens_last_look_age_seconds",
+            "How old these figures are.",
+            value=age_s,
+        )
         yield from self._host(gauge, figures)
         if self._is_program:
             yield _rank(gauge, figures)
@@ -123,19 +133,16 @@ class MachineExporter:
     """Serves the machine's metrics for as long as ``vramlens top`` runs."""
 
     def __init__(self, address: str) -> None:
-        self._now: MachineNow | None = None
-        self._end = _serve(Collector(self._figures, is_program=False), address, None)
+        self._figures = MachineFigures()
+        self._end = _serve(Collector(self._figures.newest, is_program=False), address, None)
 
     def take(self, now: MachineNow) -> None:
         """Keeps the look that the next scrape gets."""
-        self._now = now
+        self._figures.take(now)
 
     def close(self) -> None:
         """Ends the server."""
         self._end()
-
-    def _figures(self) -> AllFigures | None:
-        return None if self._now is None else figures_of_machine(self._now)
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from vramlens.capture.warn import harmless
 from vramlens.integrations.extras import need
-from vramlens.integrations.scalars import scalars
+from vramlens.integrations.kept_artifacts import handles_of_process
 from vramlens.integrations.training import LoopMonitor
 from vramlens.monitor import Summary
 from vramlens.program import install, snapshot
@@ -39,7 +39,8 @@ class RayMemory:
             folder: where a worker that runs out of memory leaves its recording, as
                 ``rank00003.vram``: on storage that outlives the worker. By default nothing is
                 recorded.
-            options: for ``vramlens.Monitor``: interval, alerts, on_alert, command, webhook, quiet.
+            options: leaks and on_oom, as ``LoopMonitor`` says; and for ``vramlens.Monitor``:
+                interval, alerts, on_alert, command, webhook, quiet.
 
         Raises:
             UsageError: Ray Train is not installed.
@@ -67,7 +68,7 @@ class RayMemory:
 
     @harmless("reporting memory")
     def _scalars(self) -> dict[str, float]:
-        return scalars(self.monitor)
+        return self._loop.scalars()
 
     def keep(self, folder: str | os.PathLike[str]) -> str | None:
         """Writes a recording of now into a folder, and gives its path; None, and one line why,
@@ -80,4 +81,10 @@ class RayMemory:
 
     def finish(self) -> Summary:
         """Ends, and gives the summary."""
-        return self._loop.end()
+        return self._loop.end(handles_of_process())
+
+    def failed(self, error: BaseException) -> None:
+        """Hands on the verdict and the recording of an out-of-memory error that ends the training
+        function.
+        """
+        self._loop.end(handles_of_process(), error)

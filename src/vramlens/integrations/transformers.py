@@ -2,17 +2,21 @@
 
 It begins with training, steps with every step, and adds its scalars to what the trainer logs. The
 trainer hands its logs to its callbacks in order, those for ``report_to`` before those of the
-program: ``watch`` puts this one in front, so that the scalars go wherever ``report_to`` says. The
-    class is made when it is first asked for.
+program: this one moves to the front when training begins, so that the scalars go wherever
+``report_to`` says. The class is made when it is first asked for.
 """
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
 from typing import Any
 
+from vramlens.capture.warn import harmless
 from vramlens.integrations.extras import need
-from vramlens.integrations.scalars import scalars
+from vramlens.integrations.kept_artifacts import handles_of_process
 from vramlens.integrations.training import LoopMonitor
+from vramlens.integrations.uncaught_error import UncaughtError
 
 __all__ = ["MemoryCallback", "watch"]  # noqa: F822 - made by __getattr__
 
@@ -30,7 +34,7 @@ def watch(trainer: Any, **options: Any) -> Any:
 
     Args:
         trainer: a ``transformers.Trainer`` that has not begun.
-        options: for ``vramlens.Monitor``.
+        options: record, leaks and on_oom, as ``LoopMonitor`` says; and for ``vramlens.Monitor``.
 
     Raises:
         UsageError: transformers is not installed.
@@ -38,6 +42,23 @@ def watch(trainer: Any, **options: Any) -> Any:
     callback = __getattr__("MemoryCallback")(**options)
     trainer.callback_handler.callbacks.insert(0, callback)
     return callback
+
+
+@harmless("finding the trainer's callbacks")
+def _callbacks_beside(callback: object) -> list[Any] | None:
+    """The list of callbacks that a callback is called from; None where nobody calls it so.
+
+    The trainer hands no callback the others, and which of them come first decides who gets its
+    scalars.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        callbacks = getattr(caller, "callbacks", None)
+        if isinstance(callbacks, list) and hasattr(caller, "call_event"):
+            return callbacks if callback in callbacks else None
+        frame = frame.f_back
+    return None
 
 
 def _made() -> type:
@@ -51,15 +72,26 @@ def _made() -> type:
         callbacks behind this one.
 
         Args:
-            options: for ``vramlens.Monitor``: interval, alerts, on_alert, command, webhook, quiet.
+            options: record, leaks and on_oom, as ``LoopMonitor`` says; and for
+                ``vramlens.Monitor``: interval, alerts, on_alert, command, webhook, quiet.
         """
 
         def __init__(self, **options: Any) -> None:
             self._loop = LoopMonitor(0, **options)
             self.monitor = self._loop.monitor
             self.summary: Any = None
+            self.leaks: Any = None
+            self._callbacks: list[Any] = []
+            self._uncaught: UncaughtError | None = None
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_others: Any) -> None:
+            self._callbacks = _callbacks_beside(self) or []
+            if self in self._callbacks:
+                self._callbacks.remove(self)
+                self._callbacks.insert(0, self)
+            # The trainer tells its callbacks of no error.
+            self._uncaught = UncaughtError(self._end)
+            self._uncaught.begin()
             self._loop.begin()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_others: Any) -> None:
@@ -69,10 +101,20 @@ def _made() -> type:
             self, args: Any, state: Any, control: Any, logs: Any = None, **_others: Any
         ) -> None:
             if logs is not None and state.is_world_process_zero:
-                logs.update(scalars(self.monitor))
+                logs.update(self._loop.scalars())
 
         def on_train_end(self, args: Any, state: Any, control: Any, **_others: Any) -> None:
-            self.summary = self._loop.end()
+            self._end()
+
+        def _end(self, error: BaseException | None = None) -> None:
+            if self._uncaught is not None:
+                self._uncaught.end()
+            writers = (getattr(callback, "tb_writer", None) for callback in self._callbacks)
+            handles = [writer for writer in writers if writer is not None]
+            handles += handles_of_process()
+            self._callbacks, self._uncaught = [], None
+            self.summary = self._loop.end(handles, error)
+            self.leaks = self._loop.leaks
 
     MemoryCallback.__module__, MemoryCallback.__qualname__ = (
         __name__,

@@ -47,7 +47,9 @@ class DeviceSample:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One moment; ``time_us`` is microseconds since 1970, ``step`` the steps that have ended."""
+    """One moment; ``time_us`` is microseconds since 1970, ``step`` the steps that have ended,
+    ``step_us`` the microseconds that one takes of late.
+    """
 
     time_us: int
     step: int
@@ -56,6 +58,7 @@ class Sample:
     host_total_bytes: int | None = None
     host_available_bytes: int | None = None
     pinned_bytes: int | None = None
+    step_us: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, ready for JSON."""

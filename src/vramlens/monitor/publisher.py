@@ -38,7 +38,9 @@ from vramlens.monitor.machine.inside import (
     start_of,
     write_inside,
 )
+from vramlens.monitor.place_in_job import place_of_process
 from vramlens.monitor.step_growth import Growth, steps_left
+from vramlens.monitor.step_pace import StepPace
 
 _INTERVAL_S = 1.0
 _DEVICES_EVERY = 10
@@ -57,6 +59,8 @@ class Publisher:
             getattr(sys.modules.get("__main__"), "__file__", None) or "python"
         )[:200]
         self._steps = steps
+        self._pace = StepPace()
+        self._job = place_of_process().job
         self._growth: dict[int, Growth] = {}
         self._at_step: dict[int, int] = {}
         self._nccl: dict[int, int] = {}
@@ -110,6 +114,7 @@ class Publisher:
         cuda = loaded_cuda()
         if cuda is None or self.pid != os.getpid():
             return
+        self._pace.add(count)
         for index in self._devices or used_devices(cuda):
             now = counters(cuda, index)
             if now is not None:
@@ -155,6 +160,8 @@ class Publisher:
             rss_bytes=host.rss_bytes,
             pinned_bytes=host.pinned_reserved_bytes,
             program=self._program,
+            step_us=self._pace.step_us,
+            job=self._job,
             devices=tuple(devices),
         )
         if not self._over.is_set:

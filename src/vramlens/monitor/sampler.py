@@ -36,7 +36,9 @@ from vramlens.monitor.allocator_counters import (
 )
 from vramlens.monitor.machine.device_memory import free_and_total, visible_gpus
 from vramlens.monitor.monitor_samples import DeviceSample, Sample, Samples
+from vramlens.monitor.place_in_job import place_of_process
 from vramlens.monitor.step_growth import Growth, steps_left
+from vramlens.monitor.step_pace import StepPace
 from vramlens.monitor.summary import Extremes, Summary
 
 _SHORTEST_S, _LONGEST_S = 0.01, 86400
@@ -119,6 +121,7 @@ class Monitor:
         self.latest: Sample | None = None
         self.alerts: list[Alert] = []
         self._steps = 0
+        self._pace = StepPace()
         self._growth: dict[int, Growth] = {}
         self._recent: dict[int, RecentPeak] = {}
         self._extremes: dict[int, Extremes] = {}
@@ -191,6 +194,7 @@ class Monitor:
         if self._pid != os.getpid():
             return
         self._steps += 1
+        self._pace.add(self._steps)
         cuda = loaded_cuda()
         if cuda is None:
             return
@@ -285,6 +289,7 @@ class Monitor:
             host_total_bytes=host.total_bytes,
             host_available_bytes=host.available_bytes,
             pinned_bytes=host.pinned_reserved_bytes,
+            step_us=self._pace.step_us,
         )
 
     def _device(
@@ -325,6 +330,7 @@ def _host(sample: Sample) -> tuple[int | None, int | None]:
 def values_of(sample: Sample) -> list[Values]:
     """The figures that rules watch: of each GPU, and the host."""
     values = []
+    place = place_of_process()
     for device in sample.devices:
         cached = None
         if device.reserved_bytes is not None and device.allocated_bytes is not None:
@@ -337,12 +343,13 @@ def values_of(sample: Sample) -> list[Values]:
             "cached": cached,
             "growth": device.growth_bytes,
             "steps_left": device.steps_left,
+            "step_us": sample.step_us,
             "retries": device.retries,
             "failures": device.failures,
         }
-        values.append(Values(f"GPU {device.device}", figures, device.total_bytes))
+        values.append(Values(f"GPU {device.device}", figures, device.total_bytes, place))
     used = None
     if sample.host_total_bytes is not None and sample.host_available_bytes is not None:
         used = sample.host_total_bytes - sample.host_available_bytes
     host = {"host": used, "rss": sample.rss_bytes, "pinned": sample.pinned_bytes}
-    return [*values, Values("the host", host, sample.host_total_bytes)]
+    return [*values, Values("the host", host, sample.host_total_bytes, place)]

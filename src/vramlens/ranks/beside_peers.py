@@ -400,10 +400,7 @@ class BesidePeers:
         place: Place | None = None,
         fix: str | None = None,
     ) -> Difference:
-        peaks = (
-            f"peak {format_size(self.rank.peak_requested_bytes)},"
-            f" usual {format_size(self.usual.peak_bytes)}"
-        )
+        peaks = self._peaks(bytes_)
         return Difference(
             ranks=(self.rank.rank,),
             cause=cause,
@@ -414,6 +411,17 @@ class BesidePeers:
             evidence=(*evidence, peaks),
             fix=fix or fix_of(cause, place, bytes_),
         )
+
+    def _peaks(self, cause_bytes: int) -> str:
+        """Both peaks; where they are apart by something else than this cause, that is said."""
+        words = (
+            f"peak {format_size(self.rank.peak_requested_bytes)},"
+            f" usual {format_size(self.usual.peak_bytes)}"
+        )
+        if format_size(max(0, self.more)) == format_size(cause_bytes) or self.more <= 0:
+            return words
+        total, alone = format_size(self.more), format_size(cause_bytes)
+        return f"{words}: {total} more for all reasons together, {alone} for this one"
 
 
 def _bytes_of(excesses: Iterable[_Excess]) -> int:

@@ -313,3 +313,16 @@ def test_growth_that_may_be_there_is_not_zero():
     assert " is a lower bound: device 0: " in peak.why
     (exact,) = check(RESNET, 'peak_allocated = "9 GiB"').results
     assert exact.why == ""
+
+
+def test_a_problem_that_explains_the_excess_is_named_before_the_lines(tmp_path):
+    good = run_of(api.load(DATA / "found" / "grads_kept_fixed.pickle.xz"))
+    bad = run_of(api.load(DATA / "found" / "grads_kept.pickle.xz"))
+    limit = read_budget(b'[budget]\npeak_requested = "530 MiB"\n', "vram.toml")
+    for baseline, since in ((None, "In this run"), (good, "New since the baseline")):
+        (finding,) = check_run(bad, limit, baseline).findings
+        assert finding.evidence[0].startswith(f"{since}: Gradients of the previous step stay")
+        assert finding.fix.startswith("call optimizer.zero_grad(set_to_none=True)")
+    far = read_budget(b'[budget]\npeak_requested = "400 MiB"\n', "vram.toml")
+    (finding,) = check_run(bad, far, good).findings
+    assert "Gradients" not in finding.evidence[0]  # 24 MiB do not explain 153 MiB

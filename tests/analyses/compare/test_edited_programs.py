@@ -116,6 +116,7 @@ def test_a_renamed_and_edited_program_does_not_differ(name, file):
     assert (
         found.findings == found.by_line == found.elsewhere == found.by_module == found.worse() == ()
     )
+    assert found.came == found.went == found.growth_by_line == found.workload == ()
     assert headline(found).startswith("Nothing changed: ")
     assert [one.name for one in found.others] == ["files"]
     assert found.moved_lines == found.aligned_lines == len(original(name).code)

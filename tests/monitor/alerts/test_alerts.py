@@ -6,11 +6,13 @@ import contextlib
 import json
 import os
 import random
+import re
 import socket
 import stat
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,9 @@ from vramlens.errors import UsageError
 from vramlens.monitor.alerts.actions import Actions
 from vramlens.monitor.alerts.alerts import Alert, Values, Watch
 from vramlens.monitor.alerts.rules import parse_rule
+from vramlens.monitor.place_in_job import PlaceInJob
 from vramlens.monitor.step_growth import Growth, Rate, steps_left
+from vramlens.monitor.step_pace import StepPace, clock_words, seconds_left
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -46,6 +50,7 @@ GIB, MIB = 1 << 30, 1 << 20
         ("temperature > 85C", "temperature", True, 85, False, 0),
         ("temp > 85 °C", "temperature", True, 85, False, 0),
         ("power > 650W", "power", True, 650, False, 0),
+        ("steps_left < 500 for 1min", "steps_left", False, 500, False, 60),
         ("gpu < 10% for 1h", "gpu", False, 10, False, 3600),
         ("retries > 0", "retries", True, 0, False, 0),
         ("ooms > 0", "failures", True, 0, False, 0),
@@ -72,7 +77,8 @@ def test_what_a_rule_means(
         ("speed > 5", "'speed' is not available; use one of used, free"), ("used > 5 apples", "not a size"),
         ("growth > 5MiB", "growth > 5MiB/step"), ("growth > 5%", "per step"), ("rss > 5%", "a size, not a share"),
         ("used > 1.2.3%", "not a number"), ("temperature > 85 GiB", "not measured in 'GiB' but in C"),
-        ("used > 92% for 5 apples", "no"),
+        ("used > 92% for 5 apples", "no"), ("used > 92", "no unit: write 'used > 92%' or 'used > 20GiB'"),
+        ("rss > 8 for 1min", "no unit: write 'rss > 20GiB'"), ("free < 2", "no unit"),
     ],
 )  # fmt: skip
 def test_what_is_no_rule_says_why(text: str, says: str) -> None:
@@ -434,3 +440,42 @@ def test_after_a_fork_nothing_is_started(monkeypatch: pytest.MonkeyPatch, tmp_pa
     actions.do(ALERT)
     time.sleep(0.1)
     assert not (tmp_path / "ran").exists()
+
+
+def test_an_alert_says_where_and_when_it_runs_out() -> None:
+    place = PlaceInJob(host="node7", job="slurm:1234", rank=3)
+    figures = {"growth": 6 * MIB, "steps_left": 600, "step_us": 2_000_000}
+    values = Values("GPU 0", figures, 80 * GIB, place)
+    (alert,) = Watch([parse_rule("growth > 5MiB/step")]).look([values])
+    told = alert.to_dict()
+    assert (told["host"], told["job"], told["rank"]) == ("node7", "slurm:1234", 3)
+    assert alert.sentence == f"node7, job slurm:1234, rank 3: {alert.text}"
+    assert re.search(r"in about 600 steps, at about (\w{3} \d+, )?\d\d:\d\d$", alert.text)
+    assert alert.runs_out_us == alert.time_us + 1_200_000_000
+
+
+def test_clock_words_have_a_day_only_where_it_is_another() -> None:
+    noon = time.mktime((2026, 3, 4, 12, 0, 0, 0, 0, -1))
+    assert clock_words(32 * 60, noon) == ", at about 12:32"
+    assert clock_words(13 * 3600, noon) == ", at about Mar 5, 01:00"
+    assert clock_words(None) == ""
+    assert seconds_left(10, None) is None
+    assert seconds_left(10**12, 10**9) is None  # farther than a year
+
+
+def test_the_pace_of_steps_is_that_of_late() -> None:
+    pace = StepPace()
+    assert pace.step_us is None
+    for step in range(200):
+        pace.add(step, step * (10.0 if step < 100 else 0.5))
+    assert pace.step_us == 500_000
+    pace.add(0, 500.0)  # counted anew
+    assert pace.step_us is None
+
+
+def test_the_webhook_text_says_who_speaks(hook: str) -> None:
+    alert = replace(ALERT, host="node7", job="slurm:9", rank=1)
+    actions = Actions(webhook=hook, say_line=None)
+    actions.do(alert)
+    actions.finish()
+    assert Hook.got[-1]["text"] == f"node7, job slurm:9, rank 1: {alert.text}"

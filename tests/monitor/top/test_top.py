@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from vramlens.monitor.top.chart import chart
 from vramlens.monitor.top.history import History
 from vramlens.monitor.top.lines import machine_lines
 from vramlens.monitor.top.picture import SORTS, View, picture
-from vramlens.monitor.top.watching import Watching
+from vramlens.monitor.top.watching import JsonLines, Watching, machine_dict
 
 FAKE_TOP = Path(__file__).parents[1] / "fake_top.py"
 
@@ -52,7 +53,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeNvm
     driver.forget()
 
 
-def tell(folder: Path, **others: Any) -> None:
+def tell(folder: Path, *, step_us: int | None = None, **others: Any) -> None:
     device = InsideDevice(
         0,
         uuid_of(0),
@@ -67,6 +68,7 @@ def tell(folder: Path, **others: Any) -> None:
     inside = Inside(
         os.getpid(), started, time.time_ns() // 1000, 1204, 3, GIB, 2 * GIB, "train.py", (device,)
     )
+    inside = replace(inside, step_us=step_us)
     write_inside(inside_path(inside.pid, started, str(folder)), inside)
 
 
@@ -441,3 +443,32 @@ def test_the_screen_is_drawn_anew_in_another_size_and_while_figures_change(
         assert "33.62 of 79.65 GiB" in text_of(screen)
 
     screen_test(steps)
+
+
+def test_json_lines_are_small_and_survive_rotation(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.jsonl"
+    lines = JsonLines(str(path))
+    now = Machine().look()
+    lines.take(now)
+    path.rename(tmp_path / "gpu.jsonl.1")  # as logrotate does
+    lines.take(now)
+    lines.take(now)
+    path.unlink()
+    lines.take(now)
+    lines.close()
+    assert len((tmp_path / "gpu.jsonl.1").read_text().splitlines()) == 1
+    (line,) = path.read_text().splitlines()
+    assert "null" not in line
+    assert len(line) < len(json.dumps(machine_dict(now), separators=(",", ":")))
+    content = json.loads(line)
+    assert content["hostname"]
+    inside = content["devices"][0]["processes"][0]["inside"]
+    assert (inside["rank"], inside["growth_bytes"]) == (3, 5 * MIB)
+
+
+def test_the_headline_has_the_clock_time(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    tell(tmp_path / f"vramlens-{os.getuid()}", step_us=1_000_000)
+    main(["top", "--once"])
+    assert re.search(r"in about 812 steps, at\s+about \S", capsys.readouterr().out)

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vramlens.analyses.budget.budget_file import SIZE, Budget, Limit
 from vramlens.analyses.budget.budget_values import DIED, is_line, module_pattern
 from vramlens.analyses.budget.limit_result import Result
 from vramlens.analyses.compare.alignment import align
 from vramlens.analyses.compare.compared_run import CodeLine, HeldLine, Run
-from vramlens.analyses.compare.diff_findings import line_words, signed_size
+from vramlens.analyses.compare.diff_findings import (
+    different_work,
+    line_words,
+    problem_words,
+    signed_size,
+)
+from vramlens.analyses.compare.finding_changes import problems_of
 from vramlens.analyses.compare.run_diff import Diff, LineChange
 from vramlens.analyses.finding import Finding, Place
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
 _CULPRITS = 3
+_MOST_OF = 0.5
 _PEAKS = ("peak_allocated", "peak_requested", "peak_active", "peak_reserved")
 
 
@@ -80,10 +87,39 @@ def _about_peaks(broken: BrokenLimits, peaks: Sequence[Result]) -> Finding:
     if len(peaks) > 1:
         title += f"; so is {', '.join(result.limit.scope for result in peaks[1:])}"
     rises = _rises(broken, None)
+    problem = _problem_behind(broken, peaks[0])
     fix = f"run vramlens explain {broken.run.source} to see what would make it smaller"
-    if rises and (broken.diff is not None or broken.budget.recorded):
+    if problem is not None and problem.fix is not None:
+        fix = problem.fix
+    elif rises and (broken.diff is not None or broken.budget.recorded):
         fix = f"undo the increase at {rises[0].place}"
-    return _over(peaks[0], title, rises, fix)
+    finding = _over(peaks[0], title, rises, fix)
+    return replace(finding, evidence=(*_reasons(broken, problem), *finding.evidence))
+
+
+def _problem_behind(broken: BrokenLimits, result: Result) -> Finding | None:
+    """A problem of the run that explains most of what is over the limit; None where none does.
+
+    With a baseline it has to be new.
+    """
+    problems = problems_of(broken.run) if broken.diff is None else broken.diff.came
+    excess_bytes = (result.value or 0) - result.limit.value
+    telling = [
+        problem
+        for problem in problems
+        if problem.bytes is not None and problem.bytes >= _MOST_OF * excess_bytes
+    ]
+    # Nearly every run has some buffers: any other problem says more.
+    return min(telling, key=lambda problem: problem.id == "operator_buffers", default=None)
+
+
+def _reasons(broken: BrokenLimits, problem: Finding | None) -> Iterator[str]:
+    """Yields what explains a higher peak better than its lines do."""
+    if broken.diff is not None and broken.diff.workload:
+        yield different_work(broken.diff).rstrip(".")
+    if problem is not None:
+        since = "New since the baseline" if broken.diff is not None else "In this run"
+        yield f"{since}: {problem_words(problem)}"
 
 
 def _about_growth(broken: BrokenLimits, result: Result) -> Finding:

@@ -23,10 +23,12 @@ class Check(PrintedAnswer):
     """A run held against a budget.
 
     Attributes:
-        source, budget: the files' names.
+        source, budget: the files' names; of a job its folder.
         passed: whether every limit holds; one that cannot be told does not.
         results: one a limit, in the file's order.
         findings: one a broken limit, with what broke it.
+        ranks: of a job, its ranks; () for one recording.
+        worst_recording: of a job, the recording of the rank to look at.
     """
 
     source: str
@@ -34,6 +36,8 @@ class Check(PrintedAnswer):
     passed: bool
     results: tuple[Result, ...]
     findings: tuple[Finding, ...]
+    ranks: tuple[int, ...] = ()
+    worst_recording: str | None = None
 
 
 def check_run(run: Run, budget: Budget, baseline: Run | None = None) -> Check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vramlens.analyses.budget.budget_file import (
@@ -12,9 +13,10 @@ from vramlens.analyses.budget.budget_file import (
     new_budget,
     update_budget,
 )
-from vramlens.analyses.budget.budget_values import DIED, FAILURES, measured
+from vramlens.analyses.budget.budget_values import DIED, FAILURES, Measurement, measured
 from vramlens.analyses.budget.limit_result import shown
 from vramlens.analyses.compare.compared_run import HISTORY_SHARE, Run
+from vramlens.analyses.finding import Place
 from vramlens.errors import InputError
 
 FIRST_LIMITS = (
@@ -45,6 +47,23 @@ class Update:
     untold: tuple[tuple[str, str], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RunFigures:
+    """The figures of a run that an update needs.
+
+    Attributes:
+        source: the recording.
+        measurements: by limit.
+        lines: by line, what it held at the peak.
+        peak_bytes: the requested peak.
+    """
+
+    source: str
+    measurements: Mapping[tuple[str, ...], Measurement]
+    lines: Mapping[Place, int]
+    peak_bytes: int
+
+
 def update(run: Run, budget: Budget | None) -> Update:
     """A budget with the run's own figures as limits; a first one where there is none yet.
 
@@ -52,13 +71,33 @@ def update(run: Run, budget: Budget | None) -> Update:
         InputError: a limit stands where it cannot be edited; or the run died of out of memory and
             no limit allows it.
     """
+    return update_from([figures_of(run, budget)], budget)
+
+
+def figures_of(run: Run, budget: Budget | None) -> RunFigures:
+    """The figures of a run that become limits."""
+    paths = [path for path, _kind in _kinds(budget)]
+    return RunFigures(
+        source=run.source,
+        measurements={path: measured(run, path) for path in (*paths, FAILURES)},
+        lines={place: line.bytes for place, line in run.lines.items() if line.bytes},
+        peak_bytes=run.requested_bytes,
+    )
+
+
+def update_from(runs: Sequence[RunFigures], budget: Budget | None) -> Update:
+    """A budget that every one of some runs keeps: the ranks of a job.
+
+    Raises:
+        InputError: as ``update``.
+    """
     limits = {} if budget is None else {limit.path: limit for limit in budget.limits}
-    _refuse_failed(run, limits)
-    kinds = FIRST_LIMITS if budget is None else [(path, limits[path].kind) for path in limits]
+    for figures in runs:
+        _refuse_failed(figures, limits)
     values: _Values = {}
     untold = []
-    for path, kind in kinds:
-        measurement = measured(run, path)
+    for path, kind in _kinds(budget):
+        measurement = _highest([figures.measurements[path] for figures in runs])
         scope = limits[path].scope if path in limits else path[0]
         if measurement.value is None:
             untold.append((scope, measurement.why))
@@ -67,14 +106,29 @@ def update(run: Run, budget: Budget | None) -> Update:
         else:
             room = 1 + HISTORY_SHARE if path in _BY_HISTORY else 1
             values[path] = (kind, measurement.value * room)
-    at_peak = {place: line.bytes for place, line in run.lines.items() if line.bytes}
+    at_peak = max(runs, key=lambda figures: figures.peak_bytes).lines
     text = update_budget(budget, values, at_peak) if budget else new_budget(values, at_peak)
     return Update(text, _changes(values, limits), tuple(untold))
 
 
-def _refuse_failed(run: Run, limits: dict[tuple[str, ...], Limit]) -> None:
+def _kinds(budget: Budget | None) -> Sequence[tuple[tuple[str, ...], str]]:
+    """The limits to set, each with its kind."""
+    if budget is None:
+        return FIRST_LIMITS
+    return [(limit.path, limit.kind) for limit in budget.limits]
+
+
+def _highest(measurements: Sequence[Measurement]) -> Measurement:
+    """The highest of several runs; one that cannot tell leaves it unknown."""
+    for measurement in measurements:
+        if measurement.value is None or measurement.is_lower_bound:
+            return measurement
+    return max(measurements, key=lambda measurement: measurement.value or 0)
+
+
+def _refuse_failed(run: RunFigures, limits: dict[tuple[str, ...], Limit]) -> None:
     """Raises InputError where the run died of out of memory and no limit allows it."""
-    failures = measured(run, FAILURES)
+    failures = run.measurements[FAILURES]
     allowed = limits[FAILURES].value if FAILURES in limits else 0
     if failures.why == DIED and failures.value is not None and failures.value > allowed:
         allow = f"out_of_memory = {failures.value} in the budget would allow it"

@@ -17,12 +17,14 @@ class Result:
         value: what the run had; None where the recording cannot tell.
         passed: None where the recording cannot tell.
         why: why it cannot tell, or what is to be known about the value; "" else.
+        rank: of a job, the rank that keeps the limit least; None for one recording.
     """
 
     limit: Limit
     value: float | None
     passed: bool | None
     why: str = ""
+    rank: int | None = None
 
     @property
     def words(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from vramlens.analyses.compare.job_change import GROWTH_SHARE
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.growth import ENOUGH_STEPS
 from vramlens.ground.verdict import Verdict
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from vramlens.analyses.compare.run_diff import Diff, LineChange
 
 _LINES = 10
-GROWTH_SHARE = 0.05
-"""Bytes a step are known to so much: a smaller difference is none."""
 
 
 def findings_of(diff: Diff) -> tuple[Finding, ...]:
@@ -69,9 +68,28 @@ def headline(diff: Diff) -> str:
             else f"{in_both}: {new.headline}"
         )
     peak = _peak_words(diff)
+    if diff.workload:
+        numbers = f"{growth.rstrip('.')}; {peak}" if growth else peak
+        return f"{different_work(diff)} By the numbers, {numbers[:1].lower()}{numbers[1:]}."
     if not growth:
         return f"{peak[:1].upper()}{peak[1:]}."
     return f"{growth.rstrip('.')}; {peak}."
+
+
+def is_headed_by_work(diff: Diff) -> bool:
+    """True where the headline says already that the work of the runs differs."""
+    return bool(diff.workload) and diff.before.failure is None and diff.after.failure is None
+
+
+def different_work(diff: Diff) -> str:
+    """The sentence that the runs do not do the same work, and how that shows."""
+    return f"Different workloads: {'; '.join(diff.workload)}."
+
+
+def problem_words(problem: Finding) -> str:
+    """A problem that came or went, with its line: the claim as ``explain`` makes it."""
+    where = f" ({problem.place})" if problem.place is not None else ""
+    return f"{problem.title}{where}"
 
 
 def _unrelated(diff: Diff) -> str:
@@ -167,9 +185,19 @@ def _failure(diff: Diff) -> Iterator[Finding]:
             "completes_now", Verdict.PROVEN, _completes(diff), diff.headroom_bytes, old.place
         )
     elif new is not None and old is None:
-        fix = "undo the change at the largest line below, or see vramlens explain for other fixes"
+        fix = _fix_of_failure(diff)
         title = f"Completed before, runs out of memory now: {new.headline}"
         yield Finding("fails_now", Verdict.PROVEN, title, new.short_by_bytes, new.place, fix=fix)
+
+
+def _fix_of_failure(diff: Diff) -> str:
+    """What to do about a failure that the run before did not have."""
+    if diff.workload:
+        return "compare runs of the same work, or see vramlens explain for fixes"
+    for problem in diff.came:
+        if problem.fix is not None:
+            return problem.fix
+    return "undo the change at the largest line below, or see vramlens explain for other fixes"
 
 
 def _growth(diff: Diff) -> Iterator[Finding]:

@@ -4,8 +4,11 @@ of the work.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from vramlens.analyses.compare.compared_run import Run
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
 _NEARLY = 0.02
 _MOST_OF = 0.8
 _FEWEST_LINES = 2
+_SIZE_OF_WORK = re.compile(
+    r"^-{0,2}[\w.-]*(?:batch|seq|length|tokens|resolution|image[_-]?size|steps|epochs)[\w.-]*="
+)
+"""An option that says how much work a run does."""
 _DEFAULTS: Mapping[str, Any] = {"PYTORCH_CUDA_ALLOC_CONF": "", "PYTORCH_ALLOC_CONF": ""}
 # What the allocator's settings say of the recording and not of the run.
 _NO_SETTINGS = {"last_allocator_settings"}
@@ -59,14 +66,13 @@ def _stated(before: Run, after: Run) -> Iterator[Difference]:
     yield from _one("gpu", "the GPU", old.device, new.device)
     yield from _settings(old.settings, new.settings)
     if old.meta is not None and new.meta is not None:
-        yield from _one(
-            "command", "the command", _command(old.meta.command), _command(new.meta.command)
-        )
+        yield from _command_difference(old.meta.command, new.meta.command)
         yield from _one("cuda", "CUDA", old.meta.cuda, new.meta.cuda)
         yield from _one("driver", "the driver", old.meta.driver, new.meta.driver)
-        yield from _one(
+        for difference in _one(
             "ranks", "the number of ranks", _text(old.meta.world_size), _text(new.meta.world_size)
-        )
+        ):
+            yield replace(difference, is_of_work=True)
         if old.meta.module_marks != new.meta.module_marks:
             yield Difference(
                 "marks", None, None, "only one of the recordings contains module names"
@@ -84,6 +90,23 @@ def _stated(before: Run, after: Run) -> Iterator[Difference]:
 def _one(name: str, noun: str, before: str | None, after: str | None) -> Iterator[Difference]:
     if before is not None and after is not None and before != after:
         yield Difference(name, before, after, f"{noun}: {before} before, {after} after")
+
+
+def _command_difference(before: tuple[str, ...], after: tuple[str, ...]) -> Iterator[Difference]:
+    """The commands, where they differ; in a size of the work, they are of different work."""
+    old_words, new_words = set(_options(before)), set(_options(after))
+    is_of_work = any(_SIZE_OF_WORK.search(option) for option in old_words ^ new_words)
+    for difference in _one("command", "the command", _command(before), _command(after)):
+        yield replace(difference, is_of_work=is_of_work)
+
+
+def _options(command: tuple[str, ...]) -> Iterator[str]:
+    """Yields each option with its value: ``--batch=8`` and ``--batch 8`` alike."""
+    for word, following in pairwise((*command, "")):
+        if word.startswith("-") and "=" not in word and not following.startswith("-"):
+            yield f"{word}={following}"
+        else:
+            yield word
 
 
 def _text(value: int | None) -> str | None:
@@ -148,7 +171,9 @@ def _scale(before: Run, after: Run, changed: Sequence[LineChange]) -> Iterator[D
             f"nearly all activations are {activations:.3g}x as large: likely a different batch "
             "or input size"
         )
-        yield Difference("scale", None, f"{activations:.4g}", words)
+        if round(activations, 2) in (0.5, 2.0):
+            words += ", or a different dtype"
+        yield Difference("scale", None, f"{activations:.4g}", words, is_of_work=True)
     elif weights is not None:
         parts = "parameters and activations" if activations is not None else "parameters"
         why = (

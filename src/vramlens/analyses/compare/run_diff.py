@@ -5,15 +5,19 @@ did what it should.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vramlens.analyses.compare.alignment import Alignment, align
 from vramlens.analyses.compare.compared_run import HISTORY_SHARE, HeldLine, Run
-from vramlens.analyses.compare.diff_findings import GROWTH_SHARE, findings_of
+from vramlens.analyses.compare.diff_findings import findings_of
 from vramlens.analyses.compare.differences import differences
+from vramlens.analyses.compare.finding_changes import FindingChanges, finding_changes
+from vramlens.analyses.compare.growth_changes import GrowthChange, growth_changes
+from vramlens.analyses.compare.job_change import GROWTH_SHARE, JobChange
 from vramlens.analyses.compare.overlap import Overlap, overlap
 from vramlens.analyses.compare.setting_difference import Difference
+from vramlens.analyses.compare.workload import workload_words
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.state_alignment import with_state
 from vramlens.errors import UsageError
@@ -119,6 +123,13 @@ class Diff(PrintedAnswer):
         overlap: how much of the memory is on lines and in modules of both.
         others: what else is different: versions, settings, steps.
         findings: the most telling first.
+        came, went: problems that only the run after, or only the run before has, as ``explain``
+            tells them; none of two different programs.
+        growth_by_line: lines whose growth is another now, the largest change first.
+        workload: how the work of the runs differs, one phrase each: then a higher peak is not the
+            program's doing alone.
+        job: of two folders, what changed on all ranks: the rest is about the rank that changed
+            most. None for recordings.
     """
 
     before: Run
@@ -140,6 +151,11 @@ class Diff(PrintedAnswer):
     overlap: Overlap
     others: tuple[Difference, ...]
     findings: tuple[Finding, ...] = ()
+    came: tuple[Finding, ...] = ()
+    went: tuple[Finding, ...] = ()
+    growth_by_line: tuple[GrowthChange, ...] = ()
+    workload: tuple[str, ...] = ()
+    job: JobChange | None = None
 
     @property
     def same_file(self) -> bool:
@@ -182,8 +198,17 @@ class Diff(PrintedAnswer):
         beyond = abs(allocated.change_bytes) > HISTORY_SHARE * allocated.before_bytes
         return allocated if allocated.certain and beyond else None
 
-    def worse(self, tolerance_bytes: int = 0) -> tuple[str, ...]:
-        """Why the run after is worse, one phrase each; () where it is not."""
+    def worse(
+        self, tolerance_bytes: int = 0, allowed: Callable[[int], int] | None = None
+    ) -> tuple[str, ...]:
+        """Why the run after is worse, one phrase each; () where it is not.
+
+        Args:
+            tolerance_bytes: by how much the peak may rise.
+            allowed: of a job, by how much a rank's peak of so many bytes may.
+        """
+        if self.job is not None:
+            return tuple(self.job.worse(allowed or (lambda _peak_bytes: tolerance_bytes)))
         reasons = []
         if self.after.failure is not None and self.before.failure is None:
             reasons.append("it runs out of memory now")
@@ -218,6 +243,10 @@ def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
     ]
     shown, other = before.explanation, after.explanation
     headroom, exact = _headroom(before, after)
+    others = differences(before, after, changed, alignment.files)
+    problems = FindingChanges((), ())
+    if not shared.unrelated:
+        problems = finding_changes(before, after, alignment)
     diff = Diff(
         before=before,
         after=after,
@@ -238,7 +267,11 @@ def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
         aligned_lines=len(alignment.after),
         moved_lines=len(alignment.moved),
         overlap=shared,
-        others=differences(before, after, changed, alignment.files),
+        others=others,
+        came=problems.came,
+        went=problems.went,
+        growth_by_line=() if shared.unrelated else growth_changes(before, after, alignment),
+        workload=() if shared.unrelated else workload_words(before, after, others),
     )
     return replace(diff, findings=findings_of(diff))
 

@@ -15,9 +15,11 @@ class Difference:
             operator:NAME.
         before, after: as text; None where a recording does not say.
         words: the difference in one phrase.
+        is_of_work: the runs were given different work: another batch, length or number of ranks.
     """
 
     name: str
     before: str | None
     after: str | None
     words: str
+    is_of_work: bool = False

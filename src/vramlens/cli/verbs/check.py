@@ -24,6 +24,7 @@ from vramlens.foreign_text import one_line
 if TYPE_CHECKING:
     from vramlens.analyses.budget.budget import Check
     from vramlens.analyses.budget.budget_file import Budget
+    from vramlens.analyses.budget.budget_update import Update
 
 HELP = (
     "Check a recording against a memory budget (peak, growth, retries); exit with 1 if it is "
@@ -32,13 +33,19 @@ HELP = (
 EXAMPLES = (
     ("vramlens check run.vram --update", "write vram.toml from this run"),
     ("vramlens check run.vram --format github", "check it and annotate the pull request"),
+    ("vramlens check runs/r1", "check a job: the worst rank decides each limit"),
 )
 _BUDGET = "vram.toml"
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``check``."""
-    parser.add_argument("file", metavar="FILE", help="a recording, or a PyTorch memory snapshot")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="a recording, a PyTorch memory snapshot, or the folder of a job: the worst rank "
+        "decides each limit",
+    )
     parser.add_argument(
         "--budget", default=_BUDGET, metavar="TOML", help=f"the budget file (default: {_BUDGET})"
     )
@@ -97,8 +104,6 @@ def _check_predicted(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from vramlens.analyses.budget.budget import check_run
-
     if arguments.update:
         if arguments.baseline is not None or arguments.format != "text":
             raise UsageError(
@@ -110,11 +115,7 @@ def _check(arguments: argparse.Namespace) -> int:
         raise InputError(
             f'{arguments.budget}: [budget] has no limit in it; write peak_allocated = "20 GiB", or run --update'
         )
-    checked = read_run(arguments.file, arguments.device)
-    baseline = (
-        read_run(arguments.baseline, arguments.device) if arguments.baseline is not None else None
-    )
-    check = check_run(checked, budget, baseline)
+    check = _checked(arguments, budget)
     inputs = (
         arguments.file,
         arguments.budget,
@@ -124,6 +125,28 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.format == "github":
         _summarize(check)
     return 0 if check.passed else 1
+
+
+def _checked(arguments: argparse.Namespace, budget: Budget) -> Check:
+    """The recording, or each rank of the folder, held against the budget."""
+    if os.path.isdir(arguments.file):
+        from vramlens.fleet.job_budget import check_job
+        from vramlens.report.progress import reading_progress
+
+        with reading_progress("checking") as progress:
+            return check_job(
+                arguments.file,
+                budget,
+                arguments.baseline,
+                device=arguments.device,
+                progress=progress,
+            )
+    from vramlens.analyses.budget.budget import check_run
+
+    baseline = None
+    if arguments.baseline is not None:
+        baseline = read_run(arguments.baseline, arguments.device)
+    return check_run(read_run(arguments.file, arguments.device), budget, baseline)
 
 
 def _read(path: str, recording: str) -> Budget:
@@ -148,10 +171,8 @@ def _read(path: str, recording: str) -> Budget:
 
 
 def _update(arguments: argparse.Namespace) -> int:
-    from vramlens.analyses.budget.budget_update import update
-
     budget = _read(arguments.budget, arguments.file) if os.path.lexists(arguments.budget) else None
-    done = update(read_run(arguments.file, arguments.device), budget)
+    done = _updated(arguments, budget)
     write_file(arguments.budget, done.text, [arguments.file], option="--budget")
     lines = [
         f"{arguments.budget}: {'written' if budget is None else 'updated' if done.changes else 'unchanged'}."
@@ -167,6 +188,17 @@ def _update(arguments: argparse.Namespace) -> int:
     text = "".join(f"{one_line(line)}\n" for line in lines)
     write_answer(text, arguments.output, (arguments.file, arguments.budget))
     return 0
+
+
+def _updated(arguments: argparse.Namespace, budget: Budget | None) -> Update:
+    """The budget with the figures of the recording, or of the worst rank of the folder."""
+    if os.path.isdir(arguments.file):
+        from vramlens.fleet.job_budget import update_job
+
+        return update_job(arguments.file, budget, arguments.device)
+    from vramlens.analyses.budget.budget_update import update
+
+    return update(read_run(arguments.file, arguments.device), budget)
 
 
 def _review(budget: str, recording: str) -> tuple[str, str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_device, add_forms, add_output, positive
@@ -19,6 +20,7 @@ HELP = "Show what changed between two recordings: failures, growth, peak and lin
 EXAMPLES = (
     ("vramlens diff before.vram after.vram", "what changed between two runs"),
     ("vramlens diff before.vram after.vram --fail", "exit with 1 if it got worse"),
+    ("vramlens diff runs/before runs/after", "what changed between two runs of a job"),
 )
 
 
@@ -28,7 +30,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="*",
         metavar="FILE",
-        help="the recording before and the recording after the change",
+        help="the recording, or the folder of a job, before and after the change",
     )
     parser.add_argument(
         "--before",
@@ -60,21 +62,40 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compares the recordings and writes the answer; 1 with ``--fail`` where it is worse."""
-    from vramlens.analyses.compare.run_diff import diff_runs
-
     before, after = _sides(arguments)
     if arguments.tolerance is not None and not arguments.fail:
         raise UsageError("--tolerance is for --fail")
     allowed = _tolerance(arguments.tolerance)
-    diff = diff_runs(
-        [read_run(path, arguments.device) for path in before],
-        [read_run(path, arguments.device) for path in after],
-    )
+    diff = _compared(before, after, arguments.device)
     write_answer(_drawn(diff, arguments), arguments.output, (*before, *after))
-    worse = diff.worse(allowed(diff.counters["allocated"].before_bytes)) if arguments.fail else ()
+    worse = (
+        diff.worse(allowed(diff.counters["allocated"].before_bytes), allowed)
+        if arguments.fail
+        else ()
+    )
     if worse:
         say(f"worse than before: {'; '.join(worse)}")
     return 1 if worse else 0
+
+
+def _compared(before: Sequence[str], after: Sequence[str], device: int | None) -> Diff:
+    """Two runs, or where folders are named two runs of a job."""
+    folders = [path for path in (*before, *after) if os.path.isdir(path)]
+    if not folders:
+        from vramlens.analyses.compare.run_diff import diff_runs
+
+        return diff_runs(
+            [read_run(path, device) for path in before], [read_run(path, device) for path in after]
+        )
+    if len(folders) != 2 or len(before) != 1 or len(after) != 1:
+        raise UsageError(
+            "diff of a job takes two folders, one a side: vramlens diff runs/before runs/after"
+        )
+    from vramlens.fleet.job_diff import diff_jobs
+    from vramlens.report.progress import reading_progress
+
+    with reading_progress("reading") as progress:
+        return diff_jobs(before[0], after[0], device=device, progress=progress)
 
 
 def _sides(arguments: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -45,8 +45,8 @@ class Actions:
         Args:
             callback: called with the alert, on the thread that watches.
             command: started without a shell; the alert's sentence is its last argument.
-                VRAMLENS_ALERT holds it too, VRAMLENS_RULE, VRAMLENS_SUBJECT and VRAMLENS_VALUE the
-                rest. After ``within_s`` seconds it is ended.
+                VRAMLENS_ALERT holds it too, VRAMLENS_RULE, VRAMLENS_SUBJECT, VRAMLENS_VALUE,
+                VRAMLENS_HOST, VRAMLENS_JOB and VRAMLENS_RANK the rest. After ``within_s`` seconds it is ended.
             webhook: an http or https address, which gets the alert as JSON; ``text`` is the
                 sentence.
             say_line: prints a line; None is silence.
@@ -117,6 +117,9 @@ class Actions:
             "SUBJECT": alert.subject,
             "VALUE": f"{alert.value:g}",
             "ALERT": alert.text,
+            "HOST": alert.host or "",
+            "JOB": alert.job or "",
+            "RANK": "" if alert.rank is None else str(alert.rank),
         }
         environment = {**os.environ, **{f"VRAMLENS_{key}": text for key, text in variables.items()}}
         process = subprocess.Popen(
@@ -148,7 +151,9 @@ class Actions:
     def _post(self, url: str, alert: Alert) -> None:
         import urllib.request  # brings TLS and half of http: only who wants it pays
 
-        body = json.dumps(alert.to_dict(), allow_nan=False).encode()
+        # Whoever reads it in a chat sees the text only.
+        content = {**alert.to_dict(), "text": alert.sentence}
+        body = json.dumps(content, allow_nan=False).encode()
         request = urllib.request.Request(
             url, body, {"Content-Type": "application/json"}, method="POST"
         )

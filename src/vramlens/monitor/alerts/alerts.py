@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vramlens.monitor.alerts.rules import LABELS, Rule
+from vramlens.monitor.place_in_job import NOWHERE, PlaceInJob
+from vramlens.monitor.step_pace import clock_words, seconds_left
 from vramlens.units import counted, format_size
 
 _QUIET_S = 60.0
@@ -25,11 +27,13 @@ class Values:
             host``.
         figures: by metric, in bytes or the metric's own unit; what is not known is left out.
         whole_bytes: what a percentage is of; None where that is not known.
+        place: the machine, job and rank of what it is.
     """
 
     subject: str
     figures: Mapping[str, float | None]
     whole_bytes: int | None = None
+    place: PlaceInJob = NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ class Alert:
         text: all of it as one sentence.
         steps_left: about how many steps until memory runs out; None where that cannot be told.
         time_us: when, in microseconds since 1970.
+        runs_out_us: about when memory runs out, by the same clock; None where that cannot be told.
+        host, job, rank: where; None is what nobody told.
     """
 
     rule: str
@@ -53,6 +59,16 @@ class Alert:
     text: str
     steps_left: int | None
     time_us: int
+    runs_out_us: int | None = None
+    host: str | None = None
+    job: str | None = None
+    rank: int | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The text for a reader elsewhere: who speaks first."""
+        words = PlaceInJob(self.host, self.job, self.rank).words
+        return f"{words}: {self.text}" if words else self.text
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, ready for JSON."""
@@ -124,8 +140,11 @@ def _alert(rule: Rule, measured: Values, value: float) -> Alert:
         text += f" ({format_size(size)} of {format_size(measured.whole_bytes)})"
     if rule.for_s:
         text += f", for {rule.for_s:g} s"
+    remaining_s = seconds_left(steps_left, measured.figures.get("step_us"))
     if steps_left is not None:
-        text += f"; it will run out in about {counted(round(steps_left), 'step')}"
+        steps_words = counted(round(steps_left), "step")
+        text += f"; it will run out in about {steps_words}{clock_words(remaining_s)}"
+    now_us = time.time_ns() // 1000
     steps = None if steps_left is None else round(steps_left)
     return Alert(
         rule=rule.text,
@@ -135,5 +154,9 @@ def _alert(rule: Rule, measured: Values, value: float) -> Alert:
         limit=rule.limit,
         text=text,
         steps_left=steps,
-        time_us=time.time_ns() // 1000,
+        time_us=now_us,
+        runs_out_us=None if remaining_s is None else now_us + round(remaining_s * 1e6),
+        host=measured.place.host,
+        job=measured.place.job,
+        rank=measured.place.rank,
     )

@@ -9,7 +9,7 @@ from vramlens.errors import UsageError
 from vramlens.units import format_size, parse_size
 
 _RULE = re.compile(
-    r"\s*([a-z_]+)\s*(>=|<=|>|<)\s*([0-9][0-9.]*)\s*([^\s0-9].*?)?"
+    r"\s*([a-z_]+)\s*(>=|<=|>|<)\s*([0-9][0-9.]*)\s*((?!for\s)[^\s0-9].*?)?"
     r"(?:\s+for\s+([0-9]+(?:\.[0-9]+)?)\s*(s|min|h))?\s*",
     re.ASCII | re.IGNORECASE,
 )
@@ -151,6 +151,9 @@ def _limit(text: str, metric: str, number: str, unit: str) -> tuple[float, bool]
             raise UsageError(f"{text!r}: growth is measured per step: write growth > 5MiB/step")
         return _size(text, number + size), False
     if metric in SIZES:
+        if not unit:
+            share = f"'{metric} > 92%' or " if metric in PARTS_OF else ""
+            raise UsageError(f"{text!r}: has no unit: write {share}'{metric} > 20GiB'")
         if unit != "%":
             return _size(text, number + unit), False
         if metric not in PARTS_OF:

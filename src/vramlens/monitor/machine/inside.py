@@ -68,6 +68,8 @@ class Inside:
         started: when it started, in clock ticks since the machine did.
         time_us: when this was written, in microseconds since 1970.
         pinned_bytes: page-locked memory of the host that PyTorch has handed out or keeps for later.
+        step_us: microseconds that a step takes of late.
+        job: the launcher's name for its job.
         is_here: whether the process runs under this number where this is read, not in another
             container.
         owner: the user who wrote it, by number.
@@ -82,6 +84,8 @@ class Inside:
     pinned_bytes: int | None = None
     program: str = ""
     devices: tuple[InsideDevice, ...] = ()
+    step_us: int | None = None
+    job: str | None = None
     is_here: bool = True
     owner: int | None = field(default=None, compare=False)
 
@@ -226,7 +230,7 @@ def _checked(content: Any) -> Inside:
     return Inside(**figures)
 
 
-_TEXTS = {"uuid", "program"}
+_TEXTS = {"uuid", "program", "job"}
 _OF_READER = ("is_here", "owner")
 _MAY_FALL = ("growth_bytes",)
 

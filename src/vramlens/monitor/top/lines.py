@@ -9,6 +9,7 @@ from unicodedata import combining, east_asian_width
 from vramlens.monitor.machine.inside import InsideDevice
 from vramlens.monitor.machine.kinds import KINDS
 from vramlens.monitor.machine.machine import DeviceNow, MachineNow, ProcessNow
+from vramlens.monitor.step_pace import clock_words, seconds_left
 from vramlens.monitor.top.history import History
 from vramlens.units import GIB, counted, format_size
 
@@ -62,9 +63,11 @@ def headline(now: MachineNow) -> str:
     soonest = _soonest(now)
     if soonest is not None:
         process, device, steps_left = soonest
+        step_us = None if process.inside is None else process.inside.step_us
+        moment = clock_words(seconds_left(steps_left, step_us))
         return (
             f"Process {process.pid} will run out of memory on GPU {device.name}"
-            f" in about {counted(steps_left, 'step')}."
+            f" in about {counted(steps_left, 'step')}{moment}."
         )
     fullest = max(sized, key=_share)
     used, total = fullest.used_bytes or 0, fullest.total_bytes or 0

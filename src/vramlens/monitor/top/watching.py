@@ -17,6 +17,7 @@ from vramlens.monitor.alerts.actions import Actions
 from vramlens.monitor.alerts.alerts import Alert, Values, Watch
 from vramlens.monitor.alerts.rules import Rule
 from vramlens.monitor.machine.machine import DeviceNow, Machine, MachineNow, ProcessNow
+from vramlens.monitor.place_in_job import place_of_machine
 from vramlens.monitor.top.history import History
 from vramlens.schema import SCHEMA
 
@@ -104,6 +105,7 @@ class Watching:
 def values_of(now: MachineNow) -> list[Values]:
     """The figures that rules watch: of each GPU, each program on it, and the host."""
     values = []
+    machine = place_of_machine()
     for device in now.devices:
         gpu: dict[str, float | None] = {
             "used": device.used_bytes,
@@ -112,10 +114,11 @@ def values_of(now: MachineNow) -> list[Values]:
             "temperature": device.temperature_c,
             "power": device.power_w,
         }
-        values.append(Values(f"GPU {device.name}", gpu, device.total_bytes))
+        values.append(Values(f"GPU {device.name}", gpu, device.total_bytes, machine))
         for process in device.processes or ():
             memory = process.memory_on(device)
-            if memory is None:
+            inside = process.inside
+            if memory is None or inside is None:
                 continue
             live, reserved = memory.allocated_bytes, memory.reserved_bytes
             figures: dict[str, float | None] = {
@@ -124,19 +127,20 @@ def values_of(now: MachineNow) -> list[Values]:
                 "cached": None if live is None or reserved is None else reserved - live,
                 "growth": memory.growth_bytes,
                 "steps_left": memory.steps_left,
+                "step_us": inside.step_us,
                 "retries": memory.retries,
                 "failures": memory.failures,
             }
-            values.append(
-                Values(f"process {process.pid} on GPU {device.name}", figures, device.total_bytes)
-            )
+            subject = f"process {process.pid} on GPU {device.name}"
+            place = replace(machine, job=inside.job, rank=inside.rank)
+            values.append(Values(subject, figures, device.total_bytes, place))
     host = now.host
     used = (
         None
         if host.total_bytes is None or host.available_bytes is None
         else host.total_bytes - host.available_bytes
     )
-    return [*values, Values("the host", {"host": used}, host.total_bytes)]
+    return [*values, Values("the host", {"host": used}, host.total_bytes, machine)]
 
 
 def machine_dict(now: MachineNow) -> dict[str, Any]:
@@ -144,6 +148,7 @@ def machine_dict(now: MachineNow) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "time_us": now.time_us,
+        "hostname": place_of_machine().host,
         "driver": now.driver_version,
         "devices": [_device_dict(device) for device in now.devices],
         "host": {name: getattr(now.host, f"{name}_bytes") for name in ("total", "available")},
@@ -174,13 +179,17 @@ def _process_dict(process: ProcessNow, device: DeviceNow) -> dict[str, Any]:
             "time_us": inside.time_us,
             "step": inside.step,
             "rank": inside.rank,
+            "job": inside.job,
+            "step_us": inside.step_us,
             "pinned_bytes": inside.pinned_bytes,
         }
     return entry
 
 
 class JsonLines:
-    """Writes each look as one line of JSON, at most one a second or as often as asked.
+    """Writes each look as one small line of JSON: keys that nobody knows a value for are left out.
+
+    A file that was moved away or removed, as logrotate does, is begun anew under its name.
 
     Raises:
         InputError: the file cannot be opened.
@@ -189,21 +198,45 @@ class JsonLines:
     def __init__(self, path: str) -> None:
         self._path = path
         try:
-            # Open for as long as it watches.
-            self._file: TextIO = open(path, "a", encoding="utf-8")  # noqa: SIM115
+            self._file = self._opened()
         except OSError as error:
             raise InputError(f"{path}: {error.strerror or error}") from None
 
+    def _opened(self) -> TextIO:
+        # Open for as long as it watches.
+        return open(self._path, "a", encoding="utf-8")
+
     def take(self, now: MachineNow) -> None:
         """Adds a line; whoever reads meanwhile sees whole lines only."""
-        self._file.write(
-            json.dumps(machine_dict(now), separators=(",", ":"), allow_nan=False) + "\n"
-        )
+        if self._has_moved():
+            self._file.close()
+            self._file = self._opened()
+        content = _without_unknown(machine_dict(now))
+        self._file.write(json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n")
         self._file.flush()
+
+    def _has_moved(self) -> bool:
+        """True if the path is another file now, or none."""
+        opened = os.fstat(self._file.fileno())
+        try:
+            named = os.stat(self._path)
+        except FileNotFoundError:
+            return True
+        return (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino)
 
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
+
+
+def _without_unknown(content: Any) -> Any:
+    """The same without keys whose value is None, [] or {}."""
+    if isinstance(content, dict):
+        known = {key: _without_unknown(entry) for key, entry in content.items()}
+        return {key: entry for key, entry in known.items() if entry not in (None, [], {})}
+    if isinstance(content, list):
+        return [_without_unknown(entry) for entry in content]
+    return content
 
 
 def run_every(watching: Watching, interval_s: float, show: Callable[[MachineNow], bool]) -> None:

@@ -21,6 +21,7 @@ def check_to_json(check: Check) -> dict[str, Any]:
         "passed": check.passed,
         "results": [_result(result) for result in check.results],
         "findings": [finding_to_json(finding) for finding in check.findings],
+        "ranks": list(check.ranks),
     }
 
 
@@ -33,4 +34,5 @@ def _result(result: Result) -> dict[str, Any]:
         "kind": result.limit.kind,
         "line": result.limit.line,
         "why": result.why or None,
+        "rank": result.rank,
     }

@@ -48,9 +48,10 @@ def headline(check: Check) -> str:
         nearest = (
             f"; {visible(tightest.limit.scope)} is closest: {_room(tightest)}" if tightest else ""
         )
+        on_ranks = f" on all {counted(len(check.ranks), 'rank')}" if check.ranks else ""
         return (
             f"Within budget: {counted(len(check.results), 'limit')} of {len(check.results):,} "
-            f"are met{nearest}."
+            f"are met{on_ranks}{nearest}."
         )
     return (
         f"{'Over budget' if _over(check) else 'Cannot tell'}: {visible(check.findings[0].title)}."
@@ -66,7 +67,8 @@ def _room(result: Result) -> str:
     nothing.
     """
     room = shown(result.limit.kind, max(0, result.limit.value - (result.value or 0)))
-    return f"{room} below its limit of {shown(result.limit.kind, result.limit.value)}"
+    where = "" if result.rank is None else f" on rank {result.rank}"
+    return f"{room} below its limit of {shown(result.limit.kind, result.limit.value)}{where}"
 
 
 def _tightest(check: Check) -> Result | None:
@@ -132,6 +134,8 @@ def _row(result: Result, budget: str) -> tuple[str, str, str, str]:
     limit = shown(result.limit.kind, result.limit.value)
     value = shown(result.limit.kind, result.value) if result.value is not None else "unknown"
     outcome = {True: "holds", False: "over", None: "cannot tell"}[result.passed]
+    if result.rank is not None:
+        outcome = f"{outcome} on rank {result.rank}"
     if result.why:
         outcome = f"{outcome}: {visible(result.why)}"
     if result.limit.line and not result.passed:
@@ -142,6 +146,7 @@ def _row(result: Result, budget: str) -> tuple[str, str, str, str]:
 def next_step(check: Check) -> tuple[str, str]:
     """What to do with the answer, and the command."""
     source, budget = quoted(check.source), quoted(check.budget)
+    recording = source if check.worst_recording is None else quoted(check.worst_recording)
     if check.passed:
         return (
             "enforce the budget in every pull request",
@@ -153,12 +158,12 @@ def next_step(check: Check) -> tuple[str, str]:
         result.limit.path[0] == "out_of_memory" and result.why and not result.passed
         for result in check.results
     ):
-        return "find out what failed and why", f"vramlens explain {source}"
+        return "find out what failed and why", f"vramlens explain {recording}"
     if any(
         result.limit.path[0] == "growth_per_step" and result.passed is False
         for result in check.results
     ):
-        return "find out what keeps the memory of each step", f"vramlens leaks {source}"
+        return "find out what keeps the memory of each step", f"vramlens leaks {recording}"
     return "if this is intended, raise the budget and have the change reviewed", (
         f"vramlens check {source} --budget {budget} --update"
     )

@@ -9,6 +9,8 @@ from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
     from vramlens.analyses.compare.compared_run import Run
+    from vramlens.analyses.compare.growth_changes import GrowthChange
+    from vramlens.analyses.compare.job_change import JobChange, RankState
     from vramlens.analyses.compare.run_diff import CounterChange, Diff, LineChange
 
 
@@ -51,6 +53,44 @@ def diff_to_json(diff: Diff) -> dict[str, Any]:
         ],
         "worse": list(diff.worse()),
         "findings": [finding_to_json(finding) for finding in diff.findings],
+        "came": [finding_to_json(problem) for problem in diff.came],
+        "went": [finding_to_json(problem) for problem in diff.went],
+        "growth_by_line": [_growth(growth) for growth in diff.growth_by_line],
+        "different_workloads": list(diff.workload),
+        "job": None if diff.job is None else _job(diff.job),
+    }
+
+
+def _job(job: JobChange) -> dict[str, Any]:
+    return {
+        "before": job.before,
+        "after": job.after,
+        "rank": job.rank,
+        "ranks": [
+            {"rank": change.rank, "before": _state(change.before), "after": _state(change.after)}
+            for change in job.ranks
+        ],
+        "came": [finding_to_json(finding) for finding in job.came],
+        "went": [finding_to_json(finding) for finding in job.went],
+        "notes": list(job.notes),
+    }
+
+
+def _state(state: RankState | None) -> dict[str, Any] | None:
+    if state is None:
+        return None
+    return {
+        "requested_bytes": state.requested_bytes,
+        "bytes_per_step": state.growth_bytes,
+        "failed": state.failed,
+    }
+
+
+def _growth(growth: GrowthChange) -> dict[str, Any]:
+    return {
+        **place_to_json(growth.place),
+        "bytes_per_step_before": growth.before_bytes,
+        "bytes_per_step_after": growth.after_bytes,
     }
 
 

@@ -7,14 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vramlens.analyses.compare.diff_findings import (
+    different_work,
     headline,
+    is_headed_by_work,
     line_words,
     numbers_of_both,
+    problem_words,
     signed_size,
     told_apart,
 )
+from vramlens.analyses.compare.job_change import job_headline
 from vramlens.ground.file_name import base_name
 from vramlens.report.diff.diff_notes import notes_of
+from vramlens.report.diff.job_parts import job_parts
 from vramlens.report.document import (
     Blank,
     Column,
@@ -40,8 +45,11 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from vramlens.analyses.compare.growth_changes import GrowthChange
     from vramlens.analyses.compare.run_diff import CounterChange, Diff, LineChange
+    from vramlens.analyses.finding import Finding
 
+_FIGURE_NAMES = ("change", "line", "", "")
 _MEANINGS = {"reserved": "info only"}
 _LEAST_SHARE = 0.001
 """Lines whose change is a smaller share of all changes are summed up, not listed."""
@@ -65,6 +73,8 @@ class DiffStory:
     Attributes:
         headline: the answer.
         sentences: what it has to be read with.
+        came, went: the problems that the run after has now, and no longer has.
+        growth: the lines whose growth is another now.
         figures, lines: the tables.
         left_out: what of the lines is not listed, in one phrase; none where all are.
         lines_title: over the lines.
@@ -75,6 +85,9 @@ class DiffStory:
 
     headline: str
     sentences: tuple[str, ...]
+    came: tuple[str, ...]
+    went: tuple[str, ...]
+    growth: tuple[Figure, ...]
     figures: tuple[FigureRow, ...]
     lines_title: str
     lines: tuple[Figure, ...]
@@ -97,21 +110,27 @@ def diff_to_markdown(diff: Diff, top: int = 10) -> str:
 
 def diff_to_html(diff: Diff, top: int = 10) -> str:
     """The diff as one HTML page, ``top`` lines of it."""
-    return html_of(diff_document(diff, top), visible(headline(diff)))
+    title = headline(diff) if diff.job is None else job_headline(diff.job)
+    return html_of(diff_document(diff, top), visible(title))
 
 
 def diff_document(diff: Diff, top: int = 10) -> Document:
     """The story in parts, ``top`` lines of it."""
     story = story_of(diff, top)
-    parts: list[Part] = [
-        Heading(story.headline),
+    parts: list[Part] = [] if diff.job is None else list(job_parts(diff.job))
+    parts += [
+        Heading(story.headline, level=1 if diff.job is None else 3),
         Sentences(story.sentences, is_paragraph=True),
-        Blank(),
-        _figure_table(story.figures),
+        *_problem_parts("New problems", story.came),
+        *_problem_parts("Gone", story.went),
     ]
+    if story.growth:
+        title = Heading("Changed growth, by line (bytes per step)", level=2)
+        parts += [Blank(), title, Figures(story.growth, _FIGURE_NAMES)]
+    parts += [Blank(), _figure_table(story.figures)]
     if story.lines:
-        names = ("change", "line", "", "")
-        parts += [Blank(), Heading(story.lines_title, level=2), Figures(story.lines, names)]
+        title = Heading(story.lines_title, level=2)
+        parts += [Blank(), title, Figures(story.lines, _FIGURE_NAMES)]
     parts += [
         Sentences(story.left_out, is_aside=True),
         Items(story.notes, style=DIM),
@@ -126,6 +145,29 @@ def diff_document(diff: Diff, top: int = 10) -> Document:
         Sentences(sources, is_aside=True, forms=Form.HTML),
     ]
     return Document(tuple(parts))
+
+
+def _problem_parts(title: str, problems: tuple[str, ...]) -> Iterator[Part]:
+    if problems:
+        yield Blank()
+        yield Heading(title, level=2)
+        yield Items(problems, hang=4)
+
+
+def _came_words(problem: Finding) -> str:
+    """A problem that is new, and what to do about it."""
+    words = problem_words(problem)
+    return visible(f"{words}. Fix: {problem.fix}" if problem.fix else words)
+
+
+def _growth_line(growth: GrowthChange) -> Figure:
+    before, after = (_growth_words(size) for size in (growth.before_bytes, growth.after_bytes))
+    return Figure(
+        text=signed_size(growth.change_bytes),
+        words=visible(str(growth.place or "no recorded line")),
+        detail=f"{before} before, {after} after",
+        change=growth.change_bytes,
+    )
 
 
 def _figure_table(figures: tuple[FigureRow, ...]) -> Table:
@@ -150,6 +192,9 @@ def story_of(diff: Diff, top: int = 10) -> DiffStory:
     return DiffStory(
         headline=visible(headline(diff)),
         sentences=tuple(_sentences(diff)),
+        came=tuple(map(_came_words, diff.came)),
+        went=tuple(visible(problem_words(problem)) for problem in diff.went),
+        growth=tuple(map(_growth_line, diff.growth_by_line[:top])),
         figures=tuple(_figures(diff)),
         lines_title=f"{title} at the peak, by line (requested bytes)" if listed else "",
         lines=tuple(map(_line, listed)),
@@ -174,6 +219,8 @@ def _sentences(diff: Diff) -> Iterator[str]:
     """
     if diff.unrelated:
         yield numbers_of_both(diff)
+    if diff.workload and not is_headed_by_work(diff):
+        yield visible(different_work(diff))
     for side, run in (("before", diff.before), ("after", diff.after)):
         peak = run.explanation.peak
         if peak is not None and "requested_bytes" not in peak.exact:

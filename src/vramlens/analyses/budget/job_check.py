@@ -1,0 +1,117 @@
+"""A job held against a budget: of each limit, the rank that keeps it least."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from vramlens.analyses.budget.budget import Check
+from vramlens.analyses.budget.budget_file import COUNT, Limit
+from vramlens.analyses.budget.limit_result import Result
+from vramlens.analyses.finding import Finding
+from vramlens.ground.verdict import Verdict
+
+_RANKS = ("ranks",)
+_MOST_NAMED = 3
+
+
+def check_of_job(source: str, checks: Mapping[int, Check], unread: Mapping[int, str]) -> Check:
+    """The check of a job from those of its ranks.
+
+    Args:
+        source: the job's folder.
+        checks: of each rank that could be read.
+        unread: by rank, why it could not be: what cannot be told does not pass.
+    """
+    results = [_worst(checks, path) for path in _limits(checks)]
+    findings = list(_findings(checks, results))
+    if unread:
+        results.append(_unread_result(len(checks) + len(unread), unread))
+        findings.append(
+            Finding(
+                id="cannot_tell",
+                verdict=Verdict.PROVEN,
+                title=f"ranks unknown: {results[-1].why}",
+                fix="record every rank, or check the folder of a run that ended well",
+            )
+        )
+    worst = next((result.rank for result in results if not result.passed), None)
+    highest = max(checks, key=lambda rank: (rank == worst, -rank), default=None)
+    return Check(
+        source=source,
+        budget=next((check.budget for check in checks.values()), ""),
+        passed=all(result.passed for result in results),
+        results=tuple(results),
+        findings=tuple(findings),
+        ranks=tuple(sorted({*checks, *unread})),
+        worst_recording=None if highest is None else checks[highest].source,
+    )
+
+
+def _limits(checks: Mapping[int, Check]) -> list[tuple[str, ...]]:
+    """The limits of all ranks in the file's order; one that only some have comes last."""
+    paths = (result.limit.path for check in checks.values() for result in check.results)
+    return list(dict.fromkeys(paths))
+
+
+def _worst(checks: Mapping[int, Check], path: tuple[str, ...]) -> Result:
+    """The result of the rank that keeps a limit least: over, then unknown, then the highest."""
+    results = [
+        replace(result, rank=rank)
+        for rank, check in checks.items()
+        for result in check.results
+        if result.limit.path == path
+    ]
+    return max(results, key=_badness)
+
+
+def _badness(result: Result) -> tuple[bool, bool, float, int]:
+    return (
+        result.passed is False,
+        result.passed is None,
+        result.value or 0,
+        -(result.rank or 0),
+    )
+
+
+def _findings(checks: Mapping[int, Check], results: Sequence[Result]) -> list[Finding]:
+    """What broke the limits, each once: of the rank that keeps it least."""
+    findings = []
+    for result in results:
+        if result.passed or result.rank is None:
+            continue
+        scope = result.limit.scope
+        for finding in checks[result.rank].findings:
+            if _scope_of(finding, results) == scope:
+                others = _others_over(checks, scope, result.rank)
+                title = f"{finding.title} (rank {result.rank}{others})"
+                findings.append(replace(finding, title=title))
+    return findings
+
+
+def _scope_of(finding: Finding, results: Sequence[Result]) -> str:
+    """The limit that a finding is about: its title begins with it."""
+    scopes = [
+        result.limit.scope for result in results if finding.title.startswith(result.limit.scope)
+    ]
+    return max(scopes, key=len, default=finding.title)
+
+
+def _others_over(checks: Mapping[int, Check], scope: str, rank: int) -> str:
+    """The other ranks that do not keep a limit."""
+    others = [
+        other
+        for other, check in checks.items()
+        if other != rank
+        and any(result.limit.scope == scope and not result.passed for result in check.results)
+    ]
+    if not others:
+        return f" only, of {len(checks):,}" if len(checks) > 1 else ""
+    return f" and {len(others):,} more of {len(checks):,}"
+
+
+def _unread_result(ranks: int, unread: Mapping[int, str]) -> Result:
+    named = [f"rank {rank} {why}" for rank, why in sorted(unread.items())[:_MOST_NAMED]]
+    if len(unread) > _MOST_NAMED:
+        named.append(f"{len(unread) - _MOST_NAMED:,} more")
+    return Result(Limit(_RANKS, COUNT, ranks, None), None, None, "; ".join(named))

@@ -1,0 +1,181 @@
+"""A job before and after a change: its ranks' peaks, failures and growth, and what sets ranks apart
+from their peers now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from vramlens.analyses.compare.compared_run import HISTORY_SHARE
+from vramlens.analyses.finding import Finding
+from vramlens.units import counted, format_size
+
+GROWTH_SHARE = 0.05
+"""Bytes a step are known to so much: a smaller difference is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """One rank of one job.
+
+    Attributes:
+        requested_bytes: its requested peak.
+        growth_bytes: what a step leaves behind.
+        failed: whether it ran out of memory.
+    """
+
+    requested_bytes: int
+    growth_bytes: int
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RankChange:
+    """One rank before and after; None where that job has nothing of it."""
+
+    rank: int
+    before: RankState | None
+    after: RankState | None
+
+    @property
+    def change_bytes(self) -> int:
+        """The change of its requested peak; 0 where one side is missing."""
+        if self.before is None or self.after is None:
+            return 0
+        return self.after.requested_bytes - self.before.requested_bytes
+
+    @property
+    def fails_now(self) -> bool:
+        """True if it runs out of memory and did not before."""
+        was_fine = self.before is None or not self.before.failed
+        return self.after is not None and self.after.failed and was_fine
+
+    @property
+    def more_growth_bytes(self) -> int:
+        """What each step leaves behind beyond what it left before; 0 where that is no more."""
+        if self.before is None or self.after is None:
+            return 0
+        more = self.after.growth_bytes - self.before.growth_bytes
+        return more if more > GROWTH_SHARE * self.after.growth_bytes else 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """What changed between two runs of a job.
+
+    Attributes:
+        before, after: the folders.
+        ranks: by number, every rank of either run.
+        rank: the one whose lines are compared.
+        came, went: what sets ranks apart from their peers, or all of them leak, in only one of the
+            runs: as ``ranks`` tells it.
+        notes: what could not be read, one sentence each.
+    """
+
+    before: str
+    after: str
+    ranks: tuple[RankChange, ...]
+    rank: int
+    came: tuple[Finding, ...]
+    went: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """How many ranks there are something of, before and after."""
+        return (
+            sum(change.before is not None for change in self.ranks),
+            sum(change.after is not None for change in self.ranks),
+        )
+
+    def worse(self, allowed: Callable[[int], int]) -> Iterator[str]:
+        """Yields why the run after is worse, one phrase each.
+
+        Args:
+            allowed: by how much a peak of so many bytes may rise.
+        """
+        failing = [change.rank for change in self.ranks if change.fails_now]
+        if failing:
+            yield f"{rank_words(failing)} out of memory now"
+        risen = [change for change in self.ranks if _is_over(change, allowed)]
+        if risen:
+            most = max(risen, key=lambda change: change.change_bytes)
+            yield (
+                f"the requested peak rose on {counted(len(risen), 'rank')}, most on rank "
+                f"{most.rank}: by {format_size(most.change_bytes)}"
+            )
+        growing = [
+            change
+            for change in self.ranks
+            if change.before is not None
+            and change.more_growth_bytes > allowed(change.before.requested_bytes)
+        ]
+        if growing:
+            most = max(growing, key=lambda change: change.more_growth_bytes)
+            more = format_size(most.more_growth_bytes)
+            yield f"every step leaves {more} more behind on rank {most.rank}"
+
+
+def _is_over(change: RankChange, allowed: Callable[[int], int]) -> bool:
+    if change.before is None:
+        return False
+    return change.change_bytes > allowed(change.before.requested_bytes)
+
+
+def rank_words(failing: Sequence[int]) -> str:
+    """Who fails, as the beginning of a sentence: ``rank 3 runs``, ``3 ranks (0, 1, 5) run``."""
+    if len(failing) == 1:
+        return f"rank {failing[0]} runs"
+    named = ", ".join(map(str, failing[:8])) + (", …" if len(failing) > 8 else "")
+    return f"{len(failing):,} ranks ({named}) run"
+
+
+def job_headline(job: JobChange) -> str:
+    """What people ask of two runs of a job, in one sentence."""
+    before, after = job.sizes
+    ranks = counted(after, "rank") if before == after else f"{before:,} ranks before, {after:,} now"
+    if before != after:
+        ranks = f"different workloads: {ranks}"
+    failing = [change.rank for change in job.ranks if change.fails_now]
+    if failing:
+        words = f"{rank_words(failing)} out of memory now"
+        return f"{words[:1].upper()}{words[1:]} ({ranks})."
+    mended = [
+        change.rank
+        for change in job.ranks
+        if change.before is not None
+        and change.after is not None
+        and change.before.failed
+        and not change.after.failed
+    ]
+    if mended:
+        return f"{rank_words(mended)} out of memory no longer ({ranks}).".capitalize()
+    growing = [change for change in job.ranks if change.more_growth_bytes]
+    if growing:
+        worst = max(growing, key=lambda change: change.more_growth_bytes)
+        others = f" (and {len(growing) - 1:,} more of {after:,})" if len(growing) > 1 else ""
+        return (
+            f"Rank {worst.rank}{others} leaves {format_size(worst.more_growth_bytes)} more behind "
+            f"with every step than before ({ranks})."
+        )
+    changed = [change for change in job.ranks if is_telling(change)]
+    if not changed:
+        return f"No rank's peak changed by more than 1 % ({ranks})."
+    most = max(changed, key=lambda change: abs(change.change_bytes))
+    assert most.before is not None
+    assert most.after is not None
+    higher = "higher" if most.change_bytes > 0 else "lower"
+    return (
+        f"The requested peak changed on {counted(len(changed), 'rank')} of {after:,}, most on rank "
+        f"{most.rank}: {format_size(abs(most.change_bytes))} {higher}, "
+        f"{format_size(most.before.requested_bytes)} before and "
+        f"{format_size(most.after.requested_bytes)} after{'' if before == after else f' ({ranks})'}."
+    )
+
+
+def is_telling(change: RankChange) -> bool:
+    """True if the requested peak changed by more than runs of one program do."""
+    if change.before is None or change.after is None:
+        return False
+    return abs(change.change_bytes) > HISTORY_SHARE * change.before.requested_bytes

@@ -1,0 +1,128 @@
+"""Two runs of a job compared, ranks against ranks; and the rank that changed most line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from vramlens.analyses.compare.compared_run import run_of
+from vramlens.analyses.compare.job_change import JobChange, RankChange, RankState
+from vramlens.analyses.compare.run_diff import Diff, diff_runs
+from vramlens.analyses.finding import Finding
+from vramlens.api import load
+from vramlens.errors import InputError
+from vramlens.fleet.job import compare_files
+from vramlens.fleet.workers import Progress
+from vramlens.ground.verdict import Verdict
+from vramlens.ranks import Comparison, RankSummary
+
+_SURE = (Verdict.PROVEN, Verdict.LIKELY)
+
+
+def diff_jobs(
+    before: str, after: str, *, device: int | None = None, progress: Progress | None = None
+) -> Diff:
+    """What changed between two runs of a job: of all its ranks, and the lines of the one that
+    changed most.
+
+    Args:
+        before, after: the folders of the ranks' recordings.
+        device: the device; by default each rank's fullest.
+        progress: called with the share that is done, once for each folder.
+
+    Raises:
+        InputError: a folder holds no recordings, or no rank of both has one that can be read.
+    """
+    old, new = compare_files([before], progress), compare_files([after], progress)
+    changes = _changes(old, new)
+    came, went = _only_in_one(old.findings, new.findings)
+    notes = [*_notes("before", old), *_notes("after", new)]
+    for change in _worst_first(changes):
+        recordings = _recording(old, change.rank), _recording(new, change.rank)
+        try:
+            runs = [run_of(load(path), device) for path in recordings]
+        except InputError as error:
+            notes.append(f"rank {change.rank} was not compared line by line: {error}")
+            continue
+        job = JobChange(
+            before=before,
+            after=after,
+            ranks=changes,
+            rank=change.rank,
+            came=came,
+            went=went,
+            notes=tuple(notes),
+        )
+        return replace(diff_runs(runs[:1], runs[1:]), job=job)
+    raise InputError(f"{before}, {after}: no rank has a readable recording in both")
+
+
+def _changes(before: Comparison, after: Comparison) -> tuple[RankChange, ...]:
+    old, new = _states(before), _states(after)
+    ranks = sorted({*old, *new})
+    return tuple(RankChange(rank, old.get(rank), new.get(rank)) for rank in ranks)
+
+
+def _states(job: Comparison) -> Mapping[int, RankState]:
+    return {
+        summary.rank: RankState(
+            requested_bytes=summary.peak_requested_bytes,
+            growth_bytes=_growth(summary),
+            failed=summary.died,
+        )
+        for summary in job.ranks
+    }
+
+
+def _growth(summary: RankSummary) -> int:
+    return sum(leak.bytes_per_step for leak in summary.leaks if leak.verdict in _SURE)
+
+
+def _worst_first(changes: Sequence[RankChange]) -> list[RankChange]:
+    """The ranks of both runs: those that fail now, then those that changed most."""
+    in_both = [change for change in changes if change.before is not None and change.after]
+    return sorted(
+        in_both,
+        key=lambda change: (
+            not change.fails_now,
+            -change.more_growth_bytes,
+            -abs(change.change_bytes),
+            -(change.after.requested_bytes if change.after else 0),
+        ),
+    )
+
+
+def _recording(job: Comparison, rank: int) -> str:
+    return next(summary.source for summary in job.ranks if summary.rank == rank)
+
+
+def _only_in_one(
+    before: Sequence[Finding], after: Sequence[Finding]
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """What only the run after has, and what only the run before had, by cause and line.
+
+    A line that moved is the same where each run has one such cause.
+    """
+    unmatched = list(after)
+    went = []
+    for finding in before:
+        alike = [other for other in unmatched if other.id == finding.id]
+        same = next((other for other in alike if other.place == finding.place), None)
+        if same is None and len(alike) == 1 and _count(before, finding.id) == 1:
+            same = alike[0]
+        if same is None:
+            went.append(finding)
+        else:
+            unmatched.remove(same)
+    return tuple(unmatched), tuple(went)
+
+
+def _count(findings: Sequence[Finding], cause: str) -> int:
+    return sum(finding.id == cause for finding in findings)
+
+
+def _notes(side: str, job: Comparison) -> Iterator[str]:
+    if job.missing:
+        named = ", ".join(map(str, job.missing[:8])) + (", …" if len(job.missing) > 8 else "")
+        yield f"{side}: no recording of rank {named}"
+    yield from (f"{side}: {note}" for note in job.notes)

@@ -1,0 +1,107 @@
+"""What came or went between two runs, growth by line, and runs that do not do the same work."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from functools import cache
+
+import pytest
+
+from support.copies import again, snapshot_of
+from support.recordings import DATA, data_of
+from vramlens import api
+from vramlens.analyses.compare.compared_run import Run, run_of
+from vramlens.analyses.compare.diff_findings import headline
+from vramlens.analyses.compare.run_diff import Diff, diff_runs
+from vramlens.read.snapshot import read_snapshot
+from vramlens.report.diff.json import diff_to_json
+from vramlens.report.diff.story import diff_to_markdown
+
+
+@cache
+def found(name: str) -> Run:
+    return run_of(api.load(DATA / "found" / f"{name}.pickle.xz"))
+
+
+def run(data: bytes) -> Run:
+    return run_of(read_snapshot(io.BytesIO(data), "copy.pickle"))
+
+
+@cache
+def shared(name: str) -> Run:
+    return run(data_of(f"recordings/{name}"))
+
+
+def diff(before: Run, after: Run) -> Diff:
+    return diff_runs([before], [after])
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("grads_kept", "gradients_kept"), ("double_load", "two_copies"),
+     ("eval_graph", "unused_graph"), ("stranded_stream", "stranded_streams")],
+)  # fmt: skip
+def test_a_problem_that_is_mended_went_and_one_that_is_made_came(name, problem):
+    bad, good = found(name), found(f"{name}_fixed")
+    mended, broken = diff(bad, good), diff(good, bad)
+    assert problem in [finding.id for finding in mended.went]
+    assert problem in [finding.id for finding in broken.came]
+    assert problem not in [finding.id for finding in mended.came]
+    text = diff_to_markdown(broken)
+    assert text.index(broken.came[0].title.split(":")[0]) < text.index("peak requested")
+    data = diff_to_json(broken)
+    assert data["came"][0]["fix"] == broken.came[0].fix
+
+
+def test_what_the_memory_is_for_is_no_problem_that_came():
+    assert diff(found("double_load"), found("double_load_fixed")).came == ()
+
+
+def test_growth_is_told_by_line_before_the_lines_at_the_peak():
+    change = diff(shared("gpt"), shared("leak_outputs"))
+    (line,) = change.growth_by_line
+    assert line.before_bytes == 0
+    assert line.after_bytes == change.growth_after
+    assert line.place == change.after.leaks[0].place
+    text = diff_to_markdown(change)
+    assert text.index("Changed growth, by line") < text.index("Changed at the peak, by line")
+    assert diff_to_json(change)["growth_by_line"][0]["bytes_per_step_after"] == line.after_bytes
+
+
+@cache
+def gpt_with_batch(factor: int) -> Run:
+    def size(event):
+        is_forward = any(frame["name"] == "forward" for frame in event["frames"])
+        return event["size"] * factor if is_forward else event["size"]
+
+    return run(pickle.dumps(again(snapshot_of("recordings/gpt"), size)))
+
+
+def test_a_larger_batch_is_another_workload_and_no_regression():
+    change = diff(gpt_with_batch(1), gpt_with_batch(3))
+    assert len(change.workload) == 1
+    assert "nearly all activations are 3x as large" in change.workload[0]
+    assert headline(change).startswith("Different workloads: nearly all activations are 3x")
+    assert "By the numbers, the allocated peak is" in headline(change)
+    assert diff_to_json(change)["different_workloads"] == list(change.workload)
+
+
+def first_steps(name: str, steps: int) -> Run:
+    """The run as if it had ended after so many steps."""
+    snapshot = snapshot_of(f"recordings/{name}")
+    (trace,) = snapshot["device_traces"]
+    shorter = {**snapshot, "device_traces": [trace[: int(shared(name).view.steps.ends[steps - 1])]]}
+    return run(pickle.dumps(again(shorter, lambda event: event["size"])))
+
+
+def test_more_steps_of_a_growing_run_are_more_work():
+    change = diff(first_steps("leak_outputs", 6), first_steps("leak_outputs", 12))
+    assert change.peak_bytes_change > 0
+    assert any("peak alike" in words for words in change.workload)
+    assert headline(change).startswith("Different workloads: ")
+
+
+def test_the_same_work_is_no_different_workload():
+    assert diff(shared("gpt"), shared("leak_outputs")).workload == ()
+    assert diff(found("grads_kept_fixed"), found("grads_kept")).workload == ()

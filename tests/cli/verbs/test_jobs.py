@@ -1,0 +1,113 @@
+"""``check`` and ``diff`` of folders: the worst rank by limit, ranks against ranks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+import vramlens
+from support.recordings import DATA
+from vramlens.cli.main import main
+
+DDP = DATA / "ranks" / "ddp"
+LEAK = DATA / "ranks" / "leak_rank1"
+FAILS = DATA / "ranks" / "oom_one"
+BUDGET = '[budget]\npeak_requested = "900 MiB"\ngrowth_per_step = "1 MiB"\n'
+
+
+@pytest.fixture
+def budget(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "vram.toml").write_text(BUDGET)
+    return tmp_path / "vram.toml"
+
+
+def data(capsys, *arguments, code=0):
+    assert main([*map(str, arguments), "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_each_limit_is_decided_by_the_rank_that_keeps_it_least(capsys, budget):
+    answer = data(capsys, "check", LEAK, code=1)
+    assert answer["ranks"] == [0, 1]
+    peak, growth = answer["results"]
+    assert (peak["rank"], peak["passed"]) == (1, True)
+    assert (growth["rank"], growth["passed"]) == (1, False)
+    (finding,) = answer["findings"]
+    assert finding["title"].endswith("(rank 1 only, of 2)")
+    assert finding["line"] == 46
+    main(["check", str(LEAK)])
+    out = capsys.readouterr().out
+    assert "over on rank 1 (vram.toml:3)" in out
+    assert out.splitlines()[-1].strip().endswith("leak_rank1.rank1.pickle.xz")
+
+
+def test_a_job_that_keeps_its_budget_says_so_of_all_ranks(capsys, budget):
+    budget.write_text('[budget]\npeak_requested = "4 GiB"\n')
+    assert main(["check", str(DDP)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Within budget: 1 limit of 1 are met on all 2 ranks;")
+
+
+def test_a_rank_without_a_recording_does_not_pass(capsys, budget, tmp_path):
+    job = tmp_path / "job"
+    shutil.copytree(DDP, job)
+    (job / "ddp.rank0.pickle.xz").unlink()
+    budget.write_text('[budget]\npeak_requested = "4 GiB"\n')
+    answer = data(capsys, "check", job, code=1)
+    assert [result["scope"] for result in answer["results"]] == ["peak_requested", "ranks"]
+    assert answer["results"][1]["why"] == "rank 0 left no recording"
+    assert answer["findings"][-1]["id"] == "cannot_tell"
+    assert main(["check", str(job), "--update"]) == 3
+
+
+def test_an_update_takes_the_highest_rank(capsys, budget):
+    budget.unlink()
+    assert main(["check", str(LEAK), "--update"]) == 0
+    assert "peak_requested: 806.85 MiB" in capsys.readouterr().out
+    answer = data(capsys, "check", LEAK)
+    assert answer["passed"]
+
+
+def test_a_failure_that_only_some_ranks_have_is_its_own_limit(capsys, budget):
+    answer = data(capsys, "check", FAILS, code=1)
+    failed = next(result for result in answer["results"] if result["scope"] == "out_of_memory")
+    assert (failed["rank"], failed["passed"]) == (1, False)
+
+
+def test_ranks_are_compared_with_ranks(capsys):
+    answer = data(capsys, "diff", DDP, LEAK, "--fail", code=1)
+    job = answer["job"]
+    assert [rank["rank"] for rank in job["ranks"]] == [0, 1]
+    assert job["rank"] == 1
+    assert [finding["id"] for finding in job["came"]] == ["leak"]
+    assert answer["worse"] == ["every step leaves 66.21 MiB more behind on rank 1"]
+    assert answer["before"]["source"].endswith("ddp.rank1.pickle.xz")
+    back = data(capsys, "diff", LEAK, DDP)["job"]
+    assert [finding["id"] for finding in back["went"]] == ["leak"]
+    main(["diff", str(DDP), str(LEAK)])
+    out = capsys.readouterr().out
+    assert out.startswith("Rank 1 leaves 66.21 MiB more behind with every step than before")
+    order = [out.index(words) for words in ("New among the ranks", "Rank 1, line by line")]
+    assert order == sorted(order)
+    for form in ("--markdown", "--html"):
+        assert main(["diff", str(DDP), str(LEAK), form]) == 0
+        assert "line by line" in capsys.readouterr().out
+
+
+def test_one_job_beside_itself_is_no_change(capsys):
+    answer = data(capsys, "diff", LEAK, LEAK, "--fail")
+    assert answer["worse"] == answer["job"]["came"] == answer["job"]["went"] == []
+
+
+def test_a_folder_and_a_file_are_not_compared(capsys):
+    assert main(["diff", str(DDP), str(LEAK / "leak_rank1.rank0.pickle.xz")]) == 2
+    assert "two folders" in capsys.readouterr().err
+
+
+def test_functions_take_folders_too(budget):
+    assert not vramlens.check(LEAK, budget).passed
+    assert vramlens.diff(DDP, LEAK).job.rank == 1
+    assert "line by line" in str(vramlens.diff(DDP, LEAK))
