@@ -174,7 +174,7 @@ class LeakFollower:
         """Keeps the latest look that found something, else this one; what it found is followed
         from now on.
         """
-        owned = None if self._watch is None else self._watch.owned()
+        owned = None if self._watch is None else self._watch.owned(is_brief=True)
         if owned is None:
             return
         report, storages = owned

@@ -53,9 +53,18 @@ class HeapLook:
         counters: Counters | None,
         *,
         allowed: SearchTime = LONG,
+        is_brief: bool = False,
     ) -> None:
+        """Prepares.
+
+        Args:
+            allowed: the time that the search may take.
+            is_brief: whether only what the user's own code reaches is searched, and nothing is
+                said of what lies elsewhere: some hundredths of the time.
+        """
         self._torch, self._births = torch, births
         self._observer, self._counters = observer, counters
+        self._is_brief = is_brief
         births.look_now()
         self._search = Search(torch, allowed)
         self._failures: list[str] = []
@@ -74,8 +83,8 @@ class HeapLook:
 
     def _report(self) -> tuple[LeakReport, list[OwnedStorage]]:
         search, births = self._search, self._births
-        search.run()
-        has_unreached = unreached_tensors(search, births) >= FEWEST
+        search.run(tiers=(0,) if self._is_brief else (0, 1))
+        has_unreached = not self._is_brief and unreached_tensors(search, births) >= FEWEST
         if has_unreached:
             search_loose(search)
         parents = search.parents(self._positions_of_growth())
@@ -93,7 +102,9 @@ class HeapLook:
         leaks = merged(kept_leaks)
         judged = [storage for _, storages in kept_leaks for storage in storages]
         host = Series() if self._counters is None else self._counters.host
-        unexplained = unexplained_growth(search, items, judged, host, births.known_until)
+        unexplained = None
+        if not self._is_brief:
+            unexplained = unexplained_growth(search, items, judged, host, births.known_until)
         kernels = kernels_note(self._torch.torch, unexplained, births.sizes)
         notes = [*search.skipped, *self._failures, *filter(None, [kernels])]
         report = LeakReport(
@@ -126,7 +137,7 @@ class HeapLook:
 
     def _counted(self, kept_leaks: Sequence[KeptLeak]) -> list[KeptLeak]:
         """Leaks that only counters show."""
-        if self._counters is None:
+        if self._counters is None or self._is_brief:
             return []
         search, births = self._search, self._births
         explained = set(search.storages)
