@@ -14,6 +14,7 @@ import sys
 import threading
 import types
 from functools import lru_cache
+from itertools import takewhile
 
 from vramlens.live.heap.objects import is_users
 
@@ -25,9 +26,10 @@ kept_frames: list[types.FrameType] = []
 """Innermost first. Searches take their variables for roots."""
 
 
-def keep_last(frame: types.FrameType | None) -> None:
+def keep_last(frame: types.FrameType | None) -> bool:
     """Keeps the frames around one in which a step ends, as far as the program ends with them;
-    lets go of others.
+    lets go of others. Gives whether these are all of the user's functions around the step: then
+    the last look will see all that there is to see.
 
     Where a step ends in another thread, as in a server's worker, the program ends with the main
     thread's frames. Once these have returned, what was kept of them stays.
@@ -43,6 +45,9 @@ def keep_last(frame: types.FrameType | None) -> None:
     has_returned = not is_main and not any(map(_is_main_module, stack))
     if not has_returned:
         kept_frames[:] = _last_frames(stack[::-1])[::-1]
+    inside = takewhile(lambda frame: not _is_main_module(frame), stack)
+    users = [frame for frame in inside if is_users(frame.f_code.co_filename)]
+    return is_main and bool(kept_frames) and len(users) == len(kept_frames)
 
 
 def let_go() -> None:

@@ -66,9 +66,10 @@ def _store_of(search: Search, pick: Any, picked: list[int]) -> int | None:
     is_container = map(kinds.__contains__, map(id, map(type, search.order)))
     for position in compress(range(len(search.order)), is_container):
         candidate = search.order[position]
-        if len(candidate) > longest and first in _ids_in(candidate):
-            if wanted.issubset(_ids_in(candidate)):
-                store, longest = position, len(candidate)
+        if len(candidate) <= longest or first not in _ids_in(candidate):
+            continue
+        if wanted.issubset(_ids_in(candidate)):
+            store, longest = position, len(candidate)
     return store
 
 
