@@ -188,3 +188,13 @@ def test_owners_of_all_live_storages() -> None:
         assert found["owners"][owner]["name"] == "kept"
     assert found["owners"][0]["bytes_per_step"] == 4000
     assert found["leaks"][0]["owner"]["name"] == "kept"
+
+
+def test_what_watching_took_of_a_short_run_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    follower = LeakFollower()
+    follower._began, follower._latest_step, follower._watch_seconds = 10.0, 12.0, 0.4
+    follower._tell_cost()
+    assert "watching took 0.4 s of the 2.0 s of these steps (20%)" in capsys.readouterr().err
+    follower._latest_step = 110.0
+    follower._tell_cost()
+    assert not capsys.readouterr().err

@@ -30,6 +30,22 @@ def in_each_validation(kept: Any, step: int) -> None:
         kept.extend(torch.ones(KEPT) for _ in range(3))
 
 
+def graph_in_every_second(kept: Any, step: int) -> None:
+    if step % 2:
+        kept.append((torch.ones(KEPT, requires_grad=True) * 2).sum())
+
+
+def in_each_epoch(kept: Any, step: int) -> None:
+    if step % 6 == 5:
+        kept.append(torch.ones(6, KEPT))
+
+
+def emptied_by_epoch(kept: Any, step: int) -> None:
+    if step % 12 == 0:
+        kept.clear()
+    kept.append(torch.ones(KEPT))
+
+
 def verdicts(keep: Callable[[Any, int], None], kept: Any) -> list[str]:
     """By moment, the verdict on what is kept; "" where nothing is said."""
     net = torch.nn.Linear(64, 64)
@@ -48,7 +64,16 @@ def verdicts(keep: Callable[[Any, int], None], kept: Any) -> list[str]:
     return told
 
 
-@pytest.mark.parametrize("keep", [in_every_step, in_every_third, in_each_validation])
+@pytest.mark.parametrize(
+    "keep",
+    [
+        in_every_step,
+        in_every_third,
+        in_each_validation,
+        graph_in_every_second,
+        in_each_epoch,
+    ],
+)
 def test_a_leak_is_one_at_every_moment(keep: Callable[[Any, int], None]) -> None:
     assert verdicts(keep, []) == ["proven"] * len(MOMENTS)
 
@@ -56,3 +81,7 @@ def test_a_leak_is_one_at_every_moment(keep: Callable[[Any, int], None]) -> None
 def test_a_window_is_none_at_any_moment() -> None:
     told = verdicts(in_every_step, deque(maxlen=64))
     assert not {"proven", "likely"} & set(told)
+
+
+def test_a_list_that_each_epoch_empties_is_none_at_any_moment() -> None:
+    assert not {"proven", "likely"} & set(verdicts(emptied_by_epoch, []))

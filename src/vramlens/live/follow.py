@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from time import perf_counter
+from time import perf_counter, thread_time
+from types import FrameType
 from typing import Any
 
 from vramlens.capture.recording.step_marks import NO_STEP
@@ -23,8 +24,9 @@ from vramlens.live.watch import LeakWatch
 
 OWNERS_SCHEMA = "vramlens.owners/1"
 _FIRST_LOOK = 6  # steps: by then growth and warm-up can be told apart
-_FREE_SECONDS = 3.0
-_SHARE = 0.005
+_FREE_SECONDS = 0.15
+_SHARE = 0.01
+_LEAST_TOLD_SECONDS, _LEAST_TOLD_SHARE = 0.1, 0.05
 _MOST_FOLLOWED = 8
 _MOST_ROWS = 200_000
 _MOST_OWNERS = 2_000
@@ -77,8 +79,9 @@ class LeakFollower:
         self._latest: _Looked | None = None
         self._final: _Looked | None = None
         self._next = _FIRST_LOOK
-        self._spent = 0.0
-        self._began = perf_counter()
+        self._look_seconds = 0.0
+        self._watch_seconds = 0.0
+        self._began = self._latest_step = perf_counter()
         self._followed: dict[Route, _Sizes] = {}
 
     @harmless("counting calls of the model")
@@ -107,20 +110,29 @@ class LeakFollower:
         """Now and then the report is made: when the program ends, what its functions hold is
         gone already.
         """
+        began = thread_time()
         if self._watch is None:
             self._watch = LeakWatch()
-            return
-        caller = sys._getframe(1)
-        self._watch.step(caller)
-        last_frames.keep_last(caller)
+            self._began = perf_counter()
+        else:
+            self._step(self._watch, sys._getframe(1))
+        self._watch_seconds += thread_time() - began
+        self._latest_step = perf_counter()
+
+    def _step(self, watch: LeakWatch, caller: FrameType) -> None:
+        """Ends a step of a watch, and looks if it is time to."""
+        watch.step(caller)
+        will_see_all = last_frames.keep_last(caller)
         for route, sizes in self._followed.items():
-            sizes.add(self._watch.steps, size_of(route.find()))
-        if self._watch.steps >= self._next:
-            self._next *= 2
-            if self._spent <= _FREE_SECONDS + _SHARE * (perf_counter() - self._began):
-                began = perf_counter()
-                self._keep()
-                self._spent += perf_counter() - began
+            sizes.add(watch.steps, size_of(route.find()))
+        if watch.steps < self._next:
+            return
+        self._next *= 2
+        elapsed = perf_counter() - self._began
+        if not will_see_all and self._look_seconds <= _FREE_SECONDS + _SHARE * elapsed:
+            began = thread_time()
+            self._keep()
+            self._look_seconds += thread_time() - began
 
     @harmless("looking for leaks")
     def program_ended(self) -> None:
@@ -143,6 +155,16 @@ class LeakFollower:
             return
         sys.stderr.write(f"{report}\n")
         sys.stderr.flush()
+        self._tell_cost()
+
+    def _tell_cost(self) -> None:
+        """Says what watching took of a run that was too short for its usual share."""
+        elapsed, spent = self._latest_step - self._began, self._watch_seconds
+        if spent >= _LEAST_TOLD_SECONDS and spent > _LEAST_TOLD_SHARE * elapsed:
+            say(
+                f"--leaks: watching took {spent:.1f} s of the {elapsed:.1f} s of these steps"
+                f" ({spent / elapsed:.0%}); more steps make it a smaller share"
+            )
 
     def conclusion(self) -> LeakReport | None:
         """The report of now, or of the last look where all is gone by now; None where no step
@@ -174,7 +196,7 @@ class LeakFollower:
         """Keeps the latest look that found something, else this one; what it found is followed
         from now on.
         """
-        owned = None if self._watch is None else self._watch.owned()
+        owned = None if self._watch is None else self._watch.owned(is_brief=True)
         if owned is None:
             return
         report, storages = owned

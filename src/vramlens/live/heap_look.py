@@ -19,7 +19,9 @@ from vramlens.live.growth.piles import (
     piles,
     remade_larger,
 )
+from vramlens.live.growth.shape_kernels import kernels_note
 from vramlens.live.growth.step_counters import Counters, Series
+from vramlens.live.growth.stores import Parents, parents_by_store
 from vramlens.live.heap.search import LONG, Search, SearchTime
 from vramlens.live.heap.tensors import Storage, TorchObjects
 from vramlens.live.heap.unnamed_holders import search_loose, unreached_tensors
@@ -51,9 +53,18 @@ class HeapLook:
         counters: Counters | None,
         *,
         allowed: SearchTime = LONG,
+        is_brief: bool = False,
     ) -> None:
+        """Prepares.
+
+        Args:
+            allowed: the time that the search may take.
+            is_brief: whether only what the user's own code reaches is searched, and nothing is
+                said of what lies elsewhere: some hundredths of the time.
+        """
         self._torch, self._births = torch, births
         self._observer, self._counters = observer, counters
+        self._is_brief = is_brief
         births.look_now()
         self._search = Search(torch, allowed)
         self._failures: list[str] = []
@@ -72,16 +83,15 @@ class HeapLook:
 
     def _report(self) -> tuple[LeakReport, list[OwnedStorage]]:
         search, births = self._search, self._births
-        search.run()
-        has_unreached = unreached_tensors(search, births) >= FEWEST
+        search.run(tiers=(0,) if self._is_brief else (0, 1))
+        has_unreached = not self._is_brief and unreached_tensors(search, births) >= FEWEST
         if has_unreached:
             search_loose(search)
         parents = search.parents(self._positions_of_growth())
         items = live_items(search, births, parents)
-        scene = HeapScene(search, self._statements, self._observer, parents)
+        scene, all_piles = self._piles(parents, items)
         kept_leaks: list[KeptLeak] = [
-            (pile_leak(scene, pile), {item.storage for item in pile.items})
-            for pile in self._piles(scene, items)
+            (pile_leak(scene, pile), {item.storage for item in pile.items}) for pile in all_piles
         ]
         if has_unreached:
             kept_leaks += unreached_leaks(search, births, self._statements, self._observer)
@@ -92,10 +102,15 @@ class HeapLook:
         leaks = merged(kept_leaks)
         judged = [storage for _, storages in kept_leaks for storage in storages]
         host = Series() if self._counters is None else self._counters.host
+        unexplained = None
+        if not self._is_brief:
+            unexplained = unexplained_growth(search, items, judged, host, births.known_until)
+        kernels = kernels_note(self._torch.torch, unexplained, births.sizes)
+        notes = [*search.skipped, *self._failures, *filter(None, [kernels])]
         report = LeakReport(
             steps=births.steps,
             leaks=tuple(leak for leak, _ in leaks),
-            notes=(*search.skipped, *self._failures),
+            notes=tuple(notes),
             headroom_bytes=self._headroom(),
             seconds=search.seconds,
             objects=len(search.order),
@@ -103,21 +118,26 @@ class HeapLook:
             complete=search.complete,
             missing_steps=max(WARM_UP + FEWEST + 1 - births.steps, 0),
             gone=gone_growth(items, births),
-            unexplained=unexplained_growth(search, items, judged, host, births.known_until),
+            unexplained=unexplained if kernels is None else None,
         )
         return report, _owned_storages(search, items, leaks)
 
-    def _piles(self, scene: HeapScene, items: Sequence[Item]) -> list[Pile]:
+    def _piles(self, parents: Parents, items: Sequence[Item]) -> tuple[HeapScene, list[Pile]]:
         """Everything that may be a leak: piles, tensors made anew, the largest of the doubtful."""
         search, births = self._search, self._births
-        growing, doubtful = piles(search, items, scene.parents, births.steps, births.known_until)
+        growing, doubtful = piles(search, items, parents, births.steps, births.known_until)
+        by_store = parents_by_store(search, [*growing, *doubtful], parents)
+        if by_store is not None:
+            parents = by_store
+            growing, doubtful = piles(search, items, parents, births.steps, births.known_until)
         remade = remade_larger(search, items, births)
         doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]
-        return [*growing, *remade, *doubtful]
+        scene = HeapScene(search, self._statements, self._observer, parents)
+        return scene, [*growing, *remade, *doubtful]
 
     def _counted(self, kept_leaks: Sequence[KeptLeak]) -> list[KeptLeak]:
         """Leaks that only counters show."""
-        if self._counters is None:
+        if self._counters is None or self._is_brief:
             return []
         search, births = self._search, self._births
         explained = set(search.storages)

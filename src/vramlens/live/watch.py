@@ -88,16 +88,26 @@ class LeakWatch:
             return report
         return replace(report, gone=replace(report.gone, function=self._code.co_name))
 
-    def owned(self, allowed: SearchTime = LONG) -> tuple[LeakReport, list[OwnedStorage]] | None:
+    def owned(
+        self, allowed: SearchTime = LONG, *, is_brief: bool = False
+    ) -> tuple[LeakReport, list[OwnedStorage]] | None:
         """The report, and for every live storage the index of the leak in it that owns it; None
         without torch.
 
         Args:
             allowed: the time that the search may take.
+            is_brief: whether only what the user's own code reaches is searched.
         """
         if self._torch is None or self._births is None:
             return None
         if self._observer is not None:
             self._observer.end(whole=False)
-        look = HeapLook(self._torch, self._births, self._observer, self._counters, allowed=allowed)
+        look = HeapLook(
+            self._torch,
+            self._births,
+            self._observer,
+            self._counters,
+            allowed=allowed,
+            is_brief=is_brief,
+        )
         return look.report()

@@ -46,11 +46,31 @@ def _stack_of(tmp_path: Path, source: str) -> list[str]:
         ("def main():\n    look()\nfor n in range(1):\n    main()\n", ""),
         ("import asyncio\nasync def main():\n    look()\nasyncio.run(main())\n", "main"),
         ("look()\n", ""),
+        (
+            "import threading\ndef main():\n    worker = threading.Thread(target=look)\n"
+            "    worker.start()\n    worker.join()\nmain()\n",
+            "main",
+        ),
     ],
 )
 def test_kept(tmp_path: Path, source: str, names: str) -> None:
     lines = _stack_of(tmp_path, source)
     assert lines == [names, names]
+
+
+@pytest.mark.parametrize(
+    ("source", "is_all"),
+    [
+        ("def main():\n    asks()\nmain()\n", "True"),
+        (
+            "def train():\n    asks()\ndef main():\n    train()\n    print(end='')\nmain()\n",
+            "False",
+        ),
+        ("def main():\n    asks()\nmain()\nmain\n", "False"),
+    ],
+)
+def test_whether_the_last_look_will_see_all(tmp_path: Path, source: str, is_all: str) -> None:
+    assert _stack_of(tmp_path, source)[0] == is_all
 
 
 def test_let_go() -> None:

@@ -54,9 +54,12 @@ def test_what_is_cut_off(tmp_path: Path, value: str, cut: str) -> None:
         ("len(other) > self.size", float("inf"), False),
         ("unknown() or len(self.x) > LIMIT", 0, False),
         ("LIMIT < 0", 0, True),
+        ("self.size is not None and len(self.x) > self.size", None, True),
+        ("self.size is not None and len(self.x) > self.size", 5, False),
+        ("self.size is None", None, False),
     ],
 )
-def test_what_never_runs(tmp_path: Path, guard: str, size: float, never: bool) -> None:
+def test_what_never_runs(tmp_path: Path, guard: str, size: float | None, never: bool) -> None:
     text = f"""
     LIMIT = 7
     class Pool:

@@ -11,8 +11,9 @@ one iterator twice. So:
 - a module is never asked: what it holds is in its namespace;
 - an object is asked where the function that answers is Python's own or PyTorch's: it lies in
 Python's binary, in one
-  of the standard library's extension modules, or in one of PyTorch's libraries. No other of
-  Python's types hands out
+  of the standard library's extension modules, or in one of PyTorch's libraries; or in pandas'
+  module of blocks, whose functions Cython wrote: they visit an object's own fields, no more. No
+  other of Python's types hands out
   what nobody owns: tests/capture/process/test_referents.py asks every object of every module of the
       standard library;
 - of every other C type only what Python shows is read: the namespace, the slots, the elements of a
@@ -128,7 +129,14 @@ class Referents:
             file == self._python
             or os.path.dirname(path) in self._extensions
             or path.startswith(self._torch)
+            or path == _pandas_blocks()
         )
+
+
+def _pandas_blocks() -> str:
+    """The file of pandas' blocks, which hold a data frame's columns; empty without pandas."""
+    file = getattr(sys.modules.get("pandas._libs.internals"), "__file__", None)
+    return _real_path(file) if type(file) is str else ""
 
 
 def shown_by(holder: Any) -> list[Any]:

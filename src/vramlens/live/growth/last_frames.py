@@ -11,8 +11,10 @@ from __future__ import annotations
 import ast
 import linecache
 import sys
+import threading
 import types
 from functools import lru_cache
+from itertools import takewhile
 
 from vramlens.live.heap.objects import is_users
 
@@ -24,15 +26,28 @@ kept_frames: list[types.FrameType] = []
 """Innermost first. Searches take their variables for roots."""
 
 
-def keep_last(frame: types.FrameType | None) -> None:
+def keep_last(frame: types.FrameType | None) -> bool:
     """Keeps the frames around one in which a step ends, as far as the program ends with them;
-    lets go of others.
+    lets go of others. Gives whether these are all of the user's functions around the step: then
+    the last look will see all that there is to see.
+
+    Where a step ends in another thread, as in a server's worker, the program ends with the main
+    thread's frames. Once these have returned, what was kept of them stays.
     """
+    main_thread = threading.main_thread().ident
+    is_main = threading.get_ident() == main_thread
     stack: list[types.FrameType] = []
+    if not is_main:
+        frame = sys._current_frames().get(main_thread or 0)
     while frame is not None and len(stack) < _DEEPEST:
         stack.append(frame)
         frame = frame.f_back
-    kept_frames[:] = _last_frames(stack[::-1])[::-1]
+    has_returned = not is_main and not any(map(_is_main_module, stack))
+    if not has_returned:
+        kept_frames[:] = _last_frames(stack[::-1])[::-1]
+    inside = takewhile(lambda frame: not _is_main_module(frame), stack)
+    users = [frame for frame in inside if is_users(frame.f_code.co_filename)]
+    return is_main and bool(kept_frames) and len(users) == len(kept_frames)
 
 
 def let_go() -> None:
@@ -55,11 +70,8 @@ def _last_frames(stack: list[types.FrameType]) -> list[types.FrameType]:
     """Those that the program ends with, outermost first: each is called in the last statement of
     the one before.
     """
-    main = sys.modules["__main__"].__dict__
     # The last: what runs the program was the main module before it, and lent it its namespace.
-    places = [
-        place for place, frame in enumerate(stack) if frame.f_globals is main and _is_module(frame)
-    ]
+    places = [place for place, frame in enumerate(stack) if _is_main_module(frame)]
     if not places or not _is_in_last_statement(
         stack[places[-1]].f_code, stack[places[-1]].f_lineno or 0
     ):
@@ -79,8 +91,10 @@ def _last_frames(stack: list[types.FrameType]) -> list[types.FrameType]:
     return frames
 
 
-def _is_module(frame: types.FrameType) -> bool:
-    return frame.f_code.co_name == "<module>"
+def _is_main_module(frame: types.FrameType) -> bool:
+    return (
+        frame.f_code.co_name == "<module>" and frame.f_globals is sys.modules["__main__"].__dict__
+    )
 
 
 def _is_async_runner(frame: types.FrameType) -> bool:

@@ -158,8 +158,8 @@ def piles(
         known: the last step whose births are known.
     """
     nodes = _nodes_on_the_way(search, items, parents)
-    _sum_upwards(nodes, steps, known)
     tops = [place for place in nodes if parents[place][0] < 0]
+    _sum_upwards(nodes, tops, steps, known)
     growing, tops = _spread(search, nodes, tops, steps, known)
     doubtful: list[Pile] = []
     while tops:
@@ -211,9 +211,12 @@ def _nodes_on_the_way(
     return nodes
 
 
-def _sum_upwards(nodes: dict[int, _Node], steps: int, known: int) -> None:
+def _sum_upwards(nodes: dict[int, _Node], tops: list[int], steps: int, known: int) -> None:
     """Gives every object the bytes below it, by step of birth, and their pace."""
-    for position in sorted(nodes, reverse=True):
+    downwards = list(tops)
+    for position in downwards:
+        downwards += nodes[position].below
+    for position in reversed(downwards):
         node = nodes[position]
         if len(node.below) == 1 and not node.direct_items:  # it only leads there
             child = nodes[node.below[0]]
@@ -332,7 +335,8 @@ def remade_larger(search: Search, items: Iterable[Item], births: Births) -> list
     torch.cat((all, new))``.
     """
     steps = births.steps
-    looked = sorted((step for step in births.sizes if 0 < step <= steps), reverse=True)
+    # A program may end in the middle of a step: what that one has left counts, too.
+    looked = sorted((step for step in births.sizes if 0 < step <= steps + 1), reverse=True)
     if len(looked) < _LEAST_PROGRESSION:
         return []
     sizes = {step: set(births.sizes[step]) for step in looked}

@@ -89,6 +89,10 @@ def _is_users_module(name: str, names: dict[Any, Any]) -> bool:
     file = names.get("__file__")
     if type(file) is str:
         return is_users(file)
+    package_name = name.rpartition(".")[0]
+    package = sys.modules.get(package_name)
+    if type(package) is types.ModuleType:  # ``torch.ops``: made by hand, but a library's
+        return _is_users_module(package_name, _NAMESPACE.__get__(package))
     # Made by hand: a notebook's, an exec's. Namespace packages and what is built in have a loader
     #     or a path.
     return (

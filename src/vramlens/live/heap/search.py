@@ -91,15 +91,20 @@ class Search:
         self._special: dict[int, str] = {}
         self._tier = 0
 
-    def run(self, roots: list[Root] | None = None) -> Search:
-        """Searches; afterwards ``order`` and ``storages`` are filled."""
+    def run(self, roots: list[Root] | None = None, tiers: tuple[int, ...] = (0, 1)) -> Search:
+        """Searches; afterwards ``order`` and ``storages`` are filled.
+
+        Args:
+            roots: by default all of this moment.
+            tiers: of the roots that are searched from: 0 the user's own, 1 all else.
+        """
         began = monotonic()
         with undisturbed(), self.torch.torch._C.DisableTorchFunction():
             self._prepare()
             roots = all_roots() if roots is None else roots
             self.seen |= {id(root.value) for root in roots if root.kind == "module"}
             self.seen.update(map(id, module_objects()))
-            for tier in (0, 1):
+            for tier in tiers:
                 self._tier = tier
                 first = len(self.order)
                 tier_roots = [root for root in roots if root.tier == tier]

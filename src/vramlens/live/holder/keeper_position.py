@@ -10,6 +10,9 @@ from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain
 from vramlens.live.holder.keeper import Keeper
 
+_TABLES = ("pandas",)
+"""Libraries whose objects are tables: what keeps is the table, not its blocks and columns."""
+
 
 def index_of(search: Search, chain: Chain, position: int) -> tuple[int, Any]:
     """The link of an object at a position; of the instance for an instance's dict; -1 for the
@@ -63,3 +66,11 @@ def is_shell(value: object) -> bool:
     """
     kind = type(value)
     return class_name(kind) == "_lru_cache_wrapper" or class_module(kind) in QUEUES
+
+
+def outermost_table(chain: Chain, at: int) -> int:
+    """The link of the data frame that a link is inside of; the link itself elsewhere."""
+    for index in range(at):
+        if class_module(type(chain.links[index].value)).partition(".")[0] in _TABLES:
+            return index
+    return at

@@ -21,6 +21,7 @@ from vramlens.live.holder.keeper_position import (
     index_of,
     is_result,
     is_shell,
+    outermost_table,
 )
 from vramlens.live.holder.leak_class import WORTH_DETACHING, Kept, class_of, fix_of
 from vramlens.live.holder.owner import owner_of
@@ -79,7 +80,7 @@ class _PileCase:
             at, innermost = 0, chain.links[0].value
         else:
             at, innermost = index_of(self._scene.search, chain, self._pile.position)
-        at = first_of_run(chain, at)
+        at = outermost_table(chain, first_of_run(chain, at))
         if at > 0 and is_shell(chain.links[at - 1].value):
             at -= 1  # not its insides
         return at, innermost

@@ -166,11 +166,21 @@ def _computed(expression: ast.BinOp | ast.Compare, store: Store, holder: object)
     else:
         return _UNKNOWN
     values = [_value(side, store, holder) for side in (first, second)]
+    if isinstance(expression, ast.Compare) and isinstance(expression.ops[0], (ast.Is, ast.IsNot)):
+        return _is_none(expression, values)
     if compute is None or any(type(value) not in (int, float, bool) for value in values):
         return _UNKNOWN
     if compute in (operator.eq, operator.ne) and _HUGE in values:
         return _UNKNOWN  # it was so long once, on the way
     return compute(*values)
+
+
+def _is_none(expression: ast.Compare, values: list[Any]) -> Any:
+    """``x is None`` and ``x is not None``."""
+    if _UNKNOWN in values or None not in values:
+        return _UNKNOWN
+    is_same = values[0] is values[1]
+    return is_same if isinstance(expression.ops[0], ast.Is) else not is_same
 
 
 def _attribute(expression: ast.Attribute, store: Store, holder: object) -> Any:

@@ -77,6 +77,8 @@ def receiver_of(expression: ast.expr) -> tuple[str, str, ast.expr | None] | None
 def _container_of(expression: ast.expr) -> tuple[ast.expr | None, ast.expr | None]:
     """What an expression is a part of, and under which key; None where it is a name by itself."""
     match expression:
+        case ast.Subscript(value=ast.Attribute(attr="loc" | "iloc" | "at" | "iat", value=frame)):
+            return frame, expression.slice  # rows of a data frame
         case ast.Subscript():
             return expression.value, expression.slice
         case ast.Call(func=ast.Attribute(attr="setdefault" | "get" | "__getitem__", value=table)):

@@ -1,0 +1,82 @@
+"""Of two containers that hold the same things, the one that keeps them.
+
+The search names the holder that it came by first, the one nearest to a root: that may be a batch
+drawn from a replay buffer, or the last entries of a log. The larger container that holds all of
+them too is their store.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import compress
+from typing import Any
+
+from vramlens.live.growth.piles import Pile
+from vramlens.live.heap.objects import is_kind, length_of
+from vramlens.live.heap.search import Search
+
+_KINDS = (list, tuple, dict, deque, set, frozenset)
+_MOST_PICKS = 64
+_EVERY_STEP = 0.9  # of the steps: what holds so many is no pick from another
+
+Parents = Mapping[int, tuple[int, str]]
+
+
+def parents_by_store(search: Search, piles: Iterable[Pile], parents: Parents) -> Parents | None:
+    """The parents with what stores keep below these; None where they are so already."""
+    picks = {
+        pile.position: search.order[pile.position] for pile in piles if _may_be_a_pick(search, pile)
+    }
+    if not picks:
+        return None
+    picked: dict[int, list[int]] = {position: [] for position in picks}
+    for position, (parent, _) in parents.items():
+        if parent in picked:
+            picked[parent].append(position)
+    stores = {
+        position: _store_of(search, pick, picked[position])
+        for position, pick in picks.items()
+        if picked[position]
+    }
+    positions = [store for store in stores.values() if store is not None]
+    if not positions:
+        return None
+    by_store = {**search.parents(positions), **parents}
+    for pick, store in stores.items():
+        if store is None or not _is_apart(search, store, {pick, *picked[pick]}, by_store):
+            continue
+        for position in picked[pick]:
+            by_store[position] = store, ""
+    return by_store
+
+
+def _may_be_a_pick(search: Search, pile: Pile) -> bool:
+    is_container = is_kind(search.order[pile.position], *_KINDS)
+    return is_container and not pile.is_remade and pile.pace.filled < _EVERY_STEP
+
+
+def _store_of(search: Search, pick: Any, picked: list[int]) -> int | None:
+    """The position of the largest container that holds all of some things that a pick holds."""
+    wanted = {id(search.order[position]) for position in picked[:_MOST_PICKS]}
+    first = next(iter(wanted))
+    longest = length_of(pick) or 0
+    store = None
+    kinds = set(map(id, _KINDS))
+    is_container = map(kinds.__contains__, map(id, map(type, search.order)))
+    for position in compress(range(len(search.order)), is_container):
+        candidate = search.order[position]
+        if len(candidate) <= longest or first not in _ids_in(candidate):
+            continue
+        if wanted.issubset(_ids_in(candidate)):
+            store, longest = position, len(candidate)
+    return store
+
+
+def _ids_in(container: Any) -> Iterator[int]:
+    return map(id, container.values() if type(container) is dict else container)
+
+
+def _is_apart(search: Search, store: int, pick: set[int], parents: Parents) -> bool:
+    """Whether the way to a store does not lead through what was picked from it."""
+    return pick.isdisjoint(search.path(store, dict(parents)))
