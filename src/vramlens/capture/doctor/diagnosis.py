@@ -16,7 +16,7 @@ from vramlens.capture.doctor import host_checks as doctor_host
 from vramlens.capture.doctor.checks import STATES, Check
 from vramlens.capture.doctor.gpu_checks import Seen
 from vramlens.capture.doctor.switches import SWITCHES
-from vramlens.capture.doctor.torch_checks import Answer, ask_torch
+from vramlens.capture.doctor.torch_checks import ChildAnswer, ask_torch
 from vramlens.capture.memory.driver import driver
 from vramlens.capture.process_group import DistributedState, distributed_state
 from vramlens.units import counted
@@ -87,7 +87,7 @@ def _look(gpu: bool) -> Seen:
     try:
         answer = ask_torch(gpu=gpu)
     except Exception as error:
-        answer = Answer(failure=f"asking it failed ({_words(error)})")
+        answer = ChildAnswer(failure=f"asking it failed ({_words(error)})")
     try:
         nvml, reason = driver()
         gpus = nvml.gpus() if nvml is not None else ()

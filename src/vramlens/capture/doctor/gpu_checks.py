@@ -14,7 +14,7 @@ from typing import Any
 from vramlens.capture.alloc_conf import read_settings
 from vramlens.capture.doctor.checks import Check
 from vramlens.capture.doctor.switches import SWITCHES, switch
-from vramlens.capture.doctor.torch_checks import DIED, Answer
+from vramlens.capture.doctor.torch_checks import DIED, ChildAnswer
 from vramlens.capture.memory.driver import Driver, Gpu, own_pids
 from vramlens.units import counted
 
@@ -35,7 +35,7 @@ class Seen:
         gpus: the GPUs that the driver shows to this process, whatever PyTorch can do with them.
     """
 
-    answer: Answer
+    answer: ChildAnswer
     nvml: Driver | None
     reason: str
     gpus: tuple[Gpu, ...]
