@@ -58,7 +58,7 @@ _OUTSIDE = ("nccl", "this_process", "this_process_other", "outside_pytorch", "dr
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class CardUnderSetting:
     """A card of some size, under one setting.
 
     Attributes:
@@ -87,7 +87,7 @@ class Tuned:
 
     row: WhatIf
     saved_bytes: int
-    cards: tuple[Card, ...] = ()
+    cards: tuple[CardUnderSetting, ...] = ()
 
     @property
     def smallest_card(self) -> int | None:
@@ -180,7 +180,7 @@ def tune_trace(
             Tuned(
                 row=row,
                 saved_bytes=baseline.peak_reserved_bytes - row.peak_reserved_bytes,
-                cards=tuple(itertools.starmap(Card, zip(sizes, on_cards, strict=True))),
+                cards=tuple(itertools.starmap(CardUnderSetting, zip(sizes, on_cards, strict=True))),
             )
         )
     tried = _best_first(tried)

@@ -38,7 +38,7 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vramlens.replay import Card, Tuned, Tuning, WhatIf
+    from vramlens.replay import CardUnderSetting, Tuned, Tuning, WhatIf
 
 _ROWS = 9
 _LEAST_ROWS = 3
@@ -276,7 +276,7 @@ def _card(size: int) -> str:
     return format_size(size).replace(".00", "")
 
 
-def _fit(card: Card) -> str:
+def _fit(card: CardUnderSetting) -> str:
     if card.fits is None:
         return "maybe"
     if not card.fits:
