@@ -18,7 +18,7 @@ from vramlens.capture.doctor import diagnosis as doctor
 from vramlens.capture.doctor import gpu_checks as doctor_gpu
 from vramlens.capture.doctor import host_checks as doctor_host
 from vramlens.capture.doctor import torch_checks as doctor_torch
-from vramlens.capture.doctor.checks import STATES, Check
+from vramlens.capture.doctor.checks import STATES, DoctorCheck
 from vramlens.capture.doctor.diagnosis import Diagnosis, diagnose
 from vramlens.capture.doctor.gpu_checks import Seen
 from vramlens.capture.doctor.switches import SWITCHES
@@ -118,7 +118,7 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def look(
     monkeypatch: pytest.MonkeyPatch, answer: ChildAnswer, nvml: Any = None, *, gpu: bool = False
-) -> tuple[Diagnosis, dict[str, Check]]:
+) -> tuple[Diagnosis, dict[str, DoctorCheck]]:
     monkeypatch.setattr(doctor, "ask_torch", lambda gpu: answer)
     monkeypatch.setattr(
         doctor, "driver", lambda: (nvml, "" if nvml else "The NVIDIA driver does not answer.")

@@ -16,7 +16,7 @@ from vramlens.foreign_text import text_of
 from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
-    from vramlens.capture.doctor.checks import Check
+    from vramlens.capture.doctor.checks import DoctorCheck
     from vramlens.capture.doctor.diagnosis import Diagnosis
     from vramlens.capture.doctor.nccl_check import CollectivesCheck
 
@@ -131,8 +131,8 @@ def _nccl_memory(check: CollectivesCheck) -> Iterator[str]:
         yield f"NCCL itself counts {format_size(check.counted_bytes)}"
 
 
-def _native_core() -> Check:
-    from vramlens.capture.doctor.checks import Check
+def _native_core() -> DoctorCheck:
+    from vramlens.capture.doctor.checks import DoctorCheck
     from vramlens.errors import VramlensError
 
     try:
@@ -140,11 +140,11 @@ def _native_core() -> Check:
 
         _native._core()
     except VramlensError as error:
-        return Check("native core", "problem", f"Recordings cannot be read: {error}.")
+        return DoctorCheck("native core", "problem", f"Recordings cannot be read: {error}.")
     except (ImportError, OSError) as error:
         do = "Install vramlens again: pip install --force-reinstall vramlens"
-        return Check("native core", "problem", f"Recordings cannot be read: {error}.", do)
-    return Check("native core", "ok", "The native core of vramlens loads.")
+        return DoctorCheck("native core", "problem", f"Recordings cannot be read: {error}.", do)
+    return DoctorCheck("native core", "ok", "The native core of vramlens loads.")
 
 
 def _report(diagnosis: Diagnosis, width: int, height: int) -> list[str]:
@@ -172,7 +172,7 @@ def _report(diagnosis: Diagnosis, width: int, height: int) -> list[str]:
     return [*lines[: height - len(next_step) - 1], "...", *next_step]
 
 
-def _rows(checks: Sequence[Check], width: int) -> list[str]:
+def _rows(checks: Sequence[DoctorCheck], width: int) -> list[str]:
     name_width = max((len(check.name) for check in checks), default=0)
     lines: list[str] = []
     for check in checks:
@@ -192,14 +192,14 @@ def _rows(checks: Sequence[Check], width: int) -> list[str]:
     return lines
 
 
-def _paragraph(checks: Sequence[Check], width: int) -> list[str]:
+def _paragraph(checks: Sequence[DoctorCheck], width: int) -> list[str]:
     text = " ".join(check.text for check in checks)
     return textwrap.wrap(
         text, width, initial_indent="ok       ", subsequent_indent=" " * 9, break_on_hyphens=False
     )
 
 
-def _named(checks: Sequence[Check], width: int) -> list[str]:
+def _named(checks: Sequence[DoctorCheck], width: int) -> list[str]:
     from vramlens.capture.doctor.checks import STATES
 
     lines: list[str] = []
