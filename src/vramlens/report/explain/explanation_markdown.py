@@ -12,7 +12,7 @@ from vramlens.foreign_text import markdown_block as fenced
 from vramlens.foreign_text import markdown_code as code
 from vramlens.ground.verdict import Verdict
 from vramlens.report.explain.holder_tables import DEFAULT_TOP, Row, Table
-from vramlens.report.explain.story import Claim, Figure, Story, story_of
+from vramlens.report.explain.story import Figure, FindingClaim, Story, story_of
 from vramlens.report.wording import place_name, share
 from vramlens.units import format_size
 
@@ -107,7 +107,7 @@ def _ledger(story: Story) -> list[str]:
     return [f"### Where the GPU's {total} {verb}", *_figures(story.ledger)]
 
 
-def _claims(claims: tuple[Claim, ...]) -> list[str]:
+def _claims(claims: tuple[FindingClaim, ...]) -> list[str]:
     return (
         ["### What to do", "\n".join(_claim(n, claim) for n, claim in enumerate(claims, 1))]
         if claims
@@ -115,7 +115,7 @@ def _claims(claims: tuple[Claim, ...]) -> list[str]:
     )
 
 
-def _claim(number: int, claim: Claim) -> str:
+def _claim(number: int, claim: FindingClaim) -> str:
     sure = (
         ""
         if claim.verdict in (Verdict.PROVEN, Verdict.NOT_A_PROBLEM)

@@ -13,7 +13,7 @@ from rich.text import Text
 from vramlens.ground.verdict import Verdict
 from vramlens.report.document import Tone
 from vramlens.report.explain.holder_tables import DEFAULT_TOP, Row, Table
-from vramlens.report.explain.story import Claim, Figure, Story, story_of
+from vramlens.report.explain.story import Figure, FindingClaim, Story, story_of
 from vramlens.report.layout import Layout, left, right
 from vramlens.report.screen import layout_of, room_of, show
 from vramlens.report.text import TONES
@@ -234,7 +234,7 @@ class _Report:
     def _more(self, hidden: int) -> list[str]:
         return [f"  {self.layout.ellipsis} and {hidden} more (--markdown shows all)"]
 
-    def _claim(self, number: int, claim: Claim, detail: _Detail) -> list[str]:
+    def _claim(self, number: int, claim: FindingClaim, detail: _Detail) -> list[str]:
         mark = f"  {number}. "
         indent = " " * len(mark)
         sure = (

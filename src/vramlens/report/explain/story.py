@@ -72,7 +72,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class FindingClaim:
     """A finding in words: the claim with its place, the evidence, the fix, the bytes that it is
     about.
     """
@@ -114,7 +114,7 @@ class Story:
     table: Table | None
     table_title: str
     ledger: tuple[Figure, ...]
-    claims: tuple[Claim, ...]
+    claims: tuple[FindingClaim, ...]
     refuted: tuple[str, ...]
     notes: tuple[str, ...]
     growth: tuple[str, ...]
@@ -342,7 +342,7 @@ def _table_title(explanation: Explanation) -> str:
 
 def _sorted_findings(
     findings: tuple[Finding, ...],
-) -> tuple[tuple[Claim, ...], tuple[str, ...], tuple[str, ...]]:
+) -> tuple[tuple[FindingClaim, ...], tuple[str, ...], tuple[str, ...]]:
     """What to do, what would not help, and what else is so."""
     claims, refuted, notes = [], [], []
     for finding in findings:
@@ -356,11 +356,11 @@ def _sorted_findings(
     return tuple(claims), tuple(refuted), tuple(notes)
 
 
-def _claim(finding: Finding) -> Claim:
+def _claim(finding: Finding) -> FindingClaim:
     title = finding.title.strip().rstrip(".")
     if finding.place is not None and finding.place.file not in title:
         title = f"{title} ({place_name(finding.place)})"
-    return Claim(
+    return FindingClaim(
         verdict=finding.verdict,
         title=visible(sentence(title)),
         evidence=tuple(visible(sentence(text)) for text in finding.evidence if text.strip()),
