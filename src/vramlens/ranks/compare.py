@@ -20,7 +20,7 @@ from vramlens.ranks.expert_load import note_of_hot_experts
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.notes import note_of_slow_ranks, note_of_victims, notes_of_recordings
 from vramlens.ranks.peers.common_factor import with_common_factors
-from vramlens.ranks.peers.rank_cohorts import ALL_RANKS, SAME_PARAMETERS, Cohorts, cohorts_of
+from vramlens.ranks.peers.rank_cohorts import ALL_RANKS, SAME_PARAMETERS, RankCohorts, cohorts_of
 from vramlens.ranks.peers.strangers import strangers_note, strangers_of
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_comparison import Comparison
@@ -45,7 +45,7 @@ def compare(
     errors: Mapping[int, RankError] | None = None,
     missing: Sequence[int] = (),
     by_device: bool = False,
-    cohorts: Cohorts | None = None,
+    cohorts: RankCohorts | None = None,
     notes: Sequence[str] = (),
 ) -> Comparison:
     """Compares ranks.
@@ -116,7 +116,7 @@ class _Job:
 
     ranks: Mapping[int, RankSummary]
     missing: Sequence[int]
-    cohorts: Cohorts
+    cohorts: RankCohorts
     strangers: frozenset[int]
     flights: Mapping[int, FlightRecord]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from vramlens.analyses.finding import Finding
 from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.ranks.collectives import CollectiveProblem
-from vramlens.ranks.peers.rank_cohorts import Cohorts
+from vramlens.ranks.peers.rank_cohorts import RankCohorts
 from vramlens.ranks.rank_difference import Difference
 from vramlens.ranks.rank_failures import FailureOrder
 from vramlens.ranks.rank_summary import RankSummary
@@ -35,7 +35,7 @@ class Comparison(PrintedAnswer):
 
     ranks: tuple[RankSummary, ...]
     missing: tuple[int, ...]
-    cohorts: Cohorts
+    cohorts: RankCohorts
     differences: tuple[Difference, ...]
     shared: tuple[Finding, ...]
     collectives: tuple[CollectiveProblem, ...]
