@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from vramlens.errors import InputError
 from vramlens.fleet.lake.lake_layout import LakeFile, files_of, part_path, staged_folder
 from vramlens.fleet.lake.lake_rows import Columns, moment
-from vramlens.fleet.lake.lake_tables import OF_A_RANK, SCHEMA_VERSION, TABLES, Table
+from vramlens.fleet.lake.lake_tables import OF_A_RANK, SCHEMA_VERSION, TABLES, LakeTable
 from vramlens.fleet.lake.parquet_files import (
     copy_whole,
     file_list,
@@ -102,7 +102,7 @@ def write_part(root: str, run: str, attempt: int, part: Part) -> None:
         )
 
 
-def _merged(store: Store, table: Table, committed: str | None, part: Part) -> str:
+def _merged(store: Store, table: LakeTable, committed: str | None, part: Part) -> str:
     """The question that gives a part's rows."""
     questions = []
     if committed is not None:
@@ -125,7 +125,7 @@ def _merged(store: Store, table: Table, committed: str | None, part: Part) -> st
     return f"SELECT {keys}, {columns} FROM ({question}) GROUP BY {keys} ORDER BY {keys}"
 
 
-def _rows(store: Store, table: Table, paths: Sequence[str]) -> str:
+def _rows(store: Store, table: LakeTable, paths: Sequence[str]) -> str:
     columns = ", ".join(map(identifier, table.types))
     return (
         f"SELECT {columns} FROM read_parquet({file_list(store, paths)}, union_by_name = true,"

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from vramlens.fleet.lake.lake_tables import TABLES, Table
+from vramlens.fleet.lake.lake_tables import TABLES, LakeTable
 from vramlens.fleet.lake.store import Store
 from vramlens.read.values import MOST_RANKS
 
@@ -134,7 +134,7 @@ def _new_names(old_table: str) -> tuple[str, ...]:
     return (_OLD_NAMES.get(old_table, old_table),)
 
 
-def part_path(table: Table, run: str, attempt: int, part: int) -> str:
+def part_path(table: LakeTable, run: str, attempt: int, part: int) -> str:
     """Where a part of a table lies."""
     number = "" if table.ranks_a_file > MOST_RANKS else f"-{part:05d}"
     return f"{table.name}/run={run}/part-{attempt}{number}.parquet"

@@ -32,7 +32,7 @@ class LakeColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class LakeTable:
     """A table of a lake.
 
     Attributes:
@@ -69,7 +69,7 @@ _PLACE = (
     LakeColumn("function", "VARCHAR", "the function around it"),
 )
 
-_RUNS = Table(
+_RUNS = LakeTable(
     "runs",
     "one attempt of a job",
     (
@@ -92,7 +92,7 @@ _RUNS = Table(
         LakeColumn("notes", TEXTS, "what was odd, a sentence each"),
     ),
 )
-_RANKS = Table(
+_RANKS = LakeTable(
     "ranks",
     "one rank of an attempt",
     (
@@ -122,7 +122,7 @@ _RANKS = Table(
     ranks_a_file=1024,
     key=("rank",),
 )
-_FINDINGS = Table(
+_FINDINGS = LakeTable(
     "findings",
     "one difference of ranks, or one leak that ranks share",
     (
@@ -140,7 +140,7 @@ _FINDINGS = Table(
     ),
     key=("finding",),
 )
-_FAILURES = Table(
+_FAILURES = LakeTable(
     "failures",
     "one rank that failed, and of what",
     (
@@ -159,7 +159,7 @@ _FAILURES = Table(
     ),
     key=("rank", "kind"),
 )
-_LINES = Table(
+_LINES = LakeTable(
     "lines",
     "what one line of the program held on one rank",
     (
@@ -175,7 +175,7 @@ _LINES = Table(
     ),
     ranks_a_file=64,
 )
-_STEPS = Table(
+_STEPS = LakeTable(
     "steps",
     "one step of one rank",
     (
@@ -187,7 +187,7 @@ _STEPS = Table(
     ranks_a_file=1024,
     key=("rank", "step"),
 )
-_EVENTS = Table(
+_EVENTS = LakeTable(
     "events",
     "one event of the allocator on one rank",
     (
@@ -206,7 +206,7 @@ _EVENTS = Table(
     ranks_a_file=64,
     key=("rank", "seq"),
 )
-_STACKS = Table(
+_STACKS = LakeTable(
     "stacks",
     "one call stack; once in an attempt, whatever ranks have it",
     (
@@ -217,7 +217,7 @@ _STACKS = Table(
     ),
     key=("stack",),
 )
-_COLLECTIVES = Table(
+_COLLECTIVES = LakeTable(
     "collectives",
     "one call of a collective in a rank's flight record",
     (
@@ -235,14 +235,14 @@ _COLLECTIVES = Table(
     ),
     ranks_a_file=64,
 )
-_SUMMARIES = Table(
+_SUMMARIES = LakeTable(
     "summaries",
     "one rank's whole summary, which 'vramlens ranks' reads back",
     (_ATTEMPT, _RANK, LakeColumn("summary", "VARCHAR", "JSON")),
     ranks_a_file=1024,
     key=("rank",),
 )
-_FLIGHTS = Table(
+_FLIGHTS = LakeTable(
     "flights",
     "one rank's whole flight record, which 'vramlens ranks' reads back",
     (_ATTEMPT, _RANK, LakeColumn("record", "VARCHAR", "JSON")),
