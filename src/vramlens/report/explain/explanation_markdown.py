@@ -11,7 +11,7 @@ from vramlens.foreign_text import markdown as escaped
 from vramlens.foreign_text import markdown_block as fenced
 from vramlens.foreign_text import markdown_code as code
 from vramlens.ground.verdict import Verdict
-from vramlens.report.explain.holder_tables import DEFAULT_TOP, Row, Table
+from vramlens.report.explain.holder_tables import DEFAULT_TOP, HolderList, Row
 from vramlens.report.explain.story import Figure, FindingClaim, Story, story_of
 from vramlens.report.wording import place_name, share
 from vramlens.units import format_size
@@ -72,7 +72,7 @@ def _held(story: Story, top: int) -> list[str]:
     return blocks
 
 
-def _table(table: Table) -> str:
+def _table(table: HolderList) -> str:
     rows = [*table.rows, *([table.rest] if table.rest else [])]
     inferred = any(row.inferred_bytes for row in rows)
     counts = any(row.allocations is not None for row in rows)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from vramlens.ground.verdict import Verdict
 from vramlens.report.document import Tone
-from vramlens.report.explain.holder_tables import DEFAULT_TOP, Row, Table
+from vramlens.report.explain.holder_tables import DEFAULT_TOP, HolderList, Row
 from vramlens.report.explain.story import Figure, FindingClaim, Story, story_of
 from vramlens.report.layout import Layout, left, right
 from vramlens.report.screen import layout_of, room_of, show
@@ -278,7 +278,7 @@ def _after(sure: str, text: str) -> str:
     return text[:1].lower() + text[1:] if sure and word == word.capitalize() else text
 
 
-def _table_lines(table: Table, layout: Layout, detail: _Detail) -> list[str]:
+def _table_lines(table: HolderList, layout: Layout, detail: _Detail) -> list[str]:
     """The rows, sizes right-aligned; columns that say nothing, or find no room, are left out."""
     rows = [*table.rows, *([table.rest] if table.rest else [])]
     sizes = right(["", *(format_size(row.bytes) for row in rows)])
