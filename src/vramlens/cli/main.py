@@ -49,7 +49,7 @@ _READING = frozenset(
 """The verbs whose input may come from anywhere: they are held to an allowance."""
 
 
-class Command(Protocol):
+class VerbModule(Protocol):
     """One verb."""
 
     HELP: str
@@ -109,8 +109,8 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     return whole, by_verb
 
 
-def _command(verb: str) -> Command:
-    return cast(Command, importlib.import_module(f"vramlens.cli.verbs.{verb}"))
+def _command(verb: str) -> VerbModule:
+    return cast(VerbModule, importlib.import_module(f"vramlens.cli.verbs.{verb}"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -204,7 +204,9 @@ def _refuse_mistyped_verb(argv: list[str]) -> None:
         raise UsageError(f"{argv[0]} is not a verb; did you mean {meant}? (see vramlens --help)")
 
 
-def _run_within_bounds(command: Command, arguments: argparse.Namespace) -> int | Callable[[], int]:
+def _run_within_bounds(
+    command: VerbModule, arguments: argparse.Namespace
+) -> int | Callable[[], int]:
     """Runs a verb that reads files; the exit code.
 
     Raises:
