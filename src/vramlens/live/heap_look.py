@@ -19,7 +19,7 @@ from vramlens.live.growth.piles import (
     piles,
     remade_larger,
 )
-from vramlens.live.growth.step_counters import Counters, Series
+from vramlens.live.growth.step_counters import Series, StepCounters
 from vramlens.live.heap.search import LONG, Search, SearchTime
 from vramlens.live.heap.tensors import Storage, TorchObjects
 from vramlens.live.heap.unnamed_holders import search_loose, unreached_tensors
@@ -48,7 +48,7 @@ class HeapLook:
         torch: TorchObjects,
         births: Births,
         observer: Observer | None,
-        counters: Counters | None,
+        counters: StepCounters | None,
         *,
         allowed: SearchTime = LONG,
     ) -> None:

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 import vramlens  # noqa: E402
 from live.counted_gpu import MIB, CountedGpu  # noqa: E402
 from vramlens.live.growth import gpu_memory as gpus  # noqa: E402
-from vramlens.live.growth.step_counters import Counters, Series  # noqa: E402
+from vramlens.live.growth.step_counters import Series, StepCounters  # noqa: E402
 from vramlens.live.heap.search import Search  # noqa: E402
 from vramlens.live.heap.tensors import loaded  # noqa: E402
 from vramlens.live.holder.keeper import Statements  # noqa: E402
@@ -48,7 +48,7 @@ def seen(
         known: what a search would have found on the GPU; by default all.
         owned_per_step: of that, what a leak with an owner adds in each step.
     """
-    counters = Counters(torch)
+    counters = StepCounters(torch)
     for number in range(1, steps + 1):
         step(gpu, number)
         counters.read(number)
@@ -289,7 +289,7 @@ def test_the_report_names_them_and_their_device(gpu: CountedGpu) -> None:
 def test_counters_are_rationed(gpu: CountedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vramlens.live.growth.step_counters._FREE_SECONDS", 0.0)
     monkeypatch.setattr("vramlens.live.growth.step_counters._SHARE", 1e-12)
-    counters = Counters(torch)
+    counters = StepCounters(torch)
     for number in range(1, 100):
         counters.read(number)
     assert gpu.asked <= 2

@@ -87,7 +87,7 @@ class Series:
         )
 
 
-class Counters:
+class StepCounters:
     """The counters of a program, by step.
 
     Attributes:

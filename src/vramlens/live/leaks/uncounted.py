@@ -29,7 +29,7 @@ from typing import Any
 from vramlens.ground.verdict import Verdict
 from vramlens.live.growth.autocast_cache import caching_depth
 from vramlens.live.growth.piles import Pace
-from vramlens.live.growth.step_counters import Counters, Series
+from vramlens.live.growth.step_counters import Series, StepCounters
 from vramlens.live.heap.objects import class_module, class_name, class_order
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, chain_of
@@ -62,7 +62,7 @@ FIXES = {
 
 
 def counted_leaks(
-    counters: Counters,
+    counters: StepCounters,
     search: Search,
     statements: Statements,
     known: dict[str, int],
@@ -129,7 +129,7 @@ def _entry(
     )
 
 
-def _pinned(counters: Counters, explained: int) -> Iterator[LiveLeak]:
+def _pinned(counters: StepCounters, explained: int) -> Iterator[LiveLeak]:
     series, owned = counters.pinned, counters.pinned_owned
     pace = series.pace()
     if pace is not None and series.grown >= _LEAST_PINNED:
@@ -251,7 +251,7 @@ def _is_graph(value: Any) -> bool:
 
 
 def _unexplained(
-    counters: Counters, search: Search, device: int, known: int, explained_per_step: int
+    counters: StepCounters, search: Search, device: int, known: int, explained_per_step: int
 ) -> Iterator[LiveLeak]:
     """Allocated memory that grew, of which the search found less than half.
 
@@ -282,7 +282,7 @@ def _unexplained(
         yield _entry("other", f"cuda:{device}", series, pace, (why,), "other")
 
 
-def _outside(counters: Counters, device: int, series: Series) -> Iterator[LiveLeak]:
+def _outside(counters: StepCounters, device: int, series: Series) -> Iterator[LiveLeak]:
     pace = series.pace()
     if pace is None or series.grown < _LEAST_BYTES:
         return
@@ -309,7 +309,7 @@ def _outside(counters: Counters, device: int, series: Series) -> Iterator[LiveLe
     )
 
 
-def _contexts(counters: Counters) -> Iterator[LiveLeak]:
+def _contexts(counters: StepCounters) -> Iterator[LiveLeak]:
     """Contexts on devices that PyTorch does not use."""
     gpu = counters.gpu
     if gpu is None:
