@@ -16,7 +16,7 @@ from vramlens.analyses.profile.operators import (
     kernel_rows,
 )
 from vramlens.analyses.profile.overview import (
-    DeviceUse,
+    DeviceActivity,
     ProfilerStep,
     device_numbers,
     device_use,
@@ -60,7 +60,7 @@ class Profile(PrintedAnswer):
     wall_start_ns: int
     wall_end_ns: int
     steps: tuple[ProfilerStep, ...]
-    devices: tuple[DeviceUse, ...]
+    devices: tuple[DeviceActivity, ...]
     device: int | None
     operators: tuple[OperatorRow, ...]
     kernels: tuple[KernelRow, ...]
@@ -74,7 +74,7 @@ class Profile(PrintedAnswer):
         return self.wall_end_ns - self.wall_start_ns
 
     @property
-    def use(self) -> DeviceUse | None:
+    def use(self) -> DeviceActivity | None:
         """How busy ``device`` was."""
         return next((use for use in self.devices if use.device == self.device), None)
 

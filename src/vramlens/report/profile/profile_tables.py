@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.profile.explained_profile import Profile
     from vramlens.analyses.profile.memory_events import Holder, MemoryReport, Moment
     from vramlens.analyses.profile.operators import OperatorRow
-    from vramlens.analyses.profile.overview import CpuActivity, DeviceUse, Gap
+    from vramlens.analyses.profile.overview import CpuActivity, DeviceActivity, Gap
 
 _BEGINS = "lines are where the function begins"
 _MOST_GROUPS = 4
@@ -116,7 +116,7 @@ def _operator_row(row: OperatorRow, *, has_gpu: bool) -> tuple[str, ...]:
     )
 
 
-def _kernels(profile: Profile, use: DeviceUse) -> Table:
+def _kernels(profile: Profile, use: DeviceActivity) -> Table:
     rows = [
         (
             format_duration(row.total_ns),
@@ -221,7 +221,7 @@ def _group_words(moment: Moment) -> str:
     )
 
 
-def _gaps(use: DeviceUse, profile: Profile) -> Table:
+def _gaps(use: DeviceActivity, profile: Profile) -> Table:
     rows = [
         (
             format_duration(gap.ns),
