@@ -13,7 +13,7 @@ from vramlens.analyses.compare.compared_run import HISTORY_SHARE, HeldLine, Run
 from vramlens.analyses.compare.diff_findings import GROWTH_SHARE, findings_of
 from vramlens.analyses.compare.differences import differences
 from vramlens.analyses.compare.overlap import Overlap, overlap
-from vramlens.analyses.compare.setting_difference import Difference
+from vramlens.analyses.compare.setting_difference import SettingDifference
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.state_alignment import with_state
 from vramlens.errors import UsageError
@@ -138,7 +138,7 @@ class Diff(PrintedAnswer):
     aligned_lines: int
     moved_lines: int
     overlap: Overlap
-    others: tuple[Difference, ...]
+    others: tuple[SettingDifference, ...]
     findings: tuple[Finding, ...] = ()
 
     @property
