@@ -19,7 +19,7 @@ from __future__ import annotations
 from vramlens.replay.answer import Answer, replay_trace
 from vramlens.replay.curve import Curve
 from vramlens.replay.explained import with_replay
-from vramlens.replay.first_difference import Difference
+from vramlens.replay.first_difference import FirstDifference
 from vramlens.replay.proof import Limit, Proven, Recorded, prove
 from vramlens.replay.settings import Settings, SettingsError, parse_settings
 from vramlens.replay.tuning import WORTH_TRYING, CardUnderSetting, Tuned, Tuning, tune_trace
@@ -32,7 +32,7 @@ __all__ = [
     "Answer",
     "CardUnderSetting",
     "Curve",
-    "Difference",
+    "FirstDifference",
     "Limit",
     "Proven",
     "Recorded",

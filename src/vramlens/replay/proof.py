@@ -17,7 +17,7 @@ import numpy as np
 from vramlens._native import Replay
 from vramlens.analyses.failure.oom import segment_size
 from vramlens.errors import InputError
-from vramlens.replay.first_difference import Difference, first_difference
+from vramlens.replay.first_difference import FirstDifference, first_difference
 from vramlens.replay.requests import INSIDE_A_REQUEST, Requests, likely_requests
 from vramlens.replay.settings import UNLIMITED, Settings, recorded_settings
 from vramlens.replay.versions import Version, candidates
@@ -90,7 +90,7 @@ class Recorded:
     segment_events_matched: int
     addresses: int
     addresses_matched: int
-    first_difference: Difference | None
+    first_difference: FirstDifference | None
     peak_requested_bytes: int
     peak_allocated_bytes: int
     peak_active_bytes: int
