@@ -85,7 +85,7 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RankFailure:
     """The request that failed on a rank: when (microseconds since the epoch), in which step, for
     how much, where, whether it ended the program, and why it failed.
     """
@@ -167,7 +167,7 @@ class RankSummary:
     strays: tuple[Stray, ...] = ()
     leaks: tuple[Growth, ...] = ()
     ledger: tuple[tuple[str, int], ...] = ()
-    failure: Failure | None = None
+    failure: RankFailure | None = None
     ended: tuple[str, int] | None = None
     ending: str | None = None
     missing: tuple[str, ...] = ()
