@@ -35,7 +35,7 @@ from vramlens.capture.recording.redact import Redaction, redacted_path
 from vramlens.capture.recording.ring_size import EVENT_BYTES, default_max_events
 from vramlens.capture.recording.sample_rows import Samples
 from vramlens.capture.recording.session import Plan, Session
-from vramlens.capture.triggers.out_of_memory import Failure
+from vramlens.capture.triggers.out_of_memory import RefusedRequest
 from vramlens.whole_file import whole_file
 
 GIB = 1 << 30
@@ -421,7 +421,7 @@ def test_a_block_that_runs_out_of_memory_leaves_one_recording_on_each_rank(
 
     def fails() -> None:
         error = MemoryError()
-        error.__vramlens_path__ = session._write_failure(Failure(0, 1 << 30, 0))  # type: ignore[attr-defined]
+        error.__vramlens_path__ = session._write_failure(RefusedRequest(0, 1 << 30, 0))  # type: ignore[attr-defined]
         raise error
 
     with pytest.raises(MemoryError), session.block(str(tmp_path / "run.vram"), None):

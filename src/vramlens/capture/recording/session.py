@@ -21,7 +21,12 @@ from vramlens.capture.torch_api import loaded_torch
 from vramlens.capture.triggers.ending_line import ending_of_exception, ending_of_signal, uncaught
 from vramlens.capture.triggers.on_demand import Control
 from vramlens.capture.triggers.on_import import when_imported
-from vramlens.capture.triggers.out_of_memory import RECORDED, Failure, OutOfMemoryWatch, VerdictOf
+from vramlens.capture.triggers.out_of_memory import (
+    RECORDED,
+    OutOfMemoryWatch,
+    RefusedRequest,
+    VerdictOf,
+)
 from vramlens.capture.triggers.sigterm import Termination
 from vramlens.capture.warn import harmless, say
 from vramlens.units import counted
@@ -236,7 +241,7 @@ class Session:
             self._leaks.tell()
         return self.recorder.write(WriteRequest(trigger), path)
 
-    def _write_failure(self, failure: Failure) -> str | None:
+    def _write_failure(self, failure: RefusedRequest) -> str | None:
         path = self.recorder.write(WriteRequest("oom", failure=failure.to_dict())).get("path")
         if self._leaks is not None:
             self._leaks.tell()
