@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.recovery.guarding.admission import PeakGuess
 from vramlens.recovery.guarding.guard_options import GuardOptions
 from vramlens.recovery.losses.part_losses import loss_of
-from vramlens.recovery.memory_errors import OUT_OF_MEMORY, STICKY, Failure, kind_of, let_go
+from vramlens.recovery.memory_errors import OUT_OF_MEMORY, STICKY, MemoryFailure, kind_of, let_go
 from vramlens.recovery.meters import Meter
 from vramlens.recovery.splitting.batch_parts import CannotSplit
 from vramlens.recovery.splitting.refusal_words import IS_NORMALISED
@@ -74,7 +74,7 @@ class Remedies:
         self._offloading = False
         self._guess = PeakGuess(meter, options.threshold)
 
-    def note_failure(self, failure: Failure) -> None:
+    def note_failure(self, failure: MemoryFailure) -> None:
         """Looks at the counters while the failed attempt's tensors still live."""
         self._free_when_failed = self._meter.reserved_bytes() - self._meter.allocated_bytes()
         self._tried = failure.tried_bytes
