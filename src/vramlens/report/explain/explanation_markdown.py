@@ -12,7 +12,7 @@ from vramlens.foreign_text import markdown_block as fenced
 from vramlens.foreign_text import markdown_code as code
 from vramlens.ground.verdict import Verdict
 from vramlens.report.explain.holder_tables import DEFAULT_TOP, HolderList, Row
-from vramlens.report.explain.story import Figure, FindingClaim, Story, story_of
+from vramlens.report.explain.story import CountedFigure, FindingClaim, Story, story_of
 from vramlens.report.wording import place_name, share
 from vramlens.units import format_size
 
@@ -50,7 +50,7 @@ def grid(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], right: int) -
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *rows))
 
 
-def _figures(figures: tuple[Figure, ...]) -> list[str]:
+def _figures(figures: tuple[CountedFigure, ...]) -> list[str]:
     rows = [(format_size(figure.size_bytes), escaped(figure.words)) for figure in figures]
     return [grid(("size", "what"), rows, 1)] if rows else []
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from vramlens.ground.verdict import Verdict
 from vramlens.report.document import Tone
 from vramlens.report.explain.holder_tables import DEFAULT_TOP, HolderList, Row
-from vramlens.report.explain.story import Figure, FindingClaim, Story, story_of
+from vramlens.report.explain.story import CountedFigure, FindingClaim, Story, story_of
 from vramlens.report.layout import Layout, left, right
 from vramlens.report.screen import layout_of, room_of, show
 from vramlens.report.text import TONES
@@ -172,7 +172,7 @@ class _Report:
     def _each(self, sentences: tuple[str, ...]) -> list[Text]:
         return [Text(line) for sentence in sentences for line in self.layout.wrap(sentence)]
 
-    def _figures(self, figures: tuple[Figure, ...]) -> list[str]:
+    def _figures(self, figures: tuple[CountedFigure, ...]) -> list[str]:
         sizes = right([format_size(figure.size_bytes) for figure in figures])
         return [
             line
