@@ -17,7 +17,7 @@ from vramlens.monitor.machine.machine import DeviceNow, MachineNow
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class GpuFigures:
     """One GPU; None is what nobody told.
 
     Attributes:
@@ -47,7 +47,7 @@ class Figures:
 class AllFigures:
     """All GPUs and the host."""
 
-    devices: tuple[Figures, ...]
+    devices: tuple[GpuFigures, ...]
     host: HostMemory
     driver_version: str | None
 
@@ -70,12 +70,12 @@ def figures_of_program() -> AllFigures:
     return AllFigures(devices, host_memory(), None if nvml is None else nvml.version())
 
 
-def _of_device(device: DeviceNow) -> Figures:
+def _of_device(device: DeviceNow) -> GpuFigures:
     memories = [process.memory_on(device) for process in device.processes or ()]
     programs = [memory for memory in memories if memory is not None]
     peaks = [memory.peak_bytes for memory in programs if memory.peak_bytes is not None]
     percent = device.gpu_percent
-    figures = Figures(
+    figures = GpuFigures(
         device=device.name,
         uuid=device.uuid,
         product=device.product,
@@ -96,11 +96,11 @@ def _of_device(device: DeviceNow) -> Figures:
     )
 
 
-def _of_ledger(gpu_ledger: Ledger) -> Figures:
+def _of_ledger(gpu_ledger: Ledger) -> GpuFigures:
     kinds: Counter[str] = Counter()
     for row in gpu_ledger.rows:
         kinds[row.kind] += row.bytes
-    figures = Figures(
+    figures = GpuFigures(
         device=str(gpu_ledger.device),
         uuid=gpu_ledger.uuid,
         product=gpu_ledger.name,

@@ -16,7 +16,7 @@ from vramlens import __version__
 from vramlens.integrations.extras import need
 from vramlens.integrations.figures import (
     AllFigures,
-    Figures,
+    GpuFigures,
     figures_of_machine,
     figures_of_program,
 )
@@ -82,7 +82,7 @@ def _observe(provider: Any, look: Callable[[], AllFigures | None]) -> None:
     metrics = need("opentelemetry.metrics", _EXTRA, _TOOL)
     meter = provider.get_meter("vramlens", __version__)
 
-    def observing(figure: Callable[[Figures], float | None]) -> Any:
+    def observing(figure: Callable[[GpuFigures], float | None]) -> Any:
         def observations(_options: Any) -> Iterator[Any]:
             figures = look()
             for device in figures.devices if figures is not None else ():
@@ -115,18 +115,18 @@ def _observe(provider: Any, look: Callable[[], AllFigures | None]) -> None:
     )
 
 
-def _used(device: Figures) -> int | None:
+def _used(device: GpuFigures) -> int | None:
     if device.total_bytes is None or device.free_bytes is None:
         return None
     return device.total_bytes - device.free_bytes
 
 
-def _share(device: Figures) -> float | None:
+def _share(device: GpuFigures) -> float | None:
     used = _used(device)
     return None if used is None or not device.total_bytes else used / device.total_bytes
 
 
-def _attributes(device: Figures, figures: AllFigures | None) -> dict[str, str]:
+def _attributes(device: GpuFigures, figures: AllFigures | None) -> dict[str, str]:
     attributes = {
         "hw.id": device.uuid or device.device,
         "hw.name": f"GPU {device.device}",
