@@ -41,7 +41,7 @@ class Outside(NamedTuple):
     is_own: bool
 
 
-class Gpu:
+class ProcessGpus:
     """The GPUs of this process."""
 
     def __init__(self, torch: Any) -> None:
@@ -115,9 +115,9 @@ class Gpu:
             return 0
 
 
-def find_gpu(torch: Any) -> Gpu | None:
+def find_gpu(torch: Any) -> ProcessGpus | None:
     """The GPUs, once the program has begun to use one; never makes it begin."""
     try:
-        return Gpu(torch) if torch.cuda.is_initialized() else None
+        return ProcessGpus(torch) if torch.cuda.is_initialized() else None
     except Exception:  # a build without CUDA
         return None
