@@ -12,7 +12,7 @@ from vramlens.ranks.causes import STAY, WORDS, Position, cause_of, fix_of
 from vramlens.ranks.peers.steps_beside_peers import StepPeaks
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, RankDifference
-from vramlens.ranks.rank_summary import Growth, LineUse, RankSummary, Stray
+from vramlens.ranks.rank_summary import LineUse, RankGrowth, RankSummary, Stray
 from vramlens.units import MIB, format_size
 
 _SPREADS = 5.0 * 1.4826
@@ -109,7 +109,7 @@ class BesidePeers:
                 return self._difference_of_leak(leak)
         return None
 
-    def _is_worth_telling(self, leak: Growth) -> bool:
+    def _is_worth_telling(self, leak: RankGrowth) -> bool:
         if leak.verdict == Verdict.NOT_A_PROBLEM:
             return False
         # That no peer grows there tells it from a buffer that fills, also where few steps were
@@ -118,14 +118,14 @@ class BesidePeers:
             return leak.bytes >= LEAST_BYTES / 4
         return leak.bytes >= max(LEAST_BYTES, self.usual.peak_bytes * LEAST_SHARE / 2)
 
-    def _is_common(self, leak: Growth) -> bool:
+    def _is_common(self, leak: RankGrowth) -> bool:
         """True if half of the other ranks grow there, too."""
         peers, leaking_peers = len(self.usual.ranks), self.usual.leaking[leak.place]
         if self.is_among:
             peers, leaking_peers = peers - 1, leaking_peers - 1
         return leaking_peers * 2 >= peers and leaking_peers != 0
 
-    def _difference_of_leak(self, leak: Growth) -> RankDifference:
+    def _difference_of_leak(self, leak: RankGrowth) -> RankDifference:
         cause = "rank0_gather" if self._is_gathered(leak) else "leak"
         return self._difference(
             cause,
@@ -139,7 +139,7 @@ class BesidePeers:
             fix=leak.fix if cause == "leak" else None,
         )
 
-    def _is_gathered(self, leak: Growth) -> bool:
+    def _is_gathered(self, leak: RankGrowth) -> bool:
         """True if what grows is what was gathered."""
         lines = [line for line in self.rank.lines if line.place == leak.place]
         causes = (cause_of(line, self.usual.line(line), self.position) for line in lines)

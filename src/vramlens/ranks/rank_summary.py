@@ -71,7 +71,7 @@ class Stray:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class RankGrowth:
     """Memory that grows with every step: a leak's verdict, line, bytes per step and so far, steps,
     and what to do.
     """
@@ -165,7 +165,7 @@ class RankSummary:
     step_peaks: tuple[int, ...] = ()
     lines: tuple[LineUse, ...] = field(default=(), repr=False)
     strays: tuple[Stray, ...] = ()
-    leaks: tuple[Growth, ...] = ()
+    leaks: tuple[RankGrowth, ...] = ()
     ledger: tuple[tuple[str, int], ...] = ()
     failure: RankFailure | None = None
     ended: tuple[str, int] | None = None

@@ -11,7 +11,7 @@ from vramlens.analyses.leaks.growth import leaks_of
 from vramlens.analyses.leaks.leak import Leak
 from vramlens.ranks.hints import Hint, hints_of
 from vramlens.ranks.line_uses import line_uses
-from vramlens.ranks.rank_summary import Growth, Launch, RankFailure, RankSummary, Stray
+from vramlens.ranks.rank_summary import Launch, RankFailure, RankGrowth, RankSummary, Stray
 from vramlens.trace import NO_STACK, DeviceTrace, Meta, Trace
 
 _MOST_STEPS = 4096
@@ -102,8 +102,8 @@ def _with_memory(summary: RankSummary, view: Attribution) -> RankSummary:
     )
 
 
-def _growth(leak: Leak) -> Growth:
-    return Growth(
+def _growth(leak: Leak) -> RankGrowth:
+    return RankGrowth(
         verdict=leak.verdict,
         place=leak.place,
         bytes_per_step=leak.bytes_per_step,
