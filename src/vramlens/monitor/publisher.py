@@ -38,7 +38,7 @@ from vramlens.monitor.machine.inside import (
     start_of,
     write_inside,
 )
-from vramlens.monitor.step_growth import Growth, steps_left
+from vramlens.monitor.step_growth import StepGrowth, steps_left
 
 _INTERVAL_S = 1.0
 _DEVICES_EVERY = 10
@@ -57,7 +57,7 @@ class Publisher:
             getattr(sys.modules.get("__main__"), "__file__", None) or "python"
         )[:200]
         self._steps = steps
-        self._growth: dict[int, Growth] = {}
+        self._growth: dict[int, StepGrowth] = {}
         self._at_step: dict[int, int] = {}
         self._nccl: dict[int, int] = {}
         self._devices: list[int] = []
@@ -114,7 +114,7 @@ class Publisher:
             now = counters(cuda, index)
             if now is not None:
                 self._at_step[index] = now.allocated_bytes
-                self._growth.setdefault(index, Growth()).add(count, now.allocated_bytes)
+                self._growth.setdefault(index, StepGrowth()).add(count, now.allocated_bytes)
         if count == _NCCL_AT or count % _NCCL_EVERY == 0:
             self._ask_nccl()
 

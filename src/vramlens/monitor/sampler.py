@@ -36,7 +36,7 @@ from vramlens.monitor.allocator_counters import (
 )
 from vramlens.monitor.machine.device_memory import free_and_total, visible_gpus
 from vramlens.monitor.monitor_samples import DeviceSample, Sample, Samples
-from vramlens.monitor.step_growth import Growth, steps_left
+from vramlens.monitor.step_growth import StepGrowth, steps_left
 from vramlens.monitor.summary import Extremes, Summary
 
 _SHORTEST_S, _LONGEST_S = 0.01, 86400
@@ -119,7 +119,7 @@ class Monitor:
         self.latest: Sample | None = None
         self.alerts: list[Alert] = []
         self._steps = 0
-        self._growth: dict[int, Growth] = {}
+        self._growth: dict[int, StepGrowth] = {}
         self._recent: dict[int, RecentPeak] = {}
         self._extremes: dict[int, Extremes] = {}
         self._host_peaks: tuple[int | None, int | None] = (None, None)
@@ -199,7 +199,7 @@ class Monitor:
         for index in self._devices:
             now = counters(cuda, index)
             if now is not None:
-                self._growth.setdefault(index, Growth()).add(self._steps, now.allocated_bytes)
+                self._growth.setdefault(index, StepGrowth()).add(self._steps, now.allocated_bytes)
 
     def on_sample(self, listener: Callable[[Sample], object]) -> None:
         """Has ``listener`` called with each sample, on the monitor's thread; what it raises

@@ -30,7 +30,7 @@ class Rate:
     last_step: int
 
 
-class Growth:
+class StepGrowth:
     """Follows one device. Keeps at most 128 steps: of a long run every second, fourth, eighth and
     so on.
 

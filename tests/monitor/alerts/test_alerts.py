@@ -24,7 +24,7 @@ from vramlens.errors import UsageError
 from vramlens.monitor.alerts.actions import Actions
 from vramlens.monitor.alerts.alerts import Alert, Values, Watch
 from vramlens.monitor.alerts.rules import parse_rule
-from vramlens.monitor.step_growth import Growth, Rate, steps_left
+from vramlens.monitor.step_growth import Rate, StepGrowth, steps_left
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -159,8 +159,8 @@ def test_the_sentence_has_the_figures_and_when_it_runs_out() -> None:
     assert json.dumps(growth.to_dict(), allow_nan=False)
 
 
-def fed(sizes: list[int], *, first: int = 1) -> Growth:
-    growth = Growth()
+def fed(sizes: list[int], *, first: int = 1) -> StepGrowth:
+    growth = StepGrowth()
     for step, size in enumerate(sizes, first):
         growth.add(step, size)
     return growth
@@ -201,7 +201,7 @@ def test_what_does_not_grow_steadily_has_no_rate(sizes: list[int]) -> None:
 def test_noise_alone_has_no_rate_however_often_it_is_judged() -> None:
     false = 0
     for seed in range(60):
-        growth = Growth()
+        growth = StepGrowth()
         rates = []
         for step, size in enumerate(noisy(0, 150, 200 * MIB, seed), 1):
             growth.add(step, size)
