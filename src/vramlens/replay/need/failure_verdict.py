@@ -30,7 +30,7 @@ _CLEARLY = 1.02
 
 
 @dataclass(frozen=True, eq=False)
-class Judgement:
+class ReplayJudgement:
     """What replay has to say about a failure.
 
     Attributes:
@@ -44,7 +44,7 @@ class Judgement:
     projection: Projection | None
 
 
-def judgement_of(view: Attribution, proven: Proven, oom: OomVerdict, runs: int) -> Judgement:
+def judgement_of(view: Attribution, proven: Proven, oom: OomVerdict, runs: int) -> ReplayJudgement:
     """The need of a failure, and what each setting would have made of it.
 
     Args:
@@ -56,12 +56,12 @@ def judgement_of(view: Attribution, proven: Proven, oom: OomVerdict, runs: int) 
         need = need_of_first_step(view, request, oom.reserved_bytes or 0) or oom.need
         assert need is not None
         settings = _without_projection(proven, need, runs)
-        return Judgement(need, tuple(settings), None)
+        return ReplayJudgement(need, tuple(settings), None)
     need = need_of(proven, projection, searching=runs >= _RUNS_TO_SEARCH)
     settings = _told(proven, projection, ADVICE)
     if runs >= _RUNS_FOR_MORE and not any(row.lives for row in settings):
         settings += [row for row in _told(proven, projection, _others(proven)) if row.lives]
-    return Judgement(need, tuple(settings), projection)
+    return ReplayJudgement(need, tuple(settings), projection)
 
 
 def _parsed(proven: Proven, conf: str) -> Settings:

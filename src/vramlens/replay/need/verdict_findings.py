@@ -19,7 +19,7 @@ from vramlens.analyses.memory.run_shape import step_peaks
 from vramlens.ground.verdict import Verdict
 from vramlens.replay.answer import assignment
 from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits
-from vramlens.replay.need.failure_verdict import Judgement, judgement_of
+from vramlens.replay.need.failure_verdict import ReplayJudgement, judgement_of
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ _RUNS_FOR_BATCH = 40
 
 
 def _about_batch(
-    view: Attribution, proven: Proven, judged: Judgement, runs: int
+    view: Attribution, proven: Proven, judged: ReplayJudgement, runs: int
 ) -> Sequence[Finding]:
     """The largest batch that fits, as far as it is known."""
     capacity = proven.recorded.limit.bytes
@@ -166,7 +166,7 @@ def _facts(
     )
 
 
-def _reason(view: Attribution, judged: Judgement) -> str:
+def _reason(view: Attribution, judged: ReplayJudgement) -> str:
     """What grew against the step before, and at which line; "" where nothing did."""
     projection = judged.projection
     if projection is None or abs(projection.scaling.scale - 1) <= 0.02:
