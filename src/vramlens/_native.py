@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vramlens._apart import call_apart
 from vramlens._core import load_core
-from vramlens._layout import Layout, ReadStatus, layout_of
+from vramlens._layout import LayoutInterface, ReadStatus, layout_of
 from vramlens.errors import InputError, NotARecording, UnsafeInput
 
 Column = NDArray[Any]
@@ -30,7 +30,7 @@ class _Core:
     """The loaded library, and the layout of its interface."""
 
     library: ctypes.CDLL
-    layout: Layout
+    layout: LayoutInterface
     column_types: Mapping[int, np.dtype[Any]]
 
     def structure(self, name: str, **fields: Any) -> Any:
