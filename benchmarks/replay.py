@@ -24,7 +24,7 @@ from typing import Any
 
 from vramlens.read.snapshot import read_snapshot
 from vramlens.replay import Proven, WhatIf, prove, tune_trace
-from vramlens.replay.proof import Limit
+from vramlens.replay.proof import ReserveLimit
 from vramlens.replay.what_if import Question, ask, question
 from vramlens.trace import Trace
 from vramlens.units import format_size
@@ -124,7 +124,7 @@ def what_ifs() -> None:
         truth, found = truth_of(name), proven(source)
         cap = cap_of(truth)
         settings = question(found, truth["conf"]).settings
-        limit = Limit(cap, source="given") if cap is not None else Limit()
+        limit = ReserveLimit(cap, source="given") if cap is not None else ReserveLimit()
         row = ask(found, [Question(settings, limit)])[0]
         rows.append((row, truth))
         stats = truth["stats"]

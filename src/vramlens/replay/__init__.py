@@ -20,7 +20,7 @@ from vramlens.replay.answer import Answer, replay_trace
 from vramlens.replay.curve import Curve
 from vramlens.replay.explained import with_replay
 from vramlens.replay.first_difference import FirstDifference
-from vramlens.replay.proof import Limit, Proven, Recorded, prove
+from vramlens.replay.proof import Proven, Recorded, ReserveLimit, prove
 from vramlens.replay.settings import Settings, SettingsError, parse_settings
 from vramlens.replay.tuning import WORTH_TRYING, CardUnderSetting, Tuned, Tuning, tune_trace
 from vramlens.replay.versions import VERSIONS, Version
@@ -33,9 +33,9 @@ __all__ = [
     "CardUnderSetting",
     "Curve",
     "FirstDifference",
-    "Limit",
     "Proven",
     "Recorded",
+    "ReserveLimit",
     "Settings",
     "SettingsError",
     "Tuned",

@@ -17,7 +17,7 @@ from vramlens._layout import AddressOrder, Completion
 from vramlens.errors import InputError
 from vramlens.ground.verdict import Confidence
 from vramlens.replay.curve import Curve, recorded_curve, replayed_curve
-from vramlens.replay.proof import Limit
+from vramlens.replay.proof import ReserveLimit
 from vramlens.replay.settings import Settings, parse_settings
 from vramlens.trace import Action
 from vramlens.units import format_size
@@ -85,7 +85,7 @@ class Question:
     """
 
     settings: Settings
-    limit: Limit
+    limit: ReserveLimit
 
 
 def question(
@@ -104,7 +104,9 @@ def question(
     recorded = proven.recorded
     settings = recorded.settings if conf is None else parse_settings(conf, recorded.version)
     limit = (
-        recorded.limit if cap_bytes is None else Limit(cap_bytes, of_device=card, source="given")
+        recorded.limit
+        if cap_bytes is None
+        else ReserveLimit(cap_bytes, of_device=card, source="given")
     )
     if conf is not None and cap_bytes is None and settings.per_process_memory_fraction is not None:
         limit = _limit_of_fraction(proven, settings.per_process_memory_fraction)
@@ -117,18 +119,18 @@ def question(
     return Question(settings, limit)
 
 
-def _limit_of_fraction(proven: Proven, fraction: float) -> Limit:
+def _limit_of_fraction(proven: Proven, fraction: float) -> ReserveLimit:
     """What a process may reserve (DeviceCachingAllocator::setMemoryFraction)."""
     version = proven.recorded.version
     if fraction == 1 and version.rounds_fraction:
-        return Limit()
+        return ReserveLimit()
     if proven.total_bytes is None:
         raise InputError(
             f"per_process_memory_fraction:{fraction} is a share of the GPU's memory, which this "
             "recording does not contain: leave it out and use --cap"
         )
     share = fraction * proven.total_bytes
-    return Limit(round(share) if version.rounds_fraction else int(share), source="given")
+    return ReserveLimit(round(share) if version.rounds_fraction else int(share), source="given")
 
 
 def ask(
@@ -207,7 +209,7 @@ def _further_runs(
     if proven.recorded.deferred_frees:
         runs += [_run(proven, native, completion=when) for when in _OTHER_COMPLETIONS]
     if limit.below_bytes is not None and limit.bytes is not None:
-        highest = Limit(max(limit.bytes, limit.below_bytes - 1), of_device=limit.of_device)
+        highest = ReserveLimit(max(limit.bytes, limit.below_bytes - 1), of_device=limit.of_device)
         runs.append(_run(proven, native | highest.native))
     return runs
 
