@@ -13,7 +13,7 @@ from vramlens.foreign_text import text_of, visible
 from vramlens.pytest_plugin import use as measured
 from vramlens.pytest_plugin.baseline import NAME, read_baseline, tolerance, write_baseline
 from vramlens.pytest_plugin.marks import LIMIT, Marks, marks_of
-from vramlens.pytest_plugin.use import Measurement, TestUse, described
+from vramlens.pytest_plugin.use import MeasuredTest, TestUse, described
 from vramlens.units import counted, format_size
 
 _PEAK, _KEPT, _UNKNOWN = "vramlens_peak_bytes", "vramlens_kept_bytes", "vramlens_not_in_baseline"
@@ -90,7 +90,7 @@ class Measuring:
     def _begin(self, item: pytest.Item) -> Any:
         """A measurement; None where it fails, which is no reason for a test not to run."""
         try:
-            measurement = Measurement(self._gpu)
+            measurement = MeasuredTest(self._gpu)
             measurement.begin()
         except Exception as error:
             item.add_report_section(

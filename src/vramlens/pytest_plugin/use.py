@@ -73,7 +73,7 @@ def find_gpu(*, import_torch: bool) -> Allocator | None:
     return gpu if gpu is not None and gpu.is_visible() else None
 
 
-class Measurement:
+class MeasuredTest:
     """Measures one test: ``begin()``, the test, ``end()``."""
 
     def __init__(self, gpu: Allocator) -> None:
