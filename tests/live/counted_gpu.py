@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramlens.live.growth.gpu_memory import Counts, Outside, Pinned
+from vramlens.live.growth.gpu_memory import Counts, OutsideBytes, Pinned
 
 MIB = 1 << 20
 
@@ -46,8 +46,8 @@ class CountedGpu:
     def segments(self) -> list[dict[str, Any]] | None:
         return self.parts
 
-    def outside(self, device: int) -> Outside:
-        return Outside(self.beside[device], self.is_own)
+    def outside(self, device: int) -> OutsideBytes:
+        return OutsideBytes(self.beside[device], self.is_own)
 
     def process_groups(self) -> int:
         return self.groups
