@@ -27,7 +27,7 @@ from vramlens.fleet.workers import ExecutorLike, Progress, for_each
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CommittedFile:
     """A file to be written by a commit.
 
     Attributes:
@@ -65,7 +65,7 @@ def commit_attempt(
         store.remove(staged_folder(run, attempt))
 
 
-def _parts(store: Store, run: str, attempt: int) -> Iterator[Part]:
+def _parts(store: Store, run: str, attempt: int) -> Iterator[CommittedFile]:
     staged = files_of(store, OF_A_RANK).of_run(run, attempt).staged
     new_ranks = sorted(
         {file.rank for files in staged.values() for file in files if file.rank is not None}
@@ -80,10 +80,10 @@ def _parts(store: Store, run: str, attempt: int) -> Iterator[Part]:
             ranks_of[rank // table.ranks_a_file].append(rank)
         for number, ranks in ranks_of.items():
             paths = tuple(file.path for file in buckets.get(number, ()))
-            yield Part(name, number, paths, tuple(ranks))
+            yield CommittedFile(name, number, paths, tuple(ranks))
 
 
-def write_part(root: str, run: str, attempt: int, part: Part) -> None:
+def write_part(root: str, run: str, attempt: int, part: CommittedFile) -> None:
     """Writes one file of a commit: the staged rows, and what the file has of other ranks.
 
     Raises:
@@ -102,7 +102,7 @@ def write_part(root: str, run: str, attempt: int, part: Part) -> None:
         )
 
 
-def _merged(store: Store, table: LakeTable, committed: str | None, part: Part) -> str:
+def _merged(store: Store, table: LakeTable, committed: str | None, part: CommittedFile) -> str:
     """The question that gives a part's rows."""
     questions = []
     if committed is not None:
