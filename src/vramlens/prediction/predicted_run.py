@@ -27,7 +27,7 @@ from vramlens.prediction.predicted_peak import (
     meta_of,
 )
 from vramlens.prediction.ranks.lone_process_group import (
-    Place,
+    RankPlace,
     note_bucket_views,
     put_process_group,
 )
@@ -71,7 +71,7 @@ class PredictedRun:
     """A process's one prediction; it changes PyTorch in this process for good."""
 
     def __init__(
-        self, card: Card, most_steps: int | None = None, place: Place | None = None
+        self, card: Card, most_steps: int | None = None, place: RankPlace | None = None
     ) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where a GPU is there, none of it is taken
         provide_cuda()
@@ -169,7 +169,7 @@ class Question:
     conf: str = ""
     cards: tuple[int, ...] = ()
     command: tuple[str, ...] = ()
-    place: Place | None = None
+    place: RankPlace | None = None
 
 
 def answer(gathered: Gathered, question: Question) -> Prediction:
