@@ -34,7 +34,7 @@ from vramlens.capture.recording.recording_file import no_collection, write_recor
 from vramlens.capture.recording.redact import Redaction, redacted_path
 from vramlens.capture.recording.ring_size import EVENT_BYTES, default_max_events
 from vramlens.capture.recording.sample_rows import Samples
-from vramlens.capture.recording.session import Plan, Session
+from vramlens.capture.recording.session import RecordingPlan, Session
 from vramlens.capture.triggers.out_of_memory import RefusedRequest
 from vramlens.whole_file import whole_file
 
@@ -415,7 +415,7 @@ def test_a_block_that_runs_out_of_memory_leaves_one_recording_on_each_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "3")
-    session, gpu = Session(Plan(blocks_only=True), verdict=None, command=None), FakeGpu()
+    session, gpu = Session(RecordingPlan(blocks_only=True), verdict=None, command=None), FakeGpu()
     gpu.use()
     session.recorder.gpu = gpu  # type: ignore[assignment]
 

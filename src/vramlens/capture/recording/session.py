@@ -33,7 +33,7 @@ from vramlens.units import counted
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RecordingPlan:
     """A plan of what to record and when to write it.
 
     Attributes:
@@ -94,7 +94,7 @@ class Session:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RecordingPlan,
         *,
         verdict: VerdictOf | None,
         command: list[str] | None,
@@ -142,7 +142,7 @@ class Session:
         """There was no program: nothing to say at the end."""
         self._done = True
 
-    def adopt(self, plan: Plan) -> None:
+    def adopt(self, plan: RecordingPlan) -> None:
         """Goes by another plan from now on: ``install`` after a ``record``."""
         self.plan = plan
         self.recorder.places, self.recorder.wanted_events = (
@@ -381,7 +381,7 @@ def current_session() -> Session | None:
 
 
 def begin_session(
-    plan: Plan,
+    plan: RecordingPlan,
     *,
     verdict: VerdictOf | None,
     command: list[str] | None = None,

@@ -101,7 +101,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Callable[[], int]:
     """Prepares the watch; gives the program, whose own ending is this process's ending."""
-    from vramlens.capture.recording.session import Plan
+    from vramlens.capture.recording.session import RecordingPlan
     from vramlens.capture.triggers.child_processes import follow_children
     from vramlens.capture.triggers.user_program import execute_module, execute_script
     from vramlens.program import begin_watch
@@ -143,7 +143,7 @@ def run(arguments: argparse.Namespace) -> Callable[[], int]:
             os.environ.setdefault(name, value)
     _note_missing_gpu(arguments)
     first, last = arguments.steps or (None, None)
-    plan = Plan(
+    plan = RecordingPlan(
         output=None if arguments.output is None else os.path.abspath(arguments.output),
         program=arguments.program,
         first_step=first,
