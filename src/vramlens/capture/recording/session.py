@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from vramlens.capture.process_group import warn_if_not_destroyed, watch_device
 from vramlens.capture.recording.output_path import Places, absolute, rank_of_process
-from vramlens.capture.recording.profiled_steps import NvtxMarks, ProfilerTrace
+from vramlens.capture.recording.profiled_steps import NvtxMarks, ProfiledSteps
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.torch_api import loaded_torch
 from vramlens.capture.triggers.ending_line import ending_of_exception, ending_of_signal, uncaught
@@ -116,7 +116,7 @@ class Session:
         self._termination = Termination(self._terminated, lambda: self.recorder.places.folder)
         self._open_blocks = 0
         self._trace = (
-            ProfilerTrace(self.recorder.places, plan.first_step or 0) if plan.profile else None
+            ProfiledSteps(self.recorder.places, plan.first_step or 0) if plan.profile else None
         )
         self._done = False
         self.summarise: Callable[[str], None] | None = None  # at the end, a rank's own recording
