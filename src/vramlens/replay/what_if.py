@@ -76,7 +76,7 @@ class WhatIf:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class WhatIfQuestion:
     """One what-if to ask.
 
     Attributes:
@@ -90,7 +90,7 @@ class Question:
 
 def question(
     proven: Proven, conf: str | None = None, cap_bytes: int | None = None, *, card: bool = False
-) -> Question:
+) -> WhatIfQuestion:
     """The question behind a ``--conf`` and a ``--cap``; what is not given is as it was recorded.
 
     Args:
@@ -116,7 +116,7 @@ def question(
             f"a cap of {format_size(limit.bytes)} is less than the {format_size(base)} that the "
             "process already used when recording began"
         )
-    return Question(settings, limit)
+    return WhatIfQuestion(settings, limit)
 
 
 def _limit_of_fraction(proven: Proven, fraction: float) -> ReserveLimit:
@@ -135,7 +135,7 @@ def _limit_of_fraction(proven: Proven, fraction: float) -> ReserveLimit:
 
 def ask(
     proven: Proven,
-    questions: Sequence[Question],
+    questions: Sequence[WhatIfQuestion],
     progress: Callable[[float], None] | None = None,
     *,
     quick: bool = False,
@@ -161,9 +161,9 @@ def ask(
     return answers
 
 
-def _answer(proven: Proven, asked: Question, *, quick: bool, curves: bool) -> WhatIf:
+def _answer(proven: Proven, asked: WhatIfQuestion, *, quick: bool, curves: bool) -> WhatIf:
     recorded = proven.recorded
-    if recorded.exact and asked == Question(recorded.settings, recorded.limit):
+    if recorded.exact and asked == WhatIfQuestion(recorded.settings, recorded.limit):
         return _as_recorded(proven, curves=curves)
     native = _native_settings(proven, asked)
     curve = None
@@ -178,7 +178,7 @@ def _answer(proven: Proven, asked: Question, *, quick: bool, curves: bool) -> Wh
     return _judged(proven, asked, [center, *further_runs], curve)
 
 
-def _native_settings(proven: Proven, asked: Question) -> dict[str, Any]:
+def _native_settings(proven: Proven, asked: WhatIfQuestion) -> dict[str, Any]:
     settings = asked.settings
     native = settings.native(
         proven.recorded.version, reserve=proven.reserve_bytes, **asked.limit.native
@@ -199,7 +199,7 @@ def _run(
 
 
 def _further_runs(
-    proven: Proven, asked: Question, native: dict[str, Any], center: dict[str, int]
+    proven: Proven, asked: WhatIfQuestion, native: dict[str, Any], center: dict[str, int]
 ) -> list[dict[str, int]]:
     """The runs that bound what is not known: addresses, other streams, the limit."""
     limit = asked.limit
@@ -215,7 +215,7 @@ def _further_runs(
 
 
 def _judged(
-    proven: Proven, asked: Question, runs: list[dict[str, int]], curve: Curve | None
+    proven: Proven, asked: WhatIfQuestion, runs: list[dict[str, int]], curve: Curve | None
 ) -> WhatIf:
     """The answer that all runs give together; the first is the likeliest."""
     center = runs[0]
@@ -316,7 +316,7 @@ def _what_depends_on_the_program(proven: Proven, runs: list[dict[str, int]]) -> 
 
 
 def _what_is_not_known(
-    proven: Proven, asked: Question, runs: list[dict[str, int]]
+    proven: Proven, asked: WhatIfQuestion, runs: list[dict[str, int]]
 ) -> Iterator[str]:
     if runs[0]["ties"]:
         yield "the exact peak depends on where the driver places segments"
