@@ -24,7 +24,7 @@ from vramlens.errors import UsageError
 from vramlens.monitor.alerts.actions import Actions
 from vramlens.monitor.alerts.alerts import Alert, Values, Watch
 from vramlens.monitor.alerts.rules import parse_rule
-from vramlens.monitor.step_growth import Rate, StepGrowth, steps_left
+from vramlens.monitor.step_growth import GrowthRate, StepGrowth, steps_left
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -227,10 +227,10 @@ def test_memory_for_the_steps_is_bounded_and_a_new_count_begins_anew() -> None:
 
 
 def test_how_many_steps_are_left() -> None:
-    assert steps_left(Rate(5 * MIB, 1, 9), GIB) == 204
+    assert steps_left(GrowthRate(5 * MIB, 1, 9), GIB) == 204
     assert steps_left(None, GIB) is None
-    assert steps_left(Rate(5 * MIB, 1, 9), None) is None
-    assert steps_left(Rate(5 * MIB, 1, 9), -5) == 0
+    assert steps_left(GrowthRate(5 * MIB, 1, 9), None) is None
+    assert steps_left(GrowthRate(5 * MIB, 1, 9), -5) == 0
 
 
 ALERT = Alert(
