@@ -59,7 +59,7 @@ class CheckedTraining:
 
 
 @dataclass(slots=True)
-class Run:
+class GradientRun:
     """One forward and backward: the loss, its count if it gave one, and numbers of each parameter's
     gradient.
 
@@ -74,7 +74,9 @@ class Run:
     top: Top | None = None
 
 
-def gradients_of(training: CheckedTraining, batch: Any, calls: LossCalls, factor: float) -> Run:
+def gradients_of(
+    training: CheckedTraining, batch: Any, calls: LossCalls, factor: float
+) -> GradientRun:
     """One forward and backward; parts of each gradient, on the host, in double precision.
 
     Args:
@@ -104,7 +106,9 @@ def gradients_of(training: CheckedTraining, batch: Any, calls: LossCalls, factor
             taken.append(numbers if factor == 1.0 else numbers / factor)
     forget([parameter for _, parameter in training.parameters])
     count = None if loss.count is None else float(loss.count)
-    return Run(loss=float(mean.detach()), count=count, gradients=taken, dtypes=dtypes, top=top)
+    return GradientRun(
+        loss=float(mean.detach()), count=count, gradients=taken, dtypes=dtypes, top=top
+    )
 
 
 def forget(parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -113,7 +117,7 @@ def forget(parameters: Sequence[torch.nn.Parameter]) -> None:
         parameter.grad = None
 
 
-def unusable(run: Run) -> str:
+def unusable(run: GradientRun) -> str:
     """Why nothing can be compared with a run; empty where it can."""
     if run.loss != run.loss or run.loss in (float("inf"), float("-inf")):
         return f"the loss is {run.loss}, so nothing can be compared"
@@ -126,7 +130,7 @@ def unusable(run: Run) -> str:
     return ""
 
 
-def weighs(part: Run, whole: Run) -> bool:
+def weighs(part: GradientRun, whole: GradientRun) -> bool:
     """Whether a part has a finite gradient that could be missed in that of the whole."""
     with on_host():
         ours, theirs = (

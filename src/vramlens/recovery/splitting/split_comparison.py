@@ -15,7 +15,7 @@ from vramlens.recovery.splitting.batch_parts import Samples
 from vramlens.recovery.splitting.gradient_runs import (
     TOO_NOISY,
     CheckedTraining,
-    Run,
+    GradientRun,
     floors_of,
     furthest,
     gradients_of,
@@ -150,12 +150,12 @@ class Rounding:
     noise: float
     of_loss: float
 
-    def tolerance(self, run: Run) -> float:
+    def tolerance(self, run: GradientRun) -> float:
         """Up to which a difference of gradients counts as rounding."""
         base = _largest(_ROUNDING, run)
         return min(max(base, _NOISE * self.noise), TOO_NOISY)
 
-    def loss_tolerance(self, run: Run) -> float:
+    def loss_tolerance(self, run: GradientRun) -> float:
         """The same of losses."""
         base = max(_largest(_LOSS_ROUNDING, run), self.tolerance(run))
         return min(max(base, _NOISE * self.of_loss), TOO_NOISY)
@@ -186,8 +186,8 @@ class Measurements:
     """
 
     few: FewSamples
-    reference: Run
-    runs: list[Run]
+    reference: GradientRun
+    runs: list[GradientRun]
     rounding: Rounding
     ways: list[WeightedParts]
     changed_buffers: frozenset[str]
@@ -293,13 +293,13 @@ class SplitComparison:
             return replace(unequal, reason=reason)
         return check
 
-    def _run(self, batch: Any, factor: float = 1.0, *, goes_on: bool = False) -> Run:
+    def _run(self, batch: Any, factor: float = 1.0, *, goes_on: bool = False) -> GradientRun:
         if not goes_on:
             self._buffers.restore()
         self._random.restore()
         return gradients_of(self._training, batch, self._calls, factor)
 
-    def _reference(self, batch: Any, few: FewSamples) -> Run:
+    def _reference(self, batch: Any, few: FewSamples) -> GradientRun:
         """The run of all samples at once."""
         count = self._samples.count
         try:
@@ -310,7 +310,7 @@ class SplitComparison:
             reason = fails_on(self._training.model, self._samples, few.count, count, error)
         raise NotCompared(reason)
 
-    def _refuse_unrepeatable(self, reference: Run) -> None:
+    def _refuse_unrepeatable(self, reference: GradientRun) -> None:
         """Raises NotCompared where parts cannot do what the whole does, or it tells nothing."""
         model = self._training.model
         if self._random.moved():
@@ -324,7 +324,7 @@ class SplitComparison:
         if problem:
             raise NotCompared(problem, undecided=True)
 
-    def _refuse_changing(self, batch: Any, reference: Run) -> None:
+    def _refuse_changing(self, batch: Any, reference: GradientRun) -> None:
         """Raises NotCompared where a second run of the same samples is another."""
         values = self._training.values
         before = values.read() if values is not None else []
@@ -340,14 +340,14 @@ class SplitComparison:
                 "be checked"
             )
 
-    def _rounding(self, batch: Any, few: FewSamples, reference: Run) -> Rounding:
+    def _rounding(self, batch: Any, few: FewSamples, reference: GradientRun) -> Rounding:
         rounded = self._rounded(batch, few.reversed())
         floors = floors_of(rounded.gradients, reference.gradients)
         noise, _ = furthest(rounded.gradients, reference.gradients, self._training, floors)
         of_loss = abs(rounded.loss - reference.loss) / max(abs(reference.loss), 1e-300)
         return Rounding(floors, noise, of_loss)
 
-    def _rounded(self, batch: Any, reversed_batch: Any | None) -> Run:
+    def _rounded(self, batch: Any, reversed_batch: Any | None) -> GradientRun:
         """The same gradient, differently rounded: samples in the opposite order where that can
         be, a third of the loss.
         """
@@ -361,7 +361,7 @@ class SplitComparison:
                 let_go(error)
         return self._run(batch, 1 / 3)
 
-    def _runs_of(self, parts: list[Any], few: FewSamples) -> list[Run]:
+    def _runs_of(self, parts: list[Any], few: FewSamples) -> list[GradientRun]:
         try:
             return [self._run(part, goes_on=index > 0) for index, part in enumerate(parts)]
         except Exception as error:
@@ -372,7 +372,7 @@ class SplitComparison:
         raise NotCompared(reason)
 
     def _ways(
-        self, batch: Any, parts: list[Any], sizes: list[int], runs: list[Run]
+        self, batch: Any, parts: list[Any], sizes: list[int], runs: list[GradientRun]
     ) -> Iterator[tuple[Weights, list[float]]]:
         """The weights that may be right, with the share of each part."""
         if runs[0].count is not None:
@@ -388,8 +388,8 @@ class SplitComparison:
         self,
         weights: Weights,
         shares: list[float],
-        runs: list[Run],
-        reference: Run,
+        runs: list[GradientRun],
+        reference: GradientRun,
         rounding: Rounding,
     ) -> WeightedParts:
         gradients = zip(*(run.gradients for run in runs), strict=True)
@@ -403,7 +403,7 @@ class SplitComparison:
         return why_unequal(self._training.model, is_counted)
 
 
-def _largest(rounding: dict[str, float], run: Run) -> float:
+def _largest(rounding: dict[str, float], run: GradientRun) -> float:
     """The coarsest rounding of a run's types."""
     by_type = [rounding.get(name, _ROUNDING_OF_OTHERS) for name in run.dtypes]
     return max(by_type, default=_ROUNDING_OF_OTHERS)
@@ -418,7 +418,7 @@ def _best(ways: list[WeightedParts]) -> WeightedParts:
     return best
 
 
-def _scales(whole: Run, parts: list[Run], sizes: list[int]) -> tuple[bool, ...]:
+def _scales(whole: GradientRun, parts: list[GradientRun], sizes: list[int]) -> tuple[bool, ...]:
     """For each summand of the loss, whether the divisors of parts differ and add up; empty: its
     graph does not tell.
     """
