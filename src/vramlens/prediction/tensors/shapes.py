@@ -33,7 +33,7 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: Values) -> Any:
     from torch._subclasses.fake_tensor import FakeTensor
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    runner = Runner(
+    runner = OperatorRunner(
         log=log,
         kernels=kernels,
         values=values,
@@ -66,7 +66,7 @@ def _takes_itself_apart(kind: Any, fake_tensor: Any) -> bool:
     return kind is not fake_tensor and not is_plain
 
 
-class Runner:
+class OperatorRunner:
     """Runs operators: on the CPU as they are, on the device with shapes.
 
     Attributes:
