@@ -33,7 +33,7 @@ from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.recording.recording_file import no_collection, write_recording
 from vramlens.capture.recording.redact import Redaction, redacted_path
 from vramlens.capture.recording.ring_size import EVENT_BYTES, default_max_events
-from vramlens.capture.recording.sample_rows import Samples
+from vramlens.capture.recording.sample_rows import SampleRows
 from vramlens.capture.recording.session import RecordingPlan, Session
 from vramlens.capture.triggers.out_of_memory import RefusedRequest
 from vramlens.whole_file import whole_file
@@ -245,7 +245,7 @@ def test_the_ring_is_bounded_by_the_hosts_memory() -> None:
 
 @given(st.integers(1, 20_000))
 def test_samples_stay_few_and_span_the_run(count: int) -> None:
-    samples = Samples(0.0)
+    samples = SampleRows(0.0)
     for step in range(count):
         samples.add(step, [(0, step, step, None)], None)
     rows = samples.to_dict()["rows"]
@@ -257,7 +257,7 @@ def test_samples_stay_few_and_span_the_run(count: int) -> None:
 
 
 def test_samples_slow_down_as_they_grow() -> None:
-    samples = Samples(1.0)
+    samples = SampleRows(1.0)
     assert samples.is_due()
     for _ in range(4097):
         samples.add(0, [(0, 0, 0, 0)], 0)
