@@ -35,7 +35,7 @@ from vramlens.monitor.allocator_counters import (
     used_devices,
 )
 from vramlens.monitor.machine.device_memory import free_and_total, visible_gpus
-from vramlens.monitor.monitor_samples import DeviceSample, Sample, Samples
+from vramlens.monitor.monitor_samples import DeviceSample, MonitorSamples, Sample
 from vramlens.monitor.step_growth import StepGrowth, steps_left
 from vramlens.monitor.summary import Extremes, Summary
 
@@ -115,7 +115,7 @@ class Monitor:
             **ways,
         }
         self._listeners: list[Callable[[Sample], object]] = []
-        self.samples = Samples()
+        self.samples = MonitorSamples()
         self.latest: Sample | None = None
         self.alerts: list[Alert] = []
         self._steps = 0
