@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.recovery.losses.loss_calls import LossCalls
 from vramlens.recovery.losses.part_losses import BY_SAMPLES, Weights, candidates
 from vramlens.recovery.memory_errors import OUT_OF_MEMORY, STICKY, kind_of, let_go
-from vramlens.recovery.splitting.batch_parts import Samples
+from vramlens.recovery.splitting.batch_parts import BatchSamples
 from vramlens.recovery.splitting.gradient_runs import (
     TOO_NOISY,
     CheckedTraining,
@@ -106,7 +106,7 @@ class FewSamples:
         middle: how many of them the first of two unequal parts has.
     """
 
-    samples: Samples
+    samples: BatchSamples
     order: list[int]
     middle: int
 
@@ -131,7 +131,7 @@ class FewSamples:
         return self.samples.chosen(self.order[::-1]) if self.samples.free else None
 
 
-def few_samples(samples: Samples, count: int, choice: int) -> FewSamples:
+def few_samples(samples: BatchSamples, count: int, choice: int) -> FewSamples:
     """So many samples of a batch, others for each choice."""
     numbers = random_numbers.Random(choice).sample(range(samples.count), count)
     return FewSamples(samples, sorted(numbers), -(-2 * count // 3) if count > 2 else 1)
@@ -202,7 +202,11 @@ class SplitComparison:
     """
 
     def __init__(
-        self, training: CheckedTraining, samples: Samples, buffers: Buffers, random: RandomState
+        self,
+        training: CheckedTraining,
+        samples: BatchSamples,
+        buffers: Buffers,
+        random: RandomState,
     ) -> None:
         self._training = training
         self._samples = samples

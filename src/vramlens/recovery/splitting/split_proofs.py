@@ -14,7 +14,7 @@ from vramlens.recovery.guarding.guard_story import UNCHECKED
 from vramlens.recovery.losses.loss_form import PlainValues, batch_form, surroundings
 from vramlens.recovery.losses.loss_graph import top_of
 from vramlens.recovery.losses.part_losses import BY_SAMPLES, Weights
-from vramlens.recovery.splitting.batch_parts import Samples
+from vramlens.recovery.splitting.batch_parts import BatchSamples
 from vramlens.recovery.splitting.gradient_runs import CheckedTraining
 from vramlens.recovery.splitting.split_check import SplitCheck, check_split
 from vramlens.recovery.training.batch_attempts import Call, PartsSeen
@@ -154,7 +154,7 @@ class SplitProofs:
         call.form = self._form(call)
         return self._checked(call, model).check
 
-    def _check(self, call: Call, samples: Samples, model: Any) -> SplitCheck:
+    def _check(self, call: Call, samples: BatchSamples, model: Any) -> SplitCheck:
         around = self._around
         values = PlainValues(call.loss_fn, around.model)
         settings = CheckedTraining(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.errors import UsageError
 from vramlens.recovery.losses.loss_graph import Term, operations_of, terms_of
 from vramlens.recovery.losses.part_losses import Loss, LossFunction, Weights, empty, loss_of
-from vramlens.recovery.splitting.batch_parts import Samples, SplitFunction
+from vramlens.recovery.splitting.batch_parts import BatchSamples, SplitFunction
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +72,7 @@ class Call:
     batch: Any
     loss_fn: LossFunction
     scale: float = 1.0
-    samples: Samples | None = None
+    samples: BatchSamples | None = None
     size: int | None = None
     parts_seen: PartsSeen | None = None
     form: Any = None
@@ -80,14 +80,14 @@ class Call:
     doubts: int = 0
     number: int = field(default_factory=itertools.count().__next__)
 
-    def split(self, function: SplitFunction | None) -> Samples:
+    def split(self, function: SplitFunction | None) -> BatchSamples:
         """Its samples.
 
         Raises:
             CannotSplit: the text names the leaf.
         """
         if self.samples is None:
-            self.samples = Samples(self.batch, function)
+            self.samples = BatchSamples(self.batch, function)
         return self.samples
 
 
