@@ -19,7 +19,7 @@ from vramlens.live.growth.piles import (
     piles,
     remade_larger,
 )
-from vramlens.live.growth.step_counters import Series, StepCounters
+from vramlens.live.growth.step_counters import CounterSeries, StepCounters
 from vramlens.live.heap.search import LONG, Search, SearchTime
 from vramlens.live.heap.tensors import Storage, TorchObjects
 from vramlens.live.heap.unnamed_holders import search_loose, unreached_tensors
@@ -91,7 +91,7 @@ class HeapLook:
             self._failures.append(f"the counters could not be read ({type(error).__name__})")
         leaks = merged(kept_leaks)
         judged = [storage for _, storages in kept_leaks for storage in storages]
-        host = Series() if self._counters is None else self._counters.host
+        host = CounterSeries() if self._counters is None else self._counters.host
         report = LeakReport(
             steps=births.steps,
             leaks=tuple(leak for leak, _ in leaks),
