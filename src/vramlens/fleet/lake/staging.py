@@ -32,7 +32,7 @@ _LAST = "summaries"
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class RankSources:
     """The files of a rank; None where there is none.
 
     Attributes:
@@ -75,7 +75,7 @@ def summary_of(recording: Recording, rank: int) -> RankSummary:
     return replace(summary, failure=replace(summary.failure, cause=cause))
 
 
-def stage_rank(root: str, run: str, attempt: int, rank: int, sources: Sources) -> Written:
+def stage_rank(root: str, run: str, attempt: int, rank: int, sources: RankSources) -> Written:
     """Writes what there is of a rank into the staging area; what the map runs for each.
 
     Args:
