@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from vramlens.analyses.attribution.attribution import Attribution
     from vramlens.analyses.failure.step_scaling import Scaling
-    from vramlens.analyses.failure.step_template import Span, Template
+    from vramlens.analyses.failure.step_template import EventSpan, Template
     from vramlens.replay.proof import Proven
 
 _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
@@ -218,7 +218,7 @@ class Continuation:
             ),
         )
 
-    def _copy(self, span: Span, begin: int, sizes: NDArray[np.int64]) -> None:
+    def _copy(self, span: EventSpan, begin: int, sizes: NDArray[np.int64]) -> None:
         """Repeats the template's events from one on to its end."""
         device = self._view.device
         actions = device.events.action[begin : span.end].tolist()
