@@ -12,7 +12,7 @@ from typing import Any
 
 from vramlens import __version__
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.export.stack_bytes import StackBytes, StackProfile, frame_file, frame_name
+from vramlens.export.stack_bytes import DeviceStacks, StackProfile, frame_file, frame_name
 from vramlens.trace import Frame
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
@@ -52,7 +52,7 @@ def speedscope_chunks(views: Sequence[tuple[Attribution, int, str]], name: str) 
 def _profiles(
     view: Attribution, event: int, moment: str, frames: dict[Frame, int]
 ) -> list[StackProfile]:
-    stacks, device = StackBytes(view, frames), f"GPU {view.device.device}"
+    stacks, device = DeviceStacks(view, frames), f"GPU {view.device.device}"
     return [
         stacks.at(event, f"{device}: live at {moment}"),
         stacks.allocated(f"{device}: allocated in all"),

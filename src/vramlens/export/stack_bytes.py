@@ -38,7 +38,7 @@ class StackProfile:
         return sum(size for _, size in self.stacks)
 
 
-class StackBytes:
+class DeviceStacks:
     """The bytes of one device's stacks, weighed in several ways.
 
     Args:
