@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.causes import STAY, WORDS, Position, cause_of, fix_of
-from vramlens.ranks.peers.steps_beside_peers import StepPeaks
+from vramlens.ranks.peers.steps_beside_peers import PeerStepPeaks
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, RankDifference
 from vramlens.ranks.rank_summary import LineUse, RankGrowth, RankSummary, Stray
@@ -268,7 +268,7 @@ class BesidePeers:
         is_built_once = largest.static and largest.category in _BUILT_ONCE
         if not shows_by_step or is_built_once:
             return True
-        steps = self.usual.steps if self.is_among else StepPeaks([self.rank, *self.usual.ranks])
+        steps = self.usual.steps if self.is_among else PeerStepPeaks([self.rank, *self.usual.ranks])
         return not steps.is_chance(self.rank, self.least)
 
     def _bounded(self, cause: str, bytes_: int, by_cause: _Excesses) -> list[RankDifference]:
