@@ -22,7 +22,7 @@ from vramlens.fleet.lake.parquet_files import (
     write_columns,
     writing_connection,
 )
-from vramlens.fleet.lake.store import Store, store_of, told
+from vramlens.fleet.lake.store import LakeStore, store_of, told
 from vramlens.fleet.workers import ExecutorLike, Progress, for_each
 
 
@@ -65,7 +65,7 @@ def commit_attempt(
         store.remove(staged_folder(run, attempt))
 
 
-def _parts(store: Store, run: str, attempt: int) -> Iterator[CommittedFile]:
+def _parts(store: LakeStore, run: str, attempt: int) -> Iterator[CommittedFile]:
     staged = files_of(store, OF_A_RANK).of_run(run, attempt).staged
     new_ranks = sorted(
         {file.rank for files in staged.values() for file in files if file.rank is not None}
@@ -102,7 +102,7 @@ def write_part(root: str, run: str, attempt: int, part: CommittedFile) -> None:
         )
 
 
-def _merged(store: Store, table: LakeTable, committed: str | None, part: CommittedFile) -> str:
+def _merged(store: LakeStore, table: LakeTable, committed: str | None, part: CommittedFile) -> str:
     """The question that gives a part's rows."""
     questions = []
     if committed is not None:
@@ -125,7 +125,7 @@ def _merged(store: Store, table: LakeTable, committed: str | None, part: Committ
     return f"SELECT {keys}, {columns} FROM ({question}) GROUP BY {keys} ORDER BY {keys}"
 
 
-def _rows(store: Store, table: LakeTable, paths: Sequence[str]) -> str:
+def _rows(store: LakeStore, table: LakeTable, paths: Sequence[str]) -> str:
     columns = ", ".join(map(identifier, table.types))
     return (
         f"SELECT {columns} FROM read_parquet({file_list(store, paths)}, union_by_name = true,"
@@ -133,7 +133,9 @@ def _rows(store: Store, table: LakeTable, paths: Sequence[str]) -> str:
     )
 
 
-def write_of_attempt(store: Store, table: str, run: str, attempt: int, columns: Columns) -> None:
+def write_of_attempt(
+    store: LakeStore, table: str, run: str, attempt: int, columns: Columns
+) -> None:
     """Writes a table that rests on all ranks of an attempt together; without rows it goes."""
     path = part_path(TABLES[table], run, attempt, 0)
     if columns:

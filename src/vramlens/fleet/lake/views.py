@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from vramlens.fleet.lake.lake_layout import LakeFile, LakeFiles
 from vramlens.fleet.lake.lake_tables import TABLES, LakeTable
 from vramlens.fleet.lake.parquet_files import file_list, identifier, literal
-from vramlens.fleet.lake.store import Store
+from vramlens.fleet.lake.store import LakeStore
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -57,7 +57,7 @@ class Views:
     def __init__(
         self,
         connection: DuckDBPyConnection,
-        store: Store,
+        store: LakeStore,
         files: LakeFiles,
         left_out: frozenset[str] = frozenset(),
     ) -> None:
