@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramlens.recovery.guarding.guard_story import GuardEvent, GuardReport, Stop, Story
+from vramlens.recovery.guarding.guard_story import GuardEvent, GuardReport, GuardStory, Stop
 from vramlens.recovery.meters import Meter
 
 
@@ -28,7 +28,7 @@ class GuardLog:
         self.calls = 0
         self.stop: Stop | None = None
         self._caught = 0
-        self._story = Story()
+        self._story = GuardStory()
         self._meter = meter
         self._refused_before = self._refused_requests()
 

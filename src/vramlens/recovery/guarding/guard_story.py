@@ -264,7 +264,7 @@ class GuardReport:
         return "next: nothing to do"
 
 
-class Story:
+class GuardStory:
     """Collects events; of a kind that repeats without end it keeps the first and the last
     hundred.
     """
