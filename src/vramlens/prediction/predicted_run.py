@@ -32,7 +32,7 @@ from vramlens.prediction.ranks.lone_process_group import (
     put_process_group,
 )
 from vramlens.prediction.requests.request_log import RequestLog
-from vramlens.prediction.tensors.known_values import Values
+from vramlens.prediction.tensors.known_values import KnownValues
 from vramlens.prediction.tensors.shapes import shapes_mode
 from vramlens.units import MIB
 
@@ -76,7 +76,7 @@ class PredictedRun:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where a GPU is there, none of it is taken
         provide_cuda()
         self.log = RequestLog()
-        self.kernels, self.values = Kernels(self.log, card), Values()
+        self.kernels, self.values = Kernels(self.log, card), KnownValues()
         self.mode = shapes_mode(self.log, self.kernels, self.values)
         self._most_steps, self._steps = most_steps, 0
         self._optimizer: int | None = None

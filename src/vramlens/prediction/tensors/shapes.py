@@ -11,7 +11,7 @@ from vramlens.prediction.kernels.kernel_requests import Kernels
 from vramlens.prediction.ranks.collective_memory import Collectives
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.even_choices import follow_choices, share_of
-from vramlens.prediction.tensors.known_values import Values
+from vramlens.prediction.tensors.known_values import KnownValues
 from vramlens.prediction.tensors.operator_schema import Operator, operator_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ only.
 """
 
 
-def shapes_mode(log: RequestLog, kernels: Kernels, values: Values) -> Any:
+def shapes_mode(log: RequestLog, kernels: Kernels, values: KnownValues) -> Any:
     """The mode under which a program runs with shapes; one for the whole program."""
     from torch._subclasses import FakeTensorMode
     from torch._subclasses.fake_tensor import FakeTensor
@@ -74,7 +74,12 @@ class OperatorRunner:
     """
 
     def __init__(
-        self, log: RequestLog, kernels: Kernels, values: Values, fake_mode: Any, fake_tensor: Any
+        self,
+        log: RequestLog,
+        kernels: Kernels,
+        values: KnownValues,
+        fake_mode: Any,
+        fake_tensor: Any,
     ) -> None:
         self.log, self._kernels, self._values = log, kernels, values
         self.fake_mode, self.fake_tensor = fake_mode, fake_tensor
