@@ -84,7 +84,7 @@ def watched(calls: LossCalls | None = None) -> Iterator[None]:
     """
     from torch.overrides import TorchFunctionMode
 
-    class Watch(TorchFunctionMode):
+    class LossWatch(TorchFunctionMode):
         def __torch_function__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -112,5 +112,5 @@ def watched(calls: LossCalls | None = None) -> Iterator[None]:
                     kwargs["dropout_p"] = 0.0
             return function(*args, **kwargs)
 
-    with Watch():
+    with LossWatch():
         yield
