@@ -108,7 +108,7 @@ class StepCounters:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self.gpu: gpus.Gpu | None = None
+        self.gpu: gpus.ProcessGpus | None = None
         self.requested: dict[int, CounterSeries] = {}
         self.allocated: dict[int, CounterSeries] = {}
         self.waiting: dict[int, CounterSeries] = {}
@@ -168,7 +168,7 @@ class StepCounters:
             self.host.add(step, size)
         self._next_host_reading = perf_counter() + (thread_time() - began) / _SHARE
 
-    def _read_pytorch(self, gpu: gpus.Gpu, step: int) -> list[int]:
+    def _read_pytorch(self, gpu: gpus.ProcessGpus, step: int) -> list[int]:
         """Reads PyTorch's counters; gives the devices that it uses."""
         used = []
         for device in gpu.contexts():
