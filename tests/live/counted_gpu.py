@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 class CountedGpu:
-    """Stands in for ``vramlens.live.growth.gpu_memory.Gpu``. What is not said by hand stays as
+    """Stands in for ``vramlens.live.growth.gpu_memory.ProcessGpus``. What is not said by hand stays as
     it is: a quiet, warm process.
     """
 
