@@ -87,14 +87,14 @@ def parser() -> argparse.ArgumentParser:
 
 def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     """The parser of the whole command line, and that of each verb."""
-    whole = _Parser(
+    command_line = _Parser(
         prog="vramlens",
         description=DESCRIPTION,
         epilog=main_epilog(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    whole.add_argument("--version", action="version", version=f"vramlens {__version__}")
-    verbs = whole.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
+    command_line.add_argument("--version", action="version", version=f"vramlens {__version__}")
+    verbs = command_line.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
     by_verb = {}
     for name in VERBS:
         command = _command(name)
@@ -106,7 +106,7 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
         )
         command.prepare_parser(by_verb[name])
         by_verb[name].epilog = verb_epilog(by_verb[name].epilog, command.EXAMPLES)
-    return whole, by_verb
+    return command_line, by_verb
 
 
 def _command(verb: str) -> VerbModule:
@@ -166,18 +166,18 @@ def _answered(argv: list[str]) -> int | Callable[[], int]:
 
 
 def _run(argv: list[str]) -> int | Callable[[], int]:
-    whole, by_verb = _parsers()
+    command_line, by_verb = _parsers()
     if argv and argv[0] == "help":
         argv = [*(word for word in argv[1:2] if word in VERBS), "--help"]
     _refuse_mistyped_verb(argv)
     try:
-        arguments, unknown = whole.parse_known_args(argv)
+        arguments, unknown = command_line.parse_known_args(argv)
     except SystemExit as done:  # --help and --version
         return done.code if isinstance(done.code, int) else 0
     if unknown:
-        by_verb.get(arguments.verb, whole).refuse(unknown)
+        by_verb.get(arguments.verb, command_line).refuse(unknown)
     if arguments.verb is None:
-        whole.print_help(sys.stderr)
+        command_line.print_help(sys.stderr)
         return UsageError.exit_code
     if arguments.verb not in ("run", "predict", "strategies"):
         # Nothing here multiplies matrices: NumPy need not start the threads that would. The user's

@@ -159,14 +159,14 @@ def _report(diagnosis: Diagnosis, width: int, height: int) -> list[str]:
     next_step = _next(diagnosis, width)
     top = [*textwrap.wrap(diagnosis.verdict, width), ""]
     lines: list[str] = []
-    for rest in (
+    for rows_and_words in (
         _rows(rows, width),
         [*_rows(bad, width), *_paragraph(well, width)],
         [*_rows(bad, width), *_named(well, width)],
         [*_rows(brief, width), *_named(well, width)],
         [*_rows(worst, width), *_named([*brief[len(worst) :], *well], width)],
     ):
-        lines = [*top, *rest, *next_step]
+        lines = [*top, *rows_and_words, *next_step]
         if len(lines) <= height:
             return lines
     return [*lines[: height - len(next_step) - 1], "...", *next_step]
@@ -237,15 +237,15 @@ def _switches(width: int) -> list[str]:
             "changes memory": "Changes memory",
         }
         lines += ["", title[weight]]
-        for one in SWITCHES:
-            if one.weight != weight:
+        for switch in SWITCHES:
+            if switch.weight != weight:
                 continue
-            found = one.present()
-            state = f"   set: {found[0]}={found[1]}" if found else ""
-            lines.append(f"{'*' if one.bundled else ' '} {one.name}={one.value}{state}")
+            setting = switch.present()
+            state = f"   set: {setting[0]}={setting[1]}" if setting else ""
+            lines.append(f"{'*' if switch.bundled else ' '} {switch.name}={switch.value}{state}")
             for text in (
-                f"{_capital(one.does)}. When: {one.when}.",
-                f"Costs: {one.cost}. Default: {one.default}.",
+                f"{_capital(switch.does)}. When: {switch.when}.",
+                f"Costs: {switch.cost}. Default: {switch.default}.",
             ):
                 lines += textwrap.wrap(
                     text, width, initial_indent=" " * 6, subsequent_indent=" " * 6

@@ -299,11 +299,11 @@ def _drawn(explanation: Explanation | Profile, arguments: argparse.Namespace) ->
     from vramlens.report.explain.explanation_text import render
 
     to_file = goes_to_file(arguments.output)
-    whole = (
+    is_uncut = (
         to_file or arguments.by is not None
     )  # what was asked for by name is not cut to fit a screen
     return as_text(
-        lambda console: render(explanation, console, by, arguments.top, whole=whole),
+        lambda console: render(explanation, console, by, arguments.top, whole=is_uncut),
         to_file=to_file,
     )
 

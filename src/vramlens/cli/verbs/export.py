@@ -242,8 +242,8 @@ def _lake_words(exported: Exported, root: str) -> str:
 def _missing_words(missing: Sequence[int]) -> str:
     named = ", ".join(map(str, missing[:_MOST_NAMED]))
     more = len(missing) - _MOST_NAMED
-    others = f" and {more:,} more" if more > 0 else ""
-    return f"missing: rank{'s' if len(missing) > 1 else ''} {named}{others}"
+    unnamed = f" and {more:,} more" if more > 0 else ""
+    return f"missing: rank{'s' if len(missing) > 1 else ''} {named}{unnamed}"
 
 
 def _run_of(source: str) -> str:

@@ -93,10 +93,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--debug", action="store_true", help="set the cheap debug switches (see doctor --switches)"
     )
     parser.add_argument("program", metavar="PROGRAM", help="the script, or the module with -m")
-    rest = parser.add_argument(
+    program_arguments = parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, help="passed to the program unchanged"
     )
-    rest.required = False
+    program_arguments.required = False
 
 
 def run(arguments: argparse.Namespace) -> Callable[[], int]:
@@ -206,14 +206,17 @@ def _without_python(arguments: argparse.Namespace) -> str:
     """What to add where the program's name is Python's own, which is not to be named; else
     nothing.
     """
-    rest: list[str] = arguments.arguments
-    if not _PYTHON.fullmatch(arguments.program) or not rest:
+    program_arguments: list[str] = arguments.arguments
+    if not _PYTHON.fullmatch(arguments.program) or not program_arguments:
         return ""
     argv: list[str] = arguments.argv
-    at = len(argv) - len(rest) - 1
-    if (rest[0].startswith("-") and rest[0] != "-m") or argv[at:] != [arguments.program, *rest]:
+    at = len(argv) - len(program_arguments) - 1
+    if (program_arguments[0].startswith("-") and program_arguments[0] != "-m") or argv[at:] != [
+        arguments.program,
+        *program_arguments,
+    ]:
         return f"; leave out {arguments.program!r} and its options"
-    return f"; leave out {arguments.program!r}: {shlex.join(['vramlens', *argv[:at], *rest])}"
+    return f"; leave out {arguments.program!r}: {shlex.join(['vramlens', *argv[:at], *program_arguments])}"
 
 
 def _note_late_options(arguments: argparse.Namespace) -> None:
@@ -221,8 +224,8 @@ def _note_late_options(arguments: argparse.Namespace) -> None:
     and it may know them.
     """
     late: list[str] = []
-    rest: list[str] = arguments.arguments
-    for place, word in enumerate(rest):
+    program_arguments: list[str] = arguments.arguments
+    for place, word in enumerate(program_arguments):
         if word == "--":
             break
         name, _, value = word.partition("=")
@@ -230,7 +233,7 @@ def _note_late_options(arguments: argparse.Namespace) -> None:
             continue
         # Many programs have --steps 100; steps from one to another are vramlens's way to say it.
         if name == "--steps" and not _RANGE.fullmatch(
-            value or "".join(rest[place + 1 : place + 2])
+            value or "".join(program_arguments[place + 1 : place + 2])
         ):
             continue
         late.append(name)

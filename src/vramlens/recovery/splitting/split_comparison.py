@@ -185,7 +185,7 @@ class Measurements:
         updated_buffer: one that parts leave otherwise than the whole does; empty: there is none.
     """
 
-    few: FewSamples
+    small_batch: FewSamples
     reference: GradientRun
     runs: list[GradientRun]
     rounding: Rounding
@@ -245,7 +245,7 @@ class SplitComparison:
         if not ways:  # class weights of labels that are not in the batch
             raise NotCompared(BY_CLASS)
         return Measurements(
-            few=few,
+            small_batch=few,
             reference=reference,
             runs=runs,
             rounding=rounding,
@@ -255,7 +255,11 @@ class SplitComparison:
         )
 
     def _judged(self, measured: Measurements) -> SplitCheck:
-        few, reference, rounding = measured.few, measured.reference, measured.rounding
+        small_batch, reference, rounding = (
+            measured.small_batch,
+            measured.reference,
+            measured.rounding,
+        )
         best = _best(measured.ways)
         tolerance = rounding.tolerance(reference)
         unequal = SplitCheck(
@@ -264,7 +268,7 @@ class SplitComparison:
             noise=rounding.noise,
             tolerance=tolerance,
             parameter=best.parameter,
-            samples=few.count,
+            samples=small_batch.count,
             weights=best.weights,
         )
         is_counted = self._training.count_fn is not None or reference.count is not None
@@ -280,9 +284,9 @@ class SplitComparison:
             unequal,
             equal=True,
             paths=reference.top.paths if reference.top is not None else None,
-            scales=_scales(reference, measured.runs, few.sizes),
+            scales=_scales(reference, measured.runs, small_batch.sizes),
             buffers=measured.changed_buffers,
-            whole_compared=few.count == self._samples.count == 2,
+            whole_compared=small_batch.count == self._samples.count == 2,
         )
         if not self._training.compares_whole or self._samples.count <= 2:
             return check

@@ -75,12 +75,12 @@ def _told(proven: Proven, projection: Projection, confs: Sequence[str]) -> list[
         settings = _parsed(proven, conf)
         if settings == proven.recorded.settings:
             return SettingVerdict(conf, False, 0, "exact", proven.recorded.peak_reserved_bytes)
-        found = verdict_of_setting(proven, projection, settings)
-        if proven.recorded.warm and found.lives is not None:
+        verdict = verdict_of_setting(proven, projection, settings)
+        if proven.recorded.warm and verdict.lives is not None:
             # Memory from before the recording cannot be moved to where another setting would have
             # put it.
             return SettingVerdict(conf, None, None, "conditional", 0)
-        return found
+        return verdict
 
     with ThreadPoolExecutor(max_workers=max(1, min(len(confs), os.cpu_count() or 1))) as pool:
         return list(pool.map(judged, confs))
@@ -94,21 +94,26 @@ def _without_projection(proven: Proven, need: Need, runs: int) -> list[SettingVe
     capacity = None if limit.bytes is None else max(limit.bytes, (limit.below_bytes or 1) - 1)
     too_much = capacity is not None and need.low_bytes > _CLEARLY * capacity
     settings = {conf: _parsed(proven, conf) for conf in ADVICE}
-    asked = [conf for conf, one in settings.items() if one != proven.recorded.settings]
+    other_confs = [
+        conf
+        for conf, settings_of_conf in settings.items()
+        if settings_of_conf != proven.recorded.settings
+    ]
     rows: dict[str, WhatIf] = {}
     if runs >= 2 * len(ADVICE) and not proven.recorded.warm:
-        rows = _asked(proven, asked, quick=runs < _RUNS_TO_CONFIRM)
-    found = [
-        _by_record(conf, rows.get(conf), surely=too_much or conf not in asked) for conf in ADVICE
+        rows = _asked(proven, other_confs, quick=runs < _RUNS_TO_CONFIRM)
+    verdicts = [
+        _by_record(conf, rows.get(conf), surely=too_much or conf not in other_confs)
+        for conf in ADVICE
     ]
     if (
         runs >= _RUNS_FOR_MORE
         and rows
         and not too_much
-        and not any(row.past_failure for row in found)
+        and not any(row.past_failure for row in verdicts)
     ):
-        found += _others_past_failure(proven)
-    return found
+        verdicts += _others_past_failure(proven)
+    return verdicts
 
 
 def _by_record(conf: str, row: WhatIf | None, *, surely: bool) -> SettingVerdict:

@@ -67,22 +67,24 @@ def with_judgement(
         settings=judged.settings,
     )
     findings = [
-        one
-        for one in explanation.findings
-        if one.id != "fragmented_request" or cause == "fragmentation"
+        finding
+        for finding in explanation.findings
+        if finding.id != "fragmented_request" or cause == "fragmentation"
     ]
     findings = _about_expandable(findings, verdict, proven)
     findings += _about_settings(view, verdict, need, limit.bytes)
-    findings = [_with_limit(one, view, need) for one in findings]
+    findings = [_with_limit(finding, view, need) for finding in findings]
     about_batch = _about_batch(view, proven, judged, runs)
-    findings = [_without_half_the_batch(one) for one in findings] if about_batch else findings
+    findings = (
+        [_without_half_the_batch(finding) for finding in findings] if about_batch else findings
+    )
     findings += about_batch
     leaking = facts.leaked_bytes >= _LARGE * (limit.bytes or 1)
     order = _order(cause, findings, oom.short_by_bytes or oom.requested_bytes or 0, leaking=leaking)
     return replace(
         explanation,
         oom=verdict,
-        findings=tuple(sorted(findings, key=lambda one: _rank(one, order))),
+        findings=tuple(sorted(findings, key=lambda finding: _rank(finding, order))),
     )
 
 
@@ -135,7 +137,11 @@ def _order(
 ) -> tuple[str, ...]:
     """What comes first: what makes the run live, then what may."""
     left_out = set() if leaking else {"leak"}
-    saved = {one.id: one.bytes or 0 for one in findings if one.verdict != Verdict.POSSIBLE}
+    saved = {
+        finding.id: finding.bytes or 0
+        for finding in findings
+        if finding.verdict != Verdict.POSSIBLE
+    }
     left_out |= {name for name in _NO_GRADIENTS if saved.get(name, 0) < short_bytes}
     if cause != "fragmentation":  # what only may help comes after all that does
         left_out.add("settings_may_help")
@@ -250,14 +256,14 @@ def _about_settings(
     carrying = [row for row in oom.settings if row.lives is True]
     failing = [row for row in oom.settings if row.lives is False and row.conf != EXPANDABLE]
     open_ones = [row for row in oom.settings if row.lives is None and row.past_failure]
-    found = []
+    findings = []
     if carrying:
-        found.append(_carries(carrying, variable, need, capacity))
+        findings.append(_carries(carrying, variable, need, capacity))
     elif open_ones:
-        found.append(_may_carry(open_ones, variable, need))
+        findings.append(_may_carry(open_ones, variable, need))
     if failing:
-        found.append(_do_not_carry(failing, need))
-    return found
+        findings.append(_do_not_carry(failing, need))
+    return findings
 
 
 def _carries(
@@ -293,14 +299,14 @@ def _may_carry(rows: Sequence[SettingVerdict], variable: str, need: Need) -> Fin
         if need.basis == EARLIER_STEP
         else "the recording ends there"
     )
-    others = f" (or {', '.join(row.conf for row in rows[1:])})" if len(rows) > 1 else ""
+    alternatives = f" (or {', '.join(row.conf for row in rows[1:])})" if len(rows) > 1 else ""
     return Finding(
         id="settings_may_help",
         verdict=Verdict.POSSIBLE,
         title=f"{best.conf} gets past this failure ({reserved} reserved) but may not be enough: "
         f"{why}",
         bytes=best.peak_reserved_bytes,
-        fix=f"try {assignment(variable, best.conf)}{others}: it gets past this failure "
+        fix=f"try {assignment(variable, best.conf)}{alternatives}: it gets past this failure "
         f"({reserved} reserved)"
         " but may not be enough for the rest",
     )

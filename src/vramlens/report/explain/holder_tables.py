@@ -85,11 +85,11 @@ class HolderList:
             if self.nested
             else None
         )
-        kept = set(range(top) if largest is None else largest[:top])
-        gone = [row for i, row in enumerate(self.rows) if i not in kept]
+        shown = set(range(top) if largest is None else largest[:top])
+        gone = [row for i, row in enumerate(self.rows) if i not in shown]
         return replace(
             self,
-            rows=tuple(row for i, row in enumerate(self.rows) if i in kept),
+            rows=tuple(row for i, row in enumerate(self.rows) if i in shown),
             hidden=self.hidden + len(gone),
             hidden_bytes=self.hidden_bytes + sum(row.bytes for row in gone if not row.depth),
         )
@@ -131,8 +131,8 @@ def table_of(heap: Heap, by: str) -> HolderList:
         return HolderList(by, total, coded, rest=_rest("(no line known)", heap.unattributed_bytes))
     if by == "category":
         rows = [
-            Row(plain(name), None, held.bytes, note=held.verdict)
-            for name, held in heap.by_category.items()
+            Row(plain(name), None, category_bytes.bytes, note=category_bytes.verdict)
+            for name, category_bytes in heap.by_category.items()
         ]
         return HolderList(by, total, tuple(rows), note_header="verdict")
     if by == "phase":
@@ -248,18 +248,20 @@ def _user_lines(heap: Heap) -> tuple[Row, ...]:
 
 
 def _stacks(heap: Heap) -> HolderList:
-    rows, rest = [], None
-    for held in heap.by_stack:
-        if held.frames:
+    rows, without_stack = [], None
+    for stack_bytes in heap.by_stack:
+        if stack_bytes.frames:
             rows.append(
                 Row(
-                    place_name(held.frames[0]),
-                    held.frames[0],
-                    held.bytes,
-                    held.allocations,
-                    frames=held.frames,
+                    place_name(stack_bytes.frames[0]),
+                    stack_bytes.frames[0],
+                    stack_bytes.bytes,
+                    stack_bytes.allocations,
+                    frames=stack_bytes.frames,
                 )
             )
         else:
-            rest = Row("(no Python stack)", None, held.bytes, held.allocations)
-    return HolderList("stack", heap.requested_bytes, tuple(rows), rest=rest)
+            without_stack = Row(
+                "(no Python stack)", None, stack_bytes.bytes, stack_bytes.allocations
+            )
+    return HolderList("stack", heap.requested_bytes, tuple(rows), rest=without_stack)

@@ -83,8 +83,8 @@ def _missing_words(missing: Sequence[int]) -> str:
         return ""
     named = ", ".join(map(str, missing[:_MOST_MISSING]))
     more = len(missing) - _MOST_MISSING
-    others = f" and {more} more" if more > 0 else ""
-    return f"; rank{'s' if len(missing) > 1 else ''} {named}{others} left no files"
+    unnamed = f" and {more} more" if more > 0 else ""
+    return f"; rank{'s' if len(missing) > 1 else ''} {named}{unnamed} left no files"
 
 
 def _agreement(comparison: Comparison) -> str:
