@@ -185,7 +185,14 @@ def _aligned(
     if position is None:
         return None
     partner[position:] = -1
-    return Template(spans, number, partner, position, matched, whole_steps)
+    return Template(
+        spans=spans,
+        number=number,
+        partner=partner,
+        position=position,
+        matched=matched,
+        whole_steps=whole_steps,
+    )
 
 
 def _by_size_without_stacks(

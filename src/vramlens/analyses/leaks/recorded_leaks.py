@@ -281,7 +281,16 @@ def _leaks_of_host(trace: Trace, host: DeviceTrace) -> DeviceLeaks | None:
         return None
     last = len(view.steps) - 1
     return DeviceLeaks(
-        host.device, last + 1, view.steps.source, last, growing, None, None, False, False, ()
+        device=host.device,
+        steps=last + 1,
+        source=view.steps.source,
+        judged_steps=last,
+        leaks=growing,
+        prediction=None,
+        failed_step=None,
+        wrapped=False,
+        inside_one_call=False,
+        findings=(),
     )
 
 

@@ -206,7 +206,15 @@ def device_use(
             longest.append(Gap(begin, finish, where, activities.rows(), place))
     busy = int((end - start).sum())
     idle = int((gap_end[real] - gap_start[real]).sum())
-    return DeviceActivity(device, busy, idle, len(real), tuple(longest), in_all.rows(), examined)
+    return DeviceActivity(
+        device=device,
+        busy_ns=busy,
+        idle_ns=idle,
+        gaps=len(real),
+        longest=tuple(longest),
+        cpu_while_idle=in_all.rows(),
+        examined_ns=examined,
+    )
 
 
 _Pieces = tuple[NDArray[np.int64], NDArray[np.int64]]

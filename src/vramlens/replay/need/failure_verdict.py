@@ -74,12 +74,24 @@ def _told(proven: Proven, projection: Projection, confs: Sequence[str]) -> list[
     def judged(conf: str) -> SettingVerdict:
         settings = _parsed(proven, conf)
         if settings == proven.recorded.settings:
-            return SettingVerdict(conf, False, 0, "exact", proven.recorded.peak_reserved_bytes)
+            return SettingVerdict(
+                conf=conf,
+                lives=False,
+                dies_after_bytes=0,
+                confidence="exact",
+                peak_reserved_bytes=proven.recorded.peak_reserved_bytes,
+            )
         verdict = verdict_of_setting(proven, projection, settings)
         if proven.recorded.warm and verdict.lives is not None:
             # Memory from before the recording cannot be moved to where another setting would have
             # put it.
-            return SettingVerdict(conf, None, None, "conditional", 0)
+            return SettingVerdict(
+                conf=conf,
+                lives=None,
+                dies_after_bytes=None,
+                confidence="conditional",
+                peak_reserved_bytes=0,
+            )
         return verdict
 
     with ThreadPoolExecutor(max_workers=max(1, min(len(confs), os.cpu_count() or 1))) as pool:
@@ -125,11 +137,11 @@ def _by_record(conf: str, row: WhatIf | None, *, surely: bool) -> SettingVerdict
     past = row is not None and row.past_failure
     dies = surely or (row is not None and row.oom is True)
     return SettingVerdict(
-        conf,
-        False if dies else None,
-        0 if dies and not past else None,
-        "bounded" if dies else "conditional",
-        row.peak_reserved_bytes if row is not None else 0,
+        conf=conf,
+        lives=False if dies else None,
+        dies_after_bytes=0 if dies and not past else None,
+        confidence="bounded" if dies else "conditional",
+        peak_reserved_bytes=row.peak_reserved_bytes if row is not None else 0,
         past_failure=past and not dies,
         failed_bytes=row.failed_bytes if row is not None and dies else None,
     )

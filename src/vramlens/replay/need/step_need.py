@@ -169,7 +169,13 @@ def verdict_of_setting(
     """What a setting would have made of the run."""
     continued = projection.continued
     if proven.recorded.limit.bytes is None:
-        return SettingVerdict(settings.conf, None, None, "conditional", 0)
+        return SettingVerdict(
+            conf=settings.conf,
+            lives=None,
+            dies_after_bytes=None,
+            confidence="conditional",
+            peak_reserved_bytes=0,
+        )
     first = next(_runs(proven, continued, settings, [(_DRIVER, 0.0)]))
     died = 0 <= first["died_at"] < continued.step_end
     aside = projection.margin if died else -projection.margin
