@@ -140,32 +140,34 @@ def _answered(argv: list[str]) -> int | Callable[[], int]:
         KeyboardInterrupt: Ctrl-C came, whatever became of it.
     """
     try:
-        return _run(argv)
-    except VramlensError as error:
-        if interruption.came():  # a library made this error of it
-            raise KeyboardInterrupt from None
-        say(str(error))
-        return error.exit_code
-    except MemoryError:
-        say("not enough memory for this; try a machine with more memory or a shorter recording")
-        return VramlensError.exit_code
+        return _run_verb(argv)
     except BrokenPipeError:
         return 0
-    except RecursionError:
-        say("the input is nested too deeply")
-        return VramlensError.exit_code
-    except OSError as error:  # a disk, a folder or a link that fails where nobody expects it
-        if interruption.came():
+    except Exception as error:
+        is_own = not isinstance(error, (MemoryError, RecursionError))
+        if is_own and interruption.came():  # a library made this error of it
             raise KeyboardInterrupt from None
-        say(f"{error.filename or 'a file'}: {(error.strerror or str(error)).lower()}")
-        return VramlensError.exit_code
-    except Exception:
-        if interruption.came():
-            raise KeyboardInterrupt from None
-        raise
+        reason = _reason_of(error)
+        if reason is None:
+            raise
+        say(reason)
+        return error.exit_code if isinstance(error, VramlensError) else VramlensError.exit_code
 
 
-def _run(argv: list[str]) -> int | Callable[[], int]:
+def _reason_of(error: Exception) -> str | None:
+    """What to say of an error; None for one that nobody expects."""
+    if isinstance(error, VramlensError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "not enough memory for this; try a machine with more memory or a shorter recording"
+    if isinstance(error, RecursionError):
+        return "the input is nested too deeply"
+    if isinstance(error, OSError):  # a disk, a folder or a link fails where nobody expects it
+        return f"{error.filename or 'a file'}: {(error.strerror or str(error)).lower()}"
+    return None
+
+
+def _run_verb(argv: list[str]) -> int | Callable[[], int]:
     command_line, by_verb = _parsers()
     if argv and argv[0] == "help":
         argv = [*(word for word in argv[1:2] if word in VERBS), "--help"]

@@ -152,10 +152,10 @@ def _report(diagnosis: Diagnosis, width: int, height: int) -> list[str]:
     until it fits.
     """
     rows = diagnosis.worst_first()
+    worst = [check for check in rows if check.state == "problem"]
     bad = [check for check in rows if check.state != "ok"]
-    well = [check for check in rows if check.state == "ok"]
-    brief = [check if check.state == "problem" else replace(check, do="") for check in bad]
-    worst = [check for check in bad if check.state == "problem"]
+    well = rows[len(bad) :]
+    brief = [*worst, *(replace(check, do="") for check in bad[len(worst) :])]
     next_step = _next(diagnosis, width)
     top = [*textwrap.wrap(diagnosis.verdict, width), ""]
     lines: list[str] = []
