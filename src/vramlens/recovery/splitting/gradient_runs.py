@@ -119,13 +119,14 @@ def forget(parameters: Sequence[torch.nn.Parameter]) -> None:
 
 def unusable(run: GradientRun) -> str:
     """Why nothing can be compared with a run; empty where it can."""
-    if run.loss != run.loss or run.loss in (float("inf"), float("-inf")):
+    if not math.isfinite(run.loss):
         return f"the loss is {run.loss}, so nothing can be compared"
-    if not any(gradient is not None for gradient in run.gradients):
+    gradients = [gradient for gradient in run.gradients if gradient is not None]
+    if not gradients:
         return "no parameter has a gradient"
-    if not all(gradient is None or bool(gradient.isfinite().all()) for gradient in run.gradients):
+    if not all(bool(gradient.isfinite().all()) for gradient in gradients):
         return "gradients are not finite, so nothing can be compared"
-    if not any(gradient is not None and bool(gradient.any()) for gradient in run.gradients):
+    if not any(bool(gradient.any()) for gradient in gradients):
         return "all gradients of these samples are zero, so nothing can be compared"
     return ""
 
@@ -192,15 +193,13 @@ def furthest(
     with on_host():
         worst, where = 0.0, ""
         for (name, _), a, b, floor in zip(training.parameters, ours, theirs, floors, strict=True):
-            if a is None and b is None:
+            present = a if a is not None else b
+            if present is None:
                 continue
-            first = torch.zeros_like(b) if a is None and b is not None else a
-            assert first is not None
-            second = b if b is not None else torch.zeros_like(first)
-            assert second is not None
+            first = a if a is not None else torch.zeros_like(present)
+            second = b if b is not None else torch.zeros_like(present)
             difference = float((first - second).norm()) / max(float(second.norm()), floor, 1e-300)
-            if difference != difference:
-                difference = float("inf")
+            difference = math.inf if math.isnan(difference) else difference
             if difference > worst or not where:
                 worst, where = difference, name
         return worst, where

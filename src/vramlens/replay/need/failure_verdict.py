@@ -105,12 +105,8 @@ def _without_projection(proven: Proven, need: Need, runs: int) -> list[SettingVe
     limit = proven.recorded.limit
     capacity = None if limit.bytes is None else max(limit.bytes, (limit.below_bytes or 1) - 1)
     too_much = capacity is not None and need.low_bytes > _CLEARLY * capacity
-    settings = {conf: _parsed(proven, conf) for conf in ADVICE}
-    other_confs = [
-        conf
-        for conf, settings_of_conf in settings.items()
-        if settings_of_conf != proven.recorded.settings
-    ]
+    recorded = proven.recorded.settings
+    other_confs = [conf for conf in ADVICE if _parsed(proven, conf) != recorded]
     rows: dict[str, WhatIf] = {}
     if runs >= 2 * len(ADVICE) and not proven.recorded.warm:
         rows = _asked(proven, other_confs, quick=runs < _RUNS_TO_CONFIRM)
@@ -118,12 +114,8 @@ def _without_projection(proven: Proven, need: Need, runs: int) -> list[SettingVe
         _by_record(conf, rows.get(conf), surely=too_much or conf not in other_confs)
         for conf in ADVICE
     ]
-    if (
-        runs >= _RUNS_FOR_MORE
-        and rows
-        and not too_much
-        and not any(row.past_failure for row in verdicts)
-    ):
+    may_be_more = rows and not too_much and runs >= _RUNS_FOR_MORE
+    if may_be_more and not any(row.past_failure for row in verdicts):
         verdicts += _others_past_failure(proven)
     return verdicts
 
@@ -135,15 +127,23 @@ def _by_record(conf: str, row: WhatIf | None, *, surely: bool) -> SettingVerdict
         surely: whether it surely fails, whatever they lead to.
     """
     past = row is not None and row.past_failure
-    dies = surely or (row is not None and row.oom is True)
+    peak_bytes = row.peak_reserved_bytes if row is not None else 0
+    if not surely and (row is None or row.oom is not True):
+        return SettingVerdict(
+            conf=conf,
+            lives=None,
+            dies_after_bytes=None,
+            confidence="conditional",
+            peak_reserved_bytes=peak_bytes,
+            past_failure=past,
+        )
     return SettingVerdict(
         conf=conf,
-        lives=False if dies else None,
-        dies_after_bytes=0 if dies and not past else None,
-        confidence="bounded" if dies else "conditional",
-        peak_reserved_bytes=row.peak_reserved_bytes if row is not None else 0,
-        past_failure=past and not dies,
-        failed_bytes=row.failed_bytes if row is not None and dies else None,
+        lives=False,
+        dies_after_bytes=None if past else 0,
+        confidence="bounded",
+        peak_reserved_bytes=peak_bytes,
+        failed_bytes=row.failed_bytes if row is not None else None,
     )
 
 

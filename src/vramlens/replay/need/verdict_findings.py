@@ -75,10 +75,8 @@ def with_judgement(
     findings += _about_settings(view, verdict, need, limit.bytes)
     findings = [_with_limit(finding, view, need) for finding in findings]
     about_batch = _about_batch(view, proven, judged, runs)
-    findings = (
-        [_without_half_the_batch(finding) for finding in findings] if about_batch else findings
-    )
-    findings += about_batch
+    if about_batch:
+        findings = [*map(_without_half_the_batch, findings), *about_batch]
     leaking = facts.leaked_bytes >= _LARGE * (limit.bytes or 1)
     order = _order(cause, findings, oom.short_by_bytes or oom.requested_bytes or 0, leaking=leaking)
     return replace(
@@ -189,29 +187,26 @@ def _about_expandable(
     row = next(row for row in oom.settings if row.conf == EXPANDABLE)
     changed = []
     for finding in findings:
-        is_open = finding.id == "expandable_segments" and finding.verdict == Verdict.POSSIBLE
-        if not is_open:
-            is_refuted = (
-                row.lives is False
-                and finding.id == "expandable_segments"
-                and not row.dies_after_bytes
-            )
-            changed.append(
-                _expandable_fails(row)
-                if is_refuted and "these numbers do not show" in finding.title
-                else finding
-            )
-        elif row.lives is False:
-            changed.append(_expandable_fails(row))
-        elif (
-            row.lives is None
-            and not row.past_failure
-            and proven.recorded.limit.below_bytes is not None
-        ):
-            changed.append(_depends_on_the_limit(finding, proven))
-        elif row.lives is None and not row.past_failure:
+        if finding.id == "expandable_segments":
+            changed += _expandable_decided(finding, row, proven)
+        else:
             changed.append(finding)
     return changed
+
+
+def _expandable_decided(finding: Finding, row: SettingVerdict, proven: Proven) -> list[Finding]:
+    """The finding about expandable segments, as replay decides it; nothing where they help."""
+    if finding.verdict != Verdict.POSSIBLE:
+        is_refuted = row.lives is False and not row.dies_after_bytes
+        is_refuted = is_refuted and "these numbers do not show" in finding.title
+        return [_expandable_fails(row)] if is_refuted else [finding]
+    if row.lives is False:
+        return [_expandable_fails(row)]
+    if row.lives is True or row.past_failure:
+        return []
+    if proven.recorded.limit.below_bytes is not None:
+        return [_depends_on_the_limit(finding, proven)]
+    return [finding]
 
 
 def _expandable_fails(row: SettingVerdict) -> Finding:
@@ -255,12 +250,12 @@ def _about_settings(
     variable = settings_variable(view.trace)
     carrying = [row for row in oom.settings if row.lives is True]
     failing = [row for row in oom.settings if row.lives is False and row.conf != EXPANDABLE]
-    open_ones = [row for row in oom.settings if row.lives is None and row.past_failure]
+    undecided = [row for row in oom.settings if row.lives is None and row.past_failure]
     findings = []
     if carrying:
         findings.append(_carries(carrying, variable, need, capacity))
-    elif open_ones:
-        findings.append(_may_carry(open_ones, variable, need))
+    elif undecided:
+        findings.append(_may_carry(undecided, variable, need))
     if failing:
         findings.append(_do_not_carry(failing, need))
     return findings
