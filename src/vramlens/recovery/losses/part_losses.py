@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
-from vramlens.recovery.losses.loss_calls import IGNORED, LossCalls
+from vramlens.recovery.losses.loss_calls import LossCalls
 from vramlens.recovery.splitting.batch_parts import leaves_of
 
 if TYPE_CHECKING:
@@ -168,26 +168,10 @@ def candidates(batch: Any, calls: LossCalls) -> list[Weights]:
     return [*weights, ADDED_UP]
 
 
-def has_ignored(
-    batch: Any, known: Container[str] = (), ignored: Iterable[int] = (IGNORED,)
-) -> bool:
-    """Whether a batch has ignored labels in leaves other than those known; waits for the GPU if
-    there are such.
-    """
-    return any(True for label in ignored for _ in _labels_of(batch, label, known))
-
-
-def _labels_of(
-    batch: Any, ignored: int, known: Container[str] = ()
-) -> Iterator[tuple[str, torch.Tensor]]:
+def _labels_of(batch: Any, ignored: int) -> Iterator[tuple[str, torch.Tensor]]:
     """The leaves that are labels of which some are ignored."""
     for path, leaf in leaves_of(batch):
-        if (
-            leaf.dtype is torch.int64
-            and leaf.dim()
-            and path not in known
-            and bool((leaf == ignored).any())
-        ):
+        if leaf.dtype is torch.int64 and leaf.dim() and bool((leaf == ignored).any()):
             yield path, leaf
 
 
