@@ -248,7 +248,7 @@ def verdict_of(path: str, message: str) -> str:
     from rich.console import Console
 
     from vramlens.api import explain_recording, load
-    from vramlens.read.oom_text import find_oom_messages
+    from vramlens.read.oom.oom_text import find_oom_messages
     from vramlens.report.explain.explanation_text import render
 
     recording = load(path)

@@ -18,7 +18,7 @@ from vramlens.analyses.leaks.recorded_leaks import leaks_at, least_that_matters,
 from vramlens.analyses.memory.fragmentation import Fragmentation, fragmentation_at
 from vramlens.analyses.memory.heap import Heap, heap_at
 from vramlens.analyses.memory.run_shape import StepPeaks, shape_of, step_peaks
-from vramlens.read.oom_text import OomMessage
+from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, Trace
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.memory.ledger import LedgerRow
 from vramlens.ground.verdict import RowConfidence, Verdict
-from vramlens.read.oom_text import OomMessage
+from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace.engine_log import EngineBudget, EngineLog
 from vramlens.units import MIB, format_size
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from vramlens.analyses.memory.ledger import LedgerRow
-from vramlens.read.oom_text import OomMessage
+from vramlens.read.oom.oom_text import OomMessage
 from vramlens.units import MIB, format_size
 
 # PyTorch asks the driver for at least this much, so a smaller tensor hides behind the same printed

@@ -46,7 +46,7 @@ from vramlens.analyses.error_text.unknowns import unknowns_of
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.memory.ledger import LedgerRow
 from vramlens.ground.verdict import Verdict
-from vramlens.read.oom_text import OomMessage
+from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace.engine_log import EngineLog
 from vramlens.units import GIB, MIB, format_size
 

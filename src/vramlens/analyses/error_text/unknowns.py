@@ -5,7 +5,7 @@ from __future__ import annotations
 from vramlens.analyses.error_text.libraries import FOREIGN
 from vramlens.analyses.error_text.message_sums import ProcessShares
 from vramlens.analyses.error_text.no_memory import NOT_MEMORY
-from vramlens.read.oom_text import OomMessage
+from vramlens.read.oom.oom_text import OomMessage
 
 
 def unknowns_of(

@@ -16,9 +16,9 @@ from typing import BinaryIO
 from vramlens.ground.verdict import Verdict
 from vramlens.read.broken_lines import broken
 from vramlens.read.engine_log import EngineLogReader
-from vramlens.read.oom_figures import NOT_AVAILABLE, OomFigures, device_number, parse
-from vramlens.read.oom_text import OomMessage
-from vramlens.read.oom_traceback import FailedLine, Tracebacks
+from vramlens.read.oom.oom_figures import NOT_AVAILABLE, OomFigures, device_number, parse
+from vramlens.read.oom.oom_text import OomMessage
+from vramlens.read.oom.oom_traceback import FailedLine, Tracebacks
 
 _BLOCK = 1 << 18
 _WINDOW = 1 << 14  # the longest message, in bytes: room for about 250 "Process N has …" sentences
