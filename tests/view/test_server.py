@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from vramlens.view import server as module
+from vramlens.view.local import server as module
 from vramlens.view.local.opening import OpeningCode
 from vramlens.view.local.peer import End, is_own_connection, tells_users, user_of
 from vramlens.view.local.server import LocalPage
