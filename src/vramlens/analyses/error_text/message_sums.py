@@ -299,14 +299,16 @@ def _process_rows(message: OomMessage, owners: ProcessShares) -> list[LedgerRow]
             )
         )
     if owners.how in ("named", "inferred"):
-        held = sum(size for _, size in owners.others)
+        other_bytes = sum(size for _, size in owners.others)
         rows.append(
-            LedgerRow("other_processes", held, "exact" if owners.how == "named" else "inferred")
+            LedgerRow(
+                "other_processes", other_bytes, "exact" if owners.how == "named" else "inferred"
+            )
         )
     elif owners.how == "unclear" and message.reserved_bytes is not None:
         # One of those listed is this process: what PyTorch reserved is among them.
-        held = sum(size for _, size in owners.others) - message.reserved_bytes
-        rows.append(LedgerRow("outside_pytorch", max(0, held), "inferred"))
+        other_bytes = sum(size for _, size in owners.others) - message.reserved_bytes
+        rows.append(LedgerRow("outside_pytorch", max(0, other_bytes), "inferred"))
     return rows
 
 
