@@ -24,7 +24,7 @@ from gpt import GPT
 from torch.nn import functional
 
 from vramlens.capture.recording.recorder import WriteRequest
-from vramlens.capture.recording.session import Plan
+from vramlens.capture.recording.session import RecordingPlan
 from vramlens.program import begin_watch
 
 KIND = sys.argv[1]
@@ -75,7 +75,9 @@ def timed(step: Callable[[], None], count: int) -> list[float]:
 
 def main() -> None:
     step, count = workload()
-    recorder = begin_watch(Plan(output=FOLDER, max_events=10**6, blocks_only=True)).recorder
+    recorder = begin_watch(
+        RecordingPlan(output=FOLDER, max_events=10**6, blocks_only=True)
+    ).recorder
     history = torch.cuda.memory._record_memory_history
     switches: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
         "plain": (lambda: None, lambda: None),
@@ -116,7 +118,9 @@ def main() -> None:
 
 def dumps(step: Callable[[], None]) -> dict[str, object]:
     """The same million events written by both, in turns."""
-    recorder = begin_watch(Plan(output=FOLDER, max_events=10**6, blocks_only=True)).recorder
+    recorder = begin_watch(
+        RecordingPlan(output=FOLDER, max_events=10**6, blocks_only=True)
+    ).recorder
     recorder.start()
     timed(step, 400)
     theirs, ours = "/tmp/theirs.pickle", "/tmp/ours.vram"

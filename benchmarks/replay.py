@@ -24,8 +24,8 @@ from typing import Any
 
 from vramlens.read.snapshot import read_snapshot
 from vramlens.replay import Proven, WhatIf, prove, tune_trace
-from vramlens.replay.proof import Limit
-from vramlens.replay.what_if import Question, ask, question
+from vramlens.replay.proof import ReserveLimit
+from vramlens.replay.what_if import WhatIfQuestion, ask, question
 from vramlens.trace import Trace
 from vramlens.units import format_size
 
@@ -124,8 +124,8 @@ def what_ifs() -> None:
         truth, found = truth_of(name), proven(source)
         cap = cap_of(truth)
         settings = question(found, truth["conf"]).settings
-        limit = Limit(cap, source="given") if cap is not None else Limit()
-        row = ask(found, [Question(settings, limit)])[0]
+        limit = ReserveLimit(cap, source="given") if cap is not None else ReserveLimit()
+        row = ask(found, [WhatIfQuestion(settings, limit)])[0]
         rows.append((row, truth))
         stats = truth["stats"]
         died = "dies" if "oom_message" in truth else "lives"

@@ -61,7 +61,7 @@ NARROWER = {
     },  # runs in the user's program: no NumPy
     "trace": {"ground"},  # columns: nothing that judges, reads or prints
     "read": {"ground", "_layout", "_native", "allowance", "trace", "errors", "units"},
-    "analyses": {"ground", "read.oom_text", "trace", "errors", "units"},
+    "analyses": {"ground", "read.oom.oom_text", "trace", "errors", "units"},
     "replay": {"ground", "_layout", "_native", "analyses", "trace", "errors", "units"},
     "ranks": {"ground", "analyses", "trace", "errors", "units"},
     "monitor": {

@@ -515,7 +515,7 @@ def test_what_stays_on_a_second_device_counts_too():
 
 
 def test_the_largest_lines_are_listed_and_the_rest_counted():
-    lines = tuple(use.LineUse(f"train.py:{number}", (9 - number) * MIB) for number in range(6))
+    lines = tuple(use.MeasuredLine(f"train.py:{number}", (9 - number) * MIB) for number in range(6))
     text = use.described(lines).splitlines()
     assert text[0].split() == ["9.00", "MiB", "train.py:0"]
     assert text[-1].strip() == "4.00 MiB  1 more line"

@@ -86,7 +86,7 @@ _C_TYPES: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LayoutInterface:
     """The C interface.
 
     Attributes:
@@ -106,7 +106,7 @@ class _StructLines:
     fields: list[tuple[str, str, int]]
 
 
-def layout_of(description: str) -> Layout:
+def layout_of(description: str) -> LayoutInterface:
     """The layout that a core describes.
 
     Raises:
@@ -132,7 +132,7 @@ def layout_of(description: str) -> Layout:
     structures: dict[str, Any] = {}
     for name, lines in struct_lines.items():
         structures[name] = _structure(name, lines, structures)
-    return Layout(structures, numbers)
+    return LayoutInterface(structures, numbers)
 
 
 def _structure(name: str, lines: _StructLines, earlier: Mapping[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vramlens._apart import call_apart
 from vramlens._core import load_core
-from vramlens._layout import Layout, ReadStatus, layout_of
+from vramlens._layout import LayoutInterface, ReadStatus, layout_of
 from vramlens.errors import InputError, NotARecording, UnsafeInput
 
 Column = NDArray[Any]
@@ -30,7 +30,7 @@ class _Core:
     """The loaded library, and the layout of its interface."""
 
     library: ctypes.CDLL
-    layout: Layout
+    layout: LayoutInterface
     column_types: Mapping[int, np.dtype[Any]]
 
     def structure(self, name: str, **fields: Any) -> Any:
@@ -188,7 +188,7 @@ class Snapshot(_Columns):
         return None if length < 0 else json.loads(buffer.raw[:length].decode(errors="replace"))
 
 
-class Lifetimes(_Columns):
+class NativeLifetimes(_Columns):
     """What became of every allocation and segment of one device: the columns of
     native/lifetimes.h.
 
@@ -256,19 +256,19 @@ class Replay(_Columns):
 
     def curve(
         self, settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int
-    ) -> tuple[dict[str, int], Curve]:
+    ) -> tuple[dict[str, int], NativeCurve]:
         """What ``run`` gives, and what that run has reserved over the events."""
         what_if = _what_if(settings, addresses=addresses, completion=completion, seed=seed)
         outcome, curve = self._outcome_of(self._core.library.vl_curve_make, what_if)
-        return outcome, Curve(curve, "curve")
+        return outcome, NativeCurve(curve, "curve")
 
     def log(
         self, settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int
-    ) -> tuple[dict[str, int], Curve]:
+    ) -> tuple[dict[str, int], NativeCurve]:
         """What ``curve`` gives, with columns of all that the allocator did (vl_log_make)."""
         what_if = _what_if(settings, addresses=addresses, completion=completion, seed=seed)
         outcome, curve = self._outcome_of(self._core.library.vl_log_make, what_if)
-        return outcome, Curve(curve, "curve")
+        return outcome, NativeCurve(curve, "curve")
 
     def _outcome_of(self, native_run: Any, what_if: Any) -> tuple[dict[str, int], int]:
         """The outcome of a run, and what the function returned for it."""
@@ -279,7 +279,7 @@ class Replay(_Columns):
         return {name: int(getattr(outcome, name)) for name, *_ in outcome._fields_}, returned
 
 
-class Curve(_Columns):
+class NativeCurve(_Columns):
     """What one run did: columns as native/vramlens.h says (vl_curve_make, vl_log_make)."""
 
 

@@ -28,7 +28,7 @@ from vramlens.argument_types import (
 from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
 from vramlens.foreign_text import visible
 from vramlens.ground.verdict import Verdict
-from vramlens.read.oom_text import OomMessage, OomMessages, find_oom_messages
+from vramlens.read.oom.oom_text import OomMessage, OomMessages, find_oom_messages
 from vramlens.read.opened_source import Source, open_source
 from vramlens.read.snapshot import read_snapshot
 from vramlens.trace import Trace

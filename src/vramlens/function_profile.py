@@ -306,7 +306,19 @@ class _Profiler:
                 if kept_bytes or moves.delta.any():
                     devices.append(device_use(moves, self._source_lines(moves, call)))
             elif kept_bytes:
-                devices.append(DeviceUse(index, kept_bytes, None, (), (), 0, 0, (), exact=False))
+                devices.append(
+                    DeviceUse(
+                        device=index,
+                        kept_bytes=kept_bytes,
+                        peak_bytes=None,
+                        at_peak=(),
+                        stayed=(),
+                        freed_at_peak_bytes=0,
+                        freed_bytes=0,
+                        lines=(),
+                        exact=False,
+                    )
+                )
         file, line = self._place()
         return FunctionProfile(
             function=self._name,

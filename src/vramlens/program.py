@@ -16,7 +16,12 @@ from vramlens.argument_types import number_given, optional, path_given, takes
 from vramlens.capture.recording.output_path import Places
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.recording.recording_file import no_collection
-from vramlens.capture.recording.session import Plan, Session, begin_session, current_session
+from vramlens.capture.recording.session import (
+    RecordingPlan,
+    Session,
+    begin_session,
+    current_session,
+)
 from vramlens.capture.recording.step_marks import NO_STEP, by_hand
 from vramlens.capture.triggers.child_processes import follow_children, plan_for_child
 from vramlens.capture.warn import harmless, say
@@ -46,16 +51,18 @@ def install(output: str | os.PathLike[str] | None = None, *, max_events: int | N
         max_events: events kept for each device; by default what fits in 1 GiB or 2 % of the
             machine's memory.
     """
-    _watch(Plan(output=None if output is None else os.fspath(output), max_events=max_events))
+    _watch(
+        RecordingPlan(output=None if output is None else os.fspath(output), max_events=max_events)
+    )
 
 
 @harmless("beginning to watch")
-def _watch(plan: Plan) -> Session | None:
+def _watch(plan: RecordingPlan) -> Session | None:
     """The watch of this process; None where it cannot begin (too many open files, say)."""
     return begin_watch(plan)
 
 
-def begin_watch(plan: Plan, command: Sequence[str] | None = None) -> Session:
+def begin_watch(plan: RecordingPlan, command: Sequence[str] | None = None) -> Session:
     """Begins the watch of this process by a plan; one that is there already stays."""
     if plan.program is None:
         plan = replace(plan, program=getattr(sys.modules["__main__"], "__file__", None) or "python")
@@ -177,7 +184,7 @@ def record(path: str | os.PathLike[str], *, max_events: int | None = None) -> It
     """
     name = os.fspath(path)
     file = name if name.endswith(".vram") else f"{name}.vram"
-    session = _watch(Plan(blocks_only=True))
+    session = _watch(RecordingPlan(blocks_only=True))
     with nullcontext() if session is None else session.block(file, max_events):
         yield
 
@@ -241,7 +248,7 @@ def verdict_of(path: str, message: str) -> str:
     from rich.console import Console
 
     from vramlens.api import explain_recording, load
-    from vramlens.read.oom_text import find_oom_messages
+    from vramlens.read.oom.oom_text import find_oom_messages
     from vramlens.report.explain.explanation_text import render
 
     recording = load(path)

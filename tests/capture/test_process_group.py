@@ -125,7 +125,7 @@ def test_a_group_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     state = distributed_state(TORCHRUN)
     assert (state.initialized, state.rank, state.world_size, state.backend) == (True, 1, 2, "nccl")
     assert state.timeout_s == 600
-    assert state.groups == (process_group.Group("0", "default_pg", "cuda:nccl", (0, 1)),)
+    assert state.groups == (process_group.ProcessGroup("0", "default_pg", "cuda:nccl", (0, 1)),)
     assert state.to_dict()["groups"][0]["ranks"] == [0, 1]
     assert "Process group: nccl, timeout 600 s" in str(state)
 

@@ -7,9 +7,9 @@ import pytest
 from vramlens.analyses.finding import Place
 from vramlens.fleet.summary_json import summary_from_json, summary_to_json
 from vramlens.ground.verdict import Verdict
-from vramlens.ranks.rank_summary import Growth, RankSummary
+from vramlens.ranks.rank_summary import RankGrowth, RankSummary
 
-LEAK = Growth(
+LEAK = RankGrowth(
     verdict=Verdict.LIKELY,
     place=Place("train.py", 3, "step"),
     bytes_per_step=1 << 20,

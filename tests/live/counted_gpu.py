@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramlens.live.growth.gpu_memory import Counts, Outside, Pinned
+from vramlens.live.growth.gpu_memory import Counts, OutsideBytes, Pinned
 
 MIB = 1 << 20
 
 
 class CountedGpu:
-    """Stands in for ``vramlens.live.growth.gpu_memory.Gpu``. What is not said by hand stays as
+    """Stands in for ``vramlens.live.growth.gpu_memory.ProcessGpus``. What is not said by hand stays as
     it is: a quiet, warm process.
     """
 
@@ -46,8 +46,8 @@ class CountedGpu:
     def segments(self) -> list[dict[str, Any]] | None:
         return self.parts
 
-    def outside(self, device: int) -> Outside:
-        return Outside(self.beside[device], self.is_own)
+    def outside(self, device: int) -> OutsideBytes:
+        return OutsideBytes(self.beside[device], self.is_own)
 
     def process_groups(self) -> int:
         return self.groups

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import vramlens
-from vramlens.capture.recording.session import Plan
+from vramlens.capture.recording.session import RecordingPlan
 from vramlens.program import begin_watch
 
 
@@ -33,7 +33,7 @@ class Trainer:
 
 def main(folder: Path) -> None:
     path = folder / "leaks.vram"
-    begin_watch(Plan(output=str(path), leaks=True, program="gpu_leaks"))
+    begin_watch(RecordingPlan(output=str(path), leaks=True, program="gpu_leaks"))
     trainer = Trainer()
     watch = vramlens.LeakWatch()
     for _ in range(12):

@@ -27,7 +27,7 @@ from vramlens.errors import UsageError
 from vramlens.monitor import Alert, Monitor
 from vramlens.monitor import sampler as sampler_module
 from vramlens.monitor.allocator_counters import RecentPeak, counters, room_bytes
-from vramlens.monitor.monitor_samples import DeviceSample, Sample, Samples
+from vramlens.monitor.monitor_samples import DeviceSample, MonitorSamples, Sample
 
 GIB, MIB = 1 << 30, 1 << 20
 SOURCE = Path(vramlens.__path__[0]).parent
@@ -284,7 +284,7 @@ def test_listeners_hear_each_sample_and_may_fail(
 
 
 def test_samples_are_bounded_and_evenly_thinned() -> None:
-    samples = Samples()
+    samples = MonitorSamples()
     for at in range(50_000):
         samples.add(Sample(at, 0, ()))
     times = [sample.time_us for sample in samples]

@@ -10,7 +10,7 @@ from support.planted_ranks import base_of, usual
 from vramlens.analyses.finding import Place
 from vramlens.ranks import RankSummary, compare
 from vramlens.ranks.hints import Hint
-from vramlens.ranks.rank_summary import Growth, LineUse
+from vramlens.ranks.rank_summary import LineUse, RankGrowth
 from vramlens.units import MIB
 
 BASE = base_of("ranks/leak_rank1/leak_rank1.rank0.pickle.xz")
@@ -71,8 +71,8 @@ def test_a_line_that_no_peer_has_and_that_holds_the_bytes_is_blamed(world: int) 
     assert differences[0].bytes <= line.at_peak_bytes + 0.05 * more
 
 
-def growth(bytes_per_step: int) -> Growth:
-    return Growth("proven", TINY, bytes_per_step, bytes_per_step * 20, 20, "drop it")
+def growth(bytes_per_step: int) -> RankGrowth:
+    return RankGrowth("proven", TINY, bytes_per_step, bytes_per_step * 20, 20, "drop it")
 
 
 def test_a_leak_that_all_ranks_share_is_told() -> None:

@@ -17,14 +17,14 @@ from vramlens.analyses.finding import Place
 from vramlens.fleet import compare_files
 from vramlens.ranks import RankSummary, compare, summarise
 from vramlens.ranks.rank_failures import failure_order
-from vramlens.ranks.rank_summary import Failure
+from vramlens.ranks.rank_summary import RankFailure
 from vramlens.read.flight_record import read_flight_record
 from vramlens.trace.flight import FlightRecord
 from vramlens.trace.rank_error import RankError
 
 FLIGHT = DATA / "ranks/ddp"
 HOUR_US = 3_600_000_000
-OOM = Failure(1_700_000_000_000_000, 3, 1 << 30, Place("train.py", 10, "step"), True)
+OOM = RankFailure(1_700_000_000_000_000, 3, 1 << 30, Place("train.py", 10, "step"), True)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from vramlens.read.oom_text import find_oom_messages
+from vramlens.read.oom.oom_text import find_oom_messages
 
 
 def check_time_is_linear(text_of: Callable[[int], bytes], size: int) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from read.slow_texts import check_time_is_linear
-from vramlens.read.oom_text import KEPT, find_oom_messages
+from vramlens.read.oom.oom_text import KEPT, find_oom_messages
 from vramlens.units import GIB, format_size
 
 CORPUS: list[dict[str, Any]] = json.loads(

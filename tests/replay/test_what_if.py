@@ -15,8 +15,8 @@ from support.recordings import DATA, data_of, read, truth_of
 from vramlens import load
 from vramlens.errors import InputError
 from vramlens.replay import Proven, WhatIf, prove, replay_trace
-from vramlens.replay.proof import Limit
-from vramlens.replay.what_if import Question, ask, question
+from vramlens.replay.proof import ReserveLimit
+from vramlens.replay.what_if import WhatIfQuestion, ask, question
 
 TRUTHS = sorted(
     str(path.relative_to(DATA)).removesuffix(".json")
@@ -152,10 +152,11 @@ def test_a_cap_below_what_is_already_live_is_refused() -> None:
 def test_more_memory_never_reserves_less_than_the_unlimited_run_needs() -> None:
     found = proven("resnet50")
     settings = found.recorded.settings
-    unlimited = ask(found, [Question(settings, Limit())])[0]
-    roomy = ask(found, [Question(settings, Limit(unlimited.peak_reserved_bytes, source="given"))])[
-        0
-    ]
+    unlimited = ask(found, [WhatIfQuestion(settings, ReserveLimit())])[0]
+    roomy = ask(
+        found,
+        [WhatIfQuestion(settings, ReserveLimit(unlimited.peak_reserved_bytes, source="given"))],
+    )[0]
     assert roomy.retries == 0
     assert roomy.low_bytes <= unlimited.peak_reserved_bytes
 

@@ -134,7 +134,8 @@ def test_a_browser_is_opened_only_where_it_has_a_window(monkeypatch, capsys, var
     monkeypatch.setattr(webbrowser, "open", lambda url: (asked.append(url), was_asked.set()))
     wait_s = 10 if opens else 0.05
     monkeypatch.setattr(
-        "vramlens.view.server.LocalPage.serve_forever", lambda *_, **__: was_asked.wait(wait_s)
+        "vramlens.view.local.server.LocalPage.serve_forever",
+        lambda *_, **__: was_asked.wait(wait_s),
     )
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)

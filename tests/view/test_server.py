@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from vramlens.view import server as module
-from vramlens.view.opening import OpeningCode
-from vramlens.view.peer import End, is_own_connection, tells_users, user_of
-from vramlens.view.server import LocalPage
+from vramlens.view.local import server as module
+from vramlens.view.local.opening import OpeningCode
+from vramlens.view.local.peer import End, is_own_connection, tells_users, user_of
+from vramlens.view.local.server import LocalPage
 
 needs_user_lists = pytest.mark.skipif(not tells_users(), reason="no lists of sockets here")
 
@@ -95,7 +95,7 @@ def test_the_address_that_a_browser_is_started_with_leads_to_the_page_once(serve
 def test_the_address_that_a_browser_is_started_with_ends_after_a_minute(server, monkeypatch):
     monkeypatch.setattr(server, "_opening_code", OpeningCode())
     now = time.monotonic()
-    monkeypatch.setattr("vramlens.view.opening.time.monotonic", lambda: now + 61)
+    monkeypatch.setattr("vramlens.view.local.opening.time.monotonic", lambda: now + 61)
     assert ask(server, path_in(server, server.opening_url()))[0] == 403
 
 
@@ -128,7 +128,7 @@ MAPPED = ("0000000000000000FFFF00000100007F:9C41", "0000000000000000FFFF00000100
 @pytest.fixture
 def lists(tmp_path, monkeypatch):
     """Writes lists of sockets, and says whether a connection is this user's by them."""
-    monkeypatch.setattr("vramlens.view.peer.sys.byteorder", "little")
+    monkeypatch.setattr("vramlens.view.local.peer.sys.byteorder", "little")
 
     def is_own(tcp=(), tcp6=(), ends=(CLIENT, SERVER)):
         (tmp_path / "tcp").write_text("\n".join([HEADER, *(socket_row(*row) for row in tcp)]))
@@ -170,10 +170,10 @@ def test_lists_of_another_form_let_nobody_in(lists, tmp_path):
 
 def test_a_user_without_a_number_of_its_own_is_nobodys_peer(lists, monkeypatch):
     """In a container, 65534 is everybody who has no number there."""
-    monkeypatch.setattr("vramlens.view.peer.os.getuid", lambda: 65534)
-    monkeypatch.setattr("vramlens.view.peer._has_all_users", lambda: False)
+    monkeypatch.setattr("vramlens.view.local.peer.os.getuid", lambda: 65534)
+    monkeypatch.setattr("vramlens.view.local.peer._has_all_users", lambda: False)
     assert not lists(tcp=[(*V4, 65534)])
-    monkeypatch.setattr("vramlens.view.peer._has_all_users", lambda: True)
+    monkeypatch.setattr("vramlens.view.local.peer._has_all_users", lambda: True)
     assert lists(tcp=[(*V4, 65534)])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vramlens import api, questions
@@ -81,6 +81,14 @@ def ranks(paths: Sequence[str], sources: str = ".") -> str:
     return _with_code(comparison, _spots(comparison.findings), sources)
 
 
+def _owner_lines(size_bytes: int, owner: KeptBy) -> Iterator[str]:
+    yield f"{format_size(size_bytes)} is kept by {visible(owner.name)} ({owner.kind})"
+    if owner.chain:
+        yield f"    {visible(' -> '.join(owner.chain))}"
+    if owner.fix:
+        yield f"    Do: {visible(owner.fix)}"
+
+
 def who_holds(
     path: str, name: str = "", at: str | None = None, sources: str = ".", device: int | None = None
 ) -> str:
@@ -99,9 +107,7 @@ def who_holds(
         words.append("The recording holds no owners (vramlens run --leaks records them): by line.")
     spots: list[Spot] = []
     for size_bytes, owner in owned[:_MOST_OWNERS]:
-        words.append(f"{format_size(size_bytes)} is kept by {visible(owner.name)} ({owner.kind})")
-        words += [f"    {visible(' -> '.join(owner.chain))}"] if owner.chain else []
-        words += [f"    Do: {visible(owner.fix)}"] if owner.fix else []
+        words += _owner_lines(size_bytes, owner)
         if owner.file and owner.line:
             spots.append(Spot(_place(owner), f"{owner.name} keeps it"))
     for row in lines[:_MOST_LINES]:

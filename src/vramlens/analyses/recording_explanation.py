@@ -15,7 +15,7 @@ from vramlens.analyses.findings.ranking import least_advice, ranked, that_matter
 from vramlens.analyses.findings.table import FROM_RECORDING, HOLES_FIRST, ROWS
 from vramlens.analyses.scene import Scene
 from vramlens.errors import UsageError
-from vramlens.read.oom_text import OomMessage
+from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, Frame, Trace
 
 _NO_STEPS = StepFacts(0, None, ())

@@ -13,12 +13,12 @@ from vramlens.analyses.failure.oom import Failure, Outside, failure_of, verdict_
 from vramlens.analyses.failure.surroundings import message_for, outside_of
 from vramlens.analyses.leaks.leak import Leak, sized
 from vramlens.analyses.leaks.outside_pytorch import external_leak
-from vramlens.analyses.leaks.rate import Prediction
+from vramlens.analyses.leaks.rate import TimeToFull
 from vramlens.analyses.leaks.recorded_leaks import leaks_at, least_that_matters, predicted
 from vramlens.analyses.memory.fragmentation import Fragmentation, fragmentation_at
 from vramlens.analyses.memory.heap import Heap, heap_at
 from vramlens.analyses.memory.run_shape import StepPeaks, shape_of, step_peaks
-from vramlens.read.oom_text import OomMessage
+from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, Trace
 
 
@@ -156,7 +156,7 @@ class Scene:
         return sized(growing, least_bytes, self.peak.requested_bytes)
 
     @cached_property
-    def prediction(self) -> Prediction | None:
+    def prediction(self) -> TimeToFull | None:
         """When the memory will be full; None where it was, or nothing tells."""
         if self.is_ended_by_failure:
             return None

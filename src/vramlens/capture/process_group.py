@@ -31,7 +31,7 @@ _LOCAL_SIZE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ProcessGroup:
     """One process group that this process belongs to.
 
     Attributes:
@@ -74,7 +74,7 @@ class DistributedState:
     world_size: int | None
     backend: str | None
     timeout_s: float | None
-    groups: tuple[Group, ...]
+    groups: tuple[ProcessGroup, ...]
     device: int | None
     device_set_first: bool | None
     duplicate_device: bool | None
@@ -108,7 +108,7 @@ def distributed_state(environment: Mapping[str, str] | None = None) -> Distribut
     )
     distributed = _initialized()
     backend = timeout = None
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ProcessGroup, ...] = ()
     if distributed is not None:
         rank = answer_of(distributed.get_rank, rank)
         world_size = answer_of(distributed.get_world_size, world_size)
@@ -301,7 +301,7 @@ def _timeout(distributed: Any) -> float | None:
     return max(timeouts, default=None)
 
 
-def _groups(distributed: Any) -> tuple[Group, ...]:
+def _groups(distributed: Any) -> tuple[ProcessGroup, ...]:
     world = _world(distributed)
     groups = []
     for group in answer_of(lambda: list(world.pg_map)) or ():
@@ -312,7 +312,7 @@ def _groups(distributed: Any) -> tuple[Group, ...]:
         backend = answer_of(lambda group=group: str(world.pg_backend_config[group]), "")
         description = answer_of(lambda group=group: str(group.group_desc), "")
         groups.append(
-            Group(name, "" if description == "undefined" else description, backend, ranks)
+            ProcessGroup(name, "" if description == "undefined" else description, backend, ranks)
         )
     return tuple(groups)
 

@@ -49,7 +49,7 @@ _READING = frozenset(
 """The verbs whose input may come from anywhere: they are held to an allowance."""
 
 
-class Command(Protocol):
+class VerbModule(Protocol):
     """One verb."""
 
     HELP: str
@@ -87,14 +87,14 @@ def parser() -> argparse.ArgumentParser:
 
 def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     """The parser of the whole command line, and that of each verb."""
-    whole = _Parser(
+    command_line = _Parser(
         prog="vramlens",
         description=DESCRIPTION,
         epilog=main_epilog(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    whole.add_argument("--version", action="version", version=f"vramlens {__version__}")
-    verbs = whole.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
+    command_line.add_argument("--version", action="version", version=f"vramlens {__version__}")
+    verbs = command_line.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
     by_verb = {}
     for name in VERBS:
         command = _command(name)
@@ -106,11 +106,11 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
         )
         command.prepare_parser(by_verb[name])
         by_verb[name].epilog = verb_epilog(by_verb[name].epilog, command.EXAMPLES)
-    return whole, by_verb
+    return command_line, by_verb
 
 
-def _command(verb: str) -> Command:
-    return cast(Command, importlib.import_module(f"vramlens.cli.verbs.{verb}"))
+def _command(verb: str) -> VerbModule:
+    return cast(VerbModule, importlib.import_module(f"vramlens.cli.verbs.{verb}"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -140,44 +140,46 @@ def _answered(argv: list[str]) -> int | Callable[[], int]:
         KeyboardInterrupt: Ctrl-C came, whatever became of it.
     """
     try:
-        return _run(argv)
-    except VramlensError as error:
-        if interruption.came():  # a library made this error of it
-            raise KeyboardInterrupt from None
-        say(str(error))
-        return error.exit_code
-    except MemoryError:
-        say("not enough memory for this; try a machine with more memory or a shorter recording")
-        return VramlensError.exit_code
+        return _run_verb(argv)
     except BrokenPipeError:
         return 0
-    except RecursionError:
-        say("the input is nested too deeply")
-        return VramlensError.exit_code
-    except OSError as error:  # a disk, a folder or a link that fails where nobody expects it
-        if interruption.came():
+    except Exception as error:
+        is_own = not isinstance(error, (MemoryError, RecursionError))
+        if is_own and interruption.came():  # a library made this error of it
             raise KeyboardInterrupt from None
-        say(f"{error.filename or 'a file'}: {(error.strerror or str(error)).lower()}")
-        return VramlensError.exit_code
-    except Exception:
-        if interruption.came():
-            raise KeyboardInterrupt from None
-        raise
+        reason = _reason_of(error)
+        if reason is None:
+            raise
+        say(reason)
+        return error.exit_code if isinstance(error, VramlensError) else VramlensError.exit_code
 
 
-def _run(argv: list[str]) -> int | Callable[[], int]:
-    whole, by_verb = _parsers()
+def _reason_of(error: Exception) -> str | None:
+    """What to say of an error; None for one that nobody expects."""
+    if isinstance(error, VramlensError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "not enough memory for this; try a machine with more memory or a shorter recording"
+    if isinstance(error, RecursionError):
+        return "the input is nested too deeply"
+    if isinstance(error, OSError):  # a disk, a folder or a link fails where nobody expects it
+        return f"{error.filename or 'a file'}: {(error.strerror or str(error)).lower()}"
+    return None
+
+
+def _run_verb(argv: list[str]) -> int | Callable[[], int]:
+    command_line, by_verb = _parsers()
     if argv and argv[0] == "help":
         argv = [*(word for word in argv[1:2] if word in VERBS), "--help"]
     _refuse_mistyped_verb(argv)
     try:
-        arguments, unknown = whole.parse_known_args(argv)
+        arguments, unknown = command_line.parse_known_args(argv)
     except SystemExit as done:  # --help and --version
         return done.code if isinstance(done.code, int) else 0
     if unknown:
-        by_verb.get(arguments.verb, whole).refuse(unknown)
+        by_verb.get(arguments.verb, command_line).refuse(unknown)
     if arguments.verb is None:
-        whole.print_help(sys.stderr)
+        command_line.print_help(sys.stderr)
         return UsageError.exit_code
     if arguments.verb not in ("run", "predict", "strategies"):
         # Nothing here multiplies matrices: NumPy need not start the threads that would. The user's
@@ -204,7 +206,9 @@ def _refuse_mistyped_verb(argv: list[str]) -> None:
         raise UsageError(f"{argv[0]} is not a verb; did you mean {meant}? (see vramlens --help)")
 
 
-def _run_within_bounds(command: Command, arguments: argparse.Namespace) -> int | Callable[[], int]:
+def _run_within_bounds(
+    command: VerbModule, arguments: argparse.Namespace
+) -> int | Callable[[], int]:
     """Runs a verb that reads files; the exit code.
 
     Raises:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.export.stack_bytes import StackBytes, frame_label
+from vramlens.export.stack_bytes import DeviceStacks, frame_label
 from vramlens.trace import Frame
 
 _CHUNK = 1 << 12
@@ -18,7 +18,7 @@ def flamegraph_chunks(view: Attribution, event: int) -> Iterator[bytes]:
     event.
     """
     frames: dict[Frame, int] = {}
-    profile = StackBytes(view, frames).at(event, "")
+    profile = DeviceStacks(view, frames).at(event, "")
     # A semicolon ends a frame: one in a name would make two of it.
     labels = [frame_label(frame).replace(";", ":") for frame in frames]
     lines = [

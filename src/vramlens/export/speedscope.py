@@ -12,7 +12,7 @@ from typing import Any
 
 from vramlens import __version__
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.export.stack_bytes import Profile, StackBytes, frame_file, frame_name
+from vramlens.export.stack_bytes import DeviceStacks, StackProfile, frame_file, frame_name
 from vramlens.trace import Frame
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
@@ -51,8 +51,8 @@ def speedscope_chunks(views: Sequence[tuple[Attribution, int, str]], name: str) 
 
 def _profiles(
     view: Attribution, event: int, moment: str, frames: dict[Frame, int]
-) -> list[Profile]:
-    stacks, device = StackBytes(view, frames), f"GPU {view.device.device}"
+) -> list[StackProfile]:
+    stacks, device = DeviceStacks(view, frames), f"GPU {view.device.device}"
     return [
         stacks.at(event, f"{device}: live at {moment}"),
         stacks.allocated(f"{device}: allocated in all"),
@@ -71,7 +71,7 @@ def _frame(frame: Frame) -> dict[str, Any]:
     return entry
 
 
-def _profile(profile: Profile) -> Iterator[bytes]:
+def _profile(profile: StackProfile) -> Iterator[bytes]:
     total = profile.total_bytes
     head = {
         "type": "sampled",

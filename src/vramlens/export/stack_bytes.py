@@ -21,7 +21,7 @@ _LONGEST_NAME = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class StackProfile:
     """Bytes of stacks.
 
     Attributes:
@@ -38,7 +38,7 @@ class Profile:
         return sum(size for _, size in self.stacks)
 
 
-class StackBytes:
+class DeviceStacks:
     """The bytes of one device's stacks, weighed in several ways.
 
     Args:
@@ -58,19 +58,19 @@ class StackBytes:
         self._which = key_of_row.reshape(-1)
         self._paths: dict[int, tuple[int, ...]] = {}
 
-    def at(self, event: int, name: str) -> Profile:
+    def at(self, event: int, name: str) -> StackProfile:
         """Requested bytes alive right after an event."""
         rows = self._view.device.allocations
         return self._weighed(
             name, np.where((rows.born <= event) & (rows.died > event), rows.requested_bytes, 0)
         )
 
-    def allocated(self, name: str) -> Profile:
+    def allocated(self, name: str) -> StackProfile:
         """Requested bytes of all allocations that the recording saw being made."""
         rows = self._view.device.allocations
         return self._weighed(name, np.where(rows.born >= 0, rows.requested_bytes, 0))
 
-    def on_average(self, name: str) -> Profile:
+    def on_average(self, name: str) -> StackProfile:
         """Requested bytes times the share of the recording during which they were alive, rounded
         down.
         """
@@ -80,7 +80,7 @@ class StackBytes:
         shares = lived / max(clock.end_ns, 1)
         return self._weighed(name, np.asarray(rows.requested_bytes * shares))
 
-    def _weighed(self, name: str, weights: NDArray[np.int64] | NDArray[np.float64]) -> Profile:
+    def _weighed(self, name: str, weights: NDArray[np.int64] | NDArray[np.float64]) -> StackProfile:
         totals = np.zeros(len(self._keys), weights.dtype)
         np.add.at(totals, self._which, weights)
         by_path: dict[tuple[int, ...], int] = {}
@@ -88,7 +88,7 @@ class StackBytes:
             if total > 0:
                 path = self._path(key)
                 by_path[path] = by_path.get(path, 0) + total
-        return Profile(name, tuple(sorted(by_path.items(), key=lambda item: -item[1])))
+        return StackProfile(name, tuple(sorted(by_path.items(), key=lambda item: -item[1])))
 
     def _path(self, key: int) -> tuple[int, ...]:
         path = self._paths.get(key)

@@ -17,7 +17,7 @@ from vramlens.fleet.lake.commit import commit_attempt, run_row, write_of_attempt
 from vramlens.fleet.lake.lake_layout import files_of
 from vramlens.fleet.lake.lake_rows import columns_of, finding_rows, moment
 from vramlens.fleet.lake.runs import Destination, destination_of
-from vramlens.fleet.lake.staging import Sources, stage_rank
+from vramlens.fleet.lake.staging import RankSources, stage_rank
 from vramlens.fleet.lake.store import is_url, store_of, told
 from vramlens.fleet.process import JobIdentity, identity_of
 from vramlens.fleet.workers import ExecutorLike, Progress, for_each, workers, worth_workers
@@ -207,8 +207,8 @@ class _Export:
         }
 
 
-def _sources(file: RankFile) -> Sources:
+def _sources(file: RankFile) -> RankSources:
     """The files of a rank from the root on: a worker of another machine has a folder of its own."""
     paths = (file.recording, file.flight, file.error)
     recording, flight, error = (None if path is None else os.path.abspath(path) for path in paths)
-    return Sources(recording, flight, error)
+    return RankSources(recording, flight, error)

@@ -21,7 +21,7 @@ from vramlens.monitor.step_pace import seconds_left
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class GpuFigures:
     """One GPU; None is what nobody told.
 
     Attributes:
@@ -57,7 +57,7 @@ class Figures:
 class AllFigures:
     """All GPUs and the host, and when they were looked at, in microseconds since 1970."""
 
-    devices: tuple[Figures, ...]
+    devices: tuple[GpuFigures, ...]
     host: HostMemory
     driver_version: str | None
     time_us: int
@@ -91,7 +91,7 @@ class MachineFigures:
         """The figures of the last look; None before the first."""
         return self._figures
 
-    def _with_totals(self, device: Figures) -> Figures:
+    def _with_totals(self, device: GpuFigures) -> GpuFigures:
         counted = self._totals.of(device.device)
         return replace(device, retries=counted.retries, failures=counted.failures)
 
@@ -112,12 +112,12 @@ def figures_of_program() -> AllFigures:
     )
 
 
-def _of_device(device: DeviceNow) -> Figures:
+def _of_device(device: DeviceNow) -> GpuFigures:
     memories = [process.memory_on(device) for process in device.processes or ()]
     programs = [memory for memory in memories if memory is not None]
     peaks = [memory.peak_bytes for memory in programs if memory.peak_bytes is not None]
     percent = device.gpu_percent
-    figures = Figures(
+    figures = GpuFigures(
         device=device.name,
         uuid=device.uuid,
         product=device.product,
@@ -157,11 +157,11 @@ def _outlook(device: DeviceNow) -> dict[str, Any]:
     }
 
 
-def _of_ledger(gpu_ledger: Ledger) -> Figures:
+def _of_ledger(gpu_ledger: Ledger) -> GpuFigures:
     kinds: Counter[str] = Counter()
     for row in gpu_ledger.rows:
         kinds[row.kind] += row.bytes
-    figures = Figures(
+    figures = GpuFigures(
         device=str(gpu_ledger.device),
         uuid=gpu_ledger.uuid,
         product=gpu_ledger.name,

@@ -18,7 +18,7 @@ from vramlens import __version__
 from vramlens.integrations.extras import need
 from vramlens.integrations.figures import (
     AllFigures,
-    Figures,
+    GpuFigures,
     MachineFigures,
     figures_of_program,
 )
@@ -101,7 +101,7 @@ def _observe(provider: Any, look: Callable[[], AllFigures | None]) -> None:
     metrics = need("opentelemetry.metrics", _EXTRA, _TOOL)
     meter = provider.get_meter("vramlens", __version__)
 
-    def observing(figure: Callable[[Figures], float | None]) -> Any:
+    def observing(figure: Callable[[GpuFigures], float | None]) -> Any:
         def observations(_options: Any) -> Iterator[Any]:
             figures = look()
             for device in figures.devices if figures is not None else ():
@@ -138,7 +138,7 @@ def _observe(provider: Any, look: Callable[[], AllFigures | None]) -> None:
     )
 
 
-_OwnMetric = tuple[str, Callable[[Figures], float | None], str, str]
+_OwnMetric = tuple[str, Callable[[GpuFigures], float | None], str, str]
 """A metric's name, its figure, its unit, and what it is about."""
 _OWN_GAUGES: tuple[_OwnMetric, ...] = (
     ("vramlens.gpu.growth", attrgetter("growth_bytes"), "By/{step}", "What a step leaves behind."),
@@ -151,18 +151,18 @@ _OWN_COUNTERS: tuple[_OwnMetric, ...] = (
 )
 
 
-def _used(device: Figures) -> int | None:
+def _used(device: GpuFigures) -> int | None:
     if device.total_bytes is None or device.free_bytes is None:
         return None
     return device.total_bytes - device.free_bytes
 
 
-def _share(device: Figures) -> float | None:
+def _share(device: GpuFigures) -> float | None:
     used = _used(device)
     return None if used is None or not device.total_bytes else used / device.total_bytes
 
 
-def _attributes(device: Figures, figures: AllFigures | None) -> dict[str, str]:
+def _attributes(device: GpuFigures, figures: AllFigures | None) -> dict[str, str]:
     attributes = {
         "hw.type": "gpu",
         "hw.id": device.uuid or device.device,

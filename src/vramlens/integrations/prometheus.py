@@ -19,7 +19,7 @@ from vramlens.errors import InputError, UsageError
 from vramlens.integrations.extras import need
 from vramlens.integrations.figures import (
     AllFigures,
-    Figures,
+    GpuFigures,
     MachineFigures,
     figures_of_program,
 )
@@ -27,7 +27,7 @@ from vramlens.integrations.slurm import job_id
 from vramlens.monitor.machine.machine import MachineNow
 
 _LABELS = ["device", "uuid"]
-_Row = tuple[str, str, Callable[[Figures], float | None]]
+_Row = tuple[str, str, Callable[[GpuFigures], float | None]]
 """A metric's name, what it is about, and its figure."""
 _GAUGES: tuple[_Row, ...] = (
     ("device_memory_limit_bytes", "All memory of a GPU.", attrgetter("total_bytes")),
@@ -180,12 +180,16 @@ def _serve(collector: Collector, address: str, registry: Any) -> Callable[[], No
     return end
 
 
-def _names(device: Figures) -> list[str]:
+def _names(device: GpuFigures) -> list[str]:
     return [device.device, device.uuid or ""]
 
 
 def _family(
-    kind: Any, name: str, about: str, figures: AllFigures, figure: Callable[[Figures], float | None]
+    kind: Any,
+    name: str,
+    about: str,
+    figures: AllFigures,
+    figure: Callable[[GpuFigures], float | None],
 ) -> Any:
     family = kind(f"vramlens_{name}", about, labels=_LABELS)
     for device in figures.devices:

@@ -20,7 +20,7 @@ from vramlens.live.growth.piles import (
     remade_larger,
 )
 from vramlens.live.growth.shape_kernels import kernels_note
-from vramlens.live.growth.step_counters import Counters, Series
+from vramlens.live.growth.step_counters import CounterSeries, StepCounters
 from vramlens.live.growth.stores import Parents, parents_by_store
 from vramlens.live.heap.search import LONG, Search, SearchTime
 from vramlens.live.heap.tensors import Storage, TorchObjects
@@ -50,7 +50,7 @@ class HeapLook:
         torch: TorchObjects,
         births: Births,
         observer: Observer | None,
-        counters: Counters | None,
+        counters: StepCounters | None,
         *,
         allowed: SearchTime = LONG,
         is_brief: bool = False,
@@ -101,7 +101,7 @@ class HeapLook:
             self._failures.append(f"the counters could not be read ({type(error).__name__})")
         leaks = merged(kept_leaks)
         judged = [storage for _, storages in kept_leaks for storage in storages]
-        host = Series() if self._counters is None else self._counters.host
+        host = CounterSeries() if self._counters is None else self._counters.host
         unexplained = None
         if not self._is_brief:
             unexplained = unexplained_growth(search, items, judged, host, births.known_until)

@@ -9,7 +9,7 @@ from types import CodeType, FrameType
 
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.line_observer import Observer
-from vramlens.live.growth.step_counters import Counters
+from vramlens.live.growth.step_counters import StepCounters
 from vramlens.live.heap.objects import is_own_file
 from vramlens.live.heap.search import LONG, SearchTime
 from vramlens.live.heap.tensors import TorchObjects, loaded
@@ -30,7 +30,7 @@ class LeakWatch:
         self._torch: TorchObjects | None = None
         self._births: Births | None = None
         self._observer: Observer | None = None
-        self._counters: Counters | None = None
+        self._counters: StepCounters | None = None
         self._steps = 0
         self._code: CodeType | None = None  # of what calls step()
         self._begin()
@@ -40,7 +40,7 @@ class LeakWatch:
         if self._torch is not None:
             self._births = Births(self._torch)
             self._observer = Observer(self._torch)
-            self._counters = Counters(self._torch.torch)
+            self._counters = StepCounters(self._torch.torch)
 
     @property
     def steps(self) -> int:

@@ -65,7 +65,7 @@ class Sample:
         return asdict(self)
 
 
-class Samples:
+class MonitorSamples:
     """Samples in bounded memory: when there are 4,096, every second one is dropped, and from then
     on every second kept.
 

@@ -39,7 +39,7 @@ from vramlens.monitor.machine.inside import (
     write_inside,
 )
 from vramlens.monitor.place_in_job import place_of_process
-from vramlens.monitor.step_growth import Growth, steps_left
+from vramlens.monitor.step_growth import StepGrowth, steps_left
 from vramlens.monitor.step_pace import StepPace
 
 _INTERVAL_S = 1.0
@@ -61,7 +61,7 @@ class Publisher:
         self._steps = steps
         self._pace = StepPace()
         self._job = place_of_process().job
-        self._growth: dict[int, Growth] = {}
+        self._growth: dict[int, StepGrowth] = {}
         self._at_step: dict[int, int] = {}
         self._nccl: dict[int, int] = {}
         self._devices: list[int] = []
@@ -119,7 +119,7 @@ class Publisher:
             now = counters(cuda, index)
             if now is not None:
                 self._at_step[index] = now.allocated_bytes
-                self._growth.setdefault(index, Growth()).add(count, now.allocated_bytes)
+                self._growth.setdefault(index, StepGrowth()).add(count, now.allocated_bytes)
         if count == _NCCL_AT or count % _NCCL_EVERY == 0:
             self._ask_nccl()
 

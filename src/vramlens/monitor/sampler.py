@@ -35,9 +35,9 @@ from vramlens.monitor.allocator_counters import (
     used_devices,
 )
 from vramlens.monitor.machine.device_memory import free_and_total, visible_gpus
-from vramlens.monitor.monitor_samples import DeviceSample, Sample, Samples
+from vramlens.monitor.monitor_samples import DeviceSample, MonitorSamples, Sample
 from vramlens.monitor.place_in_job import place_of_process
-from vramlens.monitor.step_growth import Growth, steps_left
+from vramlens.monitor.step_growth import StepGrowth, steps_left
 from vramlens.monitor.step_pace import StepPace
 from vramlens.monitor.summary import Extremes, Summary
 
@@ -117,12 +117,12 @@ class Monitor:
             **ways,
         }
         self._listeners: list[Callable[[Sample], object]] = []
-        self.samples = Samples()
+        self.samples = MonitorSamples()
         self.latest: Sample | None = None
         self.alerts: list[Alert] = []
         self._steps = 0
         self._pace = StepPace()
-        self._growth: dict[int, Growth] = {}
+        self._growth: dict[int, StepGrowth] = {}
         self._recent: dict[int, RecentPeak] = {}
         self._extremes: dict[int, Extremes] = {}
         self._host_peaks: tuple[int | None, int | None] = (None, None)
@@ -203,7 +203,7 @@ class Monitor:
         for index in self._devices:
             now = counters(cuda, index)
             if now is not None:
-                self._growth.setdefault(index, Growth()).add(self._steps, now.allocated_bytes)
+                self._growth.setdefault(index, StepGrowth()).add(self._steps, now.allocated_bytes)
 
     def on_sample(self, listener: Callable[[Sample], object]) -> None:
         """Has ``listener`` called with each sample, on the monitor's thread; what it raises

@@ -16,7 +16,7 @@ thousand judgements.
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class GrowthRate:
     """The growth of memory.
 
     Attributes:
@@ -30,7 +30,7 @@ class Rate:
     last_step: int
 
 
-class Growth:
+class StepGrowth:
     """Follows one device. Keeps at most 128 steps: of a long run every second, fourth, eighth and
     so on.
 
@@ -46,7 +46,7 @@ class Growth:
         self._points: list[tuple[int, int]] = []
         self._pace = 1
         self._judged_at = -1
-        self._rate: Rate | None = None
+        self._rate: GrowthRate | None = None
 
     def add(self, step: int, size_bytes: int) -> None:
         """Notes what lives when a step has ended. A number below the last one means that they
@@ -62,7 +62,7 @@ class Growth:
             self._pace *= 2
             self._points = [point for point in self._points if point[0] % self._pace == 0]
 
-    def rate(self) -> Rate | None:
+    def rate(self) -> GrowthRate | None:
         """The bytes that a step leaves behind; None while there are too few steps, or where nothing
         grows steadily.
         """
@@ -74,7 +74,7 @@ class Growth:
         return self._rate
 
 
-def _rate(steps: list[int], sizes: list[int]) -> Rate | None:
+def _rate(steps: list[int], sizes: list[int]) -> GrowthRate | None:
     count = len(steps)
     if count < _FEWEST:
         return None
@@ -86,7 +86,7 @@ def _rate(steps: list[int], sizes: list[int]) -> Rate | None:
     slope = _slope(steps, sizes)
     if slope <= 0 or second < _AGREE * max(first, 0) or _surely_rises(sizes) < _SURE:
         return None
-    return Rate(round(slope), steps[0], steps[-1])
+    return GrowthRate(round(slope), steps[0], steps[-1])
 
 
 def _surely_rises(sizes: list[int]) -> float:
@@ -115,7 +115,7 @@ def _slope(steps: list[int], sizes: list[int]) -> float:
     return slopes[middle] if len(slopes) % 2 else (slopes[middle - 1] + slopes[middle]) / 2
 
 
-def steps_left(rate: Rate | None, room_bytes: int | None) -> int | None:
+def steps_left(rate: GrowthRate | None, room_bytes: int | None) -> int | None:
     """About how many steps until the room is used up at this rate."""
     if rate is None or room_bytes is None or rate.bytes_per_step <= 0:
         return None

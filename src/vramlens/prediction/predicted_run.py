@@ -27,12 +27,12 @@ from vramlens.prediction.predicted_peak import (
     meta_of,
 )
 from vramlens.prediction.ranks.lone_process_group import (
-    Place,
+    RankPlace,
     note_bucket_views,
     put_process_group,
 )
 from vramlens.prediction.requests.request_log import RequestLog
-from vramlens.prediction.tensors.known_values import Values
+from vramlens.prediction.tensors.known_values import KnownValues
 from vramlens.prediction.tensors.shapes import shapes_mode
 from vramlens.units import MIB
 
@@ -71,12 +71,12 @@ class PredictedRun:
     """A process's one prediction; it changes PyTorch in this process for good."""
 
     def __init__(
-        self, card: Card, most_steps: int | None = None, place: Place | None = None
+        self, card: Card, most_steps: int | None = None, place: RankPlace | None = None
     ) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where a GPU is there, none of it is taken
         provide_cuda()
         self.log = RequestLog()
-        self.kernels, self.values = Kernels(self.log, card), Values()
+        self.kernels, self.values = Kernels(self.log, card), KnownValues()
         self.mode = shapes_mode(self.log, self.kernels, self.values)
         self._most_steps, self._steps = most_steps, 0
         self._optimizer: int | None = None
@@ -169,7 +169,7 @@ class Question:
     conf: str = ""
     cards: tuple[int, ...] = ()
     command: tuple[str, ...] = ()
-    place: Place | None = None
+    place: RankPlace | None = None
 
 
 def answer(gathered: Gathered, question: Question) -> Prediction:

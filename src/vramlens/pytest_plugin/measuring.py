@@ -13,7 +13,7 @@ from vramlens.foreign_text import text_of, visible
 from vramlens.pytest_plugin import use as measured
 from vramlens.pytest_plugin.baseline import NAME, read_baseline, tolerance, write_baseline
 from vramlens.pytest_plugin.marks import LIMIT, Marks, marks_of
-from vramlens.pytest_plugin.use import Measurement, TestUse, described
+from vramlens.pytest_plugin.use import MeasuredTest, TestUse, described
 from vramlens.units import counted, format_size
 
 _PEAK, _KEPT, _UNKNOWN = "vramlens_peak_bytes", "vramlens_kept_bytes", "vramlens_not_in_baseline"
@@ -90,7 +90,7 @@ class Measuring:
     def _begin(self, item: pytest.Item) -> Any:
         """A measurement; None where it fails, which is no reason for a test not to run."""
         try:
-            measurement = Measurement(self._gpu)
+            measurement = MeasuredTest(self._gpu)
             measurement.begin()
         except Exception as error:
             item.add_report_section(
@@ -136,12 +136,12 @@ class Measuring:
             )
         if marks.allowed is not None and use.kept_bytes > marks.allowed:
             self._judge_leak(item, marks.allowed, use)
-        baseline_bytes = (self._baseline or {}).get(item.nodeid)
-        if self._compares and baseline_bytes is None:
-            item.user_properties.append((_UNKNOWN, True))
-        if not self._compares or baseline_bytes is None:
+        if not self._compares:
             return
-        if use.peak_bytes > baseline_bytes + self._allowed(baseline_bytes):
+        baseline_bytes = (self._baseline or {}).get(item.nodeid)
+        if baseline_bytes is None:
+            item.user_properties.append((_UNKNOWN, True))
+        elif use.peak_bytes > baseline_bytes + self._allowed(baseline_bytes):
             _fail(
                 f"{format_size(use.peak_bytes)} of GPU memory at the peak,"
                 f" {format_size(use.peak_bytes - baseline_bytes)} more"
@@ -185,18 +185,15 @@ class Measuring:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Stores the peaks, in one process only; fails a run that needs a GPU and has none."""
-        if (
-            self._needs_gpu
-            and not _is_distributed(self._config)
-            and self._find(import_torch=True) is None
-        ):
+        is_required = self._needs_gpu and not _is_distributed(self._config)
+        if is_required and self._find(import_torch=True) is None:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         if hasattr(session.config, "workerinput") or not self._peaks:
             return
-        first = self._compares and not os.path.exists(self._path)
-        if self._updates or first:
+        is_first = self._compares and not os.path.exists(self._path)
+        if self._updates or is_first:
             write_baseline(self._path, {**(self._baseline or {}), **self._peaks})
-            self._written = "written" if first else "updated"
+            self._written = "written" if is_first else "updated"
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Says which tests use most."""

@@ -28,7 +28,7 @@ _LINES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class LineUse:
+class MeasuredLine:
     """Bytes that a line asked for during a test; ``place`` is ``file:line in function``."""
 
     place: str
@@ -50,8 +50,8 @@ class TestUse:
 
     peak_bytes: int
     kept_bytes: int
-    peak_lines: tuple[LineUse, ...] = ()
-    kept_lines: tuple[LineUse, ...] = ()
+    peak_lines: tuple[MeasuredLine, ...] = ()
+    kept_lines: tuple[MeasuredLine, ...] = ()
     is_whole: bool = True
 
 
@@ -73,7 +73,7 @@ def find_gpu(*, import_torch: bool) -> Allocator | None:
     return gpu if gpu is not None and gpu.is_visible() else None
 
 
-class Measurement:
+class MeasuredTest:
     """Measures one test: ``begin()``, the test, ``end()``."""
 
     def __init__(self, gpu: Allocator) -> None:
@@ -191,7 +191,7 @@ def _older(view: Attribution) -> Any:
     return view.device.requested.base_bytes - np.cumsum(freed[:-1])
 
 
-def _lines(view: Attribution, rows: Any) -> tuple[LineUse, ...]:
+def _lines(view: Attribution, rows: Any) -> tuple[MeasuredLine, ...]:
     """The lines that asked for some allocations, the most first."""
     import numpy as np
 
@@ -205,10 +205,10 @@ def _lines(view: Attribution, rows: Any) -> tuple[LineUse, ...]:
         )
         bytes_by_line[name] = bytes_by_line.get(name, 0) + int(sizes[frames == frame].sum())
     largest = sorted(bytes_by_line.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(LineUse(place, size) for place, size in largest)
+    return tuple(MeasuredLine(place, size) for place, size in largest)
 
 
-def described(lines: tuple[LineUse, ...]) -> str:
+def described(lines: tuple[MeasuredLine, ...]) -> str:
     """Lines as text, one a row, the largest five."""
     width = max((len(format_size(line.bytes)) for line in lines[:_LINES]), default=0)
     text = [f"  {format_size(line.bytes):>{width}}  {line.place}" for line in lines[:_LINES]]

@@ -20,10 +20,10 @@ line holds more; ``rank_difference``: ranks that hold more, for one reason.
 from vramlens.ground.callable_package import make_callable
 from vramlens.ranks.compare import compare
 from vramlens.ranks.rank_comparison import Comparison
-from vramlens.ranks.rank_difference import Difference
+from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_summary import RankSummary
 from vramlens.ranks.recording_summary import summarise
 
-__all__ = ["Comparison", "Difference", "RankSummary", "compare", "summarise"]
+__all__ = ["Comparison", "RankDifference", "RankSummary", "compare", "summarise"]
 
 make_callable(__name__)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.causes import STAY, WORDS, Position, cause_of, fix_of
-from vramlens.ranks.peers.steps_beside_peers import StepPeaks
+from vramlens.ranks.peers.steps_beside_peers import PeerStepPeaks
 from vramlens.ranks.peers.usual import Usual
-from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, Difference
-from vramlens.ranks.rank_summary import Growth, LineUse, RankSummary, Stray
+from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, RankDifference
+from vramlens.ranks.rank_summary import LineUse, RankGrowth, RankSummary, Stray
 from vramlens.units import MIB, format_size
 
 _SPREADS = 5.0 * 1.4826
@@ -92,7 +92,7 @@ class BesidePeers:
         self.died_first = rank.died and not peers_died
         self.outlived = peers_died and not rank.died
 
-    def differences(self) -> list[Difference]:
+    def differences(self) -> list[RankDifference]:
         """The reasons why this rank holds more than is usual; [] where it does not."""
         leak = self._leak()
         differences = [] if leak is None else [leak]
@@ -102,14 +102,14 @@ class BesidePeers:
             differences = self._allocator()
         return [*differences, *self._outside()]
 
-    def _leak(self) -> Difference | None:
+    def _leak(self) -> RankDifference | None:
         """The first leak that most of its peers do not have."""
         for leak in self.rank.leaks:
             if self._is_worth_telling(leak) and not self._is_common(leak):
                 return self._difference_of_leak(leak)
         return None
 
-    def _is_worth_telling(self, leak: Growth) -> bool:
+    def _is_worth_telling(self, leak: RankGrowth) -> bool:
         if leak.verdict == Verdict.NOT_A_PROBLEM:
             return False
         # That no peer grows there tells it from a buffer that fills, also where few steps were
@@ -118,14 +118,14 @@ class BesidePeers:
             return leak.bytes >= LEAST_BYTES / 4
         return leak.bytes >= max(LEAST_BYTES, self.usual.peak_bytes * LEAST_SHARE / 2)
 
-    def _is_common(self, leak: Growth) -> bool:
+    def _is_common(self, leak: RankGrowth) -> bool:
         """True if half of the other ranks grow there, too."""
         peers, leaking_peers = len(self.usual.ranks), self.usual.leaking[leak.place]
         if self.is_among:
             peers, leaking_peers = peers - 1, leaking_peers - 1
         return leaking_peers * 2 >= peers and leaking_peers != 0
 
-    def _difference_of_leak(self, leak: Growth) -> Difference:
+    def _difference_of_leak(self, leak: RankGrowth) -> RankDifference:
         cause = "rank0_gather" if self._is_gathered(leak) else "leak"
         return self._difference(
             cause,
@@ -139,13 +139,13 @@ class BesidePeers:
             fix=leak.fix if cause == "leak" else None,
         )
 
-    def _is_gathered(self, leak: Growth) -> bool:
+    def _is_gathered(self, leak: RankGrowth) -> bool:
         """True if what grows is what was gathered."""
         lines = [line for line in self.rank.lines if line.place == leak.place]
         causes = (cause_of(line, self.usual.line(line), self.position) for line in lines)
         return "rank0_gather" in causes
 
-    def _by_lines(self, leak: Difference | None) -> list[Difference]:
+    def _by_lines(self, leak: RankDifference | None) -> list[RankDifference]:
         """The differences of single lines: each sure cause, then the main one of those that show on
         many lines.
         """
@@ -168,7 +168,7 @@ class BesidePeers:
             return sure
         return [*sure, *self._bounded(cause, unexplained, by_cause)]
 
-    def _sure_differences(self, by_cause: _Excesses, total: int) -> list[Difference]:
+    def _sure_differences(self, by_cause: _Excesses, total: int) -> list[RankDifference]:
         sums = {cause: _bytes_of(by_cause.get(cause, ())) for cause in _SURE}
         return [
             self._from_lines(cause, min(size, total), by_cause[cause])
@@ -179,7 +179,7 @@ class BesidePeers:
     def _differs_surely(self, excesses: Sequence[_Excess]) -> bool:
         return self.differs or _bytes_of(filter(self._is_certain, excesses)) >= self.least
 
-    def _excesses_by_cause(self, leak: Difference | None) -> _Excesses:
+    def _excesses_by_cause(self, leak: RankDifference | None) -> _Excesses:
         by_cause: dict[str, list[_Excess]] = defaultdict(list)
         for line in self.rank.lines:
             excess = self._excess(line)
@@ -268,10 +268,10 @@ class BesidePeers:
         is_built_once = largest.static and largest.category in _BUILT_ONCE
         if not shows_by_step or is_built_once:
             return True
-        steps = self.usual.steps if self.is_among else StepPeaks([self.rank, *self.usual.ranks])
+        steps = self.usual.steps if self.is_among else PeerStepPeaks([self.rank, *self.usual.ranks])
         return not steps.is_chance(self.rank, self.least)
 
-    def _bounded(self, cause: str, bytes_: int, by_cause: _Excesses) -> list[Difference]:
+    def _bounded(self, cause: str, bytes_: int, by_cause: _Excesses) -> list[RankDifference]:
         """The main cause with no more bytes than its lines hold more at the peak; what they do
         not hold overlaps.
         """
@@ -294,7 +294,7 @@ class BesidePeers:
             differences.append(self._overlap(bytes_))
         return differences
 
-    def _overlap(self, bytes_: int) -> Difference:
+    def _overlap(self, bytes_: int) -> RankDifference:
         """Memory that its peers hold as well, but never at one moment."""
         excesses = sorted(
             map(self._excess, self.rank.lines),
@@ -312,7 +312,7 @@ class BesidePeers:
         place = excesses[0].line.place if has_main_line else None
         return self._difference("overlap", Verdict.LIKELY, bytes_, place=place, evidence=evidence)
 
-    def _from_lines(self, cause: str, bytes_: int, excesses: Sequence[_Excess]) -> Difference:
+    def _from_lines(self, cause: str, bytes_: int, excesses: Sequence[_Excess]) -> RankDifference:
         ranked = sorted(
             excesses, key=lambda excess: (excess.at_peak_bytes, excess.bytes), reverse=True
         )
@@ -356,7 +356,7 @@ class BesidePeers:
             f"in total; the highest peak drops to about {format_size(peak)}"
         ]
 
-    def _allocator(self) -> list[Difference]:
+    def _allocator(self) -> list[RankDifference]:
         """Memory that is reserved beyond what peers with the same allocations reserve."""
         usual_gap, spread = self.usual.gap
         usual_reserved = self.usual.reserved_bytes
@@ -372,7 +372,7 @@ class BesidePeers:
         ]
         return [self._difference("allocator", Verdict.PROVEN, more, evidence=evidence)]
 
-    def _outside(self) -> list[Difference]:
+    def _outside(self) -> list[RankDifference]:
         """Memory outside of PyTorch's allocator, where the driver was asked."""
         ledger, usual_ledger = dict(self.rank.ledger), self.usual.ledger
         if not ledger or not usual_ledger:
@@ -399,9 +399,9 @@ class BesidePeers:
         evidence: list[str],
         place: Place | None = None,
         fix: str | None = None,
-    ) -> Difference:
+    ) -> RankDifference:
         peaks = self._peaks(bytes_)
-        return Difference(
+        return RankDifference(
             ranks=(self.rank.rank,),
             cause=cause,
             verdict=verdict,

@@ -20,11 +20,11 @@ from vramlens.ranks.expert_load import note_of_hot_experts
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.notes import note_of_slow_ranks, note_of_victims, notes_of_recordings
 from vramlens.ranks.peers.common_factor import with_common_factors
-from vramlens.ranks.peers.rank_cohorts import ALL_RANKS, SAME_PARAMETERS, Cohorts, cohorts_of
+from vramlens.ranks.peers.rank_cohorts import ALL_RANKS, SAME_PARAMETERS, RankCohorts, cohorts_of
 from vramlens.ranks.peers.strangers import strangers_note, strangers_of
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_comparison import Comparison
-from vramlens.ranks.rank_difference import LEAST_BYTES, STAGE_SHARE, Difference
+from vramlens.ranks.rank_difference import LEAST_BYTES, STAGE_SHARE, RankDifference
 from vramlens.ranks.rank_failures import failure_order
 from vramlens.ranks.rank_summary import LineUse, RankSummary, Stray
 from vramlens.ranks.rank_words import named, plural
@@ -45,7 +45,7 @@ def compare(
     errors: Mapping[int, RankError] | None = None,
     missing: Sequence[int] = (),
     by_device: bool = False,
-    cohorts: Cohorts | None = None,
+    cohorts: RankCohorts | None = None,
     notes: Sequence[str] = (),
 ) -> Comparison:
     """Compares ranks.
@@ -116,11 +116,11 @@ class _Job:
 
     ranks: Mapping[int, RankSummary]
     missing: Sequence[int]
-    cohorts: Cohorts
+    cohorts: RankCohorts
     strangers: frozenset[int]
     flights: Mapping[int, FlightRecord]
 
-    def within_cohorts(self) -> Iterator[Difference]:
+    def within_cohorts(self) -> Iterator[RankDifference]:
         """Yields the differences of ranks from those that do the same work."""
         strays = [stray for summary in self.ranks.values() for stray in summary.strays]
         positions = self._positions()
@@ -136,7 +136,7 @@ class _Job:
                 beside = BesidePeers(peer, usual, positions[peer.rank], strays)
                 yield from beside.differences()
 
-    def between_cohorts(self) -> Iterator[Difference]:
+    def between_cohorts(self) -> Iterator[RankDifference]:
         """Yields stages of a pipeline, or coordinates of experts and tensors, that hold far more
         than the usual one.
         """
@@ -157,7 +157,7 @@ class _Job:
 
     def _difference_of_cohort(
         self, members: tuple[int, ...], summary: RankSummary, usual: Usual
-    ) -> Difference:
+    ) -> RankDifference:
         line = max(
             summary.lines,
             key=lambda line: line.peak_bytes - usual.line_bytes(line),
@@ -169,7 +169,7 @@ class _Job:
         cohort = "stage" if self.cohorts.staged else "ranks with other coordinates"
         peak_bytes = summary.peak_requested_bytes
         more = peak_bytes - usual.peak_bytes
-        return Difference(
+        return RankDifference(
             ranks=members,
             cause=cause,
             verdict=Verdict.POSSIBLE if cause == "unknown" else Verdict.LIKELY,
@@ -217,7 +217,7 @@ def _gathering_functions(flight: FlightRecord | None) -> frozenset[tuple[str, st
     return frozenset((frame.file, frame.function) for frame in frames if frame is not None)
 
 
-def _stray(summary: RankSummary, stray: Stray) -> Difference:
+def _stray(summary: RankSummary, stray: Stray) -> RankDifference:
     """The difference of a rank that holds memory on a GPU of another."""
     cause = "map_location" if stray.hints & Hint.LOAD else "stray_context"
     bytes_ = stray.process_bytes or stray.reserved_bytes
@@ -235,7 +235,7 @@ def _stray(summary: RankSummary, stray: Stray) -> Difference:
         evidence.append("it was allocated before recording began, so the line is unknown")
     if stray.hints & Hint.PIN_MEMORY:
         evidence.append("a thread that pins memory created it: such threads start on GPU 0")
-    return Difference(
+    return RankDifference(
         ranks=(summary.rank,),
         cause=cause,
         verdict=Verdict.PROVEN,
@@ -247,9 +247,9 @@ def _stray(summary: RankSummary, stray: Stray) -> Difference:
     )
 
 
-def _merged(differences: Sequence[Difference]) -> tuple[Difference, ...]:
+def _merged(differences: Sequence[RankDifference]) -> tuple[RankDifference, ...]:
     """One difference a cause and line, with all its ranks; the worst first."""
-    by_cause: dict[tuple[str, Place | None], list[Difference]] = defaultdict(list)
+    by_cause: dict[tuple[str, Place | None], list[RankDifference]] = defaultdict(list)
     for difference in differences:
         place = None if difference.cause in _BY_SIZE else difference.place
         by_cause[difference.cause, place].append(difference)
@@ -259,7 +259,7 @@ def _merged(differences: Sequence[Difference]) -> tuple[Difference, ...]:
     )
 
 
-def _worst_of_all(differences: Sequence[Difference]) -> Difference:
+def _worst_of_all(differences: Sequence[RankDifference]) -> RankDifference:
     """The worst of differences of one cause, about the ranks of all."""
     worst = max(differences, key=lambda difference: difference.bytes)
     ranks = sorted({rank for difference in differences for rank in difference.ranks})

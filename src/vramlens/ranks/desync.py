@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.collectives import CollectiveProblem
-from vramlens.ranks.rank_difference import Difference
+from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_words import named
 
 _MOST_CALLS = 4
@@ -21,7 +21,7 @@ _OF_SHAPES = ("size_mismatch", "dtype_mismatch")
 _MISMATCH = "called different collectives"
 
 
-def desync_differences(problems: Sequence[CollectiveProblem]) -> list[Difference]:
+def desync_differences(problems: Sequence[CollectiveProblem]) -> list[RankDifference]:
     """The ranks that are at fault as far as flight records tell, one difference a group."""
     by_group = defaultdict(list)
     for row in problems:
@@ -29,13 +29,13 @@ def desync_differences(problems: Sequence[CollectiveProblem]) -> list[Difference
     return [_difference(rows) for rows in by_group.values()]
 
 
-def _difference(rows: Sequence[CollectiveProblem]) -> Difference:
+def _difference(rows: Sequence[CollectiveProblem]) -> RankDifference:
     suspected = [row for row in rows if row.suspected]
     blamed = suspected or rows
     group, seq, problem = rows[0].group, rows[0].seq, rows[0].problem
     place = next((row.place for row in blamed if row.place is not None), None)
     fix = "make every rank of the group call the same collectives in the same order"
-    return Difference(
+    return RankDifference(
         ranks=tuple(sorted(row.rank for row in blamed)),
         cause="desync",
         verdict=Verdict.LIKELY if problem == "no_record" else Verdict.PROVEN,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from vramlens.analyses.finding import Finding
 from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.ranks.collectives import CollectiveProblem
-from vramlens.ranks.peers.rank_cohorts import Cohorts
-from vramlens.ranks.rank_difference import Difference
+from vramlens.ranks.peers.rank_cohorts import RankCohorts
+from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_failures import FailureOrder
 from vramlens.ranks.rank_summary import RankSummary
 from vramlens.trace.flight import FlightRecord
@@ -35,8 +35,8 @@ class Comparison(PrintedAnswer):
 
     ranks: tuple[RankSummary, ...]
     missing: tuple[int, ...]
-    cohorts: Cohorts
-    differences: tuple[Difference, ...]
+    cohorts: RankCohorts
+    differences: tuple[RankDifference, ...]
     shared: tuple[Finding, ...]
     collectives: tuple[CollectiveProblem, ...]
     failures: FailureOrder

@@ -18,7 +18,7 @@ for.
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RankDifference:
     """Ranks that hold more than their peers, for one reason.
 
     Attributes:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vramlens.analyses.finding import Place
-from vramlens.ranks.rank_summary import Failure, RankSummary
+from vramlens.ranks.rank_summary import RankFailure, RankSummary
 from vramlens.trace.flight import Collective, FlightRecord
 from vramlens.trace.rank_error import RankError, tells_of_another
 
@@ -30,7 +30,7 @@ class FailedRank:
     """
 
     rank: int
-    failure: Failure | None
+    failure: RankFailure | None
     error: RankError | None
     follows: bool
     after_s: float | None = None

@@ -71,7 +71,7 @@ class Stray:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class RankGrowth:
     """Memory that grows with every step: a leak's verdict, line, bytes per step and so far, steps,
     and what to do.
     """
@@ -85,7 +85,7 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RankFailure:
     """The request that failed on a rank: when (microseconds since the epoch), in which step, for
     how much, where, whether it ended the program, and why it failed.
     """
@@ -165,9 +165,9 @@ class RankSummary:
     step_peaks: tuple[int, ...] = ()
     lines: tuple[LineUse, ...] = field(default=(), repr=False)
     strays: tuple[Stray, ...] = ()
-    leaks: tuple[Growth, ...] = ()
+    leaks: tuple[RankGrowth, ...] = ()
     ledger: tuple[tuple[str, int], ...] = ()
-    failure: Failure | None = None
+    failure: RankFailure | None = None
     ended: tuple[str, int] | None = None
     ending: str | None = None
     missing: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from vramlens.analyses.leaks.growth import leaks_of
 from vramlens.analyses.leaks.leak import Leak
 from vramlens.ranks.hints import Hint, hints_of
 from vramlens.ranks.line_uses import line_uses
-from vramlens.ranks.rank_summary import Failure, Growth, Launch, RankSummary, Stray
+from vramlens.ranks.rank_summary import Launch, RankFailure, RankGrowth, RankSummary, Stray
 from vramlens.trace import NO_STACK, DeviceTrace, Meta, Trace
 
 _MOST_STEPS = 4096
@@ -102,8 +102,8 @@ def _with_memory(summary: RankSummary, view: Attribution) -> RankSummary:
     )
 
 
-def _growth(leak: Leak) -> Growth:
-    return Growth(
+def _growth(leak: Leak) -> RankGrowth:
+    return RankGrowth(
         verdict=leak.verdict,
         place=leak.place,
         bytes_per_step=leak.bytes_per_step,
@@ -173,7 +173,7 @@ def _ledger(trace: Trace, device: int) -> tuple[tuple[str, int], ...]:
     return () if ledger is None else tuple((part.kind, part.bytes) for part in ledger.parts)
 
 
-def _failure(view: Attribution) -> Failure | None:
+def _failure(view: Attribution) -> RankFailure | None:
     """The last request that failed; it ended the program if nothing was allocated after it."""
     device, meta = view.device, view.trace.meta
     if not device.out_of_memory:
@@ -181,7 +181,7 @@ def _failure(view: Attribution) -> Failure | None:
     failed_request = device.out_of_memory[-1]
     event = failed_request.event
     later_allocations = int((device.events.action[event + 1 :] == 0).sum())
-    return Failure(
+    return RankFailure(
         time_us=int(device.events.time_us[event]) if event < len(device.events) else 0,
         step=int(view.steps.of(np.array([event]))[0]) if len(view.steps) else None,
         requested_bytes=failed_request.size_bytes,

@@ -9,7 +9,7 @@ from vramlens.analyses.finding import Finding, Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.peers.usual import lower_median
 from vramlens.ranks.rank_difference import LEAST_BYTES
-from vramlens.ranks.rank_summary import Growth, RankSummary
+from vramlens.ranks.rank_summary import RankGrowth, RankSummary
 from vramlens.units import format_size
 
 _SURE = (Verdict.PROVEN, Verdict.LIKELY)
@@ -17,7 +17,7 @@ _SURE = (Verdict.PROVEN, Verdict.LIKELY)
 
 def shared_leaks(ranks: Sequence[RankSummary]) -> tuple[Finding, ...]:
     """The leaks that more than half of the ranks have at one line, the largest first."""
-    by_place: dict[Place | None, list[Growth]] = defaultdict(list)
+    by_place: dict[Place | None, list[RankGrowth]] = defaultdict(list)
     for rank in ranks:
         for place, leak in _largest_leaks(rank).items():
             by_place[place].append(leak)
@@ -36,20 +36,20 @@ def shared_leaks(ranks: Sequence[RankSummary]) -> tuple[Finding, ...]:
     )
 
 
-def _largest_leaks(rank: RankSummary) -> dict[Place | None, Growth]:
+def _largest_leaks(rank: RankSummary) -> dict[Place | None, RankGrowth]:
     """A rank's largest leak at each line, of those that are sure and not empty."""
-    largest: dict[Place | None, Growth] = {}
+    largest: dict[Place | None, RankGrowth] = {}
     for leak in sorted(rank.leaks, key=lambda leak: leak.bytes, reverse=True):
         if leak.verdict in _SURE and leak.bytes > 0:
             largest.setdefault(leak.place, leak)
     return largest
 
 
-def _median_bytes(leaks: Sequence[Growth]) -> int:
+def _median_bytes(leaks: Sequence[RankGrowth]) -> int:
     return lower_median(leak.bytes for leak in leaks)
 
 
-def _shared_leak(place: Place | None, leaks: Sequence[Growth], ranks: int) -> Finding:
+def _shared_leak(place: Place | None, leaks: Sequence[RankGrowth], ranks: int) -> Finding:
     per_step = lower_median(leak.bytes_per_step for leak in leaks)
     certain = all(leak.verdict == Verdict.PROVEN for leak in leaks)
     if len(leaks) < ranks:

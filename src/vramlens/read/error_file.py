@@ -66,4 +66,10 @@ def read_error_file(path: str | os.PathLike[str]) -> RankError:
     seconds = (
         int(time) if isinstance(time, (str, int)) and re.fullmatch(r"\d{1,12}", str(time)) else None
     )
-    return RankError(source.name, message, seconds, frames, tells_of_another(message))
+    return RankError(
+        source=source.name,
+        message=message,
+        time_s=seconds,
+        frames=frames,
+        follows=tells_of_another(message),
+    )

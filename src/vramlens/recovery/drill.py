@@ -230,7 +230,7 @@ class _Steps:
 
         outer = self
 
-        class Watch(TorchFunctionMode):
+        class DrillWatch(TorchFunctionMode):
             def __torch_function__(
                 self, function: Any, types: Any, args: Any = (), kwargs: Any = None
             ) -> Any:
@@ -250,7 +250,7 @@ class _Steps:
 
         self._stack.callback(optimizer.register_optimizer_step_pre_hook(begins).remove)
         self._stack.callback(optimizer.register_optimizer_step_post_hook(ends).remove)
-        self._stack.enter_context(Watch())
+        self._stack.enter_context(DrillWatch())
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()

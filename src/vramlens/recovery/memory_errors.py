@@ -42,7 +42,7 @@ _TRIED = re.compile(r"Tried to allocate ([0-9.]+ (?:bytes?|[KMGT]iB))", re.IGNOR
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class MemoryFailure:
     """An out-of-memory error as words and numbers: it holds neither the exception nor a frame.
 
     Attributes:
@@ -84,7 +84,7 @@ def kind_of(error: BaseException) -> str:
     return OTHER
 
 
-def failure_of(error: BaseException, phase: str | None = None) -> Failure:
+def failure_of(error: BaseException, phase: str | None = None) -> MemoryFailure:
     """What an exception says, in words."""
     text = str(error).strip().partition("\n")[0]
     match = _TRIED.search(text)
@@ -94,7 +94,7 @@ def failure_of(error: BaseException, phase: str | None = None) -> Failure:
             tried = parse_size(match[1])
         except UsageError:
             tried = None
-    return Failure(text[:2000], tried, phase)
+    return MemoryFailure(text[:2000], tried, phase)
 
 
 def let_go(error: BaseException) -> None:

@@ -19,10 +19,10 @@ from __future__ import annotations
 from vramlens.replay.answer import Answer, replay_trace
 from vramlens.replay.curve import Curve
 from vramlens.replay.explained import with_replay
-from vramlens.replay.first_difference import Difference
-from vramlens.replay.proof import Limit, Proven, Recorded, prove
+from vramlens.replay.first_difference import FirstDifference
+from vramlens.replay.proof import Proven, Recorded, ReserveLimit, prove
 from vramlens.replay.settings import Settings, SettingsError, parse_settings
-from vramlens.replay.tuning import WORTH_TRYING, Card, Tuned, Tuning, tune_trace
+from vramlens.replay.tuning import WORTH_TRYING, CardUnderSetting, Tuned, Tuning, tune_trace
 from vramlens.replay.versions import VERSIONS, Version
 from vramlens.replay.what_if import WhatIf
 
@@ -30,12 +30,12 @@ __all__ = [
     "VERSIONS",
     "WORTH_TRYING",
     "Answer",
-    "Card",
+    "CardUnderSetting",
     "Curve",
-    "Difference",
-    "Limit",
+    "FirstDifference",
     "Proven",
     "Recorded",
+    "ReserveLimit",
     "Settings",
     "SettingsError",
     "Tuned",

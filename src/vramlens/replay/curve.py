@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from vramlens._native import Curve as NativeCurve
+    from vramlens._native import NativeCurve
     from vramlens.trace import DeviceTrace
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FirstDifference:
     """The first place where the replay did something else than the recording says.
 
     Attributes:
@@ -51,7 +51,7 @@ def _words(action: int, address: int, size: int) -> str:
 
 def first_difference(
     trace: Trace, device: DeviceTrace, requests: Requests, found: dict[str, int]
-) -> Difference | None:
+) -> FirstDifference | None:
     """The first place where a replay's summary differs from the recording; None where nothing
     does.
     """
@@ -68,7 +68,7 @@ def first_difference(
         simulated = _words(
             found["simulated_action"], found["simulated_address"] % 2**64, found["simulated_size"]
         )
-    return Difference(event, recorded, simulated, _why(trace, device, requests, found))
+    return FirstDifference(event, recorded, simulated, _why(trace, device, requests, found))
 
 
 def _why(trace: Trace, device: DeviceTrace, requests: Requests, found: dict[str, int]) -> str:

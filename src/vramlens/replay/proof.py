@@ -17,7 +17,7 @@ import numpy as np
 from vramlens._native import Replay
 from vramlens.analyses.failure.oom import segment_size
 from vramlens.errors import InputError
-from vramlens.replay.first_difference import Difference, first_difference
+from vramlens.replay.first_difference import FirstDifference, first_difference
 from vramlens.replay.requests import INSIDE_A_REQUEST, Requests, likely_requests
 from vramlens.replay.settings import UNLIMITED, Settings, recorded_settings
 from vramlens.replay.versions import Version, candidates
@@ -39,7 +39,7 @@ _LARGEST_DEVICE = 2**39
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class ReserveLimit:
     """What the process could reserve.
 
     Attributes:
@@ -84,13 +84,13 @@ class Recorded:
 
     settings: Settings
     version: Version
-    limit: Limit
+    limit: ReserveLimit
     exact: bool
     segment_events: int
     segment_events_matched: int
     addresses: int
     addresses_matched: int
-    first_difference: Difference | None
+    first_difference: FirstDifference | None
     peak_requested_bytes: int
     peak_allocated_bytes: int
     peak_active_bytes: int
@@ -145,7 +145,7 @@ def prove(
     reserve = min(total + total // 8, _LARGEST_RESERVE) if total else 2**42
     limits = [_known_limit(trace, device, cap_bytes)]
     if limits[0].source == "recording":  # the limit at the end need not be that of the whole run
-        limits.append(Limit())
+        limits.append(ReserveLimit())
     best: Proven | None = None
     readings = likely_requests(trace, device)
     attempts = itertools.product(readings, candidates(trace, device), limits)
@@ -207,13 +207,13 @@ def _lacks_actions(device: DeviceTrace) -> bool:
     return bool(((rows.segment == NO_TEXT) & (rows.born >= 0)).any())
 
 
-def _known_limit(trace: Trace, device: DeviceTrace, cap_bytes: int | None) -> Limit:
+def _known_limit(trace: Trace, device: DeviceTrace, cap_bytes: int | None) -> ReserveLimit:
     if cap_bytes is not None:
-        return Limit(cap_bytes, source="given")
+        return ReserveLimit(cap_bytes, source="given")
     meta = trace.meta.devices.get(device.device) if trace.meta else None
     if meta is not None and meta.process_limit_bytes is not None:
-        return Limit(meta.process_limit_bytes, source="recording")
-    return Limit()
+        return ReserveLimit(meta.process_limit_bytes, source="recording")
+    return ReserveLimit()
 
 
 def _prove(
@@ -221,7 +221,7 @@ def _prove(
     device: DeviceTrace,
     requests: Requests,
     version: Version,
-    limit: Limit,
+    limit: ReserveLimit,
     reserve: int,
     *,
     search: bool,
@@ -231,7 +231,7 @@ def _prove(
     if not trace.settings and is_expandable:  # a file cut short has no settings
         settings = replace(settings, conf="expandable_segments:True", expandable_segments=True)
 
-    def replayed(tried_limit: Limit) -> Proven:
+    def replayed(tried_limit: ReserveLimit) -> Proven:
         replay = Replay(
             requests.columns,
             pools=len(requests.pools),
@@ -274,7 +274,7 @@ def _with_inferred_limit(
     without_limit: Proven,
     settings: Settings,
     requests: Requests,
-    replayed: Callable[[Limit], Proven],
+    replayed: Callable[[ReserveLimit], Proven],
 ) -> Proven:
     """The replay under the limit that garbage collection must have had, if one explains the
     recording.
@@ -292,7 +292,7 @@ def _with_inferred_limit(
     def at(place: int) -> Proven:
         if place not in tried:
             tried[place] = replayed(
-                Limit(places[place], below_bytes=places[place + 1], source="inferred")
+                ReserveLimit(places[place], below_bytes=places[place + 1], source="inferred")
             )
         return tried[place]
 
@@ -316,7 +316,7 @@ def _with_inferred_limit(
         low -= 1
     while high + 1 < last and len(tried) < 2 * _MOST_TRIES and at(high + 1).recorded.exact:
         high += 1
-    limit = Limit(places[low], below_bytes=places[high + 1], source="inferred")
+    limit = ReserveLimit(places[low], below_bytes=places[high + 1], source="inferred")
     return replace(at(low), recorded=replace(at(low).recorded, limit=limit))
 
 
@@ -363,18 +363,18 @@ def _largest_limit(device: DeviceTrace, settings: Settings, requests: Requests) 
     return max(min(ends, default=0), device.reserved.peak_bytes + MIB)
 
 
-def _met_limit(device: DeviceTrace, replay: Replay, settings: Settings) -> Limit:
+def _met_limit(device: DeviceTrace, replay: Replay, settings: Settings) -> ReserveLimit:
     """Where the limit lies that refused segments, if any did."""
     low, high = replay.summary["limit_low"], replay.summary["limit_high"] % 2**64
     if high == UNLIMITED:
-        return Limit()
+        return ReserveLimit()
     of_device = False
     for failure in device.out_of_memory:
         if failure.device_free_bytes is not None:
             of_device = failure.device_free_bytes < segment_size(
                 failure.size_bytes, settings.large_segment_size
             )
-    return Limit(low, below_bytes=high, of_device=of_device, source="inferred")
+    return ReserveLimit(low, below_bytes=high, of_device=of_device, source="inferred")
 
 
 def _recorded(
@@ -384,7 +384,7 @@ def _recorded(
     replay: Replay,
     settings: Settings,
     version: Version,
-    limit: Limit,
+    limit: ReserveLimit,
 ) -> Recorded:
     summary = replay.summary
     has_same_addresses = (

@@ -15,7 +15,7 @@ from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.replay.answer import Progress, missing_of, places_of, proven_device
 from vramlens.replay.proof import Proven, Recorded
 from vramlens.replay.settings import Settings
-from vramlens.replay.what_if import Question, WhatIf, ask, ended_by_failure, question
+from vramlens.replay.what_if import WhatIf, WhatIfQuestion, ask, ended_by_failure, question
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ _OUTSIDE = ("nccl", "this_process", "this_process_other", "outside_pytorch", "dr
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class CardUnderSetting:
     """A card of some size, under one setting.
 
     Attributes:
@@ -87,7 +87,7 @@ class Tuned:
 
     row: WhatIf
     saved_bytes: int
-    cards: tuple[Card, ...] = ()
+    cards: tuple[CardUnderSetting, ...] = ()
 
     @property
     def smallest_card(self) -> int | None:
@@ -180,7 +180,7 @@ def tune_trace(
             Tuned(
                 row=row,
                 saved_bytes=baseline.peak_reserved_bytes - row.peak_reserved_bytes,
-                cards=tuple(itertools.starmap(Card, zip(sizes, on_cards, strict=True))),
+                cards=tuple(itertools.starmap(CardUnderSetting, zip(sizes, on_cards, strict=True))),
             )
         )
     tried = _best_first(tried)
@@ -216,7 +216,7 @@ def floor_bytes(proven: Proven) -> int:
     return max(floor, int(device.allocations.requested_bytes[alive].sum()) + request.size_bytes)
 
 
-def _inert(settings_to_try: Sequence[Settings], recorded: Question) -> tuple[str, ...]:
+def _inert(settings_to_try: Sequence[Settings], recorded: WhatIfQuestion) -> tuple[str, ...]:
     """The settings that do nothing: garbage collection without a limit of the process."""
     if recorded.limit.bytes is not None and not recorded.limit.of_device:
         return ()

@@ -17,7 +17,7 @@ from vramlens._layout import AddressOrder, Completion
 from vramlens.errors import InputError
 from vramlens.ground.verdict import Confidence
 from vramlens.replay.curve import Curve, recorded_curve, replayed_curve
-from vramlens.replay.proof import Limit
+from vramlens.replay.proof import ReserveLimit
 from vramlens.replay.settings import Settings, parse_settings
 from vramlens.trace import Action
 from vramlens.units import format_size
@@ -76,7 +76,7 @@ class WhatIf:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class WhatIfQuestion:
     """One what-if to ask.
 
     Attributes:
@@ -85,12 +85,12 @@ class Question:
     """
 
     settings: Settings
-    limit: Limit
+    limit: ReserveLimit
 
 
 def question(
     proven: Proven, conf: str | None = None, cap_bytes: int | None = None, *, card: bool = False
-) -> Question:
+) -> WhatIfQuestion:
     """The question behind a ``--conf`` and a ``--cap``; what is not given is as it was recorded.
 
     Args:
@@ -104,7 +104,9 @@ def question(
     recorded = proven.recorded
     settings = recorded.settings if conf is None else parse_settings(conf, recorded.version)
     limit = (
-        recorded.limit if cap_bytes is None else Limit(cap_bytes, of_device=card, source="given")
+        recorded.limit
+        if cap_bytes is None
+        else ReserveLimit(cap_bytes, of_device=card, source="given")
     )
     if conf is not None and cap_bytes is None and settings.per_process_memory_fraction is not None:
         limit = _limit_of_fraction(proven, settings.per_process_memory_fraction)
@@ -114,26 +116,26 @@ def question(
             f"a cap of {format_size(limit.bytes)} is less than the {format_size(base)} that the "
             "process already used when recording began"
         )
-    return Question(settings, limit)
+    return WhatIfQuestion(settings, limit)
 
 
-def _limit_of_fraction(proven: Proven, fraction: float) -> Limit:
+def _limit_of_fraction(proven: Proven, fraction: float) -> ReserveLimit:
     """What a process may reserve (DeviceCachingAllocator::setMemoryFraction)."""
     version = proven.recorded.version
     if fraction == 1 and version.rounds_fraction:
-        return Limit()
+        return ReserveLimit()
     if proven.total_bytes is None:
         raise InputError(
             f"per_process_memory_fraction:{fraction} is a share of the GPU's memory, which this "
             "recording does not contain: leave it out and use --cap"
         )
     share = fraction * proven.total_bytes
-    return Limit(round(share) if version.rounds_fraction else int(share), source="given")
+    return ReserveLimit(round(share) if version.rounds_fraction else int(share), source="given")
 
 
 def ask(
     proven: Proven,
-    questions: Sequence[Question],
+    questions: Sequence[WhatIfQuestion],
     progress: Callable[[float], None] | None = None,
     *,
     quick: bool = False,
@@ -159,9 +161,9 @@ def ask(
     return answers
 
 
-def _answer(proven: Proven, asked: Question, *, quick: bool, curves: bool) -> WhatIf:
+def _answer(proven: Proven, asked: WhatIfQuestion, *, quick: bool, curves: bool) -> WhatIf:
     recorded = proven.recorded
-    if recorded.exact and asked == Question(recorded.settings, recorded.limit):
+    if recorded.exact and asked == WhatIfQuestion(recorded.settings, recorded.limit):
         return _as_recorded(proven, curves=curves)
     native = _native_settings(proven, asked)
     curve = None
@@ -176,7 +178,7 @@ def _answer(proven: Proven, asked: Question, *, quick: bool, curves: bool) -> Wh
     return _judged(proven, asked, [center, *further_runs], curve)
 
 
-def _native_settings(proven: Proven, asked: Question) -> dict[str, Any]:
+def _native_settings(proven: Proven, asked: WhatIfQuestion) -> dict[str, Any]:
     settings = asked.settings
     native = settings.native(
         proven.recorded.version, reserve=proven.reserve_bytes, **asked.limit.native
@@ -197,7 +199,7 @@ def _run(
 
 
 def _further_runs(
-    proven: Proven, asked: Question, native: dict[str, Any], center: dict[str, int]
+    proven: Proven, asked: WhatIfQuestion, native: dict[str, Any], center: dict[str, int]
 ) -> list[dict[str, int]]:
     """The runs that bound what is not known: addresses, other streams, the limit."""
     limit = asked.limit
@@ -207,13 +209,13 @@ def _further_runs(
     if proven.recorded.deferred_frees:
         runs += [_run(proven, native, completion=when) for when in _OTHER_COMPLETIONS]
     if limit.below_bytes is not None and limit.bytes is not None:
-        highest = Limit(max(limit.bytes, limit.below_bytes - 1), of_device=limit.of_device)
+        highest = ReserveLimit(max(limit.bytes, limit.below_bytes - 1), of_device=limit.of_device)
         runs.append(_run(proven, native | highest.native))
     return runs
 
 
 def _judged(
-    proven: Proven, asked: Question, runs: list[dict[str, int]], curve: Curve | None
+    proven: Proven, asked: WhatIfQuestion, runs: list[dict[str, int]], curve: Curve | None
 ) -> WhatIf:
     """The answer that all runs give together; the first is the likeliest."""
     center = runs[0]
@@ -314,7 +316,7 @@ def _what_depends_on_the_program(proven: Proven, runs: list[dict[str, int]]) -> 
 
 
 def _what_is_not_known(
-    proven: Proven, asked: Question, runs: list[dict[str, int]]
+    proven: Proven, asked: WhatIfQuestion, runs: list[dict[str, int]]
 ) -> Iterator[str]:
     if runs[0]["ties"]:
         yield "the exact peak depends on where the driver places segments"

@@ -58,14 +58,14 @@ def _wrapped(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> I
 
 def _first_width(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> int | None:
     """What the first column is cut to; None where it never is."""
-    least = table.columns[0].least
-    if least is None:
+    least_width = table.columns[0].least
+    if least_width is None:
         return None
     figures = sum(
         max(map(cell_len, (column.name, *(row[at] for row in rows))))
         for at, column in enumerate(table.columns[1:-1], 1)
     )
-    return max(least, layout.width - figures - table.last_room)
+    return max(least_width, layout.width - figures - table.last_room)
 
 
 def _cut(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> Iterator[Text]:
@@ -151,8 +151,8 @@ def _as_it_is(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> 
 def _cells(column: Column, cells: Sequence[str], layout: Layout) -> list[str]:
     """A column's name and its cells, each as wide as the widest."""
     is_narrow = layout.width < _NARROW and column.narrow_width is not None
-    least = column.narrow_width if is_narrow and column.narrow_width else column.width
-    first = column.name.rjust(least) if column.is_right else column.name.ljust(least)
+    width = column.narrow_width if is_narrow and column.narrow_width else column.width
+    first = column.name.rjust(width) if column.is_right else column.name.ljust(width)
     return (right if column.is_right else left)([first, *cells])
 
 

@@ -95,18 +95,18 @@ def _heading(heading: Heading, layout: Layout) -> Iterator[Text]:
 
 def _sentences(part: Sentences, layout: Layout) -> Iterator[Text]:
     first = f"  {part.label}" if part.is_aside else part.label
-    rest = None if part.hang is None else " " * part.hang
+    indent = None if part.hang is None else " " * part.hang
     for text in part.texts:
         if part.is_whole:
             yield Text(first + text, style=part.style)
         else:
-            yield from wrapped(layout, text, first=first, rest=rest, style=part.style)
+            yield from wrapped(layout, text, first=first, rest=indent, style=part.style)
 
 
 def _items(items: Items, layout: Layout) -> Iterator[Text]:
     for text in items.texts:
-        rest = " " * items.hang
-        yield from wrapped(layout, text, first="  ", rest=rest, style=items.style)
+        indent = " " * items.hang
+        yield from wrapped(layout, text, first="  ", rest=indent, style=items.style)
 
 
 def _figures(figures: Figures, layout: Layout) -> Iterator[Text]:

@@ -8,19 +8,16 @@ file_opener: the page that opens files, by a reader of its own
 findings: a finding in a page, whoever found it
 joined: a recording and a profiler's trace of the same run as one
 kernel_bands: kernels of a profiler's trace as one band under its regions
-opening: how a browser is led to the page without the token in its command
-page: the data of recordings, and one file that shows them with nothing loaded from anywhere
-peer: who is at the other end of a connection on this machine, where the system tells
-profile_verdict: the verdict of a page about a profiler's trace
 marked_regions: regions of a recording
-server: the local page
+page: the data of recordings, and one file that shows them with nothing loaded from anywhere
+page_verdict: the words of an explanation as data
+profile_verdict: the verdict of a page about a profiler's trace
 shown_page: a page as a value: shown in a notebook, written to a file
 sources: source lines around the user's lines
 texts: texts in a page: each stored once, as one line that shows what it holds
 track: one track of a page: a device of a recording, as columns and tables
-page_verdict: the words of an explanation as data
-tunnel: how a page on a remote machine is reached
 what_if_lines: replayed settings as lines over the recorded ones
+local/: the local page, and how a browser gets there
 """
 
 from vramlens.ground.callable_package import make_callable

@@ -14,7 +14,7 @@ import pytest
 from vramlens import explain
 from vramlens.analyses.explanation import Explanation
 from vramlens.read.engine_log import EngineLogReader
-from vramlens.read.oom_text import find_oom_messages
+from vramlens.read.oom.oom_text import find_oom_messages
 from vramlens.report.explain.story import story_of
 from vramlens.units import GIB, MIB
 

@@ -15,7 +15,7 @@ from vramlens.analyses.error_text.text_verdict import WALLS, TextVerdict, explai
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.recording_explanation import explain_text
 from vramlens.ground.verdict import Verdict
-from vramlens.read.oom_text import find_oom_messages
+from vramlens.read.oom.oom_text import find_oom_messages
 from vramlens.units import GIB, MIB, format_size
 
 CORPUS: list[dict[str, Any]] = json.loads(

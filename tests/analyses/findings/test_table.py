@@ -18,7 +18,7 @@ from vramlens.analyses.findings.ranking import that_matter, with_finding
 from vramlens.analyses.findings.table import FROM_RECORDING, ROWS
 from vramlens.analyses.recording_explanation import explain_text, explain_trace
 from vramlens.ground.verdict import Verdict
-from vramlens.read.oom_text import find_oom_messages
+from vramlens.read.oom.oom_text import find_oom_messages
 from vramlens.replay.explained import FROM_REPLAY
 
 PAGE = Path(__file__).parents[3] / "docs" / "findings.md"

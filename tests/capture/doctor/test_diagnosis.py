@@ -18,11 +18,11 @@ from vramlens.capture.doctor import diagnosis as doctor
 from vramlens.capture.doctor import gpu_checks as doctor_gpu
 from vramlens.capture.doctor import host_checks as doctor_host
 from vramlens.capture.doctor import torch_checks as doctor_torch
-from vramlens.capture.doctor.checks import STATES, Check
+from vramlens.capture.doctor.checks import STATES, DoctorCheck
 from vramlens.capture.doctor.diagnosis import Diagnosis, diagnose
 from vramlens.capture.doctor.gpu_checks import Seen
 from vramlens.capture.doctor.switches import SWITCHES
-from vramlens.capture.doctor.torch_checks import Answer, ask_torch, facts
+from vramlens.capture.doctor.torch_checks import ChildAnswer, ask_torch, facts
 from vramlens.capture.memory.driver import Gpu, GpuMemory
 from vramlens.ground.conf_text import VARIABLES
 
@@ -117,8 +117,8 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def look(
-    monkeypatch: pytest.MonkeyPatch, answer: Answer, nvml: Any = None, *, gpu: bool = False
-) -> tuple[Diagnosis, dict[str, Check]]:
+    monkeypatch: pytest.MonkeyPatch, answer: ChildAnswer, nvml: Any = None, *, gpu: bool = False
+) -> tuple[Diagnosis, dict[str, DoctorCheck]]:
     monkeypatch.setattr(doctor, "ask_torch", lambda gpu: answer)
     monkeypatch.setattr(
         doctor, "driver", lambda: (nvml, "" if nvml else "The NVIDIA driver does not answer.")
@@ -131,12 +131,12 @@ def look(
     return found, {check.name: check for check in found.checks}
 
 
-def seen(answer: Answer, nvml: Any = None) -> Seen:
+def seen(answer: ChildAnswer, nvml: Any = None) -> Seen:
     return Seen(answer, nvml, "", nvml.gpus() if nvml else ())
 
 
 def test_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, rows = look(monkeypatch, Answer(FACTS, TRIAL), FakeDriver(), gpu=True)
+    found, rows = look(monkeypatch, ChildAnswer(FACTS, TRIAL), FakeDriver(), gpu=True)
     assert found.verdict == "Ready to record on 1 GPU (NVIDIA H100, torch 2.11.0+cu130)."
     assert found.ready is True
     assert {
@@ -150,7 +150,7 @@ def test_ready(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, rows = look(monkeypatch, Answer(CPU))
+    found, rows = look(monkeypatch, ChildAnswer(CPU))
     assert (found.verdict, found.ready) == (
         "There is no GPU here: recordings can be read but not made.",
         False,
@@ -159,7 +159,7 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, rows = look(monkeypatch, Answer(missing=True, failure="ModuleNotFoundError: torch"))
+    found, rows = look(monkeypatch, ChildAnswer(missing=True, failure="ModuleNotFoundError: torch"))
     assert (found.verdict, found.ready) == (
         "PyTorch is not installed here: recordings can be read but not made.",
         False,
@@ -169,7 +169,7 @@ def test_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_torch_that_does_not_import(monkeypatch: pytest.MonkeyPatch) -> None:
     found, rows = look(
-        monkeypatch, Answer(failure="ImportError: libcudart.so.13: cannot open"), FakeDriver()
+        monkeypatch, ChildAnswer(failure="ImportError: libcudart.so.13: cannot open"), FakeDriver()
     )
     assert found.verdict == "Not ready to record: PyTorch cannot be imported."
     assert "libcudart" in rows["torch"].text
@@ -200,7 +200,7 @@ def test_what_stands_in_the_way(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    found, rows = look(monkeypatch, Answer({**FACTS, **change}), FakeDriver())
+    found, rows = look(monkeypatch, ChildAnswer({**FACTS, **change}), FakeDriver())
     assert found.ready is False
     assert found.verdict.startswith("Not ready to record: ")
     assert rows[row].state == "problem"
@@ -235,7 +235,7 @@ def test_what_is_worth_knowing(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    found, rows = look(monkeypatch, Answer({**FACTS, **change}), FakeDriver())
+    found, rows = look(monkeypatch, ChildAnswer({**FACTS, **change}), FakeDriver())
     assert found.ready is True
     assert rows[row].state == "note"
     assert words in rows[row].text
@@ -245,13 +245,13 @@ def test_harmless_values_are_no_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "0")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-abc,1")
-    rows = look(monkeypatch, Answer(FACTS), FakeDriver())[1]
+    rows = look(monkeypatch, ChildAnswer(FACTS), FakeDriver())[1]
     assert rows["switches"].state == rows["visible devices"].state == "ok"
 
 
 def test_settings_that_end_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb=40")
-    answer = Answer(
+    answer = ChildAnswer(
         FACTS, failure="importing torch ended the process with code -6", settings_failed=True
     )
     rows = look(monkeypatch, answer, FakeDriver(), gpu=True)[1]
@@ -266,36 +266,38 @@ def test_settings_that_end_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nccl_memory_needs_both(monkeypatch: pytest.MonkeyPatch) -> None:
     text = look(
-        monkeypatch, Answer({**FACTS, "nccl": [2, 29, 7], "nccl_memory": True}), FakeDriver()
+        monkeypatch, ChildAnswer({**FACTS, "nccl": [2, 29, 7], "nccl_memory": True}), FakeDriver()
     )[1]["nccl"].text
     assert text.endswith("its memory can be read.")
     assert (
         "from 2.29.7 on"
-        in look(monkeypatch, Answer({**FACTS, "nccl_memory": True}))[1]["nccl"].text
+        in look(monkeypatch, ChildAnswer({**FACTS, "nccl_memory": True}))[1]["nccl"].text
     )
-    assert "2.12 can" in look(monkeypatch, Answer({**FACTS, "nccl": [2, 29, 7]}))[1]["nccl"].text
+    assert (
+        "2.12 can" in look(monkeypatch, ChildAnswer({**FACTS, "nccl": [2, 29, 7]}))[1]["nccl"].text
+    )
 
 
 def test_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "other processes" in look(monkeypatch, Answer(FACTS))[1]["nvml"].text
+    assert "other processes" in look(monkeypatch, ChildAnswer(FACTS))[1]["nvml"].text
     assert (
         "not which processes use it"
-        in look(monkeypatch, Answer(FACTS), FakeDriver(processes=None))[1]["nvml"].text
+        in look(monkeypatch, ChildAnswer(FACTS), FakeDriver(processes=None))[1]["nvml"].text
     )
     monkeypatch.setattr(doctor_gpu, "own_pids", lambda: ((7,), False))
-    assert "inferred" in look(monkeypatch, Answer(FACTS), FakeDriver())[1]["nvml"].do
-    assert "nvml" not in look(monkeypatch, Answer({**FACTS, "hip": "6.2", "cuda": None}))[1]
+    assert "inferred" in look(monkeypatch, ChildAnswer(FACTS), FakeDriver())[1]["nvml"].do
+    assert "nvml" not in look(monkeypatch, ChildAnswer({**FACTS, "hip": "6.2", "cuda": None}))[1]
 
 
 def test_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = Answer(FACTS, failure=f"{doctor_torch.DIED} took more than 180 seconds")
+    lost = ChildAnswer(FACTS, failure=f"{doctor_torch.DIED} took more than 180 seconds")
     row = look(monkeypatch, lost, FakeDriver(), gpu=True)[1]["trial"]
     assert (row.state, "nvidia-smi" in row.do) == ("problem", True)
-    refused = Answer(FACTS, failure="RuntimeError: no history")
+    refused = ChildAnswer(FACTS, failure="RuntimeError: no history")
     assert look(monkeypatch, refused, FakeDriver(), gpu=True)[1]["trial"].do == ""
-    deaf = Answer(FACTS, {**TRIAL, "observer": False})
+    deaf = ChildAnswer(FACTS, {**TRIAL, "observer": False})
     assert "without failures" in look(monkeypatch, deaf, FakeDriver(), gpu=True)[1]["trial"].text
-    empty = Answer(FACTS, {**TRIAL, "events": 0})
+    empty = ChildAnswer(FACTS, {**TRIAL, "events": 0})
     assert look(monkeypatch, empty, FakeDriver(), gpu=True)[1]["trial"].state == "problem"
 
 
@@ -309,14 +311,14 @@ def test_a_probe_that_raises_is_one_row(
         raise RuntimeError("it is broken\nin two lines")
 
     monkeypatch.setattr(module, name, broken)
-    found, _ = look(monkeypatch, Answer(FACTS, TRIAL), FakeDriver(), gpu=True)
+    found, _ = look(monkeypatch, ChildAnswer(FACTS, TRIAL), FakeDriver(), gpu=True)
     rows = [check for check in found.checks if "it is broken" in check.text]
     assert [row.state for row in rows] == ["unknown"]
     assert rows[0].name == {"memory": "host memory"}.get(name, name.replace("_", " "))
 
 
 def test_every_probe_is_among_those_that_are_broken_above() -> None:
-    rows = doctor._probes(seen(Answer(FACTS)), doctor.distributed_state({}), True)
+    rows = doctor._probes(seen(ChildAnswer(FACTS)), doctor.distributed_state({}), True)
     assert len(rows) == len(PROBES)
 
 
@@ -325,7 +327,7 @@ def test_sources_that_raise(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise OSError("gone")
 
-    monkeypatch.setattr(doctor, "ask_torch", lambda gpu: Answer(FACTS))
+    monkeypatch.setattr(doctor, "ask_torch", lambda gpu: ChildAnswer(FACTS))
     monkeypatch.setattr(doctor, "driver", lambda: (None, "No driver."))
     monkeypatch.setattr(doctor, name, broken)
     assert diagnose().verdict
@@ -339,13 +341,13 @@ class BrokenDriver(FakeDriver):
 
 
 def test_a_driver_that_breaks_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = look(monkeypatch, Answer(FACTS), BrokenDriver())[1]
+    rows = look(monkeypatch, ChildAnswer(FACTS), BrokenDriver())[1]
     assert rows["driver"].state == rows["nvml"].state == "unknown"
 
 
 @pytest.mark.parametrize("gone", sorted(FACTS))
 def test_a_fact_that_is_missing(gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, rows = look(monkeypatch, Answer({**FACTS, gone: None}), FakeDriver())
+    found, rows = look(monkeypatch, ChildAnswer({**FACTS, gone: None}), FakeDriver())
     assert found.verdict
     assert not [row for row in rows.values() if "check failed" in row.text]
 
@@ -376,7 +378,7 @@ def test_visible_devices(given: str, selects: bool) -> None:
 def test_visible_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     monkeypatch.setattr(doctor_gpu, "_driver_count", lambda: 1)
-    row = look(monkeypatch, Answer({**FACTS, "visible": 0}), FakeDriver(0))[1]["gpu"]
+    row = look(monkeypatch, ChildAnswer({**FACTS, "visible": 0}), FakeDriver(0))[1]["gpu"]
     assert (row.state, row.text) == (
         "problem",
         "CUDA_VISIBLE_DEVICES='7' selects none of the 1 here.",
@@ -384,7 +386,7 @@ def test_visible_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_old_driver_with_a_compatibility_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = look(monkeypatch, Answer({**FACTS, "cuda": "14.0"}), FakeDriver())[1]["driver"]
+    row = look(monkeypatch, ChildAnswer({**FACTS, "cuda": "14.0"}), FakeDriver())[1]["driver"]
     assert (row.state, "forward compatibility" in row.text) == ("ok", True)
 
 
@@ -431,7 +433,7 @@ def test_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
         "LOCAL_RANK": "1",
     }.items():
         monkeypatch.setenv(name, value)
-    found, rows = look(monkeypatch, Answer(FACTS), FakeDriver())
+    found, rows = look(monkeypatch, ChildAnswer(FACTS), FakeDriver())
     assert found.distributed.launcher == "torchrun"
     assert "vramlens.distributed_state()" in rows["process group"].do
     shared = replace(found.distributed, duplicate_device=True, initialized=True)

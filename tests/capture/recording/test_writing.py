@@ -33,9 +33,9 @@ from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.recording.recording_file import no_collection, write_recording
 from vramlens.capture.recording.redact import Redaction, redacted_path
 from vramlens.capture.recording.ring_size import EVENT_BYTES, default_max_events
-from vramlens.capture.recording.sample_rows import Samples
-from vramlens.capture.recording.session import Plan, Session
-from vramlens.capture.triggers.out_of_memory import Failure
+from vramlens.capture.recording.sample_rows import SampleRows
+from vramlens.capture.recording.session import RecordingPlan, Session
+from vramlens.capture.triggers.out_of_memory import RefusedRequest
 from vramlens.whole_file import whole_file
 
 GIB = 1 << 30
@@ -245,7 +245,7 @@ def test_the_ring_is_bounded_by_the_hosts_memory() -> None:
 
 @given(st.integers(1, 20_000))
 def test_samples_stay_few_and_span_the_run(count: int) -> None:
-    samples = Samples(0.0)
+    samples = SampleRows(0.0)
     for step in range(count):
         samples.add(step, [(0, step, step, None)], None)
     rows = samples.to_dict()["rows"]
@@ -257,7 +257,7 @@ def test_samples_stay_few_and_span_the_run(count: int) -> None:
 
 
 def test_samples_slow_down_as_they_grow() -> None:
-    samples = Samples(1.0)
+    samples = SampleRows(1.0)
     assert samples.is_due()
     for _ in range(4097):
         samples.add(0, [(0, 0, 0, 0)], 0)
@@ -415,13 +415,13 @@ def test_a_block_that_runs_out_of_memory_leaves_one_recording_on_each_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "3")
-    session, gpu = Session(Plan(blocks_only=True), verdict=None, command=None), FakeGpu()
+    session, gpu = Session(RecordingPlan(blocks_only=True), verdict=None, command=None), FakeGpu()
     gpu.use()
     session.recorder.gpu = gpu  # type: ignore[assignment]
 
     def fails() -> None:
         error = MemoryError()
-        error.__vramlens_path__ = session._write_failure(Failure(0, 1 << 30, 0))  # type: ignore[attr-defined]
+        error.__vramlens_path__ = session._write_failure(RefusedRequest(0, 1 << 30, 0))  # type: ignore[attr-defined]
         raise error
 
     with pytest.raises(MemoryError), session.block(str(tmp_path / "run.vram"), None):

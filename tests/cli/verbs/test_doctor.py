@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from vramlens.capture.doctor import diagnosis as capture_doctor
-from vramlens.capture.doctor.checks import Check
+from vramlens.capture.doctor.checks import DoctorCheck
 from vramlens.capture.doctor.diagnosis import Diagnosis
 from vramlens.capture.doctor.nccl_check import check_collectives
 from vramlens.capture.doctor.switches import SWITCHES
@@ -24,7 +24,7 @@ def call(*words: str) -> int:
     return doctor.run(parser.parse_args(words))
 
 
-def diagnosis(*checks: Check, ready: bool | None = True) -> Diagnosis:
+def diagnosis(*checks: DoctorCheck, ready: bool | None = True) -> Diagnosis:
     return Diagnosis(
         "Ready to record on 1 GPU (NVIDIA H100, torch 2.11.0).",
         ready,
@@ -47,15 +47,16 @@ def plug(monkeypatch: pytest.MonkeyPatch, found: Diagnosis) -> list[Any]:
 
 
 GOOD = tuple(
-    Check(f"check {number}", "ok", f"All is well with number {number}.") for number in range(14)
+    DoctorCheck(f"check {number}", "ok", f"All is well with number {number}.")
+    for number in range(14)
 )
-BAD = Check(
+BAD = DoctorCheck(
     "driver",
     "problem",
     "Driver 1: too old for this PyTorch's CUDA 13.0. " * 2,
     "Update the driver.",
 )
-NOTE = Check(
+NOTE = DoctorCheck(
     "nvml",
     "note",
     "The driver uses the host's process numbers, and this container uses different ones.",

@@ -13,7 +13,7 @@ from vramlens.cli.main import main
 from vramlens.errors import UsageError
 from vramlens.fleet import Lake, compare_files, export_lake, find_ranks
 from vramlens.fleet.files import find_attempts
-from vramlens.fleet.lake.staging import Sources, stage_rank
+from vramlens.fleet.lake.staging import RankSources, stage_rank
 
 pytest.importorskip("duckdb")
 
@@ -122,7 +122,7 @@ def test_a_half_written_lake_says_what_is_missing(tmp_path: Path) -> None:
     job = write_job(tmp_path / "job", 2, world=4)
     root = str(tmp_path / "lake")
     file = find_ranks([job]).ranks[0]
-    stage_rank(root, "x", 0, 0, Sources(file.recording))  # and then it was killed
+    stage_rank(root, "x", 0, 0, RankSources(file.recording))  # and then it was killed
     comparison = compare_files([root])
     assert [rank.rank for rank in comparison.ranks] == [0]
     assert comparison.missing == (1, 2, 3)

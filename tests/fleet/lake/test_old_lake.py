@@ -11,7 +11,7 @@ import pytest
 from support.recordings import DATA
 from vramlens.cli.main import main
 from vramlens.fleet import Lake, compare_files, export_lake, is_lake
-from vramlens.ranks.rank_difference import Difference
+from vramlens.ranks.rank_difference import RankDifference
 
 pytest.importorskip("duckdb")
 OLD = DATA / "lakes/version1"
@@ -25,7 +25,7 @@ def test_an_old_lake_answers_as_its_recordings_do() -> None:
     assert not any("did not come to its end" in note for note in old.notes)
 
 
-def _without_words(differences: tuple[Difference, ...]) -> list[Difference]:
+def _without_words(differences: tuple[RankDifference, ...]) -> list[RankDifference]:
     """The differences but for their sentences, which a lake keeps as they were written."""
     return [replace(difference, title="", evidence=(), fix="") for difference in differences]
 

@@ -11,7 +11,7 @@ from vramlens import LeakWatch, no_leaks
 from vramlens.live.growth import accounting as account
 from vramlens.live.growth.host_allocator import allocated_bytes
 from vramlens.live.growth.piles import Item
-from vramlens.live.growth.step_counters import Series
+from vramlens.live.growth.step_counters import CounterSeries
 from vramlens.live.heap.tensors import Storage
 from vramlens.live.leak_scope import LeakError
 from vramlens.units import MIB
@@ -19,8 +19,8 @@ from vramlens.units import MIB
 torch = pytest.importorskip("torch")
 
 
-def _series(values: list[int]) -> Series:
-    series = Series()
+def _series(values: list[int]) -> CounterSeries:
+    series = CounterSeries()
     for step, value in enumerate(values, 1):
         series.add(step, value)
     return series

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 import vramlens  # noqa: E402
 from live.counted_gpu import MIB, CountedGpu  # noqa: E402
 from vramlens.live.growth import gpu_memory as gpus  # noqa: E402
-from vramlens.live.growth.step_counters import Counters, Series  # noqa: E402
+from vramlens.live.growth.step_counters import CounterSeries, StepCounters  # noqa: E402
 from vramlens.live.heap.search import Search  # noqa: E402
 from vramlens.live.heap.tensors import loaded  # noqa: E402
 from vramlens.live.holder.keeper import Statements  # noqa: E402
@@ -48,7 +48,7 @@ def seen(
         known: what a search would have found on the GPU; by default all.
         owned_per_step: of that, what a leak with an owner adds in each step.
     """
-    counters = Counters(torch)
+    counters = StepCounters(torch)
     for number in range(1, steps + 1):
         step(gpu, number)
         counters.read(number)
@@ -289,7 +289,7 @@ def test_the_report_names_them_and_their_device(gpu: CountedGpu) -> None:
 def test_counters_are_rationed(gpu: CountedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vramlens.live.growth.step_counters._FREE_SECONDS", 0.0)
     monkeypatch.setattr("vramlens.live.growth.step_counters._SHARE", 1e-12)
-    counters = Counters(torch)
+    counters = StepCounters(torch)
     for number in range(1, 100):
         counters.read(number)
     assert gpu.asked <= 2
@@ -297,7 +297,7 @@ def test_counters_are_rationed(gpu: CountedGpu, monkeypatch: pytest.MonkeyPatch)
 
 @given(st.lists(st.integers(1, 60), min_size=14, max_size=60))
 def test_readings_may_lie_any_steps_apart(gaps: list[int]) -> None:
-    series, step = Series(), 0
+    series, step = CounterSeries(), 0
     for gap in gaps:
         series.add(step, 7 * step)
         step += gap
@@ -309,7 +309,7 @@ def test_readings_may_lie_any_steps_apart(gaps: list[int]) -> None:
 
 @given(st.lists(st.integers(0, 1000), min_size=2, max_size=60))
 def test_left_behind_is_what_nothing_later_fell_below(values: list[int]) -> None:
-    series = Series()
+    series = CounterSeries()
     for step, value in enumerate(values):
         series.add(step, value)
     slow = {
@@ -321,7 +321,7 @@ def test_left_behind_is_what_nothing_later_fell_below(values: list[int]) -> None
 
 
 def test_a_long_series_keeps_its_ends() -> None:
-    series = Series()
+    series = CounterSeries()
     for step in range(5000):
         series.add(step, 10 * step)
     assert len(series.steps) <= 512

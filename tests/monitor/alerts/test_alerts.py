@@ -27,7 +27,7 @@ from vramlens.monitor.alerts.actions import Actions
 from vramlens.monitor.alerts.alerts import Alert, Values, Watch
 from vramlens.monitor.alerts.rules import parse_rule
 from vramlens.monitor.place_in_job import PlaceInJob
-from vramlens.monitor.step_growth import Growth, Rate, steps_left
+from vramlens.monitor.step_growth import GrowthRate, StepGrowth, steps_left
 from vramlens.monitor.step_pace import StepPace, clock_words, seconds_left
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -165,8 +165,8 @@ def test_the_sentence_has_the_figures_and_when_it_runs_out() -> None:
     assert json.dumps(growth.to_dict(), allow_nan=False)
 
 
-def fed(sizes: list[int], *, first: int = 1) -> Growth:
-    growth = Growth()
+def fed(sizes: list[int], *, first: int = 1) -> StepGrowth:
+    growth = StepGrowth()
     for step, size in enumerate(sizes, first):
         growth.add(step, size)
     return growth
@@ -207,7 +207,7 @@ def test_what_does_not_grow_steadily_has_no_rate(sizes: list[int]) -> None:
 def test_noise_alone_has_no_rate_however_often_it_is_judged() -> None:
     false = 0
     for seed in range(60):
-        growth = Growth()
+        growth = StepGrowth()
         rates = []
         for step, size in enumerate(noisy(0, 150, 200 * MIB, seed), 1):
             growth.add(step, size)
@@ -233,10 +233,10 @@ def test_memory_for_the_steps_is_bounded_and_a_new_count_begins_anew() -> None:
 
 
 def test_how_many_steps_are_left() -> None:
-    assert steps_left(Rate(5 * MIB, 1, 9), GIB) == 204
+    assert steps_left(GrowthRate(5 * MIB, 1, 9), GIB) == 204
     assert steps_left(None, GIB) is None
-    assert steps_left(Rate(5 * MIB, 1, 9), None) is None
-    assert steps_left(Rate(5 * MIB, 1, 9), -5) == 0
+    assert steps_left(GrowthRate(5 * MIB, 1, 9), None) is None
+    assert steps_left(GrowthRate(5 * MIB, 1, 9), -5) == 0
 
 
 ALERT = Alert(

@@ -118,13 +118,13 @@ def test_groups_travel_with_the_recording(tmp_path: Path) -> None:
 
 
 def test_what_a_recording_says_of_groups_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = [process_group.Group("0", "default_pg", "nccl", tuple(range(16_384)))]
+    made = [process_group.ProcessGroup("0", "default_pg", "nccl", tuple(range(16_384)))]
     made += [
-        process_group.Group(str(n), f"mesh_{n}", "nccl", tuple(range(n, 16_384, 128)))
+        process_group.ProcessGroup(str(n), f"mesh_{n}", "nccl", tuple(range(n, 16_384, 128)))
         for n in range(1, 100)
     ]
     scattered = tuple(n * n for n in range(5_000))
-    made.append(process_group.Group("x", "odd", "nccl", scattered))
+    made.append(process_group.ProcessGroup("x", "odd", "nccl", scattered))
     monkeypatch.setattr(process_group, "_initialized", lambda: object())
     monkeypatch.setattr(process_group, "_groups", lambda _: tuple(made))
     found = process_group.groups_for_meta()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.recordings import data_of, read
 from vramlens.ranks import RankSummary, summarise
 from vramlens.ranks.peers import steps_beside_peers as steps_module
-from vramlens.ranks.peers.steps_beside_peers import StepPeaks
+from vramlens.ranks.peers.steps_beside_peers import PeerStepPeaks
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_it_says_what_each_beside_the_others_says(
 ) -> None:
     peaks[0] = [peak + more * 10 for peak in peaks[0]]
     ranks = [replace(clean, rank=rank, step_peaks=tuple(steps)) for rank, steps in enumerate(peaks)]
-    table = StepPeaks(ranks)
+    table = PeerStepPeaks(ranks)
     for own in ranks:
         assert table.is_chance(own, least_bytes) == one_by_one(own, ranks, least_bytes)
 
@@ -70,7 +70,7 @@ def test_of_very_many_steps_some_are_enough(
     ranks = [
         replace(clean, rank=rank, step_peaks=tuple(row.tolist())) for rank, row in enumerate(peaks)
     ]
-    whole = [StepPeaks(ranks).is_chance(own, 20) for own in ranks]
+    whole = [PeerStepPeaks(ranks).is_chance(own, 20) for own in ranks]
     monkeypatch.setattr(steps_module, "_MOST_CELLS", 1000)
-    assert [StepPeaks(ranks).is_chance(own, 20) for own in ranks] == whole
+    assert [PeerStepPeaks(ranks).is_chance(own, 20) for own in ranks] == whole
     assert whole == [rank != 3 for rank in range(8)]

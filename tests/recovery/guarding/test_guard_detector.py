@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from recovery.training import furthest
 from vramlens.recovery import guard, inject_oom
-from vramlens.recovery.splitting.batch_parts import CannotSplit, Samples
+from vramlens.recovery.splitting.batch_parts import BatchSamples, CannotSplit
 
 
 class Detector(nn.Module):
@@ -173,4 +173,4 @@ def test_a_norm_that_one_sample_cannot_pass_is_named() -> None:
 def test_targets_that_are_fewer_than_the_images_are_named() -> None:
     images, targets = pictures(6)
     with pytest.raises(CannotSplit, match=r"batch\[1\] has 5"):
-        Samples((torch.stack([image[:, :, :14] for image in images]), targets[:5]))
+        BatchSamples((torch.stack([image[:, :, :14] for image in images]), targets[:5]))

@@ -17,7 +17,7 @@ from vramlens.errors import UsageError
 from vramlens.recovery import guard, inject_oom
 from vramlens.recovery.memory_errors import OTHER, OUT_OF_MEMORY, STICKY, kind_of
 from vramlens.recovery.meters import CountingMeter
-from vramlens.recovery.splitting.batch_parts import CannotSplit, Samples, ranges
+from vramlens.recovery.splitting.batch_parts import BatchSamples, CannotSplit, ranges
 
 
 class Norm(nn.Module):
@@ -212,7 +212,7 @@ def test_a_batch_that_cannot_be_split_says_which_leaf() -> None:
         ([torch.tensor(1.0), "text"], "no tensor with samples"),
     ]:
         with pytest.raises(CannotSplit, match=leaf):
-            Samples(batch)
+            BatchSamples(batch)
     model = mlp()
     watch = guard(model, sgd(model), order=("split",))
     wrong = pairs() | {"extra": torch.zeros(3)}
@@ -451,7 +451,7 @@ def test_nested_batches() -> None:
     batch = Named(
         {"a": torch.arange(6), "b": [torch.arange(12).view(6, 2), (torch.arange(6), 5)], "n": None}
     )
-    samples = Samples(batch)
+    samples = BatchSamples(batch)
     assert samples.count == 6
     part = samples.part(2, 4)
     assert type(part) is Named
@@ -461,10 +461,10 @@ def test_nested_batches() -> None:
     assert part["b"][1][1] == 5
     images = [torch.zeros(3, 8, 8), torch.zeros(3, 9, 7), torch.zeros(3, 8, 8)]
     targets = [{"boxes": torch.zeros(k, 4), "labels": [0] * k} for k in (1, 2, 3)]
-    samples = Samples((images, targets))
+    samples = BatchSamples((images, targets))
     assert samples.count == 3
     assert [len(part) for part in samples.part(1, 3)] == [2, 2]
-    positions = Samples(
+    positions = BatchSamples(
         {"x": torch.zeros(4, 7), "positions": torch.zeros(1, 7), "names": list("abcd")}
     )
     assert positions.part(0, 3)["positions"].shape == (1, 7)

@@ -18,7 +18,7 @@ from vramlens.recovery.comparing.strategy_run import _measured, _refuse_conflict
 from vramlens.recovery.losses.chunked_loss import in_chunks
 from vramlens.recovery.memory_errors import OUT_OF_MEMORY, kind_of
 from vramlens.recovery.meters import CountingMeter
-from vramlens.recovery.splitting.batch_parts import CannotSplit, Samples
+from vramlens.recovery.splitting.batch_parts import BatchSamples, CannotSplit
 
 FLOAT = torch.float64
 CLASS_WEIGHTS = torch.tensor([1.0, 2.0, 5.0], dtype=FLOAT)
@@ -228,24 +228,24 @@ def test_state_that_does_not_fit_a_few_samples_is_a_refusal_with_its_leaf() -> N
 def test_batches_as_detectors_collate_them() -> None:
     images = tuple(torch.rand(3, 4, 4) for _ in range(4))
     targets = tuple({"boxes": torch.rand(k + 1, 4), "labels": torch.ones(k + 1)} for k in range(4))
-    samples = Samples((images, targets))
+    samples = BatchSamples((images, targets))
     assert samples.count == 4
     first, second = samples.part(1, 3)
     assert first[0] is images[1]
     assert second == targets[1:3]
     assert samples.chosen([3, 0])[1] == (targets[3], targets[0])
-    two = Samples([list(images[:2]), list(targets[:2])])  # as long as the list that holds both
+    two = BatchSamples([list(images[:2]), list(targets[:2])])  # as long as the list that holds both
     assert two.part(0, 1) == [[images[0]], [targets[0]]]
 
 
 def test_two_dictionaries_are_no_two_samples() -> None:
     one, other = {"ids": torch.arange(6)}, {"labels": torch.arange(6)}
     for batch in ([one, other], (one, other), (one, dict(one))):
-        samples = Samples(batch)
+        samples = BatchSamples(batch)
         assert samples.count == 6
         assert [len(leaf) for part in samples.part(0, 2) for leaf in part.values()] == [2, 2]
     with pytest.raises(CannotSplit):
-        Samples((one, {"labels": torch.arange(5)}))
+        BatchSamples((one, {"labels": torch.arange(5)}))
 
 
 @pytest.mark.parametrize(

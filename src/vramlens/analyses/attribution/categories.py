@@ -164,12 +164,12 @@ class _Judge:
         phases, inside = self.phases, self.phases.span >= 0
         if not inside.any():
             return
-        left = np.zeros(len(inside), np.bool_)
-        left[inside] = self.end[inside] > phases.span_last[phases.span[inside]]
+        outlasting = np.zeros(len(inside), np.bool_)
+        outlasting[inside] = self.end[inside] > phases.span_last[phases.span[inside]]
         beyond = np.zeros(len(inside), np.bool_)
         beyond[inside] = self.end[inside] >= phases.span_end[phases.span[inside]]
         sized = np.isin(self.allocations.requested_bytes, self._long_lived_sizes())
-        self._settle(left & sized, Category.GRADIENTS, Certainty.LIKELY)
+        self._settle(outlasting & sized, Category.GRADIENTS, Certainty.LIKELY)
         self._settle(
             beyond & ~sized & ~(phases.frame >= 0) & inside, Category.GRADIENTS, Certainty.POSSIBLE
         )

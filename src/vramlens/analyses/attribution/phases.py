@@ -94,7 +94,15 @@ def phases_of(trace: Trace, device: DeviceTrace, steps: Steps) -> Phases:
     span = np.full(count, -1, np.int64)
     nothing = np.zeros(0, np.int64)
     if not has_stack[recorded].any():
-        return Phases(phase, frame, inferred, span, nothing, nothing, nothing)
+        return Phases(
+            phase=phase,
+            frame=frame,
+            inferred=inferred,
+            span=span,
+            span_start=nothing,
+            span_last=nothing,
+            span_end=nothing,
+        )
 
     optimizer, called = flag(by_stack.optimizer), flag(by_stack.module_call)
     backward = flag(by_stack.backward) & ~optimizer | (recorded & ~has_stack)
@@ -129,7 +137,15 @@ def phases_of(trace: Trace, device: DeviceTrace, steps: Steps) -> Phases:
         )
     ] = Phase.EVALUATION
     _lend_lines(device, phase, frame, inferred, span, starts, ends, flag(by_stack.backward_call))
-    return Phases(phase, frame, inferred, span, starts, lasts, ends)
+    return Phases(
+        phase=phase,
+        frame=frame,
+        inferred=inferred,
+        span=span,
+        span_start=starts,
+        span_last=lasts,
+        span_end=ends,
+    )
 
 
 class _StackFlags:

@@ -228,7 +228,12 @@ def _held_lines(view: Attribution, categories: Mapping[Place, str]) -> dict[Plac
                 by_inner[inner_place] = by_inner.get(inner_place, 0) + size
         bytes_at_peak = sum(modules.get(i, {}).values())
         lines[place] = HeldLine(
-            place, bytes_at_peak, int(most_bytes[i]), categories.get(place, ""), by_module, by_inner
+            place=place,
+            bytes=bytes_at_peak,
+            most_bytes=int(most_bytes[i]),
+            category=categories.get(place, ""),
+            modules=by_module,
+            inner=by_inner,
         )
     return lines
 

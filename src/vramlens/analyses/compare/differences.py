@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.analyses.compare.compared_run import Run
 from vramlens.analyses.compare.file_alignment import file_name
 from vramlens.analyses.compare.profile_differences import profile_differences
-from vramlens.analyses.compare.setting_difference import Difference
+from vramlens.analyses.compare.setting_difference import SettingDifference
 from vramlens.units import counted
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _NO_SETTINGS = {"last_allocator_settings"}
 
 def differences(
     before: Run, after: Run, changed: Sequence[LineChange], files: Mapping[str, str]
-) -> tuple[Difference, ...]:
+) -> tuple[SettingDifference, ...]:
     """Everything else that is different, what explains most first.
 
     Args:
@@ -49,17 +49,17 @@ def differences(
     )
 
 
-def _elsewhere(files: Mapping[str, str]) -> Iterator[Difference]:
+def _elsewhere(files: Mapping[str, str]) -> Iterator[SettingDifference]:
     for old, new in list(files.items())[:1]:
         more = f", and {counted(len(files) - 1, 'more file')}" if len(files) > 1 else ""
         has_same_name = file_name(old) == file_name(new)
         where = "elsewhere" if has_same_name else "under a different name"
-        yield Difference(
+        yield SettingDifference(
             "files", old, new, f"the same file {where}: {old} before, {new} after{more}"
         )
 
 
-def _stated(before: Run, after: Run) -> Iterator[Difference]:
+def _stated(before: Run, after: Run) -> Iterator[SettingDifference]:
     """What the recordings say of themselves."""
     old, new = before.explanation.recording, after.explanation.recording
     yield from _one("torch", "PyTorch", old.torch, new.torch)
@@ -74,25 +74,29 @@ def _stated(before: Run, after: Run) -> Iterator[Difference]:
         ):
             yield replace(difference, is_of_work=True)
         if old.meta.module_marks != new.meta.module_marks:
-            yield Difference(
+            yield SettingDifference(
                 "marks", None, None, "only one of the recordings contains module names"
             )
     steps = before.explanation.steps.count, after.explanation.steps.count
     if steps[0] != steps[1]:
         words = f"{counted(steps[0], 'step')} recorded before, {steps[1]:,} after"
-        yield Difference("steps", str(steps[0]), str(steps[1]), words)
+        yield SettingDifference("steps", str(steps[0]), str(steps[1]), words)
     for name, run in (("before", before), ("after", after)):
         if run.explanation.recording.missing:
             first = run.explanation.recording.missing[0]
-            yield Difference("missing", None, None, f"the recording {name} is incomplete: {first}")
+            yield SettingDifference(
+                "missing", None, None, f"the recording {name} is incomplete: {first}"
+            )
 
 
-def _one(name: str, noun: str, before: str | None, after: str | None) -> Iterator[Difference]:
+def _one(
+    name: str, noun: str, before: str | None, after: str | None
+) -> Iterator[SettingDifference]:
     if before is not None and after is not None and before != after:
-        yield Difference(name, before, after, f"{noun}: {before} before, {after} after")
+        yield SettingDifference(name, before, after, f"{noun}: {before} before, {after} after")
 
 
-def _command_difference(before: tuple[str, ...], after: tuple[str, ...]) -> Iterator[Difference]:
+def _command_difference(before: tuple[str, ...], after: tuple[str, ...]) -> Iterator[SettingDifference]:
     """The commands, where they differ; in a size of the work, they are of different work."""
     old_words, new_words = set(_options(before)), set(_options(after))
     is_of_work = any(_SIZE_OF_WORK.search(option) for option in old_words ^ new_words)
@@ -117,14 +121,14 @@ def _command(words: tuple[str, ...]) -> str | None:
     return shlex.join(words) or None
 
 
-def _settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
+def _settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[SettingDifference]:
     if not before or not after:
         return
     for key in sorted({*before, *after} - _NO_SETTINGS):
         old, new = before.get(key, _DEFAULTS.get(key)), after.get(key, _DEFAULTS.get(key))
         if old != new and key in before and key in after:
             words = f"the allocator's {key}: {_said(old)} before, {_said(new)} after"
-            yield Difference("settings", str(old), str(new), words)
+            yield SettingDifference("settings", str(old), str(new), words)
 
 
 def _said(value: Any) -> str:
@@ -159,7 +163,7 @@ def _factor(
     return middle if is_factor else None
 
 
-def _scale(before: Run, after: Run, changed: Sequence[LineChange]) -> Iterator[Difference]:
+def _scale(before: Run, after: Run, changed: Sequence[LineChange]) -> Iterator[SettingDifference]:
     """One factor in all activations, or in all parameters too: another batch or input size, or
     a different dtype.
     """
@@ -173,7 +177,7 @@ def _scale(before: Run, after: Run, changed: Sequence[LineChange]) -> Iterator[D
         )
         if round(activations, 2) in (0.5, 2.0):
             words += ", or a different dtype"
-        yield Difference("scale", None, f"{activations:.4g}", words, is_of_work=True)
+        yield SettingDifference("scale", None, f"{activations:.4g}", words, is_of_work=True)
     elif weights is not None:
         parts = "parameters and activations" if activations is not None else "parameters"
         why = (
@@ -182,4 +186,4 @@ def _scale(before: Run, after: Run, changed: Sequence[LineChange]) -> Iterator[D
             else "a different model size"
         )
         words = f"nearly all {parts} are {weights:.3g} times as large: likely {why}"
-        yield Difference("scale", None, f"{weights:.4g}", words)
+        yield SettingDifference("scale", None, f"{weights:.4g}", words)

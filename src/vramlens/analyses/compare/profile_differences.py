@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vramlens.analyses.compare.setting_difference import Difference
+from vramlens.analyses.compare.setting_difference import SettingDifference
 from vramlens.analyses.profile.explained_profile import Profile, explain_profile
 from vramlens.analyses.profile.operators import own_times
 from vramlens.trace import Trace
@@ -17,7 +17,7 @@ _LEAST_SHARE = 0.05
 """Of the time of all operators: what changed by less is not named."""
 
 
-def profile_differences(before: Trace, after: Trace) -> tuple[Difference, ...]:
+def profile_differences(before: Trace, after: Trace) -> tuple[SettingDifference, ...]:
     """The differences, none where one of them is no profiler's trace."""
     if before.profile is None or after.profile is None:
         return ()
@@ -30,12 +30,12 @@ def profile_differences(before: Trace, after: Trace) -> tuple[Difference, ...]:
     )
 
 
-def _difference(name: str, what: str, before: str, after: str) -> Iterator[Difference]:
+def _difference(name: str, what: str, before: str, after: str) -> Iterator[SettingDifference]:
     if before != after:
-        yield Difference(name, before, after, f"{what}: {before} before, {after} after")
+        yield SettingDifference(name, before, after, f"{what}: {before} before, {after} after")
 
 
-def _busy(before: Profile, after: Profile) -> Iterator[Difference]:
+def _busy(before: Profile, after: Profile) -> Iterator[SettingDifference]:
     if before.use is None or after.use is None:
         yield from _difference("cpu_busy", "CPU in operators", _cpu(before), _cpu(after))
         return
@@ -50,7 +50,7 @@ def _cpu(profile: Profile) -> str:
     return f"{100 * profile.cpu_use.busy_ns / profile.wall_ns:.0f} % of the time"
 
 
-def _steps(before: Profile, after: Profile) -> Iterator[Difference]:
+def _steps(before: Profile, after: Profile) -> Iterator[SettingDifference]:
     if before.steps and after.steps:
         medians = [format_duration(_median_step_ns(profile)) for profile in (before, after)]
         yield from _difference("step_time", "A profiler step took", *medians)
@@ -61,7 +61,7 @@ def _median_step_ns(profile: Profile) -> int:
     return lasted[len(lasted) // 2]
 
 
-def _kept(before: Profile, after: Profile) -> Iterator[Difference]:
+def _kept(before: Profile, after: Profile) -> Iterator[SettingDifference]:
     if before.memory is not None and after.memory is not None:
         sizes = [
             format_size(sum(holder.bytes for holder in memory.kept))
@@ -70,7 +70,7 @@ def _kept(before: Profile, after: Profile) -> Iterator[Difference]:
         yield from _difference("kept", "Not freed before the end of the trace", *sizes)
 
 
-def _operators(before: Profile, after: Profile) -> Iterator[Difference]:
+def _operators(before: Profile, after: Profile) -> Iterator[SettingDifference]:
     """Yields the operators whose own time changed most, on the GPU where there is one."""
     on_gpu = before.use is not None and after.use is not None
     first = own_times(before.operators, on_gpu=on_gpu)

@@ -16,7 +16,7 @@ from vramlens.analyses.compare.finding_changes import FindingChanges, finding_ch
 from vramlens.analyses.compare.growth_changes import GrowthChange, growth_changes
 from vramlens.analyses.compare.job_change import GROWTH_SHARE, JobChange
 from vramlens.analyses.compare.overlap import Overlap, overlap
-from vramlens.analyses.compare.setting_difference import Difference
+from vramlens.analyses.compare.setting_difference import SettingDifference
 from vramlens.analyses.compare.workload import workload_words
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.state_alignment import with_state
@@ -149,7 +149,7 @@ class Diff(PrintedAnswer):
     aligned_lines: int
     moved_lines: int
     overlap: Overlap
-    others: tuple[Difference, ...]
+    others: tuple[SettingDifference, ...]
     findings: tuple[Finding, ...] = ()
     came: tuple[Finding, ...] = ()
     went: tuple[Finding, ...] = ()

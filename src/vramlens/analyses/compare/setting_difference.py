@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class SettingDifference:
     """Something that is not the memory itself.
 
     Attributes:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vramlens.analyses.compare.compared_run import HISTORY_SHARE, Run
-from vramlens.analyses.compare.setting_difference import Difference
+from vramlens.analyses.compare.setting_difference import SettingDifference
 from vramlens.units import counted
 
 
-def workload_words(before: Run, after: Run, others: Sequence[Difference]) -> tuple[str, ...]:
+def workload_words(before: Run, after: Run, others: Sequence[SettingDifference]) -> tuple[str, ...]:
     """How the work of the runs differs, one phrase each; none where it is the same.
 
     Args:

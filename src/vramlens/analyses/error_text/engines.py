@@ -13,7 +13,7 @@ from dataclasses import replace
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.memory.ledger import LedgerRow
 from vramlens.ground.verdict import RowConfidence, Verdict
-from vramlens.read.oom_text import OomMessage
+from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace.engine_log import EngineBudget, EngineLog
 from vramlens.units import MIB, format_size
 
@@ -143,10 +143,12 @@ def engine_ledger(budget: EngineBudget | None) -> tuple[LedgerRow, ...]:
         _row("this_process_other", budget.non_torch_bytes, f"outside PyTorch, by {name}"),
         _row("engine_cache", max(0, budget.cache_bytes or 0), f"{name}'s KV cache"),
     ]
-    rest = budget.total_bytes - sum(row.bytes for row in rows)
-    if rest < 0:
+    outside_bytes = budget.total_bytes - sum(row.bytes for row in rows)
+    if outside_bytes < 0:
         return ()
-    rows.append(LedgerRow("unknown", rest, RowConfidence.UNKNOWN, f"outside {name}'s share"))
+    rows.append(
+        LedgerRow("unknown", outside_bytes, RowConfidence.UNKNOWN, f"outside {name}'s share")
+    )
     return tuple(row for row in rows if row.bytes)
 
 
@@ -163,15 +165,15 @@ def nccl_bytes(message: OomMessage, log: EngineLog) -> int:
 
 
 def _about_nccl(message: OomMessage, log: EngineLog) -> Finding | None:
-    held = nccl_bytes(message, log)
-    if held < _LEAST_NCCL:
+    nccl_size = nccl_bytes(message, log)
+    if nccl_size < _LEAST_NCCL:
         return None
     return Finding(
         "nccl_memory",
         Verdict.LIKELY,
-        f"NCCL's log lines add up to {format_size(held)} of buffers on this GPU, outside "
+        f"NCCL's log lines add up to {format_size(nccl_size)} of buffers on this GPU, outside "
         "PyTorch's cache",
-        held,
+        nccl_size,
         fix="fewer process groups or channels (NCCL_MAX_NCHANNELS), or a smaller NCCL_BUFFSIZE",
     )
 
@@ -180,11 +182,11 @@ def with_nccl(
     ledger: tuple[LedgerRow, ...], message: OomMessage, log: EngineLog
 ) -> tuple[LedgerRow, ...]:
     """The ledger with NCCL's part told apart from what lies outside PyTorch, where it fits."""
-    held = nccl_bytes(message, log)
+    nccl_size = nccl_bytes(message, log)
     outside = next((row for row in ledger if row.kind in _OUTSIDE), None)
-    if outside is None or not 0 < held <= outside.bytes:
+    if outside is None or not 0 < nccl_size <= outside.bytes:
         return ledger
     at = ledger.index(outside)
-    nccl = LedgerRow("nccl", held, RowConfidence.INFERRED, "from NCCL's log lines")
-    rest = replace(outside, bytes=outside.bytes - held)
-    return (*ledger[:at], nccl, *([rest] if rest.bytes else []), *ledger[at + 1 :])
+    nccl = LedgerRow("nccl", nccl_size, RowConfidence.INFERRED, "from NCCL's log lines")
+    remainder = replace(outside, bytes=outside.bytes - nccl_size)
+    return (*ledger[:at], nccl, *([remainder] if remainder.bytes else []), *ledger[at + 1 :])

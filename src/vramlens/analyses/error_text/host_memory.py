@@ -6,7 +6,7 @@ import re
 
 from vramlens.analyses.finding import Finding
 from vramlens.ground.verdict import Verdict
-from vramlens.read.oom_text import OomMessage
+from vramlens.read.oom.oom_text import OomMessage
 from vramlens.units import format_size
 
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from vramlens.analyses.memory.ledger import LedgerRow
-from vramlens.read.oom_text import OomMessage
+from vramlens.read.oom.oom_text import OomMessage
 from vramlens.units import MIB, format_size
 
 # PyTorch asks the driver for at least this much, so a smaller tensor hides behind the same printed
@@ -26,7 +26,7 @@ ROUNDING = "the rounding of the printed numbers"
 
 
 @dataclass(frozen=True, slots=True)
-class Owners:
+class ProcessShares:
     """This process's bytes and the others' on the device: ``how`` is named | inferred | unclear
     | none.
     """
@@ -38,7 +38,7 @@ class Owners:
     others_high: int
 
 
-def owners_of(message: OomMessage) -> Owners:
+def owners_of(message: OomMessage) -> ProcessShares:
     """Who is who among the listed processes.
 
     In a container the driver gives outer pids, PyTorch does not find its own among them, and the
@@ -47,9 +47,9 @@ def owners_of(message: OomMessage) -> Owners:
     listed = message.other_processes
     total = sum(size for _, size in listed)
     if message.process_bytes is not None:
-        return Owners("named", message.process_bytes, listed, total, total)
+        return ProcessShares("named", message.process_bytes, listed, total, total)
     if not listed:
-        return Owners("none", None, (), 0, 0)
+        return ProcessShares("none", None, (), 0, 0)
     least = (
         message.reserved_bytes
         if message.reserved_bytes is not None
@@ -58,11 +58,11 @@ def owners_of(message: OomMessage) -> Owners:
     least -= message.slack("reserved_bytes", "allocated_bytes", "other_processes")
     able = [size for _, size in listed if size >= least]
     if not able:
-        return Owners("named", None, listed, total, total)
+        return ProcessShares("named", None, listed, total, total)
     if len(able) == 1 and message.reserved_bytes:
         others = tuple(other for other in listed if other[1] != able[0])
-        return Owners("inferred", able[0], others, total - able[0], total - able[0])
-    return Owners("unclear", None, listed, total - max(able), total)
+        return ProcessShares("inferred", able[0], others, total - able[0], total - able[0])
+    return ProcessShares("unclear", None, listed, total - max(able), total)
 
 
 # The wall and the shortage
@@ -79,7 +79,7 @@ def _counted(message: OomMessage) -> int | None:
     return message.process_bytes if message.kind == "mps" else message.allocated_bytes
 
 
-def wall_of(message: OomMessage, owners: Owners) -> str:
+def wall_of(message: OomMessage, owners: ProcessShares) -> str:
     """What refused the request; unknown where the figures do not show it."""
     tried, free = message.tried_bytes, message.free_bytes
     if message.kind == "host" or message.while_pinning or "HOST_ALLOCATION" in message.text:
@@ -236,7 +236,9 @@ def likely_holes(message: OomMessage, wall: str) -> int | None:
 # The ledger
 
 
-def ledger_of(message: OomMessage, owners: Owners) -> tuple[tuple[LedgerRow, ...], tuple[str, ...]]:
+def ledger_of(
+    message: OomMessage, owners: ProcessShares
+) -> tuple[tuple[LedgerRow, ...], tuple[str, ...]]:
     """Rows that sum to the device's total, and a sentence where the figures do not add up.
 
     Beside the kinds of ``LedgerRow``: pytorch_private_pools (free blocks of graph pools) and
@@ -285,7 +287,7 @@ def _pytorch_rows(message: OomMessage) -> list[LedgerRow]:
     return rows
 
 
-def _process_rows(message: OomMessage, owners: Owners) -> list[LedgerRow]:
+def _process_rows(message: OomMessage, owners: ProcessShares) -> list[LedgerRow]:
     rows = []
     outside = outside_pytorch(message, owners)
     if outside is not None:
@@ -297,18 +299,20 @@ def _process_rows(message: OomMessage, owners: Owners) -> list[LedgerRow]:
             )
         )
     if owners.how in ("named", "inferred"):
-        held = sum(size for _, size in owners.others)
+        other_bytes = sum(size for _, size in owners.others)
         rows.append(
-            LedgerRow("other_processes", held, "exact" if owners.how == "named" else "inferred")
+            LedgerRow(
+                "other_processes", other_bytes, "exact" if owners.how == "named" else "inferred"
+            )
         )
     elif owners.how == "unclear" and message.reserved_bytes is not None:
         # One of those listed is this process: what PyTorch reserved is among them.
-        held = sum(size for _, size in owners.others) - message.reserved_bytes
-        rows.append(LedgerRow("outside_pytorch", max(0, held), "inferred"))
+        other_bytes = sum(size for _, size in owners.others) - message.reserved_bytes
+        rows.append(LedgerRow("outside_pytorch", max(0, other_bytes), "inferred"))
     return rows
 
 
-def outside_pytorch(message: OomMessage, owners: Owners) -> int | None:
+def outside_pytorch(message: OomMessage, owners: ProcessShares) -> int | None:
     """This process's bytes outside PyTorch's allocator; None where not known or where figures
     disagree.
     """

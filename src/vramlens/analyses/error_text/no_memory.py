@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vramlens.analyses.finding import Finding
 from vramlens.ground.verdict import Verdict
-from vramlens.read.oom_text import OomMessage
+from vramlens.read.oom.oom_text import OomMessage
 
 _HEADLINES = {
     "triton": "This is not a memory shortage: a tile of a Triton kernel exceeds the on-chip "

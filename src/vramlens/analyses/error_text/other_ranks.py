@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vramlens.read.oom_text import OomMessage
+from vramlens.read.oom.oom_text import OomMessage
 from vramlens.units import format_size
 
 _MOST_RUNS = 6

@@ -12,7 +12,7 @@ from vramlens.analyses.error_text.libraries import (
 from vramlens.analyses.error_text.no_memory import COMFYUI_FIX, NOT_MEMORY, is_brief
 from vramlens.analyses.finding import Finding
 from vramlens.ground.verdict import Verdict
-from vramlens.read.oom_text import OomMessage
+from vramlens.read.oom.oom_text import OomMessage
 
 
 def outside_findings(message: OomMessage, wall: str) -> tuple[Finding, ...]:

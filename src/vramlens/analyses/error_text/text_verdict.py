@@ -23,7 +23,7 @@ from vramlens.analyses.error_text.libraries import (
     VLLM_START,
 )
 from vramlens.analyses.error_text.message_sums import (
-    Owners,
+    ProcessShares,
     excluded_causes,
     expandable_verdict,
     least_request,
@@ -46,7 +46,7 @@ from vramlens.analyses.error_text.unknowns import unknowns_of
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.memory.ledger import LedgerRow
 from vramlens.ground.verdict import Verdict
-from vramlens.read.oom_text import OomMessage
+from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace.engine_log import EngineLog
 from vramlens.units import GIB, MIB, format_size
 
@@ -157,11 +157,13 @@ def _up_to(size: int, slack: int) -> str:
     return f"{format_size(size)} less (up to {most} with the rounding of the printed numbers)"
 
 
-def _biggest(owners: Owners) -> tuple[int, int]:
+def _biggest(owners: ProcessShares) -> tuple[int, int]:
     return max(owners.others, key=lambda other: other[1])
 
 
-def _headline(message: OomMessage, wall: str, short: int | None, slack: int, owners: Owners) -> str:
+def _headline(
+    message: OomMessage, wall: str, short: int | None, slack: int, owners: ProcessShares
+) -> str:
     """One sentence that begins with the number, or the fact, that changes what the reader does
     next.
     """
@@ -247,7 +249,7 @@ def _headline(message: OomMessage, wall: str, short: int | None, slack: int, own
 
 
 def _wall_findings(
-    message: OomMessage, wall: str, short: int | None, slack: int, owners: Owners
+    message: OomMessage, wall: str, short: int | None, slack: int, owners: ProcessShares
 ) -> tuple[Finding, ...]:
     """What gets past the wall, with the bytes that it brings."""
     found = []
@@ -387,7 +389,7 @@ def _expandable_findings(message: OomMessage, conf: str, hint: str | None) -> tu
 
 
 def _other_findings(
-    message: OomMessage, wall: str, owners: Owners, ledger: tuple[LedgerRow, ...]
+    message: OomMessage, wall: str, owners: ProcessShares, ledger: tuple[LedgerRow, ...]
 ) -> tuple[Finding, ...]:
     """What else the figures show: memory outside PyTorch, stray contexts, memory that nobody
     names.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from vramlens.analyses.error_text.libraries import FOREIGN
-from vramlens.analyses.error_text.message_sums import Owners
+from vramlens.analyses.error_text.message_sums import ProcessShares
 from vramlens.analyses.error_text.no_memory import NOT_MEMORY
-from vramlens.read.oom_text import OomMessage
+from vramlens.read.oom.oom_text import OomMessage
 
 
 def unknowns_of(
-    message: OomMessage, wall: str, owners: Owners, hint: str | None
+    message: OomMessage, wall: str, owners: ProcessShares, hint: str | None
 ) -> tuple[str, ...]:
     """What only a recording or a look at the machine can tell."""
     if wall == "host" or message.kind in NOT_MEMORY:

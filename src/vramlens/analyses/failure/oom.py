@@ -26,7 +26,7 @@ from vramlens.analyses.finding import Place
 from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.memory.fragmentation import SMALL_REQUEST_BYTES, Holes, holes_at
 from vramlens.analyses.memory.run_shape import StepPeaks
-from vramlens.read.oom_text import OomMessage
+from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, OutOfMemory, Trace
 from vramlens.units import MIB
 

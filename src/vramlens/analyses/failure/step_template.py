@@ -35,7 +35,7 @@ _MOST_TO_PAIR = 3000
 
 
 @dataclass(frozen=True, eq=False)
-class Span:
+class EventSpan:
     """A run of events that may repeat: a step, or one forward and backward pass.
 
     Attributes:
@@ -70,7 +70,7 @@ class Template:
             step.
     """
 
-    spans: tuple[Span, ...]
+    spans: tuple[EventSpan, ...]
     number: int
     partner: NDArray[np.int64]
     position: int
@@ -78,12 +78,12 @@ class Template:
     whole_steps: bool
 
     @property
-    def span(self) -> Span:
+    def span(self) -> EventSpan:
         """The template itself."""
         return self.spans[self.number]
 
     @property
-    def failed(self) -> Span:
+    def failed(self) -> EventSpan:
         """The span that failed."""
         return self.spans[-1]
 
@@ -133,7 +133,7 @@ def _give_back(view: Attribution, starts: list[int]) -> bool:
     return bool(sizes[gone & late].sum() >= _GIVEN_BACK * max(1, sizes[late].sum()))
 
 
-def _spans(view: Attribution, bounds: list[int]) -> Iterator[Span]:
+def _spans(view: Attribution, bounds: list[int]) -> Iterator[EventSpan]:
     allocations = view.device.allocations
     # A workspace is made once and kept: among requests without a stack it would shift all that
     #     follow it.
@@ -145,7 +145,7 @@ def _spans(view: Attribution, bounds: list[int]) -> Iterator[Span]:
     edges = np.searchsorted(allocations.born, bounds)
     for start, end, first, last in zip(bounds, bounds[1:], edges, edges[1:], strict=False):
         rows = np.arange(first, last, dtype=np.int64)
-        yield Span(start, end, rows, _keys(kind[first:last]))
+        yield EventSpan(start, end, rows, _keys(kind[first:last]))
 
 
 def _keys(kind: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -160,7 +160,7 @@ def _keys(kind: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _aligned(
     view: Attribution,
-    spans: tuple[Span, ...],
+    spans: tuple[EventSpan, ...],
     number: int,
     request: OutOfMemory,
     *,
@@ -185,11 +185,22 @@ def _aligned(
     if position is None:
         return None
     partner[position:] = -1
-    return Template(spans, number, partner, position, matched, whole_steps)
+    return Template(
+        spans=spans,
+        number=number,
+        partner=partner,
+        position=position,
+        matched=matched,
+        whole_steps=whole_steps,
+    )
 
 
 def _by_size_without_stacks(
-    view: Attribution, span: Span, failed: Span, theirs: NDArray[np.int64], ours: NDArray[np.int64]
+    view: Attribution,
+    span: EventSpan,
+    failed: EventSpan,
+    theirs: NDArray[np.int64],
+    ours: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The pairs, those without a stack by their sizes' order where that pairs more of the same
     size.
@@ -227,7 +238,7 @@ def _has_no_frames(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.boo
     return np.asarray(empty[np.minimum(stack, len(stacks))])
 
 
-def _position(view: Attribution, span: Span, request: OutOfMemory, after: int) -> int | None:
+def _position(view: Attribution, span: EventSpan, request: OutOfMemory, after: int) -> int | None:
     """Which row of a span the failed request repeats, near the one that follows what was
     matched.
     """

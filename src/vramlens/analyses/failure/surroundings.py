@@ -18,7 +18,7 @@ from vramlens.analyses.error_text.text_verdict import explain_message
 from vramlens.analyses.failure.oom import Outside, failure_of, message_of
 from vramlens.analyses.memory.ledger import LedgerRow, ledger_of
 from vramlens.errors import UsageError
-from vramlens.read.oom_text import OomMessage, find_oom_messages
+from vramlens.read.oom.oom_text import OomMessage, find_oom_messages
 from vramlens.trace import Action, DeviceLedger, DeviceTrace, FailureMeta, Trace
 from vramlens.units import format_size
 

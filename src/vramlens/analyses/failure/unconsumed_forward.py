@@ -72,9 +72,9 @@ def unconsumed_forward(view: Attribution, failure: Failure) -> list[Finding]:
     begins = first & np.append(True, ~first[:-1])
     waiting = waiting_passes(allocations.born[marked[begins]], ended)
     since = int(ended[-1]) if len(ended) else -1
-    kept = marked[(allocations.born[marked] > since) & (allocations.died[marked] >= event)]
-    kept = kept[~view.names.named[kept]]
-    kept_bytes = int(allocations.requested_bytes[kept].sum())
+    kept_rows = marked[(allocations.born[marked] > since) & (allocations.died[marked] >= event)]
+    kept_rows = kept_rows[~view.names.named[kept_rows]]
+    kept_bytes = int(allocations.requested_bytes[kept_rows].sum())
     verdict = waiting.verdict
     if verdict is None or kept_bytes < _FEWEST_SHARE * failure.live_bytes:
         return []
@@ -94,6 +94,6 @@ def unconsumed_forward(view: Attribution, failure: Failure) -> list[Finding]:
             evidence=("autograd keeps activations in train mode and in eval mode",),
             fix="if no backward() will run (sampling, inference), wrap these calls in "
             f"torch.no_grad() to save up to {format_size(kept_bytes)}",
-            extent=Extent(event, kept),
+            extent=Extent(event, kept_rows),
         )
     ]

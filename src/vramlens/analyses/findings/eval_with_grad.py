@@ -67,8 +67,8 @@ def _outermost_modules(view: Attribution, rows: NDArray[np.int64]) -> str:
     """The names of the models, the first three."""
     modules = np.unique(view.modules.module[rows]).tolist()
     names = sorted({view.modules.paths[module].split(".", 1)[0] for module in modules})
-    others = " and others" if len(names) > _MOST_MODULES else ""
-    return ", ".join(names[:_MOST_MODULES]) + others
+    more = " and others" if len(names) > _MOST_MODULES else ""
+    return ", ".join(names[:_MOST_MODULES]) + more
 
 
 def _caller(view: Attribution, rows: NDArray[np.int64]) -> Place | None:

@@ -24,7 +24,7 @@ graph that is kept.
 
 
 @dataclass(eq=False)
-class Group:
+class CohortGroup:
     """Cohorts that are one leak.
 
     Attributes:
@@ -163,11 +163,11 @@ def common_length(a: Sequence[object], b: Sequence[object]) -> int:
     return length
 
 
-def grouped(loop: Loop, cohorts: Sequence[Cohort]) -> list[Group]:
+def grouped(loop: Loop, cohorts: Sequence[Cohort]) -> list[CohortGroup]:
     """One group a leak: what one statement of the loop keeps in the same steps; and all parts of
     one graph.
     """
-    groups: dict[tuple[int, ...], list[Group]] = {}
+    groups: dict[tuple[int, ...], list[CohortGroup]] = {}
     for cohort in cohorts:
         statement = loop.statement(cohort)
         groups_of_statement = groups.setdefault(statement, [])
@@ -175,28 +175,28 @@ def grouped(loop: Loop, cohorts: Sequence[Cohort]) -> list[Group]:
             (candidate for candidate in groups_of_statement if _joins(candidate, cohort)), None
         )
         if own_group is None:
-            own_group = Group(statement)
+            own_group = CohortGroup(statement)
             groups_of_statement.append(own_group)
         own_group.cohorts.append(cohort)
     all_groups = [group for groups_of_statement in groups.values() for group in groups_of_statement]
     return _joined([part for group in all_groups for part in _parts(loop, group)])
 
 
-def _parts(loop: Loop, group: Group) -> list[Group]:
+def _parts(loop: Loop, group: CohortGroup) -> list[CohortGroup]:
     """A group by the user's lines, where nothing says that those belong together: no graph, no
     statement of a loop.
     """
     if group.graph or not (loop.of_library or not all(member.forward for member in group.cohorts)):
         return [group]
-    lines: dict[int, Group] = {}
+    lines: dict[int, CohortGroup] = {}
     for cohort in group.cohorts:
         frames = loop.user_frames(cohort.stack).tolist() if cohort.stack != NO_STACK else []
         line = frames[-1] if frames else -2 - cohort.frame
-        lines.setdefault(line, Group(group.statement)).cohorts.append(cohort)
+        lines.setdefault(line, CohortGroup(group.statement)).cohorts.append(cohort)
     return list(lines.values())
 
 
-def _joins(group: Group, cohort: Cohort) -> bool:
+def _joins(group: CohortGroup, cohort: Cohort) -> bool:
     """Whether a cohort comes in steps in which the group's largest comes too, and as often, or
     as part of its pass.
     """
@@ -206,12 +206,12 @@ def _joins(group: Group, cohort: Cohort) -> bool:
     return both >= _ALIKE * int(group.hit.sum()) or (cohort.forward and group.cohorts[0].forward)
 
 
-def _joined(groups: list[Group]) -> list[Group]:
+def _joined(groups: list[CohortGroup]) -> list[CohortGroup]:
     """Groups of several statements that are one graph: kept in the same steps, one of them a
     whole pass.
     """
-    leaks: list[Group] = []
-    graphs: list[Group] = []
+    leaks: list[CohortGroup] = []
+    graphs: list[CohortGroup] = []
     for group in sorted(groups, key=lambda part: (not part.graph, -len(part.cohorts))):
         for other in graphs:
             hits = group.hit, other.hit

@@ -11,7 +11,7 @@ from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.leaks.certainty import inside_one_call
 from vramlens.analyses.leaks.cohorts import Cohort, Cohorts, cohorts_of
-from vramlens.analyses.leaks.groups import Group, Loop, grouped
+from vramlens.analyses.leaks.groups import CohortGroup, Loop, grouped
 from vramlens.analyses.leaks.judgement import evidence_of, judged_leak, no_problem
 from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.leaks.rhythm import rhythm_of
@@ -150,7 +150,7 @@ def _state_reason(cohort: Cohort) -> str | None:
 
 
 def _leaks_of_groups(
-    view: Attribution, loop: Loop, cohorts: Cohorts, groups: Iterable[Group], *, failed: bool
+    view: Attribution, loop: Loop, cohorts: Cohorts, groups: Iterable[CohortGroup], *, failed: bool
 ) -> Iterator[Leak]:
     for group in groups:
         evidence = evidence_of(view, loop, cohorts, group, failed=failed)
@@ -159,12 +159,12 @@ def _leaks_of_groups(
             yield leak
 
 
-def _pools(loop: Loop, cohorts: Sequence[Cohort]) -> list[Group]:
+def _pools(loop: Loop, cohorts: Sequence[Cohort]) -> list[CohortGroup]:
     """By statement, what single stacks leave behind too rarely to tell."""
-    by_statement: dict[tuple[int, ...], Group] = {}
+    by_statement: dict[tuple[int, ...], CohortGroup] = {}
     for cohort in cohorts:
         statement = loop.statement(cohort)
-        by_statement.setdefault(statement, Group(statement)).cohorts.append(cohort)
+        by_statement.setdefault(statement, CohortGroup(statement)).cohorts.append(cohort)
     return [group for group in by_statement.values() if len(group.cohorts) >= FEWEST_STEPS]
 
 

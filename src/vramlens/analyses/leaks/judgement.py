@@ -26,7 +26,7 @@ from vramlens.analyses.leaks.certainty import (
 from vramlens.analyses.leaks.cohorts import Cohort, Cohorts
 from vramlens.analyses.leaks.evidence import OLDEST_FIRST, fate_of
 from vramlens.analyses.leaks.fixes import fix_of, wide_scalar
-from vramlens.analyses.leaks.groups import Group, Loop, place_of
+from vramlens.analyses.leaks.groups import CohortGroup, Loop, place_of
 from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.leaks.rate import Rate, rate_of
 from vramlens.analyses.leaks.recorded_owners import Owner, owner_of
@@ -61,7 +61,7 @@ class GroupEvidence:
     view: Attribution
     loop: Loop
     cohorts: Cohorts
-    group: Group
+    group: CohortGroup
     rhythm: Rhythm
     longest: int
     failed: bool
@@ -176,7 +176,7 @@ def evidence_of(
     view: Attribution,
     loop: Loop,
     cohorts: Cohorts,
-    group: Group,
+    group: CohortGroup,
     *,
     failed: bool,
     pooled: bool = False,

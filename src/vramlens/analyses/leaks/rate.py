@@ -30,7 +30,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class TimeToFull:
     """When the memory will be full, if the growth goes on as it was.
 
     Attributes:
@@ -74,7 +74,7 @@ def rate_of(by_step: NDArray[np.int64]) -> Rate:
 
 def prediction_of(
     rates: list[Rate], highest_bytes: int, reserved_bytes: int, limit_bytes: int
-) -> Prediction | None:
+) -> TimeToFull | None:
     """When the memory will be full; None where nothing grows.
 
     Args:
@@ -92,7 +92,7 @@ def prediction_of(
     idle = max(0, min(reserved_bytes, limit_bytes) - highest_bytes)
     least_room = max(0, most_room - idle // 2)
     middle = (most_room + least_room) / 2
-    return Prediction(
+    return TimeToFull(
         steps=int(middle / rate),
         low=max(0, int(least_room / max(fastest, rate)) - 1),
         high=int(most_room / max(min(slowest, rate), rate / 10)) + 1,

@@ -23,7 +23,7 @@ from vramlens.analyses.leaks.leak import Leak, least_bytes_per_step, sized
 from vramlens.analyses.leaks.outside_pytorch import (
     external_leak as external_leak,  # what explain takes from here
 )
-from vramlens.analyses.leaks.rate import Prediction, Rate, prediction_of
+from vramlens.analyses.leaks.rate import Rate, TimeToFull, prediction_of
 from vramlens.analyses.leaks.rebuilt_tensors import rebuilt_larger
 from vramlens.analyses.leaks.reserved_growth import reserved_growth
 from vramlens.analyses.leaks.sampled_growth import sampled_growth
@@ -74,7 +74,7 @@ class DeviceLeaks:
     source: str | None
     judged_steps: int
     leaks: tuple[Leak, ...]
-    prediction: Prediction | None
+    prediction: TimeToFull | None
     failed_step: int | None
     wrapped: bool
     inside_one_call: bool
@@ -281,7 +281,16 @@ def _leaks_of_host(trace: Trace, host: DeviceTrace) -> DeviceLeaks | None:
         return None
     last = len(view.steps) - 1
     return DeviceLeaks(
-        host.device, last + 1, view.steps.source, last, growing, None, None, False, False, ()
+        device=host.device,
+        steps=last + 1,
+        source=view.steps.source,
+        judged_steps=last,
+        leaks=growing,
+        prediction=None,
+        failed_step=None,
+        wrapped=False,
+        inside_one_call=False,
+        findings=(),
     )
 
 
@@ -302,7 +311,7 @@ def predicted(
     outside: Outside,
     total_bytes: int | None = None,
     event: int | None = None,
-) -> Prediction | None:
+) -> TimeToFull | None:
     """When the memory will be full, if what is sure to grow goes on; None where that, or the
     limit, is not known.
     """
@@ -343,7 +352,7 @@ def _limit(view: Attribution, outside: Outside, total_bytes: int | None) -> int 
     return min(limits, default=None)
 
 
-def leak_finding(leak: Leak, prediction: Prediction | None = None) -> Finding:
+def leak_finding(leak: Leak, prediction: TimeToFull | None = None) -> Finding:
     """A leak as a finding of ``vramlens explain``."""
     where = (
         f" at {leak.place}"
@@ -376,7 +385,7 @@ def leak_finding(leak: Leak, prediction: Prediction | None = None) -> Finding:
 _FAR = 1_000_000
 
 
-def when(prediction: Prediction) -> str:
+def when(prediction: TimeToFull) -> str:
     """``out of memory in about 61 steps (50 to 72)``."""
     low, middle, high = (
         _rounded(number) for number in (prediction.low, prediction.steps, prediction.high)

@@ -49,16 +49,16 @@ def reserved_growth(
     private = np.zeros(len(alive), np.bool_)
     is_named = pools != NO_TEXT
     private[is_named] = (view.trace.pools[pools[is_named]] != 0).any(axis=1)
-    found = _made_again(
+    findings = _made_again(
         view, alive[private], pools[private].astype(np.uint64), last, moment, "pool"
     )
-    found += _made_again(
+    findings += _made_again(
         view, alive[~private], segments.stream[alive[~private]], last, moment, "stream"
     )
-    found += _waiting(view, last, moment)
-    if not found and not any(leak.sure for leak in leaks):
-        found += _cache(view, last, moment)
-    return found
+    findings += _waiting(view, last, moment)
+    if not findings and not any(leak.sure for leak in leaks):
+        findings += _cache(view, last, moment)
+    return findings
 
 
 def _made_again(

@@ -287,7 +287,14 @@ def _by_pool(view: Attribution, holes: Holes) -> tuple[PoolFree, ...]:
     np.maximum.at(largest, group[holes.segment], holes.size_bytes)
     counts = np.bincount(group[holes.segment], minlength=len(pool_numbers))
     rows = [
-        PoolFree(name, stream, int(reserved[i]), int(free[i]), int(largest[i]), int(counts[i]))
+        PoolFree(
+            pool=name,
+            stream=stream,
+            reserved_bytes=int(reserved[i]),
+            free_bytes=int(free[i]),
+            largest_free_bytes=int(largest[i]),
+            holes=int(counts[i]),
+        )
         for (name, stream), i in pool_numbers.items()
     ]
     return tuple(sorted(rows, key=lambda row: -row.free_bytes))

@@ -16,7 +16,7 @@ from vramlens.analyses.profile.operators import (
     kernel_rows,
 )
 from vramlens.analyses.profile.overview import (
-    DeviceUse,
+    DeviceActivity,
     ProfilerStep,
     device_numbers,
     device_use,
@@ -60,7 +60,7 @@ class Profile(PrintedAnswer):
     wall_start_ns: int
     wall_end_ns: int
     steps: tuple[ProfilerStep, ...]
-    devices: tuple[DeviceUse, ...]
+    devices: tuple[DeviceActivity, ...]
     device: int | None
     operators: tuple[OperatorRow, ...]
     kernels: tuple[KernelRow, ...]
@@ -74,7 +74,7 @@ class Profile(PrintedAnswer):
         return self.wall_end_ns - self.wall_start_ns
 
     @property
-    def use(self) -> DeviceUse | None:
+    def use(self) -> DeviceActivity | None:
         """How busy ``device`` was."""
         return next((use for use in self.devices if use.device == self.device), None)
 
@@ -114,15 +114,19 @@ def explain_profile(trace: ProfilerTrace, device: int | None = None) -> Profile:
     gpu_indices = {
         trace.memory_devices[index].index for index in indices if not indices[index].is_cpu
     }
-    known = sorted({use.device for use in devices} | gpu_indices)
-    if device is not None and device not in known:
-        names = ", ".join(map(str, known)) if known else "none"
+    gpus = sorted({use.device for use in devices} | gpu_indices)
+    if device is not None and device not in gpus:
+        names = ", ".join(map(str, gpus)) if gpus else "none"
         raise UsageError(f"{trace.source}: has no device {device}; its GPUs: {names}")
 
     def first(index: int) -> tuple[bool, bool, int]:
         """What sorts the memory that the answer is about before the others."""
-        of = trace.memory_devices[index]
-        return of.is_cpu, device is not None and of.index != device, -indices[index].allocated_bytes
+        memory = trace.memory_devices[index]
+        return (
+            memory.is_cpu,
+            device is not None and memory.index != device,
+            -indices[index].allocated_bytes,
+        )
 
     order = sorted(indices, key=first)
     tables = OperatorTables(trace, cpu, work, lines, order[0] if order else NONE)

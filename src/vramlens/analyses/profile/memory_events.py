@@ -50,7 +50,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class AllocatedMoment:
     """Allocated bytes at a time, and those of each group."""
 
     time_ns: int
@@ -104,7 +104,7 @@ class MemoryReport:
     before_bytes: int
     by_group: Mapping[str, int]
     grouped_by: str
-    timeline: tuple[Moment, ...]
+    timeline: tuple[AllocatedMoment, ...]
     step_peaks: tuple[int, ...]
     kept: tuple[Holder, ...]
     paired: bool
@@ -150,7 +150,7 @@ def memory_of(
         by_group=dict(sorted(((k, v) for k, v in at.items() if v), key=lambda item: -item[1])),
         grouped_by=grouped_by,
         timeline=tuple(
-            Moment(
+            AllocatedMoment(
                 int(time_ns[i]),
                 int(curve[i]),
                 {name: int(values[i]) for name, values in curves.items()},

@@ -168,4 +168,11 @@ def nest(trace: ProfilerTrace, kinds: Sequence[Kind]) -> Nesting:
         owner >= 0
     )  # a thread's last piece has no owner, so no time passes from one thread to the next
     np.add.at(self_ns, owner[busy], lasted[busy])
-    return Nesting(rows, np.array(parent, np.int64), self_ns, starts, owner, threads)
+    return Nesting(
+        rows=rows,
+        parent=np.array(parent, np.int64),
+        self_ns=self_ns,
+        piece_start_ns=starts,
+        piece_row=owner,
+        threads=threads,
+    )

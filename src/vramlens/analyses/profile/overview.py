@@ -72,7 +72,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceUse:
+class DeviceActivity:
     """How busy a device was within the trace's wall time.
 
     Attributes:
@@ -168,7 +168,7 @@ def device_use(
     work: DeviceWork,
     device: int,
     wall: tuple[int, int],
-) -> DeviceUse:
+) -> DeviceActivity:
     """How busy a device was, and what the CPU did while it was not."""
     spans = trace.spans
     device_rows = np.flatnonzero(spans.device[work.rows] == device)
@@ -206,7 +206,15 @@ def device_use(
             longest.append(Gap(begin, finish, where, activities.rows(), place))
     busy = int((end - start).sum())
     idle = int((gap_end[real] - gap_start[real]).sum())
-    return DeviceUse(device, busy, idle, len(real), tuple(longest), in_all.rows(), examined)
+    return DeviceActivity(
+        device=device,
+        busy_ns=busy,
+        idle_ns=idle,
+        gaps=len(real),
+        longest=tuple(longest),
+        cpu_while_idle=in_all.rows(),
+        examined_ns=examined,
+    )
 
 
 _Pieces = tuple[NDArray[np.int64], NDArray[np.int64]]

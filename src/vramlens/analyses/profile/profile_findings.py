@@ -11,7 +11,7 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.profile.copy_findings import copy_findings
 from vramlens.analyses.profile.explained_profile import Profile
 from vramlens.analyses.profile.memory_events import MemoryReport
-from vramlens.analyses.profile.overview import CpuActivity, DeviceUse
+from vramlens.analyses.profile.overview import CpuActivity, DeviceActivity
 from vramlens.analyses.profile.slower_steps import slower_findings
 from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB, counted, format_duration, format_size
@@ -140,7 +140,7 @@ def _idle(profile: Profile) -> Iterator[Finding]:
     )
 
 
-def _cause(profile: Profile, use: DeviceUse) -> tuple[str | None, str]:
+def _cause(profile: Profile, use: DeviceActivity) -> tuple[str | None, str]:
     """What the CPU did meanwhile, if one thing stands out, and what to do about it."""
     least_ns = _CAUSE_SHARE * use.examined_ns
     sums = {

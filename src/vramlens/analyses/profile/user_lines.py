@@ -205,9 +205,13 @@ class Lines:
             return nothing
         sequences, forward_user = self._forward
         backward = np.where(operators >= 0, self._backward[operators], NONE)
-        wanted = np.where(backward >= 0, spans.sequence[backward], NONE)
-        place = np.minimum(np.searchsorted(sequences, wanted), len(sequences) - 1)
-        return np.where((wanted >= 0) & (sequences[place] == wanted), forward_user[place], nothing)
+        forward_sequence = np.where(backward >= 0, spans.sequence[backward], NONE)
+        place = np.minimum(np.searchsorted(sequences, forward_sequence), len(sequences) - 1)
+        return np.where(
+            (forward_sequence >= 0) & (sequences[place] == forward_sequence),
+            forward_user[place],
+            nothing,
+        )
 
     @cached_property
     def _backward(self) -> NDArray[np.int64]:

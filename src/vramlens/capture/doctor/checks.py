@@ -9,7 +9,7 @@ STATES = ("problem", "note", "unknown", "ok")
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DoctorCheck:
     """One thing that was looked at.
 
     Attributes:

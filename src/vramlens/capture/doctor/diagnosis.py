@@ -13,15 +13,15 @@ from typing import Any
 
 from vramlens.capture.doctor import gpu_checks as doctor_gpu
 from vramlens.capture.doctor import host_checks as doctor_host
-from vramlens.capture.doctor.checks import STATES, Check
+from vramlens.capture.doctor.checks import STATES, DoctorCheck
 from vramlens.capture.doctor.gpu_checks import Seen
 from vramlens.capture.doctor.switches import SWITCHES
-from vramlens.capture.doctor.torch_checks import Answer, ask_torch
+from vramlens.capture.doctor.torch_checks import ChildAnswer, ask_torch
 from vramlens.capture.memory.driver import driver
 from vramlens.capture.process_group import DistributedState, distributed_state
 from vramlens.units import counted
 
-Probe = Callable[[], Check | None]
+Probe = Callable[[], DoctorCheck | None]
 
 _BLOCKING = {
     "torch": "PyTorch cannot be imported",
@@ -50,10 +50,10 @@ class Diagnosis:
 
     verdict: str
     ready: bool | None
-    checks: tuple[Check, ...]
+    checks: tuple[DoctorCheck, ...]
     distributed: DistributedState
 
-    def worst_first(self) -> tuple[Check, ...]:
+    def worst_first(self) -> tuple[DoctorCheck, ...]:
         """The rows, problems before notes before the rest."""
         return tuple(sorted(self.checks, key=lambda check: STATES.index(check.state)))
 
@@ -87,7 +87,7 @@ def _look(gpu: bool) -> Seen:
     try:
         answer = ask_torch(gpu=gpu)
     except Exception as error:
-        answer = Answer(failure=f"asking it failed ({_words(error)})")
+        answer = ChildAnswer(failure=f"asking it failed ({_words(error)})")
     try:
         nvml, reason = driver()
         gpus = nvml.gpus() if nvml is not None else ()
@@ -120,19 +120,19 @@ def _probes(evidence: Seen, state: DistributedState, gpu: bool) -> list[tuple[st
     ]
 
 
-def _of_gpu(name: str, evidence: Seen) -> Check | None:
-    check: Check | None = getattr(doctor_gpu, name)(evidence)
+def _of_gpu(name: str, evidence: Seen) -> DoctorCheck | None:
+    check: DoctorCheck | None = getattr(doctor_gpu, name)(evidence)
     return check
 
 
-def _guarded(name: str, probe: Probe) -> Check | None:
+def _guarded(name: str, probe: Probe) -> DoctorCheck | None:
     try:
         return probe()
     except Exception as error:
-        return Check(name, "unknown", f"This check failed ({_words(error)}).")
+        return DoctorCheck(name, "unknown", f"This check failed ({_words(error)}).")
 
 
-def _verdict(evidence: Seen, checks: Sequence[Check]) -> tuple[str, bool | None]:
+def _verdict(evidence: Seen, checks: Sequence[DoctorCheck]) -> tuple[str, bool | None]:
     by_name = {check.name: check for check in checks}
     if evidence.answer.missing:
         return "PyTorch is not installed here: recordings can be read but not made.", False

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramlens.capture.alloc_conf import read_settings
-from vramlens.capture.doctor.checks import Check
+from vramlens.capture.doctor.checks import DoctorCheck
 from vramlens.capture.doctor.switches import SWITCHES, switch
-from vramlens.capture.doctor.torch_checks import DIED, Answer
+from vramlens.capture.doctor.torch_checks import DIED, ChildAnswer
 from vramlens.capture.memory.driver import Driver, Gpu, own_pids
 from vramlens.units import counted
 
@@ -35,7 +35,7 @@ class Seen:
         gpus: the GPUs that the driver shows to this process, whatever PyTorch can do with them.
     """
 
-    answer: Answer
+    answer: ChildAnswer
     nvml: Driver | None
     reason: str
     gpus: tuple[Gpu, ...]
@@ -70,66 +70,66 @@ class Seen:
         return ", ".join(dict.fromkeys(names))
 
 
-def torch(evidence: Seen) -> Check:
+def torch(evidence: Seen) -> DoctorCheck:
     """PyTorch: whether it is there, its version and its build."""
     if evidence.answer.missing:
         do = "To record, run the doctor with your training Python: python -m vramlens doctor."
-        return Check("torch", "problem", "PyTorch is not installed in this Python.", do)
+        return DoctorCheck("torch", "problem", "PyTorch is not installed in this Python.", do)
     if evidence.answer.facts is None:
-        return Check(
+        return DoctorCheck(
             "torch", "problem", f"PyTorch did not respond: {_sentence(evidence.answer.failure)}"
         )
     text = f"PyTorch {evidence.fact('version')}, built for {_build(evidence)}."
     if evidence.release is not None and evidence.release < _OLDEST_TORCH:
-        return Check(
+        return DoctorCheck(
             "torch",
             "note",
             text,
             "vramlens needs PyTorch 2.4 or newer for all features; some numbers will be missing.",
         )
-    return Check("torch", "ok", text)
+    return DoctorCheck("torch", "ok", text)
 
 
-def gpu(evidence: Seen) -> Check:
+def gpu(evidence: Seen) -> DoctorCheck:
     """The GPUs that PyTorch can use, or why there are none."""
     shown_gpus = f"{counted(len(evidence.gpus), 'GPU')} ({evidence.names})"
     if evidence.answer.facts is None:
         text = f"The driver shows {shown_gpus}." if evidence.gpus else _no_gpu(evidence)
-        return Check("gpu", "unknown", text)
+        return DoctorCheck("gpu", "unknown", text)
     if evidence.visible:
         return _usable(evidence)
     hidden = _hidden(evidence)
     if hidden is not None:
         return hidden
     if not evidence.gpus:
-        return Check("gpu", "note", _no_gpu(evidence))
+        return DoctorCheck("gpu", "note", _no_gpu(evidence))
     if evidence.fact("kind") is None:
         text = f"{shown_gpus} here, but this PyTorch is built for the CPU."
         do = "Install a CUDA build: https://pytorch.org/get-started/locally"
-        return Check("gpu", "problem", text, do)
+        return DoctorCheck("gpu", "problem", text, do)
     why = next(iter(evidence.fact("warnings") or ()), "no reason given")
     text = f"{shown_gpus} here, but PyTorch cannot use them: {_sentence(why)}"
     do = "Compare the rows torch and driver; in a container, was it started with --gpus?"
-    return Check("gpu", "problem", text, do)
+    return DoctorCheck("gpu", "problem", text, do)
 
 
-def _hidden(evidence: Seen) -> Check | None:
+def _hidden(evidence: Seen) -> DoctorCheck | None:
     """The row where CUDA_VISIBLE_DEVICES hides every GPU; else None."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or evidence.fact("kind") != "cuda":
         return None
     if not _selects(visible):
         text = f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU."
-        return Check("gpu", "problem", text, "unset CUDA_VISIBLE_DEVICES")
+        return DoctorCheck("gpu", "problem", text, "unset CUDA_VISIBLE_DEVICES")
     count = _driver_count()
     if evidence.gpus or not count:
         return None
     text = f"CUDA_VISIBLE_DEVICES={visible!r} selects none of the {count} here."
     do = "Use numbers that nvidia-smi -L lists, starting at 0, or unset it."
-    return Check("gpu", "problem", text, do)
+    return DoctorCheck("gpu", "problem", text, do)
 
 
-def _usable(evidence: Seen) -> Check:
+def _usable(evidence: Seen) -> DoctorCheck:
     text = f"{counted(evidence.visible, 'GPU')}{f' ({evidence.names})' if evidence.names else ''}."
     archs = evidence.fact("archs") or []
     for device in evidence.gpus if archs and evidence.is_nvidia else ():
@@ -137,16 +137,16 @@ def _usable(evidence: Seen) -> Check:
         if capability is not None and not _has_kernels(archs, capability):
             sm = "sm_{}{}".format(*capability)
             do = f"Install a PyTorch that is built for {sm}: torch.cuda.get_arch_list() names it."
-            return Check(
+            return DoctorCheck(
                 "gpu",
                 "problem",
                 f"{text[:-1]}; this PyTorch has no kernels for {device.name} ({sm}).",
                 do,
             )
-    return Check("gpu", "ok", text)
+    return DoctorCheck("gpu", "ok", text)
 
 
-def driver(evidence: Seen) -> Check | None:
+def driver(evidence: Seen) -> DoctorCheck | None:
     """The driver, and whether it is new enough for PyTorch's CUDA."""
     if evidence.nvml is None:
         return None
@@ -154,20 +154,22 @@ def driver(evidence: Seen) -> Check | None:
     text = f"Driver {version}{'' if cuda is None else ' (CUDA {}.{})'.format(*cuda)}"
     built = re.match(r"(\d+)\.(\d+)", evidence.fact("cuda") or "") if evidence.is_nvidia else None
     if built is None or cuda is None:
-        return Check("driver", "ok", f"{text}.")
+        return DoctorCheck("driver", "ok", f"{text}.")
     # CUDA's minor version compatibility: any driver of the same major version runs it (CUDA
     # compatibility guide).
     if cuda[0] >= int(built[1]):
-        return Check("driver", "ok", f"{text} works with this PyTorch.")
+        return DoctorCheck("driver", "ok", f"{text} works with this PyTorch.")
     if evidence.visible:
-        return Check(
+        return DoctorCheck(
             "driver", "ok", f"{text}; CUDA {built[0]} runs by a forward compatibility package."
         )
     do = f"Update the driver, or install a PyTorch built for CUDA {cuda[0]}."
-    return Check("driver", "problem", f"{text}: too old for this PyTorch's CUDA {built[0]}.", do)
+    return DoctorCheck(
+        "driver", "problem", f"{text}: too old for this PyTorch's CUDA {built[0]}.", do
+    )
 
 
-def allocator(evidence: Seen) -> Check | None:
+def allocator(evidence: Seen) -> DoctorCheck | None:
     """The allocator that PyTorch uses: only its own keeps a history."""
     if evidence.answer.facts is None or evidence.fact("kind") is None:
         return None
@@ -175,10 +177,10 @@ def allocator(evidence: Seen) -> Check | None:
         text = (
             f"{_UNCACHED} is set (any value counts): caching is off, so recordings are meaningless."
         )
-        return Check("allocator", "problem", text, f"unset {_UNCACHED}")
+        return DoctorCheck("allocator", "problem", text, f"unset {_UNCACHED}")
     backend = evidence.fact("backend")
     if backend is None:
-        return Check(
+        return DoctorCheck(
             "allocator",
             "ok" if evidence.fact("kind") == "xpu" else "unknown",
             "apparently PyTorch's native allocator.",
@@ -189,40 +191,44 @@ def allocator(evidence: Seen) -> Check | None:
             "Take backend:… out of the allocator settings, and remove any "
             "CUDAPluggableAllocator from the program."
         )
-        return Check("allocator", "problem", text, do)
-    return Check("allocator", "ok", "PyTorch's native allocator, which can be recorded.")
+        return DoctorCheck("allocator", "problem", text, do)
+    return DoctorCheck("allocator", "ok", "PyTorch's native allocator, which can be recorded.")
 
 
-def settings(evidence: Seen) -> Check:
+def settings(evidence: Seen) -> DoctorCheck:
     """The allocator's settings in the environment."""
     conf = read_settings(os.environ, evidence.release, is_rocm=bool(evidence.fact("hip")))
     shown_conf = f"{conf.variable}={conf.text}" if conf.variable else "No allocator settings"
     if conf.faults:
         kills = " PyTorch cannot be imported with it." if evidence.answer.settings_failed else ""
         do = f"Correct {conf.variable}: PyTorch refuses it at import or at the first use of a GPU."
-        return Check("settings", "problem", f"{shown_conf}: {' '.join(conf.faults)}{kills}", do)
+        return DoctorCheck(
+            "settings", "problem", f"{shown_conf}: {' '.join(conf.faults)}{kills}", do
+        )
     if evidence.answer.settings_failed:
         text = (
             f"{shown_conf}: PyTorch does not import with it"
             f" ({_sentence(evidence.answer.failure)[:-1]})."
         )
-        return Check("settings", "problem", text, f"unset {conf.variable or 'PYTORCH_ALLOC_CONF'}")
+        return DoctorCheck(
+            "settings", "problem", text, f"unset {conf.variable or 'PYTORCH_ALLOC_CONF'}"
+        )
     if conf.notes:
-        return Check(
+        return DoctorCheck(
             "settings",
             "note",
             f"{shown_conf}. {' '.join(conf.notes)}",
             "Set only one of them.",
         )
-    return Check("settings", "ok", f"{shown_conf}.")
+    return DoctorCheck("settings", "ok", f"{shown_conf}.")
 
 
-def snapshot(evidence: Seen) -> Check | None:
+def snapshot(evidence: Seen) -> DoctorCheck | None:
     """The contents that recordings of this PyTorch version can have."""
     if evidence.answer.facts is None or evidence.fact("kind") is None:
         return None
     if not evidence.fact("history"):
-        return Check(
+        return DoctorCheck(
             "snapshot", "problem", "This PyTorch cannot record events.", "Use PyTorch 2.4 or newer."
         )
     parts = {
@@ -239,14 +245,14 @@ def snapshot(evidence: Seen) -> Check | None:
     ]
     if missing:
         text = f"Events can be recorded; this PyTorch lacks {', '.join(missing)}."
-        return Check(
+        return DoctorCheck(
             "snapshot", "note", text, "A newer PyTorch records more; what is recorded is exact."
         )
     more = f", {', '.join(extra)}" if extra else ""
-    return Check("snapshot", "ok", f"Events, module and step marks, failures{more}.")
+    return DoctorCheck("snapshot", "ok", f"Events, module and step marks, failures{more}.")
 
 
-def trial(evidence: Seen) -> Check | None:
+def trial(evidence: Seen) -> DoctorCheck | None:
     """The outcome of ``--gpu``: a small recording on the GPU itself."""
     recording = evidence.answer.trial
     if recording is None:
@@ -261,13 +267,13 @@ def trial(evidence: Seen) -> Check | None:
     text = f"{counted(events, 'event')} recorded in {seconds:.1f} s"
     if not events:
         do = "Record the program itself: vramlens run reports what it recorded."
-        return Check("trial", "problem", f"{text}: nothing was recorded.", do)
+        return DoctorCheck("trial", "problem", f"{text}: nothing was recorded.", do)
     if broken:
-        return Check("trial", "note", f"{text}, but without {', '.join(broken)}.")
-    return Check("trial", "ok", f"{text}, with {', '.join(expected_parts)}.")
+        return DoctorCheck("trial", "note", f"{text}, but without {', '.join(broken)}.")
+    return DoctorCheck("trial", "ok", f"{text}, with {', '.join(expected_parts)}.")
 
 
-def _failed_trial(evidence: Seen) -> Check | None:
+def _failed_trial(evidence: Seen) -> DoctorCheck | None:
     failure = evidence.answer.failure
     if not failure or evidence.answer.facts is None or evidence.answer.settings_failed:
         return None
@@ -275,45 +281,47 @@ def _failed_trial(evidence: Seen) -> Check | None:
     if failure.startswith(DIED):
         do = "Run nvidia-smi: if it also hangs or fails, the driver or the GPU is the cause."
     text = f"A small recording on the GPU failed: {_sentence(failure)}"
-    return Check("trial", "problem", text, do)
+    return DoctorCheck("trial", "problem", text, do)
 
 
-def profiler(evidence: Seen) -> Check | None:
+def profiler(evidence: Seen) -> DoctorCheck | None:
     """True where PyTorch's profiler can see GPU kernels."""
     if evidence.answer.facts is None:
         return None
     if not evidence.fact("kineto"):
-        return Check(
+        return DoctorCheck(
             "profiler",
             "note",
             "This PyTorch has no Kineto: 'vramlens run --profile' gives nothing.",
         )
     if not evidence.visible:
-        return Check("profiler", "ok", "Kineto is available; without a GPU it sees only the CPU.")
+        return DoctorCheck(
+            "profiler", "ok", "Kineto is available; without a GPU it sees only the CPU."
+        )
     if evidence.is_nvidia and not evidence.fact("gpu_profiler"):
-        return Check(
+        return DoctorCheck(
             "profiler",
             "note",
             "Kineto is available without CUPTI, so traces contain no GPU kernels.",
         )
-    return Check("profiler", "ok", "Kineto sees GPU kernels.")
+    return DoctorCheck("profiler", "ok", "Kineto sees GPU kernels.")
 
 
-def nvml(evidence: Seen) -> Check | None:
+def nvml(evidence: Seen) -> DoctorCheck | None:
     """True where the driver tells who holds the GPU's memory."""
     if evidence.fact("kind") == "xpu" or evidence.fact("hip"):
         return None
     if evidence.nvml is None:
         more = " Memory of other processes cannot be distinguished." if evidence.visible else ""
-        return Check("nvml", "note", f"{evidence.reason}{more}")
+        return DoctorCheck("nvml", "note", f"{evidence.reason}{more}")
     _, at_home = own_pids()
     figures = [memory for memory in map(evidence.nvml.memory, evidence.gpus) if memory is not None]
     if evidence.gpus and not figures:
-        return Check(
+        return DoctorCheck(
             "nvml", "note", "The driver reports no memory numbers (permission, or an old driver)."
         )
     if any(memory.processes is None for memory in figures):
-        return Check(
+        return DoctorCheck(
             "nvml",
             "note",
             "The driver reports the memory but not which processes use it.",
@@ -321,26 +329,28 @@ def nvml(evidence: Seen) -> Check | None:
     if not at_home:
         text = "The driver uses the host's process numbers, and this container uses different ones."
         do = "Your process is inferred; docker run --pid=host makes it certain."
-        return Check("nvml", "note", text, do)
-    return Check("nvml", "ok", "Memory and processes of every GPU can be read.")
+        return DoctorCheck("nvml", "note", text, do)
+    return DoctorCheck("nvml", "ok", "Memory and processes of every GPU can be read.")
 
 
-def nccl(evidence: Seen) -> Check | None:
+def nccl(evidence: Seen) -> DoctorCheck | None:
     """NCCL's version, and whether its memory can be read."""
     if not evidence.is_nvidia:
         return None
     version = evidence.fact("nccl")
     if not version:
-        return Check("nccl", "note", "This PyTorch has no NCCL: jobs of several GPUs use gloo.")
+        return DoctorCheck(
+            "nccl", "note", "This PyTorch has no NCCL: jobs of several GPUs use gloo."
+        )
     text = f"NCCL {'.'.join(map(str, version))}"
     if tuple(version) < _NCCL_COUNTS:
-        return Check("nccl", "ok", f"{text}; its memory cannot be read (from 2.29.7 on).")
+        return DoctorCheck("nccl", "ok", f"{text}; its memory cannot be read (from 2.29.7 on).")
     if not evidence.fact("nccl_memory"):
-        return Check("nccl", "ok", f"{text}; this PyTorch cannot read its memory (2.12 can).")
-    return Check("nccl", "ok", f"{text}; its memory can be read.")
+        return DoctorCheck("nccl", "ok", f"{text}; this PyTorch cannot read its memory (2.12 can).")
+    return DoctorCheck("nccl", "ok", f"{text}; its memory can be read.")
 
 
-def visible_devices(evidence: Seen) -> Check | None:
+def visible_devices(evidence: Seen) -> DoctorCheck | None:
     """CUDA_VISIBLE_DEVICES, where it is set."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
@@ -349,13 +359,13 @@ def visible_devices(evidence: Seen) -> Check | None:
     if not _selects(visible):
         if evidence.fact("kind") == "cuda" and not evidence.visible:
             return None  # the row gpu says so
-        return Check(
+        return DoctorCheck(
             "visible devices", "note", f"{text} hides every GPU.", "unset CUDA_VISIBLE_DEVICES"
         )
-    return Check("visible devices", "ok", f"{text}: cuda:0 is the first of these.")
+    return DoctorCheck("visible devices", "ok", f"{text}: cuda:0 is the first of these.")
 
 
-def switches(evidence: Seen) -> Check:
+def switches(evidence: Seen) -> DoctorCheck:
     """Debug switches that are on and slow the program down, or change its memory."""
     active = []
     for candidate in SWITCHES:
@@ -363,12 +373,12 @@ def switches(evidence: Seen) -> Check:
         if setting is not None and setting[1] not in _HARMLESS.get(candidate.name, ()):
             active.append(setting)
     if not active:
-        return Check(
+        return DoctorCheck(
             "switches", "ok", "No debug switch that slows the program or changes its memory is set."
         )
     set_so = ", ".join(f"{name}={text}" for name, text in active)
     why = switch(active[0][0]).cost
-    return Check(
+    return DoctorCheck(
         "switches",
         "note",
         f"{set_so}: {why}.",

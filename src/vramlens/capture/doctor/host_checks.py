@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 
-from vramlens.capture.doctor.checks import Check
+from vramlens.capture.doctor.checks import DoctorCheck
 from vramlens.capture.memory.memory_now import host_memory
 from vramlens.capture.process_group import DistributedState
 from vramlens.units import GIB, format_size
@@ -23,47 +23,47 @@ _LITTLE_SHARED = GIB
 _SHARED = "/dev/shm"
 
 
-def python() -> Check:
+def python() -> DoctorCheck:
     """The interpreter and the system."""
     text = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}."
     if sys.version_info[:2] < _OLDEST_PYTHON:
-        return Check("python", "problem", text, "Use Python 3.10 or newer.")
+        return DoctorCheck("python", "problem", text, "Use Python 3.10 or newer.")
     if sys.platform == "win32":
-        return Check(
+        return DoctorCheck(
             "python",
             "note",
             text,
             "'vramlens dump' needs Unix sockets: use vramlens.snapshot(path) instead.",
         )
-    return Check("python", "ok", text)
+    return DoctorCheck("python", "ok", text)
 
 
-def psutil() -> Check:
+def psutil() -> DoctorCheck:
     """psutil, which Linux hardly needs."""
     try:
         version = str(getattr(importlib.import_module("psutil"), "__version__", "unknown"))
     except ImportError:
         if os.path.exists("/proc/self/status"):
-            return Check("psutil", "ok", "psutil is not installed; /proc is used instead.")
-        return Check(
+            return DoctorCheck("psutil", "ok", "psutil is not installed; /proc is used instead.")
+        return DoctorCheck(
             "psutil",
             "note",
             "psutil is not installed: host memory cannot be read.",
             "pip install psutil",
         )
-    return Check("psutil", "ok", f"psutil {version}.")
+    return DoctorCheck("psutil", "ok", f"psutil {version}.")
 
 
-def memory() -> Check:
+def memory() -> DoctorCheck:
     """The host's memory and the container's limit."""
     host = host_memory()
     if host.total_bytes is None:
-        return Check(
+        return DoctorCheck(
             "host memory", "unknown", "The host's memory cannot be read here.", "pip install psutil"
         )
     container = " (this container's limit)" if host.limit == "cgroup" else ""
     if host.available_bytes is None:
-        return Check(
+        return DoctorCheck(
             "host memory", "ok", f"{format_size(host.total_bytes)}{container} host memory."
         )
     text = (
@@ -75,11 +75,11 @@ def memory() -> Check:
             "The host may end the program before the GPU is full: free some, or raise the"
             " container's limit."
         )
-        return Check("host memory", "note", text, do)
-    return Check("host memory", "ok", text)
+        return DoctorCheck("host memory", "note", text, do)
+    return DoctorCheck("host memory", "ok", text)
 
 
-def shared_memory() -> Check | None:
+def shared_memory() -> DoctorCheck | None:
     """The shared memory that DataLoader workers and NCCL pass data through."""
     if not os.path.isdir(_SHARED):
         return None
@@ -87,11 +87,11 @@ def shared_memory() -> Check | None:
     text = f"{_SHARED}: {format_size(space.free)} of {format_size(space.total)} free."
     if space.total < _LITTLE_SHARED:
         do = "DataLoader workers may die of a bus error: docker run --shm-size=8g, or --ipc=host."
-        return Check("shared memory", "note", text, do)
-    return Check("shared memory", "ok", text)
+        return DoctorCheck("shared memory", "note", text, do)
+    return DoctorCheck("shared memory", "ok", text)
 
 
-def locked_memory(state: DistributedState) -> Check | None:
+def locked_memory(state: DistributedState) -> DoctorCheck | None:
     """The memory that a process may lock, which InfiniBand registers."""
     try:
         resource = importlib.import_module("resource")
@@ -99,15 +99,15 @@ def locked_memory(state: DistributedState) -> Check | None:
         return None
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if soft == resource.RLIM_INFINITY:
-        return Check("locked memory", "ok", "ulimit -l: unlimited.")
+        return DoctorCheck("locked memory", "ok", "ulimit -l: unlimited.")
     text = f"ulimit -l: {format_size(soft)}."
     if (state.world_size or 1) > 1:
         do = "If NCCL uses InfiniBand: ulimit -l unlimited, or docker run --ulimit memlock=-1."
-        return Check("locked memory", "note", text, do)
-    return Check("locked memory", "ok", f"{text[:-1]}; only InfiniBand needs more.")
+        return DoctorCheck("locked memory", "note", text, do)
+    return DoctorCheck("locked memory", "ok", f"{text[:-1]}; only InfiniBand needs more.")
 
 
-def disk() -> Check:
+def disk() -> DoctorCheck:
     """True where recordings can be written to the working directory."""
     folder = os.getcwd()
     try:
@@ -115,16 +115,18 @@ def disk() -> Check:
             pass
     except OSError as error:
         text = f"{folder} cannot be written to ({(error.strerror or str(error)).lower()})."
-        return Check("disk", "problem", text, "Write recordings elsewhere: vramlens run -o FOLDER.")
+        return DoctorCheck(
+            "disk", "problem", text, "Write recordings elsewhere: vramlens run -o FOLDER."
+        )
     free = shutil.disk_usage(folder).free
     text = f"{format_size(free)} free in the working directory."
     if free < _LITTLE_DISK:
         do = "Recordings can take hundreds of MiB: vramlens run -o FOLDER on another disk."
-        return Check("disk", "note", text, do)
-    return Check("disk", "ok", text)
+        return DoctorCheck("disk", "note", text, do)
+    return DoctorCheck("disk", "ok", text)
 
 
-def process_group(state: DistributedState) -> Check | None:
+def process_group(state: DistributedState) -> DoctorCheck | None:
     """This process's place in a job, where there is one."""
     if state.launcher == "none" and not state.initialized:
         return None
@@ -132,18 +134,18 @@ def process_group(state: DistributedState) -> Check | None:
     text = "; ".join(part[:1].lower() + part[1:] for part in parts).removesuffix(".") + "."
     text = text[:1].upper() + text[1:]
     if state.duplicate_device or (state.device_set_first is False and state.device):
-        return Check(
+        return DoctorCheck(
             "process group",
             "problem",
             text,
             f"torch.cuda.set_device({state.local_rank or 0}) at the start.",
         )
     if not state.initialized:
-        return Check(
+        return DoctorCheck(
             "process group",
             "note",
             text,
             "Only the program itself knows its process group and device: "
             "print(vramlens.distributed_state()) there.",
         )
-    return Check("process group", "ok", text)
+    return DoctorCheck("process group", "ok", text)

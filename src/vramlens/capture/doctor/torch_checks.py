@@ -37,7 +37,7 @@ _TOO_LARGE = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChildAnswer:
     """The child's answer.
 
     Attributes:
@@ -55,7 +55,7 @@ class Answer:
     settings_failed: bool = False
 
 
-def ask_torch(*, gpu: bool = False, limit_s: float | None = None) -> Answer:
+def ask_torch(*, gpu: bool = False, limit_s: float | None = None) -> ChildAnswer:
     """Asks a child; never raises, and never waits much longer than the limit.
 
     Args:
@@ -72,13 +72,13 @@ def ask_torch(*, gpu: bool = False, limit_s: float | None = None) -> Answer:
         without = {name: text for name, text in os.environ.items() if name not in VARIABLES}
         again = _ask(without, False, limit)
         if again.facts is not None:
-            return Answer(again.facts, None, False, answer.failure, settings_failed=True)
+            return ChildAnswer(again.facts, None, False, answer.failure, settings_failed=True)
     return answer
 
 
-def _ask(environment: Mapping[str, str], gpu: bool, limit_s: float) -> Answer:
+def _ask(environment: Mapping[str, str], gpu: bool, limit_s: float) -> ChildAnswer:
     if not sys.executable:
-        return Answer(failure="this Python does not know its own executable")
+        return ChildAnswer(failure="this Python does not know its own executable")
     command = [sys.executable, "-c", _CODE, paths_for_child(), *(["--gpu"] if gpu else [])]
     try:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -104,11 +104,11 @@ def _ask(environment: Mapping[str, str], gpu: bool, limit_s: float) -> Answer:
             err.seek(0)
             output, errors = (file.read().decode("utf-8", "replace") for file in (out, err))
     except OSError as error:
-        return Answer(failure=f"a process could not be started ({error.strerror or error})")
+        return ChildAnswer(failure=f"a process could not be started ({error.strerror or error})")
     return _answer(output, errors, code, gpu, limit_s)
 
 
-def _answer(output: str, errors: str, code: int | None, gpu: bool, limit_s: float) -> Answer:
+def _answer(output: str, errors: str, code: int | None, gpu: bool, limit_s: float) -> ChildAnswer:
     parts: dict[str, Any] = {}
     for line in output.splitlines():
         with contextlib.suppress(ValueError):
@@ -121,7 +121,7 @@ def _answer(output: str, errors: str, code: int | None, gpu: bool, limit_s: floa
             failure = f"{activity} took more than {limit_s:g} seconds"
         else:
             failure = f"{activity} ended the process with code {code}{_reason(errors)}"
-    return Answer(facts, trial, bool(parts.get("missing")), failure)
+    return ChildAnswer(facts, trial, bool(parts.get("missing")), failure)
 
 
 def _reason(errors: str) -> str:

@@ -30,6 +30,13 @@ _WORDS = {
 }
 _ALREADY_SAID = ("driver_reserved", "outside_pytorch")
 """Rows whose note repeats, or says better, what the row is."""
+_GROUP_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
+"""By version of control groups: the files of the limit and of what is used, and what of that is
+cached.
+"""
 _UNLIMITED = 1 << 60
 """Version 1 of cgroups writes a limit of about 2**63 where there is none."""
 
@@ -247,24 +254,20 @@ def _container() -> tuple[int | None, int | None]:
     """The narrowest limit of the control groups that this process is in, and the room left below
     it.
     """
-    limit: int | None = None
-    room: int | None = None
+    limits: list[int] = []
+    rooms: list[int] = []
     for folder, version in _control_groups():
-        names = (
-            ("memory.max", "memory.current")
-            if version == 2
-            else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        )
-        group_limit, used = (_number(os.path.join(folder, name)) for name in names)
-        if group_limit is None or group_limit >= _UNLIMITED:
+        limit_file, used_file, cached_entry = _GROUP_FILES[version]
+        limit = _number(os.path.join(folder, limit_file))
+        used = _number(os.path.join(folder, used_file))
+        if limit is None or limit >= _UNLIMITED:
             continue
-        # Cached files go first when memory is short: they are no memory that is gone.
-        cached = _stat(folder, "inactive_file" if version == 2 else "total_inactive_file")
-        group_room = None if used is None else min(group_limit, max(0, group_limit - used + cached))
-        limit = group_limit if limit is None else min(limit, group_limit)
-        if group_room is not None:
-            room = group_room if room is None else min(room, group_room)
-    return limit, room
+        limits.append(limit)
+        if used is not None:
+            # Cached files go first when memory is short: they are no memory that is gone.
+            free = limit - used + _stat(folder, cached_entry)
+            rooms.append(min(limit, max(0, free)))
+    return min(limits, default=None), min(rooms, default=None)
 
 
 def _control_groups() -> Iterator[tuple[str, int]]:

@@ -14,7 +14,7 @@ GRADIENT_FORM = "grad[{}]"
 """The form of a gradient's name; ``{}`` is its parameter's."""
 
 Claim = Callable[..., None]
-"""``claim(tensor, subject, kind, form="{}")``: see ``Claims.add``."""
+"""``claim(tensor, subject, kind, form="{}")``: see ``StorageClaims.add``."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class StorageName:
             self.other_starts.add(claim.start)
 
 
-class Claims:
+class StorageClaims:
     """The names of storages.
 
     Attributes:

@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from vramlens.capture.names.claims import GRADIENT_FORM, Claims
+from vramlens.capture.names.claims import GRADIENT_FORM, StorageClaims
 from vramlens.capture.names.holder_names import HolderNames
 from vramlens.capture.names.live_heap import (
     LiveHeap,
@@ -102,7 +102,7 @@ class _NamesOfTensors:
     ) -> None:
         self._search_seconds = search_seconds
         self._heap = heap
-        self._claims = Claims(heap)
+        self._claims = StorageClaims(heap)
         self._parameter_names: dict[int, str] = {}
         self._parameters: list[Any] = []
         self._modules = ModuleNames(heap)

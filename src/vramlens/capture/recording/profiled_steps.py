@@ -15,7 +15,7 @@ from vramlens.units import format_size
 from vramlens.whole_file import whole_file
 
 
-class ProfilerTrace:
+class ProfiledSteps:
     """The profiler, from one step to another; its file lies in a folder a rank, where
     TensorBoard finds it.
     """

@@ -29,7 +29,7 @@ from vramlens.capture.recording.recording_file import SCHEMA, no_collection, wri
 from vramlens.capture.recording.redact import Redaction
 from vramlens.capture.recording.redaction_check import check_redacted
 from vramlens.capture.recording.ring_size import default_max_events
-from vramlens.capture.recording.sample_rows import Samples
+from vramlens.capture.recording.sample_rows import SampleRows
 from vramlens.capture.recording.step_marks import StepCounter
 from vramlens.capture.torch_api import Allocator
 from vramlens.capture.warn import harmless, say, say_once
@@ -106,7 +106,7 @@ class Recorder:
         self._marks: ModuleMarks | None = None
         self._marks_modules = marks_modules
         self._paths = ModulePaths()
-        self._samples = Samples()
+        self._samples = SampleRows()
         self.owners: Callable[[str], dict[str, Any] | None] | None = None
         self.naming_seconds: float | None = None
         self._earlier_names: list[dict[str, Any]] = []

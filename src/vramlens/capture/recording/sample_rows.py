@@ -8,7 +8,7 @@ from typing import Any
 _MOST = 4096
 
 
-class Samples:
+class SampleRows:
     """Rows of counters in bounded memory: when they are too many, every second one is dropped and
     the pace halved.
 

@@ -15,20 +15,25 @@ from typing import Any, Protocol
 
 from vramlens.capture.process_group import warn_if_not_destroyed, watch_device
 from vramlens.capture.recording.output_path import Places, absolute, rank_of_process
-from vramlens.capture.recording.profiled_steps import NvtxMarks, ProfilerTrace
+from vramlens.capture.recording.profiled_steps import NvtxMarks, ProfiledSteps
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.torch_api import loaded_torch
 from vramlens.capture.triggers.ending_line import ending_of_exception, ending_of_signal, uncaught
 from vramlens.capture.triggers.on_demand import Control
 from vramlens.capture.triggers.on_import import when_imported
-from vramlens.capture.triggers.out_of_memory import RECORDED, Failure, OutOfMemoryWatch, VerdictOf
+from vramlens.capture.triggers.out_of_memory import (
+    RECORDED,
+    OutOfMemoryWatch,
+    RefusedRequest,
+    VerdictOf,
+)
 from vramlens.capture.triggers.sigterm import Termination
 from vramlens.capture.warn import harmless, say
 from vramlens.units import counted
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RecordingPlan:
     """A plan of what to record and when to write it.
 
     Attributes:
@@ -89,7 +94,7 @@ class Session:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RecordingPlan,
         *,
         verdict: VerdictOf | None,
         command: list[str] | None,
@@ -111,7 +116,7 @@ class Session:
         self._termination = Termination(self._terminated, lambda: self.recorder.places.folder)
         self._open_blocks = 0
         self._trace = (
-            ProfilerTrace(self.recorder.places, plan.first_step or 0) if plan.profile else None
+            ProfiledSteps(self.recorder.places, plan.first_step or 0) if plan.profile else None
         )
         self._done = False
         self.summarise: Callable[[str], None] | None = None  # at the end, a rank's own recording
@@ -137,7 +142,7 @@ class Session:
         """There was no program: nothing to say at the end."""
         self._done = True
 
-    def adopt(self, plan: Plan) -> None:
+    def adopt(self, plan: RecordingPlan) -> None:
         """Goes by another plan from now on: ``install`` after a ``record``."""
         self.plan = plan
         self.recorder.places, self.recorder.wanted_events = (
@@ -236,7 +241,7 @@ class Session:
             self._leaks.tell()
         return self.recorder.write(WriteRequest(trigger), path)
 
-    def _write_failure(self, failure: Failure) -> str | None:
+    def _write_failure(self, failure: RefusedRequest) -> str | None:
         path = self.recorder.write(WriteRequest("oom", failure=failure.to_dict())).get("path")
         if self._leaks is not None:
             self._leaks.tell()
@@ -376,7 +381,7 @@ def current_session() -> Session | None:
 
 
 def begin_session(
-    plan: Plan,
+    plan: RecordingPlan,
     *,
     verdict: VerdictOf | None,
     command: list[str] | None = None,

@@ -9,7 +9,7 @@ import os
 from dataclasses import asdict, replace
 from typing import Any
 
-from vramlens.capture.recording.session import Plan
+from vramlens.capture.recording.session import RecordingPlan
 from vramlens.capture.warn import harmless
 
 _VARIABLE = "VRAMLENS_PLAN"
@@ -22,7 +22,7 @@ _BEFORE = (
 
 
 @harmless("following child processes")
-def follow_children(plan: Plan) -> None:
+def follow_children(plan: RecordingPlan) -> None:
     """Has children be watched by the same plan. A forked child cannot use the GPU; this is about
     ``spawn``.
 
@@ -45,7 +45,7 @@ def follow_children(plan: Plan) -> None:
 
 
 @harmless("reading the parent's plan")
-def plan_for_child() -> Plan | None:
+def plan_for_child() -> RecordingPlan | None:
     """The plan that the parent left; None where there is none."""
     text = os.environ.get(_VARIABLE)
-    return None if text is None else replace(Plan(**json.loads(text)), is_child=True)
+    return None if text is None else replace(RecordingPlan(**json.loads(text)), is_child=True)

@@ -24,7 +24,7 @@ _SECONDS_BETWEEN = (
 
 
 @dataclass
-class Failure:
+class RefusedRequest:
     """A request that failed.
 
     Attributes:
@@ -51,9 +51,11 @@ class OutOfMemoryWatch:
     follows its note.
     """
 
-    def __init__(self, write: Callable[[Failure], str | None], verdict: VerdictOf | None) -> None:
+    def __init__(
+        self, write: Callable[[RefusedRequest], str | None], verdict: VerdictOf | None
+    ) -> None:
         self._write, self._verdict = write, verdict
-        self._latest: Failure | None = None
+        self._latest: RefusedRequest | None = None
         self._count = 0
         self._last_written = 0.0
         self.enabled = True
@@ -69,7 +71,7 @@ class OutOfMemoryWatch:
     def _failed(self, device: int, requested: int, _total: int, free: int) -> None:
         if not self.enabled:
             return
-        failure = Failure(int(device), int(requested), int(free))
+        failure = RefusedRequest(int(device), int(requested), int(free))
         self._count += 1
         if (
             self._count <= _FAILURES_IN_FULL

@@ -58,6 +58,23 @@ def run(arguments: argparse.Namespace) -> int:
     from vramlens.attach.story import story, to_dict
 
     is_watch = bool(arguments.steps or arguments.seconds)
+    _refuse_contradictions(arguments, is_watch)
+    mode = "watch" if is_watch else "look"
+    longest_s = _LONGEST_WATCH_S if is_watch else 0
+    request = AttachRequest(
+        "install" if arguments.install else mode,
+        steps=arguments.steps or 0,
+        seconds=float(arguments.seconds or longest_s),
+        pause_s=arguments.pause,
+        output=arguments.output,
+        copies=arguments.copy,
+    )
+    attachment = attach(arguments.pid, request, lambda steps: _tell(steps, arguments))
+    write_stdout(as_json(to_dict(attachment)) if arguments.json else story(attachment))
+    return 0
+
+
+def _refuse_contradictions(arguments: argparse.Namespace, is_watch: bool) -> None:
     if arguments.install and arguments.seconds:
         raise UsageError("attach: --install watches from now on; leave --seconds out")
     if arguments.output and not (is_watch or arguments.install):
@@ -65,21 +82,6 @@ def run(arguments: argparse.Namespace) -> int:
             "attach: -o needs --steps or --seconds: a recording is of steps; vramlens dump writes"
             " what was recorded already"
         )
-    mode = "install" if arguments.install else "watch" if is_watch else "look"
-    request = AttachRequest(
-        mode,
-        steps=arguments.steps or 0,
-        seconds=float(arguments.seconds or (_LONGEST_WATCH_S if is_watch else 0)),
-        pause_s=arguments.pause,
-        output=arguments.output,
-        copies=arguments.copy,
-    )
-    attachment = attach(arguments.pid, request, lambda steps: _tell(steps, arguments))
-    if arguments.json:
-        write_stdout(as_json(to_dict(attachment)))
-    else:
-        write_stdout(story(attachment))
-    return 0
 
 
 def _tell(steps: int, arguments: argparse.Namespace) -> None:

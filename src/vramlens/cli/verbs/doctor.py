@@ -16,7 +16,7 @@ from vramlens.foreign_text import text_of
 from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
-    from vramlens.capture.doctor.checks import Check
+    from vramlens.capture.doctor.checks import DoctorCheck
     from vramlens.capture.doctor.diagnosis import Diagnosis
     from vramlens.capture.doctor.nccl_check import CollectivesCheck
 
@@ -131,8 +131,8 @@ def _nccl_memory(check: CollectivesCheck) -> Iterator[str]:
         yield f"NCCL itself counts {format_size(check.counted_bytes)}"
 
 
-def _native_core() -> Check:
-    from vramlens.capture.doctor.checks import Check
+def _native_core() -> DoctorCheck:
+    from vramlens.capture.doctor.checks import DoctorCheck
     from vramlens.errors import VramlensError
 
     try:
@@ -140,11 +140,11 @@ def _native_core() -> Check:
 
         _native._core()
     except VramlensError as error:
-        return Check("native core", "problem", f"Recordings cannot be read: {error}.")
+        return DoctorCheck("native core", "problem", f"Recordings cannot be read: {error}.")
     except (ImportError, OSError) as error:
         do = "Install vramlens again: pip install --force-reinstall vramlens"
-        return Check("native core", "problem", f"Recordings cannot be read: {error}.", do)
-    return Check("native core", "ok", "The native core of vramlens loads.")
+        return DoctorCheck("native core", "problem", f"Recordings cannot be read: {error}.", do)
+    return DoctorCheck("native core", "ok", "The native core of vramlens loads.")
 
 
 def _report(diagnosis: Diagnosis, width: int, height: int) -> list[str]:
@@ -152,27 +152,27 @@ def _report(diagnosis: Diagnosis, width: int, height: int) -> list[str]:
     until it fits.
     """
     rows = diagnosis.worst_first()
+    worst = [check for check in rows if check.state == "problem"]
     bad = [check for check in rows if check.state != "ok"]
-    well = [check for check in rows if check.state == "ok"]
-    brief = [check if check.state == "problem" else replace(check, do="") for check in bad]
-    worst = [check for check in bad if check.state == "problem"]
+    well = rows[len(bad) :]
+    brief = [*worst, *(replace(check, do="") for check in bad[len(worst) :])]
     next_step = _next(diagnosis, width)
     top = [*textwrap.wrap(diagnosis.verdict, width), ""]
     lines: list[str] = []
-    for rest in (
+    for rows_and_words in (
         _rows(rows, width),
         [*_rows(bad, width), *_paragraph(well, width)],
         [*_rows(bad, width), *_named(well, width)],
         [*_rows(brief, width), *_named(well, width)],
         [*_rows(worst, width), *_named([*brief[len(worst) :], *well], width)],
     ):
-        lines = [*top, *rest, *next_step]
+        lines = [*top, *rows_and_words, *next_step]
         if len(lines) <= height:
             return lines
     return [*lines[: height - len(next_step) - 1], "...", *next_step]
 
 
-def _rows(checks: Sequence[Check], width: int) -> list[str]:
+def _rows(checks: Sequence[DoctorCheck], width: int) -> list[str]:
     name_width = max((len(check.name) for check in checks), default=0)
     lines: list[str] = []
     for check in checks:
@@ -192,14 +192,14 @@ def _rows(checks: Sequence[Check], width: int) -> list[str]:
     return lines
 
 
-def _paragraph(checks: Sequence[Check], width: int) -> list[str]:
+def _paragraph(checks: Sequence[DoctorCheck], width: int) -> list[str]:
     text = " ".join(check.text for check in checks)
     return textwrap.wrap(
         text, width, initial_indent="ok       ", subsequent_indent=" " * 9, break_on_hyphens=False
     )
 
 
-def _named(checks: Sequence[Check], width: int) -> list[str]:
+def _named(checks: Sequence[DoctorCheck], width: int) -> list[str]:
     from vramlens.capture.doctor.checks import STATES
 
     lines: list[str] = []
@@ -237,15 +237,15 @@ def _switches(width: int) -> list[str]:
             "changes memory": "Changes memory",
         }
         lines += ["", title[weight]]
-        for one in SWITCHES:
-            if one.weight != weight:
+        for switch in SWITCHES:
+            if switch.weight != weight:
                 continue
-            found = one.present()
-            state = f"   set: {found[0]}={found[1]}" if found else ""
-            lines.append(f"{'*' if one.bundled else ' '} {one.name}={one.value}{state}")
+            setting = switch.present()
+            state = f"   set: {setting[0]}={setting[1]}" if setting else ""
+            lines.append(f"{'*' if switch.bundled else ' '} {switch.name}={switch.value}{state}")
             for text in (
-                f"{_capital(one.does)}. When: {one.when}.",
-                f"Costs: {one.cost}. Default: {one.default}.",
+                f"{_capital(switch.does)}. When: {switch.when}.",
+                f"Costs: {switch.cost}. Default: {switch.default}.",
             ):
                 lines += textwrap.wrap(
                     text, width, initial_indent=" " * 6, subsequent_indent=" " * 6

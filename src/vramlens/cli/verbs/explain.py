@@ -105,7 +105,6 @@ def _add_form(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Explains one file and writes the answer."""
-    from vramlens import api
 
     if (
         not arguments.files
@@ -116,17 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.files = ["-"]
     if _are_flight_records(arguments.files):
         return _explain_flights(arguments)
-    path: str | None = next(iter(arguments.files), None)
-    if path is None and goes_to_file(arguments.output):
-        raise UsageError(_without_file(arguments.output))
-    if path is None and arguments.log is not None:
-        raise UsageError("--log needs a FILE: the recording of the run with this error")
-    if path is None:
-        path = str(api.example_path())
-        say(
-            "no FILE given (- reads standard input); showing the example that ships with "
-            f"vramlens: {path}"
-        )
+    path = arguments.files[0] if arguments.files else _example(arguments)
     if os.path.isdir(path):
         ranks = shlex.join(["vramlens", "ranks", path])
         raise InputError(
@@ -148,6 +137,26 @@ def run(arguments: argparse.Namespace) -> int:
     inputs = [path] if arguments.log is None else [path, arguments.log]
     write_answer(_drawn(explanation, arguments), arguments.output, inputs)
     return 0
+
+
+def _example(arguments: argparse.Namespace) -> str:
+    """The path of the example, which is explained where no file is named.
+
+    Raises:
+        UsageError: something else was named that needs a file.
+    """
+    from vramlens import api
+
+    if goes_to_file(arguments.output):
+        raise UsageError(_without_file(arguments.output))
+    if arguments.log is not None:
+        raise UsageError("--log needs a FILE: the recording of the run with this error")
+    path = str(api.example_path())
+    say(
+        "no FILE given (- reads standard input); showing the example that ships with "
+        f"vramlens: {path}"
+    )
+    return path
 
 
 def _without_file(output: str) -> str:
@@ -299,11 +308,11 @@ def _drawn(explanation: Explanation | Profile, arguments: argparse.Namespace) ->
     from vramlens.report.explain.explanation_text import render
 
     to_file = goes_to_file(arguments.output)
-    whole = (
+    is_uncut = (
         to_file or arguments.by is not None
     )  # what was asked for by name is not cut to fit a screen
     return as_text(
-        lambda console: render(explanation, console, by, arguments.top, whole=whole),
+        lambda console: render(explanation, console, by, arguments.top, whole=is_uncut),
         to_file=to_file,
     )
 

@@ -108,6 +108,13 @@ def run(arguments: argparse.Namespace) -> int:
     return _export_lake(arguments)
 
 
+def _refuse_standard_output(form: Format, name: str) -> None:
+    if form.is_folder:
+        raise UsageError(f"-o -: {name} is not text; choose a folder")
+    if not form.text and sys.stdout is not None and sys.stdout.isatty():
+        raise UsageError(f"-o -: {name} is not text; choose a file")
+
+
 def _export_one(arguments: argparse.Namespace) -> int:
     from vramlens.export import FORMATS, default_name
 
@@ -117,17 +124,13 @@ def _export_one(arguments: argparse.Namespace) -> int:
             f"--to {name} takes one recording; for many ranks at once, write a lake: --to lake/"
         )
     source, form = sources[0], FORMATS[name]
+    target = arguments.output or default_name(source, name)
     if "://" in (arguments.output or ""):
-        raise UsageError(f"-o {arguments.output}: name a local file; only a lake goes elsewhere")
+        raise UsageError(f"-o {target}: name a local file; only a lake goes elsewhere")
     if arguments.at is not None and not form.has_moment:
         raise UsageError(f"--at is for flamegraph and speedscope; {name} contains every moment")
-    target = arguments.output or default_name(source, name)
-    if target == "-" and (
-        form.is_folder or (not form.text and sys.stdout is not None and sys.stdout.isatty())
-    ):
-        raise UsageError(
-            f"-o -: {name} is not text; choose a {'folder' if form.is_folder else 'file'}"
-        )
+    if target == "-":
+        _refuse_standard_output(form, name)
     if goes_to_file(target):
         refuse_inputs(target, [source])
     written = _write(read_recording(source), form, target, arguments)
@@ -242,8 +245,8 @@ def _lake_words(exported: Exported, root: str) -> str:
 def _missing_words(missing: Sequence[int]) -> str:
     named = ", ".join(map(str, missing[:_MOST_NAMED]))
     more = len(missing) - _MOST_NAMED
-    others = f" and {more:,} more" if more > 0 else ""
-    return f"missing: rank{'s' if len(missing) > 1 else ''} {named}{others}"
+    unnamed = f" and {more:,} more" if more > 0 else ""
+    return f"missing: rank{'s' if len(missing) > 1 else ''} {named}{unnamed}"
 
 
 def _run_of(source: str) -> str:

@@ -17,7 +17,7 @@ from vramlens.errors import InputError, UsageError
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
     from vramlens.prediction.predicted_peak import Prediction
-    from vramlens.prediction.ranks.lone_process_group import Place
+    from vramlens.prediction.ranks.lone_process_group import RankPlace
 
 HELP = "Predict the peak memory of a script without a GPU: by line, and which cards it fits."
 EXAMPLES = (
@@ -203,15 +203,15 @@ def _conf(arguments: argparse.Namespace) -> str:
     return environment.get("PYTORCH_CUDA_ALLOC_CONF") or environment.get("PYTORCH_ALLOC_CONF") or ""
 
 
-def _place(arguments: argparse.Namespace) -> Place | None:
+def _place(arguments: argparse.Namespace) -> RankPlace | None:
     """The rank that is asked for; None where the script is one process."""
-    from vramlens.prediction.ranks.lone_process_group import Place
+    from vramlens.prediction.ranks.lone_process_group import RankPlace
 
     if arguments.world_size is None:
         if arguments.rank:
             raise UsageError("--rank needs --world-size N")
         return None
-    return Place(arguments.rank, arguments.world_size)
+    return RankPlace(arguments.rank, arguments.world_size)
 
 
 def _tell(step: int) -> None:

@@ -8,9 +8,13 @@ import re
 import shlex
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from vramlens.cli.message import say
 from vramlens.errors import NoProgram, UsageError
+
+if TYPE_CHECKING:
+    from vramlens.capture.recording.session import RecordingPlan
 
 HELP = "Run a program and record its GPU memory."
 _RANGE = re.compile(r"([0-9]{0,12}):([0-9]{1,12})")
@@ -93,44 +97,22 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--debug", action="store_true", help="set the cheap debug switches (see doctor --switches)"
     )
     parser.add_argument("program", metavar="PROGRAM", help="the script, or the module with -m")
-    rest = parser.add_argument(
+    program_arguments = parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, help="passed to the program unchanged"
     )
-    rest.required = False
+    program_arguments.required = False
 
 
 def run(arguments: argparse.Namespace) -> Callable[[], int]:
     """Prepares the watch; gives the program, whose own ending is this process's ending."""
-    from vramlens.capture.recording.session import Plan
     from vramlens.capture.triggers.child_processes import follow_children
-    from vramlens.capture.triggers.user_program import execute_module, execute_script
     from vramlens.program import begin_watch
 
     if not arguments.module and not os.path.exists(arguments.program):
         raise UsageError(f"run: {arguments.program}: no such script{_without_python(arguments)}")
-    if arguments.profile and arguments.steps is None:
-        raise UsageError(
-            "run: --profile needs --steps A:B, because a trace of a whole run is too large to use"
-        )
-    if arguments.profile and arguments.redact:
-        raise UsageError(
-            "run: a profiler trace cannot be redacted: use either --profile or --redact"
-        )
-    if arguments.profile and (arguments.output or "").endswith((".vram", ".json")):
-        raise UsageError(
-            f"run: -o {arguments.output}: --profile writes one file per rank: choose a folder"
-        )
-    if "://" in (arguments.output or ""):
-        raise UsageError(
-            f"run: -o {arguments.output}: recordings go to a folder of this machine; export takes"
-            " them to other places"
-        )
-    if (
-        arguments.output
-        and os.path.exists(arguments.output)
-        and not _holds_recordings(arguments.output)
-    ):
-        raise UsageError(f"run: -o {arguments.output}: must be a file or a folder")
+    if arguments.profile:
+        _refuse_beside_profile(arguments)
+    _refuse_output(arguments.output or "")
     _note_late_options(arguments)
     if arguments.restart_on_oom:
         from vramlens.recovery.guarding.restarting import supervised
@@ -142,8 +124,54 @@ def run(arguments: argparse.Namespace) -> Callable[[], int]:
         for name, value in debug_bundle().items():
             os.environ.setdefault(name, value)
     _note_missing_gpu(arguments)
+    plan = _plan_of(arguments)
+    command = [*(["-m"] if arguments.module else []), arguments.program, *arguments.arguments]
+    session = begin_watch(plan, command)
+    follow_children(plan)
+
+    def program() -> int:
+        try:
+            _execute(arguments)
+        except NoProgram:
+            session.cancel()
+            raise
+        finally:
+            session.program_ended()
+        return 0
+
+    return program
+
+
+def _refuse_beside_profile(arguments: argparse.Namespace) -> None:
+    if arguments.steps is None:
+        raise UsageError(
+            "run: --profile needs --steps A:B, because a trace of a whole run is too large to use"
+        )
+    if arguments.redact:
+        raise UsageError(
+            "run: a profiler trace cannot be redacted: use either --profile or --redact"
+        )
+    if (arguments.output or "").endswith((".vram", ".json")):
+        raise UsageError(
+            f"run: -o {arguments.output}: --profile writes one file per rank: choose a folder"
+        )
+
+
+def _refuse_output(output: str) -> None:
+    if "://" in output:
+        raise UsageError(
+            f"run: -o {output}: recordings go to a folder of this machine; export takes"
+            " them to other places"
+        )
+    if os.path.exists(output) and not _holds_recordings(output):
+        raise UsageError(f"run: -o {output}: must be a file or a folder")
+
+
+def _plan_of(arguments: argparse.Namespace) -> RecordingPlan:
+    from vramlens.capture.recording.session import RecordingPlan
+
     first, last = arguments.steps or (None, None)
-    plan = Plan(
+    return RecordingPlan(
         output=None if arguments.output is None else os.path.abspath(arguments.output),
         program=arguments.program,
         first_step=first,
@@ -156,29 +184,23 @@ def run(arguments: argparse.Namespace) -> Callable[[], int]:
         nvtx=arguments.nvtx,
         leaks=arguments.leaks,
     )
-    command = [*(["-m"] if arguments.module else []), arguments.program, *arguments.arguments]
-    session = begin_watch(plan, command)
-    follow_children(plan)
 
-    def program() -> int:
-        try:
-            (execute_module if arguments.module else execute_script)(
-                arguments.program, arguments.arguments
-            )
-        except NoProgram:
-            session.cancel()
-            raise
-        except Exception as error:
-            if "VRAMLENS_SPLIT_FILE" in os.environ:  # somebody waits to restart it
-                from vramlens.recovery.guarding.restarting import note_ending
 
-                note_ending(error)
-            raise
-        finally:
-            session.program_ended()
-        return 0
+def _execute(arguments: argparse.Namespace) -> None:
+    """Runs the user's program; what ended it is noted where somebody waits to restart it."""
+    from vramlens.capture.triggers.user_program import execute_module, execute_script
 
-    return program
+    execute = execute_module if arguments.module else execute_script
+    try:
+        execute(arguments.program, arguments.arguments)
+    except NoProgram:
+        raise
+    except Exception as error:
+        if "VRAMLENS_SPLIT_FILE" in os.environ:
+            from vramlens.recovery.guarding.restarting import note_ending
+
+            note_ending(error)
+        raise
 
 
 def _holds_recordings(output: str) -> bool:
@@ -206,14 +228,15 @@ def _without_python(arguments: argparse.Namespace) -> str:
     """What to add where the program's name is Python's own, which is not to be named; else
     nothing.
     """
-    rest: list[str] = arguments.arguments
-    if not _PYTHON.fullmatch(arguments.program) or not rest:
+    words: list[str] = arguments.arguments
+    if not _PYTHON.fullmatch(arguments.program) or not words:
         return ""
     argv: list[str] = arguments.argv
-    at = len(argv) - len(rest) - 1
-    if (rest[0].startswith("-") and rest[0] != "-m") or argv[at:] != [arguments.program, *rest]:
+    before = argv[: len(argv) - len(words) - 1]
+    has_options = words[0].startswith("-") and words[0] != "-m"
+    if has_options or argv != [*before, arguments.program, *words]:
         return f"; leave out {arguments.program!r} and its options"
-    return f"; leave out {arguments.program!r}: {shlex.join(['vramlens', *argv[:at], *rest])}"
+    return f"; leave out {arguments.program!r}: {shlex.join(['vramlens', *before, *words])}"
 
 
 def _note_late_options(arguments: argparse.Namespace) -> None:
@@ -221,8 +244,8 @@ def _note_late_options(arguments: argparse.Namespace) -> None:
     and it may know them.
     """
     late: list[str] = []
-    rest: list[str] = arguments.arguments
-    for place, word in enumerate(rest):
+    program_arguments: list[str] = arguments.arguments
+    for place, word in enumerate(program_arguments):
         if word == "--":
             break
         name, _, value = word.partition("=")
@@ -230,7 +253,7 @@ def _note_late_options(arguments: argparse.Namespace) -> None:
             continue
         # Many programs have --steps 100; steps from one to another are vramlens's way to say it.
         if name == "--steps" and not _RANGE.fullmatch(
-            value or "".join(rest[place + 1 : place + 2])
+            value or "".join(program_arguments[place + 1 : place + 2])
         ):
             continue
         late.append(name)

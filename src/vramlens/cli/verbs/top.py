@@ -101,8 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     rules = [parse_rule(text) for text in arguments.alert]
     if (arguments.exec or arguments.webhook) and not rules:
         raise UsageError("--exec and --webhook need an alert: --alert 'used > 92%'")
-    # The screen is drawn on standard error, the lines go to standard output.
-    is_terminal = all(stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr))
+    is_terminal = _is_terminal()
     wants_lines = arguments.once or arguments.plain or arguments.json
     screen = _screen() if is_terminal and not wants_lines and _is_in_front() else None
     options: dict[str, Any] = {"say_line": None} if screen is not None else {}
@@ -235,6 +234,11 @@ def _terminal_restored() -> Iterator[None]:
                 termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
+def _is_terminal() -> bool:
+    """Whether both are: the screen is drawn on standard error, lines go to standard output."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr))
+
+
 def _print(
     arguments: argparse.Namespace, watching: Watching, is_terminal: bool, is_service: bool
 ) -> int:
@@ -256,12 +260,11 @@ def _print(
             return False
         if is_silent:
             return True
-        lines = machine_lines(now, watching.history, width, is_again=has_printed)
+        lines = [f"Process {arguments.pid} has ended."]
+        if not watching.ended:
+            lines = machine_lines(now, watching.history, width, is_again=has_printed)
+            lines += _kinds(now) if arguments.pid is not None else []
         has_printed = True
-        if arguments.pid is not None:
-            lines += _kinds(now)
-        if watching.ended:
-            lines = [f"Process {arguments.pid} has ended."]
         text = text_of(lines) + "\n"
         if arguments.once or not forever:
             write_stdout(text)

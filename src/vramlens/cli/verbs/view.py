@@ -19,7 +19,7 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from vramlens.trace import Trace
     from vramlens.view.collective_calls import RankFlight
-    from vramlens.view.server import LocalPage
+    from vramlens.view.local.server import LocalPage
 
 HELP = "Show a recording as an interactive page, or write it as one HTML file."
 EXAMPLES = (
@@ -184,8 +184,8 @@ def _loaded(files: list[str], progress: object) -> list[Trace]:
 
 
 def _serve(data: bytes, title: str, arguments: argparse.Namespace) -> int:
-    from vramlens.view.server import LocalPage
-    from vramlens.view.tunnel import tunnel_command
+    from vramlens.view.local.server import LocalPage
+    from vramlens.view.local.tunnel import tunnel_command
 
     release()
     try:

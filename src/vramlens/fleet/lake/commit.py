@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from vramlens.errors import InputError
 from vramlens.fleet.lake.lake_layout import LakeFile, files_of, part_path, staged_folder
 from vramlens.fleet.lake.lake_rows import Columns, moment
-from vramlens.fleet.lake.lake_tables import OF_A_RANK, SCHEMA_VERSION, TABLES, Table
+from vramlens.fleet.lake.lake_tables import OF_A_RANK, SCHEMA_VERSION, TABLES, LakeTable
 from vramlens.fleet.lake.parquet_files import (
     copy_whole,
     file_list,
@@ -22,12 +22,12 @@ from vramlens.fleet.lake.parquet_files import (
     write_columns,
     writing_connection,
 )
-from vramlens.fleet.lake.store import Store, store_of, told
+from vramlens.fleet.lake.store import LakeStore, store_of, told
 from vramlens.fleet.workers import ExecutorLike, Progress, for_each
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CommittedFile:
     """A file to be written by a commit.
 
     Attributes:
@@ -65,7 +65,7 @@ def commit_attempt(
         store.remove(staged_folder(run, attempt))
 
 
-def _parts(store: Store, run: str, attempt: int) -> Iterator[Part]:
+def _parts(store: LakeStore, run: str, attempt: int) -> Iterator[CommittedFile]:
     staged = files_of(store, OF_A_RANK).of_run(run, attempt).staged
     new_ranks = sorted(
         {file.rank for files in staged.values() for file in files if file.rank is not None}
@@ -80,10 +80,10 @@ def _parts(store: Store, run: str, attempt: int) -> Iterator[Part]:
             ranks_of[rank // table.ranks_a_file].append(rank)
         for number, ranks in ranks_of.items():
             paths = tuple(file.path for file in buckets.get(number, ()))
-            yield Part(name, number, paths, tuple(ranks))
+            yield CommittedFile(name, number, paths, tuple(ranks))
 
 
-def write_part(root: str, run: str, attempt: int, part: Part) -> None:
+def write_part(root: str, run: str, attempt: int, part: CommittedFile) -> None:
     """Writes one file of a commit: the staged rows, and what the file has of other ranks.
 
     Raises:
@@ -102,7 +102,7 @@ def write_part(root: str, run: str, attempt: int, part: Part) -> None:
         )
 
 
-def _merged(store: Store, table: Table, committed: str | None, part: Part) -> str:
+def _merged(store: LakeStore, table: LakeTable, committed: str | None, part: CommittedFile) -> str:
     """The question that gives a part's rows."""
     questions = []
     if committed is not None:
@@ -125,7 +125,7 @@ def _merged(store: Store, table: Table, committed: str | None, part: Part) -> st
     return f"SELECT {keys}, {columns} FROM ({question}) GROUP BY {keys} ORDER BY {keys}"
 
 
-def _rows(store: Store, table: Table, paths: Sequence[str]) -> str:
+def _rows(store: LakeStore, table: LakeTable, paths: Sequence[str]) -> str:
     columns = ", ".join(map(identifier, table.types))
     return (
         f"SELECT {columns} FROM read_parquet({file_list(store, paths)}, union_by_name = true,"
@@ -133,7 +133,9 @@ def _rows(store: Store, table: Table, paths: Sequence[str]) -> str:
     )
 
 
-def write_of_attempt(store: Store, table: str, run: str, attempt: int, columns: Columns) -> None:
+def write_of_attempt(
+    store: LakeStore, table: str, run: str, attempt: int, columns: Columns
+) -> None:
     """Writes a table that rests on all ranks of an attempt together; without rows it goes."""
     path = part_path(TABLES[table], run, attempt, 0)
     if columns:

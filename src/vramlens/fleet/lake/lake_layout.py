@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from vramlens.fleet.lake.lake_tables import TABLES, Table
-from vramlens.fleet.lake.store import Store
+from vramlens.fleet.lake.lake_tables import TABLES, LakeTable
+from vramlens.fleet.lake.store import LakeStore
 from vramlens.read.values import MOST_RANKS
 
 STAGING = "_staging"
@@ -87,7 +87,7 @@ class LakeFiles:
         return {run: sorted(numbers) for run, numbers in sorted(attempts.items())}
 
 
-def files_of(store: Store, tables: Sequence[str] = tuple(TABLES)) -> LakeFiles:
+def files_of(store: LakeStore, tables: Sequence[str] = tuple(TABLES)) -> LakeFiles:
     """The files of a lake's tables."""
     by_table: dict[str, list[LakeFile]] = defaultdict(list)
     for table in tables:
@@ -101,7 +101,7 @@ def files_of(store: Store, tables: Sequence[str] = tuple(TABLES)) -> LakeFiles:
     return LakeFiles(by_table, _staged(store, tables))
 
 
-def _staged(store: Store, tables: Sequence[str]) -> dict[str, list[LakeFile]]:
+def _staged(store: LakeStore, tables: Sequence[str]) -> dict[str, list[LakeFile]]:
     staged: dict[str, list[LakeFile]] = defaultdict(list)
     for path, size in store.sizes(STAGING).items():
         match = _STAGED.search(path)
@@ -112,7 +112,7 @@ def _staged(store: Store, tables: Sequence[str]) -> dict[str, list[LakeFile]]:
 
 
 def _add_old(
-    by_table: dict[str, list[LakeFile]], store: Store, folder: str, tables: Sequence[str]
+    by_table: dict[str, list[LakeFile]], store: LakeStore, folder: str, tables: Sequence[str]
 ) -> None:
     """Adds the files of a run in a lake of version 1; each holds one rank."""
     for path, size in store.sizes(folder).items():
@@ -134,7 +134,7 @@ def _new_names(old_table: str) -> tuple[str, ...]:
     return (_OLD_NAMES.get(old_table, old_table),)
 
 
-def part_path(table: Table, run: str, attempt: int, part: int) -> str:
+def part_path(table: LakeTable, run: str, attempt: int, part: int) -> str:
     """Where a part of a table lies."""
     number = "" if table.ranks_a_file > MOST_RANKS else f"-{part:05d}"
     return f"{table.name}/run={run}/part-{attempt}{number}.parquet"
@@ -150,7 +150,7 @@ def staged_path(table: str, run: str, attempt: int, rank: int) -> str:
     return f"{staged_folder(run, attempt)}/rank={rank:05d}/{table}.parquet"
 
 
-def is_lake(store: Store) -> bool:
+def is_lake(store: LakeStore) -> bool:
     """True if there is a lake: a run of some table, committed or staged."""
     folders = store.folders("")
     if any(folder.startswith("run=") for folder in folders):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vramlens.errors import UsageError
-from vramlens.fleet.lake.lake_tables import NUMBERS, SCHEMA_VERSION, TEXTS, Table
-from vramlens.fleet.lake.store import Store
+from vramlens.fleet.lake.lake_tables import NUMBERS, SCHEMA_VERSION, TEXTS, LakeTable
+from vramlens.fleet.lake.store import LakeStore
 from vramlens.trace import Action
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def writing_connection() -> DuckDBPyConnection:
 
 
 def write_columns(
-    store: Store, path: str, table: Table, columns: Mapping[str, Any], attempt: int
+    store: LakeStore, path: str, table: LakeTable, columns: Mapping[str, Any], attempt: int
 ) -> None:
     """Writes rows into a file of a table, whole or not at all; nothing where there are no rows."""
     if not columns:
@@ -75,13 +75,13 @@ def write_columns(
         connection.unregister("columns")
 
 
-def copy_whole(store: Store, path: str, connection: DuckDBPyConnection, question: str) -> None:
+def copy_whole(store: LakeStore, path: str, connection: DuckDBPyConnection, question: str) -> None:
     """Writes the answer to a question into a file, whole or not at all."""
     with store.whole(path) as scratch:
         connection.execute(f"COPY ({question}) TO {literal(scratch)} ({_FORM})")
 
 
-def _select(table: Table, columns: Mapping[str, Any], attempt: int) -> str:
+def _select(table: LakeTable, columns: Mapping[str, Any], attempt: int) -> str:
     parts = []
     for column in table.columns:
         if column.name == "attempt":
@@ -94,7 +94,7 @@ def _select(table: Table, columns: Mapping[str, Any], attempt: int) -> str:
     return f"SELECT {', '.join(parts)} FROM columns"
 
 
-def _value(table: Table, name: str, sql_type: str, values: Any) -> str:
+def _value(table: LakeTable, name: str, sql_type: str, values: Any) -> str:
     """The expression that makes a column's cell of what was registered."""
     quoted = identifier(name)
     if table.name == "events":
@@ -121,7 +121,7 @@ def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def file_list(store: Store, paths: Sequence[str]) -> str:
+def file_list(store: LakeStore, paths: Sequence[str]) -> str:
     """Files as DuckDB's ``read_parquet`` takes them, each by its very name."""
     return "[" + ", ".join(literal(_escaped(store.full(path))) for path in paths) + "]"
 

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ReadyQuestion:
     """A question that is ready.
 
     Attributes:
@@ -71,21 +71,27 @@ WHERE step_time_us > 1.1 * usual_us
 ORDER BY times_the_median DESC, run, rank LIMIT 20
 """
 
-QUESTIONS: Mapping[str, Question] = {
+QUESTIONS: Mapping[str, ReadyQuestion] = {
     question.name: question
     for question in (
-        Question(
+        ReadyQuestion(
             "failing-causes-this-month",
             "why jobs failed since the first of this month (UTC), and how many",
             _FAILING_CAUSES,
         ),
-        Question(
+        ReadyQuestion(
             "worst-lines", "the lines that hold most at the peak, over all jobs", _WORST_LINES
         ),
-        Question("leaking-lines", "the lines that leak, by how many jobs they leak in", _LEAKS),
-        Question("first-failures", "of each job that failed, who failed first", _FIRST_FAILURES),
-        Question("uneven-jobs", "the jobs whose ranks are furthest apart", _UNEVEN_JOBS),
-        Question("slow-ranks", "ranks whose steps take a tenth longer than the usual", _SLOW_RANKS),
+        ReadyQuestion(
+            "leaking-lines", "the lines that leak, by how many jobs they leak in", _LEAKS
+        ),
+        ReadyQuestion(
+            "first-failures", "of each job that failed, who failed first", _FIRST_FAILURES
+        ),
+        ReadyQuestion("uneven-jobs", "the jobs whose ranks are furthest apart", _UNEVEN_JOBS),
+        ReadyQuestion(
+            "slow-ranks", "ranks whose steps take a tenth longer than the usual", _SLOW_RANKS
+        ),
     )
 }
 

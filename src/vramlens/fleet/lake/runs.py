@@ -8,7 +8,7 @@ from typing import Any
 from vramlens.errors import UsageError
 from vramlens.fleet.lake.lake import Lake
 from vramlens.fleet.lake.lake_layout import files_of
-from vramlens.fleet.lake.store import Store
+from vramlens.fleet.lake.store import LakeStore
 from vramlens.fleet.process import JobIdentity
 
 _SAME_START_US = 600_000_000
@@ -28,7 +28,7 @@ class Destination:
 
 
 def destination_of(
-    store: Store, name: str, identity: JobIdentity, attempt: int, *, is_given: bool
+    store: LakeStore, name: str, identity: JobIdentity, attempt: int, *, is_given: bool
 ) -> Destination:
     """Where an attempt of a job goes.
 
@@ -61,7 +61,7 @@ def destination_of(
 
 
 def _own_attempt(
-    store: Store, run: str, attempts: list[int], identity: JobIdentity, attempt: int
+    store: LakeStore, run: str, attempts: list[int], identity: JobIdentity, attempt: int
 ) -> int | None:
     """The attempt that the job's ranks are of in a run; None where the run is another job's."""
     newest_first = sorted(attempts, reverse=True)
@@ -126,7 +126,7 @@ def _epoch_us(moment: Any) -> int:
     return int(since.total_seconds() * 1_000_000)
 
 
-def _words_of(store: Store, run: str) -> str:
+def _words_of(store: LakeStore, run: str) -> str:
     facts = Lake(store.root, run).facts()
     start, host = facts.get("started_at"), facts.get("host")
     words = [f"started {start:%Y-%m-%d %H:%M:%S}" if start else "", f"on {host}" if host else ""]

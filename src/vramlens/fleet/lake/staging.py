@@ -32,7 +32,7 @@ _LAST = "summaries"
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class RankSources:
     """The files of a rank; None where there is none.
 
     Attributes:
@@ -55,7 +55,7 @@ class Sources:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class StagedRank:
     """The outcome of writing a rank: how many events, and what of it could not be read."""
 
     events: int
@@ -75,7 +75,7 @@ def summary_of(recording: Recording, rank: int) -> RankSummary:
     return replace(summary, failure=replace(summary.failure, cause=cause))
 
 
-def stage_rank(root: str, run: str, attempt: int, rank: int, sources: Sources) -> Written:
+def stage_rank(root: str, run: str, attempt: int, rank: int, sources: RankSources) -> StagedRank:
     """Writes what there is of a rank into the staging area; what the map runs for each.
 
     Args:
@@ -113,7 +113,7 @@ def stage_rank(root: str, run: str, attempt: int, rank: int, sources: Sources) -
         for name, columns in tables.items():
             path = staged_path(name, run, attempt, rank)
             write_columns(store, path, TABLES[name], columns, attempt)
-    return Written(events, tuple(notes))
+    return StagedRank(events, tuple(notes))
 
 
 def _read(notes: list[str], path: str | None, read: Callable[[str], Any]) -> Any:

@@ -37,7 +37,7 @@ def is_url(path: str | os.PathLike[str]) -> bool:
     return _URL.match(os.fspath(path)) is not None
 
 
-class Store(ABC):
+class LakeStore(ABC):
     """Where a lake's files are. Their paths are relative to its root, with ``/``."""
 
     def __init__(self, root: str) -> None:
@@ -68,7 +68,7 @@ class Store(ABC):
         """Has a connection to DuckDB read from here."""
 
 
-class LocalStore(Store):
+class LocalStore(LakeStore):
     """A folder of this machine."""
 
     def sizes(self, folder: str) -> dict[str, int]:
@@ -113,7 +113,7 @@ class LocalStore(Store):
         """Nothing is needed: DuckDB reads this machine's files."""
 
 
-class RemoteStore(Store):
+class RemoteStore(LakeStore):
     """A place that fsspec reaches.
 
     Raises:
@@ -191,7 +191,7 @@ def _file_system(url: str) -> tuple[Any, str]:
     return files, str(base).rstrip("/")
 
 
-def store_of(root: str | os.PathLike[str]) -> Store:
+def store_of(root: str | os.PathLike[str]) -> LakeStore:
     """The store of a lake's root: a folder, or a place that fsspec reaches.
 
     Raises:

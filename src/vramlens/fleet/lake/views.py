@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vramlens.fleet.lake.lake_layout import LakeFile, LakeFiles
-from vramlens.fleet.lake.lake_tables import TABLES, Table
+from vramlens.fleet.lake.lake_tables import TABLES, LakeTable
 from vramlens.fleet.lake.parquet_files import file_list, identifier, literal
-from vramlens.fleet.lake.store import Store
+from vramlens.fleet.lake.store import LakeStore
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -57,7 +57,7 @@ class Views:
     def __init__(
         self,
         connection: DuckDBPyConnection,
-        store: Store,
+        store: LakeStore,
         files: LakeFiles,
         left_out: frozenset[str] = frozenset(),
     ) -> None:
@@ -83,7 +83,7 @@ class Views:
             f"CREATE OR REPLACE VIEW {identifier(name)} AS {' UNION ALL '.join(selects)}"
         )
 
-    def _committed(self, table: Table) -> str:
+    def _committed(self, table: LakeTable) -> str:
         """The committed rows, but for ranks that have newer ones in the staging area."""
         files = [file for file in self._files.by_table.get(table.name, ()) if not file.is_old]
         question = self._select(table, files)
@@ -96,7 +96,7 @@ class Views:
             f" OR (run, attempt, rank) NOT IN (VALUES {newer})"
         )
 
-    def _select(self, table: Table, files: Sequence[LakeFile], *, is_old: bool = False) -> str:
+    def _select(self, table: LakeTable, files: Sequence[LakeFile], *, is_old: bool = False) -> str:
         """The question that gives the rows of files as the table's columns; empty for none."""
         present = [file for file in files if file.path not in self._damaged]
         if not present:
@@ -162,7 +162,7 @@ class Views:
         return len(self._damaged) > count
 
 
-def _nothing(table: Table) -> str:
+def _nothing(table: LakeTable) -> str:
     cells = ", ".join(
         f"CAST(NULL AS {column.sql_type}) AS {identifier(column.name)}" for column in table.columns
     )

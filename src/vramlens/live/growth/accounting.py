@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from vramlens.live.growth.piles import WARM_UP, Item, pace_of
-from vramlens.live.growth.step_counters import Series
+from vramlens.live.growth.step_counters import CounterSeries
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage
 from vramlens.live.leaks.leak_report import Unexplained
@@ -31,7 +31,7 @@ def unexplained_growth(
     search: Search,
     items: Sequence[Item],
     judged: Iterable[Storage | None],
-    host: Series,
+    host: CounterSeries,
     known: int,
 ) -> Unexplained | None:
     """The growth that no judged pile explains; None where all is accounted for.
@@ -48,7 +48,7 @@ def unexplained_growth(
 
 
 def _beside_search(
-    storages: Iterable[Storage], items: Sequence[Item], host: Series
+    storages: Iterable[Storage], items: Sequence[Item], host: CounterSeries
 ) -> Unexplained | None:
     """Growth of the allocator's counter that the reached storages do not explain."""
     readings = [

@@ -32,7 +32,7 @@ class Pinned(NamedTuple):
     owned: int
 
 
-class Outside(NamedTuple):
+class OutsideBytes(NamedTuple):
     """Bytes of a device that are in use and not PyTorch's; whether they are certainly this
     process's own.
     """
@@ -41,7 +41,7 @@ class Outside(NamedTuple):
     is_own: bool
 
 
-class Gpu:
+class ProcessGpus:
     """The GPUs of this process."""
 
     def __init__(self, torch: Any) -> None:
@@ -96,16 +96,16 @@ class Gpu:
         except Exception:  # before PyTorch 2.10; an allocator that has none
             return None
 
-    def outside(self, device: int) -> Outside | None:
+    def outside(self, device: int) -> OutsideBytes | None:
         """What the driver counts beside PyTorch's memory; takes about a millisecond."""
         from vramlens.capture.memory.device_ledger import ledger
 
         rows = ledger(device, ask_nccl=False)
         own_bytes = rows.bytes_of("this_process_other")
         if own_bytes is not None and rows.has_context:
-            return Outside(own_bytes, True)
+            return OutsideBytes(own_bytes, True)
         other = rows.bytes_of("outside_pytorch")
-        return None if other is None else Outside(other, False)
+        return None if other is None else OutsideBytes(other, False)
 
     def process_groups(self) -> int:
         """How many process groups ``torch.distributed`` has."""
@@ -115,9 +115,9 @@ class Gpu:
             return 0
 
 
-def find_gpu(torch: Any) -> Gpu | None:
+def find_gpu(torch: Any) -> ProcessGpus | None:
     """The GPUs, once the program has begun to use one; never makes it begin."""
     try:
-        return Gpu(torch) if torch.cuda.is_initialized() else None
+        return ProcessGpus(torch) if torch.cuda.is_initialized() else None
     except Exception:  # a build without CUDA
         return None

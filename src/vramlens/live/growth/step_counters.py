@@ -28,7 +28,7 @@ _HOST_AT_EACH_STEP = 32
 _FILLED = 0.8  # of the readings show a rise: then the middle one is the rate
 
 
-class Series:
+class CounterSeries:
     """Values of one counter by the step at whose end they were read."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Series:
         )
 
 
-class Counters:
+class StepCounters:
     """The counters of a program, by step.
 
     Attributes:
@@ -108,14 +108,14 @@ class Counters:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self.gpu: gpus.Gpu | None = None
-        self.requested: dict[int, Series] = {}
-        self.allocated: dict[int, Series] = {}
-        self.waiting: dict[int, Series] = {}
-        self.reserved: dict[int, Series] = {}
-        self.outside: dict[int, Series] = {}
-        self.pinned, self.pinned_owned = Series(), Series()
-        self.host = Series()
+        self.gpu: gpus.ProcessGpus | None = None
+        self.requested: dict[int, CounterSeries] = {}
+        self.allocated: dict[int, CounterSeries] = {}
+        self.waiting: dict[int, CounterSeries] = {}
+        self.reserved: dict[int, CounterSeries] = {}
+        self.outside: dict[int, CounterSeries] = {}
+        self.pinned, self.pinned_owned = CounterSeries(), CounterSeries()
+        self.host = CounterSeries()
         self._next_host_reading = 0.0
         self.contexts: dict[int, int] = {}
         self.handed_over: list[tuple[int, int]] = []
@@ -151,7 +151,7 @@ class Counters:
                 outside = self.gpu.outside(device)
                 if outside is not None:
                     self.is_own = self.is_own and outside.is_own
-                    self.outside.setdefault(device, Series()).add(step, outside.size_bytes)
+                    self.outside.setdefault(device, CounterSeries()).add(step, outside.size_bytes)
             if self._driver_asked:  # the first answer has waited for the driver's library
                 self._driver_spent += perf_counter() - asked_at
             self._driver_asked = self._driver_asked or bool(used)
@@ -168,7 +168,7 @@ class Counters:
             self.host.add(step, size)
         self._next_host_reading = perf_counter() + (thread_time() - began) / _SHARE
 
-    def _read_pytorch(self, gpu: gpus.Gpu, step: int) -> list[int]:
+    def _read_pytorch(self, gpu: gpus.ProcessGpus, step: int) -> list[int]:
         """Reads PyTorch's counters; gives the devices that it uses."""
         used = []
         for device in gpu.contexts():
@@ -184,7 +184,7 @@ class Counters:
                 (self.waiting, counts.active - counts.allocated),
                 (self.reserved, counts.reserved),
             ):
-                series.setdefault(device, Series()).add(step, value)
+                series.setdefault(device, CounterSeries()).add(step, value)
         pinned = gpu.pinned()
         if pinned is not None:
             self.pinned.add(step, pinned.active)

@@ -152,7 +152,16 @@ def _of_frame(
         local = frame_variables(frame)
     if local and frame.f_code.co_name != "<module>":
         for name, value in local.items():
-            yield Root("variable", name, value, tier, frame.f_code, line, thread, has_ended)
+            yield Root(
+                kind="variable",
+                name=name,
+                value=value,
+                tier=tier,
+                code=frame.f_code,
+                line=line,
+                thread=thread,
+                has_ended=has_ended,
+            )
     elif local and not _same(frame.f_globals, local):
         yield Root("module", str(names.get("__name__", file)), local, tier)
 

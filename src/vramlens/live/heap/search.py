@@ -318,10 +318,10 @@ class Search:
                         if kind == "tensor":
                             self._expand_tensor(place)
                         elif kind == "checkpoint":
-                            for found in self._adopt(
+                            for tensor_place in self._adopt(
                                 place, self.torch.held_by_checkpoint(order[place])
                             ):
-                                self._expand_tensor(found)
+                                self._expand_tensor(tensor_place)
             if low < seeds:
                 for place in range(low, min(high, seeds)):
                     if self.torch.is_tensor(order[place]):

@@ -64,7 +64,7 @@ class UnreachedHeap:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class UnreachedGroup:
     """Storages that are kept in the same way.
 
     Attributes:
@@ -78,7 +78,7 @@ class Group:
     is_held_outside: bool
 
 
-GroupMembers = list[tuple[int, Group]]
+GroupMembers = list[tuple[int, UnreachedGroup]]
 """Indexes of tensors that are kept in the same way, each with its own group."""
 
 
@@ -174,24 +174,24 @@ def grouped_storages(search: Search, heap: UnreachedHeap) -> list[GroupMembers]:
     component, circles = components(heap.below)
     above = _holders(heap.below)
     held_outside = _held_outside(search, heap, above)
-    circle_groups: dict[int, Group] = {}
+    circle_groups: dict[int, UnreachedGroup] = {}
     by_key: dict[Any, GroupMembers] = {}
     for place in heap.storages:
         ancestry = _ancestry(place, above, component, circles, held_outside)
         if not ancestry.circles:
-            group = Group((ancestry.tops[0],), False, True)
+            group = UnreachedGroup((ancestry.tops[0],), False, True)
         elif ancestry.circles[0] in circle_groups:
             group = circle_groups[ancestry.circles[0]]
         else:
             circle = circle_in(heap.below, heap.labels, circles[ancestry.circles[0]])
-            group = Group(circle, True, ancestry.is_held_outside)
+            group = UnreachedGroup(circle, True, ancestry.is_held_outside)
             circle_groups[ancestry.circles[0]] = group
         key = (group.is_cycle, _class_names(search, heap, group))
         by_key.setdefault(key, []).append((place, group))
     return list(by_key.values())
 
 
-def _class_names(search: Search, heap: UnreachedHeap, group: Group) -> tuple[str, ...]:
+def _class_names(search: Search, heap: UnreachedHeap, group: UnreachedGroup) -> tuple[str, ...]:
     """The classes in a group, which tell it from others."""
     objects = [heap.objects[place] for place in group.places]
     names = {class_name(type(member)) for member in objects}

@@ -17,7 +17,7 @@ from typing import Any
 
 from vramlens.ground.verdict import Verdict
 from vramlens.live.growth.piles import pace_of
-from vramlens.live.growth.step_counters import Counters
+from vramlens.live.growth.step_counters import StepCounters
 from vramlens.live.heap.objects import class_module, class_name, class_order, namespace_of
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, chain_of
@@ -32,7 +32,7 @@ _MODULES = ("multiprocessing.queues", "torch.multiprocessing.queue")
 
 
 def handed_over_leak(
-    counters: Counters, search: Search, statements: Statements, steps: int, known: int
+    counters: StepCounters, search: Search, statements: Statements, steps: int, known: int
 ) -> LiveLeak | None:
     """Shared memory that each step leaves behind for others to fetch; None where it does not grow.
 

@@ -2,7 +2,7 @@
 told by its cause.
 
 Which counter decides which class, each only where it rises in at least six steps, from early on to
-the end, and does not slow down (``Series.pace``): what fills and stops is a cache, a workspace, a
+the end, and does not slow down (``CounterSeries.pace``): what fills and stops is a cache, a workspace, a
 first batch.
 
 - pinned: page-locked memory handed out; where only what PyTorch keeps of it grows, possible at
@@ -29,7 +29,7 @@ from typing import Any
 from vramlens.ground.verdict import Verdict
 from vramlens.live.growth.autocast_cache import caching_depth
 from vramlens.live.growth.piles import Pace
-from vramlens.live.growth.step_counters import Counters, Series
+from vramlens.live.growth.step_counters import CounterSeries, StepCounters
 from vramlens.live.heap.objects import class_module, class_name, class_order
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, chain_of
@@ -62,7 +62,7 @@ FIXES = {
 
 
 def counted_leaks(
-    counters: Counters,
+    counters: StepCounters,
     search: Search,
     statements: Statements,
     known: dict[str, int],
@@ -102,7 +102,7 @@ def counted_leaks(
 def _entry(
     kind: str,
     device: str,
-    series: Series,
+    series: CounterSeries,
     pace: Pace,
     why: tuple[str, ...],
     fix: str,
@@ -129,7 +129,7 @@ def _entry(
     )
 
 
-def _pinned(counters: Counters, explained: int) -> Iterator[LiveLeak]:
+def _pinned(counters: StepCounters, explained: int) -> Iterator[LiveLeak]:
     series, owned = counters.pinned, counters.pinned_owned
     pace = series.pace()
     if pace is not None and series.grown >= _LEAST_PINNED:
@@ -151,7 +151,7 @@ def _pinned(counters: Counters, explained: int) -> Iterator[LiveLeak]:
         yield _entry("pinned", "cpu", owned, pace, (why,), "pinned", Verdict.POSSIBLE)
 
 
-def _waiting(series: Series, device: int) -> Iterator[LiveLeak]:
+def _waiting(series: CounterSeries, device: int) -> Iterator[LiveLeak]:
     pace = series.pace()
     if pace is not None and series.grown >= _LEAST_BYTES:
         why = f"{_size(series.values[-1])} is freed but waits for another stream (record_stream)"
@@ -163,7 +163,7 @@ def _reserved(
     statements: Statements,
     segments: list[dict[str, Any]] | None,
     device: int,
-    series: Series,
+    series: CounterSeries,
     pace: Pace,
 ) -> LiveLeak:
     """Reserved memory that grows while what is allocated does not: by streams, by pools, or
@@ -251,7 +251,7 @@ def _is_graph(value: Any) -> bool:
 
 
 def _unexplained(
-    counters: Counters, search: Search, device: int, known: int, explained_per_step: int
+    counters: StepCounters, search: Search, device: int, known: int, explained_per_step: int
 ) -> Iterator[LiveLeak]:
     """Allocated memory that grew, of which the search found less than half.
 
@@ -282,7 +282,7 @@ def _unexplained(
         yield _entry("other", f"cuda:{device}", series, pace, (why,), "other")
 
 
-def _outside(counters: Counters, device: int, series: Series) -> Iterator[LiveLeak]:
+def _outside(counters: StepCounters, device: int, series: CounterSeries) -> Iterator[LiveLeak]:
     pace = series.pace()
     if pace is None or series.grown < _LEAST_BYTES:
         return
@@ -309,7 +309,7 @@ def _outside(counters: Counters, device: int, series: Series) -> Iterator[LiveLe
     )
 
 
-def _contexts(counters: Counters) -> Iterator[LiveLeak]:
+def _contexts(counters: StepCounters) -> Iterator[LiveLeak]:
     """Contexts on devices that PyTorch does not use."""
     gpu = counters.gpu
     if gpu is None:

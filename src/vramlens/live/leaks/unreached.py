@@ -19,8 +19,8 @@ from vramlens.live.heap.objects import class_name, class_path, code_of, is_kind,
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage, device_of
 from vramlens.live.heap.unreached_heap import (
-    Group,
     GroupMembers,
+    UnreachedGroup,
     UnreachedHeap,
     grouped_storages,
     read_unreached,
@@ -152,7 +152,7 @@ class _UnreachedLeaks:
             device=device_of(group_storages.storages),
         )
 
-    def _autocast_depth(self, group: Group, top: Any) -> int:
+    def _autocast_depth(self, group: UnreachedGroup, top: Any) -> int:
         """How many autocast blocks keep copies of it; 0 where it is not theirs."""
         torch = self._search.torch
         if group.is_cycle or copy_bytes(torch, top) is None:
@@ -199,13 +199,15 @@ class _UnreachedLeaks:
         number = self._search.torch.sequence_of(saver)
         return None if number is None else self._observer.made_node(number)
 
-    def _links(self, group: Group) -> list[Link]:
+    def _links(self, group: UnreachedGroup) -> list[Link]:
         """The edges of a circle, from its first object back to it."""
         if not group.is_cycle:
             return []
         return fold_circle(self._search, self.heap.objects, group.places, self.heap.labels)
 
-    def _holder(self, group: Group, circle: list[Any], links: list[Link], casts: int) -> _Holder:
+    def _holder(
+        self, group: UnreachedGroup, circle: list[Any], links: list[Link], casts: int
+    ) -> _Holder:
         if casts:
             blocks = counted(casts, "torch.autocast block")
             return _Holder(

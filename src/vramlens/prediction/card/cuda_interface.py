@@ -17,13 +17,13 @@ from vramlens.prediction.kernels.attention import chosen_attention
 from vramlens.prediction.kernels.recurrent import put_recurrent_layers
 
 if TYPE_CHECKING:
-    from vramlens.prediction.tensors.shapes import Runner
+    from vramlens.prediction.tensors.shapes import OperatorRunner
 
 _ASIDE = 1
 _RANDOM_STATE_BYTES = 16  # torch.cuda.get_rng_state: seed and offset
 
 
-def behave_as(card: Card, runner: Runner, devices: int = 1) -> None:
+def behave_as(card: Card, runner: OperatorRunner, devices: int = 1) -> None:
     """Makes this process's PyTorch behave as on a card, one of several; for good."""
     import torch
     from torch._subclasses import fake_tensor
@@ -127,7 +127,7 @@ class _DeviceContext:
         return None
 
 
-def _put_streams(torch: Any, runner: Runner) -> None:
+def _put_streams(torch: Any, runner: OperatorRunner) -> None:
     streams: list[Any] = []
 
     class Stream:
@@ -248,7 +248,7 @@ def _put_random_state(torch: Any) -> None:
     )
 
 
-def _put_memory_figures(torch: Any, card: Card, runner: Runner) -> None:
+def _put_memory_figures(torch: Any, card: Card, runner: OperatorRunner) -> None:
     log = runner.log
 
     def statistics(*args: Any, **kwargs: Any) -> dict[str, int]:
@@ -296,7 +296,7 @@ def _put_memory_figures(torch: Any, card: Card, runner: Runner) -> None:
     )
 
 
-def _put_tensor_methods(torch: Any, runner: Runner) -> None:
+def _put_tensor_methods(torch: Any, runner: OperatorRunner) -> None:
     fake = runner.fake_tensor
     tolist, to_numpy, resize = torch.Tensor.tolist, torch.Tensor.numpy, torch.UntypedStorage.resize_
 

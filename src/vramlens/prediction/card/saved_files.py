@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from vramlens.prediction.tensors.shapes import Runner
+    from vramlens.prediction.tensors.shapes import OperatorRunner
 else:
     from vramlens.ground.late_torch import torch
 
@@ -25,7 +25,7 @@ class _NotPlain(Exception):
     """An object that is more than tensors, numbers and containers."""
 
 
-def put_saved_files(runner: Runner) -> None:
+def put_saved_files(runner: OperatorRunner) -> None:
     """Makes ``torch.save`` and its like keep shapes, and ``torch.load`` give them back."""
     import torch  # the module itself: it is changed
 
@@ -90,7 +90,7 @@ def _path_of(file: Any) -> str | None:
     return None
 
 
-def _on_host(runner: Runner, tensor: Any) -> Any:
+def _on_host(runner: OperatorRunner, tensor: Any) -> Any:
     """A tensor as a file keeps it: without the device that it was on."""
     tensor = tensor.detach()
     if not isinstance(tensor, runner.fake_tensor):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.prediction.requests.request_log import RequestLog
 
 if TYPE_CHECKING:
-    from vramlens.prediction.tensors.shapes import Runner
+    from vramlens.prediction.tensors.shapes import OperatorRunner
 
 COMPILED = "torch.compile: predicted as eager; what its kernels fuse needs less"
 GRAPHS = "CUDA graphs: their pools are predicted as streams of their own"
@@ -26,7 +26,7 @@ _FIRST_POOL = 1 << 20
 """Numbers of pools, beyond those of streams."""
 
 
-def put_eager(runner: Runner) -> None:
+def put_eager(runner: OperatorRunner) -> None:
     """Makes compiled functions run as they are, and graphs run while they are captured."""
     import torch  # the module itself: it is changed
 
@@ -44,7 +44,7 @@ def put_eager(runner: Runner) -> None:
     _put_graphs(runner)
 
 
-def _put_graphs(runner: Runner) -> None:
+def _put_graphs(runner: OperatorRunner) -> None:
     import torch  # the module itself: it is changed
 
     pools: list[int] = []

@@ -16,7 +16,7 @@ from vramlens.prediction.card.cards import Card
 if TYPE_CHECKING:
     import torch
 
-    from vramlens.prediction.tensors.shapes import Runner
+    from vramlens.prediction.tensors.shapes import OperatorRunner
 else:
     from vramlens.ground.late_torch import torch
 
@@ -24,7 +24,7 @@ _MOST_FLASH_WIDTH = 256
 _MOST_CUDNN_WIDTH = 128
 
 
-def chosen_attention(card: Card, runner: Runner) -> Attention:
+def chosen_attention(card: Card, runner: OperatorRunner) -> Attention:
     """Attention on a card."""
     return Attention(card, runner.fake_tensor)
 

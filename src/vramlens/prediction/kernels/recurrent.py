@@ -20,7 +20,7 @@ from vramlens.units import MIB
 if TYPE_CHECKING:
     import torch
 
-    from vramlens.prediction.tensors.shapes import Runner
+    from vramlens.prediction.tensors.shapes import OperatorRunner
 else:
     from vramlens.ground.late_torch import torch
 
@@ -36,7 +36,7 @@ _WORKSPACE_OF_ROW = 8400
 """Bytes for each layer and direction, and for each step of each sample and direction."""
 
 
-def put_recurrent_layers(runner: Runner) -> None:
+def put_recurrent_layers(runner: OperatorRunner) -> None:
     """Makes ``torch.nn.LSTM`` and its like run as on a GPU."""
     for name, mode in _MODES.items():
         plain = getattr(torch._VF, name)
@@ -56,7 +56,7 @@ def put_recurrent_layers(runner: Runner) -> None:
     setattr(torch.nn.RNNBase, "flatten_parameters", flatten)  # noqa: B010
 
 
-def _layer(runner: Runner, plain: Callable[..., Any], mode: int) -> Callable[..., Any]:
+def _layer(runner: OperatorRunner, plain: Callable[..., Any], mode: int) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         tensor = args[0]
         if not isinstance(tensor, runner.fake_tensor) or tensor.fake_device.type != "cuda":

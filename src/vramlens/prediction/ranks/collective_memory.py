@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.requests.request_log import RequestLog
-from vramlens.prediction.tensors.known_values import Values
+from vramlens.prediction.tensors.known_values import KnownValues
 from vramlens.prediction.tensors.operator_schema import Operator
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Collectives:
     """
 
     def __init__(
-        self, log: RequestLog, values: Values, run: Callable[[Any, Any, Any], Any]
+        self, log: RequestLog, values: KnownValues, run: Callable[[Any, Any, Any], Any]
     ) -> None:
         self._log, self._values, self._run = log, values, run
 

@@ -28,7 +28,7 @@ _WANTS_RANKS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """A rank's place in the job that is predicted.
 
     Attributes:
@@ -60,7 +60,7 @@ class Place:
         }
 
 
-def put_process_group(place: Place | None) -> None:
+def put_process_group(place: RankPlace | None) -> None:
     """Makes ``torch.distributed`` that of one rank whose peers are not there; for good.
 
     Args:
@@ -76,7 +76,7 @@ def put_process_group(place: Place | None) -> None:
 
     if place is not None:
         os.environ.update(place.environment)
-    _put_fake_group(c10d, place or Place(), is_alone=place is None)
+    _put_fake_group(c10d, place or RankPlace(), is_alone=place is None)
     _put_object_collectives(c10d)
     if place is not None:
         _keep_shape_questions_aside()
@@ -89,7 +89,7 @@ def _put(c10d: Any, **functions: Any) -> None:
             setattr(module, name, function)
 
 
-def _put_fake_group(c10d: Any, place: Place, *, is_alone: bool) -> None:
+def _put_fake_group(c10d: Any, place: RankPlace, *, is_alone: bool) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     begin, make_group = c10d.init_process_group, c10d._new_process_group_helper

@@ -31,7 +31,7 @@ _LEAVES_VALUES = {"aten._amp_foreach_non_finite_check_and_unscale_", "aten._amp_
 """Of a loss scaler: predicted are steps without an overflow."""
 
 
-class Values:
+class KnownValues:
     """Which tensors' values are known.
 
     Attributes:
@@ -244,7 +244,7 @@ def _listed(value: Any) -> list[Any]:
     return [value] if isinstance(value, torch.Tensor) else []
 
 
-def _replaced(value: Any, values: Values) -> Any:
+def _replaced(value: Any, values: KnownValues) -> Any:
     if isinstance(value, torch.Tensor):
         return values.of(value)
     if isinstance(value, (tuple, list)):
@@ -252,7 +252,7 @@ def _replaced(value: Any, values: Values) -> Any:
     return value
 
 
-def _replaced_in(kwargs: Any, values: Values) -> dict[str, Any]:
+def _replaced_in(kwargs: Any, values: KnownValues) -> dict[str, Any]:
     return {name: _replaced(argument, values) for name, argument in kwargs.items()}
 
 

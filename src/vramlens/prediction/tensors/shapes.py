@@ -11,7 +11,7 @@ from vramlens.prediction.kernels.kernel_requests import Kernels
 from vramlens.prediction.ranks.collective_memory import Collectives
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.even_choices import follow_choices, share_of
-from vramlens.prediction.tensors.known_values import Values
+from vramlens.prediction.tensors.known_values import KnownValues
 from vramlens.prediction.tensors.operator_schema import Operator, operator_of
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ only.
 """
 
 
-def shapes_mode(log: RequestLog, kernels: Kernels, values: Values) -> Any:
+def shapes_mode(log: RequestLog, kernels: Kernels, values: KnownValues) -> Any:
     """The mode under which a program runs with shapes; one for the whole program."""
     from torch._subclasses import FakeTensorMode
     from torch._subclasses.fake_tensor import FakeTensor
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    runner = Runner(
+    runner = OperatorRunner(
         log=log,
         kernels=kernels,
         values=values,
@@ -66,7 +66,7 @@ def _takes_itself_apart(kind: Any, fake_tensor: Any) -> bool:
     return kind is not fake_tensor and not is_plain
 
 
-class Runner:
+class OperatorRunner:
     """Runs operators: on the CPU as they are, on the device with shapes.
 
     Attributes:
@@ -74,7 +74,12 @@ class Runner:
     """
 
     def __init__(
-        self, log: RequestLog, kernels: Kernels, values: Values, fake_mode: Any, fake_tensor: Any
+        self,
+        log: RequestLog,
+        kernels: Kernels,
+        values: KnownValues,
+        fake_mode: Any,
+        fake_tensor: Any,
     ) -> None:
         self.log, self._kernels, self._values = log, kernels, values
         self.fake_mode, self.fake_tensor = fake_mode, fake_tensor

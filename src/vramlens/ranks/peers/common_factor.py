@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from vramlens.ranks.rank_difference import Difference
+from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_summary import RankSummary, Span, ranks_of_span
 
 _FACTORS: tuple[tuple[str, Callable[[RankSummary], object]], ...] = (
@@ -20,8 +20,8 @@ _FACTORS: tuple[tuple[str, Callable[[RankSummary], object]], ...] = (
 
 
 def with_common_factors(
-    differences: Iterable[Difference], ranks: Sequence[RankSummary]
-) -> tuple[Difference, ...]:
+    differences: Iterable[RankDifference], ranks: Sequence[RankSummary]
+) -> tuple[RankDifference, ...]:
     """The differences, each that touches exactly the ranks of one host, local rank, GPU model or
     group saying so in its evidence.
     """
@@ -32,7 +32,7 @@ def with_common_factors(
     )
 
 
-def _with_factor(difference: Difference, name: str | None) -> Difference:
+def _with_factor(difference: RankDifference, name: str | None) -> RankDifference:
     if name is None:
         return difference
     return replace(

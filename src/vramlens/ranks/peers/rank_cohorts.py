@@ -26,7 +26,7 @@ ALL_RANKS = "all ranks"
 
 
 @dataclass(frozen=True, slots=True)
-class Cohorts:
+class RankCohorts:
     """Ranks that are compared with each other.
 
     Attributes:
@@ -42,14 +42,14 @@ class Cohorts:
     staged: bool
 
 
-def cohorts_of(ranks: Sequence[RankSummary], groups: Mapping[str, FlightGroup]) -> Cohorts:
+def cohorts_of(ranks: Sequence[RankSummary], groups: Mapping[str, FlightGroup]) -> RankCohorts:
     """The cohorts of some ranks, from what the process groups are called, else from what each
     rank holds.
     """
     return (
         _cohorts_of_groups(ranks, groups)
         or _cohorts_of_parameters(ranks)
-        or Cohorts((_numbers(ranks),), ALL_RANKS, staged=False)
+        or RankCohorts((_numbers(ranks),), ALL_RANKS, staged=False)
     )
 
 
@@ -59,7 +59,7 @@ def _numbers(ranks: Iterable[RankSummary]) -> tuple[int, ...]:
 
 def _cohorts_of_groups(
     ranks: Sequence[RankSummary], groups: Mapping[str, FlightGroup]
-) -> Cohorts | None:
+) -> RankCohorts | None:
     """Cohorts where groups of replicas or shards cover all ranks; else None."""
     numbers = _numbers(ranks)
     # Counted off when asked for, and not kept: a file can name hundreds of groups of a million
@@ -81,10 +81,10 @@ def _cohorts_of_groups(
         return None
     joined = _joined(numbers, cohorts)
     has_stages = any(_STAGES.search(name) for name, _ in members)
-    return Cohorts(joined, "process groups", staged=len(joined) > 1 and has_stages)
+    return RankCohorts(joined, "process groups", staged=len(joined) > 1 and has_stages)
 
 
-def _cohorts_of_parameters(ranks: Sequence[RankSummary]) -> Cohorts | None:
+def _cohorts_of_parameters(ranks: Sequence[RankSummary]) -> RankCohorts | None:
     """Cohorts of ranks that hold the same part of a model; a rank whose part no other holds joins
     the largest. None where there are fewer than two.
     """
@@ -98,7 +98,7 @@ def _cohorts_of_parameters(ranks: Sequence[RankSummary]) -> Cohorts | None:
     for part in by_part.values():
         if len(part) == 1:
             largest.extend(part)
-    return Cohorts(tuple(sorted(map(_numbers, cohorts))), SAME_PARAMETERS, staged=True)
+    return RankCohorts(tuple(sorted(map(_numbers, cohorts))), SAME_PARAMETERS, staged=True)
 
 
 def _joined(numbers: Sequence[int], groups: Sequence[set[int]]) -> tuple[tuple[int, ...], ...]:

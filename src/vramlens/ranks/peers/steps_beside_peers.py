@@ -25,7 +25,7 @@ _MOST_CELLS = 1 << 24
 """Of more steps of all ranks together, only so many are looked at, evenly spaced."""
 
 
-class StepPeaks:
+class PeerStepPeaks:
     """The peaks of the steps of some ranks, to set each of them beside the others: as quick for the
     last as for all.
 

@@ -9,7 +9,7 @@ from itertools import chain
 
 from vramlens.analyses.finding import Place
 from vramlens.ranks.hints import Hint
-from vramlens.ranks.peers.steps_beside_peers import StepPeaks
+from vramlens.ranks.peers.steps_beside_peers import PeerStepPeaks
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 
 
@@ -95,9 +95,9 @@ class Usual:
         return leaking
 
     @cached_property
-    def steps(self) -> StepPeaks:
+    def steps(self) -> PeerStepPeaks:
         """The peaks of their steps."""
-        return StepPeaks(self.ranks)
+        return PeerStepPeaks(self.ranks)
 
     @cached_property
     def reserved_bytes(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vramlens._native import Column, Lifetimes, Snapshot
+from vramlens._native import Column, NativeLifetimes, Snapshot
 from vramlens.errors import UnsafeInput
 from vramlens.read.tables.lifetime_columns import device_trace
 from vramlens.read.values import MOST_DEVICES
@@ -112,7 +112,7 @@ class DeviceTables:
             "block_stack": blocks["stack"],
             "block_pending": blocks["pending"],
         }
-        lifetimes = Lifetimes(
+        lifetimes = NativeLifetimes(
             {name: np.ascontiguousarray(column) for name, column in columns.items()},
             # Events must lead up to the final state; without events it is all there is, whole or
             # not.
@@ -192,7 +192,7 @@ class DeviceTables:
         )
 
 
-def _refuse_impossible(lifetimes: Lifetimes) -> None:
+def _refuse_impossible(lifetimes: NativeLifetimes) -> None:
     """No device has terabytes in one piece; sums of such sizes would not fit in 64 bits."""
     for name in ("allocations.requested", "allocations.taken", "segments.size"):
         sizes = lifetimes[name]

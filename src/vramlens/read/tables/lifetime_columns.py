@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from vramlens._native import Column, Lifetimes
+from vramlens._native import Column, NativeLifetimes
 from vramlens.trace import (
     NO_TEXT,
     Allocations,
@@ -23,7 +23,7 @@ _COUNTERS = ("requested", "allocated", "active", "reserved")
 def device_trace(
     device: int,
     events: Events,
-    lifetimes: Lifetimes,
+    lifetimes: NativeLifetimes,
     pool_of_segment: Mapping[int, int],
     *,
     whole: bool,
@@ -78,7 +78,7 @@ def device_trace(
 
 
 def _segment_pools(
-    events: Events, lifetimes: Lifetimes, pool_of_segment: Mapping[int, int]
+    events: Events, lifetimes: NativeLifetimes, pool_of_segment: Mapping[int, int]
 ) -> Column:
     """By segment its pool: as its own event says, else as the final state shows it."""
     address, born = lifetimes["segments.address"], lifetimes["segments.born"]
@@ -96,7 +96,7 @@ def _segment_pools(
     return segment_pool
 
 
-def _allocation_pools(events: Events, lifetimes: Lifetimes, segment_pool: Column) -> Column:
+def _allocation_pools(events: Events, lifetimes: NativeLifetimes, segment_pool: Column) -> Column:
     """By allocation its pool: as its own event says, else that of its segment."""
     born, segment = lifetimes["allocations.born"], lifetimes["allocations.segment"]
     pool = np.full(len(born), NO_TEXT, np.uint32)

@@ -88,6 +88,11 @@ class TokenBudgetSampler:
         """The epoch that comes next, for the order."""
         self._epoch, self._planned = epoch, None
 
+    def _is_full(self, samples: int, longest: int) -> bool:
+        if self._most is not None and samples >= self._most:
+            return True
+        return (samples + 1) * self._cost(longest) > self._budget
+
     def _batches(self) -> list[list[int]]:
         chance = random.Random(f"{self._seed} {self._epoch}")
         left_out = set(self.too_long)
@@ -99,17 +104,10 @@ class TokenBudgetSampler:
         batch: list[int] = []
         longest = 0
         for index in order:
-            longest = longest if batch else self._lengths[index]
-            full = batch and (
-                (len(batch) + 1) * self._cost(longest) > self._budget
-                or (self._most is not None and len(batch) >= self._most)
-            )
-            if full:
-                batches.append(batch)
+            if not batch or self._is_full(len(batch), longest):
                 batch, longest = [], self._lengths[index]
+                batches.append(batch)
             batch.append(index)
-        if batch:
-            batches.append(batch)
         if self._shuffle:
             chance.shuffle(batches)
         return batches

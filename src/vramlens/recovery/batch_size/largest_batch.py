@@ -135,7 +135,9 @@ def _predicted(
     if limit is None:
         raise UsageError("find_batch_size: without a GPU, the limit is unknown: pass limit='22GiB'")
     card, limit_bytes, limited_by = predicted_limit(limit)
-    sizes = PredictedSizes(model, make_batch, loss_fn, optimizer, card)
+    sizes = PredictedSizes(
+        model=model, make_batch=make_batch, loss_fn=loss_fn, optimizer=optimizer, card=card
+    )
     scaled = sizes.requests_by_size(limit_bytes, start)
     low, size, high = largest_predicted(scaled, limit_bytes)
     size = min(size, largest or size)

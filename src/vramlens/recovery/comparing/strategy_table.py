@@ -124,13 +124,7 @@ class StrategyTable:
         default = next((row for row in fitting if row.name == "default"), None)
         if self.has_no_times:
             return default or min(fitting, key=_effort)
-        if default is not None:
-            faster = [row for row in fitting if _clearly_faster(row, default)]
-            fitting = [default, *faster]
-        fastest = min(fitting, key=_time)
-        nearly_fastest = [row for row in fitting if _time(row) <= _NEARLY * _time(fastest)]
-        exact = [row for row in nearly_fastest if row.same_numbers]
-        return min(exact or [fastest], key=_time)
+        return _nearly_fastest(fitting, default)
 
     @property
     def on_cpu(self) -> bool:
@@ -288,6 +282,14 @@ def _in_columns(cells: tuple[str, ...], widths: list[int]) -> str:
 def _clearly_faster(row: StrategyRow, default: StrategyRow) -> bool:
     noise = max(row.step_spread_ms or 0.0, default.step_spread_ms or 0.0, 0.02 * _time(default))
     return _time(row) < _time(default) - noise
+
+
+def _nearly_fastest(fitting: list[StrategyRow], default: StrategyRow | None) -> StrategyRow:
+    if default is not None:
+        fitting = [default, *(row for row in fitting if _clearly_faster(row, default))]
+    fastest = min(fitting, key=_time)
+    exact = [row for row in fitting if row.same_numbers and _time(row) <= _NEARLY * _time(fastest)]
+    return min(exact or [fastest], key=_time)
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from vramlens.argument_types import flag, function_given, number_given, optional, takes
 from vramlens.recovery.memory_errors import OUT_OF_MEMORY, failure_of, kind_of, let_go
-from vramlens.recovery.splitting.batch_parts import CannotSplit, Samples, ranges
+from vramlens.recovery.splitting.batch_parts import BatchSamples, CannotSplit, ranges
 
 if TYPE_CHECKING:
     import torch
@@ -69,12 +69,12 @@ class _Chunked:
         self._failed: int | None = None
 
     def call(self, batch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        samples: Samples | None = None
+        samples: BatchSamples | None = None
         while True:
             try:
                 if self.chunk is None:
                     return self._in_pool(batch, args, kwargs)
-                samples = samples or Samples(batch)
+                samples = samples or BatchSamples(batch)
                 return self._in_chunks(samples, self.chunk, args, kwargs)
             except Exception as error:
                 if kind_of(error) != OUT_OF_MEMORY:
@@ -85,7 +85,7 @@ class _Chunked:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             try:
-                samples = samples or Samples(batch)
+                samples = samples or BatchSamples(batch)
             except CannotSplit as error:
                 raise torch.OutOfMemoryError(
                     f"{text}\nvramlens retry: cannot be split: {error}"
@@ -93,7 +93,7 @@ class _Chunked:
             self._halve(samples.count, text)
 
     def _in_chunks(
-        self, samples: Samples, size: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, samples: BatchSamples, size: int, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         bounds = ranges(samples.count, size)
         results = [self._in_pool(samples.part(a, b), args, kwargs) for a, b in bounds]

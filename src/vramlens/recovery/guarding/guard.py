@@ -25,7 +25,7 @@ from vramlens.recovery.losses.part_losses import LossFunction, misfit
 from vramlens.recovery.memory_errors import (
     OUT_OF_MEMORY,
     STICKY,
-    Failure,
+    MemoryFailure,
     failure_of,
     kind_of,
     let_go,
@@ -63,7 +63,7 @@ class Attempt:
     """
 
     loss: torch.Tensor | None
-    failure: Failure | None = None
+    failure: MemoryFailure | None = None
     is_confirmed: bool = True
 
     @property
@@ -362,7 +362,7 @@ class Guard:
 
     # Failures.
 
-    def _failure_in(self, error: Exception) -> Failure:
+    def _failure_in(self, error: Exception) -> MemoryFailure:
         """An out-of-memory error in words; all others are raised again."""
         kind = kind_of(error)
         if kind != OUT_OF_MEMORY or is_half_done(error):
@@ -387,7 +387,7 @@ class Guard:
         with contextlib.suppress(PeerFailed):
             self._ranks.settle(BROKEN)
 
-    def _recover(self, failure: Failure | None) -> None:
+    def _recover(self, failure: MemoryFailure | None) -> None:
         """Rolls back, and finds what to do differently; raises when there is nothing."""
         self._roll_back()
         agreed = self._ranks.least(self._size_after(failure))
@@ -399,7 +399,7 @@ class Guard:
             self._size.change(agreed, f"out of memory{where}")
         self._size.note_failed_step()
 
-    def _size_after(self, failure: Failure | None) -> int:
+    def _size_after(self, failure: MemoryFailure | None) -> int:
         """The samples of a part from now on, the next remedy in force; ``_UNCHANGED``, or
         ``_STOP`` where there is none.
         """

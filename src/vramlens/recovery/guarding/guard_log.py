@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramlens.recovery.guarding.guard_story import Event, GuardReport, Stop, Story
+from vramlens.recovery.guarding.guard_story import GuardEvent, GuardReport, GuardStory, Stop
 from vramlens.recovery.meters import Meter
 
 
@@ -28,7 +28,7 @@ class GuardLog:
         self.calls = 0
         self.stop: Stop | None = None
         self._caught = 0
-        self._story = Story()
+        self._story = GuardStory()
         self._meter = meter
         self._refused_before = self._refused_requests()
 
@@ -40,12 +40,12 @@ class GuardLog:
     def note(
         self, kind: str, text: str, changes_numbers: bool = False, size: int | None = None
     ) -> None:
-        """Adds an event to the story; see ``Event`` for the kinds."""
+        """Adds an event to the story; see ``GuardEvent`` for the kinds."""
         self._caught += kind == "caught"
         if kind == "step":  # a failure in the optimizer's step, which is repeated
             self.failures += 1
             self.recovered += 1
-        self._story.add(Event(self.step, kind, text, changes_numbers, bytes=size))
+        self._story.add(GuardEvent(self.step, kind, text, changes_numbers, bytes=size))
 
     def count_caught(self) -> None:
         """Counts a check that ran out of memory, which is no failure of training."""

@@ -34,7 +34,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class GuardEvent:
     """One thing that happened.
 
     Attributes:
@@ -79,7 +79,7 @@ class GuardReport:
     calls: int
     forwards: int
     stop: Stop | None
-    events: tuple[Event, ...]
+    events: tuple[GuardEvent, ...]
     left_out: int = 0
     trainer: bool = False
     elsewhere: int = 0
@@ -105,7 +105,7 @@ class GuardReport:
         )
         return tuple(finding for finding in candidates if finding is not None)
 
-    def _of_kind(self, kind: str) -> list[Event]:
+    def _of_kind(self, kind: str) -> list[GuardEvent]:
         return [event for event in self.events if event.kind == kind]
 
     def _changed_numbers(self) -> Finding | None:
@@ -264,17 +264,17 @@ class GuardReport:
         return "next: nothing to do"
 
 
-class Story:
+class GuardStory:
     """Collects events; of a kind that repeats without end it keeps the first and the last
     hundred.
     """
 
     def __init__(self) -> None:
-        self._first: list[Event] = []
-        self._last: list[Event] = []
+        self._first: list[GuardEvent] = []
+        self._last: list[GuardEvent] = []
         self.left_out = 0
 
-    def add(self, event: Event) -> None:
+    def add(self, event: GuardEvent) -> None:
         """One more."""
         if len(self._first) < 100:
             self._first.append(event)
@@ -285,7 +285,7 @@ class Story:
             self.left_out += 1
 
     @property
-    def events(self) -> tuple[Event, ...]:
+    def events(self) -> tuple[GuardEvent, ...]:
         """Those that were kept."""
         return (*self._first, *self._last)
 
@@ -295,5 +295,5 @@ def size_words(size_bytes: int | None) -> str:
     return "" if size_bytes is None else f" ({format_size(size_bytes)} requested)"
 
 
-def _distinct_texts(events: list[Event]) -> tuple[str, ...]:
+def _distinct_texts(events: list[GuardEvent]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(event.text for event in events))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.recovery.guarding.admission import PeakGuess
 from vramlens.recovery.guarding.guard_options import GuardOptions
 from vramlens.recovery.losses.part_losses import loss_of
-from vramlens.recovery.memory_errors import OUT_OF_MEMORY, STICKY, Failure, kind_of, let_go
+from vramlens.recovery.memory_errors import OUT_OF_MEMORY, STICKY, MemoryFailure, kind_of, let_go
 from vramlens.recovery.meters import Meter
 from vramlens.recovery.splitting.batch_parts import CannotSplit
 from vramlens.recovery.splitting.refusal_words import IS_NORMALISED
@@ -42,7 +42,7 @@ _TAKE_HOOK_AWAY = "use a smaller batch, or remove the hook so that guard.step st
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class Remedy:
     """What to do differently.
 
     Attributes:
@@ -74,7 +74,7 @@ class Remedies:
         self._offloading = False
         self._guess = PeakGuess(meter, options.threshold)
 
-    def note_failure(self, failure: Failure) -> None:
+    def note_failure(self, failure: MemoryFailure) -> None:
         """Looks at the counters while the failed attempt's tensors still live."""
         self._free_when_failed = self._meter.reserved_bytes() - self._meter.allocated_bytes()
         self._tried = failure.tried_bytes
@@ -85,7 +85,7 @@ class Remedies:
         self._freed = False
         self._guess.learn(calls)
 
-    def next(self, calls: list[Call], size: int | None, model: Any) -> Action | None:
+    def next(self, calls: list[Call], size: int | None, model: Any) -> Remedy | None:
         """The next remedy, in force when this returns; None: there is none left."""
         for remedy in self._order:
             action = {
@@ -162,7 +162,7 @@ class Remedies:
 
     # Splitting.
 
-    def _split(self, calls: list[Call], model: Any) -> Action | None:
+    def _split(self, calls: list[Call], model: Any) -> Remedy | None:
         try:
             size = max(call.size or call.split(self._options.split).count for call in calls)
         except CannotSplit as error:
@@ -193,7 +193,7 @@ class Remedies:
             self._why_not["split"] = check.reason
             self._way_out = _way_around(check)
             return None
-        return Action(half, size)
+        return Remedy(half, size)
 
     def _stepping_hooks(self) -> str:
         for name, parameter in self._parameters:
@@ -227,7 +227,7 @@ class Remedies:
 
     # The others.
 
-    def _free_cached(self) -> Action | None:
+    def _free_cached(self) -> Remedy | None:
         free, tried = self._free_when_failed, self._tried
         self._free_when_failed = None
         if self._freed or not free or tried is None or free < tried:
@@ -242,9 +242,9 @@ class Remedies:
             "(fragmentation); emptied the cache and repeated",
             size=free,
         )
-        return Action()
+        return Remedy()
 
-    def _checkpoint(self, call: Call, model: Any) -> Action | None:
+    def _checkpoint(self, call: Call, model: Any) -> Remedy | None:
         if is_compiled(self._model):
             self._why_not["checkpoint"] = (
                 "a compiled model would be compiled again: call torch.compile after checkpointing"
@@ -265,7 +265,7 @@ class Remedies:
             f"recomputes {counted(len(chosen), 'module')} in the backward pass from now on: "
             f"{names}; same gradients, more time",
         )
-        return Action()
+        return Remedy()
 
     def _why_no_units(self) -> str:
         if self._checkpointed:
@@ -310,7 +310,7 @@ class Remedies:
             self._meter.release()
         return sorted(units, key=lambda unit: -unit.saved_bytes)
 
-    def _offload(self) -> Action | None:
+    def _offload(self) -> Remedy | None:
         if self._offloading or all(device.type == "cpu" for device in self._devices):
             self._why_not["offload"] = (
                 "activations are already kept on the host" if self._offloading else "no GPU"
@@ -322,7 +322,7 @@ class Remedies:
             "activations of 1 MiB or more are kept in host memory from now on; same gradients, "
             "more time",
         )
-        return Action()
+        return Remedy()
 
     def _refuse(self, remedy: str, reason: str) -> None:
         self._why_not[remedy] = reason

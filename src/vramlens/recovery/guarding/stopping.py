@@ -9,7 +9,7 @@ from vramlens.recovery.guarding.guard_log import GuardLog
 from vramlens.recovery.guarding.guard_story import GuardReport, Stop, size_words
 from vramlens.recovery.guarding.optimizer_commit import is_half_done
 from vramlens.recovery.guarding.remedies import Remedies
-from vramlens.recovery.memory_errors import Failure, failure_of
+from vramlens.recovery.memory_errors import MemoryFailure, failure_of
 from vramlens.recovery.splitting.learned_splits import write_split
 from vramlens.recovery.training.batch_attempts import Call
 from vramlens.recovery.training.rollback import BuffersLost
@@ -34,7 +34,7 @@ class Stopping:
         self._remedies = remedies
         self._report = report
 
-    def without_remedy(self, failure: Failure | None, micro_batch: int | None) -> NoReturn:
+    def without_remedy(self, failure: MemoryFailure | None, micro_batch: int | None) -> NoReturn:
         """Raises the error of a guard that has no remedy left, with its report.
 
         Args:

@@ -74,6 +74,13 @@ class LossCalls:
             self.class_weights = weights.detach()
 
 
+def _dropout_place(name: str, args: Any) -> int | None:
+    """The position of the dropout argument of a function; None where it has none."""
+    if name not in _RECURRENT:
+        return _DROPOUT_ARGUMENTS.get(name)
+    return next((index + 3 for index, value in enumerate(args) if isinstance(value, list)), None)
+
+
 @contextlib.contextmanager
 def watched(calls: LossCalls | None = None) -> Iterator[None]:
     """Turns dropout off, and nothing else: modules stay in training, so what depends on the batch
@@ -84,7 +91,7 @@ def watched(calls: LossCalls | None = None) -> Iterator[None]:
     """
     from torch.overrides import TorchFunctionMode
 
-    class Watch(TorchFunctionMode):
+    class LossWatch(TorchFunctionMode):
         def __torch_function__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -95,22 +102,12 @@ def watched(calls: LossCalls | None = None) -> Iterator[None]:
                 return args[0] if inplace or name.endswith("_") else args[0].clone()
             if calls is not None and name in _MEANS:
                 calls.note(name, args, kwargs)
-            place = _DROPOUT_ARGUMENTS.get(name)
-            if name in _RECURRENT:
-                place = next(
-                    (
-                        index + 3
-                        for index, argument in enumerate(args)
-                        if isinstance(argument, list)
-                    ),
-                    None,
-                )
-            if place is not None:
-                if len(args) > place:
-                    args = (*args[:place], 0.0, *args[place + 1 :])
-                elif "dropout_p" in kwargs:
-                    kwargs["dropout_p"] = 0.0
+            place = _dropout_place(name, args)
+            if place is not None and len(args) > place:
+                args = (*args[:place], 0.0, *args[place + 1 :])
+            elif place is not None and "dropout_p" in kwargs:
+                kwargs["dropout_p"] = 0.0
             return function(*args, **kwargs)
 
-    with Watch():
+    with LossWatch():
         yield

@@ -36,7 +36,7 @@ _READS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ValuePlace:
     """Where a plain value that a loss reads lies.
 
     Attributes:
@@ -157,7 +157,7 @@ class _Walk:
     def __init__(self, names: frozenset[str], inside: set[int]) -> None:
         self.names = set(names)
         self.key: list[Any] = []
-        self.places: list[Place] = []
+        self.places: list[ValuePlace] = []
         self.modules: list[torch.nn.Module] = []
         self._inside, self._seen = inside, set[int]()
         self._kept: list[Any] = []  # so that no identity is used twice
@@ -178,7 +178,9 @@ class _Walk:
             if isinstance(attribute, _PLAIN) and name != "training":
                 self.key.append((path, name, repr(attribute)))
                 if is_own:
-                    self.places.append(Place(vars(module), name, f"{type(module).__name__}.{name}"))
+                    self.places.append(
+                        ValuePlace(vars(module), name, f"{type(module).__name__}.{name}")
+                    )
             elif name == "forward":
                 self.value(f"{path}.forward", attribute, 1)
 
@@ -233,7 +235,7 @@ class _Walk:
             self._entry(function.__globals__, name, name, depth)
 
     def _entry(self, holder: Any, key: Any, name: str, depth: int) -> None:
-        place = Place(holder, key, name)
+        place = ValuePlace(holder, key, name)
         content = place.read()
         if isinstance(content, _PLAIN):
             self.places.append(place)

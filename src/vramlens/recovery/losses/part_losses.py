@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
-from vramlens.recovery.losses.loss_calls import IGNORED, LossCalls
+from vramlens.recovery.losses.loss_calls import LossCalls
 from vramlens.recovery.splitting.batch_parts import leaves_of
 
 if TYPE_CHECKING:
@@ -46,34 +46,33 @@ def loss_of(result: Any) -> Loss:
     Raises:
         UsageError: it is neither a scalar tensor nor (sum, count).
     """
-    count = None
-    loss = result
     if isinstance(result, (tuple, list)) and len(result) == 2:
-        loss, count = result
-        fits = isinstance(count, (int, float)) or (
-            isinstance(count, torch.Tensor) and count.numel() == 1
-        )
-        if not fits or isinstance(count, bool):
-            raise UsageError(
-                "loss_fn returned a pair whose second value is not a count: return (sum of the "
-                "losses, how many)"
-            )
-        if isinstance(count, torch.Tensor):
-            count = exact(count.detach().reshape(()))
+        loss, count = result[0], _checked_count(result[1])
+    else:
+        loss, count = result, None
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        shape = (
-            f"a tensor of shape {list(loss.shape)}"
-            if isinstance(loss, torch.Tensor)
-            else type(loss).__name__
-        )
-        hint = ""
-        if isinstance(loss, dict):
-            hint = ": return its ['loss']" if "loss" in loss else ": return their sum"
-        raise UsageError(
-            "loss_fn returned "
-            f"{shape}{hint or ': return a mean loss (a scalar tensor), or (sum, count)'}"
-        )
+        raise UsageError(f"loss_fn returned {_why_no_loss(loss)}")
     return Loss(loss.reshape(()), count)
+
+
+def _checked_count(count: Any) -> Any:
+    if isinstance(count, torch.Tensor) and count.numel() == 1:
+        return exact(count.detach().reshape(()))
+    if isinstance(count, (int, float)) and not isinstance(count, bool):
+        return count
+    raise UsageError(
+        "loss_fn returned a pair whose second value is not a count: return (sum of the "
+        "losses, how many)"
+    )
+
+
+def _why_no_loss(loss: Any) -> str:
+    if isinstance(loss, dict):
+        hint = "return its ['loss']" if "loss" in loss else "return their sum"
+        return f"{type(loss).__name__}: {hint}"
+    is_tensor = isinstance(loss, torch.Tensor)
+    shape = f"a tensor of shape {list(loss.shape)}" if is_tensor else type(loss).__name__
+    return f"{shape}: return a mean loss (a scalar tensor), or (sum, count)"
 
 
 def misfit(loss_fn: Any) -> str:
@@ -112,17 +111,14 @@ class Weights:
         """
         if self.add_up:
             return [1.0] * len(parts)
-        if self.count is None:
-            counts: list[Any] = list(sizes)
-        else:
-            counts = [self.count(part) for part in parts]
+        counts: list[Any] = list(sizes if self.count is None else map(self.count, parts))
         if any(isinstance(count, torch.Tensor) for count in counts):
-            counts = [exact(count) for count in counts]
+            counts = list(map(exact, counts))
             total: Any = sum(counts[1:], counts[0])
             return [count / total for count in counts]
         total = math.fsum(counts)
         if not total > 0:
-            return [0.0 for _ in counts] if total == 0 else [math.nan for _ in counts]
+            return [0.0 if total == 0 else math.nan] * len(counts)
         return [count / total for count in counts]
 
 
@@ -172,26 +168,10 @@ def candidates(batch: Any, calls: LossCalls) -> list[Weights]:
     return [*weights, ADDED_UP]
 
 
-def has_ignored(
-    batch: Any, known: Container[str] = (), ignored: Iterable[int] = (IGNORED,)
-) -> bool:
-    """Whether a batch has ignored labels in leaves other than those known; waits for the GPU if
-    there are such.
-    """
-    return any(True for label in ignored for _ in _labels_of(batch, label, known))
-
-
-def _labels_of(
-    batch: Any, ignored: int, known: Container[str] = ()
-) -> Iterator[tuple[str, torch.Tensor]]:
+def _labels_of(batch: Any, ignored: int) -> Iterator[tuple[str, torch.Tensor]]:
     """The leaves that are labels of which some are ignored."""
     for path, leaf in leaves_of(batch):
-        if (
-            leaf.dtype is torch.int64
-            and leaf.dim()
-            and path not in known
-            and bool((leaf == ignored).any())
-        ):
+        if leaf.dtype is torch.int64 and leaf.dim() and bool((leaf == ignored).any()):
             yield path, leaf
 
 

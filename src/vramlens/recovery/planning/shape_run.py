@@ -259,7 +259,7 @@ def _attention_of_a_gpu() -> Any:
         del sums, bias
         return output
 
-    class Attention(TorchFunctionMode):
+    class FusedAttention(TorchFunctionMode):
         def __torch_function__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -271,7 +271,7 @@ def _attention_of_a_gpu() -> Any:
             with sdpa_kernel(SDPBackend.MATH):
                 return function(*args, **(kwargs or {}))
 
-    return Attention()
+    return FusedAttention()
 
 
 def weights_of(part: Any, recurse: bool = True) -> list[Any]:

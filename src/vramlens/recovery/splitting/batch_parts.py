@@ -24,7 +24,7 @@ class CannotSplit(UsageError):
     """A batch has no samples along dimension 0, or its leaves disagree about how many."""
 
 
-class Samples:
+class BatchSamples:
     """A batch and the way to take a few of its samples.
 
     Tensors are split along dimension 0, without a copy. A list holds one item a sample where its

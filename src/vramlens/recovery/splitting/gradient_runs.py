@@ -59,7 +59,7 @@ class CheckedTraining:
 
 
 @dataclass(slots=True)
-class Run:
+class GradientRun:
     """One forward and backward: the loss, its count if it gave one, and numbers of each parameter's
     gradient.
 
@@ -74,7 +74,9 @@ class Run:
     top: Top | None = None
 
 
-def gradients_of(training: CheckedTraining, batch: Any, calls: LossCalls, factor: float) -> Run:
+def gradients_of(
+    training: CheckedTraining, batch: Any, calls: LossCalls, factor: float
+) -> GradientRun:
     """One forward and backward; parts of each gradient, on the host, in double precision.
 
     Args:
@@ -104,7 +106,9 @@ def gradients_of(training: CheckedTraining, batch: Any, calls: LossCalls, factor
             taken.append(numbers if factor == 1.0 else numbers / factor)
     forget([parameter for _, parameter in training.parameters])
     count = None if loss.count is None else float(loss.count)
-    return Run(loss=float(mean.detach()), count=count, gradients=taken, dtypes=dtypes, top=top)
+    return GradientRun(
+        loss=float(mean.detach()), count=count, gradients=taken, dtypes=dtypes, top=top
+    )
 
 
 def forget(parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -113,20 +117,21 @@ def forget(parameters: Sequence[torch.nn.Parameter]) -> None:
         parameter.grad = None
 
 
-def unusable(run: Run) -> str:
+def unusable(run: GradientRun) -> str:
     """Why nothing can be compared with a run; empty where it can."""
-    if run.loss != run.loss or run.loss in (float("inf"), float("-inf")):
+    if not math.isfinite(run.loss):
         return f"the loss is {run.loss}, so nothing can be compared"
-    if not any(gradient is not None for gradient in run.gradients):
+    gradients = [gradient for gradient in run.gradients if gradient is not None]
+    if not gradients:
         return "no parameter has a gradient"
-    if not all(gradient is None or bool(gradient.isfinite().all()) for gradient in run.gradients):
+    if not all(bool(gradient.isfinite().all()) for gradient in gradients):
         return "gradients are not finite, so nothing can be compared"
-    if not any(gradient is not None and bool(gradient.any()) for gradient in run.gradients):
+    if not any(bool(gradient.any()) for gradient in gradients):
         return "all gradients of these samples are zero, so nothing can be compared"
     return ""
 
 
-def weighs(part: Run, whole: Run) -> bool:
+def weighs(part: GradientRun, whole: GradientRun) -> bool:
     """Whether a part has a finite gradient that could be missed in that of the whole."""
     with on_host():
         ours, theirs = (
@@ -188,15 +193,13 @@ def furthest(
     with on_host():
         worst, where = 0.0, ""
         for (name, _), a, b, floor in zip(training.parameters, ours, theirs, floors, strict=True):
-            if a is None and b is None:
+            present = a if a is not None else b
+            if present is None:
                 continue
-            first = torch.zeros_like(b) if a is None and b is not None else a
-            assert first is not None
-            second = b if b is not None else torch.zeros_like(first)
-            assert second is not None
+            first = a if a is not None else torch.zeros_like(present)
+            second = b if b is not None else torch.zeros_like(present)
             difference = float((first - second).norm()) / max(float(second.norm()), floor, 1e-300)
-            if difference != difference:
-                difference = float("inf")
+            difference = math.inf if math.isnan(difference) else difference
             if difference > worst or not where:
                 worst, where = difference, name
         return worst, where

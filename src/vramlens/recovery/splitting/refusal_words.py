@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from vramlens.recovery.memory_errors import failure_of, let_go
-from vramlens.recovery.splitting.batch_parts import Samples
+from vramlens.recovery.splitting.batch_parts import BatchSamples
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +53,7 @@ def means_over(counted: bool) -> str:
     return f"the loss {_OTHER_MEAN}"
 
 
-def fails_on(model: Any, samples: Samples, few: int, count: int, error: Exception) -> str:
+def fails_on(model: Any, samples: BatchSamples, few: int, count: int, error: Exception) -> str:
     """Why a loss function that fails on a few samples does not allow a split."""
     text = f"loss_fn fails on {few} of {count} samples: {failure_of(error).text[:200]}"
     let_go(error)

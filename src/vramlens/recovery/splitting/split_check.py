@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vramlens.recovery.memory_errors import OUT_OF_MEMORY, kind_of, let_go
-from vramlens.recovery.splitting.batch_parts import Samples
+from vramlens.recovery.splitting.batch_parts import BatchSamples
 from vramlens.recovery.splitting.gradient_runs import CheckedTraining, forget
 from vramlens.recovery.splitting.split_comparison import SplitCheck, SplitComparison
 from vramlens.recovery.training.rollback import Buffers, Gradients, RandomState
@@ -22,7 +22,7 @@ _NO_ROOM = (
 )
 
 
-def check_split(training: CheckedTraining, samples: Samples, most: int) -> SplitCheck:
+def check_split(training: CheckedTraining, samples: BatchSamples, most: int) -> SplitCheck:
     """Compares the gradient of a few samples whole with that of the same in two unequal parts,
     dropout off in both.
 
@@ -66,7 +66,7 @@ def check_split(training: CheckedTraining, samples: Samples, most: int) -> Split
 
 def _first_decided(
     training: CheckedTraining,
-    samples: Samples,
+    samples: BatchSamples,
     count: int,
     buffers: Buffers,
     random: RandomState,

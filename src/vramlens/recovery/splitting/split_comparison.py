@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from vramlens.recovery.losses.loss_calls import LossCalls
 from vramlens.recovery.losses.part_losses import BY_SAMPLES, Weights, candidates
 from vramlens.recovery.memory_errors import OUT_OF_MEMORY, STICKY, kind_of, let_go
-from vramlens.recovery.splitting.batch_parts import Samples
+from vramlens.recovery.splitting.batch_parts import BatchSamples
 from vramlens.recovery.splitting.gradient_runs import (
     TOO_NOISY,
     CheckedTraining,
-    Run,
+    GradientRun,
     floors_of,
     furthest,
     gradients_of,
@@ -106,7 +106,7 @@ class FewSamples:
         middle: how many of them the first of two unequal parts has.
     """
 
-    samples: Samples
+    samples: BatchSamples
     order: list[int]
     middle: int
 
@@ -131,7 +131,7 @@ class FewSamples:
         return self.samples.chosen(self.order[::-1]) if self.samples.free else None
 
 
-def few_samples(samples: Samples, count: int, choice: int) -> FewSamples:
+def few_samples(samples: BatchSamples, count: int, choice: int) -> FewSamples:
     """So many samples of a batch, others for each choice."""
     numbers = random_numbers.Random(choice).sample(range(samples.count), count)
     return FewSamples(samples, sorted(numbers), -(-2 * count // 3) if count > 2 else 1)
@@ -150,12 +150,12 @@ class Rounding:
     noise: float
     of_loss: float
 
-    def tolerance(self, run: Run) -> float:
+    def tolerance(self, run: GradientRun) -> float:
         """Up to which a difference of gradients counts as rounding."""
         base = _largest(_ROUNDING, run)
         return min(max(base, _NOISE * self.noise), TOO_NOISY)
 
-    def loss_tolerance(self, run: Run) -> float:
+    def loss_tolerance(self, run: GradientRun) -> float:
         """The same of losses."""
         base = max(_largest(_LOSS_ROUNDING, run), self.tolerance(run))
         return min(max(base, _NOISE * self.of_loss), TOO_NOISY)
@@ -185,9 +185,9 @@ class Measurements:
         updated_buffer: one that parts leave otherwise than the whole does; empty: there is none.
     """
 
-    few: FewSamples
-    reference: Run
-    runs: list[Run]
+    small_batch: FewSamples
+    reference: GradientRun
+    runs: list[GradientRun]
     rounding: Rounding
     ways: list[WeightedParts]
     changed_buffers: frozenset[str]
@@ -202,7 +202,11 @@ class SplitComparison:
     """
 
     def __init__(
-        self, training: CheckedTraining, samples: Samples, buffers: Buffers, random: RandomState
+        self,
+        training: CheckedTraining,
+        samples: BatchSamples,
+        buffers: Buffers,
+        random: RandomState,
     ) -> None:
         self._training = training
         self._samples = samples
@@ -241,7 +245,7 @@ class SplitComparison:
         if not ways:  # class weights of labels that are not in the batch
             raise NotCompared(BY_CLASS)
         return Measurements(
-            few=few,
+            small_batch=few,
             reference=reference,
             runs=runs,
             rounding=rounding,
@@ -251,7 +255,11 @@ class SplitComparison:
         )
 
     def _judged(self, measured: Measurements) -> SplitCheck:
-        few, reference, rounding = measured.few, measured.reference, measured.rounding
+        small_batch, reference, rounding = (
+            measured.small_batch,
+            measured.reference,
+            measured.rounding,
+        )
         best = _best(measured.ways)
         tolerance = rounding.tolerance(reference)
         unequal = SplitCheck(
@@ -260,7 +268,7 @@ class SplitComparison:
             noise=rounding.noise,
             tolerance=tolerance,
             parameter=best.parameter,
-            samples=few.count,
+            samples=small_batch.count,
             weights=best.weights,
         )
         is_counted = self._training.count_fn is not None or reference.count is not None
@@ -276,9 +284,9 @@ class SplitComparison:
             unequal,
             equal=True,
             paths=reference.top.paths if reference.top is not None else None,
-            scales=_scales(reference, measured.runs, few.sizes),
+            scales=_scales(reference, measured.runs, small_batch.sizes),
             buffers=measured.changed_buffers,
-            whole_compared=few.count == self._samples.count == 2,
+            whole_compared=small_batch.count == self._samples.count == 2,
         )
         if not self._training.compares_whole or self._samples.count <= 2:
             return check
@@ -293,13 +301,13 @@ class SplitComparison:
             return replace(unequal, reason=reason)
         return check
 
-    def _run(self, batch: Any, factor: float = 1.0, *, goes_on: bool = False) -> Run:
+    def _run(self, batch: Any, factor: float = 1.0, *, goes_on: bool = False) -> GradientRun:
         if not goes_on:
             self._buffers.restore()
         self._random.restore()
         return gradients_of(self._training, batch, self._calls, factor)
 
-    def _reference(self, batch: Any, few: FewSamples) -> Run:
+    def _reference(self, batch: Any, few: FewSamples) -> GradientRun:
         """The run of all samples at once."""
         count = self._samples.count
         try:
@@ -310,7 +318,7 @@ class SplitComparison:
             reason = fails_on(self._training.model, self._samples, few.count, count, error)
         raise NotCompared(reason)
 
-    def _refuse_unrepeatable(self, reference: Run) -> None:
+    def _refuse_unrepeatable(self, reference: GradientRun) -> None:
         """Raises NotCompared where parts cannot do what the whole does, or it tells nothing."""
         model = self._training.model
         if self._random.moved():
@@ -324,7 +332,7 @@ class SplitComparison:
         if problem:
             raise NotCompared(problem, undecided=True)
 
-    def _refuse_changing(self, batch: Any, reference: Run) -> None:
+    def _refuse_changing(self, batch: Any, reference: GradientRun) -> None:
         """Raises NotCompared where a second run of the same samples is another."""
         values = self._training.values
         before = values.read() if values is not None else []
@@ -340,14 +348,14 @@ class SplitComparison:
                 "be checked"
             )
 
-    def _rounding(self, batch: Any, few: FewSamples, reference: Run) -> Rounding:
+    def _rounding(self, batch: Any, few: FewSamples, reference: GradientRun) -> Rounding:
         rounded = self._rounded(batch, few.reversed())
         floors = floors_of(rounded.gradients, reference.gradients)
         noise, _ = furthest(rounded.gradients, reference.gradients, self._training, floors)
         of_loss = abs(rounded.loss - reference.loss) / max(abs(reference.loss), 1e-300)
         return Rounding(floors, noise, of_loss)
 
-    def _rounded(self, batch: Any, reversed_batch: Any | None) -> Run:
+    def _rounded(self, batch: Any, reversed_batch: Any | None) -> GradientRun:
         """The same gradient, differently rounded: samples in the opposite order where that can
         be, a third of the loss.
         """
@@ -361,7 +369,7 @@ class SplitComparison:
                 let_go(error)
         return self._run(batch, 1 / 3)
 
-    def _runs_of(self, parts: list[Any], few: FewSamples) -> list[Run]:
+    def _runs_of(self, parts: list[Any], few: FewSamples) -> list[GradientRun]:
         try:
             return [self._run(part, goes_on=index > 0) for index, part in enumerate(parts)]
         except Exception as error:
@@ -372,7 +380,7 @@ class SplitComparison:
         raise NotCompared(reason)
 
     def _ways(
-        self, batch: Any, parts: list[Any], sizes: list[int], runs: list[Run]
+        self, batch: Any, parts: list[Any], sizes: list[int], runs: list[GradientRun]
     ) -> Iterator[tuple[Weights, list[float]]]:
         """The weights that may be right, with the share of each part."""
         if runs[0].count is not None:
@@ -388,8 +396,8 @@ class SplitComparison:
         self,
         weights: Weights,
         shares: list[float],
-        runs: list[Run],
-        reference: Run,
+        runs: list[GradientRun],
+        reference: GradientRun,
         rounding: Rounding,
     ) -> WeightedParts:
         gradients = zip(*(run.gradients for run in runs), strict=True)
@@ -403,7 +411,7 @@ class SplitComparison:
         return why_unequal(self._training.model, is_counted)
 
 
-def _largest(rounding: dict[str, float], run: Run) -> float:
+def _largest(rounding: dict[str, float], run: GradientRun) -> float:
     """The coarsest rounding of a run's types."""
     by_type = [rounding.get(name, _ROUNDING_OF_OTHERS) for name in run.dtypes]
     return max(by_type, default=_ROUNDING_OF_OTHERS)
@@ -418,7 +426,7 @@ def _best(ways: list[WeightedParts]) -> WeightedParts:
     return best
 
 
-def _scales(whole: Run, parts: list[Run], sizes: list[int]) -> tuple[bool, ...]:
+def _scales(whole: GradientRun, parts: list[GradientRun], sizes: list[int]) -> tuple[bool, ...]:
     """For each summand of the loss, whether the divisors of parts differ and add up; empty: its
     graph does not tell.
     """

@@ -5,6 +5,7 @@ its parts did.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from vramlens.recovery.guarding.guard_story import UNCHECKED
 from vramlens.recovery.losses.loss_form import PlainValues, batch_form, surroundings
 from vramlens.recovery.losses.loss_graph import top_of
 from vramlens.recovery.losses.part_losses import BY_SAMPLES, Weights
-from vramlens.recovery.splitting.batch_parts import Samples
+from vramlens.recovery.splitting.batch_parts import BatchSamples
 from vramlens.recovery.splitting.gradient_runs import CheckedTraining
 from vramlens.recovery.splitting.split_check import SplitCheck, check_split
 from vramlens.recovery.training.batch_attempts import Call, PartsSeen
@@ -154,7 +155,7 @@ class SplitProofs:
         call.form = self._form(call)
         return self._checked(call, model).check
 
-    def _check(self, call: Call, samples: Samples, model: Any) -> SplitCheck:
+    def _check(self, call: Call, samples: BatchSamples, model: Any) -> SplitCheck:
         around = self._around
         values = PlainValues(call.loss_fn, around.model)
         settings = CheckedTraining(
@@ -292,19 +293,19 @@ def _evenness(check: SplitCheck, seen: PartsSeen) -> tuple[int, str]:
     the same for all.
     """
     tops = [top for terms in seen.tops if (top := top_of(terms))]
-    is_read = check.paths is not None and len(tops) == len(seen.tops)
-    if not is_read or any(top.paths != check.paths for top in tops):
+    if check.paths is None or len(tops) < len(seen.tops):
+        return UNSURE, _UNREAD
+    if any(top.paths != check.paths for top in tops):
         return UNSURE, _UNREAD
     if any(seen.empty):  # divisors are often kept from being zero: then they do not add up
         return UNSURE, _EMPTY_PART
     shares = [float(share) for share in seen.shares]
     are_sums = check.weights.add_up or check.weights.name == "sum and count"
-    for index in range(len(check.paths or ())):
+    adds_up = [are_sums or scale for scale in check.scales or [False] * len(check.paths)]
+    for index, is_sum in enumerate(adds_up):
         coefficients = [top.coefficients[index] for top in tops]
-        weights = [number * share for number, share in zip(coefficients, shares, strict=True)]
-        if not all(map(math.isfinite, weights)):
-            return UNSURE, _UNREAD
-        if not are_sums and not (check.scales and check.scales[index]):
+        weights = list(map(operator.mul, coefficients, shares))
+        if not is_sum or not all(map(math.isfinite, weights)):
             return UNSURE, _UNREAD
         if max(weights) - min(weights) > _ROUNDED * max(map(abs, weights)):
             return REFUSED, _UNEVEN

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.recovery.losses.loss_calls import watched
 from vramlens.recovery.losses.part_losses import Loss, Weights, loss_of
 from vramlens.recovery.memory_errors import OUT_OF_MEMORY, STICKY, kind_of, let_go
-from vramlens.recovery.splitting.batch_parts import Samples, ranges
+from vramlens.recovery.splitting.batch_parts import BatchSamples, ranges
 from vramlens.recovery.splitting.gradient_runs import CheckedTraining
 from vramlens.recovery.training.rollback import Buffers, RandomState
 
@@ -26,7 +26,11 @@ class WholeComparison:
     """
 
     def __init__(
-        self, training: CheckedTraining, samples: Samples, buffers: Buffers, random: RandomState
+        self,
+        training: CheckedTraining,
+        samples: BatchSamples,
+        buffers: Buffers,
+        random: RandomState,
     ) -> None:
         self._training = training
         self._samples = samples

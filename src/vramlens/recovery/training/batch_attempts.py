@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.errors import UsageError
 from vramlens.recovery.losses.loss_graph import Term, operations_of, terms_of
 from vramlens.recovery.losses.part_losses import Loss, LossFunction, Weights, empty, loss_of
-from vramlens.recovery.splitting.batch_parts import Samples, SplitFunction
+from vramlens.recovery.splitting.batch_parts import BatchSamples, SplitFunction
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +72,7 @@ class Call:
     batch: Any
     loss_fn: LossFunction
     scale: float = 1.0
-    samples: Samples | None = None
+    samples: BatchSamples | None = None
     size: int | None = None
     parts_seen: PartsSeen | None = None
     form: Any = None
@@ -80,14 +80,14 @@ class Call:
     doubts: int = 0
     number: int = field(default_factory=itertools.count().__next__)
 
-    def split(self, function: SplitFunction | None) -> Samples:
+    def split(self, function: SplitFunction | None) -> BatchSamples:
         """Its samples.
 
         Raises:
             CannotSplit: the text names the leaf.
         """
         if self.samples is None:
-            self.samples = Samples(self.batch, function)
+            self.samples = BatchSamples(self.batch, function)
         return self.samples
 
 
@@ -156,19 +156,11 @@ class Runner:
         """Sums with counts: how many there are in all is known only at the end, so gradients are
         set right then.
         """
-        guess = first.count * ratio
-        guess = (
-            torch.where(guess > 0, guess, torch.ones_like(guess))
-            if isinstance(guess, torch.Tensor)
-            else guess or 1.0
-        )
-        apart = [
-            parameter.grad for parameter in self.parameters
-        ]  # of earlier batches: not to be touched
-        earlier = any(gradient is not None for gradient in apart)
-        if earlier:
-            for parameter in self.parameters:
-                parameter.grad = None
+        guess = _positive(first.count * ratio)
+        # Gradients of earlier batches are not to be touched.
+        earlier = [parameter.grad for parameter in self.parameters]
+        for parameter in self.parameters:
+            parameter.grad = None
         parts_seen = call.parts_seen
         assert parts_seen is not None
         parts_seen.note(first.value, 1.0)
@@ -188,13 +180,13 @@ class Runner:
             del loss
         factor = guess / count
         with torch.no_grad():
-            for parameter, before in zip(self.parameters, apart, strict=True):
-                if parameter.grad is not None:
-                    parameter.grad.mul_(factor)
-                    if earlier and before is not None:
-                        parameter.grad.add_(before)
-                elif earlier:
+            for parameter, before in zip(self.parameters, earlier, strict=True):
+                if parameter.grad is None:
                     parameter.grad = before
+                    continue
+                parameter.grad.mul_(factor)
+                if before is not None:
+                    parameter.grad.add_(before)
         mean: torch.Tensor = (total / count).to(total.dtype)
         return mean
 
@@ -209,6 +201,13 @@ class Runner:
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
 
 
+def _positive(count: Any) -> Any:
+    """A count, or 1 in place of none."""
+    if isinstance(count, torch.Tensor):
+        return torch.where(count > 0, count, torch.ones_like(count))
+    return count or 1.0
+
+
 @contextlib.contextmanager
 def _steady_running_statistics(model: Any, parts: int) -> Iterator[None]:
     """Has ``parts`` updates of running statistics weigh as much as one, and count as one.
@@ -218,19 +217,22 @@ def _steady_running_statistics(model: Any, parts: int) -> Iterator[None]:
     """
     modules = model.modules() if isinstance(model, torch.nn.Module) else ()
     norms: list[Any] = [
-        m for m in modules if isinstance(m, torch.nn.modules.batchnorm._NormBase) and m.training
+        module
+        for module in modules
+        if isinstance(module, torch.nn.modules.batchnorm._NormBase)
+        and module.training
+        and module.momentum is not None
     ]
     momenta = [norm.momentum for norm in norms]
-    counts = [norm.num_batches_tracked for norm in norms]
-    before = [None if count is None else count.clone() for count in counts]
-    for norm, momentum in zip(norms, momenta, strict=True):
-        if momentum is not None and parts > 1:
+    counted = [norm for norm in norms if norm.num_batches_tracked is not None]
+    before = [norm.num_batches_tracked.clone() for norm in counted]
+    if parts > 1:
+        for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = 1 - (1 - momentum) ** (1 / parts)
     try:
         yield
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
-    for norm, count in zip(norms, before, strict=True):
-        if count is not None and norm.momentum is not None:
-            norm.num_batches_tracked.copy_(count + 1)
+    for norm, count in zip(counted, before, strict=True):
+        norm.num_batches_tracked.copy_(count + 1)

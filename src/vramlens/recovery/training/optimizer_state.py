@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from vramlens.recovery.memory_errors import OUT_OF_MEMORY, kind_of
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
     import torch
 else:
     from vramlens.ground.late_torch import torch
+
+
+def _without_state(
+    optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor]
+) -> list[torch.Tensor]:
+    return [parameter for parameter in parameters if not optimizer.state.get(parameter)]
 
 
 def make_state(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -30,7 +37,7 @@ def make_state(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     if begin is None:
         return []
     trained = _trained(optimizer.param_groups)
-    missing = [parameter for parameter in trained if not optimizer.state.get(parameter)]
+    missing = _without_state(optimizer, trained)
     stand_ins = [p for p in missing if p.grad is None and p.layout is torch.strided]
     try:
         for parameter in stand_ins:
@@ -47,10 +54,8 @@ def make_state(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     finally:
         for parameter in stand_ins:
             parameter.grad = None
-    with_state = [parameter for parameter in missing if optimizer.state.get(parameter)]
-    without = [parameter for parameter in missing if not optimizer.state.get(parameter)]
-    drop_state(optimizer, without)
-    return with_state
+    drop_state(optimizer, _without_state(optimizer, missing))
+    return [parameter for parameter in missing if optimizer.state.get(parameter)]
 
 
 def _trained(groups: list[dict[str, Any]]) -> list[Any]:

@@ -37,37 +37,28 @@ def units_of(model: torch.nn.Module) -> list[Unit]:
     """The modules worth checkpointing: the blocks of a model's stacks, else its children that
     have several layers.
     """
-    units: list[Unit] = []
-
-    def search(module: torch.nn.Module, prefix: str) -> None:
-        for name, child in module.named_children():
-            path = f"{prefix}.{name}" if prefix else name
-            if isinstance(child, torch.nn.ModuleList) or (
-                isinstance(child, torch.nn.Sequential) and len(child) > 1
-            ):
-                blocks = [(f"{path}.{key}", block) for key, block in child.named_children()]
-                inner = [
-                    (key, block) for key, block in blocks if any(True for _ in block.children())
-                ]
-                units.extend(Unit(key, block) for key, block in inner)
-            elif any(True for _ in child.children()):
-                search(child, path)
-
-    if isinstance(model, torch.nn.Sequential):
-        units = [
-            Unit(name, child)
-            for name, child in model.named_children()
-            if any(True for _ in child.children())
-        ]
-    if not units:
-        search(model, "")
-    if not units:
-        units = [
-            Unit(name, child)
-            for name, child in model.named_children()
-            if any(True for _ in child.children())
-        ]
+    children = _children_with_layers(model)
+    units = children if isinstance(model, torch.nn.Sequential) else []
+    units = units or list(_blocks_of_stacks(model)) or children
     return [unit for unit in units if not counts_in_forward(unit.module)]
+
+
+def _children_with_layers(module: torch.nn.Module, prefix: str = "") -> list[Unit]:
+    return [
+        Unit(f"{prefix}{name}", child)
+        for name, child in module.named_children()
+        if any(True for _ in child.children())
+    ]
+
+
+def _blocks_of_stacks(module: torch.nn.Module, prefix: str = "") -> Iterator[Unit]:
+    for name, child in module.named_children():
+        path = f"{prefix}{name}."
+        is_list = isinstance(child, torch.nn.ModuleList)
+        if is_list or (isinstance(child, torch.nn.Sequential) and len(child) > 1):
+            yield from _children_with_layers(child, path)
+        else:
+            yield from _blocks_of_stacks(child, path)
 
 
 def counts_in_forward(module: torch.nn.Module) -> bool:

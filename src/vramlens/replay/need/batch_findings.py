@@ -70,14 +70,14 @@ def batch_of_first_step(
 
 def _as_range(bounds: StepBounds, share: float, capacity_bytes: int) -> Finding:
     highest = min(_BELOW_ALL, bounds.possibly_fitting_share(capacity_bytes))
-    most = int(bounds.high_fixed + share * bounds.high_growing)
-    peak = f"at most {format_size(most)} of {format_size(capacity_bytes)} (estimated)"
+    at_most_bytes = int(bounds.high_fixed + share * bounds.high_growing)
+    peak = f"at most {format_size(at_most_bytes)} of {format_size(capacity_bytes)} (estimated)"
     largest = f"the largest batch that fits is {share:.2f}x to {highest:.2f}x this one"
     return Finding(
         id="smaller_batch",
         verdict=Verdict.LIKELY,
         title=f"a batch {share:.2f}x this size fits: {peak}; {largest}",
-        bytes=most,
+        bytes=at_most_bytes,
         evidence=(
             "estimated from the blocks that the first forward pass finished: gradients, AdamW state"
             " and the rest of the step are not recorded",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from vramlens.analyses.attribution.attribution import Attribution
     from vramlens.analyses.failure.step_scaling import Scaling
-    from vramlens.analyses.failure.step_template import Span, Template
+    from vramlens.analyses.failure.step_template import EventSpan, Template
     from vramlens.replay.proof import Proven
 
 _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
@@ -45,7 +45,7 @@ class Continued:
             failure.
         floor_bytes: the most bytes alive at once.
         columns: the requests, as ``Replay`` takes them.
-        like: by row of them, the recorded allocation that it is, or repeats.
+        template_rows: by row of them, the recorded allocation that it is, or repeats.
     """
 
     replay: Replay
@@ -57,7 +57,7 @@ class Continued:
     done_bytes: int
     floor_bytes: int
     columns: Mapping[str, NDArray[Any]]
-    like: NDArray[np.int64]
+    template_rows: NDArray[np.int64]
 
     def run(self, native: Mapping[str, Any], addresses: int, seed: int = 0) -> dict[str, int]:
         """What the requests lead to, under an allocator's settings and limit."""
@@ -84,7 +84,7 @@ class _Events:
         self.action: list[int] = []
         self.row: list[int] = []
         self.size: list[int] = []
-        self.like: list[int] = []  # by new row: the recorded row that it repeats
+        self.template_rows: list[int] = []  # by new row: the recorded row that it repeats
         self.born: list[int] = []
         self.row_size: list[int] = []
 
@@ -95,8 +95,8 @@ class _Events:
 
     def request(self, like: int, size: int) -> int:
         """A new request; gives its row."""
-        row = self.first_row + len(self.like)
-        self.like.append(like)
+        row = self.first_row + len(self.template_rows)
+        self.template_rows.append(like)
         self.born.append(self.next_event)
         self.row_size.append(size)
         self._add(Action.ALLOC, row, size)
@@ -116,12 +116,12 @@ class _Events:
     def appended(self) -> dict[str, NDArray[Any]]:
         """The columns with the recorded events first."""
         columns, allocations = self._columns, self._view.device.allocations
-        like = np.array(self.like, np.int64)
+        template_rows = np.array(self.template_rows, np.int64)
         row = np.array(self.row, np.int64)
         taken = np.array(self.row_size, np.uint64)
         apart = -(-taken.astype(np.int64) // _APART) * _APART + _APART
         address = (_FAR_AWAY + np.cumsum(apart) - apart).astype(np.uint64)
-        stream = allocations.stream[like] if len(like) else np.zeros(0, np.uint64)
+        stream = allocations.stream[template_rows] if len(template_rows) else np.zeros(0, np.uint64)
         new = np.maximum(row - self.first_row, 0)
         is_new = row >= self.first_row
         old = np.minimum(row, self.first_row - 1) if self.first_row else row * 0
@@ -145,9 +145,9 @@ class _Events:
             "row_requested": taken,
             "row_taken": taken,
             "row_stream": stream,
-            "row_pool": columns["row_pool"][like],
-            "row_scratch": columns["row_scratch"][like],
-            "row_pending": np.zeros(len(like), np.uint8),
+            "row_pool": columns["row_pool"][template_rows],
+            "row_scratch": columns["row_scratch"][template_rows],
+            "row_pending": np.zeros(len(template_rows), np.uint8),
         }
         joined = dict(columns)
         for name, more in {**by_event, **by_row}.items():
@@ -213,12 +213,12 @@ class Continuation:
             done_bytes=done,
             floor_bytes=floor,
             columns=columns,
-            like=np.append(
-                np.arange(self._events.first_row), np.array(self._events.like, np.int64)
+            template_rows=np.append(
+                np.arange(self._events.first_row), np.array(self._events.template_rows, np.int64)
             ),
         )
 
-    def _copy(self, span: Span, begin: int, sizes: NDArray[np.int64]) -> None:
+    def _copy(self, span: EventSpan, begin: int, sizes: NDArray[np.int64]) -> None:
         """Repeats the template's events from one on to its end."""
         device = self._view.device
         actions = device.events.action[begin : span.end].tolist()

@@ -34,7 +34,9 @@ def dispensable_rows(view: Attribution, freed_at_once: NDArray[np.uint8]) -> NDA
     convolves[filled] = marked[stacks.frames[stacks.starts[:-1][filled]]]
     if not convolves.any():
         return np.zeros_like(freed_at_once)
-    known = allocations.stack != NO_STACK
+    has_stack = allocations.stack != NO_STACK
     by_row = np.ones(len(allocations), np.bool_)
-    by_row[known] = convolves[allocations.stack[known]] | ~filled[allocations.stack[known]]
+    by_row[has_stack] = (
+        convolves[allocations.stack[has_stack]] | ~filled[allocations.stack[has_stack]]
+    )
     return np.asarray(freed_at_once * by_row[: len(freed_at_once)], np.uint8)

@@ -30,7 +30,7 @@ _CLEARLY = 1.02
 
 
 @dataclass(frozen=True, eq=False)
-class Judgement:
+class ReplayJudgement:
     """What replay has to say about a failure.
 
     Attributes:
@@ -44,7 +44,7 @@ class Judgement:
     projection: Projection | None
 
 
-def judgement_of(view: Attribution, proven: Proven, oom: OomVerdict, runs: int) -> Judgement:
+def judgement_of(view: Attribution, proven: Proven, oom: OomVerdict, runs: int) -> ReplayJudgement:
     """The need of a failure, and what each setting would have made of it.
 
     Args:
@@ -56,12 +56,12 @@ def judgement_of(view: Attribution, proven: Proven, oom: OomVerdict, runs: int) 
         need = need_of_first_step(view, request, oom.reserved_bytes or 0) or oom.need
         assert need is not None
         settings = _without_projection(proven, need, runs)
-        return Judgement(need, tuple(settings), None)
+        return ReplayJudgement(need, tuple(settings), None)
     need = need_of(proven, projection, searching=runs >= _RUNS_TO_SEARCH)
     settings = _told(proven, projection, ADVICE)
     if runs >= _RUNS_FOR_MORE and not any(row.lives for row in settings):
         settings += [row for row in _told(proven, projection, _others(proven)) if row.lives]
-    return Judgement(need, tuple(settings), projection)
+    return ReplayJudgement(need, tuple(settings), projection)
 
 
 def _parsed(proven: Proven, conf: str) -> Settings:
@@ -74,13 +74,25 @@ def _told(proven: Proven, projection: Projection, confs: Sequence[str]) -> list[
     def judged(conf: str) -> SettingVerdict:
         settings = _parsed(proven, conf)
         if settings == proven.recorded.settings:
-            return SettingVerdict(conf, False, 0, "exact", proven.recorded.peak_reserved_bytes)
-        found = verdict_of_setting(proven, projection, settings)
-        if proven.recorded.warm and found.lives is not None:
+            return SettingVerdict(
+                conf=conf,
+                lives=False,
+                dies_after_bytes=0,
+                confidence="exact",
+                peak_reserved_bytes=proven.recorded.peak_reserved_bytes,
+            )
+        verdict = verdict_of_setting(proven, projection, settings)
+        if proven.recorded.warm and verdict.lives is not None:
             # Memory from before the recording cannot be moved to where another setting would have
             # put it.
-            return SettingVerdict(conf, None, None, "conditional", 0)
-        return found
+            return SettingVerdict(
+                conf=conf,
+                lives=None,
+                dies_after_bytes=None,
+                confidence="conditional",
+                peak_reserved_bytes=0,
+            )
+        return verdict
 
     with ThreadPoolExecutor(max_workers=max(1, min(len(confs), os.cpu_count() or 1))) as pool:
         return list(pool.map(judged, confs))
@@ -93,22 +105,19 @@ def _without_projection(proven: Proven, need: Need, runs: int) -> list[SettingVe
     limit = proven.recorded.limit
     capacity = None if limit.bytes is None else max(limit.bytes, (limit.below_bytes or 1) - 1)
     too_much = capacity is not None and need.low_bytes > _CLEARLY * capacity
-    settings = {conf: _parsed(proven, conf) for conf in ADVICE}
-    asked = [conf for conf, one in settings.items() if one != proven.recorded.settings]
+    recorded = proven.recorded.settings
+    other_confs = [conf for conf in ADVICE if _parsed(proven, conf) != recorded]
     rows: dict[str, WhatIf] = {}
     if runs >= 2 * len(ADVICE) and not proven.recorded.warm:
-        rows = _asked(proven, asked, quick=runs < _RUNS_TO_CONFIRM)
-    found = [
-        _by_record(conf, rows.get(conf), surely=too_much or conf not in asked) for conf in ADVICE
+        rows = _asked(proven, other_confs, quick=runs < _RUNS_TO_CONFIRM)
+    verdicts = [
+        _by_record(conf, rows.get(conf), surely=too_much or conf not in other_confs)
+        for conf in ADVICE
     ]
-    if (
-        runs >= _RUNS_FOR_MORE
-        and rows
-        and not too_much
-        and not any(row.past_failure for row in found)
-    ):
-        found += _others_past_failure(proven)
-    return found
+    may_be_more = rows and not too_much and runs >= _RUNS_FOR_MORE
+    if may_be_more and not any(row.past_failure for row in verdicts):
+        verdicts += _others_past_failure(proven)
+    return verdicts
 
 
 def _by_record(conf: str, row: WhatIf | None, *, surely: bool) -> SettingVerdict:
@@ -118,15 +127,23 @@ def _by_record(conf: str, row: WhatIf | None, *, surely: bool) -> SettingVerdict
         surely: whether it surely fails, whatever they lead to.
     """
     past = row is not None and row.past_failure
-    dies = surely or (row is not None and row.oom is True)
+    peak_bytes = row.peak_reserved_bytes if row is not None else 0
+    if not surely and (row is None or row.oom is not True):
+        return SettingVerdict(
+            conf=conf,
+            lives=None,
+            dies_after_bytes=None,
+            confidence="conditional",
+            peak_reserved_bytes=peak_bytes,
+            past_failure=past,
+        )
     return SettingVerdict(
-        conf,
-        False if dies else None,
-        0 if dies and not past else None,
-        "bounded" if dies else "conditional",
-        row.peak_reserved_bytes if row is not None else 0,
-        past_failure=past and not dies,
-        failed_bytes=row.failed_bytes if row is not None and dies else None,
+        conf=conf,
+        lives=False,
+        dies_after_bytes=None if past else 0,
+        confidence="bounded",
+        peak_reserved_bytes=peak_bytes,
+        failed_bytes=row.failed_bytes if row is not None else None,
     )
 
 

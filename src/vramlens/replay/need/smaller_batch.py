@@ -112,9 +112,9 @@ def largest_share(proven: Proven, projection: Projection, view: Attribution) -> 
 def _fixed_rows(view: Attribution, projection: Projection) -> NDArray[np.bool_]:
     """By row of the continued requests, whether it is as large for any batch."""
     allocations = view.device.allocations
-    like = projection.continued.like
-    category, phase = view.categories.category[like], view.phases.phase[like]
-    sizes = allocations.requested_bytes[like]
+    template_rows = projection.continued.template_rows
+    category, phase = view.categories.category[template_rows], view.phases.phase[template_rows]
+    sizes = allocations.requested_bytes[template_rows]
     lasting = (
         Category.PARAMETERS,
         Category.OPTIMIZER_STATE,
@@ -122,7 +122,7 @@ def _fixed_rows(view: Attribution, projection: Projection) -> NDArray[np.bool_]:
         Category.WORKSPACE,
     )
     fixed = np.isin(category, lasting) | np.isin(phase, (Phase.OPTIMIZER, Phase.OTHER))
-    fixed |= (allocations.born[like] < 0) | (sizes < _LEAST_BYTES)
+    fixed |= (allocations.born[template_rows] < 0) | (sizes < _LEAST_BYTES)
     parameters = np.unique(
         allocations.requested_bytes[view.categories.category == Category.PARAMETERS]
     )

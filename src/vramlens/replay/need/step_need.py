@@ -106,12 +106,12 @@ def need_of(proven: Proven, projection: Projection, *, searching: bool = True) -
         projection.unseen_bytes,
     )
     native = proven.recorded.settings.native(proven.recorded.version, reserve=proven.reserve_bytes)
-    found = [_peaks(continued, native, order) for order in _ORDERS]
-    peaks = [in_step for in_step, _ in found]
+    peaks_by_order = [_peaks(continued, native, order) for order in _ORDERS]
+    peaks = [in_step for in_step, _ in peaks_by_order]
     peak = peaks[0]
-    least = _least_limit(proven, continued, peak) if searching else None
-    low = min(min(peaks), least or peak)
-    high = max(later for _, later in found)
+    least_limit = _least_limit(proven, continued, peak) if searching else None
+    low = min(min(peaks), least_limit or peak)
+    high = max(later for _, later in peaks_by_order)
     return Need(
         peak_reserved_bytes=peak if not unseen_bytes else None,
         low_bytes=int(low * (1 - projection.spread)),
@@ -120,7 +120,7 @@ def need_of(proven: Proven, projection: Projection, *, searching: bool = True) -
         scale=round(scaling.scale, 3),
         done_share=round(continued.done_bytes / max(1, continued.requested_bytes), 3),
         confidence="bounded" if scaling.is_same and not unseen_bytes else "estimated",
-        limit_bytes=least,
+        limit_bytes=least_limit,
         floor_bytes=continued.floor_bytes,
     )
 
@@ -169,7 +169,13 @@ def verdict_of_setting(
     """What a setting would have made of the run."""
     continued = projection.continued
     if proven.recorded.limit.bytes is None:
-        return SettingVerdict(settings.conf, None, None, "conditional", 0)
+        return SettingVerdict(
+            conf=settings.conf,
+            lives=None,
+            dies_after_bytes=None,
+            confidence="conditional",
+            peak_reserved_bytes=0,
+        )
     first = next(_runs(proven, continued, settings, [(_DRIVER, 0.0)]))
     died = 0 <= first["died_at"] < continued.step_end
     aside = projection.margin if died else -projection.margin

@@ -19,7 +19,7 @@ from vramlens.analyses.memory.run_shape import step_peaks
 from vramlens.ground.verdict import Verdict
 from vramlens.replay.answer import assignment
 from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits
-from vramlens.replay.need.failure_verdict import Judgement, judgement_of
+from vramlens.replay.need.failure_verdict import ReplayJudgement, judgement_of
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -67,22 +67,22 @@ def with_judgement(
         settings=judged.settings,
     )
     findings = [
-        one
-        for one in explanation.findings
-        if one.id != "fragmented_request" or cause == "fragmentation"
+        finding
+        for finding in explanation.findings
+        if finding.id != "fragmented_request" or cause == "fragmentation"
     ]
     findings = _about_expandable(findings, verdict, proven)
     findings += _about_settings(view, verdict, need, limit.bytes)
-    findings = [_with_limit(one, view, need) for one in findings]
+    findings = [_with_limit(finding, view, need) for finding in findings]
     about_batch = _about_batch(view, proven, judged, runs)
-    findings = [_without_half_the_batch(one) for one in findings] if about_batch else findings
-    findings += about_batch
+    if about_batch:
+        findings = [*map(_without_half_the_batch, findings), *about_batch]
     leaking = facts.leaked_bytes >= _LARGE * (limit.bytes or 1)
     order = _order(cause, findings, oom.short_by_bytes or oom.requested_bytes or 0, leaking=leaking)
     return replace(
         explanation,
         oom=verdict,
-        findings=tuple(sorted(findings, key=lambda one: _rank(one, order))),
+        findings=tuple(sorted(findings, key=lambda finding: _rank(finding, order))),
     )
 
 
@@ -90,7 +90,7 @@ _RUNS_FOR_BATCH = 40
 
 
 def _about_batch(
-    view: Attribution, proven: Proven, judged: Judgement, runs: int
+    view: Attribution, proven: Proven, judged: ReplayJudgement, runs: int
 ) -> Sequence[Finding]:
     """The largest batch that fits, as far as it is known."""
     capacity = proven.recorded.limit.bytes
@@ -135,7 +135,11 @@ def _order(
 ) -> tuple[str, ...]:
     """What comes first: what makes the run live, then what may."""
     left_out = set() if leaking else {"leak"}
-    saved = {one.id: one.bytes or 0 for one in findings if one.verdict != Verdict.POSSIBLE}
+    saved = {
+        finding.id: finding.bytes or 0
+        for finding in findings
+        if finding.verdict != Verdict.POSSIBLE
+    }
     left_out |= {name for name in _NO_GRADIENTS if saved.get(name, 0) < short_bytes}
     if cause != "fragmentation":  # what only may help comes after all that does
         left_out.add("settings_may_help")
@@ -166,7 +170,7 @@ def _facts(
     )
 
 
-def _reason(view: Attribution, judged: Judgement) -> str:
+def _reason(view: Attribution, judged: ReplayJudgement) -> str:
     """What grew against the step before, and at which line; "" where nothing did."""
     projection = judged.projection
     if projection is None or abs(projection.scaling.scale - 1) <= 0.02:
@@ -183,29 +187,26 @@ def _about_expandable(
     row = next(row for row in oom.settings if row.conf == EXPANDABLE)
     changed = []
     for finding in findings:
-        is_open = finding.id == "expandable_segments" and finding.verdict == Verdict.POSSIBLE
-        if not is_open:
-            is_refuted = (
-                row.lives is False
-                and finding.id == "expandable_segments"
-                and not row.dies_after_bytes
-            )
-            changed.append(
-                _expandable_fails(row)
-                if is_refuted and "these numbers do not show" in finding.title
-                else finding
-            )
-        elif row.lives is False:
-            changed.append(_expandable_fails(row))
-        elif (
-            row.lives is None
-            and not row.past_failure
-            and proven.recorded.limit.below_bytes is not None
-        ):
-            changed.append(_depends_on_the_limit(finding, proven))
-        elif row.lives is None and not row.past_failure:
+        if finding.id == "expandable_segments":
+            changed += _expandable_decided(finding, row, proven)
+        else:
             changed.append(finding)
     return changed
+
+
+def _expandable_decided(finding: Finding, row: SettingVerdict, proven: Proven) -> list[Finding]:
+    """The finding about expandable segments, as replay decides it; nothing where they help."""
+    if finding.verdict != Verdict.POSSIBLE:
+        is_refuted = row.lives is False and not row.dies_after_bytes
+        is_refuted = is_refuted and "these numbers do not show" in finding.title
+        return [_expandable_fails(row)] if is_refuted else [finding]
+    if row.lives is False:
+        return [_expandable_fails(row)]
+    if row.lives is True or row.past_failure:
+        return []
+    if proven.recorded.limit.below_bytes is not None:
+        return [_depends_on_the_limit(finding, proven)]
+    return [finding]
 
 
 def _expandable_fails(row: SettingVerdict) -> Finding:
@@ -249,15 +250,15 @@ def _about_settings(
     variable = settings_variable(view.trace)
     carrying = [row for row in oom.settings if row.lives is True]
     failing = [row for row in oom.settings if row.lives is False and row.conf != EXPANDABLE]
-    open_ones = [row for row in oom.settings if row.lives is None and row.past_failure]
-    found = []
+    undecided = [row for row in oom.settings if row.lives is None and row.past_failure]
+    findings = []
     if carrying:
-        found.append(_carries(carrying, variable, need, capacity))
-    elif open_ones:
-        found.append(_may_carry(open_ones, variable, need))
+        findings.append(_carries(carrying, variable, need, capacity))
+    elif undecided:
+        findings.append(_may_carry(undecided, variable, need))
     if failing:
-        found.append(_do_not_carry(failing, need))
-    return found
+        findings.append(_do_not_carry(failing, need))
+    return findings
 
 
 def _carries(
@@ -293,14 +294,14 @@ def _may_carry(rows: Sequence[SettingVerdict], variable: str, need: Need) -> Fin
         if need.basis == EARLIER_STEP
         else "the recording ends there"
     )
-    others = f" (or {', '.join(row.conf for row in rows[1:])})" if len(rows) > 1 else ""
+    alternatives = f" (or {', '.join(row.conf for row in rows[1:])})" if len(rows) > 1 else ""
     return Finding(
         id="settings_may_help",
         verdict=Verdict.POSSIBLE,
         title=f"{best.conf} gets past this failure ({reserved} reserved) but may not be enough: "
         f"{why}",
         bytes=best.peak_reserved_bytes,
-        fix=f"try {assignment(variable, best.conf)}{others}: it gets past this failure "
+        fix=f"try {assignment(variable, best.conf)}{alternatives}: it gets past this failure "
         f"({reserved} reserved)"
         " but may not be enough for the rest",
     )

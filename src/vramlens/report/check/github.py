@@ -35,9 +35,9 @@ def check_to_github(check: Check, environment: Mapping[str, str]) -> str:
         check.findings if len(check.findings) <= MOST_ERRORS else check.findings[: MOST_ERRORS - 1]
     )
     lines = [_annotation(finding, check, environment) for finding in shown]
-    left = len(check.findings) - len(shown)
-    if left:
-        message = f"{left:,} more limits are broken (the job summary lists all)"
+    unshown = len(check.findings) - len(shown)
+    if unshown:
+        message = f"{unshown:,} more limits are broken (the job summary lists all)"
         lines.append(
             workflow_command(
                 "error",

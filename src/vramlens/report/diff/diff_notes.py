@@ -54,9 +54,9 @@ def _elsewhere(diff: Diff) -> Iterator[str]:
         return
     line = diff.elsewhere[0]
     more = len(diff.elsewhere) - 1
-    others = f", and {counted(more, 'more line')}" if more else ""
+    more_lines = f", and {counted(more, 'more line')}" if more else ""
     change = signed_size(line.most_change_bytes)
-    yield visible(f"Largest change outside the peak: {change} at {line_words(line)}{others}.")
+    yield visible(f"Largest change outside the peak: {change} at {line_words(line)}{more_lines}.")
 
 
 def _steps(diff: Diff) -> Iterator[str]:

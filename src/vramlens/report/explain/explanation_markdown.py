@@ -11,8 +11,8 @@ from vramlens.foreign_text import markdown as escaped
 from vramlens.foreign_text import markdown_block as fenced
 from vramlens.foreign_text import markdown_code as code
 from vramlens.ground.verdict import Verdict
-from vramlens.report.explain.holder_tables import DEFAULT_TOP, Row, Table
-from vramlens.report.explain.story import Claim, Figure, Story, story_of
+from vramlens.report.explain.holder_tables import DEFAULT_TOP, HolderList, Row
+from vramlens.report.explain.story import CountedFigure, FindingClaim, Story, story_of
 from vramlens.report.wording import place_name, share
 from vramlens.units import format_size
 
@@ -50,7 +50,7 @@ def grid(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], right: int) -
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *rows))
 
 
-def _figures(figures: tuple[Figure, ...]) -> list[str]:
+def _figures(figures: tuple[CountedFigure, ...]) -> list[str]:
     rows = [(format_size(figure.size_bytes), escaped(figure.words)) for figure in figures]
     return [grid(("size", "what"), rows, 1)] if rows else []
 
@@ -72,7 +72,7 @@ def _held(story: Story, top: int) -> list[str]:
     return blocks
 
 
-def _table(table: Table) -> str:
+def _table(table: HolderList) -> str:
     rows = [*table.rows, *([table.rest] if table.rest else [])]
     inferred = any(row.inferred_bytes for row in rows)
     counts = any(row.allocations is not None for row in rows)
@@ -107,7 +107,7 @@ def _ledger(story: Story) -> list[str]:
     return [f"### Where the GPU's {total} {verb}", *_figures(story.ledger)]
 
 
-def _claims(claims: tuple[Claim, ...]) -> list[str]:
+def _claims(claims: tuple[FindingClaim, ...]) -> list[str]:
     return (
         ["### What to do", "\n".join(_claim(n, claim) for n, claim in enumerate(claims, 1))]
         if claims
@@ -115,7 +115,7 @@ def _claims(claims: tuple[Claim, ...]) -> list[str]:
     )
 
 
-def _claim(number: int, claim: Claim) -> str:
+def _claim(number: int, claim: FindingClaim) -> str:
     sure = (
         ""
         if claim.verdict in (Verdict.PROVEN, Verdict.NOT_A_PROBLEM)

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from vramlens.ground.verdict import Verdict
 from vramlens.report.document import Tone
-from vramlens.report.explain.holder_tables import DEFAULT_TOP, Row, Table
-from vramlens.report.explain.story import Claim, Figure, Story, story_of
+from vramlens.report.explain.holder_tables import DEFAULT_TOP, HolderList, Row
+from vramlens.report.explain.story import CountedFigure, FindingClaim, Story, story_of
 from vramlens.report.layout import Layout, left, right
 from vramlens.report.screen import layout_of, room_of, show
 from vramlens.report.text import TONES
@@ -172,7 +172,7 @@ class _Report:
     def _each(self, sentences: tuple[str, ...]) -> list[Text]:
         return [Text(line) for sentence in sentences for line in self.layout.wrap(sentence)]
 
-    def _figures(self, figures: tuple[Figure, ...]) -> list[str]:
+    def _figures(self, figures: tuple[CountedFigure, ...]) -> list[str]:
         sizes = right([format_size(figure.size_bytes) for figure in figures])
         return [
             line
@@ -234,7 +234,7 @@ class _Report:
     def _more(self, hidden: int) -> list[str]:
         return [f"  {self.layout.ellipsis} and {hidden} more (--markdown shows all)"]
 
-    def _claim(self, number: int, claim: Claim, detail: _Detail) -> list[str]:
+    def _claim(self, number: int, claim: FindingClaim, detail: _Detail) -> list[str]:
         mark = f"  {number}. "
         indent = " " * len(mark)
         sure = (
@@ -278,7 +278,7 @@ def _after(sure: str, text: str) -> str:
     return text[:1].lower() + text[1:] if sure and word == word.capitalize() else text
 
 
-def _table_lines(table: Table, layout: Layout, detail: _Detail) -> list[str]:
+def _table_lines(table: HolderList, layout: Layout, detail: _Detail) -> list[str]:
     """The rows, sizes right-aligned; columns that say nothing, or find no room, are left out."""
     rows = [*table.rows, *([table.rest] if table.rest else [])]
     sizes = right(["", *(format_size(row.bytes) for row in rows)])

@@ -49,7 +49,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class HolderList:
     """Holders, largest first.
 
     Attributes:
@@ -74,7 +74,7 @@ class Table:
     empty: str = ""
     nested: bool = False
 
-    def cut(self, top: int) -> Table:
+    def cut(self, top: int) -> HolderList:
         """The table with no more than ``top`` rows."""
         if top >= len(self.rows):
             return self
@@ -85,11 +85,11 @@ class Table:
             if self.nested
             else None
         )
-        kept = set(range(top) if largest is None else largest[:top])
-        gone = [row for i, row in enumerate(self.rows) if i not in kept]
+        shown = set(range(top) if largest is None else largest[:top])
+        gone = [row for i, row in enumerate(self.rows) if i not in shown]
         return replace(
             self,
-            rows=tuple(row for i, row in enumerate(self.rows) if i in kept),
+            rows=tuple(row for i, row in enumerate(self.rows) if i in shown),
             hidden=self.hidden + len(gone),
             hidden_bytes=self.hidden_bytes + sum(row.bytes for row in gone if not row.depth),
         )
@@ -112,11 +112,11 @@ class Table:
         return _INFERRED if any(row.inferred_bytes for row in self.rows) else ""
 
 
-def table_of(heap: Heap, by: str) -> Table:
+def table_of(heap: Heap, by: str) -> HolderList:
     """The holders of a heap's requested bytes by one of GROUPINGS, all of them."""
     total = heap.requested_bytes
     if by == "line":
-        return Table(
+        return HolderList(
             by,
             total,
             _lines(heap),
@@ -128,24 +128,26 @@ def table_of(heap: Heap, by: str) -> Table:
             Row(place_name(row.place), row.place, row.bytes, row.allocations)
             for row in heap.by_code
         )
-        return Table(by, total, coded, rest=_rest("(no line known)", heap.unattributed_bytes))
+        return HolderList(by, total, coded, rest=_rest("(no line known)", heap.unattributed_bytes))
     if by == "category":
         rows = [
-            Row(plain(name), None, held.bytes, note=held.verdict)
-            for name, held in heap.by_category.items()
+            Row(plain(name), None, category_bytes.bytes, note=category_bytes.verdict)
+            for name, category_bytes in heap.by_category.items()
         ]
-        return Table(by, total, tuple(rows), note_header="verdict")
+        return HolderList(by, total, tuple(rows), note_header="verdict")
     if by == "phase":
-        return Table(by, total, _named({plain(name): size for name, size in heap.by_phase.items()}))
+        return HolderList(
+            by, total, _named({plain(name): size for name, size in heap.by_phase.items()})
+        )
     if by == "stack":
         return _stacks(heap)
     named = heap.by_module if by == "module" else heap.by_region
     if named and by == "module":
         return _modules(heap)
     if not named:
-        return Table(by, total, (), empty=_NOTHING_NAMED[by])
+        return HolderList(by, total, (), empty=_NOTHING_NAMED[by])
     outside = total - sum(named.values())
-    return Table(
+    return HolderList(
         by,
         total,
         _named({visible(k): n for k, n in named.items()}),
@@ -169,9 +171,9 @@ def _named(sizes: Mapping[str, int]) -> tuple[Row, ...]:
     return tuple(Row(name, None, size) for name, size in sizes.items())
 
 
-def _modules(heap: Heap) -> Table:
+def _modules(heap: Heap) -> HolderList:
     branches = branches_of(heap.by_module)
-    return Table(
+    return HolderList(
         "module",
         heap.requested_bytes,
         tuple(
@@ -245,19 +247,21 @@ def _user_lines(heap: Heap) -> tuple[Row, ...]:
     )
 
 
-def _stacks(heap: Heap) -> Table:
-    rows, rest = [], None
-    for held in heap.by_stack:
-        if held.frames:
+def _stacks(heap: Heap) -> HolderList:
+    rows, without_stack = [], None
+    for stack_bytes in heap.by_stack:
+        if stack_bytes.frames:
             rows.append(
                 Row(
-                    place_name(held.frames[0]),
-                    held.frames[0],
-                    held.bytes,
-                    held.allocations,
-                    frames=held.frames,
+                    place_name(stack_bytes.frames[0]),
+                    stack_bytes.frames[0],
+                    stack_bytes.bytes,
+                    stack_bytes.allocations,
+                    frames=stack_bytes.frames,
                 )
             )
         else:
-            rest = Row("(no Python stack)", None, held.bytes, held.allocations)
-    return Table("stack", heap.requested_bytes, tuple(rows), rest=rest)
+            without_stack = Row(
+                "(no Python stack)", None, stack_bytes.bytes, stack_bytes.allocations
+            )
+    return HolderList("stack", heap.requested_bytes, tuple(rows), rest=without_stack)

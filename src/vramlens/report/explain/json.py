@@ -143,8 +143,12 @@ def _tables(heap: Heap) -> dict[str, Any]:
             {**place_to_json(row.place), "bytes": row.bytes, "allocations": row.allocations}
             for row in heap.by_code
         ],
-        "by_category": {name: held.bytes for name, held in heap.by_category.items()},
-        "category_verdicts": {name: held.verdict for name, held in heap.by_category.items()},
+        "by_category": {
+            name: category_bytes.bytes for name, category_bytes in heap.by_category.items()
+        },
+        "category_verdicts": {
+            name: category_bytes.verdict for name, category_bytes in heap.by_category.items()
+        },
         "by_phase": dict(heap.by_phase),
         "by_module": _named(heap.by_module),
         "by_region": _named(heap.by_region),

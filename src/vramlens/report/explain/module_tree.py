@@ -71,9 +71,9 @@ def branches_of(by_module: Mapping[str, int]) -> tuple[Branch, ...]:
             node = node.children.setdefault(name, Node(name))
             node.bytes += size
     _fold(root)
-    found: list[Branch] = []
-    _list(root, "", 0, found)
-    return tuple(found)
+    branches: list[Branch] = []
+    _list(root, "", 0, branches)
+    return tuple(branches)
 
 
 _TELLS_LITTLE = 0.5
@@ -166,6 +166,6 @@ def _list(node: Node, path: str, depth: int, found: list[Branch]) -> None:
         ):
             child = only
             label = f"{label}.{child.name}"
-        whole = f"{path}.{label}" if path else label
-        found.append(Branch(visible(whole), visible(label), depth, child.bytes, child.count))
-        _list(child, whole, depth + 1, found)
+        module_path = f"{path}.{label}" if path else label
+        found.append(Branch(visible(module_path), visible(label), depth, child.bytes, child.count))
+        _list(child, module_path, depth + 1, found)

@@ -13,7 +13,7 @@ from vramlens.analyses.error_text.message_sums import ROUNDING
 from vramlens.ground.verdict import Verdict
 from vramlens.report.explain.advice import NextStep, next_step
 from vramlens.report.explain.foreign_advice import step_for_others
-from vramlens.report.explain.holder_tables import Table, table_of
+from vramlens.report.explain.holder_tables import HolderList, table_of
 from vramlens.report.explain.origin import higher_before, origin_of
 from vramlens.report.explain.replayed_advice import step_after_replay
 from vramlens.report.wording import (
@@ -64,7 +64,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class CountedFigure:
     """One number and the words that say what it is."""
 
     size_bytes: int
@@ -72,7 +72,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class FindingClaim:
     """A finding in words: the claim with its place, the evidence, the fix, the bytes that it is
     about.
     """
@@ -110,11 +110,11 @@ class Story:
     failed: bool
     headline: str
     sentences: tuple[str, ...]
-    figures: tuple[Figure, ...]
-    table: Table | None
+    figures: tuple[CountedFigure, ...]
+    table: HolderList | None
     table_title: str
-    ledger: tuple[Figure, ...]
-    claims: tuple[Claim, ...]
+    ledger: tuple[CountedFigure, ...]
+    claims: tuple[FindingClaim, ...]
     refuted: tuple[str, ...]
     notes: tuple[str, ...]
     growth: tuple[str, ...]
@@ -153,14 +153,14 @@ def story_of(explanation: Explanation, by: str) -> Story:
     )
 
 
-def _ledger(explanation: Explanation) -> tuple[Figure, ...]:
+def _ledger(explanation: Explanation) -> tuple[CountedFigure, ...]:
     """Where the device's memory is; an error's text that does not say what is free leaves that
     open, too.
     """
     rows, oom = explanation.ledger, explanation.oom
     is_free_open = explanation.peak is None and oom is not None and oom.free_bytes is None
     return tuple(
-        Figure(
+        CountedFigure(
             row.bytes,
             ("free, or " if is_free_open and row.kind == "unknown" else "") + _part(row, rows),
         )
@@ -283,7 +283,7 @@ def _sentences(explanation: Explanation, failed: bool) -> list[str]:
     return said
 
 
-def _figures(oom: OomVerdict, *, holders_known: bool) -> tuple[Figure, ...]:
+def _figures(oom: OomVerdict, *, holders_known: bool) -> tuple[CountedFigure, ...]:
     """The numbers of a failure, in the order in which they explain it.
 
     Args:
@@ -293,13 +293,13 @@ def _figures(oom: OomVerdict, *, holders_known: bool) -> tuple[Figure, ...]:
     wanted, tried, limit = oom.requested_bytes, oom.tried_bytes, oom.limit_bytes
     if wanted is not None:
         asked = f" ({format_size(tried)} from the driver)" if tried not in (None, wanted) else ""
-        found.append(Figure(wanted, f"requested{asked}"))
+        found.append(CountedFigure(wanted, f"requested{asked}"))
     elif tried is not None:
         found.append(
-            Figure(tried, "requested" if oom.wall == "host" else "requested from the driver")
+            CountedFigure(tried, "requested" if oom.wall == "host" else "requested from the driver")
         )
     if not holders_known or oom.reserved_bytes is None:
-        found += [Figure(limit, "limit of this process")] if limit is not None else []
+        found += [CountedFigure(limit, "limit of this process")] if limit is not None else []
     if not holders_known:
         return tuple(found)
     if oom.reserved_bytes is not None:
@@ -309,14 +309,14 @@ def _figures(oom: OomVerdict, *, holders_known: bool) -> tuple[Figure, ...]:
             if oom.allocated_bytes is not None
             else ""
         )
-        found.append(Figure(oom.reserved_bytes, f"reserved by PyTorch{of_limit}{used}"))
+        found.append(CountedFigure(oom.reserved_bytes, f"reserved by PyTorch{of_limit}{used}"))
     elif oom.allocated_bytes is not None:
-        found.append(Figure(oom.allocated_bytes, "allocated by PyTorch"))
+        found.append(CountedFigure(oom.allocated_bytes, "allocated by PyTorch"))
     if oom.largest_free_bytes is not None:
         largest = "largest free block" if oom.largest_free_bytes else "free in the cache"
-        found.append(Figure(oom.largest_free_bytes, f"{largest} for this request"))
+        found.append(CountedFigure(oom.largest_free_bytes, f"{largest} for this request"))
     if oom.free_bytes is not None:
-        found.append(Figure(oom.free_bytes, "free on the GPU"))
+        found.append(CountedFigure(oom.free_bytes, "free on the GPU"))
     return tuple(found)
 
 
@@ -342,7 +342,7 @@ def _table_title(explanation: Explanation) -> str:
 
 def _sorted_findings(
     findings: tuple[Finding, ...],
-) -> tuple[tuple[Claim, ...], tuple[str, ...], tuple[str, ...]]:
+) -> tuple[tuple[FindingClaim, ...], tuple[str, ...], tuple[str, ...]]:
     """What to do, what would not help, and what else is so."""
     claims, refuted, notes = [], [], []
     for finding in findings:
@@ -356,11 +356,11 @@ def _sorted_findings(
     return tuple(claims), tuple(refuted), tuple(notes)
 
 
-def _claim(finding: Finding) -> Claim:
+def _claim(finding: Finding) -> FindingClaim:
     title = finding.title.strip().rstrip(".")
     if finding.place is not None and finding.place.file not in title:
         title = f"{title} ({place_name(finding.place)})"
-    return Claim(
+    return FindingClaim(
         verdict=finding.verdict,
         title=visible(sentence(title)),
         evidence=tuple(visible(sentence(text)) for text in finding.evidence if text.strip()),

@@ -9,7 +9,7 @@ from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
     from vramlens.analyses.leaks.leak import Leak
-    from vramlens.analyses.leaks.rate import Prediction
+    from vramlens.analyses.leaks.rate import TimeToFull
     from vramlens.analyses.leaks.recorded_leaks import DeviceLeaks, LeakReport
     from vramlens.analyses.leaks.recorded_owners import Owner
 
@@ -85,7 +85,7 @@ def _device(device: DeviceLeaks) -> dict[str, Any]:
     }
 
 
-def _prediction(prediction: Prediction | None) -> dict[str, Any] | None:
+def _prediction(prediction: TimeToFull | None) -> dict[str, Any] | None:
     if prediction is None:
         return None
     return {

@@ -80,7 +80,7 @@ def _device_lines(use: DeviceUse, device: str) -> Iterator[str]:
 
 
 def _answer(use: DeviceUse) -> str:
-    kept = (
+    balance = (
         f"{_signed(use.kept_bytes)} kept"
         if use.kept_bytes >= 0
         else f"{format_size(-use.kept_bytes)} freed"
@@ -91,7 +91,7 @@ def _answer(use: DeviceUse) -> str:
         if use.peak_bytes is None
         else f"{about}{format_size(use.peak_bytes)} above the start"
     )
-    return f"{kept if use.kept_bytes else 'nothing kept'}, peak {peak}"
+    return f"{balance if use.kept_bytes else 'nothing kept'}, peak {peak}"
 
 
 def _signed(size_bytes: int) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from vramlens.analyses.profile.explained_profile import Profile
     from vramlens.analyses.profile.memory_events import Holder, MemoryReport
-    from vramlens.analyses.profile.overview import CpuActivity, DeviceUse, Gap
+    from vramlens.analyses.profile.overview import CpuActivity, DeviceActivity, Gap
 
 
 def profile_to_json(
@@ -95,7 +95,7 @@ def _share(part: int, whole: int) -> float | None:
     return round(part / whole, 4) if whole > 0 else None
 
 
-def _device(use: DeviceUse, wall_ns: int) -> dict[str, Any]:
+def _device(use: DeviceActivity, wall_ns: int) -> dict[str, Any]:
     return {
         "device": use.device,
         "busy_us": _us(use.busy_ns),

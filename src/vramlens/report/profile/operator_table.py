@@ -30,10 +30,6 @@ class OperatorChoice:
     grouping: str = "operator"
     order: str = "cpu"
 
-    @property
-    def is_default(self) -> bool:
-        return self == OperatorChoice()
-
 
 def operators_document(profile: Profile, choice: OperatorChoice, top: int | None) -> Document:
     """The profile's answer, and below it the table that was asked for, with all figures.

@@ -12,9 +12,9 @@ from vramlens.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.profile.explained_profile import Profile
-    from vramlens.analyses.profile.memory_events import Holder, MemoryReport, Moment
+    from vramlens.analyses.profile.memory_events import AllocatedMoment, Holder, MemoryReport
     from vramlens.analyses.profile.operators import OperatorRow
-    from vramlens.analyses.profile.overview import CpuActivity, DeviceUse, Gap
+    from vramlens.analyses.profile.overview import CpuActivity, DeviceActivity, Gap
 
 _BEGINS = "lines are where the function begins"
 _MOST_GROUPS = 4
@@ -116,7 +116,7 @@ def _operator_row(row: OperatorRow, *, has_gpu: bool) -> tuple[str, ...]:
     )
 
 
-def _kernels(profile: Profile, use: DeviceUse) -> Table:
+def _kernels(profile: Profile, use: DeviceActivity) -> Table:
     rows = [
         (
             format_duration(row.total_ns),
@@ -214,14 +214,14 @@ def _timeline(memory: MemoryReport, profile: Profile) -> Table:
     return replace(titled_table(title, ("at", "allocated"), rows, "moment"), heights=heights)
 
 
-def _group_words(moment: Moment) -> str:
+def _group_words(moment: AllocatedMoment) -> str:
     by_size = sorted(moment.groups.items(), key=lambda group: -group[1])[:_MOST_GROUPS]
     return ", ".join(
         f"{visible(plain(name))} {format_size(size)}" for name, size in by_size if size
     )
 
 
-def _gaps(use: DeviceUse, profile: Profile) -> Table:
+def _gaps(use: DeviceActivity, profile: Profile) -> Table:
     rows = [
         (
             format_duration(gap.ns),

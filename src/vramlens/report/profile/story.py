@@ -135,8 +135,8 @@ def _headline(profile: Profile) -> str:
         parts.append(f"{wall} of a program, without operators")
     if memory is not None:
         more = "" if memory.exact else " or more"
-        what = "memory" if not memory.is_cpu else "CPU memory"
-        parts.append(f"{what} peaks at {format_size(memory.allocated_bytes)}{more}")
+        memory_name = "memory" if not memory.is_cpu else "CPU memory"
+        parts.append(f"{memory_name} peaks at {format_size(memory.allocated_bytes)}{more}")
     return f"{'; '.join(parts)}."
 
 
@@ -147,12 +147,12 @@ def _use_sentence(profile: Profile) -> str:
     text = f"Idle for {format_duration(use.idle_ns)} in {counted(use.gaps, 'gap')}"
     if use.longest:
         text += f"; the longest, {format_duration(use.longest[0].ns)}: {gap_words(use.longest[0])}"
-    others = [
+    other_gpus = [
         f"GPU {other.device} {share(other.busy_ns, profile.wall_ns)}"
         for other in profile.devices
         if other.device != use.device
     ]
-    return text + "." + (f" Others busy: {', '.join(others)}." if others else "")
+    return text + "." + (f" Others busy: {', '.join(other_gpus)}." if other_gpus else "")
 
 
 def _memory_sentence(profile: Profile) -> str:
@@ -171,12 +171,16 @@ def _memory_sentence(profile: Profile) -> str:
             f"{plain(name)} {format_size(size)}" for name, size in list(memory.by_group.items())[:4]
         ]
         text += f". Likely {', '.join(groups)}"
-    others = [
+    other_memories = [
         f"{other.device} {format_size(other.allocated_bytes)}"
         for other in profile.memories[1:]
         if other.allocated_bytes
     ]
-    return text + "." + (f" Peaks elsewhere: {', '.join(others[:4])}." if others else "")
+    return (
+        text
+        + "."
+        + (f" Peaks elsewhere: {', '.join(other_memories[:4])}." if other_memories else "")
+    )
 
 
 def _trace_sentence(profile: Profile) -> str:

@@ -20,7 +20,7 @@ from vramlens.report.wording import place_name
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
-    from vramlens.ranks import Comparison, Difference, RankSummary
+    from vramlens.ranks import Comparison, RankDifference, RankSummary
     from vramlens.ranks.rank_failures import FailedRank
 
 _MOST_ROWS, _MOST_STRIPS, _MOST_COLUMNS, _MOST_DIFFERENCES = 200, 128, 160, 50
@@ -61,7 +61,7 @@ def _left_out(count: int, most: int, noun: str) -> Iterator[str]:
         yield f'<p class="soft">{more} more (vramlens ranks --json lists all)</p>'
 
 
-def _difference(difference: Difference) -> str:
+def _difference(difference: RankDifference) -> str:
     cause = difference.cause.replace("_", " ")
     evidence = "".join(f"<li><code>{_text(words)}</code></li>" for words in difference.evidence)
     return (

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vramlens.analyses.finding import Finding
-    from vramlens.ranks import Comparison, Difference, RankSummary
+    from vramlens.ranks import Comparison, RankDifference, RankSummary
     from vramlens.ranks.rank_failures import FailedRank
     from vramlens.trace.flight import FlightRecord
 
@@ -83,8 +83,8 @@ def _missing_words(missing: Sequence[int]) -> str:
         return ""
     named = ", ".join(map(str, missing[:_MOST_MISSING]))
     more = len(missing) - _MOST_MISSING
-    others = f" and {more} more" if more > 0 else ""
-    return f"; rank{'s' if len(missing) > 1 else ''} {named}{others} left no files"
+    unnamed = f" and {more} more" if more > 0 else ""
+    return f"; rank{'s' if len(missing) > 1 else ''} {named}{unnamed} left no files"
 
 
 def _agreement(comparison: Comparison) -> str:
@@ -127,7 +127,7 @@ def _one_flight(rank: int, flight: FlightRecord) -> str:
     return f"Rank {rank}: all {calls} in the record completed; the last one is {call_words}."
 
 
-def difference_title(difference: Difference) -> str:
+def difference_title(difference: RankDifference) -> str:
     """What differs, and at which line where that tells something."""
     title = difference.title[:1].upper() + difference.title[1:]
     if difference.place is None or difference.cause == "desync":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
-    from vramlens.replay import Answer, Difference, Recorded, Tuned, Tuning, WhatIf
+    from vramlens.replay import Answer, FirstDifference, Recorded, Tuned, Tuning, WhatIf
 
 
 def answer_to_json(answer: Answer) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def recorded_to_json(recorded: Recorded) -> dict[str, Any]:
     }
 
 
-def _difference(difference: Difference | None) -> dict[str, Any] | None:
+def _difference(difference: FirstDifference | None) -> dict[str, Any] | None:
     if difference is None:
         return None
     return {

@@ -40,19 +40,21 @@ def render_answer(answer: Answer, console: Console) -> None:
 
 def replay_document(answer: Answer) -> Document:
     """The story in parts."""
-    others = [row for row in answer.what_if if not _is_recorded(answer, row)]
+    other_settings = [row for row in answer.what_if if not _is_recorded(answer, row)]
     proof = proof_sentence(answer.recorded)
-    parts: list[Part] = [Heading(best_headline(answer, others) if others else proof)]
-    if others:
+    parts: list[Part] = [
+        Heading(best_headline(answer, other_settings) if other_settings else proof)
+    ]
+    if other_settings:
         parts.append(Sentences((proof,)))
     parts += [
         Blank(),
-        _table(answer, others),
-        *_limit_notes(answer, others),
-        *why_parts(others),
+        _table(answer, other_settings),
+        *_limit_notes(answer, other_settings),
+        *why_parts(other_settings),
         *missing_parts(answer.missing),
         Blank(),
-        _next(answer, others),
+        _next(answer, other_settings),
     ]
     return Document(tuple(parts))
 
@@ -224,8 +226,8 @@ def _limit_notes(answer: Answer, others: Sequence[WhatIf]) -> Iterator[Part]:
     if limit.source == "inferred" and limit.bytes is not None:
         below = limit.below_bytes
         bound = f" and below {format_size(below)}" if below is not None else ""
-        least = format_size(limit.bytes)
-        yield _aside(f"the exact limit of the recorded run is unknown: at least {least}{bound}")
+        at_least = format_size(limit.bytes)
+        yield _aside(f"the exact limit of the recorded run is unknown: at least {at_least}{bound}")
     if recorded.private_pools:
         pools = recorded.private_pools
         named = ", ".join(

@@ -38,7 +38,7 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vramlens.replay import Card, Tuned, Tuning, WhatIf
+    from vramlens.replay import CardUnderSetting, Tuned, Tuning, WhatIf
 
 _ROWS = 9
 _LEAST_ROWS = 3
@@ -92,12 +92,12 @@ def _cards_headline(tuning: Tuning) -> str:
     fitting = [tuned for tuned in tuning.tried if tuned.smallest_card is not None]
     names = [_card(card.size_bytes) for card in recorded.cards]
     if not fitting:
-        asked = (
+        claim = (
             f"May not fit a {names[0]} card"
             if len(names) == 1
             else f"May fit none of {listed(names)}"
         )
-        return f"{asked} with any of the {len(tuning.tried)} settings tried."
+        return f"{claim} with any of the {len(tuning.tried)} settings tried."
     best = min(fitting, key=lambda tuned: tuned.smallest_card or 0)
     had = recorded.smallest_card
     if had is not None and had == best.smallest_card:
@@ -175,7 +175,7 @@ def _too_large(tuning: Tuning) -> int | None:
 def _passed(tuning: Tuning) -> str:
     """The recorded settings get past the failure already, with more memory than the run had."""
     base = tuning.baseline
-    given = (
+    under_limit = (
         f"With {format_size(base.cap_bytes)}" if base.cap_bytes is not None else "Without a limit"
     )
     past = sum(tuned.row.past_failure for tuned in tuning.tried)
@@ -184,7 +184,7 @@ def _passed(tuning: Tuning) -> str:
     )
     recorded = "" if past == len(tuning.tried) else ", including the recorded one"
     return (
-        f"{given}, the run gets past the failure with {settings}{recorded}. What comes later is "
+        f"{under_limit}, the run gets past the failure with {settings}{recorded}. What comes later is "
         "not recorded."
     )
 
@@ -276,7 +276,7 @@ def _card(size: int) -> str:
     return format_size(size).replace(".00", "")
 
 
-def _fit(card: Card) -> str:
+def _fit(card: CardUnderSetting) -> str:
     if card.fits is None:
         return "maybe"
     if not card.fits:

@@ -115,7 +115,7 @@ _SENTENCES = (
 
 
 @dataclass(slots=True)
-class Figures:
+class OomFigures:
     """What the clauses of one message said, the first of each name."""
 
     text: str = ""
@@ -159,7 +159,7 @@ class Figures:
 
 
 @lru_cache(maxsize=64)  # a loop that retries prints the same text again and again
-def parse(style: str, window: bytes, binary_units: bool) -> Figures:
+def parse(style: str, window: bytes, binary_units: bool) -> OomFigures:
     """The figures in a window of the log that begins with a message, and the message's own text."""
     lines = plain_lines(window)
     if style == "line":
@@ -176,7 +176,7 @@ def parse(style: str, window: bytes, binary_units: bool) -> Figures:
     return figures
 
 
-def _parse_sentences(style: str, lines: list[str], binary_units: bool) -> Figures:
+def _parse_sentences(style: str, lines: list[str], binary_units: bool) -> OomFigures:
     """The figures of a message over many lines: read with line breaks as spaces, and without any
     space where that yields more.
     """
@@ -198,9 +198,9 @@ def _parse_sentences(style: str, lines: list[str], binary_units: bool) -> Figure
 
 def _read(
     style: str, text: str, pattern: re.Pattern[str], binary_units: bool
-) -> tuple[Figures, int]:
+) -> tuple[OomFigures, int]:
     """The figures that a text begins with, and where the last clause ends."""
-    figures, position, clauses = Figures(), 0, _CLAUSES[style]
+    figures, position, clauses = OomFigures(), 0, _CLAUSES[style]
     # The start's own words are no clause, so the first clause may stand as far away as they are
     # long.
     while match := pattern.search(text, position, position + 2 * _GAP):
@@ -226,7 +226,7 @@ _NEVER_LAST = ("allowed_bytes", "private_pool_bytes")
 """Figures in mid-sentence: PyTorch goes on after them."""
 
 
-def _is_cut(style: str, figures: Figures, following: str) -> bool:
+def _is_cut(style: str, figures: OomFigures, following: str) -> bool:
     """True where a message stops and PyTorch goes on; ``following`` is what stands behind its last
     figure, without spaces.
     """

@@ -17,9 +17,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
-from vramlens.view.opening import OpeningCode, OpeningFile, same
+from vramlens.view.local.opening import OpeningCode, OpeningFile, same
+from vramlens.view.local.peer import End, is_own_connection, tells_users
 from vramlens.view.page import empty_page, policy_of
-from vramlens.view.peer import End, is_own_connection, tells_users
 
 HOST = "127.0.0.1"
 _HOST_IPV6 = "::1"

@@ -16,9 +16,9 @@ from typing import BinaryIO
 from vramlens.ground.verdict import Verdict
 from vramlens.read.broken_lines import broken
 from vramlens.read.engine_log import EngineLogReader
-from vramlens.read.oom_figures import NOT_AVAILABLE, Figures, device_number, parse
-from vramlens.read.oom_text import OomMessage
-from vramlens.read.oom_traceback import FailedLine, Tracebacks
+from vramlens.read.oom.oom_figures import NOT_AVAILABLE, OomFigures, device_number, parse
+from vramlens.read.oom.oom_text import OomMessage
+from vramlens.read.oom.oom_traceback import FailedLine, Tracebacks
 
 _BLOCK = 1 << 18
 _WINDOW = 1 << 14  # the longest message, in bytes: room for about 250 "Process N has …" sentences
@@ -231,7 +231,7 @@ def _verdict_of(kind: str, text: str) -> Verdict:
     return Verdict.POSSIBLE if _ONLY_POSSIBLE.search(text) else Verdict.PROVEN
 
 
-def _device_of(match: re.Match[bytes], kind: str, before: bytes, figures: Figures) -> int | None:
+def _device_of(match: re.Match[bytes], kind: str, before: bytes, figures: OomFigures) -> int | None:
     """The device that a message, or the prefix of its line, names."""
     if match["async"]:
         return device_number(match["place"].decode("latin-1"))
@@ -242,7 +242,7 @@ def _device_of(match: re.Match[bytes], kind: str, before: bytes, figures: Figure
     return figures.device
 
 
-def _roundings(figures: Figures, sizes: dict[str, int]) -> tuple[tuple[str, int], ...]:
+def _roundings(figures: OomFigures, sizes: dict[str, int]) -> tuple[tuple[str, int], ...]:
     """By figure, the most bytes by which its printed size may be off."""
     not_available = figures.sizes.keys() - sizes.keys()
     return tuple(
