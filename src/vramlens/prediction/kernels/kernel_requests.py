@@ -64,6 +64,7 @@ class Kernels:
         self._sole_uses: tuple[int, int] | None = None
         self._handles: set[tuple[int, int]] = set()
         self._lt_handles: set[tuple[int, int]] = set()
+        self._has_dropout_states = False
         self._rules: dict[str, Callable[[Any, Any, list[Any]], None]] = {
             "aten.convolution": self._convolution,
             "aten._scaled_dot_product_efficient_attention_backward": self._efficient_backward,
@@ -124,6 +125,10 @@ class Kernels:
             self._log.scratch(size, convolutions.bounds(args[0], args[1], outputs[0]))
 
     def _recurrent(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
+        states = recurrent.dropout_states(args, self._card.processors)
+        if states and not self._has_dropout_states:
+            self._has_dropout_states = True
+            self._log.allocate(states)
         recurrent.note_workspace(self._log, args, is_backward=False)
 
     def _recurrent_backward(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:

@@ -4,8 +4,9 @@ reads.
 aten/src/ATen/native/cudnn/RNN.cpp (_cudnn_rnn, _cudnn_rnn_backward). The size of the reserve is
 asked of cuDNN, which
 does not document it; neither does it the workspaces. Both are as 192 layers of three kinds asked for
-them on an H200 (benchmarks/prediction/workspaces.json.xz, cuDNN 9.19, float32): half of the reserves
-are there to 1 %; the workspaces are half to twice of what the rule says, most within a third.
+them on an H200 (benchmarks/prediction/workspaces.json.xz, cuDNN 9.19, float32): the reserves are
+there to the rounding of blocks; the workspaces are half to twice of what the rule says, most within
+a third.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ BASIS = "the reserve space of recurrent layers, which cuDNN does not report"
 SHARE = 0.08
 _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # cudnnRNNMode_t
 _KEPT = {0: 1, 1: 1, 2: 5, 3: 6}
-"""Numbers that are kept for each unit and step, by mode; of all layers but the last also what the
-next one reads.
+"""Numbers that are kept for each unit and step, by mode."""
+_THREADS_OF_PROCESSOR, _STATE_OF_THREAD = 2048, 24
+"""cuDNN's states of random numbers, which the first layer with dropout asks for and PyTorch keeps
+(cudnn/RNN.cpp, DropoutState): 6,488,064 bytes on the 132 processors of an H200.
 """
 _WORKSPACE_OF_LAYER = 8 * MIB
 _WORKSPACE_OF_ROW = 8400
@@ -104,11 +107,7 @@ def forward_result(args: Any, fake_mode: Any) -> Any:
         output = tensor.new_empty((*outer, units * directions))
         last_hidden = tensor.new_empty(hidden.shape)
         last_cell = tensor.new_empty(cell.shape if cell is not None else (0,))
-        reserve_bytes = (
-            _KEPT[mode] * math.prod(outer) * units * layers * directions * tensor.element_size()
-            if train
-            else 0
-        )
+        reserve_bytes = _reserve_bytes(args, math.prod(outer)) if train else 0
         reserve = tensor.new_empty((reserve_bytes,), dtype=torch.uint8)
         no_weights = tensor.new_empty((0,))
     return (
@@ -118,6 +117,26 @@ def forward_result(args: Any, fake_mode: Any) -> Any:
         reserve,
         no_weights,
     )
+
+
+def _reserve_bytes(args: Any, rows: int) -> int:
+    """What the backward reads: of each layer its states, of all layers but the last what the next
+    one reads, and of that the bits that dropout took away.
+    """
+    mode, units, layers, dropout, is_bidirectional = args[6], args[7], args[9], args[11], args[13]
+    directions = 2 if is_bidirectional else 1
+    size_each = args[0].element_size()
+    numbers = _KEPT[mode] * layers + layers - 1
+    dropped_bits = (layers - 1) * rows * units * directions**2 if dropout else 0
+    return int(numbers * rows * units * directions * size_each + dropped_bits // 8)
+
+
+def dropout_states(args: Any, processors: int) -> int:
+    """Bytes of the states of random numbers that a layer with dropout needs; 0 without."""
+    layers, dropout, train = args[9], args[11], args[12]
+    if not (train and dropout and layers > 1):
+        return 0
+    return processors * _THREADS_OF_PROCESSOR * _STATE_OF_THREAD
 
 
 def note_workspace(log: RequestLog, args: Any, *, is_backward: bool) -> None:

@@ -20,6 +20,19 @@ _RANDOM_NAMES = (
     "exponential_",
     "multinomial",
 )
+_MADE_OF_OTHERS = frozenset(
+    {
+        "_euclidean_dist", "_safe_softmax", "_unsafe_masked_index",
+        "_unsafe_masked_index_put_accumulate", "affine_grid_generator",
+        "binary_cross_entropy_with_logits", "block_diag", "cholesky_solve", "dist",
+        "huber_loss_backward", "isinf", "ldexp", "linalg_lstsq", "logcumsumexp", "logsumexp",
+        "masked_scatter", "masked_scatter_backward", "mvlgamma", "norm", "rot90",
+        "smooth_l1_loss_backward", "soft_margin_loss", "soft_margin_loss_backward",
+    }
+)  # fmt: skip
+"""Operators with a formula of their own for autograd, and one kernel for all devices that calls
+other operators (CompositeExplicitAutograd in native_functions.yaml): they hold temporaries.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +46,7 @@ class Operator:
         is_view: whether its results share their argument's storage.
         is_random: whether its values are drawn.
         is_composite: whether PyTorch makes it of other operators.
+        holds_temporaries: whether its one kernel for all devices makes tensors by other operators.
     """
 
     function: Any
@@ -41,6 +55,12 @@ class Operator:
     is_view: bool
     is_random: bool
     is_composite: bool
+    holds_temporaries: bool
+
+    def run_in_parts(self, args: Any, kwargs: Any) -> Any:
+        """What the kernel for all devices returns; the operators that it calls are dispatched."""
+        key = torch._C.DispatchKey.CompositeExplicitAutograd
+        return self.function._op_dk(key, *args, **kwargs)
 
 
 @cache
@@ -65,5 +85,10 @@ def operator_of(function: Any) -> Operator:
         is_random=is_random,
         is_composite=torch._C._dispatch_has_kernel_for_dispatch_key(
             function.name(), "CompositeImplicitAutograd"
+        ),
+        holds_temporaries=function.namespace == "aten"
+        and function.overloadpacket.__name__ in _MADE_OF_OTHERS
+        and torch._C._dispatch_has_kernel_for_dispatch_key(
+            function.name(), "CompositeExplicitAutograd"
         ),
     )
