@@ -71,6 +71,8 @@ class Kernels:
             "aten._scaled_dot_product_flash_attention_backward": self._flash_backward,
             "aten._scaled_dot_product_cudnn_attention": self._cudnn_attention,
             "aten._scaled_dot_product_cudnn_attention_backward": self._cudnn_attention_backward,
+            "aten.linalg_solve_triangular": self._solve_triangular,
+            "aten._softmax_backward_data": self._softmax_backward,
             "aten._cudnn_rnn": self._recurrent,
             "aten._cudnn_rnn_backward": self._recurrent_backward,
         }
@@ -123,6 +125,18 @@ class Kernels:
             self.uncertain[convolutions.BASIS] = convolutions.SHARE
             size = convolutions.forward_workspace(args, outputs[0])
             self._log.scratch(size, convolutions.bounds(args[0], args[1], outputs[0]))
+
+    def _softmax_backward(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
+        """The gradient times the result (softmax_backward_cuda_out in cuda/SoftMax.cu; recording of
+        ddpm).
+        """
+        if outputs and outputs[0].fake_device.type == "cuda":
+            self._log.scratch(args[0].nbytes)
+
+    def _solve_triangular(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
+        """A copy of the matrix, where it stands to the right (recording of gp_by_hand)."""
+        if outputs[0].fake_device.type == "cuda" and not kwargs.get("left", True):
+            self._log.scratch(args[0].nbytes)
 
     def _recurrent(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
         states = recurrent.dropout_states(args, self._card.processors)

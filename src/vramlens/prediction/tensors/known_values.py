@@ -123,11 +123,7 @@ class Values:
         if operator.is_random and outputs[0].is_floating_point():
             return
         if not self._are_known(tensors):
-            if operator.name in _ALL:  # what programs ask so of is that all is well
-                setattr(outputs[0], _GUESS, True)
-            decided = self._decided_by_one_side(operator.name, tensors)
-            if decided is not None:
-                self.set(outputs[0], torch.full(outputs[0].shape, decided, dtype=outputs[0].dtype))
+            self._follow_partly(operator.name, tensors, outputs[0])
             return
         if not all(self.is_worth(tensor) for tensor in tensors):
             return
@@ -135,6 +131,14 @@ class Values:
         for output, content in zip(outputs, contents, strict=False):
             if hasattr(output, "fake_device") and output.shape == content.shape:
                 self.set(output, content)
+
+    def _follow_partly(self, name: str, tensors: list[Any], output: Any) -> None:
+        """What a result is where not all that it is made of is known."""
+        if name in _ALL:  # what programs ask so of is that all is well
+            setattr(output, _GUESS, True)
+        decided = self._decided_by_one_side(name, tensors)
+        if decided is not None:
+            self.set(output, torch.full(output.shape, decided, dtype=output.dtype))
 
     def _decided_by_one_side(self, name: str, tensors: list[Any]) -> bool | None:
         """The value of a whole result that one known side decides; None where none does.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class Operator:
         written: the places of the arguments that it changes.
         is_view: whether its results share their argument's storage.
         is_random: whether its values are drawn.
-        is_composite: whether PyTorch makes it of other operators.
+        is_composite: whether PyTorch makes it of other operators; one that devices have kernels for
+            is none (silu_backward).
         holds_temporaries: whether its one kernel for all devices makes tensors by other operators.
     """
 
@@ -73,6 +74,7 @@ def operator_of(function: Any) -> Operator:
         for place, argument in enumerate(schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     )
+    has_kernel = partial(torch._C._dispatch_has_kernel_for_dispatch_key, function.name())
     is_random = (
         any(part in name for part in _RANDOM_NAMES)
         and torch.Tag.nondeterministic_seeded in function.tags
@@ -83,12 +85,9 @@ def operator_of(function: Any) -> Operator:
         written=written,
         is_view=bool(getattr(function, "is_view", False)),
         is_random=is_random,
-        is_composite=torch._C._dispatch_has_kernel_for_dispatch_key(
-            function.name(), "CompositeImplicitAutograd"
-        ),
+        is_composite=has_kernel("CompositeImplicitAutograd")
+        and not (has_kernel("CPU") or has_kernel("CUDA")),
         holds_temporaries=function.namespace == "aten"
         and function.overloadpacket.__name__ in _MADE_OF_OTHERS
-        and torch._C._dispatch_has_kernel_for_dispatch_key(
-            function.name(), "CompositeExplicitAutograd"
-        ),
+        and has_kernel("CompositeExplicitAutograd"),
     )

@@ -23,6 +23,9 @@ _LARGEST_ON_HOST = 1 << 20
 """Bytes of a new floating-point tensor on the CPU that still is real: weights are larger."""
 _LARGEST_FOLLOWED = 64 << 10
 """Bytes of a tensor of floating-point numbers whose values may be known (known_values)."""
+SPARSE = "sparse gradients: the copies that summing equal rows and a sparse optimizer hold"
+_SPARSE_COPIES = 7
+"""Times the values, at most: SparseAdam on an H200 held six (benchmarks/prediction/held_out)."""
 _LARGEST_READ_BACK = 16 << 20
 """Bytes of a tensor that comes back to the CPU as made-up numbers; a larger one has a shape
 only.
@@ -170,8 +173,17 @@ class Runner:
     def _note(self, outputs: list[Any]) -> None:
         for tensor in outputs:
             if isinstance(tensor, self.fake_tensor) and tensor.fake_device.type == "cuda":
+                if tensor.layout is torch.sparse_coo:
+                    self._note_sparse(tensor)
                 for part in strided_parts(tensor):
                     self.log.note(part)
+
+    def _note_sparse(self, tensor: Any) -> None:
+        """Notes what is not gathered of sparse gradients: how many rows remain of equal indices
+        hangs on values.
+        """
+        size = _SPARSE_COPIES * tensor._values().nbytes
+        self.notes[SPARSE] = max(size, self.notes.get(SPARSE) or 0)
 
     def _spread_guesses(self, inputs: list[Any], outputs: list[Any]) -> None:
         """Results that have a guessed number of rows, as what they are made of, hang on it, too."""
