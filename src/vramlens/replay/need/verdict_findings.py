@@ -15,7 +15,7 @@ from vramlens.analyses.failure.need import EARLIER_STEP, EXPANDABLE, Need, Setti
 from vramlens.analyses.failure.oom import failure_of, settings_variable
 from vramlens.analyses.failure.step_evidence import are_steps
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.memory.timeline import step_peaks
+from vramlens.analyses.memory.run_shape import step_peaks
 from vramlens.ground.verdict import Verdict
 from vramlens.replay.answer import assignment
 from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits
