@@ -52,6 +52,7 @@ def peaks(path: Path) -> dict[str, Any]:
     run = PredictedRun(card_named("h200"))
     register_optimizer_step_pre_hook(note_weights)
     tracker = MemTracker()
+    _reset_before_each_model(tracker)
     with run.going():
         try:
             with tracker:
@@ -65,6 +66,26 @@ def peaks(path: Path) -> dict[str, Any]:
         int(parts["Total"]) for device, parts in snapshot.items() if device.type == "cuda"
     )
     return answer
+
+
+def _reset_before_each_model(tracker: Any) -> None:
+    """MemTracker refuses a module's second forward unless its statistics of modules are reset."""
+    from torch.nn.modules import module
+
+    depth = 0
+
+    def begin(*args: Any) -> None:
+        nonlocal depth
+        if depth == 0:
+            tracker.reset_mod_stats()
+        depth += 1
+
+    def end(*args: Any) -> None:
+        nonlocal depth
+        depth -= 1
+
+    module.register_module_forward_pre_hook(begin)
+    module.register_module_forward_hook(end)
 
 
 def _work(send: Any, path: Path) -> None:

@@ -41,6 +41,11 @@ _FACTORIZATION_BASIS, _FACTORIZATION_SHARE = (
     "workspaces of matrix factorizations, which are not modeled",
     0.1,
 )
+_IN_PLACE_IN_FORMULAS = {"aten.index_add", "aten.index_put", "aten.scatter", "aten.scatter_add"}
+"""Operators that autograd's formulas run in place on fresh zeros, but not on tensors of a kind of
+their own, such as shapes' (isTensorSubclassLike in torch/csrc/autograd/FunctionsManual.cpp and
+aten/src/ATen/native/TensorAdvancedIndexing.cpp).
+"""
 _SEEDS_ON_HOST = {"aten._scaled_dot_product_efficient_attention"}
 _LT_WORKSPACE = MIB
 """cuBLASLt's, for products with a bias (aten/src/ATen/cuda/CUDABlas.cpp, _getWorkspaceSize):
@@ -84,6 +89,8 @@ class Kernels:
         torch/csrc/autograd/input_buffer.cpp (can_accumulate_inplace): where nothing else holds the
         first one.
         """
+        if operator.name in _IN_PLACE_IN_FORMULAS and _is_called_by_autograd():
+            return args[0]
         if operator.name != "aten.add" or len(tensors) != 2 or not _is_called_by_autograd():
             return None
         first, second = tensors
