@@ -76,7 +76,6 @@ class Kernels:
             "aten._scaled_dot_product_flash_attention_backward": self._flash_backward,
             "aten._scaled_dot_product_cudnn_attention": self._cudnn_attention,
             "aten._scaled_dot_product_cudnn_attention_backward": self._cudnn_attention_backward,
-            "aten.linalg_solve_triangular": self._solve_triangular,
             "aten._softmax_backward_data": self._softmax_backward,
             "aten._cudnn_rnn": self._recurrent,
             "aten._cudnn_rnn_backward": self._recurrent_backward,
@@ -138,11 +137,6 @@ class Kernels:
         ddpm).
         """
         if outputs and outputs[0].fake_device.type == "cuda":
-            self._log.scratch(args[0].nbytes)
-
-    def _solve_triangular(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
-        """A copy of the matrix, where it stands to the right (recording of gp_by_hand)."""
-        if outputs[0].fake_device.type == "cuda" and not kwargs.get("left", True):
             self._log.scratch(args[0].nbytes)
 
     def _recurrent(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
