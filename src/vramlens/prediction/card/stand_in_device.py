@@ -73,7 +73,7 @@ def _provide_kernels() -> None:
     Where a device has no kernel of its own, a CompositeImplicitAutograd one takes the place of
     autograd's formula, too (c10/core/dispatch/OperatorEntry.cpp, computeDispatchTableEntryWithDebug).
     """
-    library = torch.library.Library("aten", "IMPL", "CUDA")  # type: ignore[no-untyped-call]
+    library: Any = torch.library.Library("aten", "IMPL", "CUDA")  # type: ignore[no-untyped-call]
     for name in _ALSO_COMPOSITE:
         if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CUDA"):
             library.impl(name, _never_called)
