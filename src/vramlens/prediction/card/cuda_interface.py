@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.card.cards import Card
+from vramlens.prediction.card.lazy_layers import put_lazy_layers
 from vramlens.prediction.card.saved_files import put_saved_files
 from vramlens.prediction.card.taken_as_eager import put_eager
 from vramlens.prediction.kernels.attention import chosen_attention
@@ -328,7 +329,7 @@ def _put_tensor_methods(torch: Any, runner: OperatorRunner) -> None:
     torch.Tensor.data_ptr = _data_ptr(torch.Tensor.data_ptr, fake)
     torch.UntypedStorage.resize_ = resized
     torch.__future__.set_swap_module_params_on_conversion(True)
-    torch.utils.swap_tensors = lambda first, second: _swap(torch, first, second)
+    put_lazy_layers(torch, lambda first, second: _swap(torch, first, second))
 
 
 def _swap(torch: Any, first: Any, second: Any) -> None:

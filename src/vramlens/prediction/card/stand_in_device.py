@@ -35,6 +35,9 @@ _ENTRIES = 80
 _BEFORE = 2
 """Entries before the first function: the offset to the object, and its type (Itanium C++ ABI)."""
 
+_ALSO_COMPOSITE = ("silu_backward", "mish_backward", "native_channel_shuffle", "_fused_rms_norm")
+"""Operators with both a kernel for CUDA and one for every device (native_functions.yaml)."""
+
 _kept: list[Any] = []
 
 
@@ -55,11 +58,30 @@ def provide_cuda() -> None:
             torch._C._ensureCUDADeviceGuardSet()
             slots = ("hasPrimaryContext",)
         _replace(hooks_table, slots)
+        _provide_kernels()
     except (AttributeError, OSError, ValueError) as error:
         raise UsageError(
             f"PyTorch {torch.__version__} cannot run without a GPU here ({error}): use a build"
             " with CUDA, 2.13 or newer"
         ) from None
+
+
+def _provide_kernels() -> None:
+    """Tells the dispatcher of kernels that a build with CUDA has, for operators that it would
+    otherwise make of others: they are never called, as a prediction answers before.
+
+    Where a device has no kernel of its own, a CompositeImplicitAutograd one takes the place of
+    autograd's formula, too (c10/core/dispatch/OperatorEntry.cpp, computeDispatchTableEntryWithDebug).
+    """
+    library: Any = torch.library.Library("aten", "IMPL", "CUDA")  # type: ignore[no-untyped-call]
+    for name in _ALSO_COMPOSITE:
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CUDA"):
+            library.impl(name, _never_called)
+    _kept.append(library)
+
+
+def _never_called(*args: Any, **options: Any) -> Any:
+    raise NotImplementedError("a kernel that only a GPU has")
 
 
 def _one_device() -> int:

@@ -1,10 +1,13 @@
-"""``torch.compile`` and CUDA graphs: what a program asks for without them, and that it was so.
+"""``torch.compile``, CUDA graphs and the fast path of transformer layers: what a program asks for
+without them, and that it was so.
 
 torch.compile: kernels that are fused make fewer results, so that eager is what it seldom exceeds;
 its own pool of CUDA graphs (mode="reduce-overhead") comes on top.
 CUDA graphs: what is asked for while a graph is captured comes from a pool of its own, which
 nobody else gets (c10/cuda/CUDACachingAllocator.cpp, beginAllocateToPool): as from a stream of
 its own.
+Fast path: without gradients ``torch.nn.TransformerEncoder`` leaves padding out and runs one fused
+operator a layer (torch/nn/modules/transformer.py).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 COMPILED = "torch.compile: predicted as eager; what its kernels fuse needs less"
 GRAPHS = "CUDA graphs: their pools are predicted as streams of their own"
+FAST_PATH = "the fast path of transformer layers in evaluation: predicted as their plain operators"
 _FUSED_SHARE = 0.15
 """Of the peak, which fusion may save: an encoder under bf16 saved 13 % (docs/predict.md)."""
 _FIRST_POOL = 1 << 20
@@ -42,6 +46,16 @@ def put_eager(runner: OperatorRunner) -> None:
     torch.compile = compile_nothing
     torch.compiler.compile = compile_nothing
     _put_graphs(runner)
+    torch.backends.mha.get_fastpath_enabled = lambda: _leave_fast_path(runner)
+
+
+def _leave_fast_path(runner: Runner) -> bool:
+    """False; notes where PyTorch would take it."""
+    import torch
+
+    if not torch.is_grad_enabled():
+        runner.notes[FAST_PATH] = None
+    return False
 
 
 def _put_graphs(runner: OperatorRunner) -> None:

@@ -41,6 +41,11 @@ _FACTORIZATION_BASIS, _FACTORIZATION_SHARE = (
     "workspaces of matrix factorizations, which are not modeled",
     0.1,
 )
+_IN_PLACE_IN_FORMULAS = {"aten.index_add", "aten.index_put", "aten.scatter", "aten.scatter_add"}
+"""Operators that autograd's formulas run in place on fresh zeros, but not on tensors of a kind of
+their own, such as shapes' (isTensorSubclassLike in torch/csrc/autograd/FunctionsManual.cpp and
+aten/src/ATen/native/TensorAdvancedIndexing.cpp).
+"""
 _SEEDS_ON_HOST = {"aten._scaled_dot_product_efficient_attention"}
 _LT_WORKSPACE = MIB
 """cuBLASLt's, for products with a bias (aten/src/ATen/cuda/CUDABlas.cpp, _getWorkspaceSize):
@@ -64,12 +69,14 @@ class Kernels:
         self._sole_uses: tuple[int, int] | None = None
         self._handles: set[tuple[int, int]] = set()
         self._lt_handles: set[tuple[int, int]] = set()
+        self._has_dropout_states = False
         self._rules: dict[str, Callable[[Any, Any, list[Any]], None]] = {
             "aten.convolution": self._convolution,
             "aten._scaled_dot_product_efficient_attention_backward": self._efficient_backward,
             "aten._scaled_dot_product_flash_attention_backward": self._flash_backward,
             "aten._scaled_dot_product_cudnn_attention": self._cudnn_attention,
             "aten._scaled_dot_product_cudnn_attention_backward": self._cudnn_attention_backward,
+            "aten._softmax_backward_data": self._softmax_backward,
             "aten._cudnn_rnn": self._recurrent,
             "aten._cudnn_rnn_backward": self._recurrent_backward,
         }
@@ -81,6 +88,8 @@ class Kernels:
         torch/csrc/autograd/input_buffer.cpp (can_accumulate_inplace): where nothing else holds the
         first one.
         """
+        if operator.name in _IN_PLACE_IN_FORMULAS and _is_called_by_autograd():
+            return args[0]
         if operator.name != "aten.add" or len(tensors) != 2 or not _is_called_by_autograd():
             return None
         first, second = tensors
@@ -123,7 +132,18 @@ class Kernels:
             size = convolutions.forward_workspace(args, outputs[0])
             self._log.scratch(size, convolutions.bounds(args[0], args[1], outputs[0]))
 
+    def _softmax_backward(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
+        """The gradient times the result (softmax_backward_cuda_out in cuda/SoftMax.cu; recording of
+        ddpm).
+        """
+        if outputs and outputs[0].fake_device.type == "cuda":
+            self._log.scratch(args[0].nbytes)
+
     def _recurrent(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
+        states = recurrent.dropout_states(args, self._card.processors)
+        if states and not self._has_dropout_states:
+            self._has_dropout_states = True
+            self._log.allocate(states)
         recurrent.note_workspace(self._log, args, is_backward=False)
 
     def _recurrent_backward(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:

@@ -2,16 +2,18 @@
 reads.
 
 aten/src/ATen/native/cudnn/RNN.cpp (_cudnn_rnn, _cudnn_rnn_backward). The size of the reserve is
-asked of cuDNN, which
-does not document it; neither does it the workspaces. Both are as 192 layers of three kinds asked for
-them on an H200 (benchmarks/prediction/workspaces.json.xz, cuDNN 9.19, float32): half of the reserves
-are there to 1 %; the workspaces are half to twice of what the rule says, most within a third.
+asked of cuDNN, which does not document it; neither does it the workspaces. Both are as 288 layers
+of 256 and 512 units asked for them on an H200 (benchmarks/prediction/sweep.json.xz, cuDNN 9.19,
+padded and packed, 32 and 16 bits): the reserves are there to 256 bytes, the workspaces to 1 % (GRU:
+5 %). Layers of 96 units took another algorithm with up to twice as much (192 layers in
+workspaces.json.xz).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.requests.request_log import RequestLog
@@ -24,16 +26,101 @@ if TYPE_CHECKING:
 else:
     from vramlens.ground.late_torch import torch
 
-BASIS = "the reserve space of recurrent layers, which cuDNN does not report"
-SHARE = 0.08
+BASIS = "reserve and workspaces of recurrent layers, as cuDNN requested them on an H200"
+SHARE = 0.01
 _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # cudnnRNNMode_t
 _KEPT = {0: 1, 1: 1, 2: 5, 3: 6}
-"""Numbers that are kept for each unit and step, by mode; of all layers but the last also what the
-next one reads.
+"""Numbers that are kept for each unit and step, by mode."""
+_THREADS_OF_PROCESSOR, _STATE_OF_THREAD = 2048, 24
+"""cuDNN's states of random numbers, which the first layer with dropout asks for and PyTorch keeps
+(cudnn/RNN.cpp, DropoutState): 6,488,064 bytes on the 132 processors of an H200.
 """
+_RESERVE_CONSTANT = 256
 _WORKSPACE_OF_LAYER = 8 * MIB
-_WORKSPACE_OF_ROW = 8400
-"""Bytes for each layer and direction, and for each step of each sample and direction."""
+"""Bytes for each layer and direction, beside a copy of its weights."""
+_LSTM, _GRU = 2, 3
+_WELL_KNOWN_UNITS = 256
+_ERROR = 0.06
+"""By which a workspace may be off from the rule; with few units it may be more than twice it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentCall:
+    """One ``_cudnn_rnn``, or its backward.
+
+    Attributes:
+        mode: cudnnRNNMode_t.
+        units, inputs: numbers of a state, and of a row of the first layer's input.
+        rows: steps of all samples together; padded_rows: with each sample as long as the longest.
+        samples: in a batch.
+        size_each: bytes of a number.
+        weight_bytes: of the matrices of all layers.
+    """
+
+    mode: int
+    units: int
+    inputs: int
+    layers: int
+    directions: int
+    dropout: bool
+    packed: bool
+    rows: int
+    padded_rows: int
+    samples: int
+    size_each: int
+    weight_bytes: int
+
+    @property
+    def reserve_bytes(self) -> int:
+        """What the backward reads: of each layer its states, of all layers but the last what the
+        next one reads, and of that the bits that dropout took away.
+        """
+        numbers = _KEPT[self.mode] * self.layers + self.layers - 1
+        size = numbers * self.rows * self.units * self.directions * self.size_each
+        if self.dropout:
+            size += (self.layers - 1) * self.padded_rows * self.units * self.directions**2 // 8
+        return size + _RESERVE_CONSTANT
+
+    @property
+    def workspace_bytes(self) -> int:
+        """What cuDNN works in."""
+        by_row, by_sample = self._numbers_of_row(), self._numbers_of_sample()
+        numbers = self.rows * by_row + self.samples * self.units * self.layers * by_sample
+        constant = self.directions * self.layers * _WORKSPACE_OF_LAYER + self.weight_bytes
+        return constant + numbers * self.size_each
+
+    @property
+    def workspace_bounds(self) -> tuple[int, int]:
+        """The least and the most bytes of a workspace."""
+        size = self.workspace_bytes
+        if self.mode not in _KEPT_BY_ROW:
+            return size // 2, 2 * size
+        most = 1 + _ERROR if self.units >= _WELL_KNOWN_UNITS else 2.5
+        return int(size * (1 - _ERROR)), int(size * most)
+
+    def _numbers_of_row(self) -> int:
+        one_way, both_ways = _KEPT_BY_ROW.get(self.mode, (8, 14))
+        numbers = (both_ways if self.directions == 2 else one_way) * self.units
+        if self.dropout and self.directions == 1:
+            numbers += self.units
+        if self.packed:
+            return numbers
+        if self.directions == 1:
+            numbers += self.units
+        else:
+            numbers += 2 * self.units
+        is_double = self.mode == _GRU and (self.layers == 1) == (self.directions == 1)
+        return numbers + (2 * self.inputs if is_double else self.inputs)
+
+    def _numbers_of_sample(self) -> int:
+        table = {_LSTM: ((6, 16), (10, 24)), _GRU: ((3, 10), (5, 14))}.get(self.mode)
+        if table is None:
+            return 0
+        return table[0 if self.packed else 1][self.directions - 1]
+
+
+_KEPT_BY_ROW = {_LSTM: (4, 12), _GRU: (3, 10)}
+"""Numbers of a packed row, for each unit: in one direction and in both."""
 
 
 def put_recurrent_layers(runner: OperatorRunner) -> None:
@@ -90,25 +177,15 @@ def _cast(tensor: Any, weights: Any) -> Any:
 
 def forward_result(args: Any, fake_mode: Any) -> Any:
     """The output, the last states, the reserve and no weights of its own, of ``_cudnn_rnn``."""
-    tensor, hidden, cell, mode = args[0], args[4], args[5], args[6]
-    units, layers, batch_first, train, is_bidirectional = (
-        args[7],
-        args[9],
-        args[10],
-        args[12],
-        args[13],
-    )
+    tensor, hidden, cell, units = args[0], args[4], args[5], args[7]
+    batch_first, train, is_bidirectional = args[10], args[12], args[13]
     directions = 2 if is_bidirectional else 1
     with fake_mode:
         outer = _outer_shape(tensor, batch_first)
         output = tensor.new_empty((*outer, units * directions))
         last_hidden = tensor.new_empty(hidden.shape)
         last_cell = tensor.new_empty(cell.shape if cell is not None else (0,))
-        reserve_bytes = (
-            _KEPT[mode] * math.prod(outer) * units * layers * directions * tensor.element_size()
-            if train
-            else 0
-        )
+        reserve_bytes = call_of(args, is_backward=False).reserve_bytes if train else 0
         reserve = tensor.new_empty((reserve_bytes,), dtype=torch.uint8)
         no_weights = tensor.new_empty((0,))
     return (
@@ -120,23 +197,42 @@ def forward_result(args: Any, fake_mode: Any) -> Any:
     )
 
 
-def note_workspace(log: RequestLog, args: Any, *, is_backward: bool) -> None:
-    """What ``_cudnn_rnn`` or its backward asks for beside its results: half to twice the rule.
-
-    Packed sequences may be unpacked there: at most, every one is as long as the longest.
-    """
+def call_of(args: Any, *, is_backward: bool) -> RecurrentCall:
+    """What the arguments of an operator say."""
     shift = 4 if is_backward else 0  # the backward has the outputs and their gradients in between
-    layers, batch_first, is_bidirectional, sizes = (
-        args[place + shift] for place in (9, 10, 13, 14)
+    mode, units, layers, batch_first, dropout, train, is_bidirectional, sizes = (
+        args[place + shift] for place in (6, 7, 9, 10, 11, 12, 13, 14)
     )
-    rows = math.prod(_outer_shape(args[0], batch_first))
-    most_rows = len(sizes) * sizes[0] if sizes else rows
-    directions = 2 if is_bidirectional else 1
-    size, most_bytes = (
-        directions * (layers * _WORKSPACE_OF_LAYER + count * _WORKSPACE_OF_ROW)
-        for count in (rows, most_rows)
+    tensor, weights = args[0], args[1]
+    outer = _outer_shape(tensor, batch_first)
+    return RecurrentCall(
+        mode=mode,
+        units=units,
+        inputs=int(tensor.shape[-1]),
+        layers=layers,
+        directions=2 if is_bidirectional else 1,
+        dropout=bool(dropout and train and layers > 1),
+        packed=bool(sizes),
+        rows=math.prod(outer),
+        padded_rows=len(sizes) * sizes[0] if sizes else math.prod(outer),
+        samples=sizes[0] if sizes else outer[-1],
+        size_each=tensor.element_size(),
+        weight_bytes=sum(
+            weight.numel() * weight.element_size() for weight in weights if weight.dim() == 2
+        ),
     )
-    log.scratch(size, (size // 2, 2 * most_bytes))
+
+
+def dropout_states(args: Any, processors: int) -> int:
+    """Bytes of the states of random numbers that a layer with dropout needs; 0 without."""
+    call = call_of(args, is_backward=False)
+    return processors * _THREADS_OF_PROCESSOR * _STATE_OF_THREAD if call.dropout else 0
+
+
+def note_workspace(log: RequestLog, args: Any, *, is_backward: bool) -> None:
+    """What ``_cudnn_rnn`` or its backward asks for beside its results."""
+    call = call_of(args, is_backward=is_backward)
+    log.scratch(call.workspace_bytes, call.workspace_bounds)
 
 
 def _outer_shape(tensor: Any, batch_first: bool) -> tuple[int, ...]:
@@ -157,8 +253,17 @@ def backward_result(args: Any, fake_mode: Any) -> Any:
             tensor.new_empty(tensor.shape),
             tensor.new_empty(hidden.shape),
             of_cell,
-            [tensor.new_empty(weight.shape) for weight in weights],
+            _in_one_buffer(tensor, weights),
         )
+
+
+def _in_one_buffer(tensor: Any, weights: Any) -> list[Any]:
+    """Gradients of weights as views of one tensor (_cudnn_rnn_backward_weight)."""
+    buffer = tensor.new_empty((sum(weight.numel() for weight in weights),))
+    sizes = [weight.numel() for weight in weights]
+    return [
+        part.view(weight.shape) for part, weight in zip(buffer.split(sizes), weights, strict=True)
+    ]
 
 
 def packed_result(args: Any, fake_mode: Any, log: RequestLog) -> Any:

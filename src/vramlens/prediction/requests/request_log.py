@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
@@ -78,11 +79,15 @@ class RequestLog:
             self.guessed[row] = number, most
             self.bounds[row] = 1, most * self.sizes[row]
 
-    def at_bounds(self, which: int) -> RequestLog:
-        """A copy in which every size that is not sure is the least (0) or the most (1)."""
+    def with_sizes(self, choose: Callable[[int, int, int], int]) -> RequestLog:
+        """A copy in which every size that is not sure is another.
+
+        Args:
+            choose: (size, least, most) -> the size instead.
+        """
         copy = self.plain()
-        for row, sizes in self.bounds.items():
-            copy.sizes[row] = sizes[which]
+        for row, (least, most) in self.bounds.items():
+            copy.sizes[row] = choose(self.sizes[row], least, most)
         return copy
 
     def resized(self, storage: Any, size: int) -> None:

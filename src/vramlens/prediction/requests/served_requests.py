@@ -4,6 +4,8 @@ like PyTorch's own.
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 _ORDERS = (0, 1, 2)  # native/replay_addresses.h
 _RECORDED = 0  # native/replay.h: Completion
+_DRAWS = 4
 _FIRST_ADDRESS = 1 << 46
 _SMALL_SEGMENT = 2 * MIB
 _NAMES = {
@@ -71,16 +74,44 @@ def serve(log: RequestLog, conf: str, torch_version: str) -> ServedRequests:
     runs = [replay.run(native, addresses=order, completion=_RECORDED, seed=0) for order in _ORDERS]
     outcome, events = replay.log(native, addresses=0, completion=_RECORDED, seed=0)
     kinds = ("requested", "allocated", "active", "reserved")
-    lowest = highest = outcome
+    lowest = outcome
     if log.bounds:
-        lowest, highest = (_served_at(log.at_bounds(bound), native) for bound in (0, 1))
+        lowest = _served_at(log.with_sizes(lambda size, least, most: least), native)
+        runs += [lowest, *(_served_at(other, native) for other in _with_other_sizes(log))]
+    reserved = [run["peak_reserved"] for run in runs]
     return ServedRequests(
         peaks={f"{kind}_bytes": outcome[f"peak_{kind}"] for kind in kinds},
-        low_bytes=min(lowest["peak_reserved"], *(run["peak_reserved"] for run in runs)),
-        high_bytes=max(highest["peak_reserved"], *(run["peak_reserved"] for run in runs)),
+        low_bytes=min(reserved),
+        high_bytes=max(reserved),
         floor_bytes=lowest["peak_requested"],
         snapshot=_snapshot(log, row_of_event, events, settings),
     )
+
+
+def _with_other_sizes(log: RequestLog) -> Iterator[RequestLog]:
+    """The requests with sizes that are not sure at their most, then some with each drawn: cached
+    blocks of several sizes may take more than the largest sizes do.
+
+    Operators of one shape take one algorithm: equal bounds are drawn once.
+    """
+    yield log.with_sizes(lambda size, least, most: most)
+    for seed in range(_DRAWS):
+        draws = random.Random(seed)
+        drawn: dict[tuple[int, int, int], int] = {}
+
+        def draw(
+            size: int,
+            least: int,
+            most: int,
+            draws: random.Random = draws,
+            drawn: dict[tuple[int, int, int], int] = drawn,
+        ) -> int:
+            sizes = size, least, most
+            if sizes not in drawn:
+                drawn[sizes] = draws.choice(sizes)
+            return drawn[sizes]
+
+        yield log.with_sizes(draw)
 
 
 def _served_at(log: RequestLog, native: Any) -> dict[str, Any]:

@@ -27,6 +27,11 @@ _SHAPED_BY_VALUES = {
 }  # fmt: skip
 _ALL = {"aten.all", "aten._is_all_true"}
 _SELECTIONS = {"aten.index", "aten.masked_select"}
+_ABSORBING = {
+    "aten.bitwise_or": True, "aten.logical_or": True,
+    "aten.bitwise_and": False, "aten.logical_and": False,
+}  # fmt: skip
+"""Operators on booleans, with the value of one side that decides the result alone."""
 _LEAVES_VALUES = {"aten._amp_foreach_non_finite_check_and_unscale_", "aten._amp_update_scale_"}
 """Of a loss scaler: predicted are steps without an overflow."""
 
@@ -118,8 +123,7 @@ class KnownValues:
         if operator.is_random and outputs[0].is_floating_point():
             return
         if not self._are_known(tensors):
-            if operator.name in _ALL:  # what programs ask so of is that all is well
-                setattr(outputs[0], _GUESS, True)
+            self._follow_partly(operator.name, tensors, outputs[0])
             return
         if not all(self.is_worth(tensor) for tensor in tensors):
             return
@@ -127,6 +131,30 @@ class KnownValues:
         for output, content in zip(outputs, contents, strict=False):
             if hasattr(output, "fake_device") and output.shape == content.shape:
                 self.set(output, content)
+
+    def _follow_partly(self, name: str, tensors: list[Any], output: Any) -> None:
+        """What a result is where not all that it is made of is known."""
+        if name in _ALL:  # what programs ask so of is that all is well
+            setattr(output, _GUESS, True)
+        decided = self._decided_by_one_side(name, tensors)
+        if decided is not None:
+            self.set(output, torch.full(output.shape, decided, dtype=output.dtype))
+
+    def _decided_by_one_side(self, name: str, tensors: list[Any]) -> bool | None:
+        """The value of a whole result that one known side decides; None where none does.
+
+        A generation ends so: at its longest every sequence is done, whatever its tokens are.
+        """
+        value = _ABSORBING.get(name.removesuffix("_"))
+        if value is None:
+            return None
+        for tensor in tensors:
+            content = self.of(tensor)
+            if content is None or (value and content.dtype is not torch.bool):
+                continue
+            if bool((content == value).all()):
+                return value
+        return None
 
     def _are_worth_following(self, outputs: list[Any], tensors: list[Any]) -> bool:
         """Whether results are small; numbers that come from nowhere are followed only if few."""
@@ -159,6 +187,11 @@ class KnownValues:
         places = [place for place in operator.written if place < len(args)]
         written = [args[place] for place in places]
         stand_ins = [tensor for tensor in written if hasattr(tensor, "fake_device")]
+        decided = self._decided_by_one_side(operator.name, tensors)
+        if decided is not None and stand_ins and not stand_ins[0]._is_view():
+            target = stand_ins[0]
+            self.set(target, torch.full(target.shape, decided, dtype=target.dtype))
+            return
         contents = [self.of(tensor) for tensor in stand_ins]
         known_contents = [content for content in contents if content is not None]
         if not known_contents:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,6 +20,19 @@ _RANDOM_NAMES = (
     "exponential_",
     "multinomial",
 )
+_MADE_OF_OTHERS = frozenset(
+    {
+        "_euclidean_dist", "_safe_softmax", "_unsafe_masked_index",
+        "_unsafe_masked_index_put_accumulate", "affine_grid_generator",
+        "binary_cross_entropy_with_logits", "block_diag", "cholesky_solve", "dist",
+        "huber_loss_backward", "isinf", "ldexp", "linalg_lstsq", "logcumsumexp", "logsumexp",
+        "masked_scatter", "masked_scatter_backward", "mvlgamma", "norm", "rot90",
+        "smooth_l1_loss_backward", "soft_margin_loss", "soft_margin_loss_backward",
+    }
+)  # fmt: skip
+"""Operators with a formula of their own for autograd, and one kernel for all devices that calls
+other operators (CompositeExplicitAutograd in native_functions.yaml): they hold temporaries.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +45,9 @@ class Operator:
         written: the places of the arguments that it changes.
         is_view: whether its results share their argument's storage.
         is_random: whether its values are drawn.
-        is_composite: whether PyTorch makes it of other operators.
+        is_composite: whether PyTorch makes it of other operators; one that devices have kernels for
+            is none (silu_backward).
+        holds_temporaries: whether its one kernel for all devices makes tensors by other operators.
     """
 
     function: Any
@@ -41,6 +56,12 @@ class Operator:
     is_view: bool
     is_random: bool
     is_composite: bool
+    holds_temporaries: bool
+
+    def run_in_parts(self, args: Any, kwargs: Any) -> Any:
+        """What the kernel for all devices returns; the operators that it calls are dispatched."""
+        key = torch._C.DispatchKey.CompositeExplicitAutograd
+        return self.function._op_dk(key, *args, **kwargs)
 
 
 @cache
@@ -53,6 +74,7 @@ def operator_of(function: Any) -> Operator:
         for place, argument in enumerate(schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     )
+    has_kernel = partial(torch._C._dispatch_has_kernel_for_dispatch_key, function.name())
     is_random = (
         any(part in name for part in _RANDOM_NAMES)
         and torch.Tag.nondeterministic_seeded in function.tags
@@ -63,7 +85,9 @@ def operator_of(function: Any) -> Operator:
         written=written,
         is_view=bool(getattr(function, "is_view", False)),
         is_random=is_random,
-        is_composite=torch._C._dispatch_has_kernel_for_dispatch_key(
-            function.name(), "CompositeImplicitAutograd"
-        ),
+        is_composite=has_kernel("CompositeImplicitAutograd")
+        and not (has_kernel("CPU") or has_kernel("CUDA")),
+        holds_temporaries=function.namespace == "aten"
+        and function.overloadpacket.__name__ in _MADE_OF_OTHERS
+        and has_kernel("CompositeExplicitAutograd"),
     )

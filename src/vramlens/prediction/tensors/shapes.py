@@ -21,6 +21,11 @@ else:
 
 _LARGEST_ON_HOST = 1 << 20
 """Bytes of a new floating-point tensor on the CPU that still is real: weights are larger."""
+_LARGEST_FOLLOWED = 64 << 10
+"""Bytes of a tensor of floating-point numbers whose values may be known (known_values)."""
+SPARSE = "sparse gradients: the copies that summing equal rows and a sparse optimizer hold"
+_SPARSE_COPIES = 7
+"""Times the values, at most: SparseAdam on an H200 held six (benchmarks/prediction/held_out)."""
 _LARGEST_READ_BACK = 16 << 20
 """Bytes of a tensor that comes back to the CPU as made-up numbers; a larger one has a shape
 only.
@@ -50,14 +55,25 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: KnownValues) -> Any:
                 return args[0].fake_device
             if any(_takes_itself_apart(kind, FakeTensor) for kind in types):
                 return NotImplemented  # a tensor made of tensors, such as DTensor, takes it apart
-            if operator_of(function).is_composite:
+            operator = operator_of(function)
+            if operator.is_composite:
                 with self:  # of inference tensors; else autograd has taken it apart before
                     return function.decompose(*args, **(kwargs or {}))
+            if operator.holds_temporaries and _is_large_on_device(args[0], FakeTensor):
+                with self:
+                    return operator.run_in_parts(args, kwargs or {})
             return runner.run(function, args, kwargs or {})
 
     mode: Any = Shapes()  # type: ignore[no-untyped-call]
     mode.runner = runner
     return mode
+
+
+def _is_large_on_device(tensor: Any, fake_tensor: Any) -> bool:
+    """Whether an argument is a tensor on the device of which nobody follows the values."""
+    if not isinstance(tensor, fake_tensor) or tensor.fake_device.type != "cuda":
+        return False
+    return bool(tensor.is_floating_point() and tensor.nbytes > _LARGEST_FOLLOWED)
 
 
 def _takes_itself_apart(kind: Any, fake_tensor: Any) -> bool:
@@ -162,8 +178,17 @@ class OperatorRunner:
     def _note(self, outputs: list[Any]) -> None:
         for tensor in outputs:
             if isinstance(tensor, self.fake_tensor) and tensor.fake_device.type == "cuda":
+                if tensor.layout is torch.sparse_coo:
+                    self._note_sparse(tensor)
                 for part in strided_parts(tensor):
                     self.log.note(part)
+
+    def _note_sparse(self, tensor: Any) -> None:
+        """Notes what is not gathered of sparse gradients: how many rows remain of equal indices
+        hangs on values.
+        """
+        size = _SPARSE_COPIES * tensor._values().nbytes
+        self.notes[SPARSE] = max(size, self.notes.get(SPARSE) or 0)
 
     def _spread_guesses(self, inputs: list[Any], outputs: list[Any]) -> None:
         """Results that have a guessed number of rows, as what they are made of, hang on it, too."""

@@ -1,0 +1,126 @@
+"""What operators ask for that depends on how PyTorch was built, and values that one side decides."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytest.importorskip("torch")
+
+PROGRAM = """
+import torch
+from vramlens.prediction.card.cards import card_named
+from vramlens.prediction.predicted_run import PredictedRun
+
+run = PredictedRun(card_named("h200"))
+MIB = 1 << 20
+
+
+def most_of(work):
+    # MiB at the peak of what is asked for meanwhile; what is older may go at any time.
+    begin, older = len(run.log.kinds), len(run.log.sizes)
+    result = work()
+    live = most = 0
+    events = list(zip(run.log.kinds[begin:], run.log.rows[begin:]))
+    for kind, row in events:
+        if row >= older:
+            live += run.log.sizes[row] if kind == 0 else -run.log.sizes[row]
+            most = max(most, live)
+    return most / MIB, result
+
+
+with run.going():
+    x = torch.randn(64, 512, 256, device="cuda", requires_grad=True)  # 32 MiB
+    activated = torch.nn.functional.silu(x)
+    gradient = torch.randn_like(x)
+    print("silu", most_of(lambda: torch.autograd.grad(activated, x, gradient))[0])
+    norm = torch.nn.RMSNorm(256).cuda()
+    print("rms_norm", round(most_of(lambda: norm(x))[0]))
+    scores = torch.randn(4, 1024, 2048, device="cuda")  # 32 MiB, its mask 8 MiB
+    print("safe_softmax", round(most_of(lambda: torch._safe_softmax(scores, -1))[0]) >= 40)
+
+    rows = torch.randn(4, 1024, 2048, device="cuda", requires_grad=True)  # 32 MiB
+    shares = rows.softmax(-1)
+    gradient = torch.randn_like(rows)
+    print("softmax", most_of(lambda: torch.autograd.grad(shares, rows, gradient))[0])
+
+    few = torch.arange(8, device="cuda")
+    for name, choose in (("index_select", lambda: rows.index_select(0, few[:2])),
+                         ("index", lambda: rows[few[:2]]),
+                         ("gather", lambda: rows.gather(1, few.view(4, 2, 1)))):
+        chosen = choose()
+        gradient = torch.ones_like(chosen)
+        print(name, round(most_of(lambda: torch.autograd.grad(chosen, rows, gradient))[0]))
+
+    table = torch.nn.Embedding(1000, 128, sparse=True).cuda()
+    table(torch.randint(0, 1000, (4096,), device="cuda")).sum().backward()
+    noted = {name: size for name, size in run.mode.runner.notes.items() if "sparse" in name}
+    print("sparse", list(noted.values()))
+    run.mode.runner.notes.clear()
+
+    unknown = torch.randn(4, device="cuda") > 0
+    every = torch.full((4,), True, device="cuda")
+    running = torch.ones(4, dtype=torch.long, device="cuda")
+    print("or", (unknown | every).all().item(), bool((running & ~unknown).max() == 0))
+    print("and", bool((running & ~(unknown | every)).max() == 0))
+    flags = torch.full((4,), 5, device="cuda")
+    print("numbers", torch.equal((flags | running).cpu(), torch.full((4,), 5)))
+
+    lazy = torch.nn.Sequential(torch.nn.LazyLinear(8)).cuda()
+    lazy(torch.randn(2, 3, device="cuda")).sum().backward()
+    print("lazy", lazy[0].weight.shape, lazy[0].weight.grad.device)
+    encoder = torch.nn.TransformerEncoder(
+        torch.nn.TransformerEncoderLayer(64, 4, 64, batch_first=True), 1).cuda().eval()
+    with torch.no_grad():
+        padding = torch.randn(2, 8, device="cuda") > 0
+        out = encoder(torch.randn(2, 8, 64, device="cuda"), src_key_padding_mask=padding)
+    print("encoder", tuple(out.shape), len(run.mode.runner.notes))
+"""
+
+
+@pytest.fixture(scope="module")
+def said() -> dict[str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+
+
+def test_kernels_that_only_a_cuda_build_has_are_one_operator(said: dict[str, str]) -> None:
+    assert said["silu"] == "32.0"
+    assert said["rms_norm"] == "32"
+
+
+def test_a_softmax_holds_a_product_in_its_backward(said: dict[str, str]) -> None:
+    assert said["softmax"] == "64.0"
+
+
+@pytest.mark.parametrize("name", ["index_select", "index", "gather"])
+def test_gradients_of_chosen_rows_are_added_in_place(said: dict[str, str], name: str) -> None:
+    assert said[name] == "32"
+
+
+def test_operators_made_of_others_hold_their_temporaries(said: dict[str, str]) -> None:
+    assert said["safe_softmax"] == "True"
+
+
+def test_sparse_gradients_widen_the_range(said: dict[str, str]) -> None:
+    assert said["sparse"] == f"[{7 * 4096 * 128 * 4}]"
+
+
+def test_one_side_decides_where_the_other_is_not_known(said: dict[str, str]) -> None:
+    assert said["or"] == "True False"
+    assert said["and"] == "True"
+    assert said["numbers"] == "True"
+
+
+def test_layers_without_shapes_and_the_fast_path_go_on(said: dict[str, str]) -> None:
+    assert said["lazy"] == "torch.Size([8, 3]) cuda:0"
+    assert said["encoder"] == "(2, 8, 64) 1"
