@@ -40,7 +40,7 @@ def with_limit(
         size = total
     fix = f"raise this process's limit to {format_size(size)}{_call(size, total)}; {_needs(need)}"
     if oom.cause == Cause.LEAK:
-        fix += ". A leak will fill that, too"
+        fix += ". The leak will fill that, too"
     elif not lasting:
         fix += ", and later steps may need more"
     return replace(finding, fix=fix)

@@ -13,11 +13,10 @@ from vramlens.analyses.failure.cause import CauseFacts, cause_of, is_growing, is
 from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
 from vramlens.analyses.failure.need import EARLIER_STEP, EXPANDABLE, Need, SettingVerdict
 from vramlens.analyses.failure.oom import failure_of, settings_variable
-from vramlens.analyses.failure.step_evidence import leaks_of_steps
+from vramlens.analyses.failure.step_evidence import are_steps, leaks_of_steps
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.memory.timeline import step_peaks
-from vramlens.ground.failure import Cause
 from vramlens.ground.verdict import Verdict
 from vramlens.replay.answer import assignment
 from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits
@@ -78,14 +77,17 @@ def with_judgement(
     findings = [_of_a_pattern(one, view, explanation.leaks) for one in findings]
     findings = _about_expandable(findings, verdict, proven)
     findings += _about_settings(view, verdict, need, limit.bytes)
-    lasting = judged.projection is not None and judged.projection.tells_what_follows
-    findings = [with_limit(one, view, verdict, need, lasting=lasting) for one in findings]
-    about_batch = _about_batch(view, proven, judged, runs)
+    follows = judged.projection is not None and judged.projection.tells_what_follows
+    lasting = follows and not facts.growing
+    alike = lasting and judged.projection is not None and judged.projection.scaling.is_same
+    findings = [with_limit(one, view, verdict, need, lasting=alike) for one in findings]
+    about_batch = _about_batch(view, proven, judged, runs, lasting=lasting)
     findings = [_without_half_the_batch(one) for one in findings] if about_batch else findings
     findings += about_batch
-    leaking = facts.leaked_bytes >= _LARGE * (limit.bytes or 1)
+    kept = sum(leak.bytes for leak in leaks_of_steps(view, explanation.leaks))
+    leaking = facts.growing and kept >= _LARGE * (limit.bytes or 1)
     order = _order(cause, findings, oom.short_by_bytes or oom.requested_bytes or 0, leaking=leaking)
-    if cause != Cause.LEAK and has_room(verdict, need, lasting=lasting):
+    if not facts.growing and has_room(verdict, need, lasting=alike):
         order = _limit_before_batch(order)
     return replace(
         explanation,
@@ -114,7 +116,7 @@ def _open_while_growing(row: SettingVerdict) -> SettingVerdict:
 
 
 def _about_batch(
-    view: Attribution, proven: Proven, judged: Judgement, runs: int
+    view: Attribution, proven: Proven, judged: Judgement, runs: int, *, lasting: bool
 ) -> Sequence[Finding]:
     """The largest batch that fits, as far as it is known."""
     capacity = proven.recorded.limit.bytes
@@ -122,7 +124,7 @@ def _about_batch(
     if judged.projection is None:
         finding = batch_of_first_step(view, judged.need, capacity)
     elif runs >= _RUNS_FOR_BATCH and not proven.recorded.warm:
-        finding = batch_that_fits(view, proven, judged.projection, capacity)
+        finding = batch_that_fits(view, proven, judged.projection, capacity, lasting=lasting)
     return () if finding is None else (finding,)
 
 
@@ -158,8 +160,7 @@ def _order(
     cause: str | None, findings: Sequence[Finding], short_bytes: int, *, leaking: bool
 ) -> tuple[str, ...]:
     """What comes first: what makes the run live, then what may."""
-    sure = {one.id for one in findings if one.verdict != Verdict.POSSIBLE}
-    left_out = set() if leaking and "leak" in sure else {"leak"}
+    left_out = set() if leaking else {"leak"}
     saved = {one.id: one.bytes or 0 for one in findings if one.verdict != Verdict.POSSIBLE}
     left_out |= {name for name in _NO_GRADIENTS if saved.get(name, 0) < short_bytes}
     if cause != "fragmentation":  # what only may help comes after all that does
@@ -196,7 +197,8 @@ def _facts(
         earlier_bytes=earlier,
         needed_bytes=max(0, (need.floor_bytes or 0) - start),
         rising=is_rising(peaks.own_bytes[:step]),
-        growing=leaked > 0 or is_growing(peaks.start_bytes[: step + 1], capacity or 0),
+        growing=leaked > 0
+        or (are_steps(view) and is_growing(peaks.start_bytes[: step + 1], capacity or 0)),
     )
 
 
