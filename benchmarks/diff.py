@@ -33,8 +33,8 @@ from vramlens import api  # noqa: E402
 from vramlens.analyses.budget.budget import check_run  # noqa: E402
 from vramlens.analyses.budget.budget_file import read_budget  # noqa: E402
 from vramlens.analyses.budget.budget_update import update  # noqa: E402
-from vramlens.analyses.compare.diff import diff_runs  # noqa: E402
-from vramlens.analyses.compare.run import Run, run_of  # noqa: E402
+from vramlens.analyses.compare.compared_run import Run, run_of  # noqa: E402
+from vramlens.analyses.compare.run_diff import diff_runs  # noqa: E402
 from vramlens.read.snapshot import read_snapshot  # noqa: E402
 
 RECORDINGS = ROOT / "tests" / "data" / "recordings"

@@ -25,7 +25,7 @@ from support import leak_attacks
 from support.leak_programs import LEAKS, LOOK_ALIKES, Run, Truth, made
 from vramlens.analyses.attribution.attribution import attribute
 from vramlens.analyses.leaks.leak import Leak
-from vramlens.analyses.leaks.leaks import leaks_at
+from vramlens.analyses.leaks.recorded_leaks import leaks_at
 
 OURS = ("vramlens leaks, cut off", "vramlens leaks, to the end")
 

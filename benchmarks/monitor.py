@@ -41,7 +41,7 @@ def cpu_s() -> float:
 def screen_child(out: int) -> None:
     """In the child: the screen on eight fake GPUs whose figures all change; writes what it cost."""
     from monitor.fake_nvml import plug_in, several
-    from vramlens.monitor.top.screen import Screen
+    from vramlens.monitor.top.top_screen import Screen
     from vramlens.monitor.top.watching import Watching
 
     nvml, dice = plug_in(several()), random.Random(0)

@@ -166,7 +166,9 @@ def test_all_questions_share_the_attribution(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         "vramlens.api.attribute", lambda *given: made.append(attribute(*given)) or made[-1]
     )
-    monkeypatch.setattr("vramlens.analyses.explain.attribute", lambda *given: made.append(None))
+    monkeypatch.setattr(
+        "vramlens.analyses.recording_explanation.attribute", lambda *given: made.append(None)
+    )
     recording = load(GPT)
     assert recording.explain().peak is not None
     assert recording.oom() is None

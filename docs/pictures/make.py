@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from vramlens import api
-from vramlens.report.explain.text import render
+from vramlens.report.explain.explanation_text import render
 
 HERE = Path(__file__).parent
 _FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # rich's, which is loaded from elsewhere

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
-from vramlens.analyses.explain import choose_device, explain_text, explain_trace
 from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.memory.fragmentation import Fragmentation
 from vramlens.analyses.memory.heap import Heap
+from vramlens.analyses.recording_explanation import choose_device, explain_text, explain_trace
 from vramlens.analyses.scene import Scene
 from vramlens.argument_types import (
     device_given,
@@ -29,14 +29,14 @@ from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
 from vramlens.foreign_text import visible
 from vramlens.ground.verdict import Verdict
 from vramlens.read.oom_text import OomMessage, OomMessages, find_oom_messages
+from vramlens.read.opened_source import Source, open_source
 from vramlens.read.snapshot import read_snapshot
-from vramlens.read.source import Source, open_source
 from vramlens.trace import Trace
 from vramlens.units import check_limit, counted, format_size
 
 if TYPE_CHECKING:
-    from vramlens.analyses.leaks.leaks import LeakReport
-    from vramlens.analyses.profile.profile import Profile
+    from vramlens.analyses.leaks.recorded_leaks import LeakReport
+    from vramlens.analyses.profile.explained_profile import Profile
     from vramlens.replay import Answer, Tuning
     from vramlens.trace.profile import ProfilerTrace
 
@@ -165,7 +165,7 @@ class Recording(Trace):
         Raises:
             UsageError: the recording has no such device.
         """
-        from vramlens.analyses.leaks.leaks import leaks_of_trace
+        from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
 
         return leaks_of_trace(
             self,
@@ -432,7 +432,7 @@ def _explained_trace(
     """What a profiler's trace says; at another moment than its peak, what its memory says then."""
     if at not in (None, "peak"):
         return explain_recording(_recording_of_profile(trace), at=at, device=device)
-    from vramlens.analyses.profile.profile import explain_profile
+    from vramlens.analyses.profile.explained_profile import explain_profile
 
     return explain_profile(trace, device)
 

@@ -242,7 +242,7 @@ def verdict_of(path: str, message: str) -> str:
 
     from vramlens.api import explain_recording, load
     from vramlens.read.oom_text import find_oom_messages
-    from vramlens.report.explain.text import render
+    from vramlens.report.explain.explanation_text import render
 
     recording = load(path)
     messages = find_oom_messages(io.BytesIO(message.encode("utf-8", "replace")))

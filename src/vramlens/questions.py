@@ -16,8 +16,8 @@ from vramlens.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from vramlens.analyses.budget.budget import Check
-    from vramlens.analyses.compare.diff import Diff
-    from vramlens.analyses.compare.run import Run
+    from vramlens.analyses.compare.compared_run import Run
+    from vramlens.analyses.compare.run_diff import Diff
     from vramlens.api import Recording
     from vramlens.ranks import Comparison
     from vramlens.trace import Trace
@@ -44,7 +44,7 @@ def diff(
         InputError: a file cannot be read, or holds no GPU memory.
         UsageError: a recording has no such device.
     """
-    from vramlens.analyses.compare.diff import diff_runs
+    from vramlens.analyses.compare.run_diff import diff_runs
 
     chosen = device_given(device)
     return diff_runs(
@@ -203,6 +203,6 @@ def _opened(recording: Opened) -> Trace:
 
 
 def _run(recording: Opened, device: int | None) -> Run:
-    from vramlens.analyses.compare.run import run_of
+    from vramlens.analyses.compare.compared_run import run_of
 
     return run_of(_opened(recording), device)

@@ -10,8 +10,8 @@ import pytest
 from support.oracle import MIB
 from support.recordings import DATA, data_of, event, read, segment, snapshot, truth_of
 from vramlens import UsageError, explain, load
-from vramlens.analyses.explain import explain_trace, moment
 from vramlens.analyses.explanation import Explanation
+from vramlens.analyses.recording_explanation import explain_trace, moment
 
 EVERY = sorted(
     str(path.relative_to(DATA)).removesuffix(".pickle.xz")

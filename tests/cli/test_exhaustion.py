@@ -20,7 +20,7 @@ from vramlens.allowance import Allowance, Exhausted, allowance
 from vramlens.cli.main import main
 from vramlens.errors import InputError, UnsafeInput
 from vramlens.read.json_bounds import refuse_costly
-from vramlens.read.source import open_source
+from vramlens.read.opened_source import open_source
 
 MIB = 1 << 20
 

@@ -12,10 +12,10 @@ import pytest
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.memory.heap import heap_at
-from vramlens.analyses.memory.timeline import step_peaks
+from vramlens.analyses.memory.run_shape import step_peaks
 from vramlens.errors import InputError
 from vramlens.export import export_recording
-from vramlens.export.tensorboard import FILE, step_scalars
+from vramlens.export.tensorboard_steps import FILE, step_scalars
 from vramlens.units import GIB
 
 WITH_STEPS = ("gpt_annotated", "oom_train", "graphs", "leak_exception")

@@ -19,7 +19,7 @@ from monitor.fake_nvml import GIB, MIB, plug_in, several  # noqa: E402
 from vramlens.capture.memory.memory_now import HostMemory  # noqa: E402
 from vramlens.monitor.machine.inside import Inside, InsideDevice  # noqa: E402
 from vramlens.monitor.machine.machine import Machine, MachineNow, ProcessNow  # noqa: E402
-from vramlens.monitor.top.screen import Screen  # noqa: E402
+from vramlens.monitor.top.top_screen import Screen  # noqa: E402
 from vramlens.monitor.top.watching import Watching  # noqa: E402
 
 

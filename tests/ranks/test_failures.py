@@ -16,7 +16,7 @@ from support.vram_files import vram
 from vramlens.analyses.finding import Place
 from vramlens.fleet import compare_files
 from vramlens.ranks import RankSummary, compare, summarise
-from vramlens.ranks.failures import failure_order
+from vramlens.ranks.rank_failures import failure_order
 from vramlens.ranks.rank_summary import Failure
 from vramlens.read.flight_record import read_flight_record
 from vramlens.trace.flight import FlightRecord

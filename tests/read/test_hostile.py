@@ -26,8 +26,8 @@ import pytest
 from support.oracle import MIB
 from support.recordings import DATA, block, data_of, dump_one_by_one, event, read, segment, snapshot
 from vramlens.errors import InputError, NotARecording, UnsafeInput
+from vramlens.read.opened_source import open_source
 from vramlens.read.snapshot import read_snapshot
-from vramlens.read.source import open_source
 from vramlens.trace import Trace
 
 if sys.version_info >= (3, 14):
@@ -39,7 +39,7 @@ CHILD = """
 import json, resource, sys, time
 from vramlens.errors import VramlensError
 from vramlens.read.snapshot import read_snapshot
-from vramlens.read.source import open_source
+from vramlens.read.opened_source import open_source
 def peak():  # getrusage would tell the peak of the parent, where that was higher
     try:
         with open("/proc/self/status") as status:

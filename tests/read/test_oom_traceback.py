@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from read.slow_texts import check_time_is_linear
-from vramlens.analyses.explain import explain_text
+from vramlens.analyses.recording_explanation import explain_text
 from vramlens.read.oom_text import find_oom_messages
-from vramlens.report.explain.markdown import to_markdown
+from vramlens.report.explain.explanation_markdown import to_markdown
 from vramlens.trace.stacks import Frame
 
 ERROR = (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vramlens.read.oom_text import find_oom_messages
-from vramlens.read.source import open_source
+from vramlens.read.opened_source import open_source
 
 ERROR = "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 1 has a total capacity of 8.00 GiB of which 1.00 MiB is free."
 

@@ -13,7 +13,7 @@ from torch import nn
 from recovery.training import mean_loss, net, tokens
 from vramlens.errors import UsageError
 from vramlens.recovery.drill import inject_oom
-from vramlens.recovery.failures import OUT_OF_MEMORY, failure_of, kind_of, let_go
+from vramlens.recovery.memory_errors import OUT_OF_MEMORY, failure_of, kind_of, let_go
 
 
 def step(

@@ -13,11 +13,11 @@ from rich.console import Console
 
 from support.recordings import DATA, data_of, read, truth_of
 from vramlens import explain, load
-from vramlens.analyses.explain import explain_trace
 from vramlens.analyses.explanation import Explanation
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.recording_explanation import explain_trace
 from vramlens.replay import tune_trace, with_replay
-from vramlens.report.explain.text import render
+from vramlens.report.explain.explanation_text import render
 from vramlens.trace import Trace
 from vramlens.units import GIB, MIB
 

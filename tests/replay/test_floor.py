@@ -12,7 +12,7 @@ from support.recordings import DATA
 from vramlens import load
 from vramlens.replay import tune_trace
 from vramlens.report.replay.json import tuning_to_json
-from vramlens.report.replay.tune import render_tuning
+from vramlens.report.replay.tuning_story import render_tuning
 from vramlens.units import GIB
 
 FAILURES = DATA / "failures"

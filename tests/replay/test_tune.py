@@ -11,7 +11,7 @@ from rich.console import Console
 from support.recordings import DATA, data_of, read, truth_of
 from vramlens import UsageError, load
 from vramlens.replay import WORTH_TRYING, parse_settings, tune_trace
-from vramlens.report.replay.tune import render_tuning
+from vramlens.report.replay.tuning_story import render_tuning
 from vramlens.units import GIB, MIB
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from vramlens.analyses.compare.run import CodeLine
+from vramlens.analyses.compare.compared_run import CodeLine
 from vramlens.analyses.finding import Place
 
 Edit = Callable[[Place], Place]

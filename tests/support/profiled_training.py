@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from vramlens.analyses.profile.profile import explain_profile
+from vramlens.analyses.profile.explained_profile import explain_profile
 from vramlens.read.profiler_trace import read_profiler_trace
 
 # A trace has whole nanoseconds written as microseconds with three digits.

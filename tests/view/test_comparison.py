@@ -39,7 +39,7 @@ def test_without_their_numbers_nothing_is_said(ranks):
 
 def test_each_recording_is_attributed_once(monkeypatch):
     from vramlens.analyses.attribution import attribution
-    from vramlens.ranks import summary
+    from vramlens.ranks import recording_summary
     from vramlens.view import page
 
     counted = []
@@ -48,7 +48,7 @@ def test_each_recording_is_attributed_once(monkeypatch):
         counted.append((trace.source, device.device))
         return attribution.attribute(trace, device)
 
-    for module in (page, summary):
+    for module in (page, recording_summary):
         monkeypatch.setattr(module, "attribute", counting)
     assert comparison(*LEAK, ranks=[0, 1]) is not None
     assert len(counted) == 2

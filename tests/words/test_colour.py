@@ -9,8 +9,8 @@ from rich.console import Console
 
 from support.recordings import DATA
 from vramlens import load
-from vramlens.analyses.leaks.leaks import leaks_of_trace
-from vramlens.report.explain.text import render
+from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
+from vramlens.report.explain.explanation_text import render
 from vramlens.report.leaks.story import render_leaks
 
 BOLD, BOLD_RED = "\x1b[1m", "\x1b[1;31m"

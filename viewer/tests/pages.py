@@ -29,18 +29,18 @@ from support.recordings import DATA, block, dump_slowly, event, read, segment, s
 from vramlens import api  # noqa: E402
 from vramlens.analyses.attribution.attribution import Attribution, attribute  # noqa: E402
 from vramlens.analyses.attribution.categories import Category  # noqa: E402
-from vramlens.analyses.compare.diff import diff_runs  # noqa: E402
-from vramlens.analyses.compare.run import run_of  # noqa: E402
+from vramlens.analyses.compare.compared_run import run_of  # noqa: E402
+from vramlens.analyses.compare.run_diff import diff_runs  # noqa: E402
 from vramlens.replay import replay_trace  # noqa: E402
 from vramlens.report.diff.story import headline  # noqa: E402
 from vramlens.trace import Trace  # noqa: E402
 from vramlens.units import format_size  # noqa: E402
-from vramlens.view.collectives import RankFlight  # noqa: E402
+from vramlens.view.collective_calls import RankFlight  # noqa: E402
 from vramlens.view.columns import Columns  # noqa: E402
 from vramlens.view.findings import words  # noqa: E402
 from vramlens.view.page import Choices, data_of, one_file, title_of  # noqa: E402
 from vramlens.view.texts import one_line  # noqa: E402
-from vramlens.view.what_if import lines_of  # noqa: E402
+from vramlens.view.what_if_lines import lines_of  # noqa: E402
 
 AT = 1 << 40
 ORDER = (

@@ -35,7 +35,7 @@ def _refused(error: Exception, code: int) -> int:
 
 
 def _answered(tool: str, arguments: dict[str, object]) -> str:
-    from vramlens.agents.answers import ANSWERS
+    from vramlens.agents.tool_answers import ANSWERS
 
     try:
         with allowance() as allowed:

@@ -1,6 +1,7 @@
 """Analyses: what a recording, an error's text or a profile says, as frozen answers.
 
-explain: all there is to say about one recording or text; explanation, finding, extent: its types.
+recording_explanation: all there is to say about one recording or text.
+explanation, finding, extent: its types.
 scene: one recording's parts, each computed once, that findings are made from.
 facts: what was read, before anything is judged.
 findings: one file a claim, one table.

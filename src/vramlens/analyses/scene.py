@@ -12,12 +12,12 @@ from vramlens.analyses.explanation import OomVerdict, Peak
 from vramlens.analyses.failure.oom import Failure, Outside, failure_of, verdict_of
 from vramlens.analyses.failure.surroundings import message_for, outside_of
 from vramlens.analyses.leaks.leak import Leak, sized
-from vramlens.analyses.leaks.leaks import leaks_at, least_that_matters, predicted
 from vramlens.analyses.leaks.outside_pytorch import external_leak
 from vramlens.analyses.leaks.rate import Prediction
+from vramlens.analyses.leaks.recorded_leaks import leaks_at, least_that_matters, predicted
 from vramlens.analyses.memory.fragmentation import Fragmentation, fragmentation_at
 from vramlens.analyses.memory.heap import Heap, heap_at
-from vramlens.analyses.memory.timeline import StepPeaks, shape_of, step_peaks
+from vramlens.analyses.memory.run_shape import StepPeaks, shape_of, step_peaks
 from vramlens.read.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, Trace
 

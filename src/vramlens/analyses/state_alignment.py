@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vramlens.analyses.compare.alignment import Alignment
-from vramlens.analyses.compare.run import Run
+from vramlens.analyses.compare.compared_run import Run
 from vramlens.analyses.finding import Place
 
 _STATE = ("parameters", "optimizer_state")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vramlens.analyses.compare.run import Run
+    from vramlens.analyses.compare.compared_run import Run
     from vramlens.trace import Trace
 
 
@@ -28,6 +28,6 @@ def read_run(path: str, device: int | None = None) -> Run:
     Raises:
         InputError, UsageError: as for ``vramlens.load``.
     """
-    from vramlens.analyses.compare.run import run_of
+    from vramlens.analyses.compare.compared_run import run_of
 
     return run_of(read_recording(path), device)

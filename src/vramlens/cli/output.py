@@ -169,7 +169,7 @@ def _is_recording(path: str) -> bool:
     """Whether a file is there that begins as a recording does: a run is not to be had again, an
     answer is.
     """
-    from vramlens.read.source import open_source
+    from vramlens.read.opened_source import open_source
 
     if not os.path.isfile(path):  # nothing, a pipe, a device
         return False

@@ -10,8 +10,8 @@ parquet: one row an allocation, in the columns of the CSV, written by DuckDB
 perfetto: the timeline in Perfetto's own trace format, for ui.perfetto.dev and its trace processor
 speedscope: speedscope: bytes by stack as sampled profiles, for speedscope.app
 stack_bytes: bytes by stack: what a flame graph draws, outermost frame first
-table: one row an allocation, with all that vramlens knows of it, as columns
-tensorboard: memory by step as ten scalars, beside the losses
+allocation_table: one row an allocation, with all that vramlens knows of it, as columns
+tensorboard_steps: memory by step as ten scalars, beside the losses
 timeline: a device's counters, spans and marks as every trace viewer draws them
 tracks: spans of time put on as few lines as a timeline needs to draw them
 wire: protobuf messages, field by field, and a million alike at once

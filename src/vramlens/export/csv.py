@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.export.table import Column, Numbers, table_of
+from vramlens.export.allocation_table import Column, Numbers, table_of
 
 _CHUNK = 1 << 14
 _FORMULA = tuple("=+-@\t\r")

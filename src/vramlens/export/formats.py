@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
-from vramlens.analyses.explain import choose_device, moment
+from vramlens.analyses.recording_explanation import choose_device, moment
 from vramlens.errors import InputError
 from vramlens.report.wording import visible
 from vramlens.trace import Trace
@@ -168,7 +168,7 @@ def _parquet(views: Sequence[Attribution], out: BinaryIO, _at: str) -> Written:
 
 
 def _tensorboard(views: Sequence[Attribution], folder: str, _at: str) -> Written:
-    from vramlens.export.tensorboard import write_tensorboard
+    from vramlens.export.tensorboard_steps import write_tensorboard
 
     steps = write_tensorboard(views[0], folder)
     return Written(f"10 scalars of {counted(steps, 'step')}")

@@ -12,7 +12,7 @@ import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.errors import UsageError
-from vramlens.export.table import Column, Numbers, table_of
+from vramlens.export.allocation_table import Column, Numbers, table_of
 
 _MEMORY_LIMIT = "1500MB"
 _ROW_GROUP = 131_072

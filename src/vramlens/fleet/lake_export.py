@@ -14,8 +14,8 @@ from vramlens.fleet.files import JobFiles, RankFile, find_attempts
 from vramlens.fleet.job import missing_ranks, notes_of_ranks, read_lake
 from vramlens.fleet.lake import Lake
 from vramlens.fleet.lake.commit import commit_attempt, run_row, write_of_attempt
-from vramlens.fleet.lake.layout import files_of
-from vramlens.fleet.lake.rows import columns_of, finding_rows, moment
+from vramlens.fleet.lake.lake_layout import files_of
+from vramlens.fleet.lake.lake_rows import columns_of, finding_rows, moment
 from vramlens.fleet.lake.runs import Destination, destination_of
 from vramlens.fleet.lake.staging import Sources, stage_rank
 from vramlens.fleet.lake.store import is_url, store_of, told

@@ -13,7 +13,7 @@ from vramlens.fleet.summary_file import ENDING, read_summary, recording_of
 from vramlens.ranks import RankSummary
 from vramlens.read.error_file import is_error_file
 from vramlens.read.flight_record import is_flight_record
-from vramlens.read.source import open_source
+from vramlens.read.opened_source import open_source
 from vramlens.read.values import MOST_RANKS
 
 RECORDING, FLIGHT_RECORD, ERROR_FILE = "recording", "flight record", "error file"

@@ -8,8 +8,8 @@ import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from vramlens.analyses.profile.explained_profile import explain_profile
 from vramlens.analyses.profile.operators import own_times
-from vramlens.analyses.profile.profile import explain_profile
 from vramlens.api import load
 from vramlens.errors import InputError
 from vramlens.foreign_text import visible

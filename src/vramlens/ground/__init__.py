@@ -1,12 +1,12 @@
 """The ground floor: words and rules that every other package shares. Standard library only.
 
-answers: questions to libraries that may fail.
+library_calls: questions to libraries that may fail.
 callable_package: packages that are functions, too.
 closed_words: the base of closed vocabularies.
 conf_text: the text of the allocator's settings, cut up.
 failure: the walls and causes of an out-of-memory failure.
-history: PyTorch's history of events in a snapshot.
-ledger: the kinds of a device's memory.
+event_history: PyTorch's history of events in a snapshot.
+ledger_kinds: the kinds of a device's memory.
 live_objects: classes, namespaces and slots, read without running anyone's code.
 printed_answer: answers that print themselves.
 verdict: the certainty of claims, numbers and rows.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Mapping
 from contextlib import closing
@@ -12,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from vramlens.argument_types import number_given, takes
+from vramlens.capture.process.tracked_objects import referrer_ids
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.errors import UsageError
 from vramlens.foreign_text import text_of
@@ -253,9 +253,7 @@ def _holders_of(search: Search, tensors: Mapping[int, int]) -> list[tuple[int, i
     order = search.order
     # This, unlike ``gc.get_referents``, hands out nothing but objects that the collector knows:
     # those that are alive.
-    referrers = gc.get_referrers(*(order[place] for place in tensors.values()))
-    ids = {id(referrer) for referrer in referrers if referrer is not order}
-    del referrers
+    ids = referrer_ids(order[place] for place in tensors.values()) - {id(order)}
     places = list(compress(range(len(order)), map(ids.__contains__, map(id, order))))
     return [
         (place, tensors[id(referent)], "")

@@ -26,7 +26,7 @@ from vramlens.prediction.predicted_peak import (
     margins,
     meta_of,
 )
-from vramlens.prediction.ranks.process_group import (
+from vramlens.prediction.ranks.lone_process_group import (
     Place,
     note_bucket_views,
     put_process_group,

@@ -4,25 +4,25 @@ Each rank's recording becomes a small summary by itself (a map that runs anywher
 compares ranks works on summaries and flight records alone (``compare``).
 
 ``rank_summary``: one rank in some kilobytes.
-``summary``: it, from a recording; ``line_uses``: its lines; ``hints``: what their stacks went
-through.
+``recording_summary``: it, from a recording; ``line_uses``: its lines; ``hints``: what their
+stacks went through.
 ``rank_comparison``: the answer about the ranks of a job.
 ``compare``: it, from summaries; ``beside_peers``: one rank beside its peers; ``causes``: why a
-line holds more; ``difference``: ranks that hold more, for one reason.
+line holds more; ``rank_difference``: ranks that hold more, for one reason.
 ``peers``: who is compared with whom, and what is usual among them.
 ``shared``: leaks that the ranks share.
 ``collectives``: where flight records differ; ``desync``: who is at fault.
 ``expert_load``: who receives most in all-to-all.
-``failures``: who failed first.
+``rank_failures``: who failed first.
 ``notes``: what keeps ranks from being compared; ``rank_words``: ranks in words.
 """
 
 from vramlens.ground.callable_package import make_callable
 from vramlens.ranks.compare import compare
-from vramlens.ranks.difference import Difference
 from vramlens.ranks.rank_comparison import Comparison
+from vramlens.ranks.rank_difference import Difference
 from vramlens.ranks.rank_summary import RankSummary
-from vramlens.ranks.summary import summarise
+from vramlens.ranks.recording_summary import summarise
 
 __all__ = ["Comparison", "Difference", "RankSummary", "compare", "summarise"]
 

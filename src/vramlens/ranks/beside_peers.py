@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.causes import STAY, WORDS, Position, cause_of, fix_of
-from vramlens.ranks.difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, Difference
-from vramlens.ranks.peers.steps import StepPeaks
+from vramlens.ranks.peers.steps_beside_peers import StepPeaks
 from vramlens.ranks.peers.usual import Usual
+from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, Difference
 from vramlens.ranks.rank_summary import Growth, LineUse, RankSummary, Stray
 from vramlens.units import MIB, format_size
 

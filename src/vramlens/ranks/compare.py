@@ -16,16 +16,16 @@ from vramlens.ranks.beside_peers import BesidePeers
 from vramlens.ranks.causes import FIXES, STAY, WORDS, Position, fix_of
 from vramlens.ranks.collectives import all_groups, collective_problems
 from vramlens.ranks.desync import desync_differences
-from vramlens.ranks.difference import LEAST_BYTES, STAGE_SHARE, Difference
 from vramlens.ranks.expert_load import note_of_hot_experts
-from vramlens.ranks.failures import failure_order
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.notes import note_of_slow_ranks, note_of_victims, notes_of_recordings
-from vramlens.ranks.peers.cohorts import ALL_RANKS, SAME_PARAMETERS, Cohorts, cohorts_of
 from vramlens.ranks.peers.common_factor import with_common_factors
+from vramlens.ranks.peers.rank_cohorts import ALL_RANKS, SAME_PARAMETERS, Cohorts, cohorts_of
 from vramlens.ranks.peers.strangers import strangers_note, strangers_of
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_comparison import Comparison
+from vramlens.ranks.rank_difference import LEAST_BYTES, STAGE_SHARE, Difference
+from vramlens.ranks.rank_failures import failure_order
 from vramlens.ranks.rank_summary import LineUse, RankSummary, Stray
 from vramlens.ranks.rank_words import named, plural
 from vramlens.ranks.shared import shared_leaks

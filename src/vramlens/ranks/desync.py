@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.collectives import CollectiveProblem
-from vramlens.ranks.difference import Difference
+from vramlens.ranks.rank_difference import Difference
 from vramlens.ranks.rank_words import named
 
 _MOST_CALLS = 4

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from vramlens.ranks.failures import FailureOrder
 from vramlens.ranks.peers.usual import lower_median
+from vramlens.ranks.rank_failures import FailureOrder
 from vramlens.ranks.rank_summary import RankSummary
 from vramlens.ranks.rank_words import named
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from vramlens.analyses.finding import Finding
 from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.ranks.collectives import CollectiveProblem
-from vramlens.ranks.difference import Difference
-from vramlens.ranks.failures import FailureOrder
-from vramlens.ranks.peers.cohorts import Cohorts
+from vramlens.ranks.peers.rank_cohorts import Cohorts
+from vramlens.ranks.rank_difference import Difference
+from vramlens.ranks.rank_failures import FailureOrder
 from vramlens.ranks.rank_summary import RankSummary
 from vramlens.trace.flight import FlightRecord
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from vramlens.analyses.finding import Finding, Place
 from vramlens.ground.verdict import Verdict
-from vramlens.ranks.difference import LEAST_BYTES
 from vramlens.ranks.peers.usual import lower_median
+from vramlens.ranks.rank_difference import LEAST_BYTES
 from vramlens.ranks.rank_summary import Growth, RankSummary
 from vramlens.units import format_size
 

@@ -13,7 +13,7 @@ oom_wordings: the wordings of out-of-memory errors, as patterns, and the scan of
 pickle_values: a small pickle as plain values
 profiler_trace: a trace of PyTorch's profiler
 snapshot: a memory snapshot (``torch.cuda.memory._dump_snapshot``) as a Trace
-source: opening what a person names
+opened_source: opening what a person names
 values: values of a file that anybody may have made
 parts/: the JSON parts of a ``.vram`` file beside its snapshot
 tables/: the core's tables of a snapshot as columns of a Trace

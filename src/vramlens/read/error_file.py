@@ -11,7 +11,7 @@ import os
 import re
 
 from vramlens.errors import NotARecording, UnsafeInput
-from vramlens.read.source import open_source
+from vramlens.read.opened_source import open_source
 from vramlens.read.values import as_dict
 from vramlens.trace.rank_error import RankError, tells_of_another
 from vramlens.trace.stacks import Frame

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 from vramlens.errors import InputError, NotARecording, UnsafeInput
 from vramlens.read.json_bounds import refuse_costly
+from vramlens.read.opened_source import open_source
 from vramlens.read.pickle_values import read_values
-from vramlens.read.source import open_source
 from vramlens.read.values import MOST_RANKS, as_dict, as_list, as_number, as_text
 from vramlens.trace.flight import Collective, FlightGroup, FlightRecord
 from vramlens.trace.stacks import Frame

@@ -6,7 +6,7 @@ import io
 import pickle
 from typing import Any
 
-from vramlens.ground.history import leave_out_before
+from vramlens.ground.event_history import leave_out_before
 from vramlens.read.snapshot import read_snapshot
 from vramlens.trace import Trace
 

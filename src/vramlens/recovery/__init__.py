@@ -10,7 +10,7 @@ splitting: the parts of a batch, and the proof that they may be taken.
 training: a step, run whole or in parts, and undone.
 
 drill: ``inject_oom``, an out-of-memory error to test recovery with.
-failures: which exceptions are out of memory.
+memory_errors: which exceptions are out of memory.
 meters: bytes that are allocated, reserved and allowed.
 """
 

@@ -2,13 +2,13 @@
 
 answer: ``vramlens replay``: the proof, and what each of some settings would have led to
 curve: the curve of a what-if: what would have been reserved after each of the recording's events
-difference: where a replay first did something else than the recording says, in words
+first_difference: where a replay first did something else than the recording says, in words
 explained: what replay adds to an explanation
 proof: a recording replayed under its own settings, which proves the replay
 requests: what a program asked of the allocator, as replay is fed it
 settings: the allocator's settings, read as PyTorch reads them
 start_state: what was there when recording began
-tune: ``vramlens tune``: the settings worth trying, the best of them, and the smallest card for each
+tuning: ``vramlens tune``: the settings worth trying, the best, and the smallest card for each
 versions: what differs between PyTorch's versions, as data
 what_if: what a recording's requests lead to under other settings, with how sure that is
 need/: what a failed step would have needed, and what would have carried it
@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from vramlens.replay.answer import Answer, replay_trace
 from vramlens.replay.curve import Curve
-from vramlens.replay.difference import Difference
 from vramlens.replay.explained import with_replay
+from vramlens.replay.first_difference import Difference
 from vramlens.replay.proof import Limit, Proven, Recorded, prove
 from vramlens.replay.settings import Settings, SettingsError, parse_settings
-from vramlens.replay.tune import WORTH_TRYING, Card, Tuned, Tuning, tune_trace
+from vramlens.replay.tuning import WORTH_TRYING, Card, Tuned, Tuning, tune_trace
 from vramlens.replay.versions import VERSIONS, Version
 from vramlens.replay.what_if import WhatIf
 

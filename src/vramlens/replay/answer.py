@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vramlens.analyses.explain import choose_device
 from vramlens.analyses.failure.oom import settings_variable
+from vramlens.analyses.recording_explanation import choose_device
 from vramlens.errors import InputError
 from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.replay.proof import Proven, Recorded, prove

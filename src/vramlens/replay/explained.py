@@ -14,15 +14,15 @@ from vramlens.analyses.explanation import Moment
 from vramlens.analyses.failure.need import ADVICE
 from vramlens.analyses.failure.oom import settings_variable
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.finding_row import FindingRow
 from vramlens.analyses.findings.ranking import with_finding
-from vramlens.analyses.findings.rows import FindingRow
 from vramlens.errors import VramlensError
 from vramlens.ground.verdict import Confidence, Verdict
 from vramlens.replay.answer import assignment
 from vramlens.replay.need.verdict_findings import with_judgement
 from vramlens.replay.need.whole_run import need_of_whole_run, settings_of_whole_run
 from vramlens.replay.proof import Proven, prove
-from vramlens.replay.tune import WORTH_TRYING, distinct_settings, simple_first
+from vramlens.replay.tuning import WORTH_TRYING, distinct_settings, simple_first
 from vramlens.replay.what_if import WhatIf, ask, question
 from vramlens.units import MIB, format_size
 

@@ -17,7 +17,7 @@ import numpy as np
 from vramlens._native import Replay
 from vramlens.analyses.failure.oom import segment_size
 from vramlens.errors import InputError
-from vramlens.replay.difference import Difference, first_difference
+from vramlens.replay.first_difference import Difference, first_difference
 from vramlens.replay.requests import INSIDE_A_REQUEST, Requests, likely_requests
 from vramlens.replay.settings import UNLIMITED, Settings, recorded_settings
 from vramlens.replay.versions import Version, candidates

@@ -55,9 +55,9 @@ _DRAWN_BY = {
     "Check": ("check.story", "render_check"),
     "Comparison": ("ranks.story", "render_comparison"),
     "Diff": ("diff.story", "render_diff"),
-    "Explanation": ("explain.text", "render"),
+    "Explanation": ("explain.explanation_text", "render"),
     "LeakReport": ("leaks.story", "render_leaks"),
     "Profile": ("profile.story", "render_profile"),
-    "Tuning": ("replay.tune", "render_tuning"),
+    "Tuning": ("replay.tuning_story", "render_tuning"),
 }
 """By the class of an answer, the module of reports that draws it and the function."""

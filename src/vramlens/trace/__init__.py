@@ -6,7 +6,7 @@ events: events of one device, in order
 flight: a flight record
 ledgers: ledgers as they were measured in the program
 meta: what a recording of vramlens' own says about itself
-names: names of tensors
+storage_names: names of tensors
 owners: what kept memory alive when the program's objects were searched
 profile: a profiler trace as columns
 rank_error: an error file: what a rank that torchrun started said when its program raised
@@ -20,10 +20,10 @@ from vramlens.trace.device import BEFORE, Allocations, Counter, DeviceTrace, Seg
 from vramlens.trace.events import Action, Events, OutOfMemory
 from vramlens.trace.ledgers import DeviceLedger, LedgerPart, Ledgers
 from vramlens.trace.meta import DeviceMeta, FailureMeta, GroupMeta, Meta
-from vramlens.trace.names import AT_THE_END, TensorKind, TensorNames
 from vramlens.trace.owners import NO_OWNER, KeptBy, Owners
 from vramlens.trace.samples import Samples
 from vramlens.trace.stacks import NO_STACK, Frame, Stacks
+from vramlens.trace.storage_names import AT_THE_END, TensorKind, TensorNames
 from vramlens.trace.strings import NO_TEXT, Strings
 from vramlens.trace.trace import Annotations, SideColumn, Trace
 

@@ -13,11 +13,11 @@ from vramlens.trace.allocation_facts import AllocationFacts
 from vramlens.trace.device import DeviceTrace
 from vramlens.trace.ledgers import Ledgers
 from vramlens.trace.meta import Meta
-from vramlens.trace.names import TensorNames
 from vramlens.trace.owners import Owners
 from vramlens.trace.profile import ProfilerTrace
 from vramlens.trace.samples import Samples
 from vramlens.trace.stacks import Stacks
+from vramlens.trace.storage_names import TensorNames
 
 
 @dataclass(frozen=True, eq=False)

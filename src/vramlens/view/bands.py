@@ -9,7 +9,7 @@ import numpy as np
 from vramlens.trace import DeviceTrace, Trace
 from vramlens.view.columns import Columns
 from vramlens.view.kernel_bands import kernel_spans
-from vramlens.view.regions import LONGEST_US, regions_of
+from vramlens.view.marked_regions import LONGEST_US, regions_of
 from vramlens.view.texts import Texts
 
 _DEEPEST = 8
@@ -21,7 +21,7 @@ def bands_of(
     """Spans of marked regions: begin and end in microseconds after the first event, a name, and how
     deep each lies.
 
-    Calls of process groups are not among them: they have a band of their own (``collectives.py``).
+    Calls of process groups are not among them: they have a band of their own (``collective_calls.py``).
     """
     last_us = (
         min(max(int(device.clock_us[-1]) - start_us, 0), LONGEST_US) if len(device.events) else 0

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.attribution.attribution import Attribution
     from vramlens.ranks import RankSummary
     from vramlens.trace import Trace
-    from vramlens.view.collectives import RankFlight
+    from vramlens.view.collective_calls import RankFlight
 
 
 def ranks_of_a_job(recordings: Sequence[Trace], ranks: Sequence[int | None]) -> list[int]:
@@ -74,8 +74,8 @@ def difference_of(recordings: Sequence[Trace]) -> dict[str, Any] | None:
     """What ``vramlens diff`` says of two recordings as data; None where there are not just two."""
     if len(recordings) != 2 or any(trace.main_device is None for trace in recordings):
         return None
-    from vramlens.analyses.compare.diff import diff_runs
-    from vramlens.analyses.compare.run import run_of
+    from vramlens.analyses.compare.compared_run import run_of
+    from vramlens.analyses.compare.run_diff import diff_runs
     from vramlens.report.diff.story import story_of
 
     before, after = (run_of(trace) for trace in recordings)

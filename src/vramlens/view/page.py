@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens import __version__
 from vramlens.analyses.attribution.attribution import Attribution, attribute
-from vramlens.analyses.explain import choose_device
 from vramlens.analyses.failure.oom import settings_variable
+from vramlens.analyses.recording_explanation import choose_device
 from vramlens.api import explain_recording
 from vramlens.foreign_text import html_text, visible
-from vramlens.view.collectives import Problems, RankFlight, problems_of
+from vramlens.view.collective_calls import Problems, RankFlight, problems_of
 from vramlens.view.columns import Columns
 from vramlens.view.comparison import (
     comparison_of,
@@ -24,12 +24,12 @@ from vramlens.view.comparison import (
     ranks_of_a_job,
     summary_of,
 )
+from vramlens.view.page_verdict import verdict_of
 from vramlens.view.profile_verdict import with_profile
 from vramlens.view.sources import Sources
 from vramlens.view.texts import one_line
 from vramlens.view.track import track_of
-from vramlens.view.verdict import verdict_of
-from vramlens.view.what_if import lines_of
+from vramlens.view.what_if_lines import lines_of
 
 if TYPE_CHECKING:
     from vramlens.ranks import RankSummary

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.analyses.profile.profile import explain_profile
+from vramlens.analyses.profile.explained_profile import explain_profile
 from vramlens.report.profile.story import profile_story
 from vramlens.trace.profile import ProfilerTrace
 from vramlens.view.findings import finding_data, words

@@ -16,8 +16,8 @@ from vramlens import api
 from vramlens.analyses.budget.budget import check_run
 from vramlens.analyses.budget.budget_file import read_budget
 from vramlens.analyses.budget.budget_update import update
-from vramlens.analyses.compare.run import run_of
-from vramlens.analyses.leaks.leaks import leaks_of_trace
+from vramlens.analyses.compare.compared_run import run_of
+from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
 from vramlens.read.snapshot import read_snapshot
 from vramlens.trace.meta import DeviceMeta, Meta
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramlens.analyses.compare.alignment import align
-from vramlens.analyses.compare.run import CodeLine
+from vramlens.analyses.compare.compared_run import CodeLine
 from vramlens.analyses.finding import Place
 
 

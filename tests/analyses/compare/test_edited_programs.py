@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from support.copies import again, shuffled, snapshot_of
 from support.edited import Edit, edited_code, edited_snapshot, with_lines_above
 from vramlens.analyses.compare.alignment import align
-from vramlens.analyses.compare.diff import diff_runs
+from vramlens.analyses.compare.compared_run import CodeLine, Run, run_of
 from vramlens.analyses.compare.diff_findings import headline
-from vramlens.analyses.compare.run import CodeLine, Run, run_of
+from vramlens.analyses.compare.run_diff import diff_runs
 from vramlens.analyses.finding import Place
 from vramlens.read.snapshot import read_snapshot
 from vramlens.report.diff.story import story_of

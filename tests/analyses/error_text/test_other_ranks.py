@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from vramlens.analyses.explain import explain_text
+from vramlens.analyses.recording_explanation import explain_text
 from vramlens.read.oom_text import find_oom_messages
 from vramlens.report.explain.json import to_json
 from vramlens.report.explain.story import story_of

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from vramlens.analyses.error_text.message_sums import least_request
 from vramlens.analyses.error_text.text_verdict import WALLS, TextVerdict, explain_message
-from vramlens.analyses.explain import explain_text
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.recording_explanation import explain_text
 from vramlens.ground.verdict import Verdict
 from vramlens.read.oom_text import find_oom_messages
 from vramlens.units import GIB, MIB, format_size

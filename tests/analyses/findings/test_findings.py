@@ -12,8 +12,8 @@ from support import oracle
 from support.oracle import MIB
 from support.recordings import DATA, data_of, read, truth_of
 from vramlens import explain
-from vramlens.analyses.explain import explain_trace
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.recording_explanation import explain_trace
 from vramlens.ground.verdict import Verdict
 
 NAMES = sorted(

@@ -13,10 +13,10 @@ import pytest
 import vramlens
 from support.recordings import DATA, data_of, read
 from vramlens.analyses import scene as scene_module
-from vramlens.analyses.explain import explain_text, explain_trace
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.ranking import that_matter, with_finding
 from vramlens.analyses.findings.table import FROM_RECORDING, ROWS
+from vramlens.analyses.recording_explanation import explain_text, explain_trace
 from vramlens.ground.verdict import Verdict
 from vramlens.read.oom_text import find_oom_messages
 from vramlens.replay.explained import FROM_REPLAY

@@ -24,7 +24,7 @@ from vramlens.analyses.leaks.evidence import (
     fate_of,
     loop_ended,
 )
-from vramlens.analyses.leaks.leaks import leaks_of_trace
+from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
 
 
 class Kept:

@@ -34,12 +34,18 @@ from support.recordings import DATA, block, data_of, event, read, segment, snaps
 from support.vram_files import META, TOTAL, vram
 from vramlens import load
 from vramlens.analyses.attribution.attribution import attribute
-from vramlens.analyses.explain import explain_trace
 from vramlens.analyses.failure.oom import Outside
 from vramlens.analyses.leaks.leak import Leak
-from vramlens.analyses.leaks.leaks import LeakReport, leaks_at, leaks_of_trace, predicted, when
 from vramlens.analyses.leaks.rate import prediction_of, rate_of
+from vramlens.analyses.leaks.recorded_leaks import (
+    LeakReport,
+    leaks_at,
+    leaks_of_trace,
+    predicted,
+    when,
+)
 from vramlens.analyses.leaks.rhythm import Rhythm, rhythm_of
+from vramlens.analyses.recording_explanation import explain_trace
 from vramlens.errors import UsageError
 from vramlens.ground.verdict import Verdict
 from vramlens.report.leaks.story import leak_story

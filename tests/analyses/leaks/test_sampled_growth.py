@@ -16,7 +16,7 @@ from support.vram_files import META, vram
 from vramlens import load
 from vramlens.analyses.failure.oom import Outside
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.leaks.leaks import leaks_of_trace
+from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
 from vramlens.analyses.leaks.sampled_growth import SampledGrowth, growth_of
 from vramlens.trace import Samples
 from vramlens.units import GIB, MIB

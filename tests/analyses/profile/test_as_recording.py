@@ -13,7 +13,7 @@ import vramlens
 from support.kineto import MIB, Kineto, training
 from support.page_data import PageData, data_in
 from vramlens.analyses.attribution.attribution import attribute
-from vramlens.analyses.profile.profile import explain_profile
+from vramlens.analyses.profile.explained_profile import explain_profile
 from vramlens.analyses.profile.remains import remains_of
 from vramlens.cli.main import main
 from vramlens.trace import Action

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.kineto import KIB, MIB, Kineto, read, read_gz, training
 from support.profile_oracle import alive_at_peak, busy_ns
 from vramlens.analyses.finding import Place
-from vramlens.analyses.profile.profile import explain_profile
+from vramlens.analyses.profile.explained_profile import explain_profile
 from vramlens.errors import InputError, UsageError
 
 DATA = Path(__file__).parents[2] / "data" / "profiler"

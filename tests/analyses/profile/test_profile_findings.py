@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.kineto import MIB, Kineto
-from vramlens.analyses.profile.profile import explain_profile
+from vramlens.analyses.profile.explained_profile import explain_profile
 
 
 def copies(names, *, shapes="[[64, 3]]", steps=3):

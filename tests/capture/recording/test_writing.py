@@ -33,7 +33,7 @@ from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.recording.recording_file import no_collection, write_recording
 from vramlens.capture.recording.redact import Redaction, redacted_path
 from vramlens.capture.recording.ring_size import EVENT_BYTES, default_max_events
-from vramlens.capture.recording.samples import Samples
+from vramlens.capture.recording.sample_rows import Samples
 from vramlens.capture.recording.session import Plan, Session
 from vramlens.capture.triggers.out_of_memory import Failure
 from vramlens.whole_file import whole_file

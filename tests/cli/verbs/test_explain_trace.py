@@ -13,7 +13,7 @@ import pytest
 from support.kineto import training
 from vramlens import api
 from vramlens.analyses.explanation import Explanation
-from vramlens.analyses.profile.profile import Profile
+from vramlens.analyses.profile.explained_profile import Profile
 from vramlens.cli.main import main
 from vramlens.errors import NotARecording, UsageError, VramlensError
 from vramlens.report.profile.json import profile_to_json

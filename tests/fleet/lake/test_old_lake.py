@@ -11,7 +11,7 @@ import pytest
 from support.recordings import DATA
 from vramlens.cli.main import main
 from vramlens.fleet import Lake, compare_files, export_lake, is_lake
-from vramlens.ranks.difference import Difference
+from vramlens.ranks.rank_difference import Difference
 
 pytest.importorskip("duckdb")
 OLD = DATA / "lakes/version1"

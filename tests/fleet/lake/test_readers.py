@@ -11,8 +11,8 @@ import pytest
 from support.lake_jobs import START_US, write_job
 from vramlens.cli.main import main
 from vramlens.fleet import Lake, export_lake
-from vramlens.fleet.lake.questions import QUESTIONS, sql_of
-from vramlens.fleet.lake.tables import TABLES
+from vramlens.fleet.lake.lake_tables import TABLES
+from vramlens.fleet.lake.ready_questions import QUESTIONS, sql_of
 
 duckdb = pytest.importorskip("duckdb")
 DOCS = Path(__file__).parents[3] / "docs" / "lake.md"

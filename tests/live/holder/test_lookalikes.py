@@ -18,7 +18,7 @@ from vramlens.live.holder.container_bounds import (
 )
 from vramlens.live.holder.keeper import Keeper, Statements
 from vramlens.live.holder.lookalikes import gate, made_of_itself
-from vramlens.live.source.source import Store, read_source
+from vramlens.live.source.source_stores import Store, read_source
 
 RULES = {
     "a ring buffer: its index is a remainder": "x[i % 8] = new",

@@ -10,7 +10,7 @@ import pytest
 
 from vramlens.live.growth.piles import pace_of
 from vramlens.live.source.bounds import cut_off, never_holds
-from vramlens.live.source.source import Store, read_source
+from vramlens.live.source.source_stores import Store, read_source
 
 
 def stores(folder: Path, text: str, name: str) -> list[Store]:

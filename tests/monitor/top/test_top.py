@@ -341,7 +341,7 @@ def test_a_picture_fits_its_screen(shape: str, width: int, height: int) -> None:
 def screen_test(steps: Any, *, size: tuple[int, int] = (120, 40)) -> None:
     """Runs the screen without a terminal and lets ``steps(screen, pilot)`` use it."""
     pytest.importorskip("textual")
-    from vramlens.monitor.top.screen import Screen
+    from vramlens.monitor.top.top_screen import Screen
 
     watching = Watching()
     watching.look()

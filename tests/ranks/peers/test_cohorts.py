@@ -22,7 +22,7 @@ from vramlens.capture.process_group import rank_spans
 from vramlens.fleet.summary_json import summary_from_json, summary_to_json
 from vramlens.ranks import RankSummary, compare, summarise
 from vramlens.ranks.hints import Hint
-from vramlens.ranks.peers.cohorts import cohorts_of
+from vramlens.ranks.peers.rank_cohorts import cohorts_of
 
 GIB = 1 << 30
 

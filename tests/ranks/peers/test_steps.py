@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.recordings import data_of, read
 from vramlens.ranks import RankSummary, summarise
 from vramlens.ranks.peers import steps as steps_module
-from vramlens.ranks.peers.steps import StepPeaks
+from vramlens.ranks.peers.steps_beside_peers import StepPeaks
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from torch import nn
 
 from recovery.training import count, furthest, mean_loss, net, tokens, undisturbed
 from vramlens.recovery import guard, inject_oom
-from vramlens.recovery.failures import let_go
+from vramlens.recovery.memory_errors import let_go
 
 
 def test_a_context_that_is_lost_while_a_batch_is_repeated_is_the_end() -> None:

@@ -15,7 +15,7 @@ from torch.nn import functional
 from recovery.training import count, furthest, mean_loss, net, tokens
 from vramlens.errors import UsageError
 from vramlens.recovery import guard, inject_oom
-from vramlens.recovery.failures import OTHER, OUT_OF_MEMORY, STICKY, kind_of
+from vramlens.recovery.memory_errors import OTHER, OUT_OF_MEMORY, STICKY, kind_of
 from vramlens.recovery.meters import CountingMeter
 from vramlens.recovery.splitting.batch_parts import CannotSplit, Samples, ranges
 

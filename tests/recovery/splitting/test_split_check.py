@@ -15,8 +15,8 @@ from vramlens.errors import UsageError
 from vramlens.recovery import guard, inject_oom
 from vramlens.recovery.comparing.strategy_kinds import NotHere, Training, parts_of
 from vramlens.recovery.comparing.strategy_run import _measured, _refuse_conflicts
-from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of
 from vramlens.recovery.losses.chunked_loss import in_chunks
+from vramlens.recovery.memory_errors import OUT_OF_MEMORY, kind_of
 from vramlens.recovery.meters import CountingMeter
 from vramlens.recovery.splitting.batch_parts import CannotSplit, Samples
 

@@ -18,10 +18,10 @@ from vramlens import explain, load
 from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.failure.need import ADVICE
 from vramlens.program import verdict_of
+from vramlens.report.explain.explanation_markdown import to_markdown
+from vramlens.report.explain.explanation_text import render
 from vramlens.report.explain.json import to_json
-from vramlens.report.explain.markdown import to_markdown
 from vramlens.report.explain.story import story_of
-from vramlens.report.explain.text import render
 from vramlens.units import MIB
 from vramlens.view.page import data_of
 

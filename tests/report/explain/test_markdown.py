@@ -10,8 +10,8 @@ import pytest
 from support.samples import EVERY, error_text, failed, finding, hostile, run
 from vramlens.foreign_text import markdown as escaped
 from vramlens.foreign_text import markdown_code as code
-from vramlens.report.explain.markdown import to_markdown
-from vramlens.report.explain.tables import GROUPINGS
+from vramlens.report.explain.explanation_markdown import to_markdown
+from vramlens.report.explain.holder_tables import GROUPINGS
 
 
 @pytest.mark.parametrize("by", GROUPINGS)

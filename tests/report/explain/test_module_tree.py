@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support.recordings import DATA
 from support.samples import heap
 from vramlens import load
+from vramlens.report.explain.holder_tables import table_of
 from vramlens.report.explain.module_tree import branches_of, main_parts
-from vramlens.report.explain.tables import table_of
 from vramlens.units import MIB
 
 

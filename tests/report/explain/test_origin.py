@@ -15,10 +15,10 @@ from support.samples import EVIL, failed, run
 from support.vram_files import GptMarks, in_validation, marked, vram
 from vramlens import explain
 from vramlens.analyses.explanation import Explanation, Overwritten
+from vramlens.report.explain.explanation_markdown import to_markdown
+from vramlens.report.explain.explanation_text import render
 from vramlens.report.explain.json import to_json
-from vramlens.report.explain.markdown import to_markdown
 from vramlens.report.explain.origin import duration, origin_of
-from vramlens.report.explain.text import render
 from vramlens.trace import DeviceMeta, Meta
 from vramlens.units import GIB
 

@@ -12,8 +12,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from support.samples import EVERY, LEAK, error_text, failed, finding, hostile, nothing, refuted, run
-from vramlens.report.explain.tables import GROUPINGS
-from vramlens.report.explain.text import render
+from vramlens.report.explain.explanation_text import render
+from vramlens.report.explain.holder_tables import GROUPINGS
 from vramlens.report.screen import SCREEN_LINES
 
 WIDTHS = (60, 80, 120, 200)

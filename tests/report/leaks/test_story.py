@@ -11,8 +11,8 @@ from support.leak_programs import LEAK_LINE, LEAKS, MAIN, Run, at, made
 from support.oracle import MIB
 from support.recordings import DATA
 from vramlens import load
-from vramlens.analyses.explain import explain_trace
-from vramlens.analyses.leaks.leaks import leaks_of_trace
+from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
+from vramlens.analyses.recording_explanation import explain_trace
 from vramlens.report.explain.story import story_of
 from vramlens.report.leaks.story import LeakStory, leak_story
 from vramlens.trace import Trace

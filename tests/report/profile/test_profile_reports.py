@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from support.kineto import MIB, Kineto, read_gz, training
-from vramlens.analyses.profile.profile import explain_profile
+from vramlens.analyses.profile.explained_profile import explain_profile
 from vramlens.report.document import Column, Last, Table
 from vramlens.report.profile.json import profile_to_json
 from vramlens.report.profile.story import profile_story, profile_to_markdown, render_profile

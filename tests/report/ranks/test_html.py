@@ -14,7 +14,7 @@ from support.recordings import DATA, data_of, read
 from vramlens.analyses.finding import Place
 from vramlens.cli.main import main
 from vramlens.ranks import compare, summarise
-from vramlens.report.ranks.html import comparison_to_html
+from vramlens.report.ranks.ranks_page import comparison_to_html
 from vramlens.trace.rank_error import RankError
 
 HOSTILE = "</title><script>alert(1)</script>\"'><img src=x onerror=y>\x1b[31m\u202e"

@@ -9,9 +9,9 @@ from vramlens.analyses.budget.budget_file import SIZE, Budget, Limit
 from vramlens.analyses.budget.budget_values import DIED, is_line, module_pattern
 from vramlens.analyses.budget.limit_result import Result
 from vramlens.analyses.compare.alignment import align
-from vramlens.analyses.compare.diff import Diff, LineChange
+from vramlens.analyses.compare.compared_run import CodeLine, HeldLine, Run
 from vramlens.analyses.compare.diff_findings import line_words, signed_size
-from vramlens.analyses.compare.run import CodeLine, HeldLine, Run
+from vramlens.analyses.compare.run_diff import Diff, LineChange
 from vramlens.analyses.finding import Finding, Place
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size

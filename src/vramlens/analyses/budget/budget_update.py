@@ -14,7 +14,7 @@ from vramlens.analyses.budget.budget_file import (
 )
 from vramlens.analyses.budget.budget_values import DIED, FAILURES, measured
 from vramlens.analyses.budget.limit_result import shown
-from vramlens.analyses.compare.run import HISTORY_SHARE, Run
+from vramlens.analyses.compare.compared_run import HISTORY_SHARE, Run
 from vramlens.errors import InputError
 
 FIRST_LIMITS = (

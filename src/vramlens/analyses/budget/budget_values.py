@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.phases import Phase
-from vramlens.analyses.compare.run import Run, most_held
+from vramlens.analyses.compare.compared_run import Run, most_held
 from vramlens.analyses.finding import Place
 from vramlens.analyses.leaks.growth import ENOUGH_STEPS, steps_missing
 from vramlens.units import counted

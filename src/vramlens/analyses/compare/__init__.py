@@ -1,7 +1,7 @@
 """Comparing: what changed between runs of one program.
 
-diff: the changes; diff_findings: as claims; differences: what else differs.
-run: what a recording has to be compared by.
+run_diff: the changes; diff_findings: as claims; differences: what else differs.
+compared_run: what a recording has to be compared by.
 alignment, file_alignment, line_alignment: which lines of two versions are one.
 overlap: whether two runs are one program.
 """

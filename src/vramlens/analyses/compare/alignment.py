@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from vramlens.analyses.compare.compared_run import CodeLine
 from vramlens.analyses.compare.file_alignment import (
     Functions,
     align_files,
@@ -24,7 +25,6 @@ from vramlens.analyses.compare.file_alignment import (
     score_of,
 )
 from vramlens.analyses.compare.line_alignment import align_lines
-from vramlens.analyses.compare.run import CodeLine
 from vramlens.analyses.finding import Place
 from vramlens.ground.file_name import base_name
 

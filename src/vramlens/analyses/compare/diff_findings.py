@@ -11,7 +11,7 @@ from vramlens.ground.verdict import Verdict
 from vramlens.units import KIB, MIB, counted, format_size
 
 if TYPE_CHECKING:
-    from vramlens.analyses.compare.diff import Diff, LineChange
+    from vramlens.analyses.compare.run_diff import Diff, LineChange
 
 _LINES = 10
 GROWTH_SHARE = 0.05

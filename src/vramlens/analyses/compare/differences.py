@@ -8,14 +8,14 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vramlens.analyses.compare.difference import Difference
+from vramlens.analyses.compare.compared_run import Run
 from vramlens.analyses.compare.file_alignment import file_name
 from vramlens.analyses.compare.profile_differences import profile_differences
-from vramlens.analyses.compare.run import Run
+from vramlens.analyses.compare.setting_difference import Difference
 from vramlens.units import counted
 
 if TYPE_CHECKING:
-    from vramlens.analyses.compare.diff import LineChange
+    from vramlens.analyses.compare.run_diff import LineChange
 
 _NEARLY = 0.02
 _MOST_OF = 0.8

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from vramlens.analyses.compare.compared_run import CodeLine
 from vramlens.analyses.compare.line_alignment import CALLS, SIZES, align_lines, likeness
-from vramlens.analyses.compare.run import CodeLine
 from vramlens.analyses.leaks.groups import common_length
 from vramlens.ground.file_name import base_name
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vramlens.analyses.compare.run import CodeLine
+from vramlens.analyses.compare.compared_run import CodeLine
 from vramlens.analyses.finding import Place
 
 CALLS, SIZES = 2.0, 1.0

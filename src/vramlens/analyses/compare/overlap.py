@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vramlens.analyses.compare.alignment import Alignment
-from vramlens.analyses.compare.run import HeldLine, Run
+from vramlens.analyses.compare.compared_run import HeldLine, Run
 from vramlens.analyses.finding import Place
 
 _LITTLE, _FEW_ACTIVATIONS = 0.1, 0.25

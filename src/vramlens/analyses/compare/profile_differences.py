@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vramlens.analyses.compare.difference import Difference
+from vramlens.analyses.compare.setting_difference import Difference
+from vramlens.analyses.profile.explained_profile import Profile, explain_profile
 from vramlens.analyses.profile.operators import own_times
-from vramlens.analyses.profile.profile import Profile, explain_profile
 from vramlens.trace import Trace
 from vramlens.units import format_duration, format_size
 

@@ -25,7 +25,7 @@ from vramlens.analyses.failure.step_evidence import leaks_of_steps
 from vramlens.analyses.finding import Place
 from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.memory.fragmentation import SMALL_REQUEST_BYTES, Holes, holes_at
-from vramlens.analyses.memory.timeline import StepPeaks
+from vramlens.analyses.memory.run_shape import StepPeaks
 from vramlens.read.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, OutOfMemory, Trace
 from vramlens.units import MIB

@@ -1,9 +1,9 @@
 """Findings: one file a claim about memory, each with its bytes, place, evidence and fix.
 
 table: one row a finding, in the order in which they are looked for.
-rows: what holds for every finding of one id.
+finding_row: what holds for every finding of one id.
 ranking: which findings matter, and which comes first.
-failed_request: what a failure's cause and wall call for.
+failure_remedies: what a failure's cause and wall call for.
 growing_memory: leaks, and growth that only samples show.
 eval_with_grad, unused_graph: evaluation that keeps a graph.
 gradients: gradients that stay through the next forward pass.

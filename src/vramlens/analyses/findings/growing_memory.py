@@ -8,7 +8,7 @@ from dataclasses import replace
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.leak import Leak
-from vramlens.analyses.leaks.leaks import leak_finding
+from vramlens.analyses.leaks.recorded_leaks import leak_finding
 from vramlens.analyses.leaks.sampled_growth import sampled_growth
 from vramlens.analyses.scene import Scene
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.rows import LEAST_SHARE, FindingRow
+from vramlens.analyses.findings.finding_row import LEAST_SHARE, FindingRow
 from vramlens.ground.verdict import Verdict
 
 Rows = Mapping[str, FindingRow[Any]]

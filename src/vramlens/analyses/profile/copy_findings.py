@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.finding import Finding, Place
+from vramlens.analyses.profile.explained_profile import Profile
 from vramlens.analyses.profile.operator_tables import OperatorTables
 from vramlens.analyses.profile.overview import ProfilerStep
-from vramlens.analyses.profile.profile import Profile
 from vramlens.ground.verdict import Verdict
 from vramlens.trace.profile import NONE, Kind
 from vramlens.units import counted, format_duration

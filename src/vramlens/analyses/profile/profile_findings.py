@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.profile.copy_findings import copy_findings
+from vramlens.analyses.profile.explained_profile import Profile
 from vramlens.analyses.profile.memory_events import MemoryReport
 from vramlens.analyses.profile.overview import CpuActivity, DeviceUse
-from vramlens.analyses.profile.profile import Profile
 from vramlens.analyses.profile.slower_steps import slower_findings
 from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB, counted, format_duration, format_size

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.profile.profile import Profile
+from vramlens.analyses.profile.explained_profile import Profile
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_duration, format_size
 

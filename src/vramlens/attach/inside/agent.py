@@ -6,7 +6,6 @@ The program's own threads run on beside it, except while a search keeps the inte
 
 from __future__ import annotations
 
-import gc
 import os
 import platform
 import signal
@@ -19,6 +18,7 @@ from vramlens import __version__
 from vramlens.attach.inside.pauses import Pauses
 from vramlens.attach.messages import Line, Silence
 from vramlens.capture import warn
+from vramlens.capture.process.tracked_objects import tracked_count
 
 _ASKS_WITHIN_S = 10.0
 _ENDS_WITHIN_S = 2.0
@@ -102,5 +102,5 @@ def _process_facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": None if torch is None else str(getattr(torch, "__version__", "")) or None,
         "command": list(sys.orig_argv),
-        "tracked_objects": len(gc.get_objects()),
+        "tracked_objects": tracked_count(),
     }

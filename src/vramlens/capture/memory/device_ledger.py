@@ -22,7 +22,7 @@ from vramlens.capture.memory.driver import (
     process_name,
 )
 from vramlens.capture.memory.pytorch_memory import PyTorch, PyTorchCounters
-from vramlens.ground.ledger import LedgerKind
+from vramlens.ground.ledger_kinds import LedgerKind
 from vramlens.ground.verdict import RowConfidence
 from vramlens.units import counted, format_size
 

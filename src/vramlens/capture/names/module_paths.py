@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import time
 import weakref
 from typing import Any
 
+from vramlens.capture.process.tracked_objects import tracked_objects
 from vramlens.capture.process.undisturbed import no_other_thread
 from vramlens.capture.torch_api import loaded_torch
 
@@ -65,7 +65,7 @@ class ModulePaths:
         base = loaded_torch().nn.Module
         is_module: dict[type, bool] = {}
         modules = []
-        for instance in gc.get_objects():
+        for instance in tracked_objects():
             cls = type(instance)
             is_torchs = is_module.get(cls)
             if is_torchs is None:

@@ -41,7 +41,7 @@ from vramlens.capture.names.live_heap import (
 )
 from vramlens.capture.names.module_names import ModuleNames, UniqueNames
 from vramlens.capture.names.sharded_names import FsdpNames, attribute_kind, claim_wrappers
-from vramlens.capture.process.referents import everything_alive
+from vramlens.capture.process.tracked_objects import everything_alive
 
 _LEAST_BYTES, _WORTH_A_SEARCH = 64 * 1024, 0.01
 _MOST_OTHERS, _MOST_VIEWS = 500, 4

@@ -38,8 +38,6 @@ from typing import Any
 from vramlens.ground.live_objects import DESCRIPTORS, class_dict, class_order
 
 _CHUNK = 512
-_FROZEN_SECONDS = 1.5
-_MOST_FROZEN = 8_000_000  # objects: with their ids, 1 GB
 _MOST_HELD = 16_000_000  # references that one look hands out: 128 MB
 _TRAVERSE = 71  # Py_tp_traverse in CPython's Include/typeslots.h, part of the stable ABI
 _BASE: Any = type.__dict__["__base__"]
@@ -204,32 +202,6 @@ def referrers_of(objects: list[Any], wanted: set[int], until: float) -> Iterator
             for candidate in chunk:
                 if not wanted.isdisjoint(map(id, referents.of_one(candidate))):
                     yield candidate
-
-
-def everything_alive() -> list[Any]:
-    """All objects that the collector knows, also those that ``gc.freeze`` hides (vLLM), as far
-    as they are reached.
-    """
-    objects = gc.get_objects()
-    if not gc.get_freeze_count():
-        return objects
-    until = thread_time() + _FROZEN_SECONDS
-    referents = Referents()
-    listed = set(map(id, objects))
-    objects += [
-        module
-        for module in list(sys.modules.values())
-        if id(module) not in listed and gc.is_tracked(module)
-    ]
-    listed.update(map(id, objects))
-    start = 0
-    while start < len(objects) < _MOST_FROZEN and thread_time() < until:
-        for referent in referents.of(without_giants(objects[start : start + _CHUNK], _MOST_HELD)):
-            if id(referent) not in listed and gc.is_tracked(referent):
-                listed.add(id(referent))
-                objects.append(referent)
-        start += _CHUNK
-    return objects
 
 
 def _slot_getter() -> Callable[[type], int | None]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from vramlens.capture.process.own_thread import allocate_lock
 
-_LONG_S = 60.0
+_SLICE_S = 0.05
 _lock = allocate_lock()
 _inside = 0
 _programs_interval = 0.0
@@ -19,15 +19,17 @@ _programs_interval = 0.0
 def no_other_thread() -> Iterator[None]:
     """As far as that can be had, no other thread runs inside: what is looked at stays what it is.
 
-    While all objects are looked at, all are alive: a tensor that another thread gives up would not
-    be freed, and a tuple that it is building could not grow. Several threads may be in here, one
-    after the other: the last to leave restores what the program had.
+    While all objects are looked at, all are alive: a tensor that another thread gives up is freed
+    only afterwards. A thread that computes still takes its turn after ``_SLICE_S``: a look that
+    has once let go of the lock waits that long for it, and the program's step waits with it.
+    Several threads may be in here, one after the other: the last to leave restores what the
+    program had.
     """
     global _inside, _programs_interval
     with _lock:
         if not _inside:
             _programs_interval = sys.getswitchinterval()
-            sys.setswitchinterval(_LONG_S)
+            sys.setswitchinterval(_SLICE_S)
         _inside += 1
     try:
         yield

@@ -29,11 +29,11 @@ from vramlens.capture.recording.recording_file import SCHEMA, no_collection, wri
 from vramlens.capture.recording.redact import Redaction
 from vramlens.capture.recording.redaction_check import check_redacted
 from vramlens.capture.recording.ring_size import default_max_events
-from vramlens.capture.recording.samples import Samples
+from vramlens.capture.recording.sample_rows import Samples
 from vramlens.capture.recording.step_marks import StepCounter
 from vramlens.capture.torch_api import Allocator
 from vramlens.capture.warn import harmless, say, say_once
-from vramlens.ground.history import leave_out_before
+from vramlens.ground.event_history import leave_out_before
 from vramlens.units import counted, format_size
 
 _WAIT_FOR_ANOTHER_DUMP_S = 60.0

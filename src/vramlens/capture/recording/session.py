@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 from vramlens.capture.process_group import warn_if_not_destroyed, watch_device
 from vramlens.capture.recording.output_path import Places, absolute, rank_of_process
-from vramlens.capture.recording.profiler_trace import NvtxMarks, ProfilerTrace
+from vramlens.capture.recording.profiled_steps import NvtxMarks, ProfilerTrace
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.torch_api import loaded_torch
-from vramlens.capture.triggers.ending import ending_of_exception, ending_of_signal, uncaught
+from vramlens.capture.triggers.ending_line import ending_of_exception, ending_of_signal, uncaught
 from vramlens.capture.triggers.on_demand import Control
 from vramlens.capture.triggers.on_import import when_imported
 from vramlens.capture.triggers.out_of_memory import RECORDED, Failure, OutOfMemoryWatch, VerdictOf

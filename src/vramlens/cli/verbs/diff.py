@@ -13,7 +13,7 @@ from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
 from vramlens.errors import UsageError
 
 if TYPE_CHECKING:
-    from vramlens.analyses.compare.diff import Diff
+    from vramlens.analyses.compare.run_diff import Diff
 
 HELP = "Show what changed between two recordings: failures, growth, peak and lines."
 EXAMPLES = (
@@ -60,7 +60,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compares the recordings and writes the answer; 1 with ``--fail`` where it is worse."""
-    from vramlens.analyses.compare.diff import diff_runs
+    from vramlens.analyses.compare.run_diff import diff_runs
 
     before, after = _sides(arguments)
     if arguments.tolerance is not None and not arguments.fail:

@@ -18,7 +18,7 @@ from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
     from vramlens.analyses.finding import Finding
-    from vramlens.analyses.profile.profile import Profile
+    from vramlens.analyses.profile.explained_profile import Profile
     from vramlens.ranks import Comparison
 
 HELP = "Explain what uses the memory, why it ran out and what to change."
@@ -293,10 +293,10 @@ def _drawn(explanation: Explanation | Profile, arguments: argparse.Namespace) ->
 
         return as_json(to_json(explanation))
     if arguments.format == "markdown":
-        from vramlens.report.explain.markdown import to_markdown
+        from vramlens.report.explain.explanation_markdown import to_markdown
 
         return to_markdown(explanation, by, arguments.top)
-    from vramlens.report.explain.text import render
+    from vramlens.report.explain.explanation_text import render
 
     to_file = goes_to_file(arguments.output)
     whole = (

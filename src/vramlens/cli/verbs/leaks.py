@@ -20,7 +20,7 @@ from vramlens.cli.input import read_recording
 from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
 
 if TYPE_CHECKING:
-    from vramlens.analyses.leaks.leaks import LeakReport
+    from vramlens.analyses.leaks.recorded_leaks import LeakReport
     from vramlens.trace import Trace
 
 HELP = "Find what grows with every step, which line allocates it, and when memory will run out."
@@ -64,7 +64,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Judges one file and writes the answer."""
-    from vramlens.analyses.leaks.leaks import leaks_of_trace
+    from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
 
     recording = read_recording(arguments.file)
     report = leaks_of_trace(
@@ -100,8 +100,8 @@ def _drawn(report: LeakReport, arguments: argparse.Namespace) -> str:
 def _remains_drawn(recording: Trace, arguments: argparse.Namespace) -> str:
     """What stays after each step of a profiler's trace: a few steps prove no leak, but show that."""
     from vramlens.analyses.attribution.attribution import attribute
-    from vramlens.analyses.explain import choose_device
     from vramlens.analyses.profile.remains import remains_of
+    from vramlens.analyses.recording_explanation import choose_device
     from vramlens.report.markdown import markdown_of
     from vramlens.report.profile.remains_table import remains_document
     from vramlens.report.text import print_document

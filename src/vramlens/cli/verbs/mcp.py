@@ -24,7 +24,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until the other side closes its end."""
-    from vramlens.agents.server import serve
+    from vramlens.agents.tool_server import serve
 
     serve(arguments.sources)
     return 0

@@ -17,7 +17,7 @@ from vramlens.errors import InputError, UsageError
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
     from vramlens.prediction.predicted_peak import Prediction
-    from vramlens.prediction.ranks.process_group import Place
+    from vramlens.prediction.ranks.lone_process_group import Place
 
 HELP = "Predict the peak memory of a script without a GPU: by line, and which cards it fits."
 EXAMPLES = (
@@ -205,7 +205,7 @@ def _conf(arguments: argparse.Namespace) -> str:
 
 def _place(arguments: argparse.Namespace) -> Place | None:
     """The rank that is asked for; None where the script is one process."""
-    from vramlens.prediction.ranks.process_group import Place
+    from vramlens.prediction.ranks.lone_process_group import Place
 
     if arguments.world_size is None:
         if arguments.rank:
@@ -233,7 +233,7 @@ def _drawn(prediction: Prediction, explanation: Explanation, arguments: argparse
         from vramlens.report.explain.json import to_json
 
         return as_json({**to_json(explanation), "prediction": prediction.to_json()})
-    from vramlens.report.explain.text import render
+    from vramlens.report.explain.explanation_text import render
 
     return f"{prediction}\n\n" + as_text(
         lambda console: render(explanation, console, "line", None), to_file=False

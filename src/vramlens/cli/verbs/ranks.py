@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
                 attempt=arguments.attempt,
             )
         if arguments.html is not None:
-            from vramlens.report.ranks.html import comparison_to_html
+            from vramlens.report.ranks.ranks_page import comparison_to_html
 
             page = comparison_to_html(comparison)
             write_file(
@@ -140,7 +140,7 @@ def _inputs(paths: Sequence[str], output: str | None) -> list[str]:
 def _answered(arguments: argparse.Namespace) -> str:
     """The answer to a question in SQL: tab-separated lines, or JSON."""
     from vramlens.fleet import Lake, is_lake
-    from vramlens.fleet.lake.questions import sql_of
+    from vramlens.fleet.lake.ready_questions import sql_of
 
     if len(arguments.paths) != 1 or not is_lake(arguments.paths[0]):
         option = "--sql" if arguments.ask is None else "--ask"

@@ -173,7 +173,7 @@ def _fill_screen(watching: Watching, interval_s: float) -> int:
     """
     import asyncio
 
-    from vramlens.monitor.top.screen import Screen
+    from vramlens.monitor.top.top_screen import Screen
 
     screen = Screen(watching, interval_s)
     interruption.leave()  # asyncio has its own way with Ctrl-C

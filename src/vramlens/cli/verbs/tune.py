@@ -84,7 +84,7 @@ def _drawn(tuning: Tuning, arguments: argparse.Namespace) -> str:
         from vramlens.report.replay.json import tuning_to_json
 
         return as_json(tuning_to_json(tuning))
-    from vramlens.report.replay.tune import render_tuning
+    from vramlens.report.replay.tuning_story import render_tuning
 
     to_file = goes_to_file(arguments.output)
     return as_text(

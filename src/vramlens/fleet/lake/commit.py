@@ -12,17 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from vramlens.errors import InputError
-from vramlens.fleet.lake.layout import LakeFile, files_of, part_path, staged_folder
-from vramlens.fleet.lake.parquet import (
+from vramlens.fleet.lake.lake_layout import LakeFile, files_of, part_path, staged_folder
+from vramlens.fleet.lake.lake_rows import Columns, moment
+from vramlens.fleet.lake.lake_tables import OF_A_RANK, SCHEMA_VERSION, TABLES, Table
+from vramlens.fleet.lake.parquet_files import (
     copy_whole,
     file_list,
     identifier,
     write_columns,
     writing_connection,
 )
-from vramlens.fleet.lake.rows import Columns, moment
 from vramlens.fleet.lake.store import Store, store_of, told
-from vramlens.fleet.lake.tables import OF_A_RANK, SCHEMA_VERSION, TABLES, Table
 from vramlens.fleet.workers import ExecutorLike, Progress, for_each
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from vramlens.allowance import EXPANDS_TIMES, count_file
 from vramlens.errors import InputError, UsageError
-from vramlens.fleet.lake.layout import LakeFiles, files_of
-from vramlens.fleet.lake.layout import is_lake as holds_lake
-from vramlens.fleet.lake.parquet import connect
+from vramlens.fleet.lake.lake_layout import LakeFiles, files_of
+from vramlens.fleet.lake.lake_layout import is_lake as holds_lake
+from vramlens.fleet.lake.lake_tables import TABLES
+from vramlens.fleet.lake.parquet_files import connect
 from vramlens.fleet.lake.store import store_of, told
-from vramlens.fleet.lake.tables import TABLES
 from vramlens.fleet.lake.views import Views, damage_note
 from vramlens.fleet.summary_json import summary_from_json
 from vramlens.fleet.typed_json import from_json

@@ -7,7 +7,7 @@ from typing import Any
 
 from vramlens.errors import UsageError
 from vramlens.fleet.lake.lake import Lake
-from vramlens.fleet.lake.layout import files_of
+from vramlens.fleet.lake.lake_layout import files_of
 from vramlens.fleet.lake.store import Store
 from vramlens.fleet.process import JobIdentity
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from vramlens.api import Recording, load
 from vramlens.errors import VramlensError
-from vramlens.fleet.lake.layout import staged_path
-from vramlens.fleet.lake.parquet import write_columns
-from vramlens.fleet.lake.rows import (
+from vramlens.fleet.lake.lake_layout import staged_path
+from vramlens.fleet.lake.lake_rows import (
     collective_rows,
     event_rows,
     failure_rows,
@@ -21,8 +20,9 @@ from vramlens.fleet.lake.rows import (
     step_rows,
     summary_rows,
 )
+from vramlens.fleet.lake.lake_tables import TABLES
+from vramlens.fleet.lake.parquet_files import write_columns
 from vramlens.fleet.lake.store import store_of, told
-from vramlens.fleet.lake.tables import TABLES
 from vramlens.ranks import RankSummary, summarise
 from vramlens.read.error_file import read_error_file
 from vramlens.read.flight_record import read_flight_record

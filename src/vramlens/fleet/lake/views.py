@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vramlens.fleet.lake.layout import LakeFile, LakeFiles
-from vramlens.fleet.lake.parquet import file_list, identifier, literal
+from vramlens.fleet.lake.lake_layout import LakeFile, LakeFiles
+from vramlens.fleet.lake.lake_tables import TABLES, Table
+from vramlens.fleet.lake.parquet_files import file_list, identifier, literal
 from vramlens.fleet.lake.store import Store
-from vramlens.fleet.lake.tables import TABLES, Table
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

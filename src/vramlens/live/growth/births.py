@@ -19,6 +19,7 @@ from itertools import compress
 from time import perf_counter, thread_time
 from typing import Any
 
+from vramlens.capture.process.tracked_objects import tracked_objects
 from vramlens.capture.process.undisturbed import no_other_thread
 from vramlens.live.heap.tensors import Storage, TorchObjects
 
@@ -61,7 +62,7 @@ class Births:
         self._count = 0
         began = thread_time()
         with no_other_thread():
-            self._look(gc.get_objects(), BEFORE)
+            self._look(tracked_objects(), BEFORE)
         self._whole_seconds = thread_time() - began  # that is what looking at everything takes
         self._sum_seconds, self._next_sum = 0.0, _FIRST_SUM
         self._told_of_collections = _follow_collections(self)
@@ -153,9 +154,9 @@ class Births:
             return
         began = thread_time()
         if self._whole_seconds < seconds_left:
-            objects = gc.get_objects()
+            objects = tracked_objects()
         else:  # what was made lately; in a short program, all since the watch began
-            objects = gc.get_objects(generation=0) + gc.get_objects(generation=1)
+            objects = tracked_objects(generation=0) + tracked_objects(generation=1)
         alive: set[Storage] = set()
         types = self._torch.tensor_types
         with self._torch.torch._C.DisableTorchFunction():
@@ -191,7 +192,7 @@ class Births:
         """The youngest objects, from the last look on: the collector has them in the order in
         which they were made.
         """
-        objects = gc.get_objects(generation=0)
+        objects = tracked_objects(generation=0)
         sentinel, first = self._sentinel, 0
         if sentinel is not None:
             for end in range(len(objects), 0, -_CHUNK):

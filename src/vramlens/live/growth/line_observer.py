@@ -21,6 +21,7 @@ from itertools import compress
 from time import perf_counter, thread_time
 from typing import Any
 
+from vramlens.capture.process.tracked_objects import tracked_objects
 from vramlens.live.heap.objects import is_own_file, is_users
 from vramlens.live.heap.tensors import Storage, TorchObjects
 
@@ -200,10 +201,10 @@ class Observer:
 
     def _young(self) -> list[tuple[Any, int, int]]:
         torch = self._torch
-        objects = gc.get_objects(generation=0)
+        objects = tracked_objects(generation=0)
         now = gc.get_count()
         if now[1] != self._counts[1]:
-            objects += gc.get_objects(generation=1)
+            objects += tracked_objects(generation=1)
         elif self._callback is not None:  # in the order in which they were made
             objects = objects[-(_TAIL + 4 * abs(now[0] - self._counts[0])) :]
         types = torch.tensor_types

@@ -17,6 +17,7 @@ from itertools import compress
 from operator import not_
 from typing import Any
 
+from vramlens.capture.process.tracked_objects import tracked_objects, tuples_below
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.live.growth.births import BEFORE, Births
 from vramlens.live.heap.objects import class_dict, class_order, is_own_file
@@ -35,7 +36,7 @@ def unreached_tensors(search: Search, births: Births) -> int:
     """
     search.torch.refresh()
     kinds = {**search.torch.tensor_types, **search.torch.storage_types}
-    every = gc.get_objects()
+    every = tracked_objects()
     tensors = list(compress(every, map(kinds.__contains__, map(id, map(type, every)))))
     del every
     return sum(
@@ -65,9 +66,10 @@ def search_loose(search: Search) -> None:
 
 def _stack_objects(search: Search) -> Iterator[tuple[str, Any]]:
     """Iterators and context managers that nothing holds which the collector knows."""
-    every = gc.get_objects()
+    every = tracked_objects()
     unreached = list(compress(every, map(not_, map(search.seen.__contains__, map(id, every)))))
     del every
+    unreached += list(tuples_below(unreached, search.referents))
     held_ids: set[int] = set()
     for low in range(0, len(unreached), _CHUNK):
         if search.is_over:

@@ -7,16 +7,16 @@ it is no garbage, and its owner is one that Python cannot see).
 
 from __future__ import annotations
 
-import gc
 import sys
 import types
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import chain, compress
 from operator import not_
 from typing import Any
 
+from vramlens.capture.process.tracked_objects import tracked_objects, tuples_below
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.piles import FEWEST
 from vramlens.live.heap.cycles import circle_in, components
@@ -113,14 +113,17 @@ def _unreached_objects(search: Search) -> list[Any]:
     """What the collector knows and the search did not reach, without what is vramlens's own."""
     tables = (search.order, search.seen, search.storages, search.storage_at)
     own_ids = {id(search), *map(id, tables)}
-    every = gc.get_objects()
+    every = tracked_objects()
     own_ids.add(id(every))
     boring = {id(kind) for kind in _BORING}
-    unreached = compress(every, map(not_, map(search.seen.__contains__, map(id, every))))
+    unreached = list(compress(every, map(not_, map(search.seen.__contains__, map(id, every)))))
+    tuples = tuples_below(unreached, search.referents)
     objects = [
         candidate
-        for candidate in unreached
-        if id(type(candidate)) not in boring and id(candidate) not in own_ids
+        for candidate in chain(unreached, tuples)
+        if id(type(candidate)) not in boring
+        and id(candidate) not in own_ids
+        and id(candidate) not in search.seen
     ]
     del every, unreached
     return [candidate for candidate in objects if not _is_own(candidate)][:_MOST_OBJECTS]

@@ -18,7 +18,7 @@ from vramlens.live.heap.objects import (
 )
 from vramlens.live.holder.keeper import Keeper
 from vramlens.live.source.bounds import length_limit
-from vramlens.live.source.source import Store
+from vramlens.live.source.source_stores import Store
 from vramlens.live.source.statement_scores import is_removal
 from vramlens.units import GIB, counted, format_size
 

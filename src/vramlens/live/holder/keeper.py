@@ -19,7 +19,7 @@ from vramlens.live.holder.chain import Chain
 from vramlens.live.holder.registrations import caching_line, calls_with, registrations
 from vramlens.live.source.name_candidates import candidate_stores
 from vramlens.live.source.searched_names import NAMED, SearchedName, searched_names
-from vramlens.live.source.source import CallSite, MadeAt, Module, Store
+from vramlens.live.source.source_stores import CallSite, MadeAt, Module, Store
 from vramlens.live.source.statement_scores import (
     class_around,
     is_among,

@@ -17,7 +17,7 @@ from vramlens.live.holder.keeper import Keeper, Statements
 from vramlens.live.holder.registrations import is_registered_hook
 from vramlens.live.leaks.leak_report import Owner
 from vramlens.live.source.expressions import receiver_of, text_of
-from vramlens.live.source.source import Store, read_source
+from vramlens.live.source.source_stores import Store, read_source
 
 _LONGEST_SOURCE, _LONGEST_CALL = 32, 70
 WORTH_DETACHING = 0.5

@@ -30,7 +30,7 @@ from vramlens.live.source.expressions import (
     receiver_of,
     text_of,
 )
-from vramlens.live.source.source import Module, Store, read_source
+from vramlens.live.source.source_stores import Module, Store, read_source
 from vramlens.live.source.statement_scores import is_removal
 from vramlens.live.source.stored_values import is_converted
 from vramlens.units import format_size

@@ -13,7 +13,7 @@ from vramlens.live.source.expressions import (
     names_read,
     text_of,
 )
-from vramlens.live.source.source import CallSite, Module
+from vramlens.live.source.source_stores import CallSite, Module
 from vramlens.live.source.users_source import UsersSource
 
 _REGISTERING = ("register", "add", "submit", "create")

@@ -12,7 +12,7 @@ from vramlens.live.growth.line_observer import Observer, Stack, voted_line
 from vramlens.live.growth.piles import Item
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.keeper import Keeper, Statements
-from vramlens.live.source.source import MadeAt
+from vramlens.live.source.source_stores import MadeAt
 from vramlens.live.source.stored_values import made_at
 
 _Stacks = dict[int, list[tuple[Stack, int]]]

@@ -33,7 +33,7 @@ from vramlens.live.leaks.allocating_line import (
 )
 from vramlens.live.leaks.leak_report import LiveLeak, Owner
 from vramlens.live.leaks.pile_verdict import pile_verdict
-from vramlens.live.source.source import MadeAt
+from vramlens.live.source.source_stores import MadeAt
 from vramlens.live.source.statement_scores import example_of
 from vramlens.live.source.stored_values import only_waits
 from vramlens.units import format_size

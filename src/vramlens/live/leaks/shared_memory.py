@@ -24,7 +24,7 @@ from vramlens.live.holder.chain import Chain, chain_of
 from vramlens.live.holder.keeper import Keeper, Statements
 from vramlens.live.holder.owner import owner_of
 from vramlens.live.leaks.leak_report import LiveLeak, Owner
-from vramlens.live.source.source import MadeAt
+from vramlens.live.source.source_stores import MadeAt
 from vramlens.live.source.stored_values import made_at
 from vramlens.units import counted
 

@@ -31,7 +31,7 @@ from vramlens.live.holder.leak_class import fix_of, statement_source
 from vramlens.live.holder.owner import owner_with
 from vramlens.live.leaks.leak_report import LiveLeak
 from vramlens.live.leaks.uncounted import FIXES
-from vramlens.live.source.source import MadeAt
+from vramlens.live.source.source_stores import MadeAt
 from vramlens.live.source.stored_values import made_at
 from vramlens.units import counted
 

@@ -4,7 +4,7 @@ bounds: conditions and slices that hold back what grows.
 expressions: expressions, read.
 name_candidates: statements that store under a name or an alias.
 searched_names: the names to look for.
-source: a file's functions, stores and calls.
+source_stores: a file's functions, stores and calls.
 statement_scores: how well a statement fits.
 stored_values: the line that makes a stored value.
 users_source: the user's own files.

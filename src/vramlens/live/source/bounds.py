@@ -16,7 +16,7 @@ from typing import Any
 
 from vramlens.live.heap.objects import attributes_of
 from vramlens.live.source.expressions import is_call_of, receiver_of, text_of
-from vramlens.live.source.source import Store, read_source
+from vramlens.live.source.source_stores import Store, read_source
 
 _HUGE = 10**8  # things: no container is meant to get so long
 _UNKNOWN: Any = object()

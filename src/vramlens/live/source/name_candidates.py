@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from vramlens.live.source.expressions import last_name, receiver_of
 from vramlens.live.source.searched_names import SearchedName, code_for
-from vramlens.live.source.source import Function, Module, Store, read_source
+from vramlens.live.source.source_stores import Function, Module, Store, read_source
 from vramlens.live.source.statement_scores import class_around, is_among
 from vramlens.live.source.users_source import UsersSource
 

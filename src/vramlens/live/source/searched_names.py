@@ -20,7 +20,7 @@ from vramlens.live.heap.objects import (
 )
 from vramlens.live.heap.roots import Root
 from vramlens.live.holder.chain import TABLES, Chain, Link
-from vramlens.live.source.source import Function
+from vramlens.live.source.source_stores import Function
 
 NAMED = ("attribute", "class attribute", "global", "variable", "closure", "default", "root")
 """Edges that the source has a name for."""

@@ -12,7 +12,7 @@ from vramlens.live.heap.objects import class_name, dict_items, elements_of, is_k
 from vramlens.live.heap.tensors import TorchObjects
 from vramlens.live.source.expressions import is_empty
 from vramlens.live.source.searched_names import SearchedName
-from vramlens.live.source.source import Function, Store, read_source
+from vramlens.live.source.source_stores import Function, Store, read_source
 
 _GROWS = frozenset((
     "append", "appendleft", "extend", "extendleft", "insert", "add", "update", "setdefault", "put", "put_nowait",

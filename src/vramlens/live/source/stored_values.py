@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from vramlens.live.source.expressions import last_name, receiver_of, text_of
-from vramlens.live.source.source import Function, MadeAt, Module, Store, read_source
+from vramlens.live.source.source_stores import Function, MadeAt, Module, Store, read_source
 from vramlens.live.source.users_source import UsersSource
 
 _HOPS = 8

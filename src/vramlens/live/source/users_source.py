@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from vramlens.live.heap.objects import dict_items, is_users
 from vramlens.live.heap.roots import Root
 from vramlens.live.heap.search import Search
-from vramlens.live.source.source import Function, Module, read_source
+from vramlens.live.source.source_stores import Function, Module, read_source
 
 _MOST_FILES = 400
 

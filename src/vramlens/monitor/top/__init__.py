@@ -3,5 +3,5 @@
 ``watching``: look after look, with alerts and sinks.
 ``history``: the last hour of each GPU and process; ``chart``: as rows of bars.
 ``lines``: the machine as plain lines; ``picture``: as styled lines.
-``screen``: the terminal and its keys.
+``top_screen``: the terminal and its keys.
 """

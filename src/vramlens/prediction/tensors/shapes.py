@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.kernels.kernel_requests import Kernels
-from vramlens.prediction.ranks.collectives import Collectives
+from vramlens.prediction.ranks.collective_memory import Collectives
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.even_choices import follow_choices, share_of
 from vramlens.prediction.tensors.known_values import Values

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from vramlens.ranks.difference import Difference
+from vramlens.ranks.rank_difference import Difference
 from vramlens.ranks.rank_summary import RankSummary, Span, ranks_of_span
 
 _FACTORS: tuple[tuple[str, Callable[[RankSummary], object]], ...] = (

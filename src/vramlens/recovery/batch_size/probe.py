@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vramlens.recovery.batch_size.peak_fit import Probe
-from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of, let_go
 from vramlens.recovery.losses.part_losses import LossFunction, loss_of
+from vramlens.recovery.memory_errors import OUT_OF_MEMORY, kind_of, let_go
 from vramlens.recovery.meters import Meter
 from vramlens.recovery.training.optimizer_state import make_state
 from vramlens.recovery.training.training_state import TrainingState

@@ -13,13 +13,13 @@ from vramlens.recovery.comparing.strategy_kinds import (
     contexts,
     parts_of,
 )
-from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of
 from vramlens.recovery.losses.part_losses import Weights
+from vramlens.recovery.memory_errors import OUT_OF_MEMORY, kind_of
 from vramlens.recovery.meters import CountingMeter, CudaMeter
 from vramlens.recovery.splitting.batch_parts import ranges
 from vramlens.recovery.splitting.gradient_runs import CheckedTraining
 from vramlens.recovery.splitting.split_check import check_split
-from vramlens.recovery.training.attempts import Call, Runner
+from vramlens.recovery.training.batch_attempts import Call, Runner
 
 if TYPE_CHECKING:
     import torch

@@ -2,7 +2,7 @@
 
 admission: the predicted peak of a batch, before it runs.
 chunked_retry: ``retry``, for inference.
-commit: the optimizer's step, outside of what is retried.
+optimizer_commit: the optimizer's step, outside of what is retried.
 guard: ``guard``, and the order of a step's attempts.
 guard_arguments: the model and the optimizer, refused where they are none.
 guard_log: counts and events.

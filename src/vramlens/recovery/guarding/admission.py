@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from vramlens.recovery.meters import Meter
 from vramlens.recovery.splitting.batch_parts import leaves_of
-from vramlens.recovery.training.attempts import Call
+from vramlens.recovery.training.batch_attempts import Call
 
 _LIMIT_HOLDS_FOR = 100
 """Steps after which the limit is asked for again: other processes come and go."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from vramlens.argument_types import flag, function_given, number_given, optional, takes
-from vramlens.recovery.failures import OUT_OF_MEMORY, failure_of, kind_of, let_go
+from vramlens.recovery.memory_errors import OUT_OF_MEMORY, failure_of, kind_of, let_go
 from vramlens.recovery.splitting.batch_parts import CannotSplit, Samples, ranges
 
 if TYPE_CHECKING:

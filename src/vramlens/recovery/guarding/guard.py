@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens.capture.warn import say
 from vramlens.errors import UsageError
-from vramlens.recovery.failures import (
+from vramlens.recovery.guarding.guard_arguments import TrainedParameters, refuse_wrong_arguments
+from vramlens.recovery.guarding.guard_log import GuardLog
+from vramlens.recovery.guarding.guard_options import GuardOptions
+from vramlens.recovery.guarding.guard_story import FOREIGN, NO_OPTIMIZER, GuardReport, size_words
+from vramlens.recovery.guarding.optimizer_commit import Committing, StepOptions, is_half_done
+from vramlens.recovery.guarding.part_size import PartSize
+from vramlens.recovery.guarding.rank_agreement import BROKEN, FAILED, FINE, PeerFailed, ranks_of
+from vramlens.recovery.guarding.remedies import Remedies
+from vramlens.recovery.guarding.step_start import StepStart
+from vramlens.recovery.guarding.stopping import Stopping, add_note
+from vramlens.recovery.losses.part_losses import LossFunction, misfit
+from vramlens.recovery.memory_errors import (
     OUT_OF_MEMORY,
     STICKY,
     Failure,
@@ -20,21 +31,10 @@ from vramlens.recovery.failures import (
     let_go,
     let_go_of_the_last,
 )
-from vramlens.recovery.guarding.commit import Committing, StepOptions, is_half_done
-from vramlens.recovery.guarding.guard_arguments import TrainedParameters, refuse_wrong_arguments
-from vramlens.recovery.guarding.guard_log import GuardLog
-from vramlens.recovery.guarding.guard_options import GuardOptions
-from vramlens.recovery.guarding.guard_story import FOREIGN, NO_OPTIMIZER, GuardReport, size_words
-from vramlens.recovery.guarding.part_size import PartSize
-from vramlens.recovery.guarding.rank_agreement import BROKEN, FAILED, FINE, PeerFailed, ranks_of
-from vramlens.recovery.guarding.remedies import Remedies
-from vramlens.recovery.guarding.step_start import StepStart
-from vramlens.recovery.guarding.stopping import Stopping, add_note
-from vramlens.recovery.losses.part_losses import LossFunction, misfit
 from vramlens.recovery.meters import meter_of
 from vramlens.recovery.splitting.batch_parts import CannotSplit, equal_parts, ranges
 from vramlens.recovery.splitting.split_proofs import SplitProofs, Surroundings
-from vramlens.recovery.training.attempts import Call, Runner
+from vramlens.recovery.training.batch_attempts import Call, Runner
 from vramlens.recovery.training.rollback import BuffersLost
 from vramlens.units import counted, format_size
 

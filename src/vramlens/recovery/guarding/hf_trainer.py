@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from vramlens.errors import UsageError
-from vramlens.recovery.guarding.commit import scale_of
 from vramlens.recovery.guarding.guard import Guard, guard
 from vramlens.recovery.guarding.guard_story import NO_OPTIMIZER, GuardReport
+from vramlens.recovery.guarding.optimizer_commit import scale_of
 from vramlens.units import counted
 
 _NOT_HERE = ("clip", "scaler", "optimizer", "step_backup")

@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vramlens.recovery.failures import OUT_OF_MEMORY, STICKY, Failure, kind_of, let_go
 from vramlens.recovery.guarding.admission import PeakGuess
 from vramlens.recovery.guarding.guard_options import GuardOptions
 from vramlens.recovery.losses.part_losses import loss_of
+from vramlens.recovery.memory_errors import OUT_OF_MEMORY, STICKY, Failure, kind_of, let_go
 from vramlens.recovery.meters import Meter
 from vramlens.recovery.splitting.batch_parts import CannotSplit
 from vramlens.recovery.splitting.refusal_words import IS_NORMALISED
 from vramlens.recovery.splitting.split_check import SplitCheck
 from vramlens.recovery.splitting.split_proofs import SplitProofs, Surroundings
-from vramlens.recovery.training.attempts import Call
+from vramlens.recovery.training.batch_attempts import Call
 from vramlens.recovery.training.recompute import (
     Unit,
     checkpoint_module,

@@ -21,7 +21,7 @@ def note_ending(error: BaseException) -> None:
     """Leaves word for whoever restarts this program that out of memory ended it; does nothing
     where nobody asked.
     """
-    from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of
+    from vramlens.recovery.memory_errors import OUT_OF_MEMORY, kind_of
 
     if os.environ.get(SPLIT_FILE) and kind_of(error) == OUT_OF_MEMORY:
         write_split(out_of_memory=True)

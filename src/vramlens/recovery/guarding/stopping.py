@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
-from vramlens.recovery.failures import Failure, failure_of
-from vramlens.recovery.guarding.commit import is_half_done
 from vramlens.recovery.guarding.guard_log import GuardLog
 from vramlens.recovery.guarding.guard_story import GuardReport, Stop, size_words
+from vramlens.recovery.guarding.optimizer_commit import is_half_done
 from vramlens.recovery.guarding.remedies import Remedies
+from vramlens.recovery.memory_errors import Failure, failure_of
 from vramlens.recovery.splitting.learned_splits import write_split
-from vramlens.recovery.training.attempts import Call
+from vramlens.recovery.training.batch_attempts import Call
 from vramlens.recovery.training.rollback import BuffersLost
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from vramlens.argument_types import (
 )
 from vramlens.errors import UsageError
 from vramlens.ground.verdict import Verdict
-from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of, let_go
 from vramlens.recovery.losses.part_losses import LossFunction, loss_of
+from vramlens.recovery.memory_errors import OUT_OF_MEMORY, kind_of, let_go
 from vramlens.recovery.meters import Meter, NoMeter, device_of, meter_of, not_counted
 from vramlens.recovery.training.recompute import (
     Unit,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vramlens.recovery.failures import failure_of, let_go
+from vramlens.recovery.memory_errors import failure_of, let_go
 from vramlens.recovery.splitting.batch_parts import Samples
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of, let_go
+from vramlens.recovery.memory_errors import OUT_OF_MEMORY, kind_of, let_go
 from vramlens.recovery.splitting.batch_parts import Samples
 from vramlens.recovery.splitting.gradient_runs import CheckedTraining, forget
 from vramlens.recovery.splitting.split_comparison import SplitCheck, SplitComparison

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from vramlens.recovery.failures import OUT_OF_MEMORY, STICKY, kind_of, let_go
 from vramlens.recovery.losses.loss_calls import LossCalls
 from vramlens.recovery.losses.part_losses import BY_SAMPLES, Weights, candidates
+from vramlens.recovery.memory_errors import OUT_OF_MEMORY, STICKY, kind_of, let_go
 from vramlens.recovery.splitting.batch_parts import Samples
 from vramlens.recovery.splitting.gradient_runs import (
     TOO_NOISY,

@@ -17,7 +17,7 @@ from vramlens.recovery.losses.part_losses import BY_SAMPLES, Weights
 from vramlens.recovery.splitting.batch_parts import Samples
 from vramlens.recovery.splitting.gradient_runs import CheckedTraining
 from vramlens.recovery.splitting.split_check import SplitCheck, check_split
-from vramlens.recovery.training.attempts import Call, PartsSeen
+from vramlens.recovery.training.batch_attempts import Call, PartsSeen
 from vramlens.units import counted
 
 if TYPE_CHECKING:

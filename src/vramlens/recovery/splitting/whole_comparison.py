@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from vramlens.recovery.failures import OUT_OF_MEMORY, STICKY, kind_of, let_go
 from vramlens.recovery.losses.loss_calls import watched
 from vramlens.recovery.losses.part_losses import Loss, Weights, loss_of
+from vramlens.recovery.memory_errors import OUT_OF_MEMORY, STICKY, kind_of, let_go
 from vramlens.recovery.splitting.batch_parts import Samples, ranges
 from vramlens.recovery.splitting.gradient_runs import CheckedTraining
 from vramlens.recovery.training.rollback import Buffers, RandomState

@@ -6,7 +6,7 @@ import inspect
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of
+from vramlens.recovery.memory_errors import OUT_OF_MEMORY, kind_of
 
 if TYPE_CHECKING:
     import torch

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of, let_go
+from vramlens.recovery.memory_errors import OUT_OF_MEMORY, kind_of, let_go
 from vramlens.recovery.training.rollback import equal_values, host_copy, version_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from vramlens.analyses.failure.first_step_need import need_of_first_step
 from vramlens.analyses.failure.need import ADVICE, Need, SettingVerdict
 from vramlens.replay.need.step_need import Projection, need_of, projection_of, verdict_of_setting
-from vramlens.replay.tune import WORTH_TRYING, simple_first
+from vramlens.replay.tuning import WORTH_TRYING, simple_first
 from vramlens.replay.what_if import WhatIf, ask, question
 
 if TYPE_CHECKING:

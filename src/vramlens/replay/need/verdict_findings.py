@@ -16,7 +16,7 @@ from vramlens.analyses.failure.oom import failure_of, settings_variable
 from vramlens.analyses.failure.step_evidence import are_steps, leaks_of_steps
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.leak import Leak
-from vramlens.analyses.memory.timeline import step_peaks
+from vramlens.analyses.memory.run_shape import step_peaks
 from vramlens.ground.verdict import Verdict
 from vramlens.replay.answer import assignment
 from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits

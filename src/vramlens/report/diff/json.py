@@ -8,8 +8,8 @@ from vramlens.report.finding_json import finding_to_json, place_to_json
 from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
-    from vramlens.analyses.compare.diff import CounterChange, Diff, LineChange
-    from vramlens.analyses.compare.run import Run
+    from vramlens.analyses.compare.compared_run import Run
+    from vramlens.analyses.compare.run_diff import CounterChange, Diff, LineChange
 
 
 def diff_to_json(diff: Diff) -> dict[str, Any]:

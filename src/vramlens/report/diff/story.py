@@ -40,7 +40,7 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vramlens.analyses.compare.diff import CounterChange, Diff, LineChange
+    from vramlens.analyses.compare.run_diff import CounterChange, Diff, LineChange
 
 _MEANINGS = {"reserved": "info only"}
 _LEAST_SHARE = 0.001

@@ -70,7 +70,7 @@ def annotated(
 
         return to_sarif(annotations)
     if format_name == "github":
-        from vramlens.report.editor.github import to_github
+        from vramlens.report.editor.github_annotations import to_github
 
         return to_github(visible(source), annotations)
     from vramlens.report.editor.gcc import to_gcc

@@ -13,9 +13,9 @@ from vramlens.analyses.error_text.message_sums import ROUNDING
 from vramlens.ground.verdict import Verdict
 from vramlens.report.explain.advice import NextStep, next_step
 from vramlens.report.explain.foreign_advice import step_for_others
+from vramlens.report.explain.holder_tables import Table, table_of
 from vramlens.report.explain.origin import higher_before, origin_of
 from vramlens.report.explain.replayed_advice import step_after_replay
-from vramlens.report.explain.tables import Table, table_of
 from vramlens.report.wording import (
     capitalized,
     place_name,

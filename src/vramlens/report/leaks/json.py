@@ -9,8 +9,8 @@ from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
     from vramlens.analyses.leaks.leak import Leak
-    from vramlens.analyses.leaks.leaks import DeviceLeaks, LeakReport
     from vramlens.analyses.leaks.rate import Prediction
+    from vramlens.analyses.leaks.recorded_leaks import DeviceLeaks, LeakReport
     from vramlens.analyses.leaks.recorded_owners import Owner
 
 

@@ -13,7 +13,7 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from vramlens.analyses.finding import Finding
     from vramlens.analyses.leaks.leak import Leak
-    from vramlens.analyses.leaks.leaks import DeviceLeaks, LeakReport
+    from vramlens.analyses.leaks.recorded_leaks import DeviceLeaks, LeakReport
     from vramlens.analyses.leaks.recorded_owners import Owner
 
 _MOST_CHAIN = 6
@@ -116,7 +116,7 @@ def _notes(leak: Leak) -> list[str]:
 
 def _end(device: DeviceLeaks, leak: Leak) -> str:
     """When memory ran out, or will."""
-    from vramlens.analyses.leaks.leaks import when
+    from vramlens.analyses.leaks.recorded_leaks import when
 
     if device.failed_step is not None:
         return f"; memory ran out in step {device.failed_step}"

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from vramlens.analyses.explanation import RecordingFacts
     from vramlens.analyses.leaks.leak import Leak
-    from vramlens.analyses.leaks.leaks import DeviceLeaks, LeakReport
+    from vramlens.analyses.leaks.recorded_leaks import DeviceLeaks, LeakReport
 
 DEFAULT_TOP = 5
 _MOST_DISMISSED = 4

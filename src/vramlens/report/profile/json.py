@@ -11,9 +11,9 @@ from vramlens.schema import SCHEMA
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from vramlens.analyses.profile.explained_profile import Profile
     from vramlens.analyses.profile.memory_events import Holder, MemoryReport
     from vramlens.analyses.profile.overview import CpuActivity, DeviceUse, Gap
-    from vramlens.analyses.profile.profile import Profile
 
 
 def profile_to_json(

@@ -11,8 +11,8 @@ from vramlens.report.profile.story import profile_document
 from vramlens.units import format_duration, format_size
 
 if TYPE_CHECKING:
+    from vramlens.analyses.profile.explained_profile import Profile
     from vramlens.analyses.profile.operators import OperatorRow
-    from vramlens.analyses.profile.profile import Profile
 
 _DEFAULT_TOP = 20
 _ORDER_WORDS = {

@@ -11,10 +11,10 @@ from vramlens.report.wording import place_name, plain, share, short_place_name, 
 from vramlens.units import format_duration, format_size
 
 if TYPE_CHECKING:
+    from vramlens.analyses.profile.explained_profile import Profile
     from vramlens.analyses.profile.memory_events import Holder, MemoryReport, Moment
     from vramlens.analyses.profile.operators import OperatorRow
     from vramlens.analyses.profile.overview import CpuActivity, DeviceUse, Gap
-    from vramlens.analyses.profile.profile import Profile
 
 _BEGINS = "lines are where the function begins"
 _MOST_GROUPS = 4

@@ -21,7 +21,7 @@ from vramlens.report.document import (
     gone,
 )
 from vramlens.report.explain.advice import VERBS, NextStep
-from vramlens.report.explain.tables import DEFAULT_TOP
+from vramlens.report.explain.holder_tables import DEFAULT_TOP
 from vramlens.report.markdown import markdown_of
 from vramlens.report.profile.profile_tables import gap_words, tables_of
 from vramlens.report.screen import room_of
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vramlens.analyses.finding import Finding
-    from vramlens.analyses.profile.profile import Profile
+    from vramlens.analyses.profile.explained_profile import Profile
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from vramlens.analyses.finding import Finding
     from vramlens.ranks import Comparison, Difference, RankSummary
-    from vramlens.ranks.failures import FailedRank
+    from vramlens.ranks.rank_failures import FailedRank
     from vramlens.trace.flight import FlightRecord
 
 _MOST_ROWS = 8

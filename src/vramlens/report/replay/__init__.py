@@ -1,6 +1,6 @@
 """Simulated runs.
 
-story   a replay: the answer, the proof, the settings, what is next
-tune    a tuning: the setting to use, those that were tried, what is next
-json    both as data
+story         a replay: the answer, the proof, the settings, what is next
+tuning_story  a tuning: the setting to use, those that were tried, what is next
+json          both as data
 """

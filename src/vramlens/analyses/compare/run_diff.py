@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vramlens.analyses.compare.alignment import Alignment, align
+from vramlens.analyses.compare.compared_run import HISTORY_SHARE, HeldLine, Run
 from vramlens.analyses.compare.diff_findings import GROWTH_SHARE, findings_of
-from vramlens.analyses.compare.difference import Difference
 from vramlens.analyses.compare.differences import differences
 from vramlens.analyses.compare.overlap import Overlap, overlap
-from vramlens.analyses.compare.run import HISTORY_SHARE, HeldLine, Run
+from vramlens.analyses.compare.setting_difference import Difference
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.state_alignment import with_state
 from vramlens.errors import UsageError

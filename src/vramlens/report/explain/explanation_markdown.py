@@ -11,8 +11,8 @@ from vramlens.foreign_text import markdown as escaped
 from vramlens.foreign_text import markdown_block as fenced
 from vramlens.foreign_text import markdown_code as code
 from vramlens.ground.verdict import Verdict
+from vramlens.report.explain.holder_tables import DEFAULT_TOP, Row, Table
 from vramlens.report.explain.story import Claim, Figure, Story, story_of
-from vramlens.report.explain.tables import DEFAULT_TOP, Row, Table
 from vramlens.report.wording import place_name, share
 from vramlens.units import format_size
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vramlens import api, questions
-from vramlens.agents.code_lines import Spot, code_of
+from vramlens.agents.code_excerpts import Spot, code_of
 from vramlens.analyses.compare.diff_findings import signed_size
 from vramlens.errors import UsageError
 from vramlens.foreign_text import visible

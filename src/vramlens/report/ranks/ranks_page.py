@@ -21,7 +21,7 @@ from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
     from vramlens.ranks import Comparison, Difference, RankSummary
-    from vramlens.ranks.failures import FailedRank
+    from vramlens.ranks.rank_failures import FailedRank
 
 _MOST_ROWS, _MOST_STRIPS, _MOST_COLUMNS, _MOST_DIFFERENCES = 200, 128, 160, 50
 _CELL, _ROW, _LABEL = 6, 14, 64

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
-from vramlens.recovery.failures import OUT_OF_MEMORY, failure_of, kind_of, let_go
+from vramlens.recovery.memory_errors import OUT_OF_MEMORY, failure_of, kind_of, let_go
 from vramlens.recovery.meters import Meter
 from vramlens.recovery.training.optimizer_state import (
     drop_state,

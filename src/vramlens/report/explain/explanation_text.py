@@ -12,8 +12,8 @@ from rich.text import Text
 
 from vramlens.ground.verdict import Verdict
 from vramlens.report.document import Tone
+from vramlens.report.explain.holder_tables import DEFAULT_TOP, Row, Table
 from vramlens.report.explain.story import Claim, Figure, Story, story_of
-from vramlens.report.explain.tables import DEFAULT_TOP, Row, Table
 from vramlens.report.layout import Layout, left, right
 from vramlens.report.screen import layout_of, room_of, show
 from vramlens.report.text import TONES

@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from vramlens.fleet.lake.lake_tables import TABLES, Table
 from vramlens.fleet.lake.store import Store
-from vramlens.fleet.lake.tables import TABLES, Table
 from vramlens.read.values import MOST_RANKS
 
 STAGING = "_staging"

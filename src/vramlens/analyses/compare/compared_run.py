@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.analyses.attribution.modules import OUTSIDE
-from vramlens.analyses.explain import choose_device, explain_trace
 from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.finding import Place
 from vramlens.analyses.leaks.growth import steps_missing
 from vramlens.analyses.leaks.leak import Leak
+from vramlens.analyses.recording_explanation import choose_device, explain_trace
 from vramlens.errors import InputError
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import DeviceTrace, Stacks, Trace

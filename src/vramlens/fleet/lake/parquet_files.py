@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vramlens.errors import UsageError
+from vramlens.fleet.lake.lake_tables import NUMBERS, SCHEMA_VERSION, TEXTS, Table
 from vramlens.fleet.lake.store import Store
-from vramlens.fleet.lake.tables import NUMBERS, SCHEMA_VERSION, TEXTS, Table
 from vramlens.trace import Action
 
 if TYPE_CHECKING:

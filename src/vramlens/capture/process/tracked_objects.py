@@ -1,0 +1,102 @@
+"""The objects that Python's collector knows, listed so that no thread of the program can break on it.
+
+``tuple(generator)`` makes its tuple first and fills it while the generator runs; the collector knows
+the tuple from the beginning. Where somebody else holds it when it must change its size, the program
+fails: "SystemError: Objects/tupleobject.c: bad argument to internal function"
+(``_PyTuple_Resize`` and ``PyTuple_SetItem`` ask that there is one reference).
+
+So plain tuples are left out before another thread can run, which is inside one call of a function
+in C: Python looks at its switch requests only when that returns. A tuple that something holds is
+complete, and is reached from there.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import chain, compress, repeat, starmap
+from operator import is_, is_not
+from time import thread_time
+from typing import Any
+
+from vramlens.capture.process.referents import Referents, without_giants
+
+_CHUNK = 512
+_FROZEN_SECONDS = 1.5
+_MOST_FROZEN = 8_000_000  # objects: with their ids, 1 GB
+_MOST_HELD = 16_000_000  # references that one look hands out: 128 MB
+
+
+def tracked_objects(generation: int | None = None) -> list[Any]:
+    """What the collector knows, in its order, except plain tuples.
+
+    Args:
+        generation: of this one only; None is all.
+    """
+    arguments = () if generation is None else (generation,)
+    box: list[Any] = []
+    # Iterators in C, each of which does its part when the one call below comes to it.
+    fill: Iterator[Any] = filter(None, map(box.extend, starmap(gc.get_objects, (arguments,))))
+    selected = compress(box, map(is_not, map(type, box), repeat(tuple)))
+    empty: Iterator[Any] = filter(None, map(box.__delitem__, (slice(None),)))
+    objects = list(chain(fill, selected, empty))
+    for place, candidate in enumerate(objects):
+        if candidate is objects:  # it would keep itself alive, and with it all others
+            del objects[place]
+            break
+    return objects
+
+
+def tracked_count() -> int:
+    """The number of objects that the collector knows, none of which is held here."""
+    return sum(map(len, starmap(gc.get_objects, ((),))))
+
+
+def referrer_ids(targets: Iterable[Any]) -> set[int]:
+    """The ids of what holds one of the targets, as far as the collector knows it."""
+    return set(map(id, chain.from_iterable(starmap(gc.get_referrers, (tuple(targets),)))))
+
+
+def tuples_below(objects: list[Any], referents: Referents) -> Iterator[Any]:
+    """Yields the plain tuples that these objects hold, and those in them: each once."""
+    seen_ids: set[int] = set()
+    holders = objects
+    while holders:
+        tuples = []
+        for start in range(0, len(holders), _CHUNK):
+            chunk = without_giants(holders[start : start + _CHUNK], _MOST_HELD)
+            below = referents.of(chunk)
+            for candidate in compress(below, map(is_, map(type, below), repeat(tuple))):
+                if id(candidate) not in seen_ids and gc.is_tracked(candidate):
+                    seen_ids.add(id(candidate))
+                    tuples.append(candidate)
+        yield from tuples
+        holders = tuples
+
+
+def everything_alive() -> list[Any]:
+    """All objects that the collector knows, also those that ``gc.freeze`` hides (vLLM), as far
+    as they are reached.
+    """
+    objects = tracked_objects()
+    referents = Referents()
+    if not gc.get_freeze_count():
+        objects += list(tuples_below(objects, referents))
+        return objects
+    until = thread_time() + _FROZEN_SECONDS
+    listed = set(map(id, objects))
+    objects += [
+        module
+        for module in list(sys.modules.values())
+        if id(module) not in listed and gc.is_tracked(module)
+    ]
+    listed.update(map(id, objects))
+    start = 0
+    while start < len(objects) < _MOST_FROZEN and thread_time() < until:
+        for referent in referents.of(without_giants(objects[start : start + _CHUNK], _MOST_HELD)):
+            if id(referent) not in listed and gc.is_tracked(referent):
+                listed.add(id(referent))
+                objects.append(referent)
+        start += _CHUNK
+    return objects
