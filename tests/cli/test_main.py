@@ -63,7 +63,7 @@ def test_explains_the_example_and_says_so(capsys):
     assert main(["explain"]) == 0
     output = capsys.readouterr()
     assert str(api.example_path()) in output.err.splitlines()[0]
-    assert "--markdown shows all" in output.out  # what 24 lines have no room for is told
+    assert " --top 10" in output.out  # what 24 lines have no room for is told
 
 
 def test_a_failure_fits_a_terminal(capsys, monkeypatch):

@@ -36,6 +36,13 @@ def test_a_file_name_is_not_cut_when_it_fits_without_its_folders():
     assert Layout(80).place(place, 26) == "workloads.py:39 in forward"
 
 
+def test_the_function_goes_before_the_file_and_its_line():
+    place = Place("/home/user/train/workloads.py", 43, "forward_of_everything")
+    for width in range(15, 60):
+        assert "workloads.py:43" in Layout(80).place(place, width)
+    assert Layout(80).place(place, 18) == "…/workloads.py:43"
+
+
 def test_control_characters_become_visible():
     assert visible("a\nb\x1b[0m\u202e\ud800") == "a\\nb\\x1b[0m\\u202e\\ud800"
     assert visible("café 漢字") == "café 漢字"

@@ -18,6 +18,8 @@ _UNIT = re.compile(
 _FUNCTION = re.compile(r"(?<=[0-9]) in (?=\S)")
 _PATH = re.compile(r"^(?!\w+://).*[/\\][^/\\]+:[0-9]+")
 _GLUE = "\N{NO-BREAK SPACE}"
+_LEAST_OF_FUNCTION = 9
+"""Cells: ``in main…``; less of a function's name tells nothing."""
 NARROWEST = 40
 _WIDEST_TEXT = 110  # sentences wider than this are hard to read
 
@@ -91,8 +93,8 @@ class Layout:
         return start + self.from_left(text, max(0, width - cell_len(start)))
 
     def place(self, place: Location, width: int, *, always_cut: bool = False) -> str:
-        """A line of code: folders go first (``always_cut``: in any case), then the function's
-        end.
+        """A line of code: folders go first (``always_cut``: in any case), then the function; what
+        tells the line, ``name.py:39``, goes last.
         """
         line = f":{place.line}" if place.line > 0 else ""
         function = f" in {visible(place.function)}" if place.function else ""
@@ -102,10 +104,9 @@ class Layout:
         name = re.split(r"[/\\]", file)[-1] or file
         if always_cut:
             file = min(file, f"{self.ellipsis}/{name}", key=cell_len)
-        name_width = min(cell_len(file), cell_len(self.ellipsis + "/" + name))
-        room = width - cell_len(line) - min(name_width, width // 2)
         if cell_len(name + line + function) > width:
-            function = self.from_right(function, max(room, 0)) if room > 5 else ""
+            room = width - cell_len(name + line)
+            function = self.from_right(function, room) if room >= _LEAST_OF_FUNCTION else ""
         return self._path(file, width - cell_len(line + function)) + line + function
 
     def _path(self, file: str, width: int) -> str:

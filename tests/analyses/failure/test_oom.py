@@ -117,7 +117,9 @@ def test_fragmentation() -> None:
     assert fragmentation.largest_free_bytes == oom.largest_free_bytes == 16 * MIB
     pin = fragmentation.pinned_by[0].place
     assert pin == Place("train/workloads.py", 251, "oom_fragmented")
-    assert explanation.findings[0].id == "fragmented_request"
+    first, second = explanation.findings[:2]
+    assert (first.id, second.id) == ("process_limit", "fragmented_request")
+    assert "raise this process's limit to" in (first.fix or "")
 
 
 def test_holes_of_one_size() -> None:

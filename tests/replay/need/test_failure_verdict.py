@@ -116,6 +116,40 @@ def test_what_repeats_inside_one_forward_is_no_leak(name: str) -> None:
     assert first.id != "leak"
 
 
+def test_what_grows_with_each_step_is_mended_first_and_promised_nothing() -> None:
+    """A loop that keeps every loss and output: no setting carries it, a batch only delays it."""
+    first = explained("kept_loss.cap45").findings[0]
+    assert first.id == "leak"
+    assert not any(row.lives for row in verdict("kept_loss.cap45").settings)
+
+
+def test_the_tokens_of_a_loop_promise_nothing_about_the_training_step_to_come() -> None:
+    assert not any(row.lives for row in verdict("policy_gradient.cap45").settings)
+
+
+def test_the_observations_of_a_rollout_are_no_leak() -> None:
+    assert verdict("ppo_pixels.cap45").cause != "leak"
+    leaks = [one for one in explained("ppo_pixels.cap45").findings if one.id == "leak"]
+    assert {one.verdict for one in leaks} <= {"possible"}
+
+
+def test_a_librarys_handler_is_no_sign_that_the_program_went_on() -> None:
+    assert not verdict("attention_graph.cap60").survived
+
+
+RAISED = ["gpt.cap90", "gpt_varlen.cap50", "resnet50.cap70", "accumulate.cap80", "ppo_pixels.cap45"]
+
+
+@pytest.mark.parametrize("name", RAISED)
+def test_a_limit_below_a_card_with_room_is_raised_first_to_what_the_run_needs(name: str) -> None:
+    first = next(one for one in explained(name).findings if one.fix)
+    assert first.id == "process_limit"
+    told = re.search(r"limit to ([0-9.]+) ([GM])iB", first.fix or "")
+    assert told is not None
+    size = float(told[1]) * (2**30 if told[2] == "G" else 2**20)
+    assert size >= TRUTH[name.split(".")[0]]["peak_reserved_bytes"]
+
+
 def test_a_later_step_that_may_be_larger_is_not_promised() -> None:
     assert not any(row.lives for row in verdict("translate.cap92").settings)
 

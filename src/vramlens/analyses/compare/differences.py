@@ -96,7 +96,9 @@ def _one(
         yield SettingDifference(name, before, after, f"{noun}: {before} before, {after} after")
 
 
-def _command_difference(before: tuple[str, ...], after: tuple[str, ...]) -> Iterator[SettingDifference]:
+def _command_difference(
+    before: tuple[str, ...], after: tuple[str, ...]
+) -> Iterator[SettingDifference]:
     """The commands, where they differ; in a size of the work, they are of different work."""
     old_words, new_words = set(_options(before)), set(_options(after))
     is_of_work = any(_SIZE_OF_WORK.search(option) for option in old_words ^ new_words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from vramlens.analyses.explanation import OomVerdict
 from vramlens.analyses.failure.need import EARLIER_STEP, Need, SettingVerdict
@@ -13,6 +14,9 @@ _ROUNDING = 1.01
 _CLEARLY = 1.04
 _TELLING_LEAK = 0.1
 """Of what could be reserved: a leak of less is not why it failed."""
+_TELLING_GROWTH = 0.01
+"""Of what could be reserved: less growth over the recorded steps does not decide a setting."""
+_FEWEST_GROWN = 3
 _SPIKE, _RISE = 2.0, 1.1
 """A spike is twice the fullest earlier step, where those did not rise by a tenth."""
 
@@ -27,6 +31,7 @@ class CauseFacts:
         earlier_bytes: what the fullest earlier step added.
         needed_bytes: what the failed step would have added.
         rising: whether the earlier steps rose.
+        growing: whether each step left more behind than the one before.
     """
 
     capacity_bytes: int | None
@@ -34,6 +39,7 @@ class CauseFacts:
     earlier_bytes: int = 0
     needed_bytes: int = 0
     rising: bool = False
+    growing: bool = False
 
 
 def cause_of(
@@ -71,3 +77,10 @@ def is_rising(own_bytes: Sequence[int]) -> bool:
         return False
     first = own_bytes[1] if len(own_bytes) > 2 else min(own_bytes)
     return own_bytes[-1] > _RISE * first
+
+
+def is_growing(start_bytes: Sequence[int], capacity_bytes: int) -> bool:
+    """Whether every step began with more than the one before; the first two build what lasts."""
+    grown = [later - earlier for earlier, later in pairwise(start_bytes[2:])]
+    is_telling = sum(grown) >= _TELLING_GROWTH * capacity_bytes
+    return len(grown) >= _FEWEST_GROWN and min(grown) > 0 and is_telling

@@ -10,6 +10,8 @@ from vramlens.trace import NO_STACK, Action, OutOfMemory
 
 _PART_OF_A_STEP = 0.5
 _PART_OF_ALL = 0.05
+_LEAST_SHARE_OF_BYTES = 0.01
+"""Of all requested bytes: printing a tensor asks for less."""
 _STEP_MARKS = ("vramlens.step", "Optimizer.step#")
 
 
@@ -43,4 +45,6 @@ def went_on(view: Attribution, request: OutOfMemory) -> bool:
     if len(earlier) > 1:
         usual = float(np.median(np.diff(np.searchsorted(births, earlier))))
         return len(after) >= _PART_OF_A_STEP * usual
-    return len(after) > _PART_OF_ALL * len(births)
+    sizes = device.events.size
+    is_more_than_printing = sizes[after].sum() > _LEAST_SHARE_OF_BYTES * sizes[births].sum()
+    return bool(is_more_than_printing) and len(after) > _PART_OF_ALL * len(births)

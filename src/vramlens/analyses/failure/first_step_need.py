@@ -249,10 +249,11 @@ def _progress(view: Attribution, alive: NDArray[np.int64], request: OutOfMemory)
     for number, size in zip(block[block >= 0].tolist(), sizes[block >= 0].tolist(), strict=True):
         held[number] += size
     latest = max(held)
+    of_others = sum(_root(path) != _root(blocks[latest]) for path in blocks[latest + 1 :])
     done = [held.get(number, 0) for number in range(latest)]
     whole = sorted(size for size in done if size)
     outside = int(sizes[(block < 0) & ~_lasts(view, alive)].sum())
-    left = len(blocks) - latest - 1
+    left = len(blocks) - latest - 1 - of_others
     if not whole:
         most = held[latest] * 2 + request.size_bytes
         return Progress(len(blocks), 0, 0, most * (left + 1) + outside)
@@ -293,6 +294,11 @@ def _blocks_of_model(view: Attribution) -> list[str]:
 def _block_path(path: str) -> str:
     match = _BLOCK.match(path)
     return match[1] if match else ""
+
+
+def _root(path: str) -> str:
+    """The model that a block is of: a teacher's blocks are not what a student's pass still runs."""
+    return path.partition(".")[0]
 
 
 def _kind(path: str) -> str:

@@ -21,7 +21,7 @@ from vramlens.analyses.failure.ending import went_on
 from vramlens.analyses.failure.failed_request import Failure as Failure
 from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
 from vramlens.analyses.failure.need import open_settings, unknown_need
-from vramlens.analyses.failure.step_evidence import are_steps
+from vramlens.analyses.failure.step_evidence import leaks_of_steps
 from vramlens.analyses.finding import Place
 from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.memory.fragmentation import SMALL_REQUEST_BYTES, Holes, holes_at
@@ -312,7 +312,7 @@ def _cause(view: Attribution, failure: Failure, leaks: tuple[Leak, ...], peaks: 
     limit = failure.limit_low_bytes or failure.reserved_bytes
     if failure.usable_free_bytes >= max(request, _TELLING_HOLES * limit):
         return "fragmentation"
-    leaked = sum(leak.bytes for leak in leaks) if are_steps(view) else 0
+    leaked = sum(leak.bytes for leak in leaks_of_steps(view, leaks))
     if leaked and leaked + failure.usable_free_bytes + (failure.room_bytes or 0) >= request:
         return "leak"
     return "spike" if _spikes(view, failure, peaks) else "capacity"

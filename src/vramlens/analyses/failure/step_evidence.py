@@ -5,6 +5,7 @@ steps, tokens.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.analyses.leaks.groups import Loop
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.trace import NO_STACK
 
 _NUMBER = re.compile(r"(?:^|\.)\d+(?:\.|$)")
@@ -34,6 +36,27 @@ def are_steps(view: Attribution) -> bool:
             _NUMBER.search(path) for path in cycles[0]
         )
     return _repeats_inside(view, 1)
+
+
+def leaks_of_steps(view: Attribution, leaks: Sequence[Leak]) -> list[Leak]:
+    """The leaks that grow with what is known to be steps.
+
+    Without an optimizer, a rollout that collects its observations looks like a leak: of a pattern
+    only what modules computed counts, where modules are marked.
+    """
+    with_rows = [leak for leak in leaks if leak.rows is not None]
+    if not are_steps(view):
+        return []
+    if view.steps.source != PATTERN or not view.modules.marked.any():
+        return with_rows
+    return [leak for leak in with_rows if _computed_by_modules(view, leak)]
+
+
+def _computed_by_modules(view: Attribution, leak: Leak) -> bool:
+    assert leak.rows is not None
+    sizes = view.device.allocations.requested_bytes[leak.rows]
+    is_inside = view.modules.module[leak.rows] != OUTSIDE
+    return bool(2 * sizes[is_inside].sum() >= sizes.sum())
 
 
 def _modules_of(view: Attribution, step: int) -> frozenset[str]:

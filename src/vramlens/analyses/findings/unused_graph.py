@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.evaluation_passes import curve_without_graph, keeping_passes
 from vramlens.analyses.extent import Extent
@@ -18,7 +19,10 @@ from vramlens.units import format_size
 def unused_graph(scene: Scene) -> Iterator[Finding]:
     """Evaluation passes that keep their activations as if a backward pass were to come."""
     view = scene.view
-    rows = np.flatnonzero(view.phases.phase == Phase.EVALUATION)
+    is_evaluation = view.phases.phase == Phase.EVALUATION
+    if view.modules.marked.any():  # only what a module computes can be a graph, inputs are none
+        is_evaluation &= view.modules.module != OUTSIDE
+    rows = np.flatnonzero(is_evaluation)
     passes = keeping_passes(view, rows)
     if not passes:
         return

@@ -49,7 +49,7 @@ def put_eager(runner: OperatorRunner) -> None:
     torch.backends.mha.get_fastpath_enabled = lambda: _leave_fast_path(runner)
 
 
-def _leave_fast_path(runner: Runner) -> bool:
+def _leave_fast_path(runner: OperatorRunner) -> bool:
     """False; notes where PyTorch would take it."""
     import torch
 

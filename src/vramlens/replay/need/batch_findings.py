@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from vramlens.analyses.failure.first_step_need import StepBounds, bounds_of_first_step
 from vramlens.analyses.failure.need import BLOCKS, Need
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.ground.verdict import Verdict
 from vramlens.replay.need.smaller_batch import SmallerBatch, largest_share
 from vramlens.units import format_size
@@ -23,17 +24,25 @@ _LEAST_SHARE = 0.02
 
 
 def batch_that_fits(
-    view: Attribution, proven: Proven, projection: Projection, capacity_bytes: int | None
+    view: Attribution,
+    proven: Proven,
+    projection: Projection,
+    capacity_bytes: int | None,
+    *,
+    lasting: bool,
 ) -> Finding | None:
     """The largest batch that fits, where an earlier step completes the failed one; None where
     none does.
+
+    Args:
+        lasting: whether steps after the failed one are no larger.
     """
     if capacity_bytes is None:
         return None
     batch = largest_share(proven, projection, view)
     if batch is None:
         return None
-    return _as_point(batch, capacity_bytes, lasting=projection.tells_what_follows)
+    return _as_point(batch, capacity_bytes, lasting=lasting)
 
 
 def _as_point(batch: SmallerBatch, capacity_bytes: int, *, lasting: bool) -> Finding:
@@ -65,17 +74,22 @@ def batch_of_first_step(
     share = int(bounds.surely_fitting_share(capacity_bytes) * 100) / 100
     if share < _LEAST_SHARE:
         return _no_batch_surely_fits(bounds, capacity_bytes)
-    return _as_range(bounds, share, capacity_bytes)
+    # After whole steps, a pass that is like none of them may not take the batch that they took.
+    is_of_other_kind = view.steps.source != PATTERN and len(view.steps) > 1
+    verdict = Verdict.POSSIBLE if is_of_other_kind else Verdict.LIKELY
+    return _as_range(bounds, share, capacity_bytes, verdict)
 
 
-def _as_range(bounds: StepBounds, share: float, capacity_bytes: int) -> Finding:
+def _as_range(
+    bounds: StepBounds, share: float, capacity_bytes: int, verdict: Verdict = Verdict.LIKELY
+) -> Finding:
     highest = min(_BELOW_ALL, bounds.possibly_fitting_share(capacity_bytes))
     at_most_bytes = int(bounds.high_fixed + share * bounds.high_growing)
     peak = f"at most {format_size(at_most_bytes)} of {format_size(capacity_bytes)} (estimated)"
     largest = f"the largest batch that fits is {share:.2f}x to {highest:.2f}x this one"
     return Finding(
         id="smaller_batch",
-        verdict=Verdict.LIKELY,
+        verdict=verdict,
         title=f"a batch {share:.2f}x this size fits: {peak}; {largest}",
         bytes=at_most_bytes,
         evidence=(

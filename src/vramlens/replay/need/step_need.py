@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens.analyses.failure.first_step_need import unseen_optimizer_bytes
 from vramlens.analyses.failure.need import EARLIER_STEP, Need, SettingVerdict
+from vramlens.analyses.failure.step_evidence import are_steps
 from vramlens.analyses.failure.step_scaling import Scaling, scaling_of
 from vramlens.analyses.failure.step_template import Template, template_of
+from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.replay.need.continued_step import Continuation, Continued
 from vramlens.replay.settings import Settings
 from vramlens.units import MIB
@@ -48,12 +50,14 @@ class Projection:
         template, scaling: the earlier step, and how much larger the failed one is.
         continued: its requests.
         unseen_bytes: what comes after it that no earlier step shows: an optimizer's first state.
+        of_steps: whether what repeats is known to be a step, not a part of one.
     """
 
     template: Template
     scaling: Scaling
     continued: Continued
     unseen_bytes: int
+    of_steps: bool
 
     @property
     def margin(self) -> float:
@@ -67,6 +71,8 @@ class Projection:
         """Whether steps after the failed one are no larger: all are alike, or it is the largest
         of many.
         """
+        if not self.of_steps:
+            return False
         return self.scaling.is_same or (
             self.scaling.learned and len(self.template.spans) > _MANY_STEPS
         )
@@ -82,7 +88,8 @@ class Projection:
 def projection_of(view: Attribution, proven: Proven, request: OutOfMemory) -> Projection | None:
     """The failed step continued; None where no earlier step is like it."""
     template = template_of(view, request)
-    if template is None:
+    is_of_steps = are_steps(view)
+    if template is None or (view.steps.source == PATTERN and not is_of_steps):
         return None
     scaling = scaling_of(view, template, request)
     span = template.span
@@ -91,7 +98,9 @@ def projection_of(view: Attribution, proven: Proven, request: OutOfMemory) -> Pr
     )
     continued = Continuation(view, proven, template, scaling).finished(_MORE_STEPS if repeat else 0)
     unseen = 0 if template.whole_steps else unseen_optimizer_bytes(view, request.event)
-    return Projection(template, scaling, continued, unseen)
+    # A pattern without an optimizer may be a loop before the work that needs most.
+    of_steps = template.whole_steps and is_of_steps and view.steps.source != PATTERN
+    return Projection(template, scaling, continued, unseen, of_steps)
 
 
 def need_of(proven: Proven, projection: Projection, *, searching: bool = True) -> Need:

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vramlens.analyses.failure.allocator_retry import has_fitting_block
-from vramlens.analyses.failure.cause import CauseFacts, cause_of, is_rising
+from vramlens.analyses.failure.cause import CauseFacts, cause_of, is_growing, is_rising
 from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
 from vramlens.analyses.failure.need import EARLIER_STEP, EXPANDABLE, Need, SettingVerdict
 from vramlens.analyses.failure.oom import failure_of, settings_variable
-from vramlens.analyses.failure.step_evidence import are_steps
+from vramlens.analyses.failure.step_evidence import are_steps, leaks_of_steps
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.memory.run_shape import step_peaks
 from vramlens.ground.verdict import Verdict
 from vramlens.replay.answer import assignment
 from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits
 from vramlens.replay.need.failure_verdict import ReplayJudgement, judgement_of
+from vramlens.replay.need.limit_advice import has_room, with_limit
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -35,14 +37,12 @@ _FIRST = (
     "settings_help",
     "leak",
     *_NO_GRADIENTS,
-    "smaller_batch",
     "settings_may_help",
+    "smaller_batch",
     "fragmented_request",
     "process_limit",
     "device_full",
 )
-_SPARE_LIMIT = 1.1
-"""Of the least limit that the step needs: later steps may need a little more."""
 _LARGE = 0.05
 """Of what could be reserved: a leak as large is worth saying before what makes the step smaller."""
 
@@ -56,7 +56,10 @@ def with_judgement(
     judged = judgement_of(view, proven, oom, runs)
     limit = proven.recorded.limit
     facts = _facts(explanation, view, judged.need, limit.bytes)
-    cause = cause_of(oom, judged.need, judged.settings, facts)
+    settings = judged.settings
+    if facts.growing:
+        settings = tuple(_open_while_growing(row) for row in settings)
+    cause = cause_of(oom, judged.need, settings, facts)
     reason = _reason(view, judged)
     need = replace(judged.need, reason=reason or judged.need.reason)
     verdict = replace(
@@ -64,21 +67,30 @@ def with_judgement(
         cause=cause,
         headline=_headline(explanation, view, proven, need, cause),
         need=need,
-        settings=judged.settings,
+        settings=settings,
     )
     findings = [
         finding
         for finding in explanation.findings
         if finding.id != "fragmented_request" or cause == "fragmentation"
     ]
+    findings = [_of_a_pattern(finding, view, explanation.leaks) for finding in findings]
     findings = _about_expandable(findings, verdict, proven)
     findings += _about_settings(view, verdict, need, limit.bytes)
-    findings = [_with_limit(finding, view, need) for finding in findings]
-    about_batch = _about_batch(view, proven, judged, runs)
-    if about_batch:
-        findings = [*map(_without_half_the_batch, findings), *about_batch]
-    leaking = facts.leaked_bytes >= _LARGE * (limit.bytes or 1)
+    follows = judged.projection is not None and judged.projection.tells_what_follows
+    lasting = follows and not facts.growing
+    alike = lasting and judged.projection is not None and judged.projection.scaling.is_same
+    findings = [with_limit(finding, view, verdict, need, lasting=alike) for finding in findings]
+    about_batch = _about_batch(view, proven, judged, runs, lasting=lasting)
+    findings = (
+        [_without_half_the_batch(finding) for finding in findings] if about_batch else findings
+    )
+    findings += about_batch
+    kept = sum(leak.bytes for leak in leaks_of_steps(view, explanation.leaks))
+    leaking = facts.growing and kept >= _LARGE * (limit.bytes or 1)
     order = _order(cause, findings, oom.short_by_bytes or oom.requested_bytes or 0, leaking=leaking)
+    if not facts.growing and has_room(verdict, need, lasting=alike):
+        order = _limit_before_batch(order)
     return replace(
         explanation,
         oom=verdict,
@@ -89,8 +101,24 @@ def with_judgement(
 _RUNS_FOR_BATCH = 40
 
 
+def _of_a_pattern(finding: Finding, view: Attribution, leaks: Sequence[Leak]) -> Finding:
+    """A leak as merely possible, where what repeats may be a part of one step."""
+    telling = {leak.place for leak in leaks_of_steps(view, leaks)}
+    if finding.id != "leak" or finding.place in telling:
+        return finding
+    outside_pytorch = all(leak.rows is None for leak in leaks if leak.place == finding.place)
+    return finding if outside_pytorch else replace(finding, verdict=Verdict.POSSIBLE)
+
+
+def _open_while_growing(row: SettingVerdict) -> SettingVerdict:
+    """What a setting does where memory grows with each step: it may carry this one, not all."""
+    if row.lives is not True:
+        return row
+    return replace(row, lives=None, confidence="conditional", past_failure=True)
+
+
 def _about_batch(
-    view: Attribution, proven: Proven, judged: ReplayJudgement, runs: int
+    view: Attribution, proven: Proven, judged: ReplayJudgement, runs: int, *, lasting: bool
 ) -> Sequence[Finding]:
     """The largest batch that fits, as far as it is known."""
     capacity = proven.recorded.limit.bytes
@@ -98,7 +126,7 @@ def _about_batch(
     if judged.projection is None:
         finding = batch_of_first_step(view, judged.need, capacity)
     elif runs >= _RUNS_FOR_BATCH and not proven.recorded.warm:
-        finding = batch_that_fits(view, proven, judged.projection, capacity)
+        finding = batch_that_fits(view, proven, judged.projection, capacity, lasting=lasting)
     return () if finding is None else (finding,)
 
 
@@ -146,6 +174,14 @@ def _order(
     return tuple(name for name in _FIRST if name not in left_out)
 
 
+def _limit_before_batch(order: Sequence[str]) -> tuple[str, ...]:
+    """The order where the device has room for a higher limit, which changes nothing else."""
+    others = [name for name in order if name != "process_limit"]
+    may_help = "settings_may_help" in others
+    place = others.index("settings_may_help" if may_help else "smaller_batch") + may_help
+    return (*others[:place], "process_limit", *others[place:])
+
+
 def _rank(finding: Finding, order: tuple[str, ...]) -> tuple[bool, bool, int]:
     """The order among the others stays."""
     last = finding.id == "settings_may_help" and finding.id not in order
@@ -155,7 +191,7 @@ def _rank(finding: Finding, order: tuple[str, ...]) -> tuple[bool, bool, int]:
 def _facts(
     explanation: Explanation, view: Attribution, need: Need, capacity: int | None
 ) -> CauseFacts:
-    leaked = sum(leak.bytes for leak in explanation.leaks if leak.sure and leak.rows is not None)
+    leaked = sum(leak.bytes for leak in leaks_of_steps(view, explanation.leaks) if leak.sure)
     peaks = step_peaks(view)
     event = view.device.out_of_memory[-1].event
     step = int(view.steps.of(np.array([event]))[0]) if len(view.steps) else 0
@@ -163,10 +199,12 @@ def _facts(
     start = peaks.start_bytes[step] if step < len(peaks.start_bytes) else 0
     return CauseFacts(
         capacity_bytes=capacity,
-        leaked_bytes=leaked if are_steps(view) else 0,
+        leaked_bytes=leaked,
         earlier_bytes=earlier,
         needed_bytes=max(0, (need.floor_bytes or 0) - start),
         rising=is_rising(peaks.own_bytes[:step]),
+        growing=leaked > 0
+        or (are_steps(view) and is_growing(peaks.start_bytes[: step + 1], capacity or 0)),
     )
 
 
@@ -330,31 +368,3 @@ def _how_far(row: SettingVerdict) -> str:
         if row.peak_reserved_bytes
         else "too much memory is in use"
     )
-
-
-def _with_limit(finding: Finding, view: Attribution, need: Need) -> Finding:
-    """The advice about the limit, with what the need wants rather than the one request."""
-    if finding.id != "process_limit" or need.basis is None:
-        return finding
-    size = need.high_bytes or need.low_bytes
-    if need.limit_bytes is not None:
-        size = min(size, int(need.limit_bytes * _SPARE_LIMIT))
-    qualifier = "at least " if need.high_bytes is None else ""
-    total = view.trace.total_bytes.get(view.device.device)
-    call = "torch.cuda.set_per_process_memory_fraction"
-    if total and size <= total:
-        call += f"({-(-size * 10_000 // total) / 10_000:.4f})"
-    if total and size > total:
-        qualifier, size = "the GPU's full ", total
-    fix = f"raise this process's limit to {qualifier}{format_size(size)}: {call}; {_needs(need)}"
-    return replace(finding, fix=fix)
-
-
-def _needs(need: Need) -> str:
-    """The step's need in words: a point, a range, or the least."""
-    if need.peak_reserved_bytes is not None:
-        return f"this step needs {format_size(need.limit_bytes or need.peak_reserved_bytes)}"
-    if need.high_bytes is None:
-        return f"this step needs at least {format_size(need.low_bytes)}"
-    low, high = format_size(need.low_bytes), format_size(need.high_bytes)
-    return f"this step needs between {low} and {high} (estimated)"

@@ -17,7 +17,7 @@ from vramlens.report.explain.story import CountedFigure, FindingClaim, Story, st
 from vramlens.report.layout import Layout, left, right
 from vramlens.report.screen import layout_of, room_of, show
 from vramlens.report.text import TONES
-from vramlens.report.wording import capitalized, place_name, share, with_stake
+from vramlens.report.wording import capitalized, place_name, quoted, share, with_stake
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -104,10 +104,11 @@ def _details(*, wide: bool) -> Iterator[_Detail]:
         {"blanks": 1},
         {"refuted": 1},
         {"rows": min(most, 3)},
-        *([] if wide else [headings]),
-        {"claims": 1},
         {"blanks": 0},
+        *([] if wide else [headings]),
+        {"rows": min(most, 2)},
         {"refuted": 0},
+        {"claims": 1},
         *([headings] if wide else []),
         {"growth": 0},
         {"ledger": 0},
@@ -216,6 +217,8 @@ class _Report:
             for n, claim in enumerate(claims[: detail.claims], 1)
             for line in self._claim(n, claim, detail)
         ]
+        if refuted and claims:
+            lines.append("What will not help")
         for text in refuted:
             lines += self.layout.wrap(text, first="  -  ")
         hidden = max(0, len(claims) - detail.claims)
@@ -225,28 +228,36 @@ class _Report:
         return (
             [
                 Text("What to do" if claims else "What will not help", style=_TITLE),
-                *self._texts(lines),
+                *(
+                    Text(line, style=_TITLE if line == "What will not help" else "")
+                    for line in lines
+                ),
             ]
             if lines
             else []
         )
 
     def _more(self, hidden: int) -> list[str]:
-        return [f"  {self.layout.ellipsis} and {hidden} more (--markdown shows all)"]
+        """How many more there are, and the command that shows them."""
+        more = f"  {self.layout.ellipsis} and {hidden} more"
+        source = self.story.source
+        whole = f"{more}: vramlens explain {quoted(source)} --top {DEFAULT_TOP}"
+        if source and cell_len(whole) <= self.layout.width:
+            return [whole]
+        return [f"{more} (explain with --top {DEFAULT_TOP} shows all)"]
 
     def _claim(self, number: int, claim: FindingClaim, detail: _Detail) -> list[str]:
         mark = f"  {number}. "
         indent = " " * len(mark)
+        if not detail.titles:
+            maybe = "Maybe: " if claim.verdict == Verdict.POSSIBLE else ""
+            fix = f"{maybe}{claim.fix}" if maybe else capitalized(claim.fix)
+            return self.layout.wrap(with_stake(fix, claim.size_bytes), first=mark)
         sure = (
             ""
             if claim.verdict in (Verdict.PROVEN, Verdict.NOT_A_PROBLEM)
             else f"{claim.verdict.capitalize()}: "
         )
-        if not detail.titles:
-            return self.layout.wrap(
-                with_stake(sure + claim.fix if sure else capitalized(claim.fix), claim.size_bytes),
-                first=mark,
-            )
         lines = self.layout.wrap(sure + _after(sure, claim.title), first=mark)
         if detail.evidence:
             lines += [
@@ -281,10 +292,11 @@ def _after(sure: str, text: str) -> str:
 def _table_lines(table: HolderList, layout: Layout, detail: _Detail) -> list[str]:
     """The rows, sizes right-aligned; columns that say nothing, or find no room, are left out."""
     rows = [*table.rows, *([table.rest] if table.rest else [])]
-    sizes = right(["", *(format_size(row.bytes) for row in rows)])
-    shares = right(["", *(share(row.bytes, table.total_bytes) for row in rows)])
+    header = bool(detail.header and (table.note_header or layout.width >= _WIDTH_FOR_COUNTS))
+    names_of_figures = ("size", "share") if header else ("", "")
+    sizes = right([names_of_figures[0], *(format_size(row.bytes) for row in rows)])
+    shares = right([names_of_figures[1], *(share(row.bytes, table.total_bytes) for row in rows)])
     columns = [sizes, shares]
-    header = detail.header and (table.note_header or layout.width >= _WIDTH_FOR_COUNTS)
     if any(row.allocations is not None for row in rows) and layout.width >= _WIDTH_FOR_COUNTS:
         counts = [f"{row.allocations:,}" if row.allocations is not None else "" for row in rows]
         columns.append(

@@ -105,6 +105,7 @@ class Story:
         unknown: what is missing or cannot be told.
         next: the one next step.
         origin: which run the recording comes from; nothing for a bare snapshot.
+        source: the file that was read; "" where it was none.
     """
 
     failed: bool
@@ -123,6 +124,7 @@ class Story:
     next: NextStep
     origin: tuple[str, ...] = ()
     ledger_when: str = ""
+    source: str = ""
 
 
 def story_of(explanation: Explanation, by: str) -> Story:
@@ -150,6 +152,7 @@ def story_of(explanation: Explanation, by: str) -> Story:
         next=NextStep(visible(step.why), tuple(visible(line) for line in step.lines)),
         origin=origin_of(explanation.recording),
         ledger_when=_ledger_when(explanation),
+        source="" if explanation.recording.source == "-" else explanation.recording.source or "",
     )
 
 
@@ -391,20 +394,21 @@ def _steps(explanation: Explanation) -> str:
         return ""
     found_by = f", detected by {steps.source}" if steps.source else ""
     said = f"{counted(steps.count, 'step')}{found_by}"
+    from_zero = " Step 0 is the first recorded." if steps.count > 1 else ""
     peaks = steps.peak_bytes
     if not peaks:
         return f"{said}."
     if max(peaks) - min(peaks) <= max(peaks) // 100:
         return (
             f"{said}. {'Its' if len(peaks) == 1 else 'Each'} peak: {format_size(max(peaks))} "
-            "requested."
+            f"requested.{from_zero}"
         )
     shown = [
         format_size(size) for size in (peaks if len(peaks) <= 6 else (*peaks[:3], *peaks[-3:]))
     ]
     if len(peaks) > 6:
         shown.insert(3, "…")
-    return f"{said}. Peaks (requested): {', '.join(shown)}."
+    return f"{said}. Peaks (requested): {', '.join(shown)}.{from_zero}"
 
 
 def _unknown(explanation: Explanation, failed: bool) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from vramlens.ground.verdict import Confidence
 from vramlens.report.document import (
     Blank,
     Command,
@@ -210,6 +211,8 @@ def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
     if sizes:
         yield _aside(_outside_words(tuning.outside_bytes))
     yield from why_parts([tuned.row for tuned in listed_rows])
+    if any(tuned.row.confidence == Confidence.EXACT for tuned in listed_rows):
+        yield Sentences(("what PyTorch shows for this run.",), "exact: ", is_aside=True)
     yield from missing_parts(tuning.missing)
 
 

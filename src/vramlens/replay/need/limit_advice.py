@@ -1,0 +1,84 @@
+"""The limit that lets a run go on, where the process's own limit refused a request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vramlens.analyses.failure.need import Need
+from vramlens.analyses.finding import Finding
+from vramlens.ground.failure import Cause
+from vramlens.units import format_size
+
+if TYPE_CHECKING:
+    from vramlens.analyses.attribution.attribution import Attribution
+    from vramlens.analyses.explanation import OomVerdict
+
+_SPARE = 1.1
+"""Of the highest need: holes of later steps take a little more. Memory that is free costs nothing."""
+_SPARE_FOR_LARGER_STEPS = 1.5
+"""Where steps differ in size, or none is recorded whole: a later one may be larger than all."""
+_SPARE_FOR_UNKNOWN = 3.0
+"""Where nothing but the failed request is known."""
+_FRACTION_PARTS = 10_000
+"""Fractions of a device's memory are told with four digits, rounded up."""
+
+
+def with_limit(
+    finding: Finding, view: Attribution, oom: OomVerdict, need: Need, *, lasting: bool
+) -> Finding:
+    """The advice about the limit, with what the run needs rather than the one request.
+
+    Args:
+        lasting: whether steps after the failed one are no larger.
+    """
+    if finding.id != "process_limit":
+        return finding
+    total = view.trace.total_bytes.get(view.device.device)
+    size = limit_for(need, lasting=lasting)
+    if total and size > total:
+        size = total
+    fix = f"raise this process's limit to {format_size(size)}{_call(size, total)}; {_needs(need)}"
+    if oom.cause == Cause.LEAK:
+        fix += ". The leak will fill that, too"
+    elif not lasting:
+        fix += ", and later steps may need more"
+    return replace(finding, fix=fix)
+
+
+def limit_for(need: Need, *, lasting: bool) -> int:
+    """The limit to set: what the step needs at most, and room for what later steps add."""
+    if need.basis is None:
+        return int(need.low_bytes * _SPARE_FOR_UNKNOWN)
+    spare = _SPARE if lasting else _SPARE_FOR_LARGER_STEPS
+    return int((need.high_bytes or need.low_bytes) * spare)
+
+
+def has_room(oom: OomVerdict, need: Need, *, lasting: bool) -> bool:
+    """Whether the device has the memory that the raised limit allows."""
+    if oom.free_bytes is None or oom.reserved_bytes is None:
+        return False
+    return limit_for(need, lasting=lasting) - oom.reserved_bytes <= oom.free_bytes
+
+
+def _call(size: int, total: int | None) -> str:
+    """The statement that sets the limit."""
+    call = "torch.cuda.set_per_process_memory_fraction"
+    return (
+        f" with {call}({-(-size * _FRACTION_PARTS // total) / _FRACTION_PARTS:.4f})"
+        if total
+        else f" ({call})"
+    )
+
+
+def _needs(need: Need) -> str:
+    """The step's need in words: a point, a range, or the least."""
+    if need.basis is None:
+        least = format_size(need.low_bytes)
+        return f"the failed request needs {least}, the rest of the step is not recorded"
+    if need.peak_reserved_bytes is not None:
+        return f"this step needs {format_size(need.limit_bytes or need.peak_reserved_bytes)}"
+    if need.high_bytes is None:
+        return f"this step needs at least {format_size(need.low_bytes)}"
+    low, high = format_size(need.low_bytes), format_size(need.high_bytes)
+    return f"this step needs between {low} and {high} (estimated)"
