@@ -29,6 +29,18 @@ _STEPS_BETWEEN_LINES = 10
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``predict``."""
+    _add_options(parser)
+    parser.add_argument("script", metavar="SCRIPT", help="the script, unchanged")
+    parser.add_argument(
+        "arguments",
+        nargs=argparse.REMAINDER,
+        metavar="...",
+        help="the options above may stand here, too; all others, and what follows --, go to the"
+        " script",
+    )
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpu",
         default="h200",
@@ -89,14 +101,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="also write the prediction as a recording (.vram)"
     )
-    parser.add_argument("script", metavar="SCRIPT", help="the script, unchanged")
-    parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script"
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Predicts one script and writes the answer."""
+    _take_options_after_script(arguments)
     _check(arguments)
     prediction = _predicted(arguments)
     path = arguments.output
@@ -127,6 +136,23 @@ def written_prediction(script: str, path: str) -> None:
     _predicted(arguments).write(path)
 
 
+def _take_options_after_script(arguments: argparse.Namespace) -> None:
+    """Takes vramlens's own options out of those after the script, as far as ``--``; whoever wants
+    the script to have one of that name writes it after ``--``.
+    """
+    words = arguments.arguments
+    end = words.index("--") if "--" in words else len(words)
+    parser = argparse.ArgumentParser(
+        prog="vramlens predict", add_help=False, allow_abbrev=False, exit_on_error=False
+    )
+    _add_options(parser)
+    try:
+        _, others = parser.parse_known_args(words[:end], arguments)
+    except argparse.ArgumentError as error:
+        raise UsageError(f"predict: {error}") from None
+    arguments.arguments = [*others, *words[end + 1 :]]
+
+
 def _check(arguments: argparse.Namespace) -> None:
     from vramlens.prediction.card.cards import card_named
 
@@ -137,8 +163,6 @@ def _check(arguments: argparse.Namespace) -> None:
         refuse_inputs(arguments.output, [arguments.script])
         if os.path.isdir(arguments.output):
             raise UsageError(f"-o {arguments.output}: is a folder; choose a file name")
-    if arguments.arguments[:1] == ["--"]:
-        del arguments.arguments[0]
     if "LOCAL_RANK" in os.environ:
         raise UsageError("predict runs one process: without torchrun, with --world-size N")
 

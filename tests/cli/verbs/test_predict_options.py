@@ -1,0 +1,49 @@
+"""Where the options of ``predict`` and those of the script may stand."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from vramlens.cli.verbs import predict
+from vramlens.errors import UsageError
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    predict.prepare_parser(parser)
+    arguments = parser.parse_args(words)
+    predict._take_options_after_script(arguments)
+    return arguments
+
+
+def test_options_after_the_script_are_vramlens_own() -> None:
+    arguments = parsed(
+        "train.py", "--steps", "3", "--cards", "16GiB,80GB", "-o", "r.vram", "--json"
+    )
+    assert (arguments.steps, len(arguments.cards)) == (3, 2)
+    assert (arguments.output, arguments.json) == ("r.vram", True)
+    assert arguments.arguments == []
+
+
+def test_options_before_the_script_stay() -> None:
+    arguments = parsed("--gpu", "a100", "train.py", "--steps", "2")
+    assert (arguments.gpu, arguments.steps) == ("a100", 2)
+
+
+def test_all_others_go_to_the_script() -> None:
+    arguments = parsed("train.py", "config.yaml", "--lr", "0.1", "--json", "--batch-size=4")
+    assert arguments.json
+    assert arguments.arguments == ["config.yaml", "--lr", "0.1", "--batch-size=4"]
+
+
+def test_what_follows_two_dashes_goes_to_the_script_as_it_is() -> None:
+    arguments = parsed("train.py", "--steps", "1", "--", "--steps", "100", "--json")
+    assert (arguments.steps, arguments.json) == (1, False)
+    assert arguments.arguments == ["--steps", "100", "--json"]
+
+
+def test_a_wrong_value_after_the_script_is_wrong_usage() -> None:
+    with pytest.raises(UsageError, match="--steps"):
+        parsed("train.py", "--steps", "many")
