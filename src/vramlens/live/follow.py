@@ -160,11 +160,13 @@ class LeakFollower:
     def _tell_cost(self) -> None:
         """Says what watching took of a run that was too short for its usual share."""
         elapsed, spent = self._latest_step - self._began, self._watch_seconds
-        if spent >= _LEAST_TOLD_SECONDS and spent > _LEAST_TOLD_SHARE * elapsed:
-            say(
-                f"--leaks: watching took {spent:.1f} s of the {elapsed:.1f} s of these steps"
-                f" ({spent / elapsed:.0%}); more steps make it a smaller share"
-            )
+        if spent < _LEAST_TOLD_SECONDS or spent <= _LEAST_TOLD_SHARE * elapsed:
+            return
+        of_steps = f" of the {elapsed:.1f} s of these steps ({spent / elapsed:.0%})"
+        say(
+            f"--leaks: watching took {spent:.1f} s{of_steps if spent < elapsed else ''};"
+            " more steps make it a smaller share"
+        )
 
     def conclusion(self) -> LeakReport | None:
         """The report of now, or of the last look where all is gone by now; None where no step

@@ -37,7 +37,7 @@ def test_it_grows_half_way_to_the_part_that_failed() -> None:
     assert notes == [
         (
             "grow",
-            "2 clean steps: batches now run in parts of at most 24 samples samples (before: 16)",
+            "2 clean steps: batches now run in parts of at most 24 samples (before: 16)",
         )
     ]
 

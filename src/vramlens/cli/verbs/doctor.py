@@ -217,7 +217,7 @@ def _next(diagnosis: Diagnosis, width: int) -> list[str]:
     if diagnosis.ready:
         return ["", "Next, record your program:", "  vramlens run train.py"]
     if diagnosis.ready is None or any(check.state == "problem" for check in diagnosis.checks):
-        return ["", "Next, what stands first after Do, then again:", "  vramlens doctor"]
+        return ["", "Next, do the first item under Do, then check again:", "  vramlens doctor"]
     text = "Next, explain a recording or a log from the machine that has the GPU:"
     return ["", *textwrap.wrap(text, width), "  vramlens explain FILE"]
 

@@ -120,10 +120,7 @@ def fix_of(kind: str, keeper: Keeper | None, owner: Owner, kept: Kept | None = N
     facts = kept or Kept()
     name, source = owner.name, stored_source(keeper)
     if kind == "graph":
-        keeps_results = not facts.pinned_size and facts.graph_share < WORTH_DETACHING
-        if keeps_results and not _is_carried_on(keeper):
-            return _result_fix(owner, source, is_on_cpu=facts.is_on_cpu)
-        return _graph_fix(keeper, name, source, facts)
+        return _graph_or_result_fix(keeper, owner, source, facts)
     if facts.pinned_size and facts.is_number:
         return _scalar_fix(source, facts.pinned_size)
     if facts.pinned_size:
@@ -160,6 +157,16 @@ def _scalar_fix(source: str, kept_size: str) -> str:
 def _is_carried_on(keeper: Keeper | None) -> bool:
     """Whether each step's value is made from the last one's: detached, only the newest stays."""
     return keeper is not None and keeper.store is not None and keeper.store.refers_to_itself
+
+
+def _graph_or_result_fix(keeper: Keeper | None, owner: Owner, source: str, facts: Kept) -> str:
+    """For a graph that is kept: cut it, unless what is kept is mostly the results themselves."""
+    keeps_results = not facts.pinned_size and facts.graph_share < WORTH_DETACHING
+    if keeps_results and facts.is_number and source:
+        return f"keep {source}.item() instead of {source}, which frees it and its graph"
+    if keeps_results and not _is_carried_on(keeper):
+        return _result_fix(owner, source, is_on_cpu=facts.is_on_cpu)
+    return _graph_fix(keeper, owner.name, source, facts)
 
 
 def _graph_fix(keeper: Keeper | None, name: str, source: str, kept: Kept) -> str:

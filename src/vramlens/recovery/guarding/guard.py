@@ -133,7 +133,7 @@ class Guard:
         """Says what is out of the ordinary."""
         if self.micro_batch is not None:
             size = counted(self.micro_batch, "sample")
-            self._note("split", f"starts with parts of at most {size} samples, as learned before")
+            self._note("split", f"starts with parts of at most {size}, as learned before")
         if optimizer is None:
             self._note("note", NO_OPTIMIZER)
         elif self._trained.are_foreign:

@@ -158,7 +158,7 @@ class GuardReport:
             called = "the Trainer's training_step" if self.trainer else "loss_fn"
             lines.append(
                 f"  {called} was called {self.forwards:,} times for"
-                f" {counted(self.calls, 'batch', 'batches')}(including parts and repeated "
+                f" {counted(self.calls, 'batch', 'batches')} (including parts and repeated "
                 "attempts, without checks)"
             )
         shown = (

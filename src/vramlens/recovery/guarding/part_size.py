@@ -35,7 +35,7 @@ class PartSize:
         write_split(micro_batch=samples)
         earlier = f" (before: {before:,})" if before else ""
         size = counted(samples, "sample")
-        self._note(kind, f"{reason}: batches now run in parts of at most {size} samples{earlier}")
+        self._note(kind, f"{reason}: batches now run in parts of at most {size}{earlier}")
         if self._on_change is not None:
             self._on_change(before, samples, reason)
 
