@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from vramlens.integrations import rank_peaks
-from vramlens.integrations.kept_artifacts import handles_of_loggers, handles_of_process, keep
-from vramlens.integrations.training import LoopMonitor, verdict_in
+from vramlens.integrations.shared import rank_peaks
+from vramlens.integrations.shared.kept_artifacts import handles_of_loggers, handles_of_process, keep
+from vramlens.integrations.shared.training import LoopMonitor, verdict_in
+from vramlens.integrations.shared.uncaught_error import UncaughtError
 from vramlens.integrations.transformers import _callbacks_beside
-from vramlens.integrations.uncaught_error import UncaughtError
 
 
 class OutOfMemoryError(RuntimeError):

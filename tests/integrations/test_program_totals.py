@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from vramlens.capture.memory.memory_now import HostMemory
-from vramlens.integrations.figures import MachineFigures
 from vramlens.integrations.opentelemetry import _metrics_endpoint, _resource
 from vramlens.integrations.prometheus import Collector
+from vramlens.integrations.shared.figures import MachineFigures
 from vramlens.monitor.machine.inside import Inside, InsideDevice
 from vramlens.monitor.machine.machine import DeviceNow, MachineNow, ProcessNow
 

@@ -15,7 +15,7 @@ import pytest
 
 from vramlens.capture import warn
 from vramlens.errors import UsageError
-from vramlens.integrations.training import LoopMonitor
+from vramlens.integrations.shared.training import LoopMonitor
 
 torch = pytest.importorskip("torch")
 

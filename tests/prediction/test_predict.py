@@ -120,6 +120,11 @@ assert ids.max().item() == 5
             "import multiprocessing\nmultiprocessing.Process(target=print).start()",
             "starts a process of its own (print)",
         ),
+        ("import os\nos.fork()", "forks by itself"),
+        (
+            "import subprocess, sys\nsubprocess.run([sys.executable, 'rank.py'])",
+            "starts a program of its own (rank.py)",
+        ),
         (
             "import torch.utils.cpp_extension as e\ne.load_inline('x', '')",
             "builds an extension in CUDA",

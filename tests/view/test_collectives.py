@@ -12,9 +12,9 @@ from support.page_data import PageData
 from support.recordings import DATA, block, data_of, dump_slowly, event, read, segment, snapshot
 from vramlens import api
 from vramlens.read.flight_record import flight_record, read_flight_record
-from vramlens.view.collective_calls import RankFlight, problems_of
-from vramlens.view.marked_regions import is_collective
 from vramlens.view.page import data_of as page_data_of
+from vramlens.view.timeline.collective_calls import RankFlight, problems_of
+from vramlens.view.timeline.marked_regions import is_collective
 
 RANKS = DATA / "ranks"
 AT = 1 << 40

@@ -12,7 +12,7 @@ from support.recordings import read
 from vramlens.replay import Curve, replay_trace
 from vramlens.units import format_size
 from vramlens.view.page import Choices, data_of
-from vramlens.view.what_if_lines import steps_of
+from vramlens.view.timeline.what_if_lines import steps_of
 
 EXPANDABLE = "expandable_segments:True"
 

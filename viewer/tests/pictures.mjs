@@ -23,7 +23,7 @@ const WRITE = `
 import sys
 from vramlens import api
 from vramlens.read.flight_record import read_flight_record
-from vramlens.view.collective_calls import RankFlight
+from vramlens.view.timeline.collective_calls import RankFlight
 from vramlens.view.page import Choices, data_of, one_file, title_of
 page, flights, confs, *files = sys.argv[1:]
 records = [read_flight_record(file.replace(".pickle", ".nccl.pickle")) for file in files] if flights else []

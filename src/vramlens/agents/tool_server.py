@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from vramlens.foreign_text import without_controls
-from vramlens.integrations.extras import need
+from vramlens.integrations.shared.extras import need
 
 INSTRUCTIONS = (
     "vramlens explains GPU memory of PyTorch programs from recordings: vramlens run -o run.vram"

@@ -2,6 +2,6 @@
 
 ``prometheus``, ``opentelemetry`` (the machine or this program), ``tensorboard``, ``wandb``,
 ``mlflow`` (scalars of a ``Monitor``), ``lightning``, ``transformers``, ``accelerate`` (callbacks of
-training loops; ``training`` is what they share), ``ray``, ``debug_server`` (every rank's page),
-``slurm`` (file names), ``figures``, ``scalars`` and ``extras`` (what the tools share).
+training loops), ``ray``, ``notebook``, ``debug_server`` (every rank's page), ``slurm`` (file names),
+``shared`` (what they share).
 """

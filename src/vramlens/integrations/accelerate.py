@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from vramlens.capture.warn import harmless
-from vramlens.integrations.kept_artifacts import handles_of_process
-from vramlens.integrations.training import LoopMonitor
-from vramlens.integrations.uncaught_error import UncaughtError
+from vramlens.integrations.shared.kept_artifacts import handles_of_process
+from vramlens.integrations.shared.training import LoopMonitor
+from vramlens.integrations.shared.uncaught_error import UncaughtError
 from vramlens.monitor import Summary
 
 

@@ -12,9 +12,9 @@ import sys
 from typing import Any
 
 from vramlens.capture.warn import harmless
-from vramlens.integrations.extras import need
-from vramlens.integrations.kept_artifacts import handles_of_loggers
-from vramlens.integrations.training import LoopMonitor
+from vramlens.integrations.shared.extras import need
+from vramlens.integrations.shared.kept_artifacts import handles_of_loggers
+from vramlens.integrations.shared.training import LoopMonitor
 
 __all__ = ["MemoryCallback"]  # noqa: F822 - made by __getattr__
 

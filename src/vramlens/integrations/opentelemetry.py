@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vramlens import __version__
-from vramlens.integrations.extras import need
-from vramlens.integrations.figures import (
+from vramlens.integrations.shared.extras import need
+from vramlens.integrations.shared.figures import (
     AllFigures,
     GpuFigures,
     MachineFigures,

@@ -16,8 +16,8 @@ from typing import Any
 from vramlens import __version__
 from vramlens.capture.process_group import distributed_state
 from vramlens.errors import InputError, UsageError
-from vramlens.integrations.extras import need
-from vramlens.integrations.figures import (
+from vramlens.integrations.shared.extras import need
+from vramlens.integrations.shared.figures import (
     AllFigures,
     GpuFigures,
     MachineFigures,

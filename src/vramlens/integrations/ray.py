@@ -8,9 +8,9 @@ import os
 from typing import Any
 
 from vramlens.capture.warn import harmless
-from vramlens.integrations.extras import need
-from vramlens.integrations.kept_artifacts import handles_of_process
-from vramlens.integrations.training import LoopMonitor
+from vramlens.integrations.shared.extras import need
+from vramlens.integrations.shared.kept_artifacts import handles_of_process
+from vramlens.integrations.shared.training import LoopMonitor
 from vramlens.monitor import Summary
 from vramlens.program import install, snapshot
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from vramlens.integrations.extras import need
-from vramlens.integrations.scalars import scalars
+from vramlens.integrations.shared.extras import need
+from vramlens.integrations.shared.scalars import scalars
 from vramlens.monitor import Monitor
 
 

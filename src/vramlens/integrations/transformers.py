@@ -13,10 +13,10 @@ from types import FrameType
 from typing import Any
 
 from vramlens.capture.warn import harmless
-from vramlens.integrations.extras import need
-from vramlens.integrations.kept_artifacts import handles_of_process
-from vramlens.integrations.training import LoopMonitor
-from vramlens.integrations.uncaught_error import UncaughtError
+from vramlens.integrations.shared.extras import need
+from vramlens.integrations.shared.kept_artifacts import handles_of_process
+from vramlens.integrations.shared.training import LoopMonitor
+from vramlens.integrations.shared.uncaught_error import UncaughtError
 
 __all__ = ["MemoryCallback", "watch"]  # noqa: F822 - made by __getattr__
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from vramlens.errors import UsageError
-from vramlens.integrations.extras import need
-from vramlens.integrations.scalars import scalars
+from vramlens.integrations.shared.extras import need
+from vramlens.integrations.shared.scalars import scalars
 from vramlens.monitor import Monitor
 
 

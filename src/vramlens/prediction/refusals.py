@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing.process
+import os
 import signal
+import sys
+import sysconfig
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from vramlens.errors import InputError
 
 _WORKERS = ("_worker_loop", "worker", "_process_worker", "_run_server")
 """Of DataLoader, multiprocessing.Pool, ProcessPoolExecutor and managers: they prepare data."""
+_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "srun")
+_LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate")
 
 
 class Refused(InputError):
@@ -48,6 +54,51 @@ def put_refusals() -> None:
     for name in ("load", "load_inline"):
         setattr(cpp_extension, name, refuse_extension)
     process_class.start = start_worker
+    sys.addaudithook(_refuse_processes)
+
+
+def _refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
+    """Raises where the script forks by itself, or starts another program of PyTorch's.
+
+    Raises:
+        Refused: it does.
+    """
+    if event == "os.fork" and not _forks_for_multiprocessing():
+        raise Refused("the script forks by itself: what the child asks of a GPU is not seen")
+    if event == "subprocess.Popen":
+        program = _python_program(arguments[1])
+        if program is not None:
+            raise Refused(
+                f"the script starts a program of its own ({program}): what that asks of a GPU is"
+                " not seen"
+            )
+
+
+def _forks_for_multiprocessing() -> bool:
+    frame = sys._getframe(2)
+    return frame.f_globals.get("__name__") == "multiprocessing.popen_fork"
+
+
+def _python_program(command: Any) -> str | None:
+    """The launcher or the Python file that a command runs; None for other programs and for files
+    of installed packages.
+    """
+    if not isinstance(command, Sequence) or isinstance(command, (str, bytes)):
+        return None
+    words = [os.fsdecode(word) for word in command if isinstance(word, (str, bytes, os.PathLike))]
+    if not words:
+        return None
+    program = Path(words[0]).name
+    if program in _LAUNCHERS:
+        return program
+    if not program.startswith("python"):
+        return None
+    installed = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib"))
+    for word in words[1:]:
+        is_own_file = word.endswith(".py") and not os.path.abspath(word).startswith(installed)
+        if is_own_file or word in _LAUNCHER_MODULES:
+            return word
+    return None
 
 
 def _name_of(target: Any) -> str:

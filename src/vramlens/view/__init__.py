@@ -1,14 +1,10 @@
 """The picture of a recording: the page's data, the one-file page, the local server.
 
-bands: the regions that a program marked, as spans under the picture
-collective_calls: collectives of a rank
 columns: columns of numbers as byte planes
 comparison: what differs between the ranks of a page, as ``vramlens ranks`` says it
 file_opener: the page that opens files, by a reader of its own
 findings: a finding in a page, whoever found it
 joined: a recording and a profiler's trace of the same run as one
-kernel_bands: kernels of a profiler's trace as one band under its regions
-marked_regions: regions of a recording
 page: the data of recordings, and one file that shows them with nothing loaded from anywhere
 page_verdict: the words of an explanation as data
 profile_verdict: the verdict of a page about a profiler's trace
@@ -16,7 +12,7 @@ shown_page: a page as a value: shown in a notebook, written to a file
 sources: source lines around the user's lines
 texts: texts in a page: each stored once, as one line that shows what it holds
 track: one track of a page: a device of a recording, as columns and tables
-what_if_lines: replayed settings as lines over the recorded ones
+timeline/: what lies under or over the picture, in time
 local/: the local page, and how a browser gets there
 """
 

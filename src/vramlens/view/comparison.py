@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.attribution.attribution import Attribution
     from vramlens.ranks import RankSummary
     from vramlens.trace import Trace
-    from vramlens.view.collective_calls import RankFlight
+    from vramlens.view.timeline.collective_calls import RankFlight
 
 
 def ranks_of_a_job(recordings: Sequence[Trace], ranks: Sequence[int | None]) -> list[int]:

@@ -10,8 +10,8 @@ from vramlens import __version__
 from vramlens.analyses.attribution.steps import CALLED_BACK, OPTIMIZER_FRAME
 from vramlens.ground.file_name import LONGEST_NAME, NOT_THE_USERS
 from vramlens.trace.stacks import PLUMBING
-from vramlens.view.marked_regions import BACKENDS
 from vramlens.view.page import STATIC, page_of
+from vramlens.view.timeline.marked_regions import BACKENDS
 
 _RULES = '<script type="application/json" id="rules">{rules}</script>\n'
 _READER = '<script type="application/octet-stream" id="reader">{reader}</script>\n'

@@ -16,7 +16,6 @@ from vramlens.analyses.failure.oom import settings_variable
 from vramlens.analyses.recording_explanation import choose_device
 from vramlens.api import explain_recording
 from vramlens.foreign_text import html_text, visible
-from vramlens.view.collective_calls import Problems, RankFlight, problems_of
 from vramlens.view.columns import Columns
 from vramlens.view.comparison import (
     comparison_of,
@@ -28,8 +27,9 @@ from vramlens.view.page_verdict import verdict_of
 from vramlens.view.profile_verdict import with_profile
 from vramlens.view.sources import Sources
 from vramlens.view.texts import one_line
+from vramlens.view.timeline.collective_calls import Problems, RankFlight, problems_of
+from vramlens.view.timeline.what_if_lines import lines_of
 from vramlens.view.track import track_of
-from vramlens.view.what_if_lines import lines_of
 
 if TYPE_CHECKING:
     from vramlens.ranks import RankSummary

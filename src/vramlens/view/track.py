@@ -11,11 +11,11 @@ from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category, Certainty
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.trace import NO_STACK, NO_TEXT
-from vramlens.view.bands import bands_of
-from vramlens.view.collective_calls import Problems, RankFlight, collectives_of
 from vramlens.view.columns import Columns
 from vramlens.view.sources import Sources
 from vramlens.view.texts import Texts
+from vramlens.view.timeline.bands import bands_of
+from vramlens.view.timeline.collective_calls import Problems, RankFlight, collectives_of
 
 _NO_SEGMENT = 0xFFFFFFFF
 

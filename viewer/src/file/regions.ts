@@ -1,4 +1,4 @@
-// Regions that a program marked, each from its beginning to its end (src/vramlens/view/marked_regions.py).
+// Regions that a program marked, each from its beginning to its end (src/vramlens/view/timeline/marked_regions.py).
 
 import type { TrackHeader } from "../data/header";
 import type { PreparedColumns } from "./prepared";

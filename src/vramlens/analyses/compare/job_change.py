@@ -100,10 +100,10 @@ class JobChange:
             yield f"{rank_words(failing)} out of memory now"
         risen = [change for change in self.ranks if _is_over(change, allowed)]
         if risen:
-            most = max(risen, key=lambda change: change.change_bytes)
+            highest = max(risen, key=lambda change: change.change_bytes)
             yield (
                 f"the requested peak rose on {counted(len(risen), 'rank')}, most on rank "
-                f"{most.rank}: by {format_size(most.change_bytes)}"
+                f"{highest.rank}: by {format_size(highest.change_bytes)}"
             )
         growing = [
             change
@@ -112,9 +112,9 @@ class JobChange:
             and change.more_growth_bytes > allowed(change.before.requested_bytes)
         ]
         if growing:
-            most = max(growing, key=lambda change: change.more_growth_bytes)
-            more = format_size(most.more_growth_bytes)
-            yield f"every step leaves {more} more behind on rank {most.rank}"
+            highest = max(growing, key=lambda change: change.more_growth_bytes)
+            more = format_size(highest.more_growth_bytes)
+            yield f"every step leaves {more} more behind on rank {highest.rank}"
 
 
 def _is_over(change: RankChange, allowed: Callable[[int], int]) -> bool:
@@ -154,23 +154,23 @@ def job_headline(job: JobChange) -> str:
     growing = [change for change in job.ranks if change.more_growth_bytes]
     if growing:
         worst = max(growing, key=lambda change: change.more_growth_bytes)
-        others = f" (and {len(growing) - 1:,} more of {after:,})" if len(growing) > 1 else ""
+        also = f" (and {len(growing) - 1:,} more of {after:,})" if len(growing) > 1 else ""
         return (
-            f"Rank {worst.rank}{others} leaves {format_size(worst.more_growth_bytes)} more behind "
+            f"Rank {worst.rank}{also} leaves {format_size(worst.more_growth_bytes)} more behind "
             f"with every step than before ({ranks})."
         )
     changed = [change for change in job.ranks if is_telling(change)]
     if not changed:
         return f"No rank's peak changed by more than 1 % ({ranks})."
-    most = max(changed, key=lambda change: abs(change.change_bytes))
-    assert most.before is not None
-    assert most.after is not None
-    higher = "higher" if most.change_bytes > 0 else "lower"
+    largest = max(changed, key=lambda change: abs(change.change_bytes))
+    assert largest.before is not None
+    assert largest.after is not None
+    higher = "higher" if largest.change_bytes > 0 else "lower"
     return (
         f"The requested peak changed on {counted(len(changed), 'rank')} of {after:,}, most on rank "
-        f"{most.rank}: {format_size(abs(most.change_bytes))} {higher}, "
-        f"{format_size(most.before.requested_bytes)} before and "
-        f"{format_size(most.after.requested_bytes)} after{'' if before == after else f' ({ranks})'}."
+        f"{largest.rank}: {format_size(abs(largest.change_bytes))} {higher}, "
+        f"{format_size(largest.before.requested_bytes)} before and "
+        f"{format_size(largest.after.requested_bytes)} after{'' if before == after else f' ({ranks})'}."
     )
 
 

@@ -50,18 +50,18 @@ def owners_of(message: OomMessage) -> ProcessShares:
         return ProcessShares("named", message.process_bytes, listed, total, total)
     if not listed:
         return ProcessShares("none", None, (), 0, 0)
-    least = (
+    low_bytes = (
         message.reserved_bytes
         if message.reserved_bytes is not None
         else message.allocated_bytes or 0
     )
-    least -= message.slack("reserved_bytes", "allocated_bytes", "other_processes")
-    able = [size for _, size in listed if size >= least]
+    low_bytes -= message.slack("reserved_bytes", "allocated_bytes", "other_processes")
+    able = [size for _, size in listed if size >= low_bytes]
     if not able:
         return ProcessShares("named", None, listed, total, total)
     if len(able) == 1 and message.reserved_bytes:
-        others = tuple(other for other in listed if other[1] != able[0])
-        return ProcessShares("inferred", able[0], others, total - able[0], total - able[0])
+        other_processes = tuple(other for other in listed if other[1] != able[0])
+        return ProcessShares("inferred", able[0], other_processes, total - able[0], total - able[0])
     return ProcessShares("unclear", None, listed, total - max(able), total)
 
 
@@ -106,28 +106,28 @@ def wall_of(message: OomMessage, owners: ProcessShares) -> str:
 
 def _over_limit(message: OomMessage) -> bool | None:
     """Whether the request would have passed the process's limit; None where that cannot be told."""
-    held = _held(message)
-    if message.allowed_bytes is None or message.tried_bytes is None or held is None:
+    used_bytes = _held(message)
+    if message.allowed_bytes is None or message.tried_bytes is None or used_bytes is None:
         return None
     rounding = message.slack(
         "tried_bytes", "allowed_bytes", "reserved_bytes", "process_bytes", "allocated_bytes"
     )
-    return held + message.tried_bytes > message.allowed_bytes - rounding
+    return used_bytes + message.tried_bytes > message.allowed_bytes - rounding
 
 
 def shortage(message: OomMessage, wall: str) -> tuple[int | None, int]:
     """How much the request lacked, and the rounding of that; (None, 0) where the text does not
     tell.
     """
-    held = _held(message)
+    used_bytes = _held(message)
     if message.tried_bytes is None or (wall in ("host", "unknown") and message.free_bytes is None):
         return None, 0
     if wall == "process_limit":
-        if held is None or message.allowed_bytes is None:
+        if used_bytes is None or message.allowed_bytes is None:
             return None, 0
         held_field = "reserved_bytes" if message.reserved_bytes is not None else "allocated_bytes"
         held_field = "process_bytes" if message.kind == "mps" else held_field
-        short = message.tried_bytes - (message.allowed_bytes - held)
+        short = message.tried_bytes - (message.allowed_bytes - used_bytes)
         slack = message.slack("tried_bytes", "allowed_bytes", held_field)
     elif message.free_bytes is not None:
         short = message.tried_bytes - message.free_bytes
@@ -198,13 +198,13 @@ def excluded_causes(message: OomMessage) -> tuple[str, ...]:
     if message.tried_bytes is None or message.kind == "mps":
         return ()
     excluded = []
-    least = least_request(message)
+    request_bytes = least_request(message)
     if message.reserved_bytes is not None and message.live_bytes is not None:
         rounding = message.slack("reserved_bytes", "allocated_bytes", "private_pool_bytes")
-        if message.reserved_bytes - message.live_bytes + rounding < least:
+        if message.reserved_bytes - message.live_bytes + rounding < request_bytes:
             excluded.append("fragmentation")
     limits = [size for size in (message.allowed_bytes, message.total_bytes) if size is not None]
-    if limits and least > min(limits) + message.slack("allowed_bytes", "total_bytes"):
+    if limits and request_bytes > min(limits) + message.slack("allowed_bytes", "total_bytes"):
         excluded.append("leak")
     return tuple(excluded)
 
@@ -221,16 +221,22 @@ def likely_holes(message: OomMessage, wall: str) -> int | None:
     another pool or stream. Some always does: in recorded failures for want of room up to 7 % of
     what was reserved and 0.8 times the request; in one by fragmentation 67 % and 2.2 times.
     """
-    held, allocated, tried = message.reserved_bytes, message.allocated_bytes, message.tried_bytes
+    reserved, allocated, tried = (
+        message.reserved_bytes,
+        message.allocated_bytes,
+        message.tried_bytes,
+    )
     if (
         wall not in ("device", "process_limit")
-        or held is None
+        or reserved is None
         or allocated is None
         or tried is None
     ):
         return None
-    holes = held - allocated
-    return holes if holes >= max(_HOLES_FOR_REQUESTS * tried, _HOLES_OF_RESERVED * held) else None
+    holes = reserved - allocated
+    return (
+        holes if holes >= max(_HOLES_FOR_REQUESTS * tried, _HOLES_OF_RESERVED * reserved) else None
+    )
 
 
 # The ledger
@@ -316,10 +322,12 @@ def outside_pytorch(message: OomMessage, owners: ProcessShares) -> int | None:
     """This process's bytes outside PyTorch's allocator; None where not known or where figures
     disagree.
     """
-    held = message.reserved_bytes if message.reserved_bytes is not None else message.allocated_bytes
-    if owners.own_bytes is None or held is None:
+    reserved = (
+        message.reserved_bytes if message.reserved_bytes is not None else message.allocated_bytes
+    )
+    if owners.own_bytes is None or reserved is None:
         return None
-    outside = owners.own_bytes - held
+    outside = owners.own_bytes - reserved
     rounding = message.slack(
         "process_bytes", "reserved_bytes", "allocated_bytes", "other_processes"
     )

@@ -24,19 +24,19 @@ def others_failed(message: OomMessage, messages: Sequence[OomMessage]) -> str:
         for other in messages
         if other.kind == message.kind and other.verdict == message.verdict
     ]
-    others = {
+    message_by_rank = {
         _who(other): other for other in alike if None not in (other.tried_bytes, _name(other))
     }
-    if others.pop(_who(message), None) is None or not others:
+    if message_by_rank.pop(_who(message), None) is None or not message_by_rank:
         return ""
-    sizes = [other.tried_bytes for other in others.values() if other.tried_bytes is not None]
-    said = (
-        f"Also failed: {_names(list(others))}, {_range(sizes)}{' each' if len(sizes) > 1 else ''}"
-    )
+    sizes = [
+        other.tried_bytes for other in message_by_rank.values() if other.tried_bytes is not None
+    ]
+    words = f"Also failed: {_names(list(message_by_rank))}, {_range(sizes)}{' each' if len(sizes) > 1 else ''}"
     first = _first(
-        [other for other in alike if _who(other) in others or _who(other) == _who(message)]
+        [other for other in alike if _who(other) in message_by_rank or _who(other) == _who(message)]
     )
-    return said + (
+    return words + (
         f"; the first according to the log: {_name(first)}, at {first.logged_at}"
         if first is not None
         else ""
@@ -83,10 +83,10 @@ def _runs(numbers: list[int]) -> str:
 
 
 def _range(sizes: list[int]) -> str:
-    least, most = format_size(min(sizes)), format_size(max(sizes))
-    if least == most:
-        return least
-    return f"{least.removesuffix(most[most.rindex(' ') :])} to {most}"
+    smallest, largest = format_size(min(sizes)), format_size(max(sizes))
+    if smallest == largest:
+        return smallest
+    return f"{smallest.removesuffix(largest[largest.rindex(' ') :])} to {largest}"
 
 
 def _first(messages: list[OomMessage]) -> OomMessage | None:
@@ -95,7 +95,7 @@ def _first(messages: list[OomMessage]) -> OomMessage | None:
     if (
         not all(times)
         or len({len(time) for time in times}) > 1
-        or len({_who(it) for it in messages}) < len(messages)
+        or len({_who(entry) for entry in messages}) < len(messages)
     ):
         return None
     if any(message.count > 1 for message in messages) or times.count(min(times)) > 1:

@@ -149,12 +149,12 @@ def _about(size: int, slack: int) -> str:
 
 def _up_to(size: int, slack: int) -> str:
     """How much less to need: a printed sum, and the most that it may really be."""
-    most = format_size(size + slack)
-    if slack * 100 < size or most == format_size(
+    high_size = format_size(size + slack)
+    if slack * 100 < size or high_size == format_size(
         size
     ):  # what is freed comes in whole segments of 2 MiB and more
         return f"{format_size(size)} less"
-    return f"{format_size(size)} less (up to {most} with the rounding of the printed numbers)"
+    return f"{format_size(size)} less (up to {high_size} with the rounding of the printed numbers)"
 
 
 def _biggest(owners: ProcessShares) -> tuple[int, int]:
@@ -182,8 +182,8 @@ def _headline(
             "PyTorch's numbers"
         )
     if message.kind == "vllm" and (start := VLLM_START.search(message.text)):
-        free, total, share, wanted = start.groups()
-        return f"{free} of {total} are free, and vLLM wants {wanted} ({share} of the GPU) to start"
+        free, total, share, wanted_size = start.groups()
+        return f"{free} of {total} are free, and vLLM wants {wanted_size} ({share} of the GPU) to start"
     if message.kind in ("vllm", "sglang"):
         return f"{LIBRARIES[message.kind]}'s share of the GPU has no memory left for its KV cache"
     if message.kind in LIBRARIES:
@@ -201,12 +201,12 @@ def _headline(
     tried = message.tried_bytes
     if tried is None:
         return "The message says that memory ran out but prints no size"
-    wanted = f"{format_size(tried)} wanted"
+    wanted_size = f"{format_size(tried)} wanted"
     free = f"{format_size(message.free_bytes)} free" if message.free_bytes is not None else ""
     of_total = f" of {format_size(message.total_bytes)}" if message.total_bytes is not None else ""
-    least = "at least " if message.cut else ""
+    at_least = "at least " if message.cut else ""
     if holes := likely_holes(message, wall):
-        lack = f"; {least}{_about(short, slack)} short" if short is not None else ""
+        lack = f"; {at_least}{_about(short, slack)} short" if short is not None else ""
         return (
             "Likely fragmentation, or memory cached for another pool or stream: "
             f"{format_size(holes)} reserved by PyTorch is not in use, {format_size(tried)} was "
@@ -214,13 +214,13 @@ def _headline(
         )
     if wall == "process_limit":
         limit = format_size(message.allowed_bytes or 0)
-        left = f", while the device had {free}" if free else ""
+        room = f", while the device had {free}" if free else ""
         if short is None:
             return (
                 f"{format_size(tried)} refused, most likely by this process's limit of "
-                f"{limit}{left}"
+                f"{limit}{room}"
             )
-        return f"{least}{_about(short, slack)} over this process's limit of {limit}: {wanted}{left}"
+        return f"{at_least}{_about(short, slack)} over this process's limit of {limit}: {wanted_size}{room}"
     if short is None and free and wall == "unknown":
         why = (
             "the end of the message is missing"
@@ -229,22 +229,22 @@ def _headline(
         )
         return f"{free}, yet the driver refused {format_size(tried)}: {why}"
     lack = (
-        f"{least}{_about(short, slack)} short"
+        f"{at_least}{_about(short, slack)} short"
         if short is not None
         else "Short by less than the rounding of the printed numbers"
     )
     if wall == "other_process":
         if owners.others:
-            pid, held = _biggest(owners)
+            pid, process_bytes = _biggest(owners)
             return (
-                f"{lack} because process {pid} uses {format_size(held)} of the device: "
-                f"{wanted}, {free}"
+                f"{lack} because process {pid} uses {format_size(process_bytes)} of the device: "
+                f"{wanted_size}, {free}"
             )
-        return f"{lack} because other processes use the device: {wanted}, {free}"
+        return f"{lack} because other processes use the device: {wanted_size}, {free}"
     return (
-        f"{lack} on the GPU: {wanted}, {free}{of_total}"
+        f"{lack} on the GPU: {wanted_size}, {free}{of_total}"
         if free
-        else f"{wanted}{of_total} and refused"
+        else f"{wanted_size}{of_total} and refused"
     )
 
 
@@ -252,7 +252,7 @@ def _wall_findings(
     message: OomMessage, wall: str, short: int | None, slack: int, owners: ProcessShares
 ) -> tuple[Finding, ...]:
     """What gets past the wall, with the bytes that it brings."""
-    found = []
+    findings = []
     limits = [size for size in (message.allowed_bytes, message.total_bytes) if size is not None]
     if message.tried_bytes is not None and limits and least_request(message) > min(limits):
         title = (
@@ -260,12 +260,12 @@ def _wall_findings(
             f"{format_size(min(limits))}"
         )
         fix = "look for a wrong shape or split the operation; no setting or freed memory can make this fit"
-        found.append(
+        findings.append(
             Finding("request_too_large", Verdict.PROVEN, title, message.tried_bytes, fix=fix)
         )
     if "more than 1EB" in message.text:
         fix = "look for a negative or overflowed shape in the failing line"
-        found.append(
+        findings.append(
             Finding(
                 "request_too_large", Verdict.PROVEN, "The requested size is impossible", fix=fix
             )
@@ -284,7 +284,7 @@ def _wall_findings(
         )
         title = f"The process limit of {format_size(message.allowed_bytes)} refused the request, not the device{free}"
         fix = f"raise {name} so that the limit is at least {format_size(need)}, or use {_up_to(short, slack)}"
-        found.append(
+        findings.append(
             Finding(
                 "process_limit",
                 Verdict.LIKELY if message.cut else Verdict.PROVEN,
@@ -308,7 +308,9 @@ def _wall_findings(
             "request, not the device"
         )
         fix = f"raise {name} by {format_size(message.tried_bytes)} or more"
-        found.append(Finding("process_limit", Verdict.LIKELY, title, message.tried_bytes, fix=fix))
+        findings.append(
+            Finding("process_limit", Verdict.LIKELY, title, message.tried_bytes, fix=fix)
+        )
     elif wall == "other_process" and owners.others:
         pid, size = _biggest(owners)
         title = (
@@ -317,8 +319,8 @@ def _wall_findings(
         )
         fix = f"stop process {pid} (frees {format_size(size)}) or use another GPU"
         verdict = Verdict.PROVEN if owners.how == "named" else Verdict.LIKELY
-        found.append(Finding("other_process", verdict, title, owners.others_low, fix=fix))
-    elif wall == "device" and short is not None and not found:
+        findings.append(Finding("other_process", verdict, title, owners.others_low, fix=fix))
+    elif wall == "device" and short is not None and not findings:
         least = "at least " if message.cut else ""
         lacking = f"{least}{_about(short, slack)}"
         segment = format_size(message.tried_bytes or 0)
@@ -327,7 +329,7 @@ def _wall_findings(
             f"use {_up_to(short, slack)} at this moment (smaller batch, checkpointing, no_grad "
             "in evaluation); freed memory counts only when a whole segment is empty"
         )
-        found.append(
+        findings.append(
             Finding(
                 "device_full",
                 Verdict.LIKELY if message.cut else Verdict.PROVEN,
@@ -336,7 +338,7 @@ def _wall_findings(
                 fix=fix,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 def _expandable_findings(message: OomMessage, conf: str, hint: str | None) -> tuple[Finding, ...]:
@@ -366,12 +368,12 @@ def _expandable_findings(message: OomMessage, conf: str, hint: str | None) -> tu
             ),
         )
     holes = max(0, (message.reserved_bytes or 0) - (message.allocated_bytes or 0))
-    known = message.reserved_bytes is not None
+    has_reserved = message.reserved_bytes is not None
     named = re.search(r"PYTORCH_(?:[A-Z]{2,5}_)?ALLOC_CONF(?==)", message.text)
     setting = named[0] if named else _SETTINGS.get(message.kind, "PYTORCH_CUDA_ALLOC_CONF")
     where = (
         f"{format_size(holes)} is in free blocks of unknown size"
-        if known
+        if has_reserved
         else "the message does not say how much is in free blocks"
     )
     title = f"expandable_segments may help: {where}"
@@ -394,7 +396,7 @@ def _other_findings(
     """What else the figures show: memory outside PyTorch, stray contexts, memory that nobody
     names.
     """
-    found = []
+    findings = []
     total, live = message.total_bytes, message.live_bytes
     if (
         total is not None
@@ -403,7 +405,7 @@ def _other_findings(
     ):
         title = f"PyTorch holds {format_size(live)} on a device of {format_size(total)}: part of it is in host memory"
         fix = "turn off the driver's system memory fallback (Windows, WSL) to fail early, and use less memory"
-        found.append(Finding("oversubscribed", Verdict.PROVEN, title, live - total, fix=fix))
+        findings.append(Finding("oversubscribed", Verdict.PROVEN, title, live - total, fix=fix))
     if (
         wall == "unknown"
         and not message.cut
@@ -412,7 +414,7 @@ def _other_findings(
     ):
         title = "Enough was free right afterwards: others used it for a moment, or the host, WSL or a VM set a limit"
         fix = "run it again and watch GPU memory with `vramlens top` and host memory with `free -h`"
-        found.append(Finding("free_but_refused", Verdict.POSSIBLE, title, fix=fix))
+        findings.append(Finding("free_but_refused", Verdict.POSSIBLE, title, fix=fix))
     elif (
         wall == "unknown"
         and total is not None
@@ -420,7 +422,7 @@ def _other_findings(
         and message.tried_bytes is not None
     ):
         fix = f"look at {_TOOLS.get(message.kind, 'nvidia-smi')}: what is free, and what uses the rest"
-        found.append(
+        findings.append(
             Finding(
                 "free_not_printed",
                 Verdict.POSSIBLE,
@@ -442,17 +444,15 @@ def _other_findings(
             "libraries; empty_cache() frees none of it"
         )
         verdict = Verdict.PROVEN if owners.how == "named" and outside > rounding else Verdict.LIKELY
-        found.append(
+        findings.append(
             Finding("outside_pytorch", verdict, title, outside, fix=fix if outside > GIB else None)
         )
     contexts = [pid for pid, size in owners.others if _CONTEXT_LOW <= size <= _CONTEXT_HIGH]
     if len(contexts) >= 2:
-        held = sum(size for pid, size in owners.others if pid in contexts)
-        title = (
-            f"{len(contexts)} processes have only a CUDA context here, {format_size(held)} in total"
-        )
+        context_bytes = sum(size for pid, size in owners.others if pid in contexts)
+        title = f"{len(contexts)} processes have only a CUDA context here, {format_size(context_bytes)} in total"
         fix = "if they are ranks of this job: torch.cuda.set_device(local_rank) before any other CUDA call"
-        found.append(Finding("stray_context", Verdict.POSSIBLE, title, held, fix=fix))
+        findings.append(Finding("stray_context", Verdict.POSSIBLE, title, context_bytes, fix=fix))
     unnamed = (
         sum(row.bytes for row in ledger if row.kind == "unknown")
         if message.free_bytes is not None
@@ -466,11 +466,11 @@ def _other_findings(
     ):
         title = f"{format_size(unnamed)} is used by something that the message does not name"
         fix = f"look at {_TOOLS.get(message.kind, 'nvidia-smi')}: other processes, or this one outside PyTorch"
-        found.append(Finding("unnamed_memory", Verdict.LIKELY, title, unnamed, fix=fix))
+        findings.append(Finding("unnamed_memory", Verdict.LIKELY, title, unnamed, fix=fix))
     if "driver error" in message.text:
         title = "With expandable_segments, PyTorch uses driver calls that can fail even if memory is free"
         fix = "try without expandable_segments (WSL and Jetson sometimes refuse it)"
-        found.append(Finding("driver_calls", Verdict.POSSIBLE, title, fix=fix))
+        findings.append(Finding("driver_calls", Verdict.POSSIBLE, title, fix=fix))
     if (
         message.live_bytes is not None
         and message.kind not in ("mps", "npu")
@@ -478,5 +478,5 @@ def _other_findings(
     ):
         call = f"{_PREFIX.get(message.kind, 'torch.cuda')}.empty_cache()"
         title = f"{call} before it will not help: PyTorch had already released every empty segment"
-        found.append(Finding("empty_cache", Verdict.LIKELY, title, 0))
-    return tuple(found)
+        findings.append(Finding("empty_cache", Verdict.LIKELY, title, 0))
+    return tuple(findings)

@@ -125,12 +125,12 @@ def bounds_of_first_step(view: Attribution, request: OutOfMemory) -> StepBounds 
     if parameters < _LEAST_BYTES or phase == Phase.OPTIMIZER:
         return None
     activations = sizes[~_lasts(view, alive)]
-    kept = int(activations.sum())
-    lasting = int(sizes.sum()) - kept
+    activation_bytes = int(activations.sum())
+    lasting = int(sizes.sum()) - activation_bytes
     progress = _progress(view, alive, request) if phase == Phase.FORWARD else None
     if phase == Phase.FORWARD and progress is None:
         return None
-    forward = kept + request.size_bytes
+    forward = activation_bytes + request.size_bytes
     least_to_come = progress.low_bytes if progress is not None else 0
     most_forward = forward + (progress.high_bytes if progress is not None else 0)
     largest = max(int(activations.max(initial=0)), request.size_bytes)
@@ -138,8 +138,8 @@ def bounds_of_first_step(view: Attribution, request: OutOfMemory) -> StepBounds 
         most_fixed, most_growing = lasting, most_forward + largest
     else:
         state = 0 if (view.phases.phase == Phase.OPTIMIZER).any() else _MOST_STATE * parameters
-        others = max(0, lasting - parameters)
-        most_fixed = 2 * parameters + state + others
+        other_bytes = max(0, lasting - parameters)
+        most_fixed = 2 * parameters + state + other_bytes
         most_growing = int(most_forward * _BACKWARD) + 2 * largest
     return StepBounds(
         low_fixed=lasting,
@@ -212,15 +212,16 @@ def _need_of_optimizer(
     """What is left of the first state that an optimizer makes."""
     allocations = view.device.allocations
     sizes = allocations.requested_bytes[alive]
-    made = int(sizes[view.phases.phase[alive] == Phase.OPTIMIZER].sum())
+    state_bytes = int(sizes[view.phases.phase[alive] == Phase.OPTIMIZER].sum())
     live = int(sizes.sum())
-    rest = max(request.size_bytes, _MOST_STATE * parameters - made)
+    missing_bytes = max(request.size_bytes, _MOST_STATE * parameters - state_bytes)
     low = live + request.size_bytes
     return Need(
         peak_reserved_bytes=None,
         low_bytes=low,
         high_bytes=int(
-            (max(live + parameters, view.device.requested.peak_bytes) + rest + parameters) * _HOLES
+            (max(live + parameters, view.device.requested.peak_bytes) + missing_bytes + parameters)
+            * _HOLES
         ),
         basis=BLOCKS,
         confidence="estimated",
@@ -245,29 +246,32 @@ def _progress(view: Attribution, alive: NDArray[np.int64], request: OutOfMemory)
     if not (block >= 0).any():
         return None
     sizes = view.device.allocations.requested_bytes[alive]
-    held: dict[int, int] = defaultdict(int)
+    bytes_by_block: dict[int, int] = defaultdict(int)
     for number, size in zip(block[block >= 0].tolist(), sizes[block >= 0].tolist(), strict=True):
-        held[number] += size
-    latest = max(held)
+        bytes_by_block[number] += size
+    latest = max(bytes_by_block)
     of_others = sum(_root(path) != _root(blocks[latest]) for path in blocks[latest + 1 :])
-    done = [held.get(number, 0) for number in range(latest)]
-    whole = sorted(size for size in done if size)
+    done = [bytes_by_block.get(number, 0) for number in range(latest)]
+    complete_sizes = sorted(size for size in done if size)
     outside = int(sizes[(block < 0) & ~_lasts(view, alive)].sum())
-    left = len(blocks) - latest - 1 - of_others
-    if not whole:
-        most = held[latest] * 2 + request.size_bytes
-        return Progress(len(blocks), 0, 0, most * (left + 1) + outside)
+    blocks_to_come = len(blocks) - latest - 1 - of_others
+    if not complete_sizes:
+        high_bytes = bytes_by_block[latest] * 2 + request.size_bytes
+        return Progress(len(blocks), 0, 0, high_bytes * (blocks_to_come + 1) + outside)
     # Blocks of one kind are alike; those of another (deeper in a network for images) are as a rule
     # smaller.
     alike = [n for n in range(latest + 1, len(blocks)) if _kind(blocks[n]) == _kind(blocks[latest])]
-    least = (
-        int(_SPARE * whole[0]) * len(alike)
+    low_bytes = (
+        int(_SPARE * complete_sizes[0]) * len(alike)
         if _kind(blocks[latest - 1]) == _kind(blocks[latest])
         else 0
     )
-    most = int(max(done[-2:]) / _SPARE) * (left + 1) + request.size_bytes
+    high_bytes = int(max(done[-2:]) / _SPARE) * (blocks_to_come + 1) + request.size_bytes
     return Progress(
-        len(blocks), latest, least, most + _after_blocks(view, outside, kept=sum(held.values()))
+        len(blocks),
+        latest,
+        low_bytes,
+        high_bytes + _after_blocks(view, outside, kept=sum(bytes_by_block.values())),
     )
 
 
@@ -283,12 +287,12 @@ def _blocks_of_model(view: Attribution) -> list[str]:
     table = view.trace.names
     if table is None:
         return []
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for row in np.flatnonzero(table.kind == TensorKind.PARAMETER).tolist():
         path = _block_path(table.name[row])
         if path:
-            found[path] = None
-    return list(found)
+            paths[path] = None
+    return list(paths)
 
 
 def _block_path(path: str) -> str:

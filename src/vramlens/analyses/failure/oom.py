@@ -81,7 +81,7 @@ def failure_of(view: Attribution, outside: Outside = Outside()) -> Failure | Non
     event = request.event
     allocations = device.allocations
     alive = allocations.alive_after(event)
-    held = alive[allocations.free_requested[alive] > event]
+    in_use = alive[allocations.free_requested[alive] > event]
     reserved = int(device.segments.size_bytes[device.segments.alive_after(event)].sum())
     tried = segment_size(request.size_bytes, _large_segment(view))
     free = (
@@ -104,7 +104,7 @@ def failure_of(view: Attribution, outside: Outside = Outside()) -> Failure | Non
         request=request,
         tried_bytes=tried,
         live_bytes=int(allocations.requested_bytes[alive].sum()),
-        allocated_bytes=int(allocations.taken_bytes[held].sum()),
+        allocated_bytes=int(allocations.taken_bytes[in_use].sum()),
         reserved_bytes=reserved,
         free_bytes=free,
         pool=pool,
@@ -155,11 +155,11 @@ def settings_variable(trace: Trace) -> str:
 
 def _large_segment(view: Attribution) -> int:
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-        found = re.search(
+        setting = re.search(
             r"large_segment_size_mb:(\d{1,6})\b", str(view.trace.settings.get(name, ""))
         )
-        if found:
-            return int(found[1]) * MIB
+        if setting:
+            return int(setting[1]) * MIB
     return 20 * MIB
 
 
@@ -176,28 +176,31 @@ def _usable(
     device = view.device
     segment = holes.segments[holes.segment]
     small = request.size_bytes <= SMALL_REQUEST_BYTES
-    mine = (device.segments.stream[segment] == request.stream) & (
+    fitting = (device.segments.stream[segment] == request.stream) & (
         holes.small[holes.segment] == small
     )
     limit = view.trace.settings.get("max_split_size")
     if (
         isinstance(limit, int) and 0 < request.size_bytes < limit
     ):  # larger blocks are kept for larger requests
-        mine &= holes.size_bytes < limit
+        fitting &= holes.size_bytes < limit
     pools = view.trace.pools
     private = np.array([bool(pair.any()) for pair in pools] + [False], np.bool_)
     pool = np.minimum(
         device.segments.pool[segment].astype(np.int64), len(pools)
     )  # the last place: unknown, so default
-    default = mine & ~private[pool]
+    default = fitting & ~private[pool]
     if device.events.has_pools:
         named = min(int(device.events.pool[request.event]), len(pools))
         candidates = [named if private[named] else None]
     else:
-        held = device.segments.pool[device.segments.alive_after(request.event)]
-        candidates = [None, *(i for i in np.unique(held).tolist() if i < len(pools) and private[i])]
+        live_pools = device.segments.pool[device.segments.alive_after(request.event)]
+        candidates = [
+            None,
+            *(i for i in np.unique(live_pools).tolist() if i < len(pools) and private[i]),
+        ]
     for candidate in candidates:
-        usable = default if candidate is None else mine & (pool == candidate)
+        usable = default if candidate is None else fitting & (pool == candidate)
         largest = int(holes.size_bytes[usable].max(initial=0))
         if largest < request.size_bytes or len(candidates) == 1:
             return usable, None if candidate is None else str(tuple(pools[candidate].tolist()))
@@ -301,8 +304,8 @@ def _wall(failure: Failure, outside: Outside) -> str:
         limit is not None and needed > (1 + _ROUNDED) * limit
     ):
         return "process_limit"
-    others = outside.other_bytes
-    if others is not None and failure.free_bytes + others >= failure.tried_bytes:
+    other_bytes = outside.other_bytes
+    if other_bytes is not None and failure.free_bytes + other_bytes >= failure.tried_bytes:
         return "other_process"
     return "device"
 

@@ -53,26 +53,26 @@ def scaling_of(view: Attribution, template: Template, request: OutOfMemory) -> S
     """The sizes that the failed step's requests would have had, all of them."""
     allocations = view.device.allocations
     theirs = allocations.requested_bytes[template.span.rows].astype(np.float64)
-    seen = np.flatnonzero(template.partner >= 0)
+    served = np.flatnonzero(template.partner >= 0)
     ours = theirs.copy()
-    ours[seen] = allocations.requested_bytes[template.partner[seen]]
-    asked = template.position
-    if -(-int(theirs[asked]) // _ROUNDED_TO) * _ROUNDED_TO != request.size_bytes:
-        ours[asked] = request.size_bytes
+    ours[served] = allocations.requested_bytes[template.partner[served]]
+    position = template.position
+    if -(-int(theirs[position]) // _ROUNDED_TO) * _ROUNDED_TO != request.size_bytes:
+        ours[position] = request.size_bytes
     grown = np.log(np.maximum(ours, 1) / np.maximum(theirs, 1))
-    if not len(seen):
-        seen = np.append(seen, asked)
-    changed = np.abs(grown[seen]) > _CHANGED
-    if theirs[seen][changed].sum() <= _SAME * theirs[seen].sum():
+    if not len(served):
+        served = np.append(served, position)
+    changed = np.abs(grown[served]) > _CHANGED
+    if theirs[served][changed].sum() <= _SAME * theirs[served].sum():
         return Scaling(_whole(ours), 1.0, False)
-    scale = float(np.exp(_weighted_median(grown[seen][changed], theirs[seen][changed])))
+    scale = float(np.exp(_weighted_median(grown[served][changed], theirs[served][changed])))
     history = _history(view, template)
     learned = bool((np.abs(history) > _CHANGED).any())
-    later = np.arange(asked + 1, len(theirs))
+    later = np.arange(position + 1, len(theirs))
     if learned:
-        grown[later] = _by_history(history, grown, theirs, seen, later)
+        grown[later] = _by_history(history, grown, theirs, served, later)
     unknown = later if not learned else later[np.isnan(grown[later])]
-    grown[unknown] = _by_likeness(view, template, grown, seen, unknown, float(np.log(scale)))
+    grown[unknown] = _by_likeness(view, template, grown, served, unknown, float(np.log(scale)))
     ours[later] = theirs[later] * np.exp(grown[later])
     return Scaling(_whole(ours), scale, learned)
 
@@ -96,17 +96,17 @@ def _history(view: Attribution, template: Template) -> NDArray[np.float64]:
     sizes = view.device.allocations.requested_bytes
     span = template.span
     columns = []
-    others = [n for n in range(len(template.spans) - 1) if n != template.number]
-    for number in others[-_MOST_STEPS:]:
+    numbers = [n for n in range(len(template.spans) - 1) if n != template.number]
+    for number in numbers[-_MOST_STEPS:]:
         other = template.spans[number]
-        _, mine, theirs = np.intersect1d(
+        _, places, theirs = np.intersect1d(
             span.keys, other.keys, assume_unique=True, return_indices=True
         )
-        if len(mine) < len(span.keys) / 2:
+        if len(places) < len(span.keys) / 2:
             continue
         column = np.zeros(len(span.rows))
-        column[mine] = np.log(
-            np.maximum(sizes[other.rows[theirs]], 1) / np.maximum(sizes[span.rows[mine]], 1)
+        column[places] = np.log(
+            np.maximum(sizes[other.rows[theirs]], 1) / np.maximum(sizes[span.rows[places]], 1)
         )
         columns.append(column)
     return np.stack(columns, axis=1) if columns else np.zeros((len(span.rows), 0))
@@ -122,22 +122,22 @@ def _by_history(
     """How much the later requests grew, from those seen that grew alike in earlier steps; NaN
     where none did.
     """
-    patterns, which = np.unique(np.round(history, 2), axis=0, return_inverse=True)
-    which = which.reshape(-1)
+    patterns, pattern_of = np.unique(np.round(history, 2), axis=0, return_inverse=True)
+    pattern_of = pattern_of.reshape(-1)
     fixed = np.abs(patterns).max(axis=1, initial=0) <= _CHANGED
-    weight = np.bincount(which[seen], weights=weights[seen], minlength=len(patterns))
-    known = np.full(len(patterns), np.nan)
+    weight = np.bincount(pattern_of[seen], weights=weights[seen], minlength=len(patterns))
+    growths = np.full(len(patterns), np.nan)
     for pattern in np.flatnonzero(weight > 0).tolist():
-        rows = seen[which[seen] == pattern]
-        known[pattern] = _weighted_median(grown[rows], weights[rows])
-    known[fixed] = 0.0
+        rows = seen[pattern_of[seen] == pattern]
+        growths[pattern] = _weighted_median(grown[rows], weights[rows])
+    growths[fixed] = 0.0
     basis = [n for n in np.argsort(-weight).tolist() if weight[n] > 0 and not fixed[n]][
         :_MOST_CLASSES
     ]
-    for pattern in np.unique(which[later]).tolist():
-        if np.isnan(known[pattern]) and basis:
-            known[pattern] = _combined(patterns, known, basis, pattern)
-    return np.asarray(known[which[later]])
+    for pattern in np.unique(pattern_of[later]).tolist():
+        if np.isnan(growths[pattern]) and basis:
+            growths[pattern] = _combined(patterns, growths, basis, pattern)
+    return np.asarray(growths[pattern_of[later]])
 
 
 def _combined(
@@ -146,11 +146,11 @@ def _combined(
     """Growth as a product of powers of what is known: a length's square, say; NaN where none
     fits.
     """
-    wanted = patterns[pattern]
+    exponents = patterns[pattern]
     for count in range(1, len(basis) + 1):
         chosen = basis[:count]
-        powers, *_ = np.linalg.lstsq(patterns[chosen].T, wanted, rcond=None)
-        misfit = float(np.abs(patterns[chosen].T @ powers - wanted).max(initial=0))
+        powers, *_ = np.linalg.lstsq(patterns[chosen].T, exponents, rcond=None)
+        misfit = float(np.abs(patterns[chosen].T @ powers - exponents).max(initial=0))
         if misfit <= _RESIDUAL and np.abs(powers).max(initial=0) <= _STEEPEST:
             return float(powers @ known[chosen])
     return float("nan")
@@ -177,16 +177,16 @@ def _by_likeness(
     fixed_sizes = set(lasting.tolist())
     phase = view.phases.phase[rows]
     without_stack = view.phases.frame[rows] < 0
-    found = np.full(len(later), usual)
+    growths = np.full(len(later), usual)
     for at, n in enumerate(later.tolist()):
         size = int(sizes[n])
         inner = phase[n] in (Phase.BACKWARD, Phase.OPTIMIZER)
         if inner and size in fixed_sizes:
-            found[at] = 0.0
+            growths[at] = 0.0
         elif int(stacks[n]) in by_stack and not without_stack[n] and phase[n] != Phase.BACKWARD:
-            found[at] = by_stack[int(stacks[n])]
+            growths[at] = by_stack[int(stacks[n])]
         elif size in by_size:
-            found[at] = by_size[size]
+            growths[at] = by_size[size]
         elif phase[n] == Phase.OPTIMIZER:
-            found[at] = 0.0
-    return found
+            growths[at] = 0.0
+    return growths

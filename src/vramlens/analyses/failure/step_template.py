@@ -99,10 +99,10 @@ def template_of(view: Attribution, request: OutOfMemory) -> Template | None:
         candidates = [*candidates[:2], *candidates[2 - _MOST_CANDIDATES :]]
     best: tuple[float, int, Template] | None = None
     for number in candidates:
-        found = _aligned(view, spans, number, request, whole_steps=whole_steps)
-        if found is None:
+        template = _aligned(view, spans, number, request, whole_steps=whole_steps)
+        if template is None:
             continue
-        worth = (_likeness(view, found), number, found)
+        worth = (_likeness(view, template), number, template)
         if best is None or worth[:2] > best[:2]:
             best = worth
     return best[2] if best is not None else None
@@ -212,14 +212,14 @@ def _by_size_without_stacks(
     bare_theirs = np.flatnonzero(_has_no_frames(view, span.rows))
     paired = _has_no_frames(view, failed.rows[ours])
     sizes = allocations.requested_bytes
-    same = int((sizes[span.rows[theirs[paired]]] == sizes[failed.rows[ours[paired]]]).sum())
-    if same >= _ALMOST_ALL * len(bare) or max(len(bare), len(bare_theirs)) > _MOST_TO_PAIR:
+    equal_pairs = int((sizes[span.rows[theirs[paired]]] == sizes[failed.rows[ours[paired]]]).sum())
+    if equal_pairs >= _ALMOST_ALL * len(bare) or max(len(bare), len(bare_theirs)) > _MOST_TO_PAIR:
         return theirs, ours
     matcher = SequenceMatcher(
         None, sizes[span.rows[bare_theirs]].tolist(), sizes[failed.rows[bare]].tolist(), False
     )
     blocks = matcher.get_matching_blocks()
-    if sum(block.size for block in blocks) <= max(same, len(bare) // 2):
+    if sum(block.size for block in blocks) <= max(equal_pairs, len(bare) // 2):
         return theirs, ours
     more = [np.arange(block.size) for block in blocks]
     their_rows = np.concatenate(
@@ -245,15 +245,15 @@ def _position(view: Attribution, span: EventSpan, request: OutOfMemory, after: i
     allocations = view.device.allocations
     near = span.rows[after : after + _LOOK_AHEAD]
     stacks = allocations.stack[near]
-    same = np.flatnonzero(
+    same_stack = np.flatnonzero(
         stacks == (request.stack if request.stack < len(view.trace.stacks) else NO_STACK)
     )
-    if not len(same):
+    if not len(same_stack):
         later = np.flatnonzero(allocations.stack[span.rows[after:]] == request.stack)
         return after + int(later[0]) if len(later) and request.stack != NO_STACK else None
-    sizes = -(-allocations.requested_bytes[near[same]] // _ROUNDED_TO) * _ROUNDED_TO
-    equal = same[sizes == request.size_bytes]
-    return after + int(equal[0] if len(equal) else same[0])
+    sizes = -(-allocations.requested_bytes[near[same_stack]] // _ROUNDED_TO) * _ROUNDED_TO
+    equal = same_stack[sizes == request.size_bytes]
+    return after + int(equal[0] if len(equal) else same_stack[0])
 
 
 def _likeness(view: Attribution, template: Template) -> float:
@@ -264,7 +264,7 @@ def _likeness(view: Attribution, template: Template) -> float:
     before = template.partner[: template.position]
     paired = before >= 0
     theirs = sizes[template.span.rows[: template.position][paired]]
-    same = theirs == sizes[before[paired]]
+    is_equal = theirs == sizes[before[paired]]
     missing = 1 - paired.sum() / max(1, len(before))
-    alike = float(theirs[same].sum() / max(1, theirs.sum()))
+    alike = float(theirs[is_equal].sum() / max(1, theirs.sum()))
     return float(round(template.matched - 0.5 * missing + alike, 2))

@@ -85,24 +85,26 @@ def outside_of(
             "reserved: write 80GiB or 80GB"
         )
     total = total_bytes or trace.total_bytes.get(device.device)
-    said = trace.meta.devices.get(device.device) if trace.meta is not None else None
+    device_meta = trace.meta.devices.get(device.device) if trace.meta is not None else None
     failure = _failure_meta(trace, device)
     ledger = measured_ledger(view, total_bytes)
-    held = {part.kind: part.bytes for part in ledger.parts} if ledger is not None else {}
+    ledger_bytes = {part.kind: part.bytes for part in ledger.parts} if ledger is not None else {}
     outside = Outside(
-        limit_bytes=said.process_limit_bytes if said is not None else None,
+        limit_bytes=device_meta.process_limit_bytes if device_meta is not None else None,
         total_bytes=total,
         free_bytes=failure.device_free_bytes if failure is not None else None,
-        other_bytes=held.get("other_processes"),
+        other_bytes=ledger_bytes.get("other_processes"),
     )
     if message is None:
         return outside
-    others = sum(size for _, size in message.other_processes) if message.other_processes else None
+    other_bytes = (
+        sum(size for _, size in message.other_processes) if message.other_processes else None
+    )
     return Outside(
         limit_bytes=outside.limit_bytes or message.allowed_bytes,
         total_bytes=total or message.total_bytes,
         free_bytes=outside.free_bytes if outside.free_bytes is not None else message.free_bytes,
-        other_bytes=others if outside.other_bytes is None else outside.other_bytes,
+        other_bytes=other_bytes if outside.other_bytes is None else outside.other_bytes,
         own_bytes=message.process_bytes,
     )
 
@@ -153,10 +155,10 @@ def ledger_rows(
     event = device.out_of_memory[-1].event if device.out_of_memory else len(device.events) - 1
     allocations = device.allocations
     alive = allocations.alive_after(event)
-    held = int(allocations.taken_bytes[alive[allocations.free_requested[alive] > event]].sum())
+    in_use = int(allocations.taken_bytes[alive[allocations.free_requested[alive] > event]].sum())
     reserved = int(device.segments.size_bytes[device.segments.alive_after(event)].sum())
     free = device.out_of_memory[-1].device_free_bytes if device.out_of_memory else None
-    return ledger_of(outside.total_bytes, held, reserved, free)
+    return ledger_of(outside.total_bytes, in_use, reserved, free)
 
 
 def _failure_meta(trace: Trace, device: DeviceTrace) -> FailureMeta | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 
 from vramlens.cli.arguments import add_forms, positive
 from vramlens.cli.message import say
@@ -20,6 +21,7 @@ what --install sets going.
 """
 _LONGEST_WATCH_S = 3600.0
 _PAUSE_S = 1.0
+_TELLS_EVERY_S = 1.0
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
         output=arguments.output,
         copies=arguments.copy,
     )
-    attachment = attach(arguments.pid, request, lambda steps: _tell(steps, arguments))
+    tell = _ignore if arguments.json else _StepTeller(arguments.steps).tell
+    attachment = attach(arguments.pid, request, tell)
     write_stdout(as_json(to_dict(attachment)) if arguments.json else story(attachment))
     return 0
 
@@ -84,10 +87,22 @@ def _refuse_contradictions(arguments: argparse.Namespace, is_watch: bool) -> Non
         )
 
 
-def _tell(steps: int, arguments: argparse.Namespace) -> None:
-    of_total = f" of {arguments.steps}" if arguments.steps else ""
-    if steps and not arguments.json:
-        say(f"step {steps:,}{of_total}")
+class _StepTeller:
+    """Says how many steps have ended, once a second at most."""
+
+    def __init__(self, total: int | None) -> None:
+        self._of_total = f" of {total}" if total else ""
+        self._next_s = 0.0
+
+    def tell(self, steps: int) -> None:
+        """Called after each step."""
+        if steps and time.monotonic() >= self._next_s:
+            say(f"step {steps:,}{self._of_total}")
+            self._next_s = time.monotonic() + _TELLS_EVERY_S
+
+
+def _ignore(steps: int) -> None:
+    """Says nothing: the answer is data."""
 
 
 def _seconds(text: str) -> float:

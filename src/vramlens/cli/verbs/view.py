@@ -18,8 +18,8 @@ from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
     from vramlens.trace import Trace
-    from vramlens.view.collective_calls import RankFlight
     from vramlens.view.local.server import LocalPage
+    from vramlens.view.timeline.collective_calls import RankFlight
 
 HELP = "Show a recording as an interactive page, or write it as one HTML file."
 EXAMPLES = (
@@ -145,7 +145,7 @@ def _of_a_job(files: list[str]) -> tuple[list[str], list[int], list[RankFlight |
     and flight record.
     """
     from vramlens.read.flight_record import looks_like_flight_record, read_flight_record
-    from vramlens.view.collective_calls import RankFlight
+    from vramlens.view.timeline.collective_calls import RankFlight
 
     if not any(os.path.isdir(file) or looks_like_flight_record(file) for file in files):
         return files, [], []

@@ -134,6 +134,9 @@ def fix_of(kind: str, keeper: Keeper | None, owner: Owner, kept: Kept | None = N
         return f"write into a tensor that is allocated once{moved}: {name} grows each step"
     if kind == "hook":
         return _hook_fix(keeper, name)
+    is_attribute = "." in name
+    if kind == "thread" and is_attribute and owner.kind in _BOUNDS:
+        return f"limit {name} ({_BOUNDS[owner.kind]}), or remove entries that are done"
     if kind == "cycle" and "hooks)" in name:
         return _WEAK_HOOK
     is_plain_container = kind == "container" or (kind == "cache" and owner.kind in _WITHOUT_KEYS)

@@ -228,10 +228,10 @@ def _made_of(heap: Heap) -> str:
     """The largest category and the largest line, as far as they are known."""
     parts = []
     if heap.by_category:
-        name, held = max(heap.by_category.items(), key=lambda item: item[1].bytes)
+        name, category = max(heap.by_category.items(), key=lambda item: item[1].bytes)
         if name not in ("other", "unknown"):
-            sure = "" if held.verdict == Verdict.PROVEN else f" ({held.verdict})"
-            parts.append(f"{share(held.bytes, heap.requested_bytes)} {plain(name)}{sure}")
+            sure = "" if category.verdict == Verdict.PROVEN else f" ({category.verdict})"
+            parts.append(f"{share(category.bytes, heap.requested_bytes)} {plain(name)}{sure}")
     if heap.by_line:
         line = heap.by_line[0]
         parts.append(f"largest line {short_place_name(line.place)}, {format_size(line.bytes)}")
@@ -245,45 +245,45 @@ def _library_line(place: Place, source: str) -> str:
 
 
 def _sentences(explanation: Explanation, failed: bool) -> list[str]:
-    said = []
+    sentences = []
     oom, peak = explanation.oom, explanation.peak
     if oom is not None and failed:
         if wall := _WALLS.get(oom.wall, _WALLS["unknown"]):
-            said.append(wall)
+            sentences.append(wall)
         if oom.cause is not None:
-            said.append(_CAUSES.get(oom.cause, plain(oom.cause).capitalize()))
+            sentences.append(_CAUSES.get(oom.cause, plain(oom.cause).capitalize()))
         if oom.need is not None and oom.need.reason:
-            said.append(capitalized(oom.need.reason))
+            sentences.append(capitalized(oom.need.reason))
         if oom.place is not None:
-            said.append(f"Requested at {place_name(oom.place)}")
+            sentences.append(f"Requested at {place_name(oom.place)}")
         if oom.library is not None:
-            said.append(_library_line(oom.library, oom.library_source))
+            sentences.append(_library_line(oom.library, oom.library_source))
         if oom.count > 1:
-            which = (
+            gpu = (
                 f", on GPU {oom.device}"
                 if explanation.peak is None and oom.device is not None
                 else ""
             )
-            said.append(f"This was the last of {counted(oom.count, 'failed request')}{which}")
+            sentences.append(f"This was the last of {counted(oom.count, 'failed request')}{gpu}")
         if oom.others:
-            said.append(oom.others)
+            sentences.append(oom.others)
     elif oom is not None:
         times = "A request" if oom.count == 1 else counted(oom.count, "request")
-        said.append(
+        sentences.append(
             f"{times} failed, but the program went on (--at oom shows that moment). {oom.headline}"
         )
     counted_then = explanation.moment
     if counted_then is not None and explanation.at not in ("peak", "oom"):
         then = "At the end" if explanation.at == "end" else "After that event"
-        said.append(
+        sentences.append(
             f"{then}, {format_size(counted_then.allocated_bytes)} were allocated and"
             f" {format_size(counted_then.reserved_bytes)} reserved (exact: the allocator was replayed)"
         )
     if peak is not None and peak.shape and not failed:
-        said.append(peak.shape)
+        sentences.append(peak.shape)
     if peak is not None and not failed and (higher := higher_before(explanation.recording, peak)):
-        said.append(higher)
-    return said
+        sentences.append(higher)
+    return sentences
 
 
 def _figures(oom: OomVerdict, *, holders_known: bool) -> tuple[CountedFigure, ...]:
@@ -292,19 +292,21 @@ def _figures(oom: OomVerdict, *, holders_known: bool) -> tuple[CountedFigure, ..
     Args:
         holders_known: otherwise the ledger follows, and says what is reserved and free.
     """
-    found = []
-    wanted, tried, limit = oom.requested_bytes, oom.tried_bytes, oom.limit_bytes
-    if wanted is not None:
-        asked = f" ({format_size(tried)} from the driver)" if tried not in (None, wanted) else ""
-        found.append(CountedFigure(wanted, f"requested{asked}"))
+    figures = []
+    requested, tried, limit = oom.requested_bytes, oom.tried_bytes, oom.limit_bytes
+    if requested is not None:
+        driver_size = (
+            f" ({format_size(tried)} from the driver)" if tried not in (None, requested) else ""
+        )
+        figures.append(CountedFigure(requested, f"requested{driver_size}"))
     elif tried is not None:
-        found.append(
+        figures.append(
             CountedFigure(tried, "requested" if oom.wall == "host" else "requested from the driver")
         )
     if not holders_known or oom.reserved_bytes is None:
-        found += [CountedFigure(limit, "limit of this process")] if limit is not None else []
+        figures += [CountedFigure(limit, "limit of this process")] if limit is not None else []
     if not holders_known:
-        return tuple(found)
+        return tuple(figures)
     if oom.reserved_bytes is not None:
         of_limit = f" (limit: {format_size(limit)})" if limit is not None else ""
         used = (
@@ -312,15 +314,15 @@ def _figures(oom: OomVerdict, *, holders_known: bool) -> tuple[CountedFigure, ..
             if oom.allocated_bytes is not None
             else ""
         )
-        found.append(CountedFigure(oom.reserved_bytes, f"reserved by PyTorch{of_limit}{used}"))
+        figures.append(CountedFigure(oom.reserved_bytes, f"reserved by PyTorch{of_limit}{used}"))
     elif oom.allocated_bytes is not None:
-        found.append(CountedFigure(oom.allocated_bytes, "allocated by PyTorch"))
+        figures.append(CountedFigure(oom.allocated_bytes, "allocated by PyTorch"))
     if oom.largest_free_bytes is not None:
         largest = "largest free block" if oom.largest_free_bytes else "free in the cache"
-        found.append(CountedFigure(oom.largest_free_bytes, f"{largest} for this request"))
+        figures.append(CountedFigure(oom.largest_free_bytes, f"{largest} for this request"))
     if oom.free_bytes is not None:
-        found.append(CountedFigure(oom.free_bytes, "free on the GPU"))
-    return tuple(found)
+        figures.append(CountedFigure(oom.free_bytes, "free on the GPU"))
+    return tuple(figures)
 
 
 # The evidence
@@ -336,11 +338,11 @@ def _table_title(explanation: Explanation) -> str:
     elif peak is not None and heap.event == peak.heap.event and explanation.at != "end":
         moment = moments["peak"]
     where = f" on device {heap.device}" if len(explanation.recording.devices) > 1 else ""
-    held = format_size(heap.requested_bytes)
+    in_use = format_size(heap.requested_bytes)
     if moment == moments["oom"] and oom is not None and oom.allocated_bytes is not None:
         # The figures above it count what the allocator took for the same requests.
-        held += " (requested)" if held != format_size(oom.allocated_bytes) else ""
-    return f"{held} in use {moment}{where}"
+        in_use += " (requested)" if in_use != format_size(oom.allocated_bytes) else ""
+    return f"{in_use} in use {moment}{where}"
 
 
 def _sorted_findings(
@@ -374,8 +376,10 @@ def _claim(finding: Finding) -> FindingClaim:
 
 def _not_yet_claimed(explanation: Explanation) -> list[Leak]:
     """Leaks of which no finding speaks."""
-    told = {finding.place for finding in explanation.findings if finding.id == "leak"}
-    return [leak for leak in explanation.leaks if leak.place not in told and not leak.is_small]
+    claimed_places = {finding.place for finding in explanation.findings if finding.id == "leak"}
+    return [
+        leak for leak in explanation.leaks if leak.place not in claimed_places and not leak.is_small
+    ]
 
 
 def _growth(leak: Leak) -> str:
@@ -393,14 +397,14 @@ def _steps(explanation: Explanation) -> str:
     if not steps.count:
         return ""
     found_by = f", detected by {steps.source}" if steps.source else ""
-    said = f"{counted(steps.count, 'step')}{found_by}"
+    counted_steps = f"{counted(steps.count, 'step')}{found_by}"
     from_zero = " Step 0 is the first recorded." if steps.count > 1 else ""
     peaks = steps.peak_bytes
     if not peaks:
-        return f"{said}."
+        return f"{counted_steps}."
     if max(peaks) - min(peaks) <= max(peaks) // 100:
         return (
-            f"{said}. {'Its' if len(peaks) == 1 else 'Each'} peak: {format_size(max(peaks))} "
+            f"{counted_steps}. {'Its' if len(peaks) == 1 else 'Each'} peak: {format_size(max(peaks))} "
             f"requested.{from_zero}"
         )
     shown = [
@@ -408,21 +412,21 @@ def _steps(explanation: Explanation) -> str:
     ]
     if len(peaks) > 6:
         shown.insert(3, "…")
-    return f"{said}. Peaks (requested): {', '.join(shown)}.{from_zero}"
+    return f"{counted_steps}. Peaks (requested): {', '.join(shown)}.{from_zero}"
 
 
 def _unknown(explanation: Explanation, failed: bool) -> list[str]:
     facts, oom = explanation.recording, explanation.oom
     # That an error's text is no recording need not be said; what it leaves open is among the
     # unknowns.
-    said = list(facts.missing) if explanation.peak is not None or oom is None else []
-    if not facts.complete and not said and explanation.peak is not None:
-        said.append("The recording is incomplete")
+    sentences = list(facts.missing) if explanation.peak is not None or oom is None else []
+    if not facts.complete and not sentences and explanation.peak is not None:
+        sentences.append("The recording is incomplete")
     if oom is not None and failed:
-        said.extend(oom.unknowns)
+        sentences.extend(oom.unknowns)
         if oom.need is not None and oom.need.basis is None:
-            least = format_size(oom.need.low_bytes)
-            said.append(
-                f"What this step needs to finish: at least {least}. No earlier step is similar"
+            low_size = format_size(oom.need.low_bytes)
+            sentences.append(
+                f"What this step needs to finish: at least {low_size}. No earlier step is similar"
             )
-    return said
+    return sentences

@@ -8,9 +8,9 @@ import numpy as np
 
 from vramlens.trace import DeviceTrace, Trace
 from vramlens.view.columns import Columns
-from vramlens.view.kernel_bands import kernel_spans
-from vramlens.view.marked_regions import LONGEST_US, regions_of
 from vramlens.view.texts import Texts
+from vramlens.view.timeline.kernel_bands import kernel_spans
+from vramlens.view.timeline.marked_regions import LONGEST_US, regions_of
 
 _DEEPEST = 8
 

@@ -12,9 +12,9 @@ from typing import Any
 from vramlens.capture.recording.output_path import Places
 from vramlens.capture.warn import harmless
 from vramlens.errors import UsageError
-from vramlens.integrations.kept_artifacts import keep
-from vramlens.integrations.rank_peaks import peaks_of_ranks
-from vramlens.integrations.scalars import fullest, scalars
+from vramlens.integrations.shared.kept_artifacts import keep
+from vramlens.integrations.shared.rank_peaks import peaks_of_ranks
+from vramlens.integrations.shared.scalars import fullest, scalars
 from vramlens.monitor import Monitor, Summary
 from vramlens.monitor.allocator_counters import loaded_cuda
 from vramlens.program import install, snapshot

@@ -23,8 +23,8 @@ from vramlens.trace.flight import Collective, FlightGroup, FlightRecord
 from vramlens.trace.stacks import is_user_file
 from vramlens.units import counted
 from vramlens.view.columns import Columns
-from vramlens.view.marked_regions import LONGEST_US, Region, regions_of
 from vramlens.view.texts import Texts
+from vramlens.view.timeline.marked_regions import LONGEST_US, Region, regions_of
 
 if TYPE_CHECKING:  # most pages need no more of it than these names
     from vramlens.ranks.collectives import CollectiveProblem

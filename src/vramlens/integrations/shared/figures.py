@@ -13,7 +13,7 @@ from typing import Any
 from vramlens.capture.memory.device_ledger import Ledger, ledger
 from vramlens.capture.memory.driver import driver
 from vramlens.capture.memory.memory_now import HostMemory, host_memory
-from vramlens.integrations.program_totals import ProgramTotals
+from vramlens.integrations.shared.program_totals import ProgramTotals
 from vramlens.monitor.allocator_counters import counters, loaded_cuda
 from vramlens.monitor.machine.device_memory import visible_gpus
 from vramlens.monitor.machine.machine import DeviceNow, MachineNow
