@@ -112,8 +112,8 @@ class LeakFollower:
         """
         began = thread_time()
         if self._watch is None:
-            self._watch = LeakWatch()
             self._began = perf_counter()
+            self._watch = LeakWatch()
         else:
             self._step(self._watch, sys._getframe(1))
         self._watch_seconds += thread_time() - began

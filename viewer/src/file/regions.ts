@@ -9,6 +9,8 @@ import { taken, wide, type Wide } from "./wide";
 
 const DEEPEST = 8;
 const ANY_DEVICE = -1;
+/** Regions that may have begun after the one that ends: in a hostile file there could be any number. */
+const MOST_CROSSED = 1000;
 
 export interface Mark {
   name: number;
@@ -44,9 +46,10 @@ function regionsOf(marks: Mark[], lastTime: number): Region[] {
       continue;
     }
     // The latest of that name: regions of several threads may cross.
+    const least = Math.max(0, open.length - MOST_CROSSED);
     let depth = open.length - 1;
-    while (depth >= 0 && open[depth].name !== mark.name) depth--;
-    if (depth < 0) continue;
+    while (depth >= least && open[depth].name !== mark.name) depth--;
+    if (depth < least) continue;
     const [{ time: begin }] = open.splice(depth, 1);
     regions.push({ name: mark.name, begin, end: mark.time, depth });
   }

@@ -32,7 +32,8 @@ def keep_last(frame: types.FrameType | None) -> bool:
     the last look will see all that there is to see.
 
     Where a step ends in another thread, as in a server's worker, the program ends with the main
-    thread's frames. Once these have returned, what was kept of them stays.
+    thread's frames. Once these have returned while another thread works on, the program has given
+    up what they held: so is what was kept of them.
     """
     main_thread = threading.main_thread().ident
     is_main = threading.get_ident() == main_thread
@@ -42,9 +43,7 @@ def keep_last(frame: types.FrameType | None) -> bool:
     while frame is not None and len(stack) < _DEEPEST:
         stack.append(frame)
         frame = frame.f_back
-    has_returned = not is_main and not any(map(_is_main_module, stack))
-    if not has_returned:
-        kept_frames[:] = _last_frames(stack[::-1])[::-1]
+    kept_frames[:] = _last_frames(stack[::-1])[::-1]
     inside = takewhile(lambda frame: not _is_main_module(frame), stack)
     users = [frame for frame in inside if is_users(frame.f_code.co_filename)]
     return is_main and bool(kept_frames) and len(users) == len(kept_frames)

@@ -18,8 +18,6 @@ _SPARE = 1.1
 """Of the highest need: holes of later steps take a little more. Memory that is free costs nothing."""
 _SPARE_FOR_LARGER_STEPS = 1.5
 """Where steps differ in size, or none is recorded whole: a later one may be larger than all."""
-_SPARE_FOR_UNKNOWN = 3.0
-"""Where nothing but the failed request is known."""
 _FRACTION_PARTS = 10_000
 """Fractions of a device's memory are told with four digits, rounded up."""
 
@@ -35,9 +33,16 @@ def with_limit(
     if finding.id != "process_limit":
         return finding
     total = view.trace.total_bytes.get(view.device.device)
+    most = _most_to_have(oom, total)
+    if most is not None and need.low_bytes > most:
+        fix = (
+            f"a higher limit alone is not enough: {_needs(need)}, and this process can have"
+            f" {format_size(most)} of the GPU"
+        )
+        return replace(finding, fix=fix)
     size = limit_for(need, lasting=lasting)
-    if total and size > total:
-        size = total
+    if most is not None and (need.basis is None or size > most):
+        size = most
     fix = f"raise this process's limit to {format_size(size)}{_call(size, total)}; {_needs(need)}"
     if oom.cause == Cause.LEAK:
         fix += ". The leak will fill that, too"
@@ -49,9 +54,17 @@ def with_limit(
 def limit_for(need: Need, *, lasting: bool) -> int:
     """The limit to set: what the step needs at most, and room for what later steps add."""
     if need.basis is None:
-        return int(need.low_bytes * _SPARE_FOR_UNKNOWN)
+        return need.low_bytes
     spare = _SPARE if lasting else _SPARE_FOR_LARGER_STEPS
     return int((need.high_bytes or need.low_bytes) * spare)
+
+
+def _most_to_have(oom: OomVerdict, total: int | None) -> int | None:
+    """What this process could reserve on the device without a limit; None where not known."""
+    if oom.reserved_bytes is None or oom.free_bytes is None:
+        return total
+    most = oom.reserved_bytes + oom.free_bytes
+    return most if total is None else min(most, total)
 
 
 def has_room(oom: OomVerdict, need: Need, *, lasting: bool) -> bool:
@@ -74,8 +87,10 @@ def _call(size: int, total: int | None) -> str:
 def _needs(need: Need) -> str:
     """The step's need in words: a point, a range, or the least."""
     if need.basis is None:
-        least = format_size(need.low_bytes)
-        return f"the failed request needs {least}, the rest of the step is not recorded"
+        return (
+            f"with what was in use the failed request needs at least {format_size(need.low_bytes)},"
+            " and the rest of the step is not recorded"
+        )
     if need.peak_reserved_bytes is not None:
         return f"this step needs {format_size(need.limit_bytes or need.peak_reserved_bytes)}"
     if need.high_bytes is None:

@@ -76,7 +76,7 @@ def with_judgement(
     ]
     findings = [_of_a_pattern(finding, view, explanation.leaks) for finding in findings]
     findings = _about_expandable(findings, verdict, proven)
-    findings += _about_settings(view, verdict, need, limit.bytes)
+    findings += _about_settings(view, verdict, need, limit.bytes, growing=facts.growing)
     follows = judged.projection is not None and judged.projection.tells_what_follows
     lasting = follows and not facts.growing
     alike = lasting and judged.projection is not None and judged.projection.scaling.is_same
@@ -282,7 +282,7 @@ def _depends_on_the_limit(undecided: Finding, proven: Proven) -> Finding:
 
 
 def _about_settings(
-    view: Attribution, oom: OomVerdict, need: Need, capacity: int | None
+    view: Attribution, oom: OomVerdict, need: Need, capacity: int | None, *, growing: bool
 ) -> list[Finding]:
     """The setting that carries the run; those that may; those that do not, in one line."""
     variable = settings_variable(view.trace)
@@ -293,7 +293,7 @@ def _about_settings(
     if carrying:
         findings.append(_carries(carrying, variable, need, capacity))
     elif undecided:
-        findings.append(_may_carry(undecided, variable, need))
+        findings.append(_may_carry(undecided, variable, _why_open(need, growing=growing)))
     if failing:
         findings.append(_do_not_carry(failing, need))
     return findings
@@ -324,14 +324,18 @@ def _carries(
     )
 
 
-def _may_carry(rows: Sequence[SettingVerdict], variable: str, need: Need) -> Finding:
+def _why_open(need: Need, *, growing: bool) -> str:
+    """Why it is not known whether a setting is enough."""
+    if growing:
+        return "each step leaves more memory behind"
+    if need.basis == EARLIER_STEP:
+        return "the predicted peak is too close to the limit to tell"
+    return "the recording ends there"
+
+
+def _may_carry(rows: Sequence[SettingVerdict], variable: str, why: str) -> Finding:
     best = rows[0]
     reserved = format_size(best.peak_reserved_bytes)
-    why = (
-        "the predicted peak is too close to the limit to tell"
-        if need.basis == EARLIER_STEP
-        else "the recording ends there"
-    )
     alternatives = f" (or {', '.join(row.conf for row in rows[1:])})" if len(rows) > 1 else ""
     return Finding(
         id="settings_may_help",

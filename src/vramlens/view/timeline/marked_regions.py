@@ -16,6 +16,10 @@ ProcessGroup*.cpp).
 """
 LONGEST_US = 1 << 52
 """Some 140 years: what a recording says beyond that is no time."""
+_MOST_CROSSED = 1000
+"""Regions that may have begun after the one that ends: in a file that no program wrote there could
+be any number.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +62,8 @@ def regions_of(trace: Trace, device: DeviceTrace, *, collectives: bool) -> list[
             continue
         # The latest of that name: regions of several threads may cross. One that began before is
         #     not known.
-        depth = next(
-            (depth for depth in range(len(open_) - 1, -1, -1) if open_[depth][0] == name), None
-        )
+        depths = range(len(open_) - 1, max(-1, len(open_) - 1 - _MOST_CROSSED), -1)
+        depth = next((depth for depth in depths if open_[depth][0] == name), None)
         if depth is not None:
             regions.append(Region(strings[name], open_.pop(depth)[1], time, depth))
     regions += [
