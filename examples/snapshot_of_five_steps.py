@@ -53,7 +53,7 @@ def main(path: str) -> None:
         record(path)
     else:
         path = str(example_path())
-        print("no GPU here: this is the snapshot that comes with vramlens")
+        print("no GPU here: this is the recording that comes with vramlens")
     recording = vramlens.load(path)
     peak = recording.peak()
     print(f"peak: {format_size(peak.requested_bytes)} in step {peak.step}")

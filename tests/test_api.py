@@ -244,7 +244,7 @@ def test_the_example_is_a_failure() -> None:
     assert isinstance(recording, Recording)
     oom = recording.oom()
     assert oom is not None
-    assert oom.wall == "process_limit"
+    assert oom.wall == "device"
 
 
 def test_replay_and_tune_answer_from_python() -> None:

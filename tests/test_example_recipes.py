@@ -112,7 +112,7 @@ def test_profiler_with_named_regions(printed):
 
 def test_snapshot_of_five_steps(printed):
     assert "no GPU here" in printed["snapshot"]
-    assert "train/workloads.py:39 in forward" in printed["snapshot"]
+    assert "finetune.py:27 in forward" in printed["snapshot"]
 
 
 def test_data_parallel_training(printed):

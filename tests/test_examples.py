@@ -19,8 +19,8 @@ def test_peak_by_line():
         check=True,
         timeout=60,
     )
-    assert "tried to allocate 256.00 MiB" in done.stdout
-    assert "train/workloads.py:39 in forward" in done.stdout
+    assert "tried to allocate 1.25 GiB" in done.stdout
+    assert "finetune.py:27 in forward" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from vramlens.report.explain.explanation_text import render
 
 HERE = Path(__file__).parent
 _FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # rich's, which is loaded from elsewhere
-CAPTURED = HERE.parent.parent / "tests" / "data" / "captured"
 
 
 def draw(name: str, recording: Path, source: str, before: str, after: str = "") -> None:
@@ -33,13 +32,12 @@ def draw(name: str, recording: Path, source: str, before: str, after: str = "") 
     (HERE / name).write_text(picture, encoding="utf-8")
 
 
-draw("explain.svg", api.example_path(), "snapshot.pickle", "vramlens explain snapshot.pickle")
 draw(
     "run.svg",
-    CAPTURED / "oom_really_full.vram",
-    "run.vram",
-    "vramlens run -o run.vram programs.py\n"
+    api.example_path(),
+    "oom.vram",
+    "vramlens run -o oom.vram finetune.py\n"
     "Traceback (most recent call last):\n  …\n"
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB. …",
-    "vramlens: recording of this failure: run.vram",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.25 GiB. …",
+    "vramlens: recording of this failure: oom.vram",
 )

@@ -343,10 +343,10 @@ _NO_ERROR = _NO_RECORDING | {
 
 
 def example_path() -> Path:
-    """The recording that ships with the package: a real training run on an H200 that ran out of
-    memory.
+    """The recording that ships with the package: a real fine-tuning run that filled an H200 and
+    ran out of memory at a batch of long sequences.
     """
-    return Path(__file__).with_name("example.pickle.xz")
+    return Path(__file__).with_name("example.vram")
 
 
 def _moment(at: str | int | None) -> str | None:

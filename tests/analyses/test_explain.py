@@ -12,6 +12,7 @@ from support.recordings import DATA, data_of, event, read, segment, snapshot, tr
 from vramlens import UsageError, explain, load
 from vramlens.analyses.explanation import Explanation
 from vramlens.analyses.recording_explanation import explain_trace, moment
+from vramlens.api import example_path
 
 EVERY = sorted(
     str(path.relative_to(DATA)).removesuffix(".pickle.xz")
@@ -143,6 +144,16 @@ def test_activations_are_counted_without_what_leaks(name: str) -> None:
         if finding.id == "activations"
     ]
     assert [finding.bytes for finding in found] == [GPT_PEAK_ACTIVATIONS]
+
+
+def test_autocast_is_no_advice_where_activations_have_its_type_already() -> None:
+    def advice(path: Path) -> str:
+        (finding,) = [f for f in explain(path).findings if f.id == "activations"]
+        return finding.fix or ""
+
+    half_precision, full_precision = example_path(), DATA / "recordings/oom_train.pickle.xz"
+    assert advice(half_precision).endswith("checkpoint around the repeated blocks")
+    assert advice(full_precision).endswith("or autocast to bfloat16")
 
 
 @pytest.mark.parametrize("name", ["inference_kv", "inference_kv_fixed"])

@@ -287,6 +287,8 @@ test("a search that is no regular expression is looked for as it is", () => {
 test("sizes and times are written as everywhere else", () => {
   const { size, time } = viewer.format;
   assert.deepEqual([1, 512, 1536, 57 * 2 ** 20, 3.71 * 2 ** 30].map(size), ["1 byte", "512 bytes", "1.50 KiB", "57.00 MiB", "3.71 GiB"]);
+  const ties = [942800896, 1.375 * 2 ** 20, 2.625 * 2 ** 30, -1.125 * 2 ** 20];
+  assert.deepEqual(ties.map(size), ["899.12 MiB", "1.38 MiB", "2.62 GiB", "-1.12 MiB"]); // as Python rounds
   assert.deepEqual([0, 812, 1240, 3.05e6, 125e6, 179.7e6].map((us) => time(us)), ["0", "812 µs", "1.24 ms", "3.05 s", "2 min 5 s", "3 min 0 s"]);
 });
 

@@ -305,8 +305,7 @@ def _what_depends_on_the_program(proven: Proven, runs: list[dict[str, int]]) -> 
     if any(run["served_failures"] for run in runs):
         if ended_by_failure(proven):
             yield (
-                "it gets past the failure that ended the recording;"
-                " what would have come next is not recorded"
+                "it gets past the failure that ended the recording; what comes next is not recorded"
             )
         else:
             yield (

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from support.recordings import DATA
+from vramlens.api import example_path
 from vramlens.cli.main import main
 from vramlens.cli.verbs import replay, tune
 from vramlens.errors import InputError, UsageError
@@ -135,6 +136,19 @@ def test_explain_and_tune_do_not_send_people_to_each_other(
         "Next, use a limit of 2.50 GiB, or see what could be smaller:",
         f"  vramlens view {FRAGMENTED}",
     ]
+
+
+def test_what_gets_past_a_failure_is_not_promised(capsys: pytest.CaptureFixture[str]) -> None:
+    """``explain`` says of this run that expandable segments only delay the failure."""
+    example = str(example_path())
+    called(tune, example)
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.startswith("Maybe expandable_segments:True: the run gets past its failure")
+    assert "reserved, but may fail later. The replay" in out
+    assert "Next, try this setting, unless vramlens explain rules it out:" in out
+    called(replay, example, "--conf", "expandable_segments:True")
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Next, try this setting, unless vramlens explain rules it out:" in out
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,15 @@ export function size(bytes: number): string {
   const positive = Math.abs(bytes);
   if (positive < 1024) return `${Math.round(bytes)} byte${positive === 1 ? "" : "s"}`;
   const power = positive < 1024 ** 2 ? 1 : positive < 1024 ** 3 ? 2 : 3;
-  return `${(bytes / 1024 ** power).toFixed(2)} ${UNITS[power]}`;
+  return `${hundredths(bytes / 1024 ** power)} ${UNITS[power]}`;
+}
+
+/** With two digits, a tie to the even one as Python writes it: 899.125 is 899.12 in every text. */
+function hundredths(value: number): string {
+  const scaled = value * 100;
+  const below = Math.floor(scaled);
+  const isTie = scaled - below === 0.5;
+  return ((isTie ? below + Math.abs(below % 2) : Math.round(scaled)) / 100).toFixed(2);
 }
 
 /** A size on an axis: no more digits than it has. */

@@ -20,6 +20,8 @@ from vramlens.units import MIB, counted, format_size
 
 _LARGE_SHARE = 0.25
 _PAGE = 2 * MIB
+_HALF_PRECISION = ("bfloat16[", "float16[")
+"""How the name begins of a tensor that only its type and shape are known of."""
 
 
 def activations(scene: Scene) -> Iterator[Finding]:
@@ -39,6 +41,7 @@ def activations(scene: Scene) -> Iterator[Finding]:
     leaking = {leak.place: leak.bytes for leak in leaks}
     lines = [row for row in heap.by_line if row.category == "activations"]
     line = max(lines, key=lambda row: row.bytes - leaking.get(row.place, 0), default=None)
+    autocast = "" if line is not None and _is_half_precision(line) else ", or autocast to bfloat16"
     yield Finding(
         id="activations",
         verdict=category.verdict,
@@ -47,9 +50,16 @@ def activations(scene: Scene) -> Iterator[Finding]:
         place=line.place if line else None,
         evidence=("they are proportional to the batch size and to the size of each input",),
         fix=f"halving the batch saves about {format_size(size // 2)}; or use torch.utils.checkpoint "
-        "around the repeated blocks, or autocast to bfloat16",
+        f"around the repeated blocks{autocast}",
         extent=_extent_of(scene, Category.ACTIVATIONS, unwanted=_unwanted_rows(scene)),
     )
+
+
+def _is_half_precision(line: LineBytes) -> bool:
+    """True where the largest of the line's tensors is named with a type that autocast would make
+    no smaller.
+    """
+    return bool(line.names) and line.names[0].startswith(_HALF_PRECISION)
 
 
 def optimizer_state(scene: Scene) -> Iterator[Finding]:

@@ -32,6 +32,9 @@ _WORDS = ("outcome", "basis", "smallest card", "setting")
 # What says nothing where every row says it.
 _DULL = {"change": {""}, "retries": {"0"}, "failed": {"0"}, "outcome": {"completes", "completed"}}
 
+TRY_UNLESS_REFUTED = "try this setting, unless vramlens explain rules it out"
+"""Why to use what gets past a failure: the replay ends there, ``explain`` continues the step."""
+
 
 def render_answer(answer: Answer, console: Console) -> None:
     """Prints the answer of ``vramlens replay``."""
@@ -264,12 +267,10 @@ def _next(answer: Answer, others: Sequence[WhatIf]) -> Command:
         return Command("find settings that help", (command,), is_broken=True)
     best = min(better, key=lambda row: (row.oom is None, row.high_bytes))
     saved_bytes = answer.recorded.peak_reserved_bytes - best.high_bytes
-    gain = f"to reserve {format_size(saved_bytes)} less"
+    reason = f"use this setting to reserve {format_size(saved_bytes)} less"
     if best.past_failure:
-        gain = "to get past the failure"
-    return Command(
-        f"use this setting {gain}", (export_line(answer.variable, best),), is_broken=True
-    )
+        reason = TRY_UNLESS_REFUTED
+    return Command(reason, (export_line(answer.variable, best),), is_broken=True)
 
 
 def _is_better(recorded: Recorded, row: WhatIf) -> bool:

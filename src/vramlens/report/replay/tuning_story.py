@@ -21,6 +21,7 @@ from vramlens.report.document import (
 )
 from vramlens.report.replay.story import (
     HEADER,
+    TRY_UNLESS_REFUTED,
     conf_name,
     export_line,
     missing_parts,
@@ -118,12 +119,14 @@ def _headline(tuning: Tuning) -> str:
     under = under_limit(tuning.recorded, base)
     use = f"Use {conf_name(best.row)}:"
     if base.oom is not False and not base.past_failure:
-        completes = "gets past its failure" if best.row.past_failure else "completes"
+        reserved = f"with {size_range(best.row)} reserved"
+        if best.row.past_failure:
+            return (
+                f"Maybe {conf_name(best.row)}: the run gets past its failure{under}, {reserved},"
+                " but may fail later."
+            )
         fails = "runs out of memory" if base.oom else "may run out of memory"
-        return (
-            f"{use} the run {completes}{under}, with {size_range(best.row)} reserved."
-            f" With the recorded settings it {fails}."
-        )
+        return f"{use} the run completes{under}, {reserved}. With the recorded settings it {fails}."
     past = ". Both get past the failure" if base.past_failure else ""
     peak, before = format_size(best.row.peak_reserved_bytes), format_size(base.peak_reserved_bytes)
     saved = format_size(best.saved_bytes)
@@ -296,10 +299,7 @@ def _next_step(tuning: Tuning) -> tuple[str, str]:
     """Why, and the command."""
     base, best = tuning.baseline, tuning.best
     if best is not None:
-        gain = f"to save {format_size(best.saved_bytes)}"
-        if base.oom is not False and not base.past_failure:
-            gain = "to get past the failure" if best.row.past_failure else "to avoid the failure"
-        return f"use this setting {gain}", export_line(tuning.variable, best.row)
+        return _why_use(base, best), export_line(tuning.variable, best.row)
     if base.past_failure:
         cap = base.cap_bytes
         more = f"give it {format_size(cap)}" if cap is not None else "give it more memory"
@@ -308,6 +308,15 @@ def _next_step(tuning: Tuning) -> tuple[str, str]:
     if tuning.ended_by_failure:  # explain has said this already, and sends people here
         return _needs(base), f"vramlens view {quoted(tuning.source)}"
     return "see what uses the memory", f"vramlens explain {quoted(tuning.source)}"
+
+
+def _why_use(base: WhatIf, best: Tuned) -> str:
+    """What the best setting is good for."""
+    if base.oom is False or base.past_failure:
+        return f"use this setting to save {format_size(best.saved_bytes)}"
+    if best.row.past_failure:
+        return TRY_UNLESS_REFUTED
+    return "use this setting to avoid the failure"
 
 
 def _needs(base: WhatIf) -> str:
