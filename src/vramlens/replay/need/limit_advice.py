@@ -18,6 +18,7 @@ _SPARE = 1.1
 """Of the highest need: holes of later steps take a little more. Memory that is free costs nothing."""
 _SPARE_FOR_LARGER_STEPS = 1.5
 """Where steps differ in size, or none is recorded whole: a later one may be larger than all."""
+_SETS_LIMIT = "torch.cuda.set_per_process_memory_fraction"
 _FRACTION_PARTS = 10_000
 """Fractions of a device's memory are told with four digits, rounded up."""
 
@@ -40,15 +41,31 @@ def with_limit(
             f" {format_size(most)} of the GPU"
         )
         return replace(finding, fix=fix)
-    size = limit_for(need, lasting=lasting)
-    if most is not None and (need.basis is None or size > most):
-        size = most
-    fix = f"raise this process's limit to {format_size(size)}{_call(size, total)}; {_needs(need)}"
+    fix = _raise_to(need, oom, total, most, lasting=lasting)
     if oom.cause == Cause.LEAK:
         fix += ". The leak will fill that, too"
-    elif not lasting:
+    elif not lasting and need.basis is not None:
         fix += ", and later steps may need more"
     return replace(finding, fix=fix)
+
+
+def _raise_to(
+    need: Need, oom: OomVerdict, total: int | None, most: int | None, *, lasting: bool
+) -> str:
+    """How far to raise the limit, and what for."""
+    if need.basis is None:
+        least = need.low_bytes
+        if oom.reserved_bytes is not None and oom.tried_bytes is not None:
+            least = oom.reserved_bytes + oom.tried_bytes
+        free = f", and the GPU has {format_size(oom.free_bytes)} free" if oom.free_bytes else ""
+        return (
+            f"raise this process's limit, or remove it with {_SETS_LIMIT}(1.0): this request needs"
+            f" {format_size(least)}, the rest of the step is not recorded{free}"
+        )
+    size = limit_for(need, lasting=lasting)
+    if most is not None:
+        size = min(size, most)
+    return f"raise this process's limit to {format_size(size)}{_call(size, total)}; {_needs(need)}"
 
 
 def limit_for(need: Need, *, lasting: bool) -> int:
@@ -76,21 +93,13 @@ def has_room(oom: OomVerdict, need: Need, *, lasting: bool) -> bool:
 
 def _call(size: int, total: int | None) -> str:
     """The statement that sets the limit."""
-    call = "torch.cuda.set_per_process_memory_fraction"
-    return (
-        f" with {call}({-(-size * _FRACTION_PARTS // total) / _FRACTION_PARTS:.4f})"
-        if total
-        else f" ({call})"
-    )
+    if not total:
+        return f" ({_SETS_LIMIT})"
+    return f" with {_SETS_LIMIT}({-(-size * _FRACTION_PARTS // total) / _FRACTION_PARTS:.4f})"
 
 
 def _needs(need: Need) -> str:
     """The step's need in words: a point, a range, or the least."""
-    if need.basis is None:
-        return (
-            f"with what was in use the failed request needs at least {format_size(need.low_bytes)},"
-            " and the rest of the step is not recorded"
-        )
     if need.peak_reserved_bytes is not None:
         return f"this step needs {format_size(need.limit_bytes or need.peak_reserved_bytes)}"
     if need.high_bytes is None:
