@@ -114,6 +114,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"look": look, "watch": watch, "text": text, "run": json.loads(out.read_text())}
 
 
+def _hear_interrupts() -> None:
+    """What a shell starts in the background ignores SIGINT, and so do its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _leave_in_the_middle(pid: int) -> None:
     """Begins to watch, and interrupts that after the first steps."""
     watching = subprocess.Popen(
@@ -121,6 +126,7 @@ def _leave_in_the_middle(pid: int) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": PYTHON_PATH},
+        preexec_fn=_hear_interrupts,
     )
     assert watching.stderr is not None
     assert "step" in watching.stderr.readline()
