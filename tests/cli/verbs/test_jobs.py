@@ -63,6 +63,38 @@ def test_a_rank_without_a_recording_does_not_pass(capsys, budget, tmp_path):
     assert main(["check", str(job), "--update"]) == 3
 
 
+def copied(source, target):
+    shutil.copytree(source, target)
+    return target
+
+
+def test_a_folder_of_two_jobs_is_refused_whatever_is_newer(capsys, budget, tmp_path):
+    both = tmp_path / "jj"
+    copied(DDP, both / "small")
+    copied(LEAK, both / "large")
+    budget.write_text('[budget]\npeak_requested = "4 GiB"\n')
+    for arguments in (["check", both], ["check", both, "--update"],
+                      ["check", DDP, "--baseline", both]):  # fmt: skip
+        assert main([*map(str, arguments)]) == 3
+        error = capsys.readouterr().err
+        assert f"{both}: 2 jobs (" in error
+        assert "choose the folder of one job" in error
+
+
+def test_a_recording_that_is_left_out_is_told(capsys, budget, tmp_path):
+    job = tmp_path / "job"
+    job.mkdir()
+    for path in [*DDP.glob("*rank?.pickle.xz"), *LEAK.glob("*rank?.pickle.xz")]:
+        shutil.copy(path, job / path.name)
+    budget.write_text('[budget]\npeak_requested = "4 GiB"\n')
+    (note,) = data(capsys, "check", job)["notes"]
+    assert note.startswith("2 ranks with more than one recording")
+    assert data(capsys, "check", DDP, "--baseline", job)["notes"] == [f"baseline: {note}"]
+    for arguments in ([], ["--format", "markdown"], ["--format", "github"], ["--update"]):
+        assert main(["check", str(job), *arguments]) == 0
+        assert "2 left out" in " ".join(capsys.readouterr().out.split())
+
+
 def test_an_update_takes_the_highest_rank(capsys, budget):
     budget.unlink()
     assert main(["check", str(LEAK), "--update"]) == 0
