@@ -35,6 +35,7 @@ def diff_jobs(
     """
     old, new = compare_files([before], progress), compare_files([after], progress)
     changes = _changes(old, new)
+    lost = _lost(old, new)
     came, went = _only_in_one(old.findings, new.findings)
     notes = [*_notes("before", old), *_notes("after", new)]
     for change in _worst_first(changes):
@@ -51,6 +52,7 @@ def diff_jobs(
             rank=change.rank,
             came=came,
             went=went,
+            lost=lost,
             notes=tuple(notes),
         )
         return replace(diff_runs(runs[:1], runs[1:]), job=job)
@@ -61,6 +63,19 @@ def _changes(before: Comparison, after: Comparison) -> tuple[RankChange, ...]:
     old, new = _states(before), _states(after)
     ranks = sorted({*old, *new})
     return tuple(RankChange(rank, old.get(rank), new.get(rank)) for rank in ranks)
+
+
+def _lost(before: Comparison, after: Comparison) -> tuple[int, ...]:
+    """The ranks that only the run before has a recording of; those of a job that was made smaller
+    are none.
+    """
+    world_size = max((summary.world_size or 0 for summary in after.ranks), default=0)
+    still_there = {summary.rank for summary in after.ranks}
+    return tuple(
+        summary.rank
+        for summary in before.ranks
+        if summary.rank not in still_there and (not world_size or summary.rank < world_size)
+    )
 
 
 def _states(job: Comparison) -> Mapping[int, RankState]:

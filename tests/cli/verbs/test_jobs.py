@@ -9,7 +9,9 @@ import pytest
 
 import vramlens
 from support.recordings import DATA
+from vramlens.analyses.compare.job_change import JobChange, RankChange, RankState, job_headline
 from vramlens.cli.main import main
+from vramlens.units import GIB
 
 DDP = DATA / "ranks" / "ddp"
 LEAK = DATA / "ranks" / "leak_rank1"
@@ -132,6 +134,38 @@ def test_ranks_are_compared_with_ranks(capsys):
 def test_one_job_beside_itself_is_no_change(capsys):
     answer = data(capsys, "diff", LEAK, LEAK, "--fail")
     assert answer["worse"] == answer["job"]["came"] == answer["job"]["went"] == []
+
+
+def test_a_rank_that_left_nothing_now_is_worse_and_told_first(capsys, tmp_path):
+    job = copied(DDP, tmp_path / "job")
+    for path in job.glob("*rank1*"):
+        path.unlink()
+    answer = data(capsys, "diff", DDP, job, "--fail", code=1)
+    assert answer["worse"] == ["rank 1 left no recording now"]
+    assert main(["diff", str(DDP), str(job)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Rank 1 left no recording now (2 ranks before, 1 now).")
+    assert main(["diff", str(job), str(DDP), "--fail"]) == 0
+
+
+def test_headlines_of_jobs_put_what_ended_badly_first():
+    def change(rank, before, after):
+        states = [size and RankState(size, 0, failed=size > GIB) for size in (before, after)]
+        return RankChange(rank, *states)
+
+    def job(*changes, lost=()):
+        return JobChange("a", "b", changes, 0, came=(), went=(), lost=lost)
+
+    small, large = GIB // 2, 2 * GIB
+    both = job(change(0, small, large), change(1, small, None), lost=(1,))
+    assert job_headline(both) == (
+        "Rank 1 left no recording now, and rank 0 runs out of memory now (2 ranks before, 1 now)."
+    )
+    smaller = job(change(0, small, small), change(1, small, None))
+    assert list(smaller.worse(lambda size: 0)) == []
+    assert job_headline(smaller).endswith("(different workloads: 2 ranks before, 1 now).")
+    mended = job(change(0, large, small), change(1, large, small))
+    assert job_headline(mended) == "2 ranks (0, 1) run out of memory no longer (2 ranks)."
 
 
 def test_a_folder_and_a_file_are_not_compared(capsys):
