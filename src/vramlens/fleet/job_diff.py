@@ -10,7 +10,7 @@ from vramlens.analyses.compare.job_change import JobChange, RankChange, RankStat
 from vramlens.analyses.compare.run_diff import Diff, diff_runs
 from vramlens.analyses.finding import Finding
 from vramlens.api import load
-from vramlens.errors import InputError
+from vramlens.errors import InputError, UsageError
 from vramlens.fleet.job import compare_files
 from vramlens.fleet.workers import Progress
 from vramlens.ground.verdict import Verdict
@@ -32,8 +32,12 @@ def diff_jobs(
 
     Raises:
         InputError: a folder holds no recordings, or no rank of both has one that can be read.
+        UsageError: a folder holds one recording of several devices, and none was chosen.
     """
-    old, new = compare_files([before], progress), compare_files([after], progress)
+    old = compare_files([before], progress, device=device)
+    new = compare_files([after], progress, device=device)
+    for folder, job in ((before, old), (after, new)):
+        _refuse_devices(folder, job)
     changes = _changes(old, new)
     lost = _lost(old, new)
     came, went = _only_in_one(old.findings, new.findings)
@@ -56,7 +60,17 @@ def diff_jobs(
             notes=tuple(notes),
         )
         return replace(diff_runs(runs[:1], runs[1:]), job=job)
-    raise InputError(f"{before}, {after}: no rank has a readable recording in both")
+    why = f" ({notes[-1]})" if notes else ""
+    raise InputError(f"{before}, {after}: no rank has a readable recording in both{why}")
+
+
+def _refuse_devices(folder: str, job: Comparison) -> None:
+    """Refuses the devices of one process: they are no ranks."""
+    if job.by_device:
+        devices = ", ".join(str(summary.device) for summary in job.ranks)
+        raise UsageError(
+            f"{folder}: contains one recording of devices {devices}: choose one with --device"
+        )
 
 
 def _changes(before: Comparison, after: Comparison) -> tuple[RankChange, ...]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 
 import pytest
 
 import vramlens
+from support.copies import snapshot_of
 from support.recordings import DATA
 from vramlens.analyses.compare.job_change import JobChange, RankChange, RankState, job_headline
 from vramlens.cli.main import main
@@ -166,6 +168,39 @@ def test_headlines_of_jobs_put_what_ended_badly_first():
     assert job_headline(smaller).endswith("(different workloads: 2 ranks before, 1 now).")
     mended = job(change(0, large, small), change(1, large, small))
     assert job_headline(mended) == "2 ranks (0, 1) run out of memory no longer (2 ranks)."
+
+
+def folder_of_two_gpus(folder, first, second):
+    """One recording of a process that used two GPUs."""
+    traces, segments = [], []
+    for device, name in enumerate((first, second)):
+        snapshot = snapshot_of(f"recordings/{name}")
+        traces += snapshot["device_traces"]
+        segments += [{**segment, "device": device} for segment in snapshot["segments"]]
+    folder.mkdir()
+    both = {**snapshot, "device_traces": traces, "segments": segments}
+    (folder / "run.pickle").write_bytes(pickle.dumps(both))
+    return folder
+
+
+def test_devices_of_one_process_are_no_ranks(capsys, tmp_path):
+    before = folder_of_two_gpus(tmp_path / "before", "leak_outputs", "leak_none_warmup")
+    after = folder_of_two_gpus(tmp_path / "after", "leak_outputs", "leak_outputs")
+    assert main(["diff", str(before), str(after)]) == 2
+    error = capsys.readouterr().err
+    assert f"{before}: contains one recording of devices 0, 1: choose one with --device" in error
+    for device in ("0", "1"):
+        answer = data(capsys, "diff", before, after, "--device", device)
+        (rank,) = answer["job"]["ranks"]
+        assert answer["before"]["device"] == answer["after"]["device"] == int(device)
+        change = rank["after"]["requested_bytes"] - rank["before"]["requested_bytes"]
+        assert change == answer["peak_bytes_change"]
+        assert (change == 0) == (device == "0")
+
+
+def test_a_device_that_no_rank_has_is_refused(capsys):
+    assert main(["diff", str(DDP), str(LEAK), "--device", "7"]) == 3
+    assert "has no device 7" in capsys.readouterr().err
 
 
 def test_a_folder_and_a_file_are_not_compared(capsys):
