@@ -64,12 +64,14 @@ def _annotation(finding: Finding, check: Check, environment: Mapping[str, str]) 
     words = words or [f"the limit is in {check.budget}"]  # a message that is empty is not shown
     file, line = _place(finding.place, environment)
     if file is None:  # a line of a package, or of another machine: the limit itself then
-        scopes = [
-            r for r in check.results if not r.passed and finding.title.startswith(r.limit.scope)
+        broken = [
+            result
+            for result in check.results
+            if not result.passed and result.limit.scope in finding.limits
         ]
         file, line = (
             _in_repository(check.budget, environment),
-            scopes[0].limit.line if scopes else None,
+            broken[0].limit.line if broken else None,
         )
     message = "\n".join(visible(text) for text in words)
     return workflow_command(
