@@ -82,7 +82,7 @@ def test_verdict_and_recording_go_to_every_tracker_in_use(
     ]
     loop = LoopMonitor(0, interval=60.0)
     loop.stepped(1)
-    loop.end(handles_of_loggers(loggers), failure(recording))
+    loop.end(lambda: handles_of_loggers(loggers), failure(recording))
     ((name, text, step),) = writer.texts
     assert (name, step) == ("memory/out_of_memory", 1)
     assert "the verdict" in text
@@ -96,11 +96,11 @@ def test_a_function_of_the_programs_own_gets_both_and_other_errors_are_nobodys()
     told: list[tuple[str, str | None]] = []
     writer = Writer()
     loop = LoopMonitor(0, on_oom=lambda verdict, path: told.append((verdict, path)))
-    loop.failed(failure(), [writer])
+    loop.failed(failure(), lambda: [writer])
     assert told == [("CUDA out of memory. Tried to allocate 2.00 GiB.", None)]
-    loop.failed(ValueError("no"), [writer])
+    loop.failed(ValueError("no"), lambda: [writer])
     assert len(told) == 1
-    LoopMonitor(0, on_oom=False).failed(failure(), [writer])
+    LoopMonitor(0, on_oom=False).failed(failure(), lambda: [writer])
     assert writer.texts == []
     assert verdict_in(KeyError("x")) is None
 
@@ -114,6 +114,31 @@ def test_a_tracker_that_fails_stops_nothing(capsys: pytest.CaptureFixture[str]) 
     keep([Broken(), fine], "out_of_memory", "verdict", [], 3)
     assert len(fine.texts) == 1
     assert "no network" in capsys.readouterr().err
+
+
+def test_no_tracker_is_asked_where_nothing_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[str] = []
+
+    class Broken:
+        @property
+        def experiment(self) -> Any:
+            asked.append("experiment")
+            raise OSError("no server")
+
+    writer = Writer()
+    loggers = [Broken(), SimpleNamespace(experiment=writer)]
+
+    def trackers() -> list[object]:
+        return handles_of_loggers(loggers)
+
+    LoopMonitor(0, interval=60.0).end(trackers)
+    LoopMonitor(0, interval=60.0).end(trackers, ValueError("no"))
+    LoopMonitor(0, interval=60.0, on_oom=False).end(trackers, failure())
+    assert asked == []
+    LoopMonitor(0, interval=60.0).end(trackers, failure())
+    assert asked == ["experiment"]
+    assert len(writer.texts) == 1  # the logger behind the broken one
+    assert "no server" in capsys.readouterr().err
 
 
 def test_nothing_is_imported_to_find_the_trackers_of_this_process() -> None:

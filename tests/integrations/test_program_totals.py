@@ -10,7 +10,7 @@ import pytest
 from vramlens.capture.memory.memory_now import HostMemory
 from vramlens.integrations.opentelemetry import _metrics_endpoint, _resource
 from vramlens.integrations.prometheus import Collector
-from vramlens.integrations.shared.figures import MachineFigures
+from vramlens.integrations.shared.figures import MachineFigures, _outlook
 from vramlens.monitor.machine.inside import Inside, InsideDevice
 from vramlens.monitor.machine.machine import DeviceNow, MachineNow, ProcessNow
 
@@ -45,6 +45,19 @@ def test_a_counter_goes_on_when_a_program_ends_and_its_number_is_used_again() ->
         assert newest is not None
         seen.append(newest.devices[0].retries)
     assert seen == [3, 6, 6, 6, 8, 8]
+
+
+def test_a_program_whose_time_left_is_unknown_is_not_the_soonest() -> None:
+    def program(pid: int, steps_left: int, step_us: int | None) -> ProcessNow:
+        memory = InsideDevice(0, "GPU-0", growth_bytes=1, steps_left=steps_left)
+        inside = Inside(pid, 1, 1, step_us=step_us, devices=(memory,))
+        return ProcessNow(pid=pid, used_bytes=1, inside=inside)
+
+    programs = (program(7, 9_000, None), program(8, 40, 500_000), program(9, 50, 500_000))
+    outlook = _outlook(replace(A_GPU, processes=programs))
+    assert (outlook["steps_left"], outlook["seconds_left"]) == (40, 20)
+    outlook = _outlook(replace(A_GPU, processes=programs[:1]))
+    assert (outlook["steps_left"], outlook["seconds_left"]) == (9_000, None)
 
 
 def test_growth_steps_left_and_the_age_of_the_look_are_metrics() -> None:

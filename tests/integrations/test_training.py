@@ -99,6 +99,43 @@ def test_lightning_counts_batches_and_a_logger_that_fails_stops_nothing(
     assert capsys.readouterr().err.count("no network") == 1
 
 
+def test_lightning_ends_whatever_its_loggers_do(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("lightning.pytorch")
+    from vramlens.integrations.lightning import MemoryCallback
+
+    class Trainer:
+        @property
+        def loggers(self) -> Any:
+            raise OSError("no loggers")
+
+    for options, error in (
+        ({"on_oom": False}, torch.OutOfMemoryError("CUDA out of memory.")),
+        ({}, torch.OutOfMemoryError("CUDA out of memory.")),
+        ({}, ValueError("no")),
+    ):
+        callback = MemoryCallback(0, interval=60.0, **options)
+        callback.on_fit_start(None, None)
+        callback.on_exception(Trainer(), None, error)
+        assert callback.summary is not None
+        assert not monitor_threads()
+
+
+def test_every_rank_of_transformers_leaves_its_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    from vramlens.integrations.transformers import MemoryCallback
+
+    for is_first in (True, False):
+        callback, asked = MemoryCallback(interval=60.0), []
+        monkeypatch.setattr(
+            callback._loop, "scalars", lambda asked=asked: asked.append(1) or {"memory/x": 1.0}
+        )
+        logs: dict[str, float] = {}
+        state = SimpleNamespace(is_world_process_zero=is_first)
+        callback.on_log(None, state, None, logs=logs)
+        assert asked == [1]
+        assert logs == ({"memory/x": 1.0} if is_first else {})
+
+
 def monitor_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "vramlens-monitor"]
 

@@ -43,6 +43,7 @@ class Finding:
         fix: one edit or command, with the bytes to expect from it; None where nothing needs doing.
         extent: the blocks and holes of a recording that it is about; None where it is about none
             in particular.
+        limits: of a budget's check, the scopes of the limits that it is about.
     """
 
     id: str
@@ -53,3 +54,4 @@ class Finding:
     evidence: tuple[str, ...] = ()
     fix: str | None = None
     extent: Extent | None = field(default=None, compare=False, repr=False)
+    limits: tuple[str, ...] = ()

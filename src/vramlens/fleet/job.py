@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
+from vramlens.analyses.recording_explanation import choose_device
 from vramlens.api import load
 from vramlens.capture.recording.recording_file import no_collection
-from vramlens.errors import InputError
+from vramlens.errors import InputError, UsageError
 from vramlens.fleet.files import JobFiles, find_ranks
 from vramlens.fleet.lake import Lake, is_lake
 from vramlens.fleet.lake.staging import summary_of as summary_of_recording
@@ -65,6 +66,7 @@ def compare_files(
     where: str | ExecutorLike | None = None,
     run: str | None = None,
     attempt: int | None = None,
+    device: int | None = None,
 ) -> Comparison:
     """The differences of the ranks whose recordings and flight records are in these files and
     folders, or in a lake.
@@ -75,12 +77,17 @@ def compare_files(
         where: what reads the recordings, as ``workers`` takes it.
         run: of a lake, which of its runs.
         attempt: which start of the job, by its launcher's count; by default the last.
+        device: the device of each recording; by default its fullest.
 
     Raises:
         InputError: there are none.
-        UsageError: ``where`` names nothing that runs.
+        UsageError: ``where`` names nothing that runs, or a device of a lake is asked for.
     """
     if len(paths) == 1 and is_lake(paths[0]):
+        if device is not None:
+            raise UsageError(
+                f"{paths[0]}: a lake contains each rank's fullest device only: leave out --device"
+            )
         return read_lake(Lake(paths[0], run, attempt)).compare()
     with (
         no_collection()
@@ -89,11 +96,16 @@ def compare_files(
     unread = sum(file.recording is not None and file.summary is None for file in files.ranks)
     is_here = where is None and not worth_workers(unread)
     with nullcontext() if is_here else workers(where) as executor:
-        return read_job(files, executor=executor, progress=progress).compare()
+        job = read_job(files, executor=executor, progress=progress, device=device)
+    return job.compare()
 
 
 def read_job(
-    files: JobFiles, *, executor: ExecutorLike | None = None, progress: Progress | None = None
+    files: JobFiles,
+    *,
+    executor: ExecutorLike | None = None,
+    progress: Progress | None = None,
+    device: int | None = None,
 ) -> Job:
     """Reads the recordings and flight records of a job.
 
@@ -103,17 +115,22 @@ def read_job(
         files: what there is.
         executor: where to read the recordings; None is here.
         progress: called with the share that is done.
+        device: the device of each recording; by default its fullest.
 
     Raises:
         InputError: not one of them can be read.
     """
-    summarised = {file.rank: file.summary for file in files.ranks if file.summary is not None}
+    summarised = {
+        file.rank: file.summary
+        for file in files.ranks
+        if file.summary is not None and device in (None, file.summary.device)
+    }
     recordings = {
         file.rank: file.recording
         for file in files.ranks
         if file.recording is not None and file.rank not in summarised
     }
-    if len(files.ranks) == 1 and recordings:
+    if len(files.ranks) == 1 and recordings and device is None:
         ((rank, path),) = recordings.items()
         trace = load(path)
         devices = _busy_devices(trace)
@@ -127,7 +144,7 @@ def read_job(
             )
         summaries, unread = for_each({rank: (trace, rank)}, summarise, None, progress)
     else:
-        tasks = {rank: (path, rank) for rank, path in recordings.items()}
+        tasks = {rank: (path, rank, device) for rank, path in recordings.items()}
         summaries, unread = for_each(tasks, summary_of, executor, progress)
         summaries |= summarised
     errors, unread_errors = for_each(
@@ -187,9 +204,16 @@ def read_lake(lake: Lake) -> Job:
     )
 
 
-def summary_of(path: str, rank: int) -> RankSummary:
-    """The summary of a rank's file; what the map runs for each."""
-    return summary_of_recording(load(path), rank)
+def summary_of(path: str, rank: int, device: int | None = None) -> RankSummary:
+    """The summary of a rank's file; what the map runs for each.
+
+    Raises:
+        UsageError: the recording has no such device.
+    """
+    recording = load(path)
+    if device is not None:
+        choose_device(recording, device)
+    return summary_of_recording(recording, rank, device)
 
 
 def _busy_devices(trace: Trace) -> list[int]:

@@ -10,7 +10,7 @@ from vramlens.analyses.compare.job_change import JobChange, RankChange, RankStat
 from vramlens.analyses.compare.run_diff import Diff, diff_runs
 from vramlens.analyses.finding import Finding
 from vramlens.api import load
-from vramlens.errors import InputError
+from vramlens.errors import InputError, UsageError
 from vramlens.fleet.job import compare_files
 from vramlens.fleet.workers import Progress
 from vramlens.ground.verdict import Verdict
@@ -32,9 +32,14 @@ def diff_jobs(
 
     Raises:
         InputError: a folder holds no recordings, or no rank of both has one that can be read.
+        UsageError: a folder holds one recording of several devices, and none was chosen.
     """
-    old, new = compare_files([before], progress), compare_files([after], progress)
+    old = compare_files([before], progress, device=device)
+    new = compare_files([after], progress, device=device)
+    for folder, job in ((before, old), (after, new)):
+        _refuse_devices(folder, job)
     changes = _changes(old, new)
+    lost = _lost(old, new)
     came, went = _only_in_one(old.findings, new.findings)
     notes = [*_notes("before", old), *_notes("after", new)]
     for change in _worst_first(changes):
@@ -51,16 +56,40 @@ def diff_jobs(
             rank=change.rank,
             came=came,
             went=went,
+            lost=lost,
             notes=tuple(notes),
         )
         return replace(diff_runs(runs[:1], runs[1:]), job=job)
-    raise InputError(f"{before}, {after}: no rank has a readable recording in both")
+    why = f" ({notes[-1]})" if notes else ""
+    raise InputError(f"{before}, {after}: no rank has a readable recording in both{why}")
+
+
+def _refuse_devices(folder: str, job: Comparison) -> None:
+    """Refuses the devices of one process: they are no ranks."""
+    if job.by_device:
+        devices = ", ".join(str(summary.device) for summary in job.ranks)
+        raise UsageError(
+            f"{folder}: contains one recording of devices {devices}: choose one with --device"
+        )
 
 
 def _changes(before: Comparison, after: Comparison) -> tuple[RankChange, ...]:
     old, new = _states(before), _states(after)
     ranks = sorted({*old, *new})
     return tuple(RankChange(rank, old.get(rank), new.get(rank)) for rank in ranks)
+
+
+def _lost(before: Comparison, after: Comparison) -> tuple[int, ...]:
+    """The ranks that only the run before has a recording of; those of a job that was made smaller
+    are none.
+    """
+    world_size = max((summary.world_size or 0 for summary in after.ranks), default=0)
+    still_there = {summary.rank for summary in after.ranks}
+    return tuple(
+        summary.rank
+        for summary in before.ranks
+        if summary.rank not in still_there and (not world_size or summary.rank < world_size)
+    )
 
 
 def _states(job: Comparison) -> Mapping[int, RankState]:

@@ -63,7 +63,7 @@ class AcceleratorMemory:
 
     def _end(self, error: BaseException | None = None) -> Summary:
         self._uncaught.end()
-        summary = self._loop.end(self._handles(), error)
+        summary = self._loop.end(self._handles, error)
         self.leaks = self._loop.leaks
         return summary
 

@@ -71,9 +71,9 @@ def _made() -> type:
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
             self._end(trainer, exception)
 
+        @harmless("ending to watch memory")
         def _end(self, trainer: Any, error: BaseException | None = None) -> None:
-            handles = handles_of_loggers(trainer.loggers)
-            self.summary = self._loop.end(handles, error)
+            self.summary = self._loop.end(lambda: handles_of_loggers(trainer.loggers), error)
             self.leaks = self._loop.leaks
 
     MemoryCallback.__module__, MemoryCallback.__qualname__ = (

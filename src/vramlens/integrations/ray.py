@@ -81,10 +81,10 @@ class RayMemory:
 
     def finish(self) -> Summary:
         """Ends, and gives the summary."""
-        return self._loop.end(handles_of_process())
+        return self._loop.end(handles_of_process)
 
     def failed(self, error: BaseException) -> None:
         """Hands on the verdict and the recording of an out-of-memory error that ends the training
         function.
         """
-        self._loop.end(handles_of_process(), error)
+        self._loop.end(handles_of_process, error)

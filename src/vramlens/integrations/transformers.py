@@ -9,6 +9,7 @@ program: this one moves to the front when training begins, so that the scalars g
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -61,6 +62,21 @@ def _callbacks_beside(callback: object) -> list[Any] | None:
     return None
 
 
+@harmless("logging memory")
+def _add_scalars(logs: dict[str, float], loop: LoopMonitor, *, is_first_rank: bool) -> None:
+    # Asked for on every rank: each leaves its peak for rank 0, which logs those of all.
+    values = loop.scalars()
+    if is_first_rank:
+        logs.update(values)
+
+
+def _handles(callbacks: Iterable[Any]) -> Iterator[object]:
+    """Yields what reaches the runs of the trackers that the trainer reports to."""
+    writers = (getattr(callback, "tb_writer", None) for callback in callbacks)
+    yield from (writer for writer in writers if writer is not None)
+    yield from handles_of_process()
+
+
 def _made() -> type:
     base: Any = need("transformers", "transformers", "transformers").TrainerCallback
 
@@ -100,20 +116,18 @@ def _made() -> type:
         def on_log(
             self, args: Any, state: Any, control: Any, logs: Any = None, **_others: Any
         ) -> None:
-            if logs is not None and state.is_world_process_zero:
-                logs.update(self._loop.scalars())
+            if logs is not None:
+                _add_scalars(logs, self._loop, is_first_rank=state.is_world_process_zero)
 
         def on_train_end(self, args: Any, state: Any, control: Any, **_others: Any) -> None:
             self._end()
 
+        @harmless("ending to watch memory")
         def _end(self, error: BaseException | None = None) -> None:
             if self._uncaught is not None:
                 self._uncaught.end()
-            writers = (getattr(callback, "tb_writer", None) for callback in self._callbacks)
-            handles = [writer for writer in writers if writer is not None]
-            handles += handles_of_process()
-            self._callbacks, self._uncaught = [], None
-            self.summary = self._loop.end(handles, error)
+            callbacks, self._callbacks, self._uncaught = self._callbacks, [], None
+            self.summary = self._loop.end(lambda: _handles(callbacks), error)
             self.leaks = self._loop.leaks
 
     MemoryCallback.__module__, MemoryCallback.__qualname__ = (

@@ -16,6 +16,7 @@ from vramlens import api
 from vramlens.analyses.budget.budget import check_run
 from vramlens.analyses.budget.budget_file import read_budget
 from vramlens.analyses.budget.budget_update import update
+from vramlens.analyses.budget.job_check import check_of_job
 from vramlens.analyses.compare.compared_run import run_of
 from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
 from vramlens.read.snapshot import read_snapshot
@@ -326,3 +327,25 @@ def test_a_problem_that_explains_the_excess_is_named_before_the_lines(tmp_path):
     far = read_budget(b'[budget]\npeak_requested = "400 MiB"\n', "vram.toml")
     (finding,) = check_run(bad, far, good).findings
     assert "Gradients" not in finding.evidence[0]  # 24 MiB do not explain 153 MiB
+
+
+def test_each_rank_that_keeps_a_limit_least_has_its_finding():
+    text = "peak_allocated = 1\npeak_requested = 1\n"
+    rank_0 = check(RESNET, text)
+    allocated, requested = rank_0.results
+    more, less = allocated.value + 1000, requested.value - 1000
+    rank_1 = replace(
+        rank_0, results=(replace(allocated, value=more), replace(requested, value=less))
+    )
+    ranks = {0: rank_0, 1: rank_1}
+    findings = check_of_job("job", ranks, {}).findings
+    assert [finding.limits for finding in findings] == [("peak_allocated",), ("peak_requested",)]
+    titles = [finding.title for finding in findings]
+    assert titles[0].startswith("peak_allocated is ")
+    assert titles[0].endswith("(rank 1 and 1 more of 2)")
+    assert titles[1].startswith("peak_requested is ")
+    assert titles[1].endswith("(rank 0 and 1 more of 2)")
+    assert [finding.bytes for finding in findings] == [more - 1, requested.value - 1]
+    (joined,) = check_of_job("job", {0: rank_0, 1: rank_0}, {}).findings
+    assert joined.limits == ("peak_allocated", "peak_requested")
+    assert "so is peak_requested (rank 0 and 1 more of 2)" in joined.title

@@ -14,6 +14,7 @@ from vramlens import api
 from vramlens.analyses.compare.compared_run import Run, run_of
 from vramlens.analyses.compare.diff_findings import headline
 from vramlens.analyses.compare.run_diff import Diff, diff_runs
+from vramlens.analyses.compare.work_sizes import work_sizes
 from vramlens.read.snapshot import read_snapshot
 from vramlens.report.diff.json import diff_to_json
 from vramlens.report.diff.story import diff_to_markdown
@@ -100,6 +101,48 @@ def test_more_steps_of_a_growing_run_are_more_work():
     assert change.peak_bytes_change > 0
     assert any("peak alike" in words for words in change.workload)
     assert headline(change).startswith("Different workloads: ")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("-b 8", "-b 64"),
+        ("-b8", "-b64"),
+        ("--bs=8", "--bs 64"),
+        ("--batch-size 8 --lr 1", "--batch_size=64 --lr 1"),
+        ("data.batch_size=8", "data.batch_size=64"),
+        ("--per_device_train_batch_size 8", "--per_device_train_batch_size 64"),
+        ("--max_steps -1", "--max_steps 100"),
+        ("--seq-len 512", "--seq-len 1024"),
+    ],
+)
+def test_an_option_of_the_size_of_the_work_is_another_workload(before, after):
+    assert work_sizes(before.split()) != work_sizes(after.split())
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("--logging_steps 10", "--logging_steps 1"),
+        ("--save-steps=10", "--save-steps=1"),
+        ("--warmup_epochs 1", "--warmup_epochs 2"),
+        ("-b 8 --lr 1", "--lr 2 -b 8"),
+        ("--batch-size 8", "--batch_size=8"),
+        ("--length_penalty 1", "--length_penalty 2"),
+        ("batch.py", "-m batch"),
+        ("-b main", "-b other"),
+        ("batch" * 20_000, "tokens" * 20_000),  # no name is searched more than once
+    ],
+)
+def test_other_options_are_the_same_work(before, after):
+    assert work_sizes(before.split()) == work_sizes(after.split())
+
+
+def test_a_factor_that_may_be_the_dtype_is_no_other_workload():
+    change = diff(gpt_with_batch(1), gpt_with_batch(2))
+    (scale,) = [other for other in change.others if other.name == "scale"]
+    assert scale.words.endswith("or a different dtype")
+    assert change.workload == ()
 
 
 def test_the_same_work_is_no_different_workload():

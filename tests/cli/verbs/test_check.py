@@ -137,7 +137,16 @@ def test_json_has_the_contract(folder, capsys):
     write(folder, '[budget]\npeak_allocated = "1 MiB"\n[budget.module."model"]\npeak = "1 GiB"\n')
     assert main(["check", GPT, "--format", "json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"schema", "source", "budget", "passed", "results", "findings", "ranks"}
+    assert set(found) == {
+        "schema",
+        "source",
+        "budget",
+        "passed",
+        "results",
+        "findings",
+        "ranks",
+        "notes",
+    }
     assert found["passed"] is False
     assert {"scope", "limit", "value", "passed"} <= set(found["results"][0])
     assert (

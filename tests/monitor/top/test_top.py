@@ -466,6 +466,21 @@ def test_json_lines_are_small_and_survive_rotation(tmp_path: Path) -> None:
     assert (inside["rank"], inside["growth_bytes"]) == (3, 5 * MIB)
 
 
+def test_json_lines_go_on_after_a_file_could_not_be_opened(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    lines = JsonLines(str(folder / "gpu.jsonl"))
+    now = Machine().look()
+    folder.rename(tmp_path / "rotated")
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            lines.take(now)
+    folder.mkdir()
+    lines.take(now)
+    lines.close()
+    assert len((folder / "gpu.jsonl").read_text().splitlines()) == 1
+
+
 def test_the_headline_has_the_clock_time(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -70,22 +70,32 @@ def findings_of(broken: BrokenLimits) -> Iterator[Finding]:
             yield Finding(
                 id="cannot_tell",
                 verdict=Verdict.PROVEN,
-                title=_title(result),
+                title=title_of([result]),
                 fix="record what it needs, or remove the limit",
+                limits=(result.limit.scope,),
             )
         else:
             yield _BY_SUBJECT.get(result.limit.path[0], _about_failures)(broken, result)
 
 
-def _title(result: Result) -> str:
-    verb = "" if result.value is None else "is "
-    return f"{result.limit.scope} {verb}{result.words}"
+def title_of(results: Sequence[Result]) -> str:
+    """What is claimed of limits that are broken together: the first with its numbers."""
+    first = results[0]
+    verb = "" if first.value is None else "is "
+    title = f"{first.limit.scope} {verb}{first.words}"
+    if len(results) > 1:
+        title += f"; so is {', '.join(result.limit.scope for result in results[1:])}"
+    return title
+
+
+def bytes_over(result: Result) -> int | None:
+    """How far a size is over its limit; None for what is no size, or not known."""
+    if result.value is None or result.limit.kind != SIZE:
+        return None
+    return int(result.value - result.limit.value)
 
 
 def _about_peaks(broken: BrokenLimits, peaks: Sequence[Result]) -> Finding:
-    title = _title(peaks[0])
-    if len(peaks) > 1:
-        title += f"; so is {', '.join(result.limit.scope for result in peaks[1:])}"
     rises = _rises(broken, None)
     problem = _problem_behind(broken, peaks[0])
     fix = f"run vramlens explain {broken.run.source} to see what would make it smaller"
@@ -93,8 +103,12 @@ def _about_peaks(broken: BrokenLimits, peaks: Sequence[Result]) -> Finding:
         fix = problem.fix
     elif rises and (broken.diff is not None or broken.budget.recorded):
         fix = f"undo the increase at {rises[0].place}"
-    finding = _over(peaks[0], title, rises, fix)
-    return replace(finding, evidence=(*_reasons(broken, problem), *finding.evidence))
+    finding = _over(peaks[0], title_of(peaks), rises, fix)
+    return replace(
+        finding,
+        evidence=(*_reasons(broken, problem), *finding.evidence),
+        limits=tuple(result.limit.scope for result in peaks),
+    )
 
 
 def _problem_behind(broken: BrokenLimits, result: Result) -> Finding | None:
@@ -129,11 +143,11 @@ def _about_growth(broken: BrokenLimits, result: Result) -> Finding:
         if leak.place is not None:
             words = f"{format_size(leak.bytes_per_step)} per step: {leak.place}"
             rises.append(Rise(leak.place, leak.bytes_per_step, words))
-    return _over(result, _title(result), rises, leaks[0].fix if leaks else None)
+    return _over(result, title_of([result]), rises, leaks[0].fix if leaks else None)
 
 
 def _about_part(broken: BrokenLimits, result: Result) -> Finding:
-    return _over(result, _title(result), _rises(broken, result.limit), None)
+    return _over(result, title_of([result]), _rises(broken, result.limit), None)
 
 
 def _about_fragmentation(broken: BrokenLimits, result: Result) -> Finding:
@@ -144,11 +158,11 @@ def _about_fragmentation(broken: BrokenLimits, result: Result) -> Finding:
             words = f"{pin.place} splits up {format_size(pin.held_bytes)} of free memory"
             rises.append(Rise(pin.place, pin.held_bytes, words))
     fix = f"run vramlens tune {broken.run.source} to find settings with less fragmentation"
-    return _over(result, _title(result), rises, fix)
+    return _over(result, title_of([result]), rises, fix)
 
 
 def _about_failures(broken: BrokenLimits, result: Result) -> Finding:
-    title = _title(result) + (f": {result.why}" if result.why == DIED else "")
+    title = title_of([result]) + (f": {result.why}" if result.why == DIED else "")
     fix = f"run vramlens explain {broken.run.source} to see what failed and why"
     return _over(result, title, (), fix)
 
@@ -165,16 +179,15 @@ _BY_SUBJECT: Mapping[str, Callable[[BrokenLimits, Result], Finding]] = {
 
 
 def _over(result: Result, title: str, rises: Sequence[Rise], fix: str | None) -> Finding:
-    assert result.value is not None
-    is_size = result.limit.kind == SIZE
     return Finding(
         id="over_budget",
         verdict=Verdict.PROVEN,
         title=title,
-        bytes=int(result.value - result.limit.value) if is_size else None,
+        bytes=bytes_over(result),
         place=rises[0].place if rises else None,
         evidence=tuple(rise.words for rise in rises),
         fix=fix,
+        limits=(result.limit.scope,),
     )
 
 

@@ -29,6 +29,7 @@ class Check(PrintedAnswer):
         findings: one a broken limit, with what broke it.
         ranks: of a job, its ranks; () for one recording.
         worst_recording: of a job, the recording of the rank to look at.
+        notes: of a job, what is odd about its files, one sentence each.
     """
 
     source: str
@@ -38,6 +39,7 @@ class Check(PrintedAnswer):
     findings: tuple[Finding, ...]
     ranks: tuple[int, ...] = ()
     worst_recording: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 def check_run(run: Run, budget: Budget, baseline: Run | None = None) -> Check:

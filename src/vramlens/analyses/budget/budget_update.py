@@ -40,11 +40,13 @@ class Update:
         text: the whole file.
         changes: the limits, each with its value before (None: new) and now.
         untold: limits that the run cannot tell, which stay as they were, with the reason.
+        notes: of a job, what is odd about its files, one sentence each.
     """
 
     text: str
     changes: tuple[tuple[str, str | None, str], ...]
     untold: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from vramlens.analyses.budget.broken_limits import bytes_over, title_of
 from vramlens.analyses.budget.budget import Check
 from vramlens.analyses.budget.budget_file import COUNT, Limit
 from vramlens.analyses.budget.limit_result import Result
@@ -32,6 +34,7 @@ def check_of_job(source: str, checks: Mapping[int, Check], unread: Mapping[int, 
                 id="cannot_tell",
                 verdict=Verdict.PROVEN,
                 title=f"ranks unknown: {results[-1].why}",
+                limits=_RANKS,
                 fix="record every rank, or check the folder of a run that ended well",
             )
         )
@@ -74,27 +77,35 @@ def _badness(result: Result) -> tuple[bool, bool, float, int]:
     )
 
 
-def _findings(checks: Mapping[int, Check], results: Sequence[Result]) -> list[Finding]:
-    """What broke the limits, each once: of the rank that keeps it least."""
-    findings = []
+def _findings(checks: Mapping[int, Check], results: Sequence[Result]) -> Iterator[Finding]:
+    """Yields what broke the limits, each once: of the rank that keeps it least."""
+    broken: dict[tuple[int, tuple[str, ...]], list[Result]] = defaultdict(list)
+    findings = {}
     for result in results:
         if result.passed or result.rank is None:
             continue
-        scope = result.limit.scope
         for finding in checks[result.rank].findings:
-            if _scope_of(finding, results) == scope:
-                others = _others_over(checks, scope, result.rank)
-                title = f"{finding.title} (rank {result.rank}{others})"
-                findings.append(replace(finding, title=title))
-    return findings
+            if result.limit.scope in finding.limits:
+                key = result.rank, finding.limits
+                findings[key] = finding
+                broken[key].append(result)
+    for (rank, _limits_of_rank), finding in findings.items():
+        yield _finding_of_job(finding, broken[rank, finding.limits], checks, rank)
 
 
-def _scope_of(finding: Finding, results: Sequence[Result]) -> str:
-    """The limit that a finding is about: its title begins with it."""
-    scopes = [
-        result.limit.scope for result in results if finding.title.startswith(result.limit.scope)
-    ]
-    return max(scopes, key=len, default=finding.title)
+def _finding_of_job(
+    finding: Finding, broken: Sequence[Result], checks: Mapping[int, Check], rank: int
+) -> Finding:
+    """A rank's finding, of the limits that this rank keeps least."""
+    if len(broken) < len(finding.limits):  # another rank keeps the others even less
+        finding = replace(
+            finding,
+            title=title_of(broken),
+            bytes=bytes_over(broken[0]),
+            limits=tuple(result.limit.scope for result in broken),
+        )
+    others = _others_over(checks, broken[0].limit.scope, rank)
+    return replace(finding, title=f"{finding.title} (rank {rank}{others})")
 
 
 def _others_over(checks: Mapping[int, Check], scope: str, rank: int) -> str:

@@ -3,7 +3,8 @@
 run_diff: the changes; diff_findings: as claims; differences: what else differs.
 compared_run: what a recording has to be compared by.
 alignment, file_alignment, line_alignment: which lines of two versions are one.
-overlap: whether two runs are one program; workload: whether they did the same work.
+overlap: whether two runs are one program; workload: whether they did the same work;
+work_sizes: how much work a command asks for.
 finding_changes: problems that came or went; growth_changes: growth by line.
 job_change: a job before and after, by rank.
 """

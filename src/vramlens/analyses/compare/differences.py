@@ -4,17 +4,16 @@ of the work.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from vramlens.analyses.compare.compared_run import Run
 from vramlens.analyses.compare.file_alignment import file_name
 from vramlens.analyses.compare.profile_differences import profile_differences
 from vramlens.analyses.compare.setting_difference import SettingDifference
+from vramlens.analyses.compare.work_sizes import work_sizes
 from vramlens.units import counted
 
 if TYPE_CHECKING:
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
 _NEARLY = 0.02
 _MOST_OF = 0.8
 _FEWEST_LINES = 2
-_SIZE_OF_WORK = re.compile(
-    r"^-{0,2}[\w.-]*(?:batch|seq|length|tokens|resolution|image[_-]?size|steps|epochs)[\w.-]*="
-)
-"""An option that says how much work a run does."""
 _DEFAULTS: Mapping[str, Any] = {"PYTORCH_CUDA_ALLOC_CONF": "", "PYTORCH_ALLOC_CONF": ""}
 # What the allocator's settings say of the recording and not of the run.
 _NO_SETTINGS = {"last_allocator_settings"}
@@ -100,19 +95,9 @@ def _command_difference(
     before: tuple[str, ...], after: tuple[str, ...]
 ) -> Iterator[SettingDifference]:
     """The commands, where they differ; in a size of the work, they are of different work."""
-    old_words, new_words = set(_options(before)), set(_options(after))
-    is_of_work = any(_SIZE_OF_WORK.search(option) for option in old_words ^ new_words)
+    is_of_work = work_sizes(before) != work_sizes(after)
     for difference in _one("command", "the command", _command(before), _command(after)):
         yield replace(difference, is_of_work=is_of_work)
-
-
-def _options(command: tuple[str, ...]) -> Iterator[str]:
-    """Yields each option with its value: ``--batch=8`` and ``--batch 8`` alike."""
-    for word, following in pairwise((*command, "")):
-        if word.startswith("-") and "=" not in word and not following.startswith("-"):
-            yield f"{word}={following}"
-        else:
-            yield word
 
 
 def _text(value: int | None) -> str | None:
@@ -177,9 +162,12 @@ def _scale(before: Run, after: Run, changed: Sequence[LineChange]) -> Iterator[S
             f"nearly all activations are {activations:.3g}x as large: likely a different batch "
             "or input size"
         )
-        if round(activations, 2) in (0.5, 2.0):
+        may_be_dtype = round(activations, 2) in (0.5, 2.0)
+        if may_be_dtype:
             words += ", or a different dtype"
-        yield SettingDifference("scale", None, f"{activations:.4g}", words, is_of_work=True)
+        yield SettingDifference(
+            "scale", None, f"{activations:.4g}", words, is_of_work=not may_be_dtype
+        )
     elif weights is not None:
         parts = "parameters and activations" if activations is not None else "parameters"
         why = (

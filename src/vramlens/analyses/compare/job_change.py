@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from vramlens.analyses.compare.compared_run import HISTORY_SHARE
 from vramlens.analyses.finding import Finding
-from vramlens.units import counted, format_size
+from vramlens.units import counted, format_size, listed
 
 GROWTH_SHARE = 0.05
 """Bytes a step are known to so much: a smaller difference is none."""
+_MOST_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,8 @@ class JobChange:
         rank: the one whose lines are compared.
         came, went: what sets ranks apart from their peers, or all of them leak, in only one of the
             runs: as ``ranks`` tells it.
+        lost: ranks of the run before that left no recording in the run after, although it had
+            them as far as its recordings tell.
         notes: what could not be read, one sentence each.
     """
 
@@ -79,6 +82,7 @@ class JobChange:
     rank: int
     came: tuple[Finding, ...]
     went: tuple[Finding, ...]
+    lost: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -89,15 +93,21 @@ class JobChange:
             sum(change.after is not None for change in self.ranks),
         )
 
+    @property
+    def failing(self) -> list[int]:
+        """The ranks that run out of memory and did not before."""
+        return [change.rank for change in self.ranks if change.fails_now]
+
     def worse(self, allowed: Callable[[int], int]) -> Iterator[str]:
         """Yields why the run after is worse, one phrase each.
 
         Args:
             allowed: by how much a peak of so many bytes may rise.
         """
-        failing = [change.rank for change in self.ranks if change.fails_now]
-        if failing:
-            yield f"{rank_words(failing)} out of memory now"
+        if self.lost:
+            yield _lost_words(self.lost)
+        if self.failing:
+            yield _failing_words(self.failing)
         risen = [change for change in self.ranks if _is_over(change, allowed)]
         if risen:
             highest = max(risen, key=lambda change: change.change_bytes)
@@ -123,24 +133,32 @@ def _is_over(change: RankChange, allowed: Callable[[int], int]) -> bool:
     return change.change_bytes > allowed(change.before.requested_bytes)
 
 
-def rank_words(failing: Sequence[int]) -> str:
-    """Who fails, as the beginning of a sentence: ``rank 3 runs``, ``3 ranks (0, 1, 5) run``."""
-    if len(failing) == 1:
-        return f"rank {failing[0]} runs"
-    named = ", ".join(map(str, failing[:8])) + (", …" if len(failing) > 8 else "")
-    return f"{len(failing):,} ranks ({named}) run"
-
-
 def job_headline(job: JobChange) -> str:
     """What people ask of two runs of a job, in one sentence."""
-    before, after = job.sizes
-    ranks = counted(after, "rank") if before == after else f"{before:,} ranks before, {after:,} now"
-    if before != after:
-        ranks = f"different workloads: {ranks}"
-    failing = [change.rank for change in job.ranks if change.fails_now]
-    if failing:
-        words = f"{rank_words(failing)} out of memory now"
-        return f"{words[:1].upper()}{words[1:]} ({ranks})."
+    return (
+        _ended_badly(job)
+        or _mended(job)
+        or _grows_more(job)
+        or _peak_changed(job)
+        or f"No rank's peak changed by more than 1 % ({_rank_counts(job)})."
+    )
+
+
+def _ended_badly(job: JobChange) -> str | None:
+    """Which ranks left nothing or run out of memory now; None where none does."""
+    troubles = []
+    if job.lost:
+        troubles.append(_lost_words(job.lost))
+    if job.failing:
+        troubles.append(_failing_words(job.failing))
+    if not troubles:
+        return None
+    words = ", and ".join(troubles)
+    return f"{words[:1].upper()}{words[1:]} ({_rank_counts(job)})."
+
+
+def _mended(job: JobChange) -> str | None:
+    """Which ranks ran out of memory and do not now; None where none did."""
     mended = [
         change.rank
         for change in job.ranks
@@ -149,29 +167,72 @@ def job_headline(job: JobChange) -> str:
         and change.before.failed
         and not change.after.failed
     ]
-    if mended:
-        return f"{rank_words(mended)} out of memory no longer ({ranks}).".capitalize()
+    if not mended:
+        return None
+    words = f"{_named(mended)} {_runs(mended)} out of memory no longer"
+    return f"{words.capitalize()} ({_rank_counts(job)})."
+
+
+def _grows_more(job: JobChange) -> str | None:
+    """Which rank leaves most more behind with every step; None where none does."""
     growing = [change for change in job.ranks if change.more_growth_bytes]
-    if growing:
-        worst = max(growing, key=lambda change: change.more_growth_bytes)
-        also = f" (and {len(growing) - 1:,} more of {after:,})" if len(growing) > 1 else ""
-        return (
-            f"Rank {worst.rank}{also} leaves {format_size(worst.more_growth_bytes)} more behind "
-            f"with every step than before ({ranks})."
-        )
+    if not growing:
+        return None
+    worst = max(growing, key=lambda change: change.more_growth_bytes)
+    also = f" (and {len(growing) - 1:,} more of {job.sizes[1]:,})" if len(growing) > 1 else ""
+    return (
+        f"Rank {worst.rank}{also} leaves {format_size(worst.more_growth_bytes)} more behind "
+        f"with every step than before ({_rank_counts(job)})."
+    )
+
+
+def _peak_changed(job: JobChange) -> str | None:
+    """Whose requested peak changed most; None where none did by more than runs of one program
+    do.
+    """
     changed = [change for change in job.ranks if is_telling(change)]
     if not changed:
-        return f"No rank's peak changed by more than 1 % ({ranks})."
+        return None
     largest = max(changed, key=lambda change: abs(change.change_bytes))
     assert largest.before is not None
     assert largest.after is not None
     higher = "higher" if largest.change_bytes > 0 else "lower"
+    before, after = job.sizes
+    ranks = "" if before == after else f" ({_rank_counts(job)})"
     return (
         f"The requested peak changed on {counted(len(changed), 'rank')} of {after:,}, most on rank "
         f"{largest.rank}: {format_size(abs(largest.change_bytes))} {higher}, "
         f"{format_size(largest.before.requested_bytes)} before and "
-        f"{format_size(largest.after.requested_bytes)} after{'' if before == after else f' ({ranks})'}."
+        f"{format_size(largest.after.requested_bytes)} after{ranks}."
     )
+
+
+def _rank_counts(job: JobChange) -> str:
+    """How many ranks there are; another number is other work, unless ranks were lost."""
+    before, after = job.sizes
+    if before == after:
+        return counted(after, "rank")
+    numbers = f"{counted(before, 'rank')} before, {after:,} now"
+    return numbers if job.lost else f"different workloads: {numbers}"
+
+
+def _lost_words(ranks: Sequence[int]) -> str:
+    return f"{_named(ranks)} left no recording now"
+
+
+def _failing_words(ranks: Sequence[int]) -> str:
+    return f"{_named(ranks)} {_runs(ranks)} out of memory now"
+
+
+def _named(ranks: Sequence[int]) -> str:
+    """Some ranks, as the beginning of a sentence: ``rank 3``, ``3 ranks (0, 1, 5)``."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"{len(ranks):,} ranks ({listed(ranks, _MOST_NAMED)})"
+
+
+def _runs(ranks: Sequence[int]) -> str:
+    return "runs" if len(ranks) == 1 else "run"
 
 
 def is_telling(change: RankChange) -> bool:

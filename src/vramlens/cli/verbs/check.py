@@ -184,6 +184,7 @@ def _update(arguments: argparse.Namespace) -> int:
     for scope, why in done.untold:
         stays = "left out" if budget is None else "as it was"
         lines.append(f"  {scope}: {stays}, because it is unknown: {why}")
+    lines += [f"note: {note}" for note in done.notes]
     lines += _review(arguments.budget, arguments.file)
     text = "".join(f"{one_line(line)}\n" for line in lines)
     write_answer(text, arguments.output, (arguments.file, arguments.budget))

@@ -62,9 +62,15 @@ class StagedRank:
     notes: tuple[str, ...] = ()
 
 
-def summary_of(recording: Recording, rank: int) -> RankSummary:
-    """The summary of a recording, with the cause of its failure as ``vramlens explain`` has it."""
-    summary = summarise(recording, rank)
+def summary_of(recording: Recording, rank: int, device: int | None = None) -> RankSummary:
+    """The summary of a recording, with the cause of its failure as ``vramlens explain`` has it.
+
+    Args:
+        recording: the rank's.
+        rank: its number.
+        device: the device; by default the one with the highest requested peak.
+    """
+    summary = summarise(recording, rank, device)
     if summary.failure is None:
         return summary
     try:

@@ -149,7 +149,9 @@ def _outlook(device: DeviceNow) -> dict[str, Any]:
         growths.append(memory.growth_bytes)
         if memory.steps_left is not None:
             ends.append((memory.steps_left, seconds_left(memory.steps_left, inside.step_us)))
-    steps, seconds = min(ends, key=lambda end: (end[1] or 0, end[0]), default=(None, None))
+    steps, seconds = min(
+        ends, key=lambda end: (end[1] is None, end[1] or 0, end[0]), default=(None, None)
+    )
     return {
         "growth_bytes": max(growths, default=None),
         "steps_left": steps,

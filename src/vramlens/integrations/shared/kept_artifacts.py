@@ -58,14 +58,18 @@ def _keep_in_wandb(run: Any, title: str, text: str, files: Sequence[str]) -> Non
 
 def handles_of_loggers(loggers: Iterable[Any]) -> list[object]:
     """What reaches the runs of Lightning's loggers, or of other libraries' in their form."""
-    handles: list[object] = []
-    for logger in loggers:
-        experiment = getattr(logger, "experiment", None)
-        if hasattr(experiment, "add_text") or _is_wandb_run(experiment):
-            handles.append(experiment)
-        elif hasattr(experiment, "log_artifact") and getattr(logger, "run_id", None):
-            handles.append((experiment, logger.run_id))
-    return handles
+    handles = map(_handle_of_logger, loggers)
+    return [handle for handle in handles if handle is not None]
+
+
+@harmless("finding the run of the experiment's tracker")
+def _handle_of_logger(logger: Any) -> object:
+    experiment = getattr(logger, "experiment", None)
+    if hasattr(experiment, "add_text") or _is_wandb_run(experiment):
+        return experiment
+    if hasattr(experiment, "log_artifact") and getattr(logger, "run_id", None):
+        return experiment, logger.run_id
+    return None
 
 
 def handles_of_process() -> Iterator[object]:

@@ -21,6 +21,10 @@ from vramlens.program import install, snapshot
 
 OnOutOfMemory = Callable[[str, "str | None"], object]
 """Called with the verdict and the recording's path."""
+Trackers = Callable[[], Iterable[object]]
+"""Gives the trackers in use, as ``kept_artifacts`` takes them. Asked only where something is kept:
+a tracker may begin its run when it is asked for.
+"""
 
 
 class LoopMonitor:
@@ -69,16 +73,16 @@ class LoopMonitor:
             self._follow_leaks()
         self.monitor.start()
 
-    def end(self, handles: Iterable[object] = (), error: BaseException | None = None) -> Summary:
+    def end(self, trackers: Trackers = tuple, error: BaseException | None = None) -> Summary:
         """Ends, and gives the summary.
 
         Args:
-            handles: the trackers in use, as ``kept_artifacts`` takes them.
+            trackers: where verdicts are kept.
             error: what ended the loop; None where nothing did.
         """
-        self._tell_leaks(handles)
+        self._tell_leaks(trackers)
         if error is not None:
-            self.failed(error, handles)
+            self.failed(error, trackers)
         elif self._record is not None:
             self._record_end(self._record)
         self.monitor.stop()
@@ -103,7 +107,7 @@ class LoopMonitor:
         return {**values, **(peaks_of_ranks(peak_bytes) or {})}
 
     @harmless("telling of an out-of-memory error")
-    def failed(self, error: BaseException, handles: Iterable[object] = ()) -> None:
+    def failed(self, error: BaseException, trackers: Trackers = tuple) -> None:
         """Hands on the verdict and the recording of an out-of-memory error; nothing of others."""
         verdict = verdict_in(error)
         path = getattr(error, "__vramlens_path__", None)
@@ -112,7 +116,7 @@ class LoopMonitor:
         if callable(self._on_oom):
             self._on_oom(verdict, path)
             return
-        keep(handles, "out_of_memory", verdict, [] if path is None else [path], self._steps)
+        keep(trackers(), "out_of_memory", verdict, [] if path is None else [path], self._steps)
 
     @harmless("looking for leaks")
     def _follow_leaks(self) -> None:
@@ -124,11 +128,11 @@ class LoopMonitor:
             self._follower.torch_is_there(torch)
 
     @harmless("telling of leaks")
-    def _tell_leaks(self, handles: Iterable[object]) -> None:
+    def _tell_leaks(self, trackers: Trackers) -> None:
         follower, self._follower = self._follower, None
         self.leaks = None if follower is None else follower.conclusion()
         if self.leaks is not None:
-            keep(handles, "leaks", str(self.leaks), [], self._steps)
+            keep(trackers(), "leaks", str(self.leaks), [], self._steps)
 
     @harmless("recording the end of training")
     def _record_end(self, output: str) -> None:

@@ -209,8 +209,9 @@ class JsonLines:
     def take(self, now: MachineNow) -> None:
         """Adds a line; whoever reads meanwhile sees whole lines only."""
         if self._has_moved():
-            self._file.close()
-            self._file = self._opened()
+            # Opened first: where that fails, as on a full disk, later looks try again.
+            moved, self._file = self._file, self._opened()
+            moved.close()
         content = _without_unknown(machine_dict(now))
         self._file.write(json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n")
         self._file.flush()

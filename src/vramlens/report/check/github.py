@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.finding import Finding, Place
 
 MOST_ERRORS = 10
+MOST_NOTICES = 10
 _LONGEST_TITLE = 200
 SUMMARY_BYTES = 1 << 20
 
@@ -29,8 +30,10 @@ def check_to_github(check: Check, environment: Mapping[str, str]) -> str:
     Args:
         environment: the step's: ``GITHUB_WORKSPACE`` tells which files are in the repository.
     """
+    notes = [_notice(note) for note in check.notes[:MOST_NOTICES]]
     if check.passed:
-        return f"vramlens: {visible(check.source)} is within {visible(check.budget)}\n"
+        within = f"vramlens: {visible(check.source)} is within {visible(check.budget)}"
+        return "\n".join([within, *notes]) + "\n"
     shown = (
         check.findings if len(check.findings) <= MOST_ERRORS else check.findings[: MOST_ERRORS - 1]
     )
@@ -46,7 +49,11 @@ def check_to_github(check: Check, environment: Mapping[str, str]) -> str:
                 file=_in_repository(check.budget, environment),
             )
         )
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *notes]) + "\n"
+
+
+def _notice(note: str) -> str:
+    return workflow_command("notice", visible(note), title="vramlens: note")
 
 
 def _annotation(finding: Finding, check: Check, environment: Mapping[str, str]) -> str:
@@ -57,12 +64,14 @@ def _annotation(finding: Finding, check: Check, environment: Mapping[str, str]) 
     words = words or [f"the limit is in {check.budget}"]  # a message that is empty is not shown
     file, line = _place(finding.place, environment)
     if file is None:  # a line of a package, or of another machine: the limit itself then
-        scopes = [
-            r for r in check.results if not r.passed and finding.title.startswith(r.limit.scope)
+        broken = [
+            result
+            for result in check.results
+            if not result.passed and result.limit.scope in finding.limits
         ]
         file, line = (
             _in_repository(check.budget, environment),
-            scopes[0].limit.line if scopes else None,
+            broken[0].limit.line if broken else None,
         )
     message = "\n".join(visible(text) for text in words)
     return workflow_command(

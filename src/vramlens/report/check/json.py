@@ -22,6 +22,7 @@ def check_to_json(check: Check) -> dict[str, Any]:
         "results": [_result(result) for result in check.results],
         "findings": [finding_to_json(finding) for finding in check.findings],
         "ranks": list(check.ranks),
+        "notes": list(check.notes),
     }
 
 

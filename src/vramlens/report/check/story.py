@@ -94,7 +94,7 @@ def check_document(check: Check) -> Document:
     parts: list[Part] = [Heading(headline(check), badge=badge, tone=tone)]
     for finding in check.findings[:1]:
         parts += _evidence(finding)
-    parts += [Blank(), _table(check)]
+    parts += [Blank(), _table(check), Sentences(tuple(map(visible, check.notes)), "note: ")]
     for finding in check.findings[1:]:
         title = sentence(visible(finding.title))
         parts += [Blank(), Sentences((title,), forms=Form.TEXT), *_evidence(finding)]

@@ -40,7 +40,13 @@ def _findings(title: str, findings: tuple[Finding, ...]) -> Iterator[Part]:
 def _table(job: JobChange) -> Table:
     by_change = sorted(
         job.ranks,
-        key=lambda change: (change.rank != job.rank, -abs(change.change_bytes), change.rank),
+        key=lambda change: (
+            change.rank != job.rank,
+            change.rank not in job.lost,
+            not change.fails_now,
+            -abs(change.change_bytes),
+            change.rank,
+        ),
     )
     rows = tuple(_row(change) for change in sorted(by_change[:_MOST_ROWS], key=_number))
     columns = (
