@@ -78,6 +78,7 @@ def test_a_budget_is_held_against_a_script(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1, done.stderr
     assert "12.00 MiB" in done.stdout
+    assert done.stdout.endswith("vramlens predict train.py\n")  # the recording is gone
 
 
 def test_a_process_that_has_run_a_backward_pass_can_predict() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from vramlens.capture.recording.recording_file import SCHEMA, write_recording
 from vramlens.prediction.card.cards import Card
-from vramlens.units import GIB, MIB, format_size
+from vramlens.units import GIB, MIB, counted, format_size
 
 USUAL_CARDS = tuple(size * GIB for size in (8, 12, 16, 24, 40, 48, 80, 141))
 
@@ -109,7 +109,8 @@ class Prediction:
         lines = [
             f"Predicted peak: {format_size(self.reserved_bytes)} reserved"
             f" (between {low} and {high})",
-            f"  {format_size(self.allocated_bytes)} of it allocated; {self.steps} optimizer steps",
+            f"  {format_size(self.allocated_bytes)} of it allocated;"
+            f" {counted(self.steps, 'optimizer step')}",
             f"  on {self.gpu} with PyTorch {self.torch}, predicted in {self.seconds:.1f} s without"
             " a GPU",
         ]

@@ -30,6 +30,7 @@ class Check(PrintedAnswer):
         ranks: of a job, its ranks; () for one recording.
         worst_recording: of a job, the recording of the rank to look at.
         notes: of a job, what is odd about its files, one sentence each.
+        script: of a prediction, the script; its recording is gone.
     """
 
     source: str
@@ -40,6 +41,7 @@ class Check(PrintedAnswer):
     ranks: tuple[int, ...] = ()
     worst_recording: str | None = None
     notes: tuple[str, ...] = ()
+    script: str | None = None
 
 
 def check_run(run: Run, budget: Budget, baseline: Run | None = None) -> Check:

@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import tempfile
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_device, add_output
@@ -99,7 +100,7 @@ def _check_predicted(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, os.path.basename(arguments.file) + ".vram")
         written_prediction(arguments.file, path)
-        arguments.file = path
+        arguments.script, arguments.file = arguments.file, path
         return _check(arguments)
 
 
@@ -115,7 +116,7 @@ def _check(arguments: argparse.Namespace) -> int:
         raise InputError(
             f'{arguments.budget}: [budget] has no limit in it; write peak_allocated = "20 GiB", or run --update'
         )
-    check = _checked(arguments, budget)
+    check = replace(_checked(arguments, budget), script=getattr(arguments, "script", None))
     inputs = (
         arguments.file,
         arguments.budget,

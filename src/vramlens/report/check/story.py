@@ -143,9 +143,20 @@ def _row(result: Result, budget: str) -> tuple[str, str, str, str]:
     return visible(result.limit.scope), limit, value, outcome
 
 
+def _next_of_prediction(check: Check, script: str, budget: str) -> tuple[str, str]:
+    if check.passed:
+        return (
+            "enforce the budget in every pull request",
+            f"vramlens check {script} --predict --budget {budget} --format github",
+        )
+    return "see what uses the predicted memory", f"vramlens predict {script}"
+
+
 def next_step(check: Check) -> tuple[str, str]:
     """What to do with the answer, and the command."""
     source, budget = quoted(check.source), quoted(check.budget)
+    if check.script is not None:
+        return _next_of_prediction(check, quoted(check.script), budget)
     recording = source if check.worst_recording is None else quoted(check.worst_recording)
     if check.passed:
         return (
