@@ -36,8 +36,8 @@ def diff_jobs(
     """
     old = compare_files([before], progress, device=device)
     new = compare_files([after], progress, device=device)
-    for folder, job in ((before, old), (after, new)):
-        _refuse_devices(folder, job)
+    for folder, comparison in ((before, old), (after, new)):
+        _refuse_devices(folder, comparison)
     changes = _changes(old, new)
     lost = _lost(old, new)
     came, went = _only_in_one(old.findings, new.findings)
