@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextvars
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from vramlens.capture.process.own_thread import get_ident
 from vramlens.live.heap.looking_thread import look_for
 
 _AUTOCAST_DEVICES = ("cuda", "cpu", "xpu")
@@ -21,7 +21,7 @@ class AskingThread:
     """The thread that makes this."""
 
     def __init__(self) -> None:
-        self._ident = threading.get_ident()
+        self._ident = get_ident()
         self._context = contextvars.copy_context()
         self._torch: Any = sys.modules.get("torch")
         self._autocast: dict[str, Any] = {}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
+from vramlens.capture.process.own_thread import get_ident
 
 _copied_thread: int | None = None
 
 
 def looking_thread() -> int:
     """The thread that looks; in a copy of the process, the one that asked for the copy."""
-    return threading.get_ident() if _copied_thread is None else _copied_thread
+    return get_ident() if _copied_thread is None else _copied_thread
 
 
 def look_for(ident: int) -> None:
