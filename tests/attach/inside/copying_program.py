@@ -78,7 +78,7 @@ def main() -> None:
         "hang": refusal(lambda: time.sleep(60)),
         "late": refusal(lambda: sum(range(1 << 40)), 0.3),
     }
-    after = state()
+    after = _settled(before)
     left = _children()
     signal.signal(signal.SIGCHLD, lambda *_: None)
     refusals["handler"] = refusal(lambda: 1)
@@ -90,6 +90,14 @@ def main() -> None:
         thread.join()
     record = {"seen": seen, "hooks": hooks, "opened": opened, "large": large, "left": left}
     print(json.dumps({**record, "refusals": refusals, "before": before, "after": after}))
+
+
+def _settled(before: dict[str, Any]) -> dict[str, Any]:
+    """The state once the system has ended the threads that Python has."""
+    deadline = time.monotonic() + 60.0
+    while state()["threads"] > before["threads"] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return state()
 
 
 def _children() -> list[str]:

@@ -8,11 +8,17 @@ import pytest
 
 pytest.importorskip("torch")
 
-from vramlens.attach.inside import step_watch
+import torch
+
+from vramlens.attach.inside import asking_thread, step_watch
+from vramlens.attach.inside.asking_thread import AskingThread
+from vramlens.attach.inside.forked_copy import NoCopy
 from vramlens.attach.inside.pauses import Pauses
 from vramlens.attach.inside.step_watch import StepWatch
+from vramlens.capture.process.own_thread import OwnThread
 from vramlens.capture.recording.output_path import Places
 from vramlens.capture.recording.recorder import Recorder
+from vramlens.live.growth.autocast_cache import caching_depth
 
 
 class _Clock:
@@ -98,3 +104,34 @@ def test_where_no_step_comes_time_is_what_counts(clock: _Clock, ended: list[int]
     assert ended[0] >= 4
     assert watch._unit_note() == (step_watch._BY_CLOCK,)
     watch.leave()
+
+
+def test_threads_that_end_a_step_at_once_make_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = watch_of(1)
+    copies: list[Any] = []
+
+    def copy(_watch: StepWatch, leak_watch: Any) -> Any:
+        copies.append(leak_watch)
+        raise NoCopy
+
+    monkeypatch.setattr(StepWatch, "_copy_that_searches", copy)
+    monkeypatch.setattr(StepWatch, "_searched_here", lambda _watch, _leak_watch: {})
+    watch._finish("of one thread")  # type: ignore[arg-type]
+    watch._finish("of another")  # type: ignore[arg-type]
+    assert copies == ["of one thread"]
+    assert watch.is_over.is_set
+    watch.leave()
+
+
+def test_the_copy_knows_the_autocast_of_the_thread_that_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asking_thread, "look_for", lambda _ident: None)  # here is no copy
+    depths: list[int] = []
+    with torch.autocast("cpu"), torch.autocast("cpu"):
+        asking = AskingThread()
+    copy = OwnThread(lambda: depths.append(asking.run_in_copy(lambda: caching_depth(torch))))
+    copy.start()
+    copy.join()
+    assert depths == [2]
+    assert caching_depth(torch) == 0

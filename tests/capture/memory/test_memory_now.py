@@ -15,7 +15,13 @@ from capture.memory.test_device_ledger import FakeTorch, a10, at_home, install, 
 from capture.memory.test_driver import FakeGpu, Install, nvml
 from vramlens.capture.memory import memory_now as module
 from vramlens.capture.memory.driver import forget
-from vramlens.capture.memory.memory_now import HostMemory, MemoryNow, host_memory, memory
+from vramlens.capture.memory.memory_now import (
+    HostMemory,
+    MemoryNow,
+    host_memory,
+    is_killed_as_group,
+    memory,
+)
 from vramlens.units import GIB, MIB
 
 __all__ = ["at_home", "install", "nvml"]
@@ -261,3 +267,10 @@ def test_importing_costs_nothing() -> None:
         )
         == 0
     )
+
+
+def test_a_group_whose_processes_die_together(files: dict[str, str]) -> None:
+    files |= {"/proc/self/cgroup": "0::/pods/mine\n", "/sys/fs/cgroup/pods/memory.oom.group": "0\n"}
+    assert not is_killed_as_group()
+    files["/sys/fs/cgroup/pods/memory.oom.group"] = "1\n"
+    assert is_killed_as_group()

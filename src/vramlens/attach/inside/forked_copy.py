@@ -1,8 +1,12 @@
 """A forked copy of the process, in which its heap is searched while the program runs on.
 
-The copy is the thread that asks for it, alone, with the memory of that moment and the interpreter's
-lock. It reads, writes its answer into a pipe, and ends. The program stands still only while the
-system copies its page tables.
+The copy is one thread, alone, with the memory of that moment and the interpreter's lock. It reads,
+writes its answer into a pipe, and ends. The program stands still only while the system copies its
+page tables.
+
+The thread is our own. Python runs the program's signal handlers in the main thread only: so none
+runs in the copy, and one that raises while somebody waits for the copy leaves nothing behind. The
+thread lives as long as its copy, which the system ends with it.
 
 Python's own ``os.fork`` would forget the other threads' frames, which say who holds what, and run
 what the program has registered for its children. So the C library's is called, with the lock kept.
@@ -19,14 +23,18 @@ import gc
 import json
 import os
 import resource
-import select
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-from vramlens.capture.memory.memory_now import host_memory
+from vramlens.attach.inside.asking_thread import AskingThread
+from vramlens.attach.inside.forked_child import ForkedChild
+from vramlens.capture.memory.memory_now import host_memory, is_killed_as_group
+from vramlens.capture.process.own_thread import OwnEvent, OwnThread
+from vramlens.capture.process.switch_interval import switch_interval_of
 
 _ROOM_BYTES = 1 << 30
 """What a search takes, and the pages that change meanwhile."""
@@ -34,11 +42,12 @@ _MOST_PAGE_TABLES_KIB = 96 * 1024
 """Copying them takes about a millisecond for each 2 MiB of program, on the machines tried."""
 _INTERVAL_S = 0.3
 _LONGEST_WAIT_S = 0.25
-_LOOKS_EVERY_S = 0.1
-_ASLEEP_LOOKS = 15
+_FORKS_WITHIN_S = 20.0
+_LONGEST_LIFE_S = 70
+_ENDS_WITHIN_S = 5.0
 _NICENESS = 5
-_PIECE_BYTES = 1 << 16
 _DIES_WITH_PARENT = 1  # linux/prctl.h: PR_SET_PDEATHSIG
+_DEFAULT_ACTION = 0  # signal.h: SIG_DFL
 _CHILDREN_OF_TORCH = "torch."
 
 
@@ -63,21 +72,26 @@ class ForkedCopy:
             NoCopy: this process cannot, or should not, be copied.
         """
         _check()
-        libc = ctypes.PyDLL(None)  # keeps the interpreter's lock during a call
-        readable, writable = os.pipe()
+        self.paused_s = 0.0
+        self._is_made = False
+        self._is_wanted = True
+        self._raw: bytes | None = None
+        self._has_tried, self._is_over = OwnEvent(), OwnEvent()
+        self._thread = OwnThread(
+            partial(self._accompany, partial(AskingThread().run_in_copy, work))
+        )
         try:
-            with _no_signals(), _no_collection(), _nobody_asks():
-                began = time.perf_counter()
-                child = libc.fork()
-                if child == 0:
-                    _work_and_exit(libc, work, writable)
-                self.paused_s = time.perf_counter() - began
-        finally:
-            os.close(writable)
-        if child < 0:
-            os.close(readable)
+            self._thread.start()
+        except RuntimeError:
+            raise NoCopy("there can be no thread for a copy") from None
+        try:
+            self._has_tried.wait(_FORKS_WITHIN_S)
+        except BaseException:  # of the program's signal handler
+            self._is_wanted = False
+            raise
+        if not self._is_made:
+            self._is_wanted = False
             raise NoCopy("the system makes no copy of this process")
-        self._child, self._pipe = child, readable
 
     def answer(self, seconds: float) -> Any:
         """What the work gave; waits for it without the interpreter's lock.
@@ -86,11 +100,13 @@ class ForkedCopy:
             NoCopy: it failed, hangs, or is not done in that time.
         """
         try:
-            raw = self._received(time.monotonic() + seconds)
+            self._is_over.wait(seconds)
         finally:
             self.end()
+        if self._raw is None:
+            raise NoCopy("the copy gave no answer")
         try:
-            outcome = json.loads(raw)
+            outcome = json.loads(self._raw)
         except ValueError:
             raise NoCopy("the copy ended without an answer") from None
         if "error" in outcome:
@@ -99,35 +115,43 @@ class ForkedCopy:
 
     def end(self) -> None:
         """Ends it; nothing is left of it."""
-        if self._pipe < 0:
+        self._is_wanted = False
+        self._thread.join(_ENDS_WITHIN_S)
+
+    def _accompany(self, work: Callable[[], Any]) -> None:
+        """On a thread of our own: makes the copy, hears it, and ends it."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            child = self._forked(work)
+            self._is_made = child is not None
+        finally:
+            self._has_tried.set()
+        if child is None:
             return
-        os.close(self._pipe)
-        self._pipe = -1
-        with contextlib.suppress(OSError):
-            os.kill(self._child, signal.SIGKILL)
-        with contextlib.suppress(OSError):  # the program waits for any child
-            os.waitpid(self._child, 0)
+        try:
+            self._raw = child.received(_LONGEST_LIFE_S, lambda: self._is_wanted)
+        finally:
+            child.end()
+            self._is_over.set()
 
-    def _received(self, deadline: float) -> bytes:
-        """Everything that the copy writes until it ends.
-
-        Raises:
-            NoCopy: it hangs, or the time is over.
-        """
-        pieces: list[bytes] = []
-        poll = select.poll()
-        poll.register(self._pipe, select.POLLIN)
-        asleep = 0
-        while True:
-            if poll.poll(_LOOKS_EVERY_S * 1000):
-                piece = os.read(self._pipe, _PIECE_BYTES)
-                if not piece:
-                    return b"".join(pieces)
-                pieces.append(piece)
-                continue
-            asleep = asleep + 1 if _sleeps(self._child) else 0
-            if asleep >= _ASLEEP_LOOKS or time.monotonic() > deadline:
-                raise NoCopy("the copy gave no answer")
+    def _forked(self, work: Callable[[], Any]) -> ForkedChild | None:
+        """The copy; None where the system makes none."""
+        libc = ctypes.PyDLL(None)  # keeps the interpreter's lock during a call
+        pipe = (ctypes.c_int * 2)()
+        with _no_collection(), _nobody_asks():
+            # Who forks meanwhile would have the pipe, too: so the lock is kept from here on.
+            if not self._is_wanted or libc.pipe2(pipe, os.O_CLOEXEC):
+                return None
+            began = time.perf_counter()
+            pid = libc.fork()
+            if pid == 0:
+                _work_and_exit(libc, work, pipe[1])
+            libc.close(pipe[1])
+            self.paused_s = time.perf_counter() - began
+        if pid < 0:
+            os.close(pipe[0])
+            return None
+        return ForkedChild(pid, pipe[0])
 
 
 def _check() -> None:
@@ -138,16 +162,33 @@ def _check() -> None:
     """
     if sys.platform != "linux":
         raise NoCopy("copies are made on Linux")
-    handler = signal.getsignal(signal.SIGCHLD)
-    is_torchs = str(getattr(handler, "__module__", "")).startswith(_CHILDREN_OF_TORCH)
-    if callable(handler) and not isinstance(handler, signal.Handlers) and not is_torchs:
+    if _is_programs(signal.getsignal(signal.SIGCHLD)):
         raise NoCopy("the program hears of each child that ends")
     if _page_tables_kib() > _MOST_PAGE_TABLES_KIB:
         raise NoCopy("to copy it would take long")
     host = host_memory()
-    needed_bytes = _ROOM_BYTES + (host.rss_bytes or 0) // 2
+    changing_bytes = (host.rss_bytes or 0) // (1 if is_killed_as_group() else 2)
+    needed_bytes = _ROOM_BYTES + changing_bytes
     if host.available_bytes is not None and host.available_bytes < needed_bytes:
         raise NoCopy("there is no memory for a copy")
+
+
+def _is_programs(handler: Any) -> bool:
+    """True where a signal handler is, or calls, one of the program's: torch's calls the one that
+    was there before, which a cell of it holds.
+    """
+    waiting, seen = [handler], set()
+    while waiting:
+        function = waiting.pop()
+        if not callable(function) or id(function) in seen:
+            continue
+        seen.add(id(function))
+        if not str(getattr(function, "__module__", "")).startswith(_CHILDREN_OF_TORCH):
+            return True
+        for cell in getattr(function, "__closure__", None) or ():
+            with contextlib.suppress(ValueError):  # an empty cell
+                waiting.append(cell.cell_contents)
+    return False
 
 
 def _page_tables_kib() -> int:
@@ -157,18 +198,6 @@ def _page_tables_kib() -> int:
             if line.startswith("VmPTE:"):
                 return int(line.split()[1])
     return 0
-
-
-@contextlib.contextmanager
-def _no_signals() -> Iterator[None]:
-    """The copy hears no signal: the program's handlers are not to run twice."""
-    every = signal.valid_signals()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, every)
-    try:
-        yield
-    finally:
-        # What was blocked before may hold the C library's own signals, which Python warns of.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, every - before)
 
 
 @contextlib.contextmanager
@@ -191,13 +220,10 @@ def _nobody_asks() -> Iterator[None]:
     program's interval ask during the sleep, when this thread has no lock to give. From then on they
     wait by ours, anew each time that the lock changes hands.
     """
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(_INTERVAL_S)
-    try:
-        time.sleep(min(2 * interval, _LONGEST_WAIT_S))
+    with switch_interval_of(_INTERVAL_S) as interval:
+        # Not ``time.sleep``, in whose place gevent may have put its own.
+        OwnEvent().wait(min(2 * interval, _LONGEST_WAIT_S))
         yield
-    finally:
-        sys.setswitchinterval(interval)
 
 
 def _work_and_exit(libc: Any, work: Callable[[], Any], writable: int) -> None:
@@ -219,8 +245,13 @@ def _work_and_exit(libc: Any, work: Callable[[], Any], writable: int) -> None:
 
 
 def _become_small(libc: Any, writable: int) -> None:
-    """The copy ends with its parent, leaves processor and memory to it, and has no file of its."""
+    """The copy ends with the thread that made it, and in time; it leaves processor and memory to
+    the program, and has no file of its.
+    """
     libc.prctl(_DIES_WITH_PARENT, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+    libc.signal(signal.SIGALRM, ctypes.c_void_p(_DEFAULT_ACTION))
+    libc.alarm(_LONGEST_LIFE_S)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
     with contextlib.suppress(OSError):
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write("1000")
@@ -229,12 +260,3 @@ def _become_small(libc: Any, writable: int) -> None:
     for name in os.listdir("/proc/self/fd"):
         if int(name) != writable:
             libc.close(int(name))
-
-
-def _sleeps(pid: int) -> bool:
-    """True where a process waits for something."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] == "S"
-    except (OSError, IndexError):
-        return False

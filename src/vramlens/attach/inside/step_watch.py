@@ -23,7 +23,7 @@ from vramlens.attach.inside.known_facts import KnownFacts
 from vramlens.attach.inside.pauses import Pauses
 from vramlens.attach.inside.state_now import NAMES_SHARE, search_time, torch_is_whole
 from vramlens.attach.messages import Line
-from vramlens.capture.process.own_thread import OwnEvent
+from vramlens.capture.process.own_thread import OwnEvent, allocate_lock
 from vramlens.capture.recording.output_path import Places
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.torch_api import DeviceState, loaded_torch
@@ -78,6 +78,7 @@ class StepWatch:
         self._next_unit = 0.0
         self._unit = _Unit.TIME
         self._is_finishing = False
+        self._finish_lock = allocate_lock()
         self._pid = os.getpid()
         self._copy: ForkedCopy | None = None
         self._findings: dict[str, Any] | None = None
@@ -132,10 +133,10 @@ class StepWatch:
         """What the steps have left: ``leaks``, ``leaks_text``, ``recording``; None without a
         step.
         """
+        if self._watch is not None:
+            self._finish(self._watch)
         if self._is_finishing:
             self.is_over.wait(_REPORT_WITHIN_S)
-        elif self._watch is not None:
-            self._finish(self._watch)
         if self._copy is not None and self._watch is not None:
             self._findings = self._answer_of_copies(self._copy, self._watch)
         if self._findings is None and self._watch is not None:
@@ -181,8 +182,13 @@ class StepWatch:
             self._finish(watch)
 
     def _finish(self, watch: LeakWatch) -> None:
-        """The end of the watch: the search begins, in a copy of this moment."""
-        self._is_finishing = True
+        """The end of the watch: the search begins, in a copy of this moment. For the first thread
+        that comes here.
+        """
+        with self._finish_lock:
+            if self._is_finishing:
+                return
+            self._is_finishing = True
         try:
             self._copy = self._copy_that_searches(watch)
         except NoCopy:

@@ -133,6 +133,13 @@ def host_memory() -> HostMemory:
     )
 
 
+def is_killed_as_group() -> bool:
+    """True where the system ends all processes of this one's control group when memory is short."""
+    return any(
+        _number(os.path.join(folder, "memory.oom.group")) == 1 for folder, _ in _control_groups()
+    )
+
+
 def _why_no_gpu() -> str:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     nvml, reason = driver()

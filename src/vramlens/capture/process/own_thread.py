@@ -31,7 +31,8 @@ def _unpatched(name: str) -> Any:
 _start_new_thread = _unpatched("start_new_thread")
 allocate_lock: Callable[[], Any] = _unpatched("allocate_lock")
 """A lock between threads of the system."""
-_get_ident = _unpatched("get_ident")
+get_ident: Callable[[], int] = _unpatched("get_ident")
+"""The number of the thread of the system that asks."""
 
 
 class OwnThread:
@@ -70,7 +71,7 @@ class OwnThread:
     @property
     def is_current(self) -> bool:
         """True where it is the one that asks."""
-        return bool(self._ident == _get_ident())
+        return self._ident == get_ident()
 
     def _run(self) -> None:
         try:

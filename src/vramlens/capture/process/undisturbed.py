@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import sys
 from collections.abc import Iterator
 
-from vramlens.capture.process.own_thread import allocate_lock
+from vramlens.capture.process.switch_interval import switch_interval_of
 
 _SLICE_S = 0.05
-_lock = allocate_lock()
-_inside = 0
-_programs_interval = 0.0
 
 
 @contextlib.contextmanager
@@ -22,22 +18,9 @@ def no_other_thread() -> Iterator[None]:
     While all objects are looked at, all are alive: a tensor that another thread gives up is freed
     only afterwards. A thread that computes still takes its turn after ``_SLICE_S``: a look that
     has once let go of the lock waits that long for it, and the program's step waits with it.
-    Several threads may be in here, one after the other: the last to leave restores what the
-    program had.
     """
-    global _inside, _programs_interval
-    with _lock:
-        if not _inside:
-            _programs_interval = sys.getswitchinterval()
-            sys.setswitchinterval(_SLICE_S)
-        _inside += 1
-    try:
+    with switch_interval_of(_SLICE_S):
         yield
-    finally:
-        with _lock:
-            _inside -= 1
-            if not _inside:
-                sys.setswitchinterval(_programs_interval)
 
 
 @contextlib.contextmanager

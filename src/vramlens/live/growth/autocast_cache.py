@@ -13,6 +13,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from vramlens.live.heap.looking_thread import looking_thread
 from vramlens.live.heap.tensors import TorchObjects
 from vramlens.live.holder.keeper import Keeper, Statements
 
@@ -58,7 +59,7 @@ def block_around(statements: Statements) -> Keeper | None:
         for _, function, statement, _ in module.calls.get("autocast", ())
     ]
     running = []
-    frame: Any = sys._getframe()
+    frame: Any = sys._current_frames().get(looking_thread())
     while frame is not None:
         running.append((frame.f_code.co_filename, frame.f_lineno or 0))
         frame = frame.f_back

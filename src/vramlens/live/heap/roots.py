@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramlens.live.growth.last_frames import ended_frames
+from vramlens.live.heap.looking_thread import looking_thread
 from vramlens.live.heap.objects import frame_variables, is_own_file, is_users
 
 _MOST_FRAMES = 20_000
@@ -110,13 +111,13 @@ def _variables(modules: set[int]) -> Iterator[Root]:
     are what they were.
     """
     threads = {thread.ident: thread.name for thread in _threads()}
-    main, looking_thread = getattr(_main_thread(), "ident", None), threading.get_ident()
+    main, looker = getattr(_main_thread(), "ident", None), looking_thread()
     namespaces = set(modules)
     count = 0
     for ident, innermost in list(sys._current_frames().items()):
         thread = (
             ""
-            if ident in (main, looking_thread)
+            if ident in (main, looker)
             else threads.get(ident) or "a thread that Python did not start"
         )
         frame: types.FrameType | None = innermost
