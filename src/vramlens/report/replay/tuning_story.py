@@ -39,7 +39,7 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vramlens.replay import CardUnderSetting, Tuned, Tuning, WhatIf
+    from vramlens.replay import CardUnderSetting, Tuned, Tuning
 
 _ROWS = 9
 _LEAST_ROWS = 3
@@ -117,11 +117,12 @@ def _headline(tuning: Tuning) -> str:
         return _no_help(tuning)
     under = under_limit(tuning.recorded, base)
     use = f"Use {conf_name(best.row)}:"
+    if tuning.ended_by_failure and not base.past_failure:
+        return _of_failed_step(best, under)
     if base.oom is not False and not base.past_failure:
-        completes = "gets past its failure" if best.row.past_failure else "completes"
         fails = "runs out of memory" if base.oom else "may run out of memory"
         return (
-            f"{use} the run {completes}{under}, with {size_range(best.row)} reserved."
+            f"{use} the run completes{under}, with {size_range(best.row)} reserved."
             f" With the recorded settings it {fails}."
         )
     past = ". Both get past the failure" if base.past_failure else ""
@@ -130,9 +131,37 @@ def _headline(tuning: Tuning) -> str:
     return f"{use} the peak is {peak} reserved{under} instead of {before} ({saved} less){past}."
 
 
+def _of_failed_step(best: Tuned, under: str) -> str:
+    """What the best setting does to the step that failed: it finishes, or it may."""
+    name = conf_name(best.row)
+    if best.step_peak_bytes is not None:
+        reserved = format_size(best.step_peak_bytes)
+        return (
+            f"Use {name}: the step that failed finishes{under}, with {reserved} reserved."
+            " With the recorded settings it runs out of memory."
+        )
+    return (
+        f"{name} may help: it gets past the failed request{under}, with {size_range(best.row)}"
+        " reserved, but may not be enough for what comes next."
+    )
+
+
+def _leaks(leaked_per_step: int) -> str:
+    return (
+        f"This run leaks {format_size(leaked_per_step)} a step; no setting or limit helps for long."
+    )
+
+
 def _no_help(tuning: Tuning) -> str:
     """Why no setting is worth a change."""
     base, count = tuning.baseline, len(tuning.tried)
+    if tuning.leaked_per_step is not None:
+        return _leaks(tuning.leaked_per_step)
+    if tuning.past_request_only is not None:
+        return (
+            f"{conf_name(tuning.past_request_only.row)} gets past this request only; the step still"
+            f" fails later (vramlens explain {quoted(tuning.source)})."
+        )
     if base.past_failure:
         return _passed(tuning)
     too_large = _too_large(tuning)
@@ -198,7 +227,7 @@ def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
         yield _card_table(tuning, listed_rows, sizes, width)
     else:
         base = tuning.baseline.peak_reserved_bytes
-        rows = [[*row_cells(tuned.row, base), _name(tuning, tuned)] for tuned in listed_rows]
+        rows = [[*_cells(tuned, base), _name(tuning, tuned)] for tuned in listed_rows]
         yield settings_table(HEADER, rows)
     hidden = len(tuning.tried) - len(listed_rows)
     if hidden:
@@ -214,6 +243,14 @@ def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
     if any(tuned.row.confidence == Confidence.EXACT for tuned in listed_rows):
         yield Sentences(("what PyTorch shows for this run.",), "exact: ", is_aside=True)
     yield from missing_parts(tuning.missing)
+
+
+def _cells(tuned: Tuned, recorded_bytes: int) -> list[str]:
+    """A row's cells, with what is known of the step behind a failure that it gets past."""
+    cells = row_cells(tuned.row, recorded_bytes)
+    if tuned.row.past_failure and tuned.step_finishes is not None:
+        cells[HEADER.index("outcome")] = "step finishes" if tuned.step_finishes else "fails later"
+    return cells
 
 
 def _aside(text: str) -> Sentences:
@@ -295,23 +332,32 @@ def _next(tuning: Tuning) -> Command:
 def _next_step(tuning: Tuning) -> tuple[str, str]:
     """Why, and the command."""
     base, best = tuning.baseline, tuning.best
+    if tuning.leaked_per_step is not None:
+        return "find what keeps the memory", f"vramlens leaks {quoted(tuning.source)}"
     if best is not None:
+        use = "use this setting"
         gain = f"to save {format_size(best.saved_bytes)}"
         if base.oom is not False and not base.past_failure:
-            gain = "to get past the failure" if best.row.past_failure else "to avoid the failure"
-        return f"use this setting {gain}", export_line(tuning.variable, best.row)
+            gain = "to avoid the failure"
+            if tuning.ended_by_failure and not best.step_finishes:
+                use, gain = "try this setting", "to get past the failed request"
+        return f"{use} {gain}", export_line(tuning.variable, best.row)
     if base.past_failure:
         cap = base.cap_bytes
         more = f"give it {format_size(cap)}" if cap is not None else "give it more memory"
         record = "vramlens run -o run.vram YOUR_SCRIPT.py"
         return f"{more} and record what comes next", record
     if tuning.ended_by_failure:  # explain has said this already, and sends people here
-        return _needs(base), f"vramlens view {quoted(tuning.source)}"
+        return _needs(tuning), f"vramlens view {quoted(tuning.source)}"
     return "see what uses the memory", f"vramlens explain {quoted(tuning.source)}"
 
 
-def _needs(base: WhatIf) -> str:
+def _needs(tuning: Tuning) -> str:
     """What would get past a failure that no setting avoids."""
+    base = tuning.baseline
+    if tuning.step_needed_bytes is not None:
+        needed = format_size(tuning.step_needed_bytes)
+        return f"allow at least {needed}, or see what could be smaller"
     if not base.oom or base.failed_bytes is None:
         return "use a higher limit, or see what could be smaller"
     return (
