@@ -34,13 +34,15 @@ from vramlens.report.replay.story import (
 from vramlens.report.screen import layout_of, room_of
 from vramlens.report.text import print_document
 from vramlens.report.wording import listed, quoted
-from vramlens.units import counted, format_size
+from vramlens.units import GIB, counted, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vramlens.replay import CardUnderSetting, Tuned, Tuning
+    from vramlens.replay import CardUnderSetting, Tuned, Tuning, WhatIf
 
+_ROOM_OUTSIDE = GIB
+"""For memory outside PyTorch's allocator, where the recording does not say."""
 _ROWS = 9
 _LEAST_ROWS = 3
 _CARD_COLUMNS = ("peak reserved", "retries", "smallest card", "setting")
@@ -90,8 +92,13 @@ def _cards_headline(tuning: Tuning) -> str:
     recorded = next(
         tuned for tuned in tuning.tried if tuned.row.settings == tuning.baseline.settings
     )
-    fitting = [tuned for tuned in tuning.tried if tuned.smallest_card is not None]
+    sizes = {tuned.row.settings: _smallest(tuning, tuned) for tuned in tuning.tried}
+    fitting = [tuned for tuned in tuning.tried if sizes[tuned.row.settings] is not None]
     names = [_card(card.size_bytes) for card in recorded.cards]
+    possible = next((tuned for tuned in tuning.tried if tuned.smallest_card), None)
+    if not fitting and possible is not None:
+        card = _card(possible.smallest_card or 0)
+        return f"May fit a {card} card with {conf_name(possible.row)}: the room left is small."
     if not fitting:
         claim = (
             f"May not fit a {names[0]} card"
@@ -99,15 +106,30 @@ def _cards_headline(tuning: Tuning) -> str:
             else f"May fit none of {listed(names)}"
         )
         return f"{claim} with any of the {len(tuning.tried)} settings tried."
-    best = min(fitting, key=lambda tuned: tuned.smallest_card or 0)
-    had = recorded.smallest_card
-    if had is not None and had == best.smallest_card:
+    best = min(fitting, key=lambda tuned: sizes[tuned.row.settings] or 0)
+    had, least = sizes[recorded.row.settings], sizes[best.row.settings]
+    if had is not None and had == least:
         return f"Fits a {_card(had)} card with the recorded settings."
     instead = f"needs a {_card(had)} card" if had is not None else "may fit none of them"
     return (
-        f"Fits a {_card(best.smallest_card or 0)} card with {conf_name(best.row)};"
+        f"Fits a {_card(least or 0)} card with {conf_name(best.row)};"
         f" with the recorded settings it {instead}."
     )
+
+
+def _fits(tuning: Tuning, card: CardUnderSetting) -> bool | None:
+    """Whether a card is large enough, with room for what the recording does not hold; None where
+    that cannot be told.
+    """
+    is_room_known = tuning.outside_bytes is not None
+    if card.fits and not is_room_known and card.row.high_bytes + _ROOM_OUTSIDE > card.size_bytes:
+        return None
+    return card.fits
+
+
+def _smallest(tuning: Tuning, tuned: Tuned) -> int | None:
+    """The smallest card that is surely large enough; None where none of them is."""
+    return next((card.size_bytes for card in tuned.cards if _fits(tuning, card)), None)
 
 
 def _headline(tuning: Tuning) -> str:
@@ -239,6 +261,13 @@ def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
         )
     if sizes:
         yield _aside(_outside_words(tuning.outside_bytes))
+        if any(card.fits and card.row.retries for tuned in listed_rows for card in tuned.cards):
+            yield _aside("retry: freed memory is given back there, so less is reserved than here.")
+    if any(_is_above_limit(tuned.row) for tuned in listed_rows):
+        yield _aside(
+            "Above the limit: PyTorch checks it first, then maps expandable segments in whole"
+            " pieces (20 MiB by default)."
+        )
     yield from why_parts([tuned.row for tuned in listed_rows])
     if any(tuned.row.confidence == Confidence.EXACT for tuned in listed_rows):
         yield Sentences(("what PyTorch shows for this run.",), "exact: ", is_aside=True)
@@ -257,6 +286,10 @@ def _aside(text: str) -> Sentences:
     return Sentences((text,), is_aside=True)
 
 
+def _is_above_limit(row: WhatIf) -> bool:
+    return row.cap_bytes is not None and row.peak_reserved_bytes > row.cap_bytes
+
+
 def _name(tuning: Tuning, tuned: Tuned) -> str:
     recorded = " (recorded)" if tuned.row.settings == tuning.baseline.settings else ""
     return f"{conf_name(tuned.row)}{recorded}"
@@ -268,16 +301,17 @@ def _card_table(
     """On which cards each setting fits; without room for all of them, the smallest alone."""
     peak, retries, smallest, setting = _CARD_COLUMNS
     names = [peak, retries, *(f"on {_card(size)}" for size in sizes), smallest, setting]
-    rows = [_card_row(tuned, _name(tuning, tuned)) for tuned in listed_rows]
+    rows = [_card_row(tuning, tuned) for tuned in listed_rows]
     if _figures_width([names, *rows]) > width:
         names, *rows = ([*row[:2], *row[-2:]] for row in (names, *rows))
     return settings_table(names, rows)
 
 
-def _card_row(tuned: Tuned, name: str) -> list[str]:
-    row = tuned.row
-    smallest = _card(tuned.smallest_card) if tuned.smallest_card is not None else "none of them"
-    return [size_range(row), f"{row.retries:,}", *map(_fit, tuned.cards), smallest, name]
+def _card_row(tuning: Tuning, tuned: Tuned) -> list[str]:
+    row, size = tuned.row, _smallest(tuning, tuned)
+    smallest = _card(size) if size is not None else "none of them"
+    on_cards = [_fit(_fits(tuning, card), card.row.retries) for card in tuned.cards]
+    return [size_range(row), f"{row.retries:,}", *on_cards, smallest, _name(tuning, tuned)]
 
 
 def _figures_width(rows: Sequence[Sequence[str]]) -> int:
@@ -289,8 +323,8 @@ def _figures_width(rows: Sequence[Sequence[str]]) -> int:
 def _outside_words(outside_bytes: int | None) -> str:
     if outside_bytes is None:
         return (
-            "Memory outside PyTorch's allocator (often 0.5 to 1 GiB) is not in the recording, so it"
-            " is not counted here."
+            "Memory outside PyTorch's allocator (often 0.5 to 1 GiB) is not in the recording: a card"
+            " without 1 GiB for it is a maybe."
         )
     return (
         f"{format_size(outside_bytes)} is subtracted from each card for the memory of this process"
@@ -316,12 +350,11 @@ def _card(size: int) -> str:
     return format_size(size).replace(".00", "")
 
 
-def _fit(card: CardUnderSetting) -> str:
-    if card.fits is None:
-        return "maybe"
-    if not card.fits:
+def _fit(fits: bool | None, retries: int) -> str:
+    if fits is False:
         return "no"
-    return f"yes, {counted(card.row.retries, 'retry', 'retries')}" if card.row.retries else "yes"
+    answer = "yes" if fits else "maybe"
+    return f"{answer}, {counted(retries, 'retry', 'retries')}" if retries else answer
 
 
 def _next(tuning: Tuning) -> Command:
