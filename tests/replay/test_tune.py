@@ -98,3 +98,27 @@ def test_what_is_the_same_in_all_rows_makes_room_for_their_settings() -> None:
     assert all("  1.91 GiB  " in line for line in table[:9])
     assert not any("in each of these" in line for line in wide)
     assert sum("1  out of memory" in line for line in wide) == 9
+
+
+def test_a_card_needs_room_outside_pytorch() -> None:
+    """The run reserves 1.88 GiB at best; what it takes outside PyTorch is not in the recording."""
+
+    def text(*cards: int) -> str:
+        tuning = tune_trace(
+            read(data_of("recordings/gpt")), cards=cards, confs=("expandable_segments:True",)
+        )
+        console = Console(file=io.StringIO(), width=120)
+        render_tuning(tuning, console)
+        return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+    assert text(2 * GIB, 4 * GIB).startswith("Fits a 4 GiB card with the recorded settings.\n")
+    assert text(2 * GIB).startswith("May fit a 2 GiB card with expandable_segments:True: ")
+
+
+def test_what_is_reserved_above_a_limit_is_explained() -> None:
+    conf = "expandable_segments:True,roundup_power2_divisions:8"
+    tuning = tune_trace(read(data_of("recordings/gpt_varlen")), cap_bytes=GIB, confs=(conf,))
+    console = Console(file=io.StringIO(), width=120)
+    render_tuning(tuning, console)
+    assert max(one.row.high_bytes for one in tuning.tried) == GIB + 6 * MIB
+    assert "Above the limit: PyTorch checks it first" in console.file.getvalue()  # type: ignore[attr-defined]

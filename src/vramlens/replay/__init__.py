@@ -2,6 +2,7 @@
 
 answer: ``vramlens replay``: the proof, and what each of some settings would have led to
 curve: the curve of a what-if: what would have been reserved after each of the recording's events
+failed_step: what explain knows of the step whose failure ended the recording, with each setting
 first_difference: where a replay first did something else than the recording says, in words
 explained: what replay adds to an explanation
 proof: a recording replayed under its own settings, which proves the replay

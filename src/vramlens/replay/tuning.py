@@ -19,6 +19,7 @@ from vramlens.replay.what_if import WhatIf, WhatIfQuestion, ask, ended_by_failur
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
+    from vramlens.replay.failed_step import FailedStep
     from vramlens.trace import Trace
 
 WORTH_TRYING = (
@@ -83,11 +84,16 @@ class Tuned:
         row: what it led to.
         saved_bytes: peak reserved below that of the recorded settings; negative where it is above.
         cards: one a card size that was asked for, smallest first.
+        step_finishes: whether the step that ended the recording by its failure finishes, as
+            ``vramlens explain`` says; None where that cannot be told, or none did.
+        step_peak_bytes: what that whole step reserves; None unless it finishes.
     """
 
     row: WhatIf
     saved_bytes: int
     cards: tuple[CardUnderSetting, ...] = ()
+    step_finishes: bool | None = None
+    step_peak_bytes: int | None = None
 
     @property
     def smallest_card(self) -> int | None:
@@ -109,6 +115,9 @@ class Tuning(PrintedAnswer):
             say.
         floor_bytes: what any allocator would have to reserve for these lifetimes: the most bytes
             alive at once, the request that failed last among them.
+        leaked_per_step: what each step leaves behind, where that is why the run failed; None
+            elsewhere.
+        step_needed_bytes: the least limit that the failed step surely needs; None where unknown.
     """
 
     source: str
@@ -124,6 +133,18 @@ class Tuning(PrintedAnswer):
     inert: tuple[str, ...]
     outside_bytes: int | None
     floor_bytes: int
+    leaked_per_step: int | None = None
+    step_needed_bytes: int | None = None
+
+    @property
+    def past_request_only(self) -> Tuned | None:
+        """The best setting that only gets past the failed request; None where one is advised."""
+        if self.best is not None or self.leaked_per_step is not None:
+            return None
+        if self.baseline.past_failure:
+            return None
+        past = (tuned for tuned in self.tried if tuned.row.past_failure)
+        return next((tuned for tuned in past if tuned.step_finishes is False), None)
 
     @property
     def no_setting_can_help(self) -> bool:
@@ -173,6 +194,7 @@ def tune_trace(
     answers = ask(proven, [*questions, *per_card], progress)
     rows, card_rows = answers[: len(questions)], answers[len(questions) :]
     baseline = rows[0]
+    failed_step = _failed_step(trace, proven, cap_bytes, recorded_cap_bytes)
     tried = []
     for index, row in enumerate(rows):
         on_cards = card_rows[index * len(sizes) : (index + 1) * len(sizes)]
@@ -181,9 +203,14 @@ def tune_trace(
                 row=row,
                 saved_bytes=baseline.peak_reserved_bytes - row.peak_reserved_bytes,
                 cards=tuple(itertools.starmap(CardUnderSetting, zip(sizes, on_cards, strict=True))),
+                step_finishes=failed_step.finishes(row.settings),
+                step_peak_bytes=failed_step.peak_bytes(row.settings),
             )
         )
     tried = _best_first(tried)
+    best = _best(tried, baseline, failed_step)
+    if best is not None:
+        tried = [best, *(tuned for tuned in tried if tuned is not best)]
     return Tuning(
         source=trace.source,
         device=proven.device.device,
@@ -194,11 +221,29 @@ def tune_trace(
         missing=missing_of(trace),
         baseline=baseline,
         tried=tuple(tried),
-        best=_best(tried, baseline),
+        best=best,
         inert=inert,
         outside_bytes=outside,
         floor_bytes=floor_bytes(proven),
+        leaked_per_step=failed_step.leaked_per_step,
+        step_needed_bytes=failed_step.needed_bytes,
     )
+
+
+def _failed_step(
+    trace: Trace, proven: Proven, cap_bytes: int | None, recorded_cap_bytes: int | None
+) -> FailedStep:
+    """What explain knows of the failure that ended the recording; of another limit it knows only
+    that a leak fills that, too.
+    """
+    from vramlens.replay.failed_step import FailedStep, failed_step_of
+
+    if not ended_by_failure(proven):
+        return FailedStep({})
+    failed_step = failed_step_of(trace, proven, recorded_cap_bytes)
+    if cap_bytes is None or cap_bytes == proven.recorded.limit.bytes:
+        return failed_step
+    return FailedStep({}, leaked_per_step=failed_step.leaked_per_step)
 
 
 def floor_bytes(proven: Proven) -> int:
@@ -305,8 +350,14 @@ def _rank(setting: Tuned) -> tuple[int, int, int, int]:
     return life, row.high_bytes, row.retries, len(row.settings.conf)
 
 
-def _best(tried: Sequence[Tuned], baseline: WhatIf) -> Tuned | None:
+def _best(tried: Sequence[Tuned], baseline: WhatIf, failed_step: FailedStep) -> Tuned | None:
     """The setting to use; None where none is better than what the run had."""
+    if failed_step.leaked_per_step is not None:
+        return None
+    past_failure = [tuned.row.settings for tuned in tried if tuned.row.past_failure]
+    if (past_failure or failed_step.judged) and not baseline.past_failure:
+        advice = failed_step.advice(past_failure)
+        return next((tuned for tuned in tried if tuned.row.settings == advice), None)
     first = tried[0]
     row = first.row
     if row.settings == baseline.settings or not (row.oom is False or row.past_failure):

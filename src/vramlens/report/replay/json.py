@@ -35,6 +35,7 @@ def tuning_to_json(tuning: Tuning) -> dict[str, Any]:
         "without_effect": list(tuning.inert),
         "outside_bytes": tuning.outside_bytes,
         "floor_bytes": tuning.floor_bytes,
+        "leaked_per_step": tuning.leaked_per_step,
     }
 
 
@@ -95,6 +96,8 @@ def _tuned(tuned: Tuned) -> dict[str, Any]:
     return {
         **what_if_to_json(tuned.row),
         "saved_bytes": tuned.saved_bytes,
+        "past_failure": tuned.row.past_failure,
+        "step_finishes": tuned.step_finishes,
         "smallest_card_bytes": tuned.smallest_card,
         "cards": [
             {"size_bytes": card.size_bytes, "fits": card.fits, "retries": card.row.retries}

@@ -21,7 +21,6 @@ from vramlens.report.document import (
 )
 from vramlens.report.replay.story import (
     HEADER,
-    TRY_UNLESS_REFUTED,
     conf_name,
     export_line,
     missing_parts,
@@ -35,13 +34,15 @@ from vramlens.report.replay.story import (
 from vramlens.report.screen import layout_of, room_of
 from vramlens.report.text import print_document
 from vramlens.report.wording import listed, quoted
-from vramlens.units import counted, format_size
+from vramlens.units import GIB, counted, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from vramlens.replay import CardUnderSetting, Tuned, Tuning, WhatIf
 
+_ROOM_OUTSIDE = GIB
+"""For memory outside PyTorch's allocator, where the recording does not say."""
 _ROWS = 9
 _LEAST_ROWS = 3
 _CARD_COLUMNS = ("peak reserved", "retries", "smallest card", "setting")
@@ -91,8 +92,13 @@ def _cards_headline(tuning: Tuning) -> str:
     recorded = next(
         tuned for tuned in tuning.tried if tuned.row.settings == tuning.baseline.settings
     )
-    fitting = [tuned for tuned in tuning.tried if tuned.smallest_card is not None]
+    sizes = {tuned.row.settings: _smallest(tuning, tuned) for tuned in tuning.tried}
+    fitting = [tuned for tuned in tuning.tried if sizes[tuned.row.settings] is not None]
     names = [_card(card.size_bytes) for card in recorded.cards]
+    possible = next((tuned for tuned in tuning.tried if tuned.smallest_card), None)
+    if not fitting and possible is not None:
+        card = _card(possible.smallest_card or 0)
+        return f"May fit a {card} card with {conf_name(possible.row)}: the room left is small."
     if not fitting:
         claim = (
             f"May not fit a {names[0]} card"
@@ -100,15 +106,30 @@ def _cards_headline(tuning: Tuning) -> str:
             else f"May fit none of {listed(names)}"
         )
         return f"{claim} with any of the {len(tuning.tried)} settings tried."
-    best = min(fitting, key=lambda tuned: tuned.smallest_card or 0)
-    had = recorded.smallest_card
-    if had is not None and had == best.smallest_card:
+    best = min(fitting, key=lambda tuned: sizes[tuned.row.settings] or 0)
+    had, least = sizes[recorded.row.settings], sizes[best.row.settings]
+    if had is not None and had == least:
         return f"Fits a {_card(had)} card with the recorded settings."
     instead = f"needs a {_card(had)} card" if had is not None else "may fit none of them"
     return (
-        f"Fits a {_card(best.smallest_card or 0)} card with {conf_name(best.row)};"
+        f"Fits a {_card(least or 0)} card with {conf_name(best.row)};"
         f" with the recorded settings it {instead}."
     )
+
+
+def _fits(tuning: Tuning, card: CardUnderSetting) -> bool | None:
+    """Whether a card is large enough, with room for what the recording does not hold; None where
+    that cannot be told.
+    """
+    is_room_known = tuning.outside_bytes is not None
+    if card.fits and not is_room_known and card.row.high_bytes + _ROOM_OUTSIDE > card.size_bytes:
+        return None
+    return card.fits
+
+
+def _smallest(tuning: Tuning, tuned: Tuned) -> int | None:
+    """The smallest card that is surely large enough; None where none of them is."""
+    return next((card.size_bytes for card in tuned.cards if _fits(tuning, card)), None)
 
 
 def _headline(tuning: Tuning) -> str:
@@ -118,24 +139,51 @@ def _headline(tuning: Tuning) -> str:
         return _no_help(tuning)
     under = under_limit(tuning.recorded, base)
     use = f"Use {conf_name(best.row)}:"
+    if tuning.ended_by_failure and not base.past_failure:
+        return _of_failed_step(best, under)
     if base.oom is not False and not base.past_failure:
-        reserved = f"with {size_range(best.row)} reserved"
-        if best.row.past_failure:
-            return (
-                f"Maybe {conf_name(best.row)}: the run gets past its failure{under}, {reserved},"
-                " but may fail later."
-            )
         fails = "runs out of memory" if base.oom else "may run out of memory"
-        return f"{use} the run completes{under}, {reserved}. With the recorded settings it {fails}."
+        return (
+            f"{use} the run completes{under}, with {size_range(best.row)} reserved."
+            f" With the recorded settings it {fails}."
+        )
     past = ". Both get past the failure" if base.past_failure else ""
     peak, before = format_size(best.row.peak_reserved_bytes), format_size(base.peak_reserved_bytes)
     saved = format_size(best.saved_bytes)
     return f"{use} the peak is {peak} reserved{under} instead of {before} ({saved} less){past}."
 
 
+def _of_failed_step(best: Tuned, under: str) -> str:
+    """What the best setting does to the step that failed: it finishes, or it may."""
+    name = conf_name(best.row)
+    if best.step_peak_bytes is not None:
+        reserved = format_size(best.step_peak_bytes)
+        return (
+            f"Use {name}: the step that failed finishes{under}, with {reserved} reserved."
+            " With the recorded settings it runs out of memory."
+        )
+    return (
+        f"{name} may help: it gets past the failed request{under}, with {size_range(best.row)}"
+        " reserved, but may not be enough for what comes next."
+    )
+
+
+def _leaks(leaked_per_step: int) -> str:
+    return (
+        f"This run leaks {format_size(leaked_per_step)} a step; no setting or limit helps for long."
+    )
+
+
 def _no_help(tuning: Tuning) -> str:
     """Why no setting is worth a change."""
     base, count = tuning.baseline, len(tuning.tried)
+    if tuning.leaked_per_step is not None:
+        return _leaks(tuning.leaked_per_step)
+    if tuning.past_request_only is not None:
+        return (
+            f"{conf_name(tuning.past_request_only.row)} gets past this request only; the step still"
+            f" fails later (vramlens explain {quoted(tuning.source)})."
+        )
     if base.past_failure:
         return _passed(tuning)
     too_large = _too_large(tuning)
@@ -201,7 +249,7 @@ def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
         yield _card_table(tuning, listed_rows, sizes, width)
     else:
         base = tuning.baseline.peak_reserved_bytes
-        rows = [[*row_cells(tuned.row, base), _name(tuning, tuned)] for tuned in listed_rows]
+        rows = [[*_cells(tuned, base), _name(tuning, tuned)] for tuned in listed_rows]
         yield settings_table(HEADER, rows)
     hidden = len(tuning.tried) - len(listed_rows)
     if hidden:
@@ -213,14 +261,33 @@ def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
         )
     if sizes:
         yield _aside(_outside_words(tuning.outside_bytes))
+        if any(card.fits and card.row.retries for tuned in listed_rows for card in tuned.cards):
+            yield _aside("retry: freed memory is given back there, so less is reserved than here.")
+    if any(_is_above_limit(tuned.row) for tuned in listed_rows):
+        yield _aside(
+            "Above the limit: PyTorch checks it first, then maps expandable segments in whole"
+            " pieces (20 MiB by default)."
+        )
     yield from why_parts([tuned.row for tuned in listed_rows])
     if any(tuned.row.confidence == Confidence.EXACT for tuned in listed_rows):
         yield Sentences(("what PyTorch shows for this run.",), "exact: ", is_aside=True)
     yield from missing_parts(tuning.missing)
 
 
+def _cells(tuned: Tuned, recorded_bytes: int) -> list[str]:
+    """A row's cells, with what is known of the step behind a failure that it gets past."""
+    cells = row_cells(tuned.row, recorded_bytes)
+    if tuned.row.past_failure and tuned.step_finishes is not None:
+        cells[HEADER.index("outcome")] = "step finishes" if tuned.step_finishes else "fails later"
+    return cells
+
+
 def _aside(text: str) -> Sentences:
     return Sentences((text,), is_aside=True)
+
+
+def _is_above_limit(row: WhatIf) -> bool:
+    return row.cap_bytes is not None and row.peak_reserved_bytes > row.cap_bytes
 
 
 def _name(tuning: Tuning, tuned: Tuned) -> str:
@@ -234,16 +301,17 @@ def _card_table(
     """On which cards each setting fits; without room for all of them, the smallest alone."""
     peak, retries, smallest, setting = _CARD_COLUMNS
     names = [peak, retries, *(f"on {_card(size)}" for size in sizes), smallest, setting]
-    rows = [_card_row(tuned, _name(tuning, tuned)) for tuned in listed_rows]
+    rows = [_card_row(tuning, tuned) for tuned in listed_rows]
     if _figures_width([names, *rows]) > width:
         names, *rows = ([*row[:2], *row[-2:]] for row in (names, *rows))
     return settings_table(names, rows)
 
 
-def _card_row(tuned: Tuned, name: str) -> list[str]:
-    row = tuned.row
-    smallest = _card(tuned.smallest_card) if tuned.smallest_card is not None else "none of them"
-    return [size_range(row), f"{row.retries:,}", *map(_fit, tuned.cards), smallest, name]
+def _card_row(tuning: Tuning, tuned: Tuned) -> list[str]:
+    row, size = tuned.row, _smallest(tuning, tuned)
+    smallest = _card(size) if size is not None else "none of them"
+    on_cards = [_fit(_fits(tuning, card), card.row.retries) for card in tuned.cards]
+    return [size_range(row), f"{row.retries:,}", *on_cards, smallest, _name(tuning, tuned)]
 
 
 def _figures_width(rows: Sequence[Sequence[str]]) -> int:
@@ -255,8 +323,8 @@ def _figures_width(rows: Sequence[Sequence[str]]) -> int:
 def _outside_words(outside_bytes: int | None) -> str:
     if outside_bytes is None:
         return (
-            "Memory outside PyTorch's allocator (often 0.5 to 1 GiB) is not in the recording, so it"
-            " is not counted here."
+            "Memory outside PyTorch's allocator (often 0.5 to 1 GiB) is not in the recording: a card"
+            " without 1 GiB for it is a maybe."
         )
     return (
         f"{format_size(outside_bytes)} is subtracted from each card for the memory of this process"
@@ -282,12 +350,11 @@ def _card(size: int) -> str:
     return format_size(size).replace(".00", "")
 
 
-def _fit(card: CardUnderSetting) -> str:
-    if card.fits is None:
-        return "maybe"
-    if not card.fits:
+def _fit(fits: bool | None, retries: int) -> str:
+    if fits is False:
         return "no"
-    return f"yes, {counted(card.row.retries, 'retry', 'retries')}" if card.row.retries else "yes"
+    answer = "yes" if fits else "maybe"
+    return f"{answer}, {counted(retries, 'retry', 'retries')}" if retries else answer
 
 
 def _next(tuning: Tuning) -> Command:
@@ -298,29 +365,32 @@ def _next(tuning: Tuning) -> Command:
 def _next_step(tuning: Tuning) -> tuple[str, str]:
     """Why, and the command."""
     base, best = tuning.baseline, tuning.best
+    if tuning.leaked_per_step is not None:
+        return "find what keeps the memory", f"vramlens leaks {quoted(tuning.source)}"
     if best is not None:
-        return _why_use(base, best), export_line(tuning.variable, best.row)
+        use = "use this setting"
+        gain = f"to save {format_size(best.saved_bytes)}"
+        if base.oom is not False and not base.past_failure:
+            gain = "to avoid the failure"
+            if tuning.ended_by_failure and not best.step_finishes:
+                use, gain = "try this setting", "to get past the failed request"
+        return f"{use} {gain}", export_line(tuning.variable, best.row)
     if base.past_failure:
         cap = base.cap_bytes
         more = f"give it {format_size(cap)}" if cap is not None else "give it more memory"
         record = "vramlens run -o run.vram YOUR_SCRIPT.py"
         return f"{more} and record what comes next", record
     if tuning.ended_by_failure:  # explain has said this already, and sends people here
-        return _needs(base), f"vramlens view {quoted(tuning.source)}"
+        return _needs(tuning), f"vramlens view {quoted(tuning.source)}"
     return "see what uses the memory", f"vramlens explain {quoted(tuning.source)}"
 
 
-def _why_use(base: WhatIf, best: Tuned) -> str:
-    """What the best setting is good for."""
-    if base.oom is False or base.past_failure:
-        return f"use this setting to save {format_size(best.saved_bytes)}"
-    if best.row.past_failure:
-        return TRY_UNLESS_REFUTED
-    return "use this setting to avoid the failure"
-
-
-def _needs(base: WhatIf) -> str:
+def _needs(tuning: Tuning) -> str:
     """What would get past a failure that no setting avoids."""
+    base = tuning.baseline
+    if tuning.step_needed_bytes is not None:
+        needed = format_size(tuning.step_needed_bytes)
+        return f"allow at least {needed}, or see what could be smaller"
     if not base.oom or base.failed_bytes is None:
         return "use a higher limit, or see what could be smaller"
     return (

@@ -1,0 +1,101 @@
+"""What is known of the step whose failure ended a recording, with each setting: the word of
+``vramlens explain``, which ``vramlens tune`` follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from vramlens.analyses.attribution.attribution import attribute
+from vramlens.analyses.failure.step_evidence import leaks_of_steps
+from vramlens.analyses.recording_explanation import explain_trace
+from vramlens.ground.failure import Cause
+from vramlens.replay.explained import with_replay
+from vramlens.replay.what_if import question
+
+if TYPE_CHECKING:
+    from vramlens.analyses.attribution.attribution import Attribution
+    from vramlens.analyses.explanation import Explanation
+    from vramlens.analyses.failure.need import SettingVerdict
+    from vramlens.replay.proof import Proven
+    from vramlens.replay.settings import Settings
+    from vramlens.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class FailedStep:
+    """The step that failed.
+
+    Attributes:
+        judged: explain's verdicts, by setting, in its order.
+        needs_too_much: whether more must be alive at once than the limit allows, so that it fails
+            with any setting.
+        needed_bytes: the least limit that its need speaks for; None where nothing of it is known.
+        leaked_per_step: what each step leaves behind, where that is why it failed; None elsewhere.
+    """
+
+    judged: dict[Settings, SettingVerdict]
+    needs_too_much: bool = False
+    needed_bytes: int | None = None
+    leaked_per_step: int | None = None
+
+    def finishes(self, settings: Settings) -> bool | None:
+        """Whether the step finishes with a setting; None where that cannot be told."""
+        verdict = self.judged.get(settings)
+        if verdict is not None:
+            return verdict.lives
+        return False if self.needs_too_much else None
+
+    def peak_bytes(self, settings: Settings) -> int | None:
+        """What the whole step reserves with a setting; None unless it finishes with it."""
+        verdict = self.judged.get(settings)
+        return verdict.peak_reserved_bytes if verdict is not None and verdict.lives else None
+
+    def advice(self, past_failure: Sequence[Settings]) -> Settings | None:
+        """The setting to use, else the one that may be enough; None where there is none.
+
+        Args:
+            past_failure: the settings that get past the failed request, the best first.
+        """
+        carrying = [settings for settings, row in self.judged.items() if row.lives]
+        undecided = [
+            settings
+            for settings, row in self.judged.items()
+            if row.lives is None and row.past_failure
+        ]
+        others: list[Settings] = []
+        if all(row.lives is None for row in self.judged.values()):  # else explain looked at all
+            others = [settings for settings in past_failure if self.finishes(settings) is None]
+        return next(iter([*carrying, *undecided, *others]), None)
+
+
+def failed_step_of(trace: Trace, proven: Proven, recorded_cap_bytes: int | None) -> FailedStep:
+    """What ``vramlens explain`` knows of the failure that ended the recording."""
+    view = attribute(trace, proven.device)
+    explanation = explain_trace(trace, device=proven.device.device, view=view)
+    if explanation.oom is not None and recorded_cap_bytes is not None:
+        verdict = replace(explanation.oom, limit_bytes=recorded_cap_bytes)
+        explanation = replace(explanation, oom=verdict)
+    explanation = with_replay(explanation, trace, view=view)
+    if explanation.oom is None:
+        return FailedStep({})
+    need, capacity = explanation.oom.need, proven.recorded.limit.bytes
+    floor = need.floor_bytes if need is not None else None
+    needed = None
+    if need is not None and need.basis is not None:
+        needed = need.limit_bytes or need.peak_reserved_bytes or need.low_bytes
+    return FailedStep(
+        judged={question(proven, row.conf).settings: row for row in explanation.oom.settings},
+        needs_too_much=floor is not None and capacity is not None and floor > capacity,
+        needed_bytes=needed,
+        leaked_per_step=_leaked_per_step(explanation, view),
+    )
+
+
+def _leaked_per_step(explanation: Explanation, view: Attribution) -> int | None:
+    if explanation.oom is None or explanation.oom.cause != Cause.LEAK:
+        return None
+    leaks = leaks_of_steps(view, explanation.leaks)
+    return sum(leak.bytes_per_step for leak in leaks if leak.sure) or None

@@ -1,0 +1,95 @@
+"""Tuning a recording that ends in a failure: it says what explain says, and what really lived."""
+
+from __future__ import annotations
+
+import io
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from support.recordings import DATA
+from vramlens import load
+from vramlens.replay import Tuning, tune_trace
+from vramlens.report.replay.json import tuning_to_json
+from vramlens.report.replay.tuning_story import render_tuning
+
+FOLDER = DATA / "failures"
+TRUTH: dict[str, Any] = json.loads((FOLDER / "truth.json").read_text())
+NAMES = sorted(path.stem for path in FOLDER.glob("*.vram"))
+LEAK = DATA / "recordings/oom_leak.pickle.xz"
+
+
+@cache
+def tuned(name: str) -> Tuning:
+    return tune_trace(load(FOLDER / f"{name}.vram"))
+
+
+def story(tuning: Tuning) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    render_tuning(tuning, console)
+    return " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+
+
+def outcome(name: str, conf: str) -> str | None:
+    """What really came of the run with a setting; None where that was not tried."""
+    truth = TRUTH[name.split(".")[0]]["limits"][name]
+    known: str | None = truth.get(conf) or truth.get("replayed", {}).get(conf)
+    return known
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_setting_that_dies_is_the_one_to_use(name: str) -> None:
+    tuning = tuned(name)
+    text = story(tuning)
+    confs = [row.row.settings.conf for row in tuning.tried]
+    dying = [conf for conf in confs if outcome(name, conf) == "dies"]
+    assert not any(text.startswith(f"Use {conf}:") for conf in dying)
+    assert "use this setting" not in text or text.startswith("Use ")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_setting_is_the_one_that_explain_advises_first(name: str) -> None:
+    findings = load(FOLDER / f"{name}.vram").explain().findings
+    advice = [row for row in findings if row.id in ("settings_help", "settings_may_help")]
+    best = tuned(name).best
+    if not advice:
+        assert best is None
+        return
+    assert best is not None
+    assert advice[0].title.startswith(f"{best.row.settings.conf} ")
+    assert story(tuned(name)).startswith("Use ") == (advice[0].id == "settings_help")
+
+
+def test_what_only_gets_past_the_request_is_said_so() -> None:
+    text = story(tuned("gpt.cap90"))
+    assert text.startswith(
+        "expandable_segments:True gets past this request only; the step still fails later (vramlens"
+        " explain "
+    )
+    assert "fails later" in text
+    assert "Next, allow at least " in text
+
+
+def test_data_tells_what_follows_the_failed_request() -> None:
+    answer = tuning_to_json(tuned("gpt.cap90"))
+    assert answer["best"] is None
+    expandable = next(row for row in answer["what_if"] if row["conf"] == "expandable_segments:True")
+    assert expandable["past_failure"] is True
+    assert expandable["step_finishes"] is False
+
+
+def test_no_setting_or_limit_helps_a_leak() -> None:
+    tuning = tune_trace(load(LEAK))
+    text = story(tuning)
+    assert text.startswith("This run leaks 196.42 MiB a step; no setting or limit helps for long.")
+    assert f"vramlens leaks {LEAK}" in text
+    assert "use a limit" not in text
+    assert tuning_to_json(tuning)["leaked_per_step"] == tuning.leaked_per_step
+
+
+def test_of_another_limit_only_the_failed_request_is_known() -> None:
+    text = story(tune_trace(load(FOLDER / "gpt.cap90.vram"), cap_bytes=1_990_000_000))
+    assert not text.startswith("Use ")
