@@ -143,9 +143,7 @@ def test_what_gets_past_a_failure_is_not_promised(capsys: pytest.CaptureFixture[
     example = str(example_path())
     called(tune, example)
     out = " ".join(capsys.readouterr().out.split())
-    assert out.startswith("Maybe expandable_segments:True: the run gets past its failure")
-    assert "reserved, but may fail later. The replay" in out
-    assert "Next, try this setting, unless vramlens explain rules it out:" in out
+    assert out.startswith("expandable_segments:True gets past this request only; the step still")
     called(replay, example, "--conf", "expandable_segments:True")
     out = " ".join(capsys.readouterr().out.split())
     assert "Next, try this setting, unless vramlens explain rules it out:" in out

@@ -262,7 +262,9 @@ def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
     if sizes:
         yield _aside(_outside_words(tuning.outside_bytes))
         if any(card.fits and card.row.retries for tuned in listed_rows for card in tuned.cards):
-            yield _aside("retry: freed memory is given back there, so less is reserved than here.")
+            yield _aside(
+                "retry: PyTorch returns free memory to the GPU there, so less is reserved than here."
+            )
     if any(_is_above_limit(tuned.row) for tuned in listed_rows):
         yield _aside(
             "Above the limit: PyTorch checks it first, then maps expandable segments in whole"
