@@ -15,7 +15,7 @@ from vramlens.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-RUNS_A_PROGRAM = ("run", "predict")
+RUNS_A_PROGRAM = ("run",)
 _PUNCTUATION = frozenset("|&;<>()")
 
 
@@ -87,12 +87,12 @@ def lost_options(command: str, arguments: argparse.Namespace) -> list[str]:
     """Options of the verb that stand behind the program, which gets them instead."""
     if arguments.verb not in RUNS_A_PROGRAM or "--" in shlex.split(command):
         return []
-    behind = list(getattr(arguments, "arguments", None) or getattr(arguments, "program", [])[1:])
+    behind = list(arguments.arguments)
     subparser = argparse.ArgumentParser(add_help=False)
     _command(arguments.verb).prepare_parser(subparser)
     return [word for word in behind if word in subparser._option_string_actions]
 
 
 def test_an_option_behind_the_program_is_seen() -> None:
-    command = "vramlens predict train.py --cards 24G"
-    assert lost_options(command, parsed(command)) == ["--cards"]
+    command = "vramlens run train.py --leaks"
+    assert lost_options(command, parsed(command)) == ["--leaks"]

@@ -119,7 +119,7 @@ def test_fragmentation() -> None:
     assert pin == Place("train/workloads.py", 251, "oom_fragmented")
     first, second = explanation.findings[:2]
     assert (first.id, second.id) == ("process_limit", "fragmented_request")
-    assert "raise this process's limit to" in (first.fix or "")
+    assert "raise this process's limit, or remove it" in (first.fix or "")
 
 
 def test_holes_of_one_size() -> None:
