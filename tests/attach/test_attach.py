@@ -27,6 +27,7 @@ from vramlens.attach.stopped_thread import is_supported
 from vramlens.attach.story import story
 from vramlens.attach.target_process import permission_remedy, target_process
 from vramlens.capture.names.tensor_names import NamedTensor
+from vramlens.capture.process.process_state import state_of
 from vramlens.errors import InputError
 
 FOLDER = Path(__file__).parent
@@ -236,7 +237,7 @@ def test_a_process_of_the_kernel_runs_no_python() -> None:
 
 def _is_kernels(pid: int) -> bool:
     with contextlib.suppress(OSError):
-        return not Path(f"/proc/{pid}/cmdline").read_bytes() and target_module._state(pid) in "SI"
+        return not Path(f"/proc/{pid}/cmdline").read_bytes() and state_of(pid) in "SI"
     return False
 
 

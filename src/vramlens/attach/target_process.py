@@ -10,6 +10,7 @@ from pathlib import Path
 
 from vramlens.capture.process.process_state import (
     python_descendants,
+    state_of,
     status_of,
     why_not_running,
 )
@@ -60,7 +61,7 @@ class TargetProcess:
         Raises:
             InputError: it has ended.
         """
-        if _state(self.pid) in ("", "Z", "X"):
+        if state_of(self.pid) in ("", "Z", "X"):
             raise InputError(f"process {self.pid} has ended")
 
 
@@ -131,7 +132,7 @@ def is_parked(pid: int) -> bool:
     """True where the main thread sleeps and has not run for a moment: it waits for something."""
     first = _switches(pid)
     time.sleep(_PARK_LOOK_S)
-    return first is not None and _state(pid) == "S" and _switches(pid) == first
+    return first is not None and state_of(pid) == "S" and _switches(pid) == first
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -156,14 +157,6 @@ def _name(pid: int) -> str:
     try:
         return status_of(pid).get("Name", "")
     except OSError:
-        return ""
-
-
-def _state(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
         return ""
 
 

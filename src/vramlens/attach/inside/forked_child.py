@@ -9,6 +9,8 @@ import signal
 import time
 from collections.abc import Callable
 
+from vramlens.capture.process.process_state import state_of
+
 _LOOKS_EVERY_S = 0.1
 _ASLEEP_LOOKS = 15
 _PIECE_BYTES = 1 << 16
@@ -46,7 +48,7 @@ class ForkedChild:
                 continue
             if has_ended:  # another child of the program has the pipe, too
                 return b"".join(pieces)
-            state = _state(self._pid)
+            state = state_of(self._pid)
             has_ended = state in _ENDED
             asleep = asleep + 1 if state == _ASLEEP else 0
             if asleep >= _ASLEEP_LOOKS:
@@ -90,12 +92,3 @@ def _process_descriptor(pid: int) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
-
-
-def _state(pid: int) -> str:
-    """The letter by which the system calls what a process does; empty where there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""

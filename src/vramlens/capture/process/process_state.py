@@ -21,6 +21,14 @@ def status_of(pid: int) -> dict[str, str]:
         return {name: text.strip() for name, _, text in pairs}
 
 
+def state_of(pid: int) -> str:
+    """The letter by which the system calls what a process does; empty where there is none."""
+    try:
+        return status_of(pid).get("State", "")[:1]
+    except (OSError, OverflowError):
+        return ""
+
+
 def why_not_running(pid: int) -> str:
     """One line on a process that has ended or is stopped; empty where it runs, or nobody tells."""
     try:
