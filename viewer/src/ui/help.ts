@@ -16,7 +16,7 @@ const KEYS: [string, string][] = [
   ["N, K; with Shift: back", "the next finding, the next collective"],
   ["/, then ] and [", "search; the next match, the one before"],
   ["U, Shift + U, Back", "undo, redo a change of the view; the place before"],
-  ["C, Shift + C", "colour by the next kind, the one before"],
+  ["C, Shift + C", "color by the next kind, the one before"],
   ["a click on the legend", "marks a group; a double click shows it alone"],
   ["X", "axis: time or events"],
   ["1 … 6", "memory, addresses, who, list, compare, ranks"],

@@ -68,7 +68,7 @@ export class Toolbar {
     return h(
       "label",
       {},
-      "colour by ",
+      "color by ",
       h(
         "select",
         { id: "by", onchange: choose },

@@ -234,7 +234,7 @@ export class MemoryPane implements Pane, Target {
     const drawn = `${count(stacked.drawn)} of ${counted(track.n, "allocation")} drawn one by one`;
     const merged = stacked.cut
       ? "the smaller are merged"
-      : "what is under a pixel is merged on top of its colour";
+      : "what is under a pixel is merged on top of its color";
     const columns =
       perColumn > 1.01
         ? `; each column is the highest of ${perColumn < 10 ? perColumn.toFixed(1) : count(Math.round(perColumn))} events`
