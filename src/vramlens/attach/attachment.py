@@ -22,6 +22,7 @@ from vramlens.whole_file import whole_file
 
 _COMES_WITHIN_S = 30.0
 _ANSWERS_WITHIN_S = 120.0
+_LEAVES_WITHIN_S = 10.0
 _LOOKS_EVERY_S = 1.0
 _MOST_EVENTS = 200_000
 _RECORDING = "recording.vram"
@@ -91,6 +92,7 @@ def attach(pid: int, request: AttachRequest, tell: Callable[[int], None]) -> Att
             raise InputError(_never_came(target))
         taken_back_s = _taken_back(target, line, entry)
         answer = _conversation(target, line, _question(request, place, target), request, tell)
+        line.wait_for_end(_LEAVES_WITHIN_S)  # it closes when nothing of us is left in it
         keeps_folder = request.copies and bool(answer.get("installed"))
         attachment = Attachment(
             answer,

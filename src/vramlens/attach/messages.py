@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from typing import Any
 
 LONGEST_BYTES = 64 << 20
@@ -59,6 +60,13 @@ class Line:
         if not isinstance(message, dict):
             raise Silence("the answer is invalid")
         return message
+
+    def wait_for_end(self, seconds: float) -> None:
+        """Returns when the other end has closed, or after that time; what still comes is dropped."""
+        deadline = time.monotonic() + seconds
+        with suppress(Silence, TimeoutError):
+            while True:
+                self.receive(deadline - time.monotonic())
 
     def is_open(self) -> bool:
         """True while the other end has not closed; takes no time."""
