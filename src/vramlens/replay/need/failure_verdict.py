@@ -43,6 +43,16 @@ class ReplayJudgement:
     settings: tuple[SettingVerdict, ...]
     projection: Projection | None
 
+    @property
+    def tells_what_follows(self) -> bool:
+        """True if the projected step stands for those after it."""
+        return self.projection is not None and self.projection.tells_what_follows
+
+    @property
+    def is_of_same_batch(self) -> bool:
+        """True if the failed step is an earlier one at the same scale."""
+        return self.projection is not None and self.projection.scaling.is_same
+
 
 def judgement_of(view: Attribution, proven: Proven, oom: OomVerdict, runs: int) -> ReplayJudgement:
     """The need of a failure, and what each setting would have made of it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
 from vramlens.analyses.failure.need import EARLIER_STEP, EXPANDABLE, Need, SettingVerdict
 from vramlens.analyses.failure.oom import failure_of, settings_variable
 from vramlens.analyses.failure.step_evidence import are_steps, leaks_of_steps
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.memory.run_shape import step_peaks
 from vramlens.ground.verdict import Verdict
@@ -54,41 +54,24 @@ def with_judgement(
     oom = explanation.oom
     assert oom is not None
     judged = judgement_of(view, proven, oom, runs)
-    limit = proven.recorded.limit
-    facts = _facts(explanation, view, judged.need, limit.bytes)
-    settings = judged.settings
-    if facts.growing:
-        settings = tuple(_open_while_growing(row) for row in settings)
-    cause = cause_of(oom, judged.need, settings, facts)
-    reason = _reason(view, judged)
-    need = replace(judged.need, reason=reason or judged.need.reason)
-    verdict = replace(
-        oom,
-        cause=cause,
-        headline=_headline(explanation, view, proven, need, cause),
-        need=need,
-        settings=settings,
-    )
-    findings = [
-        finding
-        for finding in explanation.findings
-        if finding.id != "fragmented_request" or cause == "fragmentation"
-    ]
-    findings = [_of_a_pattern(finding, view, explanation.leaks) for finding in findings]
+    step_leaks = leaks_of_steps(view, explanation.leaks)
+    capacity = proven.recorded.limit.bytes
+    facts = _facts(view, judged.need, capacity, step_leaks)
+    need = replace(judged.need, reason=_reason(view, judged) or judged.need.reason)
+    verdict = _verdict(explanation, view, proven, replace(judged, need=need), facts)
+    lasting = judged.tells_what_follows and not facts.growing
+    alike = lasting and judged.is_of_same_batch
+    findings = _about_failure(explanation, view, verdict, step_leaks)
     findings = _about_expandable(findings, verdict, proven)
-    findings += _about_settings(view, verdict, need, limit.bytes, growing=facts.growing)
-    follows = judged.projection is not None and judged.projection.tells_what_follows
-    lasting = follows and not facts.growing
-    alike = lasting and judged.projection is not None and judged.projection.scaling.is_same
+    findings += _about_settings(view, verdict, need, capacity, growing=facts.growing)
     findings = [with_limit(finding, view, verdict, need, lasting=alike) for finding in findings]
     about_batch = _about_batch(view, proven, judged, runs, lasting=lasting)
-    findings = (
-        [_without_half_the_batch(finding) for finding in findings] if about_batch else findings
-    )
-    findings += about_batch
-    kept = sum(leak.bytes for leak in leaks_of_steps(view, explanation.leaks))
-    leaking = facts.growing and kept >= _LARGE * (limit.bytes or 1)
-    order = _order(cause, findings, oom.short_by_bytes or oom.requested_bytes or 0, leaking=leaking)
+    if about_batch:
+        findings = [_without_half_the_batch(finding) for finding in findings]
+        findings += about_batch
+    kept_bytes = sum(leak.bytes for leak in step_leaks)
+    leaking = facts.growing and kept_bytes >= _LARGE * (capacity or 1)
+    order = _order(verdict, findings, leaking=leaking)
     if not facts.growing and has_room(verdict, need, lasting=alike):
         order = _limit_before_batch(order)
     return replace(
@@ -98,13 +81,53 @@ def with_judgement(
     )
 
 
+def _verdict(
+    explanation: Explanation,
+    view: Attribution,
+    proven: Proven,
+    judged: ReplayJudgement,
+    facts: CauseFacts,
+) -> OomVerdict:
+    """The verdict with what replay knows: cause, need and settings."""
+    oom = explanation.oom
+    assert oom is not None
+    settings = judged.settings
+    if facts.growing:
+        settings = tuple(_open_while_growing(row) for row in settings)
+    cause = cause_of(oom, judged.need, settings, facts)
+    return replace(
+        oom,
+        cause=cause,
+        headline=_headline(explanation, view, proven, judged.need, cause),
+        need=judged.need,
+        settings=settings,
+    )
+
+
+def _about_failure(
+    explanation: Explanation, view: Attribution, oom: OomVerdict, step_leaks: Sequence[Leak]
+) -> list[Finding]:
+    """The findings of the sums that the cause leaves standing."""
+    step_places = {leak.place for leak in step_leaks}
+    return [
+        _of_a_pattern(finding, explanation.leaks, step_places)
+        for finding in explanation.findings
+        if finding.id != "fragmented_request" or oom.cause == "fragmentation"
+    ]
+
+
 _RUNS_FOR_BATCH = 40
 
 
-def _of_a_pattern(finding: Finding, view: Attribution, leaks: Sequence[Leak]) -> Finding:
-    """A leak as merely possible, where what repeats may be a part of one step."""
-    telling = {leak.place for leak in leaks_of_steps(view, leaks)}
-    if finding.id != "leak" or finding.place in telling:
+def _of_a_pattern(
+    finding: Finding, leaks: Sequence[Leak], step_places: Collection[Place | None]
+) -> Finding:
+    """A leak as merely possible, where what repeats may be a part of one step.
+
+    Args:
+        step_places: where leaks grow with what is known to be steps.
+    """
+    if finding.id != "leak" or finding.place in step_places:
         return finding
     outside_pytorch = all(leak.rows is None for leak in leaks if leak.place == finding.place)
     return finding if outside_pytorch else replace(finding, verdict=Verdict.POSSIBLE)
@@ -158,10 +181,9 @@ def _without_half_the_batch(finding: Finding) -> Finding:
     return replace(finding, fix=other_cures)
 
 
-def _order(
-    cause: str | None, findings: Sequence[Finding], short_bytes: int, *, leaking: bool
-) -> tuple[str, ...]:
+def _order(oom: OomVerdict, findings: Sequence[Finding], *, leaking: bool) -> tuple[str, ...]:
     """What comes first: what makes the run live, then what may."""
+    short_bytes = oom.short_by_bytes or oom.requested_bytes or 0
     left_out = set() if leaking else {"leak"}
     saved = {
         finding.id: finding.bytes or 0
@@ -169,7 +191,7 @@ def _order(
         if finding.verdict != Verdict.POSSIBLE
     }
     left_out |= {name for name in _NO_GRADIENTS if saved.get(name, 0) < short_bytes}
-    if cause != "fragmentation":  # what only may help comes after all that does
+    if oom.cause != "fragmentation":  # what only may help comes after all that does
         left_out.add("settings_may_help")
     return tuple(name for name in _FIRST if name not in left_out)
 
@@ -189,9 +211,9 @@ def _rank(finding: Finding, order: tuple[str, ...]) -> tuple[bool, bool, int]:
 
 
 def _facts(
-    explanation: Explanation, view: Attribution, need: Need, capacity: int | None
+    view: Attribution, need: Need, capacity: int | None, step_leaks: Sequence[Leak]
 ) -> CauseFacts:
-    leaked = sum(leak.bytes for leak in leaks_of_steps(view, explanation.leaks) if leak.sure)
+    leaked = sum(leak.bytes for leak in step_leaks if leak.sure)
     peaks = step_peaks(view)
     event = view.device.out_of_memory[-1].event
     step = int(view.steps.of(np.array([event]))[0]) if len(view.steps) else 0
