@@ -11,18 +11,20 @@ from one that has imported everything.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import multiprocessing
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from forked_answer import answer_of_fork
 
 HERE = Path(__file__).parent
 TRUTH = json.loads((HERE / "measured.json").read_text())
 MIB = 1 << 20
+PATIENCE_S = 60
 
 
 def vramlens_peak(name: str) -> int:
@@ -89,33 +91,10 @@ def accelerate_peak(name: str) -> int:
     raise RuntimeError("no model to estimate")
 
 
-def _work(send: Any, peak_of: Callable[[str], int], name: str) -> None:
-    import torch
-
-    torch.set_num_threads(1)
+def _timed(peak_of: Callable[[str], int], name: str) -> dict[str, Any]:
     began = time.perf_counter()
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            peak = peak_of(name)
-        send.send({"bytes": peak, "seconds": time.perf_counter() - began})
-    except BaseException as error:
-        first_line = str(error).partition("\n")[0][:120]
-        send.send({"error": f"{type(error).__name__}: {first_line}"})
-
-
-def in_a_fork(peak_of: Callable[[str], int], name: str) -> dict[str, Any]:
-    context = multiprocessing.get_context("fork")
-    receive, send = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(send, peak_of, name))
-    process.start()
-    send.close()
-    try:
-        answer: dict[str, Any] = receive.recv() if receive.poll(60) else {"error": "60 s"}
-    except EOFError:
-        answer = {"error": "ended"}
-    process.kill()
-    process.join()
-    return answer
+    peak = peak_of(name)
+    return {"bytes": peak, "seconds": time.perf_counter() - began}
 
 
 def main() -> None:
@@ -132,7 +111,7 @@ def main() -> None:
             ("mem_tracker", mem_tracker_peak),
             ("accelerate", accelerate_peak),
         ):
-            row[tool] = in_a_fork(peak_of, name)
+            row[tool] = answer_of_fork(partial(_timed, peak_of, name), PATIENCE_S)
         answer[name] = row
         shares = {
             tool: f"{row[tool]['bytes'] / row['measured_bytes'] - 1:+.1%}"

@@ -14,12 +14,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import multiprocessing
-import os
 import runpy
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from forked_answer import answer_of_fork
 
 HERE = Path(__file__).parent
 TRUTH = json.loads((HERE / "held_out_measured.json").read_text())
@@ -88,36 +89,6 @@ def _reset_before_each_model(tracker: Any) -> None:
     module.register_module_forward_hook(end)
 
 
-def _work(send: Any, path: Path) -> None:
-    import torch
-
-    torch.set_num_threads(1)
-    silent = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silent, 1)
-    os.dup2(silent, 2)
-    try:
-        send.send(peaks(path))
-    except BaseException as error:
-        send.send({"error": f"{type(error).__name__}: {error}"[:200]})
-
-
-def in_a_fork(path: Path) -> dict[str, Any]:
-    context = multiprocessing.get_context("fork")
-    receive, send = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(send, path))
-    process.start()
-    send.close()
-    try:
-        answer: dict[str, Any] = (
-            receive.recv() if receive.poll(PATIENCE_S) else {"error": f"{PATIENCE_S} s"}
-        )
-    except EOFError:
-        answer = {"error": "ended"}
-    process.kill()
-    process.join()
-    return answer
-
-
 def main() -> None:
     for module in ("torch", "torch._dynamo", "transformers", "peft", "accelerate"):
         with contextlib.suppress(ImportError):
@@ -125,7 +96,7 @@ def main() -> None:
     path = Path(sys.argv[1])
     answer: dict[str, Any] = {}
     for name in sys.argv[2:] or sorted(TRUTH):
-        row = in_a_fork(HERE / "held_out" / f"{name}.py")
+        row = answer_of_fork(partial(peaks, HERE / "held_out" / f"{name}.py"), PATIENCE_S)
         measured = TRUTH[name]["allocated_bytes"]
         answer[name] = {"measured_bytes": measured, **row}
         shares = {

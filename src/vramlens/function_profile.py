@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from vramlens.capture import torch_api
 from vramlens.capture.line_clock import LineClock
+from vramlens.capture.process.undisturbed import no_collection
 from vramlens.capture.recording.output_path import rank_of_process
-from vramlens.capture.recording.recording_file import no_collection
 from vramlens.capture.recording.ring_size import default_max_events
 from vramlens.capture.recording.session import current_session
 from vramlens.capture.torch_api import Allocator, loaded_torch

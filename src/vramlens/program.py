@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vramlens.argument_types import number_given, optional, path_given, takes
+from vramlens.capture.process.undisturbed import no_collection
 from vramlens.capture.recording.output_path import Places
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
-from vramlens.capture.recording.recording_file import no_collection
 from vramlens.capture.recording.session import (
     RecordingPlan,
     Session,

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from vramlens.capture.memory.driver import process_name
 from vramlens.capture.process.process_state import (
     python_descendants,
     state_of,
@@ -120,7 +121,7 @@ def no_python(pid: int) -> str:
         return (
             f"process {pid} runs no CPython that could be asked (vramlens top shows its GPU memory)"
         )
-    name = visible(_name(pid))
+    name = visible(process_name(pid) or "")
     others = f" (and {len(pythons) - 1} more)" if len(pythons) > 1 else ""
     return (
         f"process {pid} ({name}) is not Python; process {pythons[0]}, which it started, is{others}:"
@@ -150,14 +151,6 @@ def _switches(pid: int) -> tuple[str, str] | None:
         return status[names[0]], status[names[1]]
     except (InputError, KeyError):
         return None
-
-
-def _name(pid: int) -> str:
-    """The short name of a process's program."""
-    try:
-        return status_of(pid).get("Name", "")
-    except OSError:
-        return ""
 
 
 def _root(pid: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from vramlens.analyses.recording_explanation import choose_device
 from vramlens.api import load
-from vramlens.capture.recording.recording_file import no_collection
+from vramlens.capture.process.undisturbed import no_collection
 from vramlens.errors import InputError, UsageError
 from vramlens.fleet.files import JobFiles, find_ranks
 from vramlens.fleet.lake import Lake, is_lake

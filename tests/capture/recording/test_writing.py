@@ -25,12 +25,12 @@ from capture.fake_gpu import FakeGpu
 from capture.programs import PLUG_IN, meta_of, run_program
 from vramlens.capture.memory.device_ledger import Ledger, LedgerRow
 from vramlens.capture.process import own_thread
-from vramlens.capture.process.undisturbed import no_other_thread
+from vramlens.capture.process.undisturbed import no_collection, no_other_thread
 from vramlens.capture.recording import recording_file
 from vramlens.capture.recording.device_facts import _used_bytes
 from vramlens.capture.recording.output_path import Places
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
-from vramlens.capture.recording.recording_file import no_collection, write_recording
+from vramlens.capture.recording.recording_file import write_recording
 from vramlens.capture.recording.redact import Redaction, redacted_path
 from vramlens.capture.recording.ring_size import EVENT_BYTES, default_max_events
 from vramlens.capture.recording.sample_rows import SampleRows

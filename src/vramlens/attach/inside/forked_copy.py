@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import json
 import os
 import resource
@@ -34,7 +33,9 @@ from vramlens.attach.inside.asking_thread import AskingThread
 from vramlens.attach.inside.forked_child import ForkedChild
 from vramlens.capture.memory.memory_now import host_memory, is_killed_as_group
 from vramlens.capture.process.own_thread import OwnEvent, OwnThread
+from vramlens.capture.process.process_state import status_of
 from vramlens.capture.process.switch_interval import switch_interval_of
+from vramlens.capture.process.undisturbed import no_collection
 
 _ROOM_BYTES = 1 << 30
 """What a search takes, and the pages that change meanwhile."""
@@ -138,7 +139,8 @@ class ForkedCopy:
         """The copy; None where the system makes none."""
         libc = ctypes.PyDLL(None)  # keeps the interpreter's lock during a call
         pipe = (ctypes.c_int * 2)()
-        with _no_collection(), _nobody_asks():
+        # Nor does the copy collect: what it would free is the program's.
+        with no_collection(), _nobody_asks():
             # Who forks meanwhile would have the pipe, too: so the lock is kept from here on.
             if not self._is_wanted or libc.pipe2(pipe, os.O_CLOEXEC):
                 return None
@@ -193,23 +195,8 @@ def _is_programs(handler: Any) -> bool:
 
 def _page_tables_kib() -> int:
     """What the system keeps to know where this process's pages are, and would copy."""
-    with open("/proc/self/status", encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            if line.startswith("VmPTE:"):
-                return int(line.split()[1])
-    return 0
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """No collection inside, and none in the copy: what it frees is the program's."""
-    is_collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_collecting:
-            gc.enable()
+    size, _, _ = status_of("self").get("VmPTE", "0 kB").partition(" ")
+    return int(size)
 
 
 @contextlib.contextmanager

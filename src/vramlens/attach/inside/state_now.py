@@ -46,15 +46,16 @@ def state_now(request: dict[str, Any], pauses: Pauses) -> dict[str, Any]:
     tensors = _tensors_of_copy(gpu_kind, pauses)
     if tensors is None:
         tensors = _tensors_here(gpu_kind, pauses, float(request["pause_s"]))
-    by_kind = tensors.pop("by_kind")
+    by_kind = {
+        kind: [NamedTensor(**row) for row in rows] for kind, rows in tensors.pop("by_kind").items()
+    }
     answer.update(tensors)
-    for kind, rows in by_kind.items():
-        answer["names"] += _named(kind, [NamedTensor(**row) for row in rows])
+    for kind, its_tensors in by_kind.items():
+        answer["names"] += _named(kind, its_tensors)
     if gpu is not None and gpu_kind is not None:
         with pauses.counted():
             segments: Segments = (gpu.state() or gpu.snapshot()).get("segments", [])
-        on_gpu = [NamedTensor(**row) for row in by_kind[gpu_kind]]
-        answer["fragmentation"] = segments_summary(segments, on_gpu)
+        answer["fragmentation"] = segments_summary(segments, by_kind[gpu_kind])
     return answer
 
 

@@ -42,6 +42,7 @@ from vramlens.capture.names.live_heap import (
 from vramlens.capture.names.module_names import ModuleNames, UniqueNames
 from vramlens.capture.names.sharded_names import FsdpNames, attribute_kind, claim_wrappers
 from vramlens.capture.process.tracked_objects import everything_alive
+from vramlens.capture.process.undisturbed import no_collection
 
 _LEAST_BYTES, _WORTH_A_SEARCH = 64 * 1024, 0.01
 _MOST_OTHERS, _MOST_VIEWS = 500, 4
@@ -75,23 +76,20 @@ def named_tensors(
             by default 1.5.
     """
     torch: Any = sys.modules.get("torch")
-    was_collecting = gc.isenabled()
+    heap: LiveHeap | None = None
     # What is made here would set off collections, which take seconds on a large heap and run
     # finalizers.
-    gc.disable()
-    heap: LiveHeap | None = None
-    try:
-        # This thread's only: no subclass and no mode hears of what is read.
-        with torch._C.DisableTorchFunction():
-            heap = LiveHeap(torch, device_type, everything_alive())
-            return _NamesOfTensors(heap, root_names or {}, search_seconds).resolved()
-    except Exception:  # torch is not there, or not whole
-        return []
-    finally:
-        if heap is not None:
-            heap.objects.clear()  # this very frame can be among them, and would hold them all
-        if was_collecting:
-            gc.enable()
+    with no_collection():
+        try:
+            # This thread's only: no subclass and no mode hears of what is read.
+            with torch._C.DisableTorchFunction():
+                heap = LiveHeap(torch, device_type, everything_alive())
+                return _NamesOfTensors(heap, root_names or {}, search_seconds).resolved()
+        except Exception:  # torch is not there, or not whole
+            return []
+        finally:
+            if heap is not None:
+                heap.objects.clear()  # this very frame can be among them, and would hold them all
 
 
 class _NamesOfTensors:

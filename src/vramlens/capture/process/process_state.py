@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Literal
 
 _PYTHON_FILES = ("python", "libpython3")
 _MOST_PROCESSES = 200
 _GENERATIONS = 4
 
 
-def status_of(pid: int) -> dict[str, str]:
+def status_of(pid: int | Literal["self"]) -> dict[str, str]:
     """The fields of ``/proc/PID/status`` by name.
 
     Raises:

@@ -38,7 +38,7 @@ from typing import Any
 
 from vramlens.ground.live_objects import DESCRIPTORS, class_dict, class_order
 
-_CHUNK = 512
+CHUNK = 512
 _MOST_HELD = 16_000_000  # references that one look hands out: 128 MB
 _TRAVERSE = 71  # Py_tp_traverse in CPython's Include/typeslots.h, part of the stable ABI
 _BASE: Any = type.__dict__["__base__"]
@@ -192,6 +192,11 @@ def without_giants(holders: list[Any], room: int) -> list[Any]:
     return fitting
 
 
+def chunk_from(objects: list[Any], start: int) -> list[Any]:
+    """The next ``CHUNK`` objects, without those that hold more than one look may hand out."""
+    return without_giants(objects[start : start + CHUNK], _MOST_HELD)
+
+
 def referrers_of(objects: list[Any], wanted: set[int], until: float) -> Iterator[Any]:
     """Objects that refer to one of the wanted ids: one sweep, whatever their number; those that are
     found by then.
@@ -202,10 +207,10 @@ def referrers_of(objects: list[Any], wanted: set[int], until: float) -> Iterator
         until: when to end, by ``time.thread_time``.
     """
     referents = Referents()
-    for start in range(0, len(objects), _CHUNK):
+    for start in range(0, len(objects), CHUNK):
         if thread_time() > until:
             return
-        chunk = without_giants(objects[start : start + _CHUNK], _MOST_HELD)
+        chunk = chunk_from(objects, start)
         if not wanted.isdisjoint(map(id, referents.of(chunk))):
             for candidate in chunk:
                 if not wanted.isdisjoint(map(id, referents.of_one(candidate))):

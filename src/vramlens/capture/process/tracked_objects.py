@@ -20,12 +20,10 @@ from operator import is_, is_not
 from time import thread_time
 from typing import Any
 
-from vramlens.capture.process.referents import Referents, without_giants
+from vramlens.capture.process.referents import CHUNK, Referents, chunk_from
 
-_CHUNK = 512
 _FROZEN_SECONDS = 1.5
 _MOST_FROZEN = 8_000_000  # objects: with their ids, 1 GB
-_MOST_HELD = 16_000_000  # references that one look hands out: 128 MB
 
 
 def tracked_objects(generation: int | None = None) -> list[Any]:
@@ -64,9 +62,8 @@ def tuples_below(objects: list[Any], referents: Referents) -> Iterator[Any]:
     holders = objects
     while holders:
         tuples = []
-        for start in range(0, len(holders), _CHUNK):
-            chunk = without_giants(holders[start : start + _CHUNK], _MOST_HELD)
-            below = referents.of(chunk)
+        for start in range(0, len(holders), CHUNK):
+            below = referents.of(chunk_from(holders, start))
             for candidate in compress(below, map(is_, map(type, below), repeat(tuple))):
                 if id(candidate) not in seen_ids and gc.is_tracked(candidate):
                     seen_ids.add(id(candidate))
@@ -94,9 +91,9 @@ def everything_alive() -> list[Any]:
     listed.update(map(id, objects))
     start = 0
     while start < len(objects) < _MOST_FROZEN and thread_time() < until:
-        for referent in referents.of(without_giants(objects[start : start + _CHUNK], _MOST_HELD)):
+        for referent in referents.of(chunk_from(objects, start)):
             if id(referent) not in listed and gc.is_tracked(referent):
                 listed.add(id(referent))
                 objects.append(referent)
-        start += _CHUNK
+        start += CHUNK
     return objects

@@ -20,12 +20,12 @@ from typing import Any
 from vramlens.capture import torch_api
 from vramlens.capture.names.module_marks import ModuleMarks
 from vramlens.capture.names.module_paths import ModulePaths
-from vramlens.capture.process.undisturbed import no_other_thread
+from vramlens.capture.process.undisturbed import no_collection, no_other_thread
 from vramlens.capture.process_group import groups_for_meta
 from vramlens.capture.recording.device_facts import DeviceFacts
 from vramlens.capture.recording.launch import launch
 from vramlens.capture.recording.output_path import Places, rank_of_process
-from vramlens.capture.recording.recording_file import SCHEMA, no_collection, write_recording
+from vramlens.capture.recording.recording_file import SCHEMA, write_recording
 from vramlens.capture.recording.redact import Redaction
 from vramlens.capture.recording.redaction_check import check_redacted
 from vramlens.capture.recording.ring_size import default_max_events

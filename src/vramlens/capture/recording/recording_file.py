@@ -5,7 +5,6 @@ not at all.
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import pickle
@@ -63,20 +62,6 @@ def write_recording(
             archive.close()
             file.flush()
             check(file.name)
-
-
-@contextlib.contextmanager
-def no_collection() -> Iterator[None]:
-    """No garbage collection inside: millions of small dicts, none of them garbage, cost it more
-    than making them.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class _Writer:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from vramlens.capture.process.process_state import why_not_running
+from vramlens.capture.process.process_state import status_of, why_not_running
 from vramlens.capture.triggers.user_folder import all_folders, is_trusted
 from vramlens.errors import InputError
 
@@ -152,13 +152,9 @@ def _is_of(pid: int, client: socket.socket) -> bool:
 def owner_of(pid: int) -> int | None:
     """The user a process runs as (its real user id); None where there is none, or no ``/proc``."""
     try:
-        with open(f"/proc/{pid}/status", "rb") as lines:
-            for line in lines:
-                if line.startswith(b"Uid:"):
-                    return int(line.split()[1])
-    except (OSError, ValueError, IndexError):
+        return int(status_of(pid)["Uid"].split()[0])
+    except (OSError, ValueError, LookupError):
         return None
-    return None
 
 
 def _checked(line: bytes) -> dict[str, str]:

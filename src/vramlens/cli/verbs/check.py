@@ -100,11 +100,11 @@ def _check_predicted(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, os.path.basename(arguments.file) + ".vram")
         written_prediction(arguments.file, path)
-        arguments.script, arguments.file = arguments.file, path
-        return _check(arguments)
+        script, arguments.file = arguments.file, path
+        return _check(arguments, script)
 
 
-def _check(arguments: argparse.Namespace) -> int:
+def _check(arguments: argparse.Namespace, script: str | None = None) -> int:
     if arguments.update:
         if arguments.baseline is not None or arguments.format != "text":
             raise UsageError(
@@ -116,7 +116,7 @@ def _check(arguments: argparse.Namespace) -> int:
         raise InputError(
             f'{arguments.budget}: [budget] has no limit in it; write peak_allocated = "20 GiB", or run --update'
         )
-    check = replace(_checked(arguments, budget), script=getattr(arguments, "script", None))
+    check = replace(_checked(arguments, budget), script=script)
     inputs = (
         arguments.file,
         arguments.budget,

@@ -108,7 +108,6 @@ def run(arguments: argparse.Namespace) -> int:
     _take_options_after_script(arguments)
     _check(arguments)
     prediction = _predicted(arguments)
-    path = arguments.output
     with tempfile.TemporaryDirectory() as folder:
         path = arguments.output or os.path.join(folder, "predicted.vram")
         try:

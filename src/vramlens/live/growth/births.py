@@ -20,7 +20,7 @@ from time import perf_counter, thread_time
 from typing import Any
 
 from vramlens.capture.process.tracked_objects import tracked_objects
-from vramlens.capture.process.undisturbed import no_other_thread
+from vramlens.capture.process.undisturbed import no_other_thread, undisturbed
 from vramlens.live.heap.tensors import Storage, TorchObjects
 
 _FREE_SECONDS = 0.06  # for short programs
@@ -179,14 +179,8 @@ class Births:
         return self.latest_sum[0] > 0 and self.steps < _sum_after(self.latest_sum[0])
 
     def _look_at_new(self, step: int) -> None:
-        collecting = gc.isenabled()
-        gc.disable()  # a collection in the middle would mix the generations
-        try:
-            with no_other_thread():
-                self._look(self._made_since(), step)
-        finally:
-            if collecting:
-                gc.enable()
+        with undisturbed():  # a collection in the middle would mix the generations
+            self._look(self._made_since(), step)
 
     def _made_since(self) -> list[Any]:
         """The youngest objects, from the last look on: the collector has them in the order in

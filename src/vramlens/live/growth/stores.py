@@ -8,7 +8,7 @@ them too is their store.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any
 
@@ -25,19 +25,19 @@ Parents = Mapping[int, tuple[int, str]]
 
 def parents_by_store(search: Search, piles: Iterable[Pile], parents: Parents) -> Parents | None:
     """The parents with what stores keep below these; None where they are so already."""
-    picks = {
-        pile.position: search.order[pile.position] for pile in piles if _may_be_a_pick(search, pile)
+    picked: dict[int, list[int]] = {
+        pile.position: [] for pile in piles if _may_be_a_pick(search, pile)
     }
-    if not picks:
+    if not picked:
         return None
-    picked: dict[int, list[int]] = {position: [] for position in picks}
     for position, (parent, _) in parents.items():
         if parent in picked:
             picked[parent].append(position)
+    containers = _containers(search)
     stores = {
-        position: _store_of(search, pick, picked[position])
-        for position, pick in picks.items()
-        if picked[position]
+        pick: _store_of(search, containers, pick, positions)
+        for pick, positions in picked.items()
+        if positions
     }
     positions = [store for store in stores.values() if store is not None]
     if not positions:
@@ -56,15 +56,22 @@ def _may_be_a_pick(search: Search, pile: Pile) -> bool:
     return is_container and not pile.is_remade and pile.pace.filled < _EVERY_STEP
 
 
-def _store_of(search: Search, pick: Any, picked: list[int]) -> int | None:
+def _containers(search: Search) -> list[int]:
+    """The positions of all containers."""
+    kinds = set(map(id, _KINDS))
+    is_container = map(kinds.__contains__, map(id, map(type, search.order)))
+    return list(compress(range(len(search.order)), is_container))
+
+
+def _store_of(
+    search: Search, containers: Sequence[int], pick: int, picked: Sequence[int]
+) -> int | None:
     """The position of the largest container that holds all of some things that a pick holds."""
     wanted = {id(search.order[position]) for position in picked[:_MOST_PICKS]}
     first = next(iter(wanted))
-    longest = length_of(pick) or 0
+    longest = length_of(search.order[pick]) or 0
     store = None
-    kinds = set(map(id, _KINDS))
-    is_container = map(kinds.__contains__, map(id, map(type, search.order)))
-    for position in compress(range(len(search.order)), is_container):
+    for position in containers:
         candidate = search.order[position]
         if len(candidate) <= longest or first not in _ids_in(candidate):
             continue
@@ -79,4 +86,4 @@ def _ids_in(container: Any) -> Iterator[int]:
 
 def _is_apart(search: Search, store: int, pick: set[int], parents: Parents) -> bool:
     """Whether the way to a store does not lead through what was picked from it."""
-    return pick.isdisjoint(search.path(store, dict(parents)))
+    return pick.isdisjoint(search.path(store, parents))

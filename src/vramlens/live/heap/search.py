@@ -12,7 +12,7 @@ import gc
 import sys
 import types
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import compress
@@ -227,7 +227,9 @@ class Search:
                     parents[position] = (-1, "")
         return parents
 
-    def path(self, position: int, parents: dict[int, tuple[int, str]] | None = None) -> list[int]:
+    def path(
+        self, position: int, parents: Mapping[int, tuple[int, str]] | None = None
+    ) -> list[int]:
         """The positions from the root to this one."""
         parents = self.parents([position]) if parents is None else parents
         path = [position]

@@ -105,10 +105,7 @@ class RecurrentCall:
             numbers += self.units
         if self.packed:
             return numbers
-        if self.directions == 1:
-            numbers += self.units
-        else:
-            numbers += 2 * self.units
+        numbers += self.directions * self.units
         is_double = self.mode == _GRU and (self.layers == 1) == (self.directions == 1)
         return numbers + (2 * self.inputs if is_double else self.inputs)
 

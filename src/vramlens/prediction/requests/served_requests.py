@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,27 +92,24 @@ def serve(log: RequestLog, conf: str, torch_version: str) -> ServedRequests:
 def _with_other_sizes(log: RequestLog) -> Iterator[RequestLog]:
     """The requests with sizes that are not sure at their most, then some with each drawn: cached
     blocks of several sizes may take more than the largest sizes do.
-
-    Operators of one shape take one algorithm: equal bounds are drawn once.
     """
     yield log.with_sizes(lambda size, least, most: most)
     for seed in range(_DRAWS):
-        draws = random.Random(seed)
-        drawn: dict[tuple[int, int, int], int] = {}
+        yield _with_drawn_sizes(log, seed)
 
-        def draw(
-            size: int,
-            least: int,
-            most: int,
-            draws: random.Random = draws,
-            drawn: dict[tuple[int, int, int], int] = drawn,
-        ) -> int:
-            sizes = size, least, most
-            if sizes not in drawn:
-                drawn[sizes] = draws.choice(sizes)
-            return drawn[sizes]
 
-        yield log.with_sizes(draw)
+def _with_drawn_sizes(log: RequestLog, seed: int) -> RequestLog:
+    """The requests with sizes that are not sure drawn from what they may be.
+
+    Operators of one shape take one algorithm: equal bounds are drawn once.
+    """
+    draws = random.Random(seed)
+
+    @cache
+    def draw(size: int, least: int, most: int) -> int:
+        return draws.choice((size, least, most))
+
+    return log.with_sizes(draw)
 
 
 def _served_at(log: RequestLog, native: Any) -> dict[str, Any]:

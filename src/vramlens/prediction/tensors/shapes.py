@@ -21,8 +21,6 @@ else:
 
 _LARGEST_ON_HOST = 1 << 20
 """Bytes of a new floating-point tensor on the CPU that still is real: weights are larger."""
-_LARGEST_FOLLOWED = 64 << 10
-"""Bytes of a tensor of floating-point numbers whose values may be known (known_values)."""
 SPARSE = "sparse gradients: the copies that summing equal rows and a sparse optimizer hold"
 _SPARSE_COPIES = 7
 """Times the values, at most: SparseAdam on an H200 held six (benchmarks/prediction/held_out)."""
@@ -59,7 +57,7 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: KnownValues) -> Any:
             if operator.is_composite:
                 with self:  # of inference tensors; else autograd has taken it apart before
                     return function.decompose(*args, **(kwargs or {}))
-            if operator.holds_temporaries and _is_large_on_device(args[0], FakeTensor):
+            if operator.holds_temporaries and _is_large_on_device(args[0], FakeTensor, values):
                 with self:
                     return operator.run_in_parts(args, kwargs or {})
             return runner.run(function, args, kwargs or {})
@@ -69,11 +67,11 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: KnownValues) -> Any:
     return mode
 
 
-def _is_large_on_device(tensor: Any, fake_tensor: Any) -> bool:
+def _is_large_on_device(tensor: Any, fake_tensor: Any, values: KnownValues) -> bool:
     """Whether an argument is a tensor on the device of which nobody follows the values."""
     if not isinstance(tensor, fake_tensor) or tensor.fake_device.type != "cuda":
         return False
-    return bool(tensor.is_floating_point() and tensor.nbytes > _LARGEST_FOLLOWED)
+    return bool(tensor.is_floating_point()) and not values.is_worth(tensor)
 
 
 def _takes_itself_apart(kind: Any, fake_tensor: Any) -> bool:
