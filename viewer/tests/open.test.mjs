@@ -11,6 +11,7 @@ import { fileURLToPath, pathToFileURL } from "node:url";
 import { inflateSync } from "node:zlib";
 import { chromium } from "playwright-core";
 import { modules } from "./bundle.mjs";
+import { settled } from "./settled.mjs";
 
 const PYTHON = process.env.VRAMLENS_PYTHON ?? "python3";
 const folder = mkdtempSync(join(tmpdir(), "vramlens-open-"));
@@ -24,7 +25,7 @@ let browser;
 let page;
 before(async () => {
   browser = await chromium.launch({ executablePath: process.env.VRAMLENS_CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"] });
-  page = await browser.newPage({ viewport: { width: 1366, height: 768 } });
+  page = settled(await browser.newPage({ viewport: { width: 1366, height: 768 } }));
 });
 after(async () => {
   await browser?.close();
