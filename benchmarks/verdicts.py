@@ -18,6 +18,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vramlens import load
 from vramlens.report.explain.json import to_json
 
@@ -73,6 +75,21 @@ def score_settings(oom: dict[str, Any], advised: list[str], truth: dict[str, Any
     return counts
 
 
+def step_need(folder: Path, name: str) -> int | None:
+    """What the failed step really took: reserved bytes until its end, in the run without a limit;
+    None where that is not known.
+    """
+    path = folder / f"{name.split('.')[0]}.whole.vram"
+    if not path.exists():
+        return None
+    failed, whole = load(folder / f"{name}.vram").attribution(), load(path).attribution()
+    failed_event = np.array([failed.device.out_of_memory[-1].event])
+    step = int(failed.steps.of(failed_event)[0]) if len(failed.steps) else 0
+    if step >= len(whole.steps):
+        return None
+    return int(whole.device.reserved_curve[: int(whole.steps.ends[step])].max())
+
+
 def score(folder: Path, name: str, truth: dict[str, Any], whole_bytes: int) -> dict[str, Any]:
     """One failure: what was told of it, and how far that is right."""
     began = time.perf_counter()
@@ -83,6 +100,7 @@ def score(folder: Path, name: str, truth: dict[str, Any], whole_bytes: int) -> d
     need = oom.get("need") or {}
     peak, low, high = (need.get(key) for key in ("peak_reserved_bytes", "low_bytes", "high_bytes"))
     first = next((one for one in answer["findings"] if one["fix"]), None)
+    really = None if peak is None else step_need(folder, name)
     return {
         "name": name,
         "seconds": seconds,
@@ -93,6 +111,8 @@ def score(folder: Path, name: str, truth: dict[str, Any], whole_bytes: int) -> d
         "low": None if low is None else low / whole_bytes - 1,
         "high": None if high is None else high / whole_bytes - 1,
         "holds": None if low is None or high is None else low <= whole_bytes <= high,
+        "step_off": None if really is None else peak / really - 1,
+        "step_holds": None if really is None or high is None else low <= really <= high,
         "first": None if first is None else f"{first['id']}: {first['fix'][:90]}",
         "leak_first": first is not None and first["id"] == "leak",
         "lives_with": [conf for conf in CONFS if truth.get(conf) == "lives"],
@@ -139,6 +159,11 @@ def main() -> None:
         print(f"  need of aligned steps within {NEAR:.0%} of the whole run's peak:",
               sum(abs(row["off"]) <= NEAR for row in aligned), "of", len(aligned))  # fmt: skip
         print("  ranges that hold the whole run's peak:", sum(ranges), "of", len(ranges))
+        near_step = [row for row in rows if row["step_off"] is not None]
+        print(f"  need of aligned steps within {NEAR:.0%} of what the failed step took:",
+              sum(abs(row["step_off"]) <= NEAR for row in near_step), "of", len(near_step))  # fmt: skip
+        print("  ... and its range holds that:",
+              sum(bool(row["step_holds"]) for row in near_step), "of", len(near_step))  # fmt: skip
         print(f"  slowest: {max((row['seconds'] for row in rows), default=0):.2f} s")
 
 

@@ -14,6 +14,7 @@ from vramlens._native import Replay
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.replay.need.convolution_workspaces import dispensable_rows
+from vramlens.replay.need.retry_releases import retry_releases
 from vramlens.trace import Action
 
 if TYPE_CHECKING:
@@ -169,6 +170,9 @@ class Continuation:
         rows = int(np.searchsorted(device.allocations.born, self._failed_event))
         columns: dict[str, NDArray[Any]] = dict(proven.requests.columns)
         columns["row_scratch"] = dispensable_rows(view, columns["row_scratch"])
+        # The replay makes those of its own limit; else they would pass for the program's doing.
+        columns["action"] = columns["action"].copy()
+        columns["action"][retry_releases(device, proven.recorded.limit.bytes)] = Action.OTHER
         self._events = _Events(view, columns, self._failed_event, rows)
         self._alive = set(
             np.flatnonzero(device.allocations.died[:rows] >= self._failed_event).tolist()

@@ -1,0 +1,44 @@
+"""Releases that a refused request made: they would not have happened without the limit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vramlens.replay.requests import INSIDE_A_REQUEST
+from vramlens.trace import Action
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from vramlens.trace import DeviceTrace
+
+_RELEASES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+_GROWTH = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+
+
+def retry_releases(device: DeviceTrace, limit_bytes: int | None) -> NDArray[np.int64]:
+    """The events by which the allocator gave its free segments back for a retry.
+
+    Either the request failed all the same, or what it then took would not have fitted beside what
+    was reserved before (CUDACachingAllocator.cpp: malloc, release_cached_blocks). What a program's
+    own ``empty_cache`` gave back before a request that did fit is none of them.
+
+    Args:
+        limit_bytes: what may be reserved; None where that is not known.
+    """
+    action = device.events.action
+    releases = np.flatnonzero(np.isin(action, _RELEASES))
+    outer = np.append(np.flatnonzero(~np.isin(action, INSIDE_A_REQUEST)), len(action))
+    number = np.searchsorted(outer, releases)  # of the event that ends what the release is part of
+    end = outer[number]
+    action_at_end = np.append(action, Action.SNAPSHOT)[end]
+    is_retry = action_at_end == Action.OOM
+    if limit_bytes is not None:
+        before = np.append(device.reserved.base_bytes, device.reserved_curve[outer[:-1]])[number]
+        growth = np.where(np.isin(action, _GROWTH), device.events.size.astype(np.int64), 0)
+        until = np.append(0, np.cumsum(growth))
+        grown_bytes = until[end] - until[releases]
+        is_retry |= (action_at_end == Action.ALLOC) & (before + grown_bytes > limit_bytes)
+    return releases[is_retry]
