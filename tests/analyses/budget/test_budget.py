@@ -349,3 +349,11 @@ def test_each_rank_that_keeps_a_limit_least_has_its_finding():
     (joined,) = check_of_job("job", {0: rank_0, 1: rank_0}, {}).findings
     assert joined.limits == ("peak_allocated", "peak_requested")
     assert "so is peak_requested (rank 0 and 1 more of 2)" in joined.title
+
+
+def test_no_setting_is_the_fix_of_a_limit_of_allocated_memory():
+    """A setting changes what is reserved, never what is allocated."""
+    (allocated,) = check("recordings/gpt_varlen", 'peak_allocated = "4 GiB"').findings
+    assert "expandable_segments" not in allocated.fix
+    (reserved,) = check("recordings/gpt_varlen", 'peak_reserved = "6 GiB"').findings
+    assert "expandable_segments:True" in reserved.fix

@@ -24,6 +24,18 @@ from vramlens.units import format_size
 
 _CULPRITS = 3
 _MOST_OF = 0.5
+_ABOUT_RESERVED = frozenset(
+    {
+        "expandable_segments",
+        "private_pools",
+        "settings_help",
+        "settings_may_help",
+        "settings_save",
+        "stranded_streams",
+        "unused_reserve",
+    }
+)
+"""Findings about memory that is reserved and not allocated."""
 _PEAKS = ("peak_allocated", "peak_requested", "peak_active", "peak_reserved")
 
 
@@ -117,6 +129,8 @@ def _problem_behind(broken: BrokenLimits, result: Result) -> Finding | None:
     With a baseline it has to be new.
     """
     problems = problems_of(broken.run) if broken.diff is None else broken.diff.came
+    if result.limit.path[0] != "peak_reserved":  # settings change only what is reserved
+        problems = [problem for problem in problems if problem.id not in _ABOUT_RESERVED]
     excess_bytes = (result.value or 0) - result.limit.value
     telling = [
         problem
