@@ -258,7 +258,7 @@ def _sentences(explanation: Explanation, failed: bool) -> list[str]:
             sentences.append(f"Requested at {place_name(oom.place)}")
         if oom.library is not None:
             sentences.append(_library_line(oom.library, oom.library_source))
-        if oom.count > 1:
+        if oom.count > 1 and oom.wall != "host":  # a launcher repeats what the kernel did
             gpu = (
                 f", on GPU {oom.device}"
                 if explanation.peak is None and oom.device is not None
