@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vramlens.ground.verdict import Confidence
+from vramlens.replay.tuning import USUAL_OUTSIDE_BYTES
 from vramlens.report.document import (
     Blank,
     Command,
@@ -34,15 +35,13 @@ from vramlens.report.replay.story import (
 from vramlens.report.screen import layout_of, room_of
 from vramlens.report.text import print_document
 from vramlens.report.wording import listed, quoted
-from vramlens.units import GIB, counted, format_size
+from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vramlens.replay import CardUnderSetting, Tuned, Tuning, WhatIf
+    from vramlens.replay import Tuned, Tuning, WhatIf
 
-_ROOM_OUTSIDE = GIB
-"""For memory outside PyTorch's allocator, where the recording does not say."""
 _ROWS = 9
 _LEAST_ROWS = 3
 _CARD_COLUMNS = ("peak reserved", "retries", "smallest card", "setting")
@@ -92,20 +91,19 @@ def _cards_headline(tuning: Tuning) -> str:
     recorded = next(
         tuned for tuned in tuning.tried if tuned.row.settings == tuning.baseline.settings
     )
-    sizes = {tuned.row.settings: _smallest(tuning, tuned) for tuned in tuning.tried}
+    sizes = {tuned.row.settings: tuned.smallest_card for tuned in tuning.tried}
     fitting = [tuned for tuned in tuning.tried if sizes[tuned.row.settings] is not None]
-    names = [_card(card.size_bytes) for card in recorded.cards]
-    possible = next((tuned for tuned in tuning.tried if tuned.smallest_card), None)
-    if not fitting and possible is not None:
-        card = _card(possible.smallest_card or 0)
-        return f"May fit a {card} card with {conf_name(possible.row)}: the room left is small."
-    if not fitting:
-        claim = (
-            f"May not fit a {names[0]} card"
-            if len(names) == 1
-            else f"May fit none of {listed(names)}"
+    tight = next(
+        (card for tuned in tuning.tried for card in tuned.cards if card.room_is_in_doubt), None
+    )
+    if not fitting and tight is not None:
+        size, least = _card(tight.size_bytes), _card(USUAL_OUTSIDE_BYTES)
+        return (
+            f"May fit a {size} card with {conf_name(tight.row)}: it leaves less than {least} for"
+            " memory outside PyTorch's allocator."
         )
-        return f"{claim} with any of the {len(tuning.tried)} settings tried."
+    if not fitting:
+        return _no_card_is_certain(tuning)
     best = min(fitting, key=lambda tuned: sizes[tuned.row.settings] or 0)
     had, least = sizes[recorded.row.settings], sizes[best.row.settings]
     if had is not None and had == least:
@@ -117,19 +115,27 @@ def _cards_headline(tuning: Tuning) -> str:
     )
 
 
-def _fits(tuning: Tuning, card: CardUnderSetting) -> bool | None:
-    """Whether a card is large enough, with room for what the recording does not hold; None where
-    that cannot be told.
-    """
-    is_room_known = tuning.outside_bytes is not None
-    if card.fits and not is_room_known and card.row.high_bytes + _ROOM_OUTSIDE > card.size_bytes:
-        return None
-    return card.fits
-
-
-def _smallest(tuning: Tuning, tuned: Tuned) -> int | None:
-    """The smallest card that is surely large enough; None where none of them is."""
-    return next((card.size_bytes for card in tuned.cards if _fits(tuning, card)), None)
+def _no_card_is_certain(tuning: Tuning) -> str:
+    """Which cards are too small, and which may be enough and why that is open."""
+    sizes = [card.size_bytes for card in tuning.tried[0].cards]
+    open_sizes = {
+        card.size_bytes for tuned in tuning.tried for card in tuned.cards if card.fits is None
+    }
+    too_small = [_card(size) for size in sizes if size not in open_sizes]
+    may_do = [_card(size) for size in sizes if size in open_sizes]
+    sentences = []
+    if too_small:
+        verb = "is" if len(too_small) == 1 else "are"
+        count = len(tuning.tried)
+        sentences.append(
+            f"{listed(too_small)} {verb} too small with all {count} settings that were tried."
+        )
+    if may_do:
+        why = "it depends on where the driver places segments"
+        if tuning.ended_by_failure:
+            why = "the recording ends at its failure, so the need of later steps is unknown"
+        sentences.append(f"{listed(may_do)} may be enough: {why}.")
+    return " ".join(sentences)
 
 
 def _headline(tuning: Tuning) -> str:
@@ -263,16 +269,18 @@ def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
         yield _aside(_outside_words(tuning.outside_bytes))
         if any(card.fits and card.row.retries for tuned in listed_rows for card in tuned.cards):
             yield _aside(
-                "retry: PyTorch returns free memory to the GPU there, so less is reserved than here."
+                "retry: the card is too small for this peak, so PyTorch frees its cache and tries"
+                " again. The run completes, but each retry costs time."
             )
     if any(_is_above_limit(tuned.row) for tuned in listed_rows):
         yield _aside(
             "Above the limit: PyTorch checks it first, then maps expandable segments in whole"
             " pieces (20 MiB by default)."
         )
-    yield from why_parts([tuned.row for tuned in listed_rows])
-    if any(tuned.row.confidence == Confidence.EXACT for tuned in listed_rows):
-        yield Sentences(("what PyTorch shows for this run.",), "exact: ", is_aside=True)
+    if not sizes:  # the table of cards has no column for it
+        yield from why_parts([tuned.row for tuned in listed_rows])
+        if any(tuned.row.confidence == Confidence.EXACT for tuned in listed_rows):
+            yield _aside("exact: the number that PyTorch itself would report.")
     yield from missing_parts(tuning.missing)
 
 
@@ -310,9 +318,9 @@ def _card_table(
 
 
 def _card_row(tuning: Tuning, tuned: Tuned) -> list[str]:
-    row, size = tuned.row, _smallest(tuning, tuned)
+    row, size = tuned.row, tuned.smallest_card
     smallest = _card(size) if size is not None else "none of them"
-    on_cards = [_fit(_fits(tuning, card), card.row.retries) for card in tuned.cards]
+    on_cards = [_fit(card.fits, card.row.retries) for card in tuned.cards]
     return [size_range(row), f"{row.retries:,}", *on_cards, smallest, _name(tuning, tuned)]
 
 
@@ -325,12 +333,12 @@ def _figures_width(rows: Sequence[Sequence[str]]) -> int:
 def _outside_words(outside_bytes: int | None) -> str:
     if outside_bytes is None:
         return (
-            "Memory outside PyTorch's allocator (often 0.5 to 1 GiB) is not in the recording: a card"
-            " without 1 GiB for it is a maybe."
+            "maybe: less than 1 GiB is left for memory outside PyTorch's allocator (often 0.5 to"
+            " 1 GiB), which this recording does not contain."
         )
     return (
-        f"{format_size(outside_bytes)} is subtracted from each card for the memory of this process"
-        " outside PyTorch's allocator."
+        f"Each card also needs {format_size(outside_bytes)} for this process outside PyTorch's"
+        " allocator. That is included."
     )
 
 
