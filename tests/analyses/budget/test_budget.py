@@ -357,3 +357,9 @@ def test_no_setting_is_the_fix_of_a_limit_of_allocated_memory():
     assert "expandable_segments" not in allocated.fix
     (reserved,) = check("recordings/gpt_varlen", 'peak_reserved = "6 GiB"').findings
     assert "expandable_segments:True" in reserved.fix
+
+
+def test_a_broken_limit_comes_before_one_that_is_unknown():
+    first, second = check("recordings/oom_train", "alloc_retries = 0").findings
+    assert (first.id, second.id) == ("over_budget", "cannot_tell")
+    assert second.title.startswith("alloc_retries is unknown: a PyTorch snapshot does not count")

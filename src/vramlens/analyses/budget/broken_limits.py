@@ -75,15 +75,14 @@ def findings_of(broken: BrokenLimits) -> Iterator[Finding]:
     ]
     if peaks:
         yield _about_peaks(broken, peaks)
-    for result in broken.results:
-        if result in peaks:
-            continue
+    others = [result for result in broken.results if result not in peaks]
+    for result in sorted(others, key=lambda result: result.passed is None):  # broken ones first
         if result.passed is None:
             yield Finding(
                 id="cannot_tell",
                 verdict=Verdict.PROVEN,
                 title=title_of([result]),
-                fix="record what it needs, or remove the limit",
+                fix="make a recording that shows it, or remove the limit",
                 limits=(result.limit.scope,),
             )
         else:
@@ -93,8 +92,7 @@ def findings_of(broken: BrokenLimits) -> Iterator[Finding]:
 def title_of(results: Sequence[Result]) -> str:
     """What is claimed of limits that are broken together: the first with its numbers."""
     first = results[0]
-    verb = "" if first.value is None else "is "
-    title = f"{first.limit.scope} {verb}{first.words}"
+    title = f"{first.limit.scope} is {first.words}"
     if len(results) > 1:
         title += f"; so is {', '.join(result.limit.scope for result in results[1:])}"
     return title
