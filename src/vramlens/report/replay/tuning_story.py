@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vramlens.ground.verdict import Confidence
-from vramlens.replay.tuning import USUAL_OUTSIDE_BYTES
 from vramlens.report.document import (
     Blank,
     Command,
@@ -20,6 +19,7 @@ from vramlens.report.document import (
     Table,
     alternatives,
 )
+from vramlens.report.replay.card_words import card_words, cards_headline
 from vramlens.report.replay.story import (
     HEADER,
     conf_name,
@@ -34,7 +34,7 @@ from vramlens.report.replay.story import (
 )
 from vramlens.report.screen import layout_of, room_of
 from vramlens.report.text import print_document
-from vramlens.report.wording import listed, quoted
+from vramlens.report.wording import quoted
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -80,62 +80,10 @@ def _opening(tuning: Tuning) -> Iterator[Part]:
     """
     headline = _headline(tuning)
     if tuning.tried[0].cards:
-        yield Heading(_cards_headline(tuning))
+        yield Heading(cards_headline(tuning))
         yield Sentences((headline,))
     else:
         yield Heading(headline)
-
-
-def _cards_headline(tuning: Tuning) -> str:
-    """The smallest card, with the settings that the run had and with those that need less."""
-    recorded = next(
-        tuned for tuned in tuning.tried if tuned.row.settings == tuning.baseline.settings
-    )
-    sizes = {tuned.row.settings: tuned.smallest_card for tuned in tuning.tried}
-    fitting = [tuned for tuned in tuning.tried if sizes[tuned.row.settings] is not None]
-    tight = next(
-        (card for tuned in tuning.tried for card in tuned.cards if card.room_is_in_doubt), None
-    )
-    if not fitting and tight is not None:
-        size, least = _card(tight.size_bytes), _card(USUAL_OUTSIDE_BYTES)
-        return (
-            f"May fit a {size} card with {conf_name(tight.row)}: it leaves less than {least} for"
-            " memory outside PyTorch's allocator."
-        )
-    if not fitting:
-        return _no_card_is_certain(tuning)
-    best = min(fitting, key=lambda tuned: sizes[tuned.row.settings] or 0)
-    had, least = sizes[recorded.row.settings], sizes[best.row.settings]
-    if had is not None and had == least:
-        return f"Fits a {_card(had)} card with the recorded settings."
-    instead = f"needs a {_card(had)} card" if had is not None else "may fit none of them"
-    return (
-        f"Fits a {_card(least or 0)} card with {conf_name(best.row)};"
-        f" with the recorded settings it {instead}."
-    )
-
-
-def _no_card_is_certain(tuning: Tuning) -> str:
-    """Which cards are too small, and which may be enough and why that is open."""
-    sizes = [card.size_bytes for card in tuning.tried[0].cards]
-    open_sizes = {
-        card.size_bytes for tuned in tuning.tried for card in tuned.cards if card.fits is None
-    }
-    too_small = [_card(size) for size in sizes if size not in open_sizes]
-    may_do = [_card(size) for size in sizes if size in open_sizes]
-    sentences = []
-    if too_small:
-        verb = "is" if len(too_small) == 1 else "are"
-        count = len(tuning.tried)
-        sentences.append(
-            f"{listed(too_small)} {verb} too small with all {count} settings that were tried."
-        )
-    if may_do:
-        why = "it depends on where the driver places segments"
-        if tuning.ended_by_failure:
-            why = "the recording ends at its failure, so the need of later steps is unknown"
-        sentences.append(f"{listed(may_do)} may be enough: {why}.")
-    return " ".join(sentences)
 
 
 def _headline(tuning: Tuning) -> str:
@@ -310,7 +258,7 @@ def _card_table(
 ) -> Table:
     """On which cards each setting fits; without room for all of them, the smallest alone."""
     peak, retries, smallest, setting = _CARD_COLUMNS
-    names = [peak, retries, *(f"on {_card(size)}" for size in sizes), smallest, setting]
+    names = [peak, retries, *(f"on {card_words(size)}" for size in sizes), smallest, setting]
     rows = [_card_row(tuning, tuned) for tuned in listed_rows]
     if _figures_width([names, *rows]) > width:
         names, *rows = ([*row[:2], *row[-2:]] for row in (names, *rows))
@@ -319,7 +267,7 @@ def _card_table(
 
 def _card_row(tuning: Tuning, tuned: Tuned) -> list[str]:
     row, size = tuned.row, tuned.smallest_card
-    smallest = _card(size) if size is not None else "none of them"
+    smallest = card_words(size) if size is not None else "none of them"
     on_cards = [_fit(card.fits, card.row.retries) for card in tuned.cards]
     return [size_range(row), f"{row.retries:,}", *on_cards, smallest, _name(tuning, tuned)]
 
@@ -354,10 +302,6 @@ def _listed_rows(tuning: Tuning, count: int) -> list[Tuned]:
     rows += [tuned for tuned in recorded if tuned not in rows]
     worst = tried[-(count - len(rows)) :]
     return rows + [tuned for tuned in worst if tuned not in rows]
-
-
-def _card(size: int) -> str:
-    return format_size(size).replace(".00", "")
 
 
 def _fit(fits: bool | None, retries: int) -> str:
