@@ -247,6 +247,16 @@ def _sentences(diff: Diff) -> Iterator[str]:
                 else "memory was already in use before its first event"
             )
             yield f"The peaks {side} are lower bounds: {why}."
+    if diff.before.failure is not None and diff.after.failure is None:
+        yield _gone_failure(diff)
+        if diff.growth_before and diff.growth_after is not None and not diff.unrelated:
+            before, after = format_size(diff.growth_before), format_size(diff.growth_after)
+            yield f"Growth: {before} per step before, {after} after."
+    yield from _stopped_at_failure(diff)
+
+
+def _stopped_at_failure(diff: Diff) -> Iterator[str]:
+    """Yields what the peaks mean where only one of the runs failed."""
     failed_sides = [
         side
         for side, run in (("before", diff.before), ("after", diff.after))
@@ -254,11 +264,6 @@ def _sentences(diff: Diff) -> Iterator[str]:
     ]
     if len(failed_sides) == 1:
         yield f"The run {failed_sides[0]} needed more than its peak shows: it stopped at the failure."
-    if diff.before.failure is not None and diff.after.failure is None:
-        yield _gone_failure(diff)
-        if diff.growth_before and diff.growth_after is not None and not diff.unrelated:
-            before, after = format_size(diff.growth_before), format_size(diff.growth_after)
-            yield f"Growth: {before} per step before, {after} after."
 
 
 def _gone_failure(diff: Diff) -> str:
