@@ -225,11 +225,16 @@ def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
             "Above the limit: PyTorch checks it first, then maps expandable segments in whole"
             " pieces (20 MiB by default)."
         )
-    if not sizes:  # the table of cards has no column for it
-        yield from why_parts([tuned.row for tuned in listed_rows])
-        if any(tuned.row.confidence == Confidence.EXACT for tuned in listed_rows):
-            yield _aside("exact: the number that PyTorch itself would report.")
+    yield from _basis_parts(listed_rows)
     yield from missing_parts(tuning.missing)
+
+
+def _basis_parts(listed_rows: Sequence[Tuned]) -> Iterator[Part]:
+    """Yields what the words of the column "basis" mean; the table of cards does not have it."""
+    rows = [tuned.row for tuned in listed_rows if not tuned.cards]
+    yield from why_parts(rows)
+    if any(row.confidence == Confidence.EXACT for row in rows):
+        yield _aside("exact: the number that PyTorch itself would report.")
 
 
 def _cells(tuned: Tuned, recorded_bytes: int) -> list[str]:
