@@ -103,6 +103,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The answers of one training run that was looked at, watched, and left in the middle of a
     watch; and what it wrote at its end.
     """
+    pytest.importorskip("torch")
     out = tmp_path_factory.mktemp("attach") / "run.json"
     with program(str(FOLDER / "gpu_program.py"), str(out), "cpu") as process:
         look = answer_of(attach(process.pid, "--json", "--pause", "4"))
@@ -375,3 +376,28 @@ def test_words_of_the_process_stay_on_their_line() -> None:
     assert "\x1b" not in text
     assert not any(line.startswith("::error") for line in text.splitlines())
     assert text.count("forged") == 4
+
+
+@pytest.mark.parametrize(
+    ("uses_gpu", "next_step"),
+    [(True, "Next: vramlens dump 7 writes a recording"), (False, "Next: vramlens attach 7 shows")],
+)
+def test_what_is_installed_promises_no_recording_without_a_gpu(
+    uses_gpu: bool, next_step: str
+) -> None:
+    answer = {"process": {"pid": 7}, "installed": True, "uses_gpu": uses_gpu}
+    text = story(Attachment(answer, "thread", 0.0))
+    assert next_step in text
+    assert ("does not use a GPU yet" in text) is not uses_gpu
+
+
+def test_the_leak_report_of_a_program_needs_no_numpy() -> None:
+    code = "import sys; sys.modules['numpy'] = None; import vramlens.live.leaks.leak_text"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
+    )
+    assert done.returncode == 0, done.stderr

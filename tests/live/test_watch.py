@@ -208,7 +208,7 @@ def test_what_grew_and_is_gone_is_not_called_no_leak() -> None:
     main()
     report = watch.report()
     assert " ".join(str(report).split()).startswith(
-        "Cannot tell: all that was watched is gone; it grew 3.91 KiB per step until step 9. Call report() inside main()."
+        "Cannot tell: memory grew 3.91 KiB per step until step 9. Then the program freed all of it, so what kept it is unknown. To find out, call report() inside main()."
     )
     assert report.to_dict()["gone"] == {"bytes_per_step": BYTES, "until_step": 9}
 
@@ -500,3 +500,15 @@ def test_release_clears_the_chain_of_an_exception() -> None:
     assert released.bytes == 200_000
     assert "195.31 KiB" in str(released)
     assert vramlens.release(kept).bytes == 0
+
+
+def test_a_leak_that_is_too_small_to_matter_says_so() -> None:
+    watch = vramlens.LeakWatch()
+    large = torch.zeros(1 << 20)
+    kept = []
+    for _ in range(12):
+        kept.append(torch.zeros(50))
+        watch.step()
+    text = str(watch.report())
+    del large
+    assert text.startswith("LEAK proven, too small to matter: 200 bytes per step")

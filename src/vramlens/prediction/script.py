@@ -13,7 +13,7 @@ from vramlens.errors import InputError, NoProgram
 from vramlens.prediction.card.cards import card_named
 from vramlens.prediction.predicted_peak import Prediction
 from vramlens.prediction.predicted_run import PredictedRun, Question, answer
-from vramlens.prediction.refusals import Refused, patience, put_refusals
+from vramlens.prediction.refusals import Refused, failure_words, patience, put_refusals
 
 PATIENCE_S = 1800
 """After so many seconds a script is taken for one that never ends."""
@@ -57,7 +57,10 @@ def predict_script(
             raise NotPredicted(_reason(path, error)) from error
     gathered = run.gathered(began)
     if not gathered.log.sizes:
-        raise NotPredicted(f"{path}: nothing moved to the GPU, so there is nothing to predict")
+        raise NotPredicted(
+            f"{path}: nothing moved to the GPU, so there is nothing to predict: the script has to"
+            " use the device 'cuda' (none is needed here)"
+        )
     return answer(gathered, question)
 
 
@@ -68,9 +71,8 @@ def _reason(path: str, error: Exception) -> str:
         if os.path.realpath(trace.tb_frame.f_code.co_filename) == os.path.realpath(path):
             line = trace.tb_lineno
         trace = trace.tb_next
-    text = str(error).strip().partition("\n")[0][:200]
     place = f"{path}:{line}" if line else path
-    return f"{place}: could not be predicted: {type(error).__name__}: {text}"
+    return f"{place}: could not be predicted: {failure_words(error)}"
 
 
 @contextlib.contextmanager

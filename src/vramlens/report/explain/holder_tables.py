@@ -205,14 +205,26 @@ def _below(heap: Heap) -> tuple[Row, ...]:
         return ()
     if sum(heap.modules_below_line.values()) >= line.bytes / 2:
         return tuple(
-            Row(part.path, None, part.bytes, note=part.note, depth=1, label=_end_of_path(part.path))
+            Row(
+                part.path,
+                None,
+                part.bytes,
+                note=part.note,
+                depth=1,
+                label=_part_of_it(_end_of_path(part.path)),
+            )
             for part in main_parts(heap.modules_below_line, _BELOW)
         )
     names = [visible(short_place_name(row.place)) for row in coded]
     return tuple(
-        Row(name, None, row.bytes, row.allocations, depth=1, label=name)
+        Row(name, None, row.bytes, row.allocations, depth=1, label=_part_of_it(name))
         for name, row in list(zip(names, coded, strict=True))[:_BELOW]
     )
+
+
+def _part_of_it(name: str) -> str:
+    """How a part of the row above is named: its bytes are counted there already."""
+    return f"of it: {name}"
 
 
 _WIDEST_PATH = 20

@@ -238,6 +238,11 @@ def _made_of(heap: Heap) -> str:
     return f": {', '.join(parts)}" if parts else ""
 
 
+def _several_failed(oom: OomVerdict) -> bool:
+    """Whether more than one request failed: of host memory, a launcher only repeats the kernel."""
+    return oom.count > 1 and oom.wall != "host"
+
+
 def _library_line(place: Place, source: str) -> str:
     """The library's line that the user's led to, with its text."""
     text = f": {visible(source)}" if source else ""
@@ -258,7 +263,7 @@ def _sentences(explanation: Explanation, failed: bool) -> list[str]:
             sentences.append(f"Requested at {place_name(oom.place)}")
         if oom.library is not None:
             sentences.append(_library_line(oom.library, oom.library_source))
-        if oom.count > 1:
+        if _several_failed(oom):
             gpu = (
                 f", on GPU {oom.device}"
                 if explanation.peak is None and oom.device is not None

@@ -228,9 +228,9 @@ def _limit_notes(answer: Answer, others: Sequence[WhatIf]) -> Iterator[Part]:
     limit = recorded.limit
     if limit.source == "inferred" and limit.bytes is not None:
         below = limit.below_bytes
-        bound = f" and below {format_size(below)}" if below is not None else ""
+        bound = f", but below {format_size(below)}" if below is not None else ""
         at_least = format_size(limit.bytes)
-        yield _aside(f"the exact limit of the recorded run is unknown: at least {at_least}{bound}")
+        yield _aside(f"the exact limit of the recorded run is unknown: {at_least} or more{bound}")
     if recorded.private_pools:
         pools = recorded.private_pools
         named = ", ".join(
@@ -242,7 +242,7 @@ def _limit_notes(answer: Answer, others: Sequence[WhatIf]) -> Iterator[Part]:
 
 
 def _aside(text: str) -> Sentences:
-    return Sentences((text,), is_aside=True, is_whole=True)
+    return Sentences((text,), is_aside=True)
 
 
 def missing_parts(missing: Sequence[str]) -> Iterator[Part]:
@@ -257,7 +257,8 @@ def why_parts(rows: Sequence[WhatIf]) -> Iterator[Part]:
         uncertain = (row for row in rows if row.confidence == confidence)
         reasons = dict.fromkeys(why for row in uncertain for why in row.why)
         if reasons:
-            yield Sentences(("; ".join(reasons) + ".",), f"{confidence}: ", is_aside=True)
+            words = f"{'; '.join(reasons)}."
+            yield Sentences((words,), f"{confidence}: ", is_aside=True)
 
 
 def _next(answer: Answer, others: Sequence[WhatIf]) -> Command:

@@ -19,6 +19,7 @@ from vramlens.report.document import (
     Table,
     alternatives,
 )
+from vramlens.report.replay.card_words import card_words, cards_headline
 from vramlens.report.replay.story import (
     HEADER,
     conf_name,
@@ -33,16 +34,14 @@ from vramlens.report.replay.story import (
 )
 from vramlens.report.screen import layout_of, room_of
 from vramlens.report.text import print_document
-from vramlens.report.wording import listed, quoted
-from vramlens.units import GIB, counted, format_size
+from vramlens.report.wording import quoted
+from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vramlens.replay import CardUnderSetting, Tuned, Tuning, WhatIf
+    from vramlens.replay import Tuned, Tuning, WhatIf
 
-_ROOM_OUTSIDE = GIB
-"""For memory outside PyTorch's allocator, where the recording does not say."""
 _ROWS = 9
 _LEAST_ROWS = 3
 _CARD_COLUMNS = ("peak reserved", "retries", "smallest card", "setting")
@@ -81,55 +80,10 @@ def _opening(tuning: Tuning) -> Iterator[Part]:
     """
     headline = _headline(tuning)
     if tuning.tried[0].cards:
-        yield Heading(_cards_headline(tuning))
+        yield Heading(cards_headline(tuning))
         yield Sentences((headline,))
     else:
         yield Heading(headline)
-
-
-def _cards_headline(tuning: Tuning) -> str:
-    """The smallest card, with the settings that the run had and with those that need less."""
-    recorded = next(
-        tuned for tuned in tuning.tried if tuned.row.settings == tuning.baseline.settings
-    )
-    sizes = {tuned.row.settings: _smallest(tuning, tuned) for tuned in tuning.tried}
-    fitting = [tuned for tuned in tuning.tried if sizes[tuned.row.settings] is not None]
-    names = [_card(card.size_bytes) for card in recorded.cards]
-    possible = next((tuned for tuned in tuning.tried if tuned.smallest_card), None)
-    if not fitting and possible is not None:
-        card = _card(possible.smallest_card or 0)
-        return f"May fit a {card} card with {conf_name(possible.row)}: the room left is small."
-    if not fitting:
-        claim = (
-            f"May not fit a {names[0]} card"
-            if len(names) == 1
-            else f"May fit none of {listed(names)}"
-        )
-        return f"{claim} with any of the {len(tuning.tried)} settings tried."
-    best = min(fitting, key=lambda tuned: sizes[tuned.row.settings] or 0)
-    had, least = sizes[recorded.row.settings], sizes[best.row.settings]
-    if had is not None and had == least:
-        return f"Fits a {_card(had)} card with the recorded settings."
-    instead = f"needs a {_card(had)} card" if had is not None else "may fit none of them"
-    return (
-        f"Fits a {_card(least or 0)} card with {conf_name(best.row)};"
-        f" with the recorded settings it {instead}."
-    )
-
-
-def _fits(tuning: Tuning, card: CardUnderSetting) -> bool | None:
-    """Whether a card is large enough, with room for what the recording does not hold; None where
-    that cannot be told.
-    """
-    is_room_known = tuning.outside_bytes is not None
-    if card.fits and not is_room_known and card.row.high_bytes + _ROOM_OUTSIDE > card.size_bytes:
-        return None
-    return card.fits
-
-
-def _smallest(tuning: Tuning, tuned: Tuned) -> int | None:
-    """The smallest card that is surely large enough; None where none of them is."""
-    return next((card.size_bytes for card in tuned.cards if _fits(tuning, card)), None)
 
 
 def _headline(tuning: Tuning) -> str:
@@ -263,17 +217,24 @@ def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
         yield _aside(_outside_words(tuning.outside_bytes))
         if any(card.fits and card.row.retries for tuned in listed_rows for card in tuned.cards):
             yield _aside(
-                "retry: PyTorch returns free memory to the GPU there, so less is reserved than here."
+                "retry: the card is too small for this peak, so PyTorch frees its cache and tries"
+                " again. The run completes, but each retry costs time."
             )
     if any(_is_above_limit(tuned.row) for tuned in listed_rows):
         yield _aside(
             "Above the limit: PyTorch checks it first, then maps expandable segments in whole"
             " pieces (20 MiB by default)."
         )
-    yield from why_parts([tuned.row for tuned in listed_rows])
-    if any(tuned.row.confidence == Confidence.EXACT for tuned in listed_rows):
-        yield Sentences(("what PyTorch shows for this run.",), "exact: ", is_aside=True)
+    yield from _basis_parts(listed_rows)
     yield from missing_parts(tuning.missing)
+
+
+def _basis_parts(listed_rows: Sequence[Tuned]) -> Iterator[Part]:
+    """Yields what the words of the column "basis" mean; the table of cards does not have it."""
+    rows = [tuned.row for tuned in listed_rows if not tuned.cards]
+    yield from why_parts(rows)
+    if any(row.confidence == Confidence.EXACT for row in rows):
+        yield _aside("exact: the number that PyTorch itself would report.")
 
 
 def _cells(tuned: Tuned, recorded_bytes: int) -> list[str]:
@@ -302,7 +263,7 @@ def _card_table(
 ) -> Table:
     """On which cards each setting fits; without room for all of them, the smallest alone."""
     peak, retries, smallest, setting = _CARD_COLUMNS
-    names = [peak, retries, *(f"on {_card(size)}" for size in sizes), smallest, setting]
+    names = [peak, retries, *(f"on {card_words(size)}" for size in sizes), smallest, setting]
     rows = [_card_row(tuning, tuned) for tuned in listed_rows]
     if _figures_width([names, *rows]) > width:
         names, *rows = ([*row[:2], *row[-2:]] for row in (names, *rows))
@@ -310,9 +271,9 @@ def _card_table(
 
 
 def _card_row(tuning: Tuning, tuned: Tuned) -> list[str]:
-    row, size = tuned.row, _smallest(tuning, tuned)
-    smallest = _card(size) if size is not None else "none of them"
-    on_cards = [_fit(_fits(tuning, card), card.row.retries) for card in tuned.cards]
+    row, size = tuned.row, tuned.smallest_card
+    smallest = card_words(size) if size is not None else "none of them"
+    on_cards = [_fit(card.fits, card.row.retries) for card in tuned.cards]
     return [size_range(row), f"{row.retries:,}", *on_cards, smallest, _name(tuning, tuned)]
 
 
@@ -325,12 +286,12 @@ def _figures_width(rows: Sequence[Sequence[str]]) -> int:
 def _outside_words(outside_bytes: int | None) -> str:
     if outside_bytes is None:
         return (
-            "Memory outside PyTorch's allocator (often 0.5 to 1 GiB) is not in the recording: a card"
-            " without 1 GiB for it is a maybe."
+            "maybe: less than 1 GiB is left for memory outside PyTorch's allocator (often 0.5 to"
+            " 1 GiB), which this recording does not contain."
         )
     return (
-        f"{format_size(outside_bytes)} is subtracted from each card for the memory of this process"
-        " outside PyTorch's allocator."
+        f"Each card also needs {format_size(outside_bytes)} for this process outside PyTorch's"
+        " allocator. That is included."
     )
 
 
@@ -346,10 +307,6 @@ def _listed_rows(tuning: Tuning, count: int) -> list[Tuned]:
     rows += [tuned for tuned in recorded if tuned not in rows]
     worst = tried[-(count - len(rows)) :]
     return rows + [tuned for tuned in worst if tuned not in rows]
-
-
-def _card(size: int) -> str:
-    return format_size(size).replace(".00", "")
 
 
 def _fit(fits: bool | None, retries: int) -> str:
