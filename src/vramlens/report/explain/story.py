@@ -134,13 +134,12 @@ def story_of(explanation: Explanation, by: str) -> Story:
     failed = explanation.failure is not None or (oom is not None and explanation.at == "oom")
     claims, refuted, notes = _sorted_findings(explanation.findings)
     step = step_after_replay(explanation) or step_for_others(explanation) or next_step(explanation)
-    source = explanation.recording.source or ""
     return Story(
         failed=failed,
         headline=visible(capitalized(_headline(explanation, failed))),
         sentences=_visible_sentences(_sentences(explanation, failed)),
         figures=_figures(explanation) if failed else (),
-        table=table_of(heap, by) if heap is not None else None,
+        table=None if heap is None else table_of(heap, by),
         table_title=_table_title(explanation),
         ledger=_ledger(explanation),
         claims=claims,
@@ -152,8 +151,13 @@ def story_of(explanation: Explanation, by: str) -> Story:
         next=NextStep(visible(step.why), tuple(visible(line) for line in step.lines)),
         origin=origin_of(explanation.recording),
         ledger_when=_ledger_when(explanation),
-        source="" if source == "-" else source,
+        source=_file_name(explanation),
     )
+
+
+def _file_name(explanation: Explanation) -> str:
+    source = explanation.recording.source
+    return source if source != "-" else ""
 
 
 def _visible_sentences(texts: Iterable[str]) -> tuple[str, ...]:

@@ -89,32 +89,34 @@ def _opening(tuning: Tuning) -> Iterator[Part]:
 
 def _cards_headline(tuning: Tuning) -> str:
     """The smallest card, with the settings that the run had and with those that need less."""
-    recorded = next(
-        tuned for tuned in tuning.tried if tuned.row.settings == tuning.baseline.settings
-    )
-    sizes = {tuned.row.settings: _smallest(tuning, tuned) for tuned in tuning.tried}
-    fitting = [tuned for tuned in tuning.tried if sizes[tuned.row.settings] is not None]
-    names = [_card(card.size_bytes) for card in recorded.cards]
-    possible = next((tuned for tuned in tuning.tried if tuned.smallest_card), None)
-    if not fitting and possible is not None:
-        card = _card(possible.smallest_card or 0)
-        return f"May fit a {card} card with {conf_name(possible.row)}: the room left is small."
+    sizes = [(_smallest(tuning, tuned), tuned) for tuned in tuning.tried]
+    fitting = [(size, tuned) for size, tuned in sizes if size is not None]
     if not fitting:
-        claim = (
-            f"May not fit a {names[0]} card"
-            if len(names) == 1
-            else f"May fit none of {listed(names)}"
-        )
-        return f"{claim} with any of the {len(tuning.tried)} settings tried."
-    best = min(fitting, key=lambda tuned: sizes[tuned.row.settings] or 0)
-    had, least = sizes[recorded.row.settings], sizes[best.row.settings]
-    if had is not None and had == least:
+        return _surely_fits_none(tuning)
+    least, best = min(fitting, key=lambda size_and_setting: size_and_setting[0])
+    had = next(size for size, tuned in sizes if _is_recorded(tuning, tuned))
+    if had == least:
         return f"Fits a {_card(had)} card with the recorded settings."
     instead = f"needs a {_card(had)} card" if had is not None else "may fit none of them"
     return (
-        f"Fits a {_card(least or 0)} card with {conf_name(best.row)};"
+        f"Fits a {_card(least)} card with {conf_name(best.row)};"
         f" with the recorded settings it {instead}."
     )
+
+
+def _surely_fits_none(tuning: Tuning) -> str:
+    """The card that may be large enough, where none surely is."""
+    possible = next((tuned for tuned in tuning.tried if tuned.smallest_card), None)
+    if possible is not None:
+        card = _card(possible.smallest_card or 0)
+        return f"May fit a {card} card with {conf_name(possible.row)}: the room left is small."
+    names = [_card(card.size_bytes) for card in tuning.tried[0].cards]
+    claim = f"not fit a {names[0]} card" if len(names) == 1 else f"fit none of {listed(names)}"
+    return f"May {claim} with any of the {len(tuning.tried)} settings tried."
+
+
+def _is_recorded(tuning: Tuning, tuned: Tuned) -> bool:
+    return tuned.row.settings == tuning.baseline.settings
 
 
 def _fits(tuning: Tuning, card: CardUnderSetting) -> bool | None:
@@ -244,44 +246,51 @@ def _passed(tuning: Tuning) -> str:
 def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
     """Yields the settings that were tried, and what has to be known of them."""
     listed_rows = _listed_rows(tuning, count)
-    sizes = [card.size_bytes for card in tuning.tried[0].cards]
-    if sizes:
-        yield _card_table(tuning, listed_rows, sizes, width)
+    has_cards = bool(tuning.tried[0].cards)
+    if has_cards:
+        yield _card_table(tuning, listed_rows, width)
     else:
-        base = tuning.baseline.peak_reserved_bytes
-        rows = [[*_cells(tuned, base), _name(tuning, tuned)] for tuned in listed_rows]
-        yield settings_table(HEADER, rows)
+        yield settings_table(HEADER, [_row(tuning, tuned) for tuned in listed_rows])
     hidden = len(tuning.tried) - len(listed_rows)
     if hidden:
         yield _aside(f"… and {counted(hidden, 'more setting')} (--all shows them)")
     if tuning.inert:
-        yield _aside(
-            "garbage_collection_threshold has no effect without a process limit (--cap), so it was"
-            " not tried."
-        )
-    if sizes:
-        yield _aside(_outside_words(tuning.outside_bytes))
-        if any(card.fits and card.row.retries for tuned in listed_rows for card in tuned.cards):
-            yield _aside(
-                "retry: PyTorch returns free memory to the GPU there, so less is reserved than here."
-            )
-    if any(_is_above_limit(tuned.row) for tuned in listed_rows):
-        yield _aside(
-            "Above the limit: PyTorch checks it first, then maps expandable segments in whole"
-            " pieces (20 MiB by default)."
-        )
-    yield from why_parts([tuned.row for tuned in listed_rows])
-    if any(tuned.row.confidence == Confidence.EXACT for tuned in listed_rows):
+        yield _aside(_INERT)
+    if has_cards:
+        yield from _card_asides(tuning, listed_rows)
+    shown = [tuned.row for tuned in listed_rows]
+    if any(map(_is_above_limit, shown)):
+        yield _aside(_ABOVE_LIMIT)
+    yield from why_parts(shown)
+    if any(row.confidence == Confidence.EXACT for row in shown):
         yield Sentences(("what PyTorch shows for this run.",), "exact: ", is_aside=True)
     yield from missing_parts(tuning.missing)
 
 
-def _cells(tuned: Tuned, recorded_bytes: int) -> list[str]:
+_INERT = (
+    "garbage_collection_threshold has no effect without a process limit (--cap), so it was not"
+    " tried."
+)
+_ABOVE_LIMIT = (
+    "Above the limit: PyTorch checks it first, then maps expandable segments in whole pieces"
+    " (20 MiB by default)."
+)
+_RETRY = "retry: PyTorch returns free memory to the GPU there, so less is reserved than here."
+
+
+def _card_asides(tuning: Tuning, listed_rows: Sequence[Tuned]) -> Iterator[Part]:
+    yield _aside(_outside_words(tuning.outside_bytes))
+    cards = (card for tuned in listed_rows for card in tuned.cards)
+    if any(card.fits and card.row.retries for card in cards):
+        yield _aside(_RETRY)
+
+
+def _row(tuning: Tuning, tuned: Tuned) -> list[str]:
     """A row's cells, with what is known of the step behind a failure that it gets past."""
-    cells = row_cells(tuned.row, recorded_bytes)
+    cells = row_cells(tuned.row, tuning.baseline.peak_reserved_bytes)
     if tuned.row.past_failure and tuned.step_finishes is not None:
         cells[HEADER.index("outcome")] = "step finishes" if tuned.step_finishes else "fails later"
-    return cells
+    return [*cells, _name(tuning, tuned)]
 
 
 def _aside(text: str) -> Sentences:
@@ -293,16 +302,15 @@ def _is_above_limit(row: WhatIf) -> bool:
 
 
 def _name(tuning: Tuning, tuned: Tuned) -> str:
-    recorded = " (recorded)" if tuned.row.settings == tuning.baseline.settings else ""
+    recorded = " (recorded)" if _is_recorded(tuning, tuned) else ""
     return f"{conf_name(tuned.row)}{recorded}"
 
 
-def _card_table(
-    tuning: Tuning, listed_rows: Sequence[Tuned], sizes: Sequence[int], width: int
-) -> Table:
+def _card_table(tuning: Tuning, listed_rows: Sequence[Tuned], width: int) -> Table:
     """On which cards each setting fits; without room for all of them, the smallest alone."""
     peak, retries, smallest, setting = _CARD_COLUMNS
-    names = [peak, retries, *(f"on {_card(size)}" for size in sizes), smallest, setting]
+    on_cards = [f"on {_card(card.size_bytes)}" for card in tuning.tried[0].cards]
+    names = [peak, retries, *on_cards, smallest, setting]
     rows = [_card_row(tuning, tuned) for tuned in listed_rows]
     if _figures_width([names, *rows]) > width:
         names, *rows = ([*row[:2], *row[-2:]] for row in (names, *rows))
@@ -341,7 +349,7 @@ def _listed_rows(tuning: Tuning, count: int) -> list[Tuned]:
     tried = list(tuning.tried)
     if len(tried) <= count:
         return tried
-    recorded = [tuned for tuned in tried if tuned.row.settings == tuning.baseline.settings]
+    recorded = [tuned for tuned in tried if _is_recorded(tuning, tuned)]
     rows = tried[: count - 2]
     rows += [tuned for tuned in recorded if tuned not in rows]
     worst = tried[-(count - len(rows)) :]
