@@ -136,18 +136,24 @@ def _factor(
     ]
     if len(changes) < _FEWEST_LINES:
         return None
+    ratios = sorted((new / old, old) for old, new in changes)
+    middle = ratios[len(ratios) // 2][0]
+    alike_bytes = sum(old for ratio, old in ratios if abs(ratio / middle - 1) <= _NEARLY)
+    total_bytes = _unchanged_bytes(before, changed, categories) + sum(old for old, _ in changes)
+    is_factor = alike_bytes >= _MOST_OF * total_bytes and abs(middle - 1) > _NEARLY
+    return middle if is_factor else None
+
+
+def _unchanged_bytes(
+    before: Run, changed: Sequence[LineChange], categories: tuple[str, ...]
+) -> int:
+    """What lines of these categories held that hold as much as before."""
     changed_places = {line.was or line.place for line in changed}
-    unchanged_bytes = sum(
+    return sum(
         line.bytes
         for line in before.lines.values()
         if line.category in categories and line.place not in changed_places
     )
-    ratios = sorted((new / old, old) for old, new in changes)
-    middle = ratios[len(ratios) // 2][0]
-    alike_bytes = sum(old for ratio, old in ratios if abs(ratio / middle - 1) <= _NEARLY)
-    total_bytes = unchanged_bytes + sum(old for old, _ in changes)
-    is_factor = alike_bytes >= _MOST_OF * total_bytes and abs(middle - 1) > _NEARLY
-    return middle if is_factor else None
 
 
 def _scale(before: Run, after: Run, changed: Sequence[LineChange]) -> Iterator[SettingDifference]:

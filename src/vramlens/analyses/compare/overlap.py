@@ -84,18 +84,17 @@ def overlap(before: Run, after: Run, alignment: Alignment) -> Overlap:
     activations = _of_both(*(_at_peak(*side, _PASSING) for side in sides))
     at_most = _of_both(*(_at_most(*side) for side in sides))
     modules = _module_shares(before, after)
-    apart = (
-        lines is not None
-        and max(lines) < _LITTLE
-        and at_most is not None
-        and max(at_most) < _LITTLE
-    )
+    apart = _are_little(lines) and _are_little(at_most)
     passes = all(_passing_share(run) >= _LITTLE for run in (before, after))
     other_model = passes and activations is not None and max(activations) < _FEW_ACTIVATIONS
     same_model = modules is not None and min(modules) >= _MUCH
     return Overlap(
         lines, activations if passes else None, modules, (apart or other_model) and not same_model
     )
+
+
+def _are_little(shares: Shares | None) -> bool:
+    return shares is not None and max(shares) < _LITTLE
 
 
 def _of_both(before: tuple[int, int], after: tuple[int, int]) -> Shares | None:

@@ -285,9 +285,9 @@ def ledger_of(
         )
     if gap < 0:
         rows = _trimmed(rows, -gap)
-    elif gap > 0:
-        is_rounding = gap <= rounding and _prints_all_use(message, owners)
-        rows.append(LedgerRow("unknown", gap, "unknown", ROUNDING if is_rounding else ""))
+    is_rounding = gap <= rounding and _prints_all_use(message, owners)
+    note = ROUNDING if is_rounding else ""
+    rows.append(LedgerRow("unknown", max(0, gap), "unknown", note))
     return tuple(row for row in rows if row.bytes), ()
 
 

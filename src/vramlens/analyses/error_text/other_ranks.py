@@ -20,18 +20,19 @@ def others_failed(message: OomMessage, messages: Sequence[OomMessage]) -> str:
     once, and one is earlier than all others.
     """
     alike = [other for other in messages if _is_alike(other, message)]
-    message_by_rank = {
-        _who(other): other for other in alike if None not in (other.tried_bytes, _name(other))
+    size_by_rank = {
+        _who(other): other.tried_bytes
+        for other in alike
+        if other.tried_bytes is not None and _name(other) is not None
     }
-    ranks = set(message_by_rank)
-    if message_by_rank.pop(_who(message), None) is None or not message_by_rank:
+    ranks = set(size_by_rank)
+    if size_by_rank.pop(_who(message), None) is None or not size_by_rank:
         return ""
-    sizes = [
-        other.tried_bytes for other in message_by_rank.values() if other.tried_bytes is not None
-    ]
     first = _first([other for other in alike if _who(other) in ranks])
     in_log = f"; the first according to the log: {first}" if first else ""
-    return f"Also failed: {_names(list(message_by_rank))}, {_range(sizes)}{in_log}"
+    return (
+        f"Also failed: {_names(list(size_by_rank))}, {_range(list(size_by_rank.values()))}{in_log}"
+    )
 
 
 def _is_alike(message: OomMessage, other: OomMessage) -> bool:
