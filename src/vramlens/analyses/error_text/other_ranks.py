@@ -19,7 +19,7 @@ def others_failed(message: OomMessage, messages: Sequence[OomMessage]) -> str:
     Who failed first is said where every failure has its date and time on its line, each happened
     once, and one is earlier than all others.
     """
-    alike = [other for other in messages if _is_alike(other, message)]
+    alike = _alike(message, messages)
     size_by_rank = {
         _who(other): other.tried_bytes
         for other in alike
@@ -35,8 +35,9 @@ def others_failed(message: OomMessage, messages: Sequence[OomMessage]) -> str:
     )
 
 
-def _is_alike(message: OomMessage, other: OomMessage) -> bool:
-    return message.kind == other.kind and message.verdict == other.verdict
+def _alike(message: OomMessage, messages: Sequence[OomMessage]) -> list[OomMessage]:
+    kind, verdict = message.kind, message.verdict
+    return [other for other in messages if other.kind == kind and other.verdict == verdict]
 
 
 def _who(message: OomMessage) -> tuple[int | None, int | None]:

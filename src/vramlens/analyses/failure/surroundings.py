@@ -88,11 +88,17 @@ def outside_of(
     outside = _recorded_outside(view, total_bytes, total)
     if message is None:
         return outside
-    listed = message.other_processes
-    other_bytes = sum(size for _, size in listed) if listed else None
+    return _completed(outside, message)
+
+
+def _completed(outside: Outside, message: OomMessage) -> Outside:
+    """The same with the figures of the error's text where the recording has none."""
+    other_bytes = None
+    if message.other_processes:
+        other_bytes = sum(size for _, size in message.other_processes)
     return Outside(
         limit_bytes=outside.limit_bytes or message.allowed_bytes,
-        total_bytes=total or message.total_bytes,
+        total_bytes=outside.total_bytes or message.total_bytes,
         free_bytes=outside.free_bytes if outside.free_bytes is not None else message.free_bytes,
         other_bytes=other_bytes if outside.other_bytes is None else outside.other_bytes,
         own_bytes=message.process_bytes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -112,13 +112,15 @@ def _growth_at(view: Attribution, event: int | None, step: int | None = None) ->
     failed = any(request.event == event for request in view.device.out_of_memory)
     loop = Loop(view)
     growing, dismissed = _by_rhythm(cohorts)
-    leaks = list(_leaks_of_groups(view, loop, cohorts, grouped(loop, growing), failed=failed))
+    candidates = (
+        _leak_of_group(view, loop, cohorts, group, failed=failed)
+        for group in grouped(loop, growing)
+    )
+    leaks = [leak for leak in candidates if leak is not None]
     # What each comes too rarely for may grow together: one statement that asks from many places.
-    rare = [cohort for cohort, reason in dismissed if reason in _TOO_RARE]
     pooled: set[int] = set()
-    for pool in _pools(loop, rare):
-        evidence = evidence_of(view, loop, cohorts, pool, failed=False, pooled=True)
-        leak = judged_leak(evidence) if evidence is not None else None
+    for pool in _pools(loop, dismissed):
+        leak = _leak_of_group(view, loop, cohorts, pool, failed=False, pooled=True)
         if leak is not None and leak.verdict != Verdict.NOT_A_PROBLEM:
             leaks.append(leak)
             pooled |= {id(cohort) for cohort in pool.cohorts}
@@ -149,22 +151,26 @@ def _state_reason(cohort: Cohort) -> str | None:
     return "optimizer" if cohort.state == Category.OPTIMIZER_STATE else "workspace"
 
 
-def _leaks_of_groups(
-    view: Attribution, loop: Loop, cohorts: Cohorts, groups: Iterable[CohortGroup], *, failed: bool
-) -> Iterator[Leak]:
-    for group in groups:
-        evidence = evidence_of(view, loop, cohorts, group, failed=failed)
-        leak = judged_leak(evidence) if evidence is not None else None
-        if leak is not None:
-            yield leak
+def _leak_of_group(
+    view: Attribution,
+    loop: Loop,
+    cohorts: Cohorts,
+    group: CohortGroup,
+    *,
+    failed: bool,
+    pooled: bool = False,
+) -> Leak | None:
+    evidence = evidence_of(view, loop, cohorts, group, failed=failed, pooled=pooled)
+    return judged_leak(evidence) if evidence is not None else None
 
 
-def _pools(loop: Loop, cohorts: Sequence[Cohort]) -> list[CohortGroup]:
+def _pools(loop: Loop, dismissed: Iterable[tuple[Cohort, str]]) -> list[CohortGroup]:
     """By statement, what single stacks leave behind too rarely to tell."""
     by_statement: dict[tuple[int, ...], CohortGroup] = {}
-    for cohort in cohorts:
-        statement = loop.statement(cohort)
-        by_statement.setdefault(statement, CohortGroup(statement)).cohorts.append(cohort)
+    for cohort, reason in dismissed:
+        if reason in _TOO_RARE:
+            statement = loop.statement(cohort)
+            by_statement.setdefault(statement, CohortGroup(statement)).cohorts.append(cohort)
     return [group for group in by_statement.values() if len(group.cohorts) >= FEWEST_STEPS]
 
 

@@ -132,10 +132,8 @@ def memory_of(
     groups, grouped_by = _groups(trace, lives, at_peak)
     reserved = memory.reserved[events]
     before = max(0, int(curve[peak]) - int(lives.size[alive].sum()))
-    sampled = _sampled(time_ns, curve)
     curves = _group_curves(lives, groups, curve)
     peak_step = int(_step_of(time_ns[peak : peak + 1], steps)[0])
-    at = {name: int(values[peak]) for name, values in curves.items()}
     return MemoryReport(
         device=str(trace.memory_devices[device]),
         is_cpu=trace.memory_devices[device].is_cpu,
@@ -147,20 +145,34 @@ def memory_of(
         peak_step=steps[peak_step].number if peak_step >= 0 else None,
         at_peak=at_peak,
         before_bytes=before if lives.paired else 0,
-        by_group=dict(sorted(((k, v) for k, v in at.items() if v), key=lambda item: -item[1])),
+        by_group=_largest_first({name: int(values[peak]) for name, values in curves.items()}),
         grouped_by=grouped_by,
-        timeline=tuple(
-            AllocatedMoment(
-                int(time_ns[i]),
-                int(curve[i]),
-                {name: int(values[i]) for name, values in curves.items()},
-            )
-            for i in sampled
-        ),
+        timeline=_timeline(_sampled(time_ns, curve), time_ns, curve, curves),
         step_peaks=_step_peaks(time_ns, curve, steps),
         kept=holders.of(np.flatnonzero(lives.died == NONE)) if lives.paired else (),
         paired=lives.paired,
         failed=failed,
+    )
+
+
+def _largest_first(bytes_by_group: Mapping[str, int]) -> dict[str, int]:
+    groups = ((name, size) for name, size in bytes_by_group.items() if size)
+    return dict(sorted(groups, key=lambda group: -group[1]))
+
+
+def _timeline(
+    sampled: Sequence[int],
+    time_ns: NDArray[np.int64],
+    curve: NDArray[np.int64],
+    curves: Mapping[str, NDArray[np.int64]],
+) -> tuple[AllocatedMoment, ...]:
+    return tuple(
+        AllocatedMoment(
+            int(time_ns[i]),
+            int(curve[i]),
+            {name: int(values[i]) for name, values in curves.items()},
+        )
+        for i in sampled
     )
 
 
