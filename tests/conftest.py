@@ -6,6 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(  # a busy machine is no fault of a test
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 # Before anything loads NumPy or torch: as many workers as cores are enough.
 if "PYTEST_XDIST_WORKER" in os.environ:

@@ -126,7 +126,8 @@ class Recording(Trace):
 
         Args:
             cap: what the process may reserve, in bytes or as "24GiB".
-            cards: card sizes: on which of them the run fits, by setting; not together with ``cap``.
+            cards: cards, by size or as "H100": on which of them the run fits, by setting; not together
+                with ``cap``.
             conf: settings to try beside the usual ones.
             device: the device; by default the one with the highest requested peak.
             recorded_cap: the limit of the recorded run, where the recording does not say.
@@ -142,7 +143,7 @@ class Recording(Trace):
         return tune_trace(
             self,
             cap_bytes=_limit("cap", cap),
-            cards=[size for card in _cards(cards) if (size := _limit("cards", card)) is not None],
+            cards=[_card_bytes(card) for card in _cards(cards)],
             confs=(*WORTH_TRYING, *_several(conf)),
             recorded_cap_bytes=size_given("recorded_cap", recorded_cap),
             device=device_given(device),
@@ -358,7 +359,22 @@ _MOMENTS = "peak, oom, end or an event number"
 
 
 def _cards(cards: Sequence[str | int]) -> tuple[str | int, ...]:
-    return sequence_given("cards", cards, 'a list of sizes such as ["16GiB", "24GiB"]')
+    return sequence_given("cards", cards, 'a list of cards such as ["16GiB", "H100"]')
+
+
+def _card_bytes(card: str | int) -> int:
+    """The memory of a card, of its size or its name.
+
+    Raises:
+        UsageError: it is neither, or less than 1 MiB.
+    """
+    from vramlens.prediction.card.cards import card_bytes
+
+    if isinstance(card, str):
+        return card_bytes(card)
+    return check_limit(
+        number_given("cards", card, 'a number of bytes or a card such as "H100"'), card
+    )
 
 
 def _limit(name: str, size: str | int | None) -> int | None:

@@ -103,6 +103,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The answers of one training run that was looked at, watched, and left in the middle of a
     watch; and what it wrote at its end.
     """
+    pytest.importorskip("torch")
     out = tmp_path_factory.mktemp("attach") / "run.json"
     with program(str(FOLDER / "gpu_program.py"), str(out), "cpu") as process:
         look = answer_of(attach(process.pid, "--json", "--pause", "4"))

@@ -42,8 +42,10 @@ def test_the_smallest_card() -> None:
         one for one in tuning.tried if one.row.settings.conf == "expandable_segments:True"
     )
     assert [card.size_bytes for card in expandable.cards] == [3 * GIB, 5 * GIB, 8 * GIB]
-    assert [card.fits for card in expandable.cards] == [False, True, True]
-    assert expandable.smallest_card == 5 * GIB
+    # What the process takes beside the allocator is unknown: 5 GiB leave less than 1 GiB for it.
+    assert [card.fits for card in expandable.cards] == [False, None, True]
+    assert [card.row.oom for card in expandable.cards] == [True, False, False]
+    assert expandable.smallest_card == 8 * GIB
 
 
 def test_every_setting_worth_trying_is_one_that_pytorch_reads() -> None:

@@ -137,6 +137,16 @@ def size_or_none(text: str) -> int:
     return 0 if text.strip() == "0" else size(text)
 
 
+def card_sizes(text: str) -> list[int]:
+    """The bytes of each card in ``24G,H100``."""
+    from vramlens.prediction.card.cards import card_bytes
+
+    try:
+        return [card_bytes(card) for card in text.split(",")]
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def limit_size(text: str) -> int:
     """Bytes that a process or a card may have, from an argument; less than 1 MiB is a unit that
     was forgotten.

@@ -14,11 +14,10 @@ from vramlens.argument_types import (
     takes,
     text,
 )
-from vramlens.prediction.card.cards import card_named
+from vramlens.prediction.card.cards import card_bytes, card_named
 from vramlens.prediction.own_process import in_a_process
 from vramlens.prediction.predicted_peak import Prediction
 from vramlens.prediction.predicted_run import Gathered, PredictedRun, Question, answer
-from vramlens.units import parse_size
 
 if TYPE_CHECKING:
     import torch
@@ -65,14 +64,14 @@ def predict(
         gpu: the card whose kernels and workspaces are taken, such as h200, a100 or l4.
         torch_version: whose allocator's rules; by default the installed PyTorch's.
         conf: the allocator's settings, as ``PYTORCH_ALLOC_CONF`` takes them.
-        cards: card sizes to compare with, in bytes or as "24GiB".
+        cards: cards to compare with: bytes, "24GiB" or "H100".
 
     Raises:
         UsageError: the card is not known, a size is none, or the program cannot be predicted (the
             text says why).
     """
     card = card_named(gpu)
-    sizes = tuple(parse_size(size) if isinstance(size, str) else int(size) for size in cards)
+    sizes = tuple(card_bytes(size) if isinstance(size, str) else int(size) for size in cards)
 
     def run() -> Gathered:
         began = time.perf_counter()

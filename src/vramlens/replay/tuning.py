@@ -4,7 +4,6 @@ each.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from vramlens.replay.answer import Progress, missing_of, places_of, proven_devic
 from vramlens.replay.proof import Proven, Recorded
 from vramlens.replay.settings import Settings
 from vramlens.replay.what_if import WhatIf, WhatIfQuestion, ask, ended_by_failure, question
-from vramlens.units import format_size
+from vramlens.units import GIB, format_size
 
 if TYPE_CHECKING:
     from vramlens.replay.failed_step import FailedStep
@@ -53,6 +52,9 @@ WORTH_TRYING = (
 _WORTH_IT = 0.02
 """A smaller share saved is not worth a change."""
 
+USUAL_OUTSIDE_BYTES = GIB
+"""What a process may take outside the allocator, where the recording does not say."""
+
 # What a ledger counts that the allocator's own reserved memory does not hold, and that no other
 # process holds.
 _OUTSIDE = ("nccl", "this_process", "this_process_other", "outside_pytorch", "driver_reserved")
@@ -65,15 +67,27 @@ class CardUnderSetting:
     Attributes:
         size_bytes: the card's memory.
         row: what would have happened on it.
+        outside_bytes: what the process holds beside the allocator's memory; None where the
+            recording does not say.
     """
 
     size_bytes: int
     row: WhatIf
+    outside_bytes: int | None = 0
 
     @property
     def fits(self) -> bool | None:
         """Whether the run would have lived; None where that cannot be told."""
-        return None if self.row.oom is None else not self.row.oom
+        if self.row.oom is None or self.room_is_in_doubt:
+            return None
+        return not self.row.oom
+
+    @property
+    def room_is_in_doubt(self) -> bool:
+        """Whether the allocator's memory fits, and that outside it, which is unknown, may not."""
+        if self.row.oom is not False or self.outside_bytes is not None:
+            return False
+        return self.row.high_bytes + USUAL_OUTSIDE_BYTES > self.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +216,10 @@ def tune_trace(
             Tuned(
                 row=row,
                 saved_bytes=baseline.peak_reserved_bytes - row.peak_reserved_bytes,
-                cards=tuple(itertools.starmap(CardUnderSetting, zip(sizes, on_cards, strict=True))),
+                cards=tuple(
+                    CardUnderSetting(size, card_row, outside)
+                    for size, card_row in zip(sizes, on_cards, strict=True)
+                ),
                 step_finishes=failed_step.finishes(row.settings),
                 step_peak_bytes=failed_step.peak_bytes(row.settings),
             )

@@ -349,3 +349,17 @@ def test_each_rank_that_keeps_a_limit_least_has_its_finding():
     (joined,) = check_of_job("job", {0: rank_0, 1: rank_0}, {}).findings
     assert joined.limits == ("peak_allocated", "peak_requested")
     assert "so is peak_requested (rank 0 and 1 more of 2)" in joined.title
+
+
+def test_no_setting_is_the_fix_of_a_limit_of_allocated_memory():
+    """A setting changes what is reserved, never what is allocated."""
+    (allocated,) = check("recordings/gpt_varlen", 'peak_allocated = "4 GiB"').findings
+    assert "expandable_segments" not in allocated.fix
+    (reserved,) = check("recordings/gpt_varlen", 'peak_reserved = "6 GiB"').findings
+    assert "expandable_segments:True" in reserved.fix
+
+
+def test_a_broken_limit_comes_before_one_that_is_unknown():
+    first, second = check("recordings/oom_train", "alloc_retries = 0").findings
+    assert (first.id, second.id) == ("over_budget", "cannot_tell")
+    assert second.title.startswith("alloc_retries is unknown: a PyTorch snapshot does not count")

@@ -103,6 +103,19 @@ def test_more_steps_of_a_growing_run_are_more_work():
     assert headline(change).startswith("Different workloads: ")
 
 
+def test_a_failure_that_ends_a_run_early_is_no_other_workload_and_its_end_no_new_problem():
+    failed = run_of(api.load(DATA / "failures/gpt_varlen.cap50.vram"))
+    whole = shared("gpt_varlen")
+    mended, broken = diff(failed, whole), diff(whole, failed)
+    assert mended.workload == broken.workload == ()
+    text = diff_to_markdown(mended)
+    assert "Different workloads" not in text
+    assert "New problems" not in text
+    assert "Seen only in the run after (may not be new: the run before failed first)" in text
+    assert "The run before needed more than its peak shows" in text
+    assert "may not be gone: the run after failed first" in diff_to_markdown(broken)
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [

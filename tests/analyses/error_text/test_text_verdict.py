@@ -466,3 +466,24 @@ def test_otherwise_the_headline_stays_with_the_shortage(text: str) -> None:
     found = verdict(text)
     assert found.likely_holes_bytes is None
     assert "fragmentation" not in found.headline.lower()
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("./run.sh: line 3: 4711 Killed                  python train.py\n", "the machine"),
+        (
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0. Some of the step tasks "
+            "have been OOM Killed.\n",
+            "sbatch --mem",
+        ),
+    ],
+)
+def test_a_killed_process_is_told_where_host_memory_is_limited(text: str, where: str) -> None:
+    found = verdict(text)
+    fix = finding(found, "oom_killer").fix or ""
+    assert where in fix
+    assert "fewer DataLoader workers" in fix
+    assert found.unknowns == (
+        "A killed process prints no traceback, so the line of the program is unknown.",
+    )

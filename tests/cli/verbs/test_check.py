@@ -40,7 +40,7 @@ def test_update_writes_a_first_budget_that_then_holds(folder, capsys):
     assert main(["check", LONG, "--update"]) == 0
     assert capsys.readouterr().out.startswith("vram.toml: written.\n  peak_allocated: ")
     assert main(["check", LONG]) == 0
-    assert capsys.readouterr().out.startswith("Within budget: 4 limits of 4 are met")
+    assert capsys.readouterr().out.startswith("Within budget: all 4 limits are met")
     assert main(["check", LEAK]) == 1
     out = capsys.readouterr().out
     assert out.startswith("Over budget: ")
@@ -276,7 +276,7 @@ def test_wrong_usage(folder, capsys, arguments):
 def test_markdown(folder, capsys):
     write(folder, '[budget]\npeak_allocated = "1 TiB"\nfragmentation = "100 %"\n')
     assert main(["check", GPT, "--format", "markdown", "-o", "out.md"]) == 0
-    assert (folder / "out.md").read_text().startswith("✅ **Within budget: 2 limits of 2 are met")
+    assert (folder / "out.md").read_text().startswith("✅ **Within budget: all 2 limits are met")
 
 
 def test_a_name_cannot_command_the_workflow():
@@ -289,7 +289,9 @@ def test_a_run_that_died_of_out_of_memory_breaks_any_budget_that_does_not_allow_
     budget = write(folder, '[budget]\npeak_allocated = "3 GiB"\n')
     assert main(["check", failed, "--budget", budget]) == 1
     out = capsys.readouterr().out
-    assert out.startswith("Over budget: out_of_memory is 1, over its 0: the program died of it.\n")
+    assert out.startswith(
+        "Over budget: out_of_memory is 1, over its 0: the run ended out of memory.\n"
+    )
     assert out.endswith(f"\nNext, find out what failed and why:\n  vramlens explain {failed}\n")
     assert main(["check", failed, "--budget", budget, "--json"]) == 1
     rows = json.loads(capsys.readouterr().out)["results"]
@@ -337,7 +339,7 @@ def test_how_the_program_ended_tells_where_no_failed_request_does(folder, capsys
     )
     assert main(["check", str(died), "--budget", budget]) == 1
     assert capsys.readouterr().out.startswith(
-        "Over budget: out_of_memory is 1, over its 0: the program died of it."
+        "Over budget: out_of_memory is 1, over its 0: the run ended out of memory."
     )
     assert main(["check", str(other), "--budget", budget]) == 0
 
@@ -350,4 +352,4 @@ def test_failures_that_were_caught_are_not_this(folder, capsys):
     )
     assert "out_of_memory" not in capsys.readouterr().out
     assert main(["check", caught, "--budget", write(folder, "[budget]\nout_of_memory = 0\n")]) == 1
-    assert "the program died of it" not in capsys.readouterr().out
+    assert "the run ended out of memory" not in capsys.readouterr().out

@@ -85,7 +85,9 @@ def test_all_settings_on_request(capsys: pytest.CaptureFixture[str]) -> None:
 def test_cards(capsys: pytest.CaptureFixture[str]) -> None:
     called(tune, VARLEN, "--cards", "5GiB,8GiB", "--json")
     found = json.loads(capsys.readouterr().out)
-    assert found["best"]["smallest_card_bytes"] == 5 * 2**30
+    on_5_gib, on_8_gib = found["best"]["cards"]
+    assert (on_5_gib["fits"], on_8_gib["fits"]) == (None, True)  # 0.8 GiB beside the allocator
+    assert found["best"]["smallest_card_bytes"] == 8 * 2**30
     assert [card["size_bytes"] for card in found["best"]["cards"]] == [5 * 2**30, 8 * 2**30]
 
 
@@ -191,4 +193,21 @@ def test_cards_are_answered_first_and_fit_a_narrow_terminal(
     )
     assert max(map(len, lines)) <= 80
     called(tune, file, "--cards", "1GiB")
-    assert capsys.readouterr().out.startswith("May not fit a 1 GiB card with any of the ")
+    assert capsys.readouterr().out.startswith("1 GiB is too small with all ")
+
+
+def test_a_card_may_be_named_and_its_json_says_what_the_text_says(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """2 GiB hold the allocator's 1.88 GiB, and not what a process takes beside them."""
+    file = str(DATA / "recordings/gpt.pickle.xz")
+    called(tune, file, "--cards", "2GiB,T4,h100", "--json")
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["outside_bytes"] is None
+    small, t4, h100 = answer["best"]["cards"]
+    assert (small["fits"], t4["fits"], h100["fits"]) == (None, True, True)
+    assert (t4["size_bytes"], h100["size_bytes"]) == (15828320256, 85014020096)
+    assert answer["best"]["smallest_card_bytes"] == t4["size_bytes"]
+    assert main(["tune", file, "--cards", "H1000"]) == 2
+    message = capsys.readouterr().err
+    assert "'H1000' is not a card: write a size such as 80G, or one of h200, h100" in message

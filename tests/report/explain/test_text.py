@@ -107,13 +107,13 @@ def test_the_hosts_memory_is_told_once_and_asked_of_no_driver():
     oom = replace(
         said.oom,
         wall="host",
-        headline="Host memory ran out, not GPU memory",
+        headline="The host ran out of memory (RAM), not the GPU",
         tried_bytes=1 << 30,
     )
     lines = lines_of(replace(said, oom=oom, ledger=()))
     assert ["", ""] not in [lines[n : n + 2] for n in range(len(lines))]
     text = words(lines)
-    assert text.count("ran out, not GPU memory") == 1
+    assert text.count("ran out of memory (RAM), not the GPU") == 1
     assert "1.00 GiB requested" in text
     assert "from the driver" not in text
 

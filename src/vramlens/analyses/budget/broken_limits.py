@@ -24,6 +24,18 @@ from vramlens.units import format_size
 
 _CULPRITS = 3
 _MOST_OF = 0.5
+_ABOUT_RESERVED = frozenset(
+    {
+        "expandable_segments",
+        "private_pools",
+        "settings_help",
+        "settings_may_help",
+        "settings_save",
+        "stranded_streams",
+        "unused_reserve",
+    }
+)
+"""Findings about memory that is reserved and not allocated."""
 _PEAKS = ("peak_allocated", "peak_requested", "peak_active", "peak_reserved")
 
 
@@ -63,15 +75,14 @@ def findings_of(broken: BrokenLimits) -> Iterator[Finding]:
     ]
     if peaks:
         yield _about_peaks(broken, peaks)
-    for result in broken.results:
-        if result in peaks:
-            continue
+    others = [result for result in broken.results if result not in peaks]
+    for result in sorted(others, key=lambda result: result.passed is None):  # broken ones first
         if result.passed is None:
             yield Finding(
                 id="cannot_tell",
                 verdict=Verdict.PROVEN,
                 title=title_of([result]),
-                fix="record what it needs, or remove the limit",
+                fix="make a recording that shows it, or remove the limit",
                 limits=(result.limit.scope,),
             )
         else:
@@ -81,8 +92,7 @@ def findings_of(broken: BrokenLimits) -> Iterator[Finding]:
 def title_of(results: Sequence[Result]) -> str:
     """What is claimed of limits that are broken together: the first with its numbers."""
     first = results[0]
-    verb = "" if first.value is None else "is "
-    title = f"{first.limit.scope} {verb}{first.words}"
+    title = f"{first.limit.scope} is {first.words}"
     if len(results) > 1:
         title += f"; so is {', '.join(result.limit.scope for result in results[1:])}"
     return title
@@ -117,6 +127,8 @@ def _problem_behind(broken: BrokenLimits, result: Result) -> Finding | None:
     With a baseline it has to be new.
     """
     problems = problems_of(broken.run) if broken.diff is None else broken.diff.came
+    if result.limit.path[0] != "peak_reserved":  # settings change only what is reserved
+        problems = [problem for problem in problems if problem.id not in _ABOUT_RESERVED]
     excess_bytes = (result.value or 0) - result.limit.value
     telling = [
         problem

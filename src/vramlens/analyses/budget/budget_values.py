@@ -22,7 +22,7 @@ from vramlens.analyses.leaks.growth import ENOUGH_STEPS, steps_missing
 from vramlens.units import counted
 
 FAILURES = ("out_of_memory",)
-DIED = "the program died of it"
+DIED = "the run ended out of memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def measured(run: Run, path: tuple[str, ...]) -> Measurement:
     if path[0] == "growth_per_step":
         return _growth(run)
     if path[0] == "alloc_retries":
-        why = "a bare snapshot does not count retries; record the run with vramlens run"
+        why = "a PyTorch snapshot does not count retries; a recording of vramlens run does"
         return Measurement(run.retries, why if run.retries is None else "")
     if path == FAILURES:
         return _failures(run)

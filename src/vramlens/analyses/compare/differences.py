@@ -156,12 +156,19 @@ def _unchanged_bytes(
     )
 
 
+def _is_due_to_failure(before: Run, after: Run, factor: float) -> bool:
+    """Whether one run has less only because its failure cut it short."""
+    return (before.failure is not None and factor > 1) or (after.failure is not None and factor < 1)
+
+
 def _scale(before: Run, after: Run, changed: Sequence[LineChange]) -> Iterator[SettingDifference]:
     """One factor in all activations, or in all parameters too: another batch or input size, or
     a different dtype.
     """
 
     activations = _factor(before, changed, ("activations",))
+    if activations is not None and _is_due_to_failure(before, after, activations):
+        return
     weights = _factor(before, changed, ("parameters", "gradients", "optimizer_state"))
     if activations is not None and (weights is None or abs(weights / activations - 1) > _NEARLY):
         words = (

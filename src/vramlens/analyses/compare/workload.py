@@ -25,6 +25,9 @@ def _more_steps(before: Run, after: Run) -> Iterator[str]:
     common = min(len(old), len(new))
     if not common or len(old) == len(new):
         return
+    shorter = before if len(old) < len(new) else after
+    if shorter.failure is not None:  # the failure ended it: that is not other work
+        return
     # The last step of a recording may be cut: what it did not reach says nothing.
     both = common - 1
     if both < 1:

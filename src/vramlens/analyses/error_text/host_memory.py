@@ -9,6 +9,11 @@ from vramlens.ground.verdict import Verdict
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.units import format_size
 
+KILLED = r"KILL|Kill|kill|oom|Out Of Memory|low on memory"
+"""In the text of what ended a process by a signal."""
+
+_SLURM = r"task \d{1,7}: Out Of Memory|StepId=|slurm"
+
 
 def host_headline(message: OomMessage) -> str:
     """One sentence that sends the reader to the right memory."""
@@ -16,15 +21,15 @@ def host_headline(message: OomMessage) -> str:
         return "The workers most likely ran out of shared memory (/dev/shm), not of GPU memory"
     if message.verdict == Verdict.POSSIBLE:
         return (
-            "A process was killed or refused, most likely because host memory ran out, not GPU "
-            "memory"
+            "A process was killed or refused memory. Most likely the host ran out of memory (RAM), "
+            "not the GPU"
         )
     if message.tried_bytes is not None:
         return (
-            f"{format_size(message.tried_bytes)} of host memory was refused; GPU memory is not "
-            "the cause"
+            f"A request for {format_size(message.tried_bytes)} of host memory (RAM) failed; GPU "
+            "memory is not the cause"
         )
-    return "Host memory ran out, not GPU memory"
+    return "The host ran out of memory (RAM), not the GPU"
 
 
 def _is_shared_memory(message: OomMessage) -> bool:
@@ -50,10 +55,13 @@ def host_findings(message: OomMessage, wall: str) -> tuple[Finding, ...]:
             "DataLoader workers pass their batches through /dev/shm, which Docker limits to 64 MiB",
             "docker run --shm-size=16g, or fewer DataLoader workers",
         )
-    elif re.search(r"KILL|Kill|oom|Out Of Memory|low on memory", message.text):
+    elif re.search(KILLED, message.text):
         held = re.search(r"anon-rss:(\d{1,16})kB", message.text)
         title, size = _killed(message.text), int(held[1]) * 1024 if held else None
-        fix = "read `dmesg -T | grep -i oom` and the container's or job's memory limit; fewer workers, smaller queues"
+        fix = (
+            "use fewer DataLoader workers or a smaller prefetch_factor, or allow more host memory "
+            f"({_where_allowed(message.text)})"
+        )
         return (Finding("oom_killer", Verdict(message.verdict), title, size, fix=fix),)
     else:
         kind, verdict = "host_memory", Verdict(message.verdict)
@@ -63,6 +71,15 @@ def host_findings(message: OomMessage, wall: str) -> tuple[Finding, ...]:
             "look at `free -h` and the job's memory limit",
         )
     return (Finding(kind, verdict, title, message.tried_bytes, fix=fix),)
+
+
+def _where_allowed(text: str) -> str:
+    """Where the limit of the host's memory is set, as far as the message says."""
+    if re.search(_SLURM, text):
+        return "sbatch --mem"
+    if "OOMKilled" in text:
+        return "resources.limits.memory"
+    return "the limit of the machine, the container or the job"
 
 
 def _killed(text: str) -> str:
@@ -82,9 +99,10 @@ def _killed(text: str) -> str:
             "A DataLoader worker got SIGKILL, the signal that the kernel's out-of-memory "
             "killer sends"
         )
-    if re.search(r"task \d{1,7}: Out Of Memory|StepId=|slurm", text):
+    if re.search(_SLURM, text):
         return (
-            "Slurm stopped a step at its memory limit (--mem), which counts all tasks of the step"
+            "Slurm killed the job step at its limit of host memory (--mem). All tasks of the step "
+            "on a node share that limit"
         )
     if "OOMKilled" in text:
         return "Kubernetes killed the container at its memory limit (resources.limits.memory)"
@@ -93,5 +111,6 @@ def _killed(text: str) -> str:
     if "oom" in text:
         return "The out-of-memory killer killed a process in this job's cgroup"
     return (
-        "SIGKILL gives no reason: the kernel's log shows whether the out-of-memory killer sent it"
+        "SIGKILL does not say why it was sent. The kernel's log shows whether its out-of-memory "
+        "killer sent it"
     )

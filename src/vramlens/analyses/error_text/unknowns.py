@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+from vramlens.analyses.error_text.host_memory import KILLED
 from vramlens.analyses.error_text.libraries import FOREIGN
 from vramlens.analyses.error_text.message_sums import ProcessShares
 from vramlens.analyses.error_text.no_memory import NOT_MEMORY
@@ -13,8 +16,7 @@ def unknowns_of(
 ) -> tuple[str, ...]:
     """What only a recording or a look at the machine can tell."""
     if wall == "host" or message.kind in NOT_MEMORY:
-        where = "The line of the program is in the traceback, not in this message."
-        return (where,) if message.frame is None else ()
+        return () if message.frame is not None else (_unknown_line(message.text),)
     if message.kind in FOREIGN:
         return ("The message does not say what else was on the GPU at that moment.",)
     others_unsaid = owners.own_bytes is None and message.total_bytes is not None
@@ -56,3 +58,10 @@ def unknowns_of(
         ),
     )
     return tuple(sentence for applies, sentence in sentences if applies)
+
+
+def _unknown_line(text: str) -> str:
+    """Why the line of the program is unknown."""
+    if re.search(KILLED, text):
+        return "A killed process prints no traceback, so the line of the program is unknown."
+    return "The line of the program is in the traceback, not in this message."

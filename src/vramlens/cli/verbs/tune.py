@@ -11,6 +11,7 @@ from vramlens.cli.arguments import (
     add_forms,
     add_output,
     add_recorded_cap,
+    card_sizes,
     hints_on_settings,
     limit_size,
 )
@@ -40,10 +41,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     limit.add_argument(
         "--cards",
-        type=_sizes,
+        type=card_sizes,
         default=[],
-        metavar="SIZE,SIZE",
-        help="card sizes to check, with each setting",
+        metavar="CARD,CARD",
+        help="cards to check, with each setting: sizes or names (24G,H100)",
     )
     parser.add_argument(
         "--conf",
@@ -91,7 +92,3 @@ def _drawn(tuning: Tuning, arguments: argparse.Namespace) -> str:
         lambda console: render_tuning(tuning, console, whole=arguments.all or to_file),
         to_file=to_file,
     )
-
-
-def _sizes(text: str) -> list[int]:
-    return [limit_size(size) for size in text.split(",")]

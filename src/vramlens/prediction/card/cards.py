@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vramlens.errors import UsageError
-from vramlens.units import MIB
+from vramlens.units import MIB, check_limit, parse_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +98,23 @@ def card_named(name: str) -> Card:
     if card is None:
         raise UsageError(f"{name!r} is not a known card: use {', '.join(CARDS)}")
     return card
+
+
+def card_bytes(text: str) -> int:
+    """The memory of a card: ``H100`` and other known names, or a size such as ``24G``.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    name = text.strip()
+    card = CARDS.get(name.lower())
+    if card is not None:
+        return card.total_bytes
+    try:
+        size_bytes = parse_size(name)
+    except UsageError:
+        names = ", ".join(CARDS)
+        raise UsageError(
+            f"{text!r} is not a card: write a size such as 80G, or one of {names}"
+        ) from None
+    return check_limit(size_bytes, name)

@@ -49,13 +49,14 @@ def headline(check: Check) -> str:
             f"; {visible(tightest.limit.scope)} is closest: {_room(tightest)}" if tightest else ""
         )
         on_ranks = f" on all {counted(len(check.ranks), 'rank')}" if check.ranks else ""
-        return (
-            f"Within budget: {counted(len(check.results), 'limit')} of {len(check.results):,} "
-            f"are met{on_ranks}{nearest}."
-        )
+        return f"Within budget: {_all_limits(len(check.results))} met{on_ranks}{nearest}."
     return (
         f"{'Over budget' if _over(check) else 'Cannot tell'}: {visible(check.findings[0].title)}."
     )
+
+
+def _all_limits(count: int) -> str:
+    return "the only limit is" if count == 1 else f"all {count:,} limits are"
 
 
 def _over(check: Check) -> bool:

@@ -74,6 +74,7 @@ class DiffStory:
         headline: the answer.
         sentences: what it has to be read with.
         came, went: the problems that the run after has now, and no longer has.
+        came_title, went_title: over these.
         growth: the lines whose growth is another now.
         figures, lines: the tables.
         left_out: what of the lines is not listed, in one phrase; none where all are.
@@ -87,6 +88,8 @@ class DiffStory:
     sentences: tuple[str, ...]
     came: tuple[str, ...]
     went: tuple[str, ...]
+    came_title: str
+    went_title: str
     growth: tuple[Figure, ...]
     figures: tuple[FigureRow, ...]
     lines_title: str
@@ -121,8 +124,8 @@ def diff_document(diff: Diff, top: int = 10) -> Document:
     parts += [
         Heading(story.headline, level=1 if diff.job is None else 3),
         Sentences(story.sentences, is_paragraph=True),
-        *_problem_parts("New problems", story.came),
-        *_problem_parts("Gone", story.went),
+        *_problem_parts(story.came_title, story.came),
+        *_problem_parts(story.went_title, story.went),
     ]
     if story.growth:
         title = Heading("Changed growth, by line (bytes per step)", level=2)
@@ -152,6 +155,18 @@ def _problem_parts(title: str, problems: tuple[str, ...]) -> Iterator[Part]:
         yield Blank()
         yield Heading(title, level=2)
         yield Items(problems, hang=4)
+
+
+def _came_title(diff: Diff) -> str:
+    if diff.before.failure is not None:
+        return "Seen only in the run after (may not be new: the run before failed first)"
+    return "New problems"
+
+
+def _went_title(diff: Diff) -> str:
+    if diff.after.failure is not None:
+        return "Seen only in the run before (may not be gone: the run after failed first)"
+    return "Gone"
 
 
 def _came_words(problem: Finding) -> str:
@@ -194,6 +209,8 @@ def story_of(diff: Diff, top: int = 10) -> DiffStory:
         sentences=tuple(_sentences(diff)),
         came=tuple(map(_came_words, diff.came)),
         went=tuple(visible(problem_words(problem)) for problem in diff.went),
+        came_title=_came_title(diff),
+        went_title=_went_title(diff),
         growth=tuple(map(_growth_line, diff.growth_by_line[:top])),
         figures=tuple(_figures(diff)),
         lines_title=f"{title} at the peak, by line (requested bytes)" if listed else "",
@@ -222,11 +239,21 @@ def _sentences(diff: Diff) -> Iterator[str]:
     if diff.workload and not is_headed_by_work(diff):
         yield visible(different_work(diff))
     yield from _lower_bounds(diff)
+    stopped = _stopped_by_failure(diff)
+    if stopped:
+        yield f"The run {stopped} needed more than its peak shows: it stopped at the failure."
     if diff.before.failure is not None and diff.after.failure is None:
         yield _gone_failure(diff)
         if diff.growth_before and diff.growth_after is not None and not diff.unrelated:
             before, after = format_size(diff.growth_before), format_size(diff.growth_after)
             yield f"Growth: {before} per step before, {after} after."
+
+
+def _stopped_by_failure(diff: Diff) -> str:
+    """The side of which alone a failure cut the run short; "" where it is both or none."""
+    sides = {"before": diff.before.failure, "after": diff.after.failure}
+    failed = [side for side, failure in sides.items() if failure is not None]
+    return failed[0] if len(failed) == 1 else ""
 
 
 def _lower_bounds(diff: Diff) -> Iterator[str]:

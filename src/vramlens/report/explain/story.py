@@ -281,7 +281,7 @@ def _failure_sentences(explanation: Explanation, oom: OomVerdict) -> Iterator[st
         yield f"Requested at {place_name(oom.place)}"
     if oom.library is not None:
         yield _library_line(oom.library, oom.library_source)
-    if oom.count > 1:
+    if oom.count > 1 and oom.wall != "host":  # a launcher repeats what the kernel did
         yield _last_of_several(explanation, oom)
     if oom.others:
         yield oom.others

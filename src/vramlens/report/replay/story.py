@@ -32,6 +32,12 @@ _WORDS = ("outcome", "basis", "smallest card", "setting")
 # What says nothing where every row says it.
 _DULL = {"change": {""}, "retries": {"0"}, "failed": {"0"}, "outcome": {"completes", "completed"}}
 
+_MEANINGS = {
+    Confidence.BOUNDED: "within a known range",
+    Confidence.CONDITIONAL: "if the program goes on in the same way",
+}
+"""What the words of the column "basis" mean."""
+
 TRY_UNLESS_REFUTED = "try this setting, unless vramlens explain rules it out"
 """Why to use what gets past a failure: the replay ends there, ``explain`` continues the step."""
 
@@ -257,7 +263,8 @@ def why_parts(rows: Sequence[WhatIf]) -> Iterator[Part]:
         uncertain = (row for row in rows if row.confidence == confidence)
         reasons = dict.fromkeys(why for row in uncertain for why in row.why)
         if reasons:
-            yield Sentences(("; ".join(reasons) + ".",), f"{confidence}: ", is_aside=True)
+            words = f"{'; '.join(reasons)}."
+            yield Sentences((words,), f"{confidence} ({_MEANINGS[confidence]}): ", is_aside=True)
 
 
 def _next(answer: Answer, others: Sequence[WhatIf]) -> Command:

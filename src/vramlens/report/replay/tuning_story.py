@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vramlens.ground.verdict import Confidence
+from vramlens.replay.tuning import USUAL_OUTSIDE_BYTES
 from vramlens.report.document import (
     Blank,
     Command,
@@ -34,15 +35,13 @@ from vramlens.report.replay.story import (
 from vramlens.report.screen import layout_of, room_of
 from vramlens.report.text import print_document
 from vramlens.report.wording import listed, quoted
-from vramlens.units import GIB, counted, format_size
+from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vramlens.replay import CardUnderSetting, Tuned, Tuning, WhatIf
+    from vramlens.replay import Tuned, Tuning, WhatIf
 
-_ROOM_OUTSIDE = GIB
-"""For memory outside PyTorch's allocator, where the recording does not say."""
 _ROWS = 9
 _LEAST_ROWS = 3
 _CARD_COLUMNS = ("peak reserved", "retries", "smallest card", "setting")
@@ -89,12 +88,13 @@ def _opening(tuning: Tuning) -> Iterator[Part]:
 
 def _cards_headline(tuning: Tuning) -> str:
     """The smallest card, with the settings that the run had and with those that need less."""
-    sizes = [(_smallest(tuning, tuned), tuned) for tuned in tuning.tried]
-    fitting = [(size, tuned) for size, tuned in sizes if size is not None]
+    fitting = [
+        (tuned.smallest_card, tuned) for tuned in tuning.tried if tuned.smallest_card is not None
+    ]
     if not fitting:
         return _surely_fits_none(tuning)
     least, best = min(fitting, key=lambda size_and_setting: size_and_setting[0])
-    had = next(size for size, tuned in sizes if _is_recorded(tuning, tuned))
+    had = next(tuned.smallest_card for tuned in tuning.tried if _is_recorded(tuning, tuned))
     if had == least:
         return f"Fits a {_card(had)} card with the recorded settings."
     instead = f"needs a {_card(had)} card" if had is not None else "may fit none of them"
@@ -106,32 +106,45 @@ def _cards_headline(tuning: Tuning) -> str:
 
 def _surely_fits_none(tuning: Tuning) -> str:
     """The card that may be large enough, where none surely is."""
-    possible = next((tuned for tuned in tuning.tried if tuned.smallest_card), None)
-    if possible is not None:
-        card = _card(possible.smallest_card or 0)
-        return f"May fit a {card} card with {conf_name(possible.row)}: the room left is small."
-    names = [_card(card.size_bytes) for card in tuning.tried[0].cards]
-    claim = f"not fit a {names[0]} card" if len(names) == 1 else f"fit none of {listed(names)}"
-    return f"May {claim} with any of the {len(tuning.tried)} settings tried."
+    cards = (card for tuned in tuning.tried for card in tuned.cards)
+    tight = next((card for card in cards if card.room_is_in_doubt), None)
+    if tight is None:
+        return _no_card_is_certain(tuning)
+    size, least = _card(tight.size_bytes), _card(USUAL_OUTSIDE_BYTES)
+    return (
+        f"May fit a {size} card with {conf_name(tight.row)}: it leaves less than {least} for"
+        " memory outside PyTorch's allocator."
+    )
 
 
 def _is_recorded(tuning: Tuning, tuned: Tuned) -> bool:
     return tuned.row.settings == tuning.baseline.settings
 
 
-def _fits(tuning: Tuning, card: CardUnderSetting) -> bool | None:
-    """Whether a card is large enough, with room for what the recording does not hold; None where
-    that cannot be told.
-    """
-    is_room_known = tuning.outside_bytes is not None
-    if card.fits and not is_room_known and card.row.high_bytes + _ROOM_OUTSIDE > card.size_bytes:
-        return None
-    return card.fits
+def _no_card_is_certain(tuning: Tuning) -> str:
+    """Which cards are too small, and which may be enough and why that is open."""
+    cards = (card for tuned in tuning.tried for card in tuned.cards)
+    open_sizes = {card.size_bytes for card in cards if card.fits is None}
+    sizes = [card.size_bytes for card in tuning.tried[0].cards]
+    too_small = [_card(size) for size in sizes if size not in open_sizes]
+    may_do = [_card(size) for size in sizes if size in open_sizes]
+    sentences = []
+    if too_small:
+        sentences.append(_too_small_sentence(too_small, len(tuning.tried)))
+    if may_do:
+        sentences.append(f"{listed(may_do)} may be enough: {_why_open(tuning)}.")
+    return " ".join(sentences)
 
 
-def _smallest(tuning: Tuning, tuned: Tuned) -> int | None:
-    """The smallest card that is surely large enough; None where none of them is."""
-    return next((card.size_bytes for card in tuned.cards if _fits(tuning, card)), None)
+def _too_small_sentence(cards: list[str], count: int) -> str:
+    verb = "is" if len(cards) == 1 else "are"
+    return f"{listed(cards)} {verb} too small with all {count} settings that were tried."
+
+
+def _why_open(tuning: Tuning) -> str:
+    if tuning.ended_by_failure:
+        return "the recording ends at its failure, so the need of later steps is unknown"
+    return "it depends on where the driver places segments"
 
 
 def _headline(tuning: Tuning) -> str:
@@ -246,6 +259,7 @@ def _passed(tuning: Tuning) -> str:
 def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
     """Yields the settings that were tried, and what has to be known of them."""
     listed_rows = _listed_rows(tuning, count)
+    shown = [tuned.row for tuned in listed_rows]
     has_cards = bool(tuning.tried[0].cards)
     if has_cards:
         yield _card_table(tuning, listed_rows, width)
@@ -258,12 +272,10 @@ def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
         yield _aside(_INERT)
     if has_cards:
         yield from _card_asides(tuning, listed_rows)
-    shown = [tuned.row for tuned in listed_rows]
     if any(map(_is_above_limit, shown)):
         yield _aside(_ABOVE_LIMIT)
-    yield from why_parts(shown)
-    if any(row.confidence == Confidence.EXACT for row in shown):
-        yield Sentences(("what PyTorch shows for this run.",), "exact: ", is_aside=True)
+    if not has_cards:  # the table of cards has no column for it
+        yield from _asides_on_certainty(shown)
     yield from missing_parts(tuning.missing)
 
 
@@ -275,7 +287,10 @@ _ABOVE_LIMIT = (
     "Above the limit: PyTorch checks it first, then maps expandable segments in whole pieces"
     " (20 MiB by default)."
 )
-_RETRY = "retry: PyTorch returns free memory to the GPU there, so less is reserved than here."
+_RETRY = (
+    "retry: the card is too small for this peak, so PyTorch frees its cache and tries"
+    " again. The run completes, but each retry costs time."
+)
 
 
 def _card_asides(tuning: Tuning, listed_rows: Sequence[Tuned]) -> Iterator[Part]:
@@ -283,6 +298,12 @@ def _card_asides(tuning: Tuning, listed_rows: Sequence[Tuned]) -> Iterator[Part]
     cards = (card for tuned in listed_rows for card in tuned.cards)
     if any(card.fits and card.row.retries for card in cards):
         yield _aside(_RETRY)
+
+
+def _asides_on_certainty(rows: Sequence[WhatIf]) -> Iterator[Part]:
+    yield from why_parts(rows)
+    if any(row.confidence == Confidence.EXACT for row in rows):
+        yield _aside("exact: the number that PyTorch itself would report.")
 
 
 def _row(tuning: Tuning, tuned: Tuned) -> list[str]:
@@ -318,9 +339,9 @@ def _card_table(tuning: Tuning, listed_rows: Sequence[Tuned], width: int) -> Tab
 
 
 def _card_row(tuning: Tuning, tuned: Tuned) -> list[str]:
-    row, size = tuned.row, _smallest(tuning, tuned)
+    row, size = tuned.row, tuned.smallest_card
     smallest = _card(size) if size is not None else "none of them"
-    on_cards = [_fit(_fits(tuning, card), card.row.retries) for card in tuned.cards]
+    on_cards = [_fit(card.fits, card.row.retries) for card in tuned.cards]
     return [size_range(row), f"{row.retries:,}", *on_cards, smallest, _name(tuning, tuned)]
 
 
@@ -333,12 +354,12 @@ def _figures_width(rows: Sequence[Sequence[str]]) -> int:
 def _outside_words(outside_bytes: int | None) -> str:
     if outside_bytes is None:
         return (
-            "Memory outside PyTorch's allocator (often 0.5 to 1 GiB) is not in the recording: a card"
-            " without 1 GiB for it is a maybe."
+            "maybe: less than 1 GiB is left for memory outside PyTorch's allocator (often 0.5 to"
+            " 1 GiB), which this recording does not contain."
         )
     return (
-        f"{format_size(outside_bytes)} is subtracted from each card for the memory of this process"
-        " outside PyTorch's allocator."
+        f"Each card also needs {format_size(outside_bytes)} for this process outside PyTorch's"
+        " allocator. That is included."
     )
 
 
