@@ -61,19 +61,13 @@ def headline(diff: Diff) -> str:
         return f"Completed before, runs out of memory now: {new.headline.rstrip('.')}."
     growth = _growth_words(diff)
     if new is not None:
-        in_both = "Runs out of memory in both"
-        return (
-            f"{in_both}, and {growth[0].lower()}{growth[1:]}"
-            if growth
-            else f"{in_both}: {new.headline}"
-        )
+        more = f", and {growth[0].lower()}{growth[1:]}" if growth else f": {new.headline}"
+        return f"Runs out of memory in both{more}"
     peak = _peak_words(diff)
+    numbers = f"{growth.rstrip('.')}; {peak}" if growth else peak
     if diff.workload:
-        numbers = f"{growth.rstrip('.')}; {peak}" if growth else peak
         return f"{different_work(diff)} By the numbers, {numbers[:1].lower()}{numbers[1:]}."
-    if not growth:
-        return f"{peak[:1].upper()}{peak[1:]}."
-    return f"{growth.rstrip('.')}; {peak}."
+    return f"{numbers[:1].upper()}{numbers[1:]}."
 
 
 def is_headed_by_work(diff: Diff) -> bool:
@@ -99,16 +93,12 @@ def _unrelated(diff: Diff) -> str:
 def numbers_of_both(diff: Diff) -> str:
     """What can be said of two programs that are not one: their figures, side by side."""
     phrases = []
-    failed = [run.failure is not None for run in (diff.before, diff.after)]
-    if any(failed):
-        runs = (
-            "both ran" if all(failed) else f"only the run {'before' if failed[0] else 'after'} ran"
-        )
-        phrases.append(f"{runs} out of memory")
+    failures = _failures_of_both(diff)
+    if failures:
+        phrases.append(failures)
     if diff.headroom_bytes is not None and diff.headroom_bytes >= 0:
-        room = "" if diff.headroom_exact else "at least "
         phrases.append(
-            f"the run after leaves {room}{format_size(diff.headroom_bytes)} of the limit of the"
+            f"the run after leaves {_headroom(diff, diff.headroom_bytes)} of the limit of the"
             " run before"
         )
     if _growth_words(diff):
@@ -120,6 +110,18 @@ def numbers_of_both(diff: Diff) -> str:
     return f"Going by the numbers only: {'; '.join(phrases)}."
 
 
+def _failures_of_both(diff: Diff) -> str:
+    failed = (diff.before.failure is not None, diff.after.failure is not None)
+    if not any(failed):
+        return ""
+    runs = "both" if all(failed) else f"only the run {'before' if failed[0] else 'after'}"
+    return f"{runs} ran out of memory"
+
+
+def _headroom(diff: Diff, headroom_bytes: int) -> str:
+    return f"{'' if diff.headroom_exact else 'at least '}{format_size(headroom_bytes)}"
+
+
 _STILL_RUNNING = ("signal", "every", "steps")
 """Why a recording was written while its program went on (``Meta.trigger``)."""
 
@@ -129,7 +131,7 @@ def _completes(diff: Diff) -> str:
     steps = diff.before.explanation.steps.count, diff.after.explanation.steps.count
     room = ""
     if diff.headroom_bytes is not None and diff.headroom_bytes >= 0:
-        room = f": {'' if diff.headroom_exact else 'at least '}{format_size(diff.headroom_bytes)} of headroom"
+        room = f": {_headroom(diff, diff.headroom_bytes)} of headroom"
     if steps[0] and steps[1] < steps[0]:
         return (
             f"Failed before in step {steps[0] - 1}; now {counted(steps[1], 'step')} without a "
@@ -207,20 +209,24 @@ def _growth(diff: Diff) -> Iterator[Finding]:
     old, new = diff.growth_before or 0, diff.growth_after or 0
     side = diff.after if new > old else diff.before
     leak = next(iter(side.leaks), None)
-    slug = "growth_gone" if not new else "growth_less" if new < old else "growth_more"
-    shown = new or diff.after.explanation.steps.count > ENOUGH_STEPS
+    steps_before = counted(diff.before.explanation.steps.count, "step")
+    steps_after = diff.after.explanation.steps.count
+    is_shown = new or steps_after > ENOUGH_STEPS
     yield Finding(
-        slug,
-        leak.verdict if leak is not None and shown else Verdict.LIKELY,
-        words.rstrip("."),
-        abs(new - old),
-        leak.place if leak is not None else None,
-        evidence=(
-            f"{counted(diff.before.explanation.steps.count, 'step')} recorded before,"
-            f" {diff.after.explanation.steps.count:,} after",
-        ),
+        id=_slug_of_growth(old, new),
+        verdict=leak.verdict if leak is not None and is_shown else Verdict.LIKELY,
+        title=words.rstrip("."),
+        bytes=abs(new - old),
+        place=leak.place if leak is not None else None,
+        evidence=(f"{steps_before} recorded before, {steps_after:,} after",),
         fix=leak.fix if leak is not None and new > old else None,
     )
+
+
+def _slug_of_growth(old: int, new: int) -> str:
+    if not new:
+        return "growth_gone"
+    return "growth_less" if new < old else "growth_more"
 
 
 def _peak(diff: Diff) -> Iterator[Finding]:

@@ -68,15 +68,7 @@ def _repeated(profile: Profile) -> Iterator[Finding]:
     operators = tables.work.operator[copies]
     if len(profile.steps) < _LEAST_STEPS or not len(copies):
         return
-    spans = tables.trace.spans
-    times = np.where(operators >= 0, spans.start_ns[operators], 0)
-    steps = _step_of(times, profile.steps)
-    counts = Counter[tuple[int, Place, int]]()
-    columns = zip(steps, operators.tolist(), _places(tables, copies), strict=True)
-    for step, operator, place in columns:
-        shapes = int(spans.shapes[operator]) if operator >= 0 else NONE
-        if step >= 0 and place is not None and shapes != NONE:
-            counts[step, place, shapes] += 1
+    counts = _copies_by_step(tables, copies, operators, profile.steps)
     twice = Counter((place, shapes) for (_, place, shapes), count in counts.items() if count > 1)
     enough = max(_LEAST_STEPS, len(profile.steps) - 1)
     for (place, shapes), in_steps in twice.most_common(3):
@@ -93,6 +85,25 @@ def _repeated(profile: Profile) -> Iterator[Finding]:
             fix="move a tensor once, `x = x.to(device)`, and go on with the result; keep what does"
             " not change on the GPU",
         )
+
+
+def _copies_by_step(
+    tables: OperatorTables,
+    copies: NDArray[np.int64],
+    operators: NDArray[np.int64],
+    profile_steps: tuple[ProfilerStep, ...],
+) -> Counter[tuple[int, Place, int]]:
+    """How many copies one function made of one shape, by step, function and shape."""
+    spans = tables.trace.spans
+    times = np.where(operators >= 0, spans.start_ns[operators], 0)
+    steps = _step_of(times, profile_steps)
+    counts = Counter[tuple[int, Place, int]]()
+    columns = zip(steps, operators.tolist(), _places(tables, copies), strict=True)
+    for step, operator, place in columns:
+        shapes = int(spans.shapes[operator]) if operator >= 0 else NONE
+        if step >= 0 and place is not None and shapes != NONE:
+            counts[step, place, shapes] += 1
+    return counts
 
 
 def _step_of(times: NDArray[np.int64], steps: tuple[ProfilerStep, ...]) -> list[int]:
