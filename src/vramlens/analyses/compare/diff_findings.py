@@ -13,6 +13,8 @@ from vramlens.units import KIB, MIB, counted, format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.compare.run_diff import Diff, LineChange
+    from vramlens.analyses.explanation import OomVerdict
+    from vramlens.analyses.leaks.leak import Leak
 
 _LINES = 10
 
@@ -61,13 +63,17 @@ def headline(diff: Diff) -> str:
         return f"Completed before, runs out of memory now: {new.headline.rstrip('.')}."
     growth = _growth_words(diff)
     if new is not None:
-        more = f", and {growth[0].lower()}{growth[1:]}" if growth else f": {new.headline}"
-        return f"Runs out of memory in both{more}"
+        return _fails_in_both(new, growth)
     peak = _peak_words(diff)
     numbers = f"{growth.rstrip('.')}; {peak}" if growth else peak
     if diff.workload:
         return f"{different_work(diff)} By the numbers, {numbers[:1].lower()}{numbers[1:]}."
     return f"{numbers[:1].upper()}{numbers[1:]}."
+
+
+def _fails_in_both(failure: OomVerdict, growth: str) -> str:
+    more = f", and {growth[0].lower()}{growth[1:]}" if growth else f": {failure.headline}"
+    return f"Runs out of memory in both{more}"
 
 
 def is_headed_by_work(diff: Diff) -> bool:
@@ -203,24 +209,27 @@ def _fix_of_failure(diff: Diff) -> str:
 
 
 def _growth(diff: Diff) -> Iterator[Finding]:
-    words = _growth_words(diff)
-    if not words:
+    words, old, new = _growth_words(diff), diff.growth_before, diff.growth_after
+    if not words or old is None or new is None:
         return
-    old, new = diff.growth_before or 0, diff.growth_after or 0
     side = diff.after if new > old else diff.before
     leak = next(iter(side.leaks), None)
     steps_before = counted(diff.before.explanation.steps.count, "step")
     steps_after = diff.after.explanation.steps.count
-    is_shown = new or steps_after > ENOUGH_STEPS
+    is_shown = new > 0 or steps_after > ENOUGH_STEPS
     yield Finding(
         id=_slug_of_growth(old, new),
-        verdict=leak.verdict if leak is not None and is_shown else Verdict.LIKELY,
+        verdict=_verdict_of_growth(leak, is_shown=is_shown),
         title=words.rstrip("."),
         bytes=abs(new - old),
-        place=leak.place if leak is not None else None,
+        place=None if leak is None else leak.place,
         evidence=(f"{steps_before} recorded before, {steps_after:,} after",),
         fix=leak.fix if leak is not None and new > old else None,
     )
+
+
+def _verdict_of_growth(leak: Leak | None, *, is_shown: bool) -> Verdict:
+    return leak.verdict if leak is not None and is_shown else Verdict.LIKELY
 
 
 def _slug_of_growth(old: int, new: int) -> str:

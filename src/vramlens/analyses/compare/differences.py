@@ -129,11 +129,7 @@ def _factor(
     """What most of the bytes of these categories were multiplied by; None where there is no such
     factor.
     """
-    changes = [
-        (line.before_bytes, line.after_bytes)
-        for line in changed
-        if line.category in categories and line.before_bytes and line.after_bytes
-    ]
+    changes = _changes_of(changed, categories)
     if len(changes) < _FEWEST_LINES:
         return None
     ratios = sorted((new / old, old) for old, new in changes)
@@ -142,6 +138,17 @@ def _factor(
     total_bytes = _unchanged_bytes(before, changed, categories) + sum(old for old, _ in changes)
     is_factor = alike_bytes >= _MOST_OF * total_bytes and abs(middle - 1) > _NEARLY
     return middle if is_factor else None
+
+
+def _changes_of(
+    changed: Sequence[LineChange], categories: tuple[str, ...]
+) -> list[tuple[int, int]]:
+    """Bytes before and after, of the lines of these categories that both runs have."""
+    return [
+        (line.before_bytes, line.after_bytes)
+        for line in changed
+        if line.category in categories and line.before_bytes and line.after_bytes
+    ]
 
 
 def _unchanged_bytes(

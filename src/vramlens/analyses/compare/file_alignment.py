@@ -265,7 +265,9 @@ def _signs(lines: Iterable[CodeLine]) -> set[Hashable]:
 
 
 def _asking_by_function(functions: Functions) -> dict[str, int]:
-    return {name: asking(lines) for name, lines in functions.items()}
+    """How many lines of each function ask for memory, of those that have any."""
+    counts = {name: asking(lines) for name, lines in functions.items()}
+    return {name: count for name, count in counts.items() if count}
 
 
 def _share(before: Functions, after: Functions) -> float:
@@ -279,8 +281,7 @@ def _share(before: Functions, after: Functions) -> float:
     asking_before, asking_after = _asking_by_function(before), _asking_by_function(after)
     most_asking = max(sum(asking_before.values()), sum(asking_after.values()))
     share = alike / most_asking if most_asking else 0.0
-    names = {name for name, lines in asking_before.items() if lines}
-    named = names == {name for name, lines in asking_after.items() if lines}
-    named = named and not names <= _COMMON
+    names = asking_before.keys()
+    named = names == asking_after.keys() and not names <= _COMMON
     in_place = max(moves.values(), default=0) >= max(_FEWEST_IN_PLACE, _IN_PLACE * most_asking)
     return share if share >= (_LESS_ALIKE if named or in_place else _ALIKE) else 0.0

@@ -31,12 +31,9 @@ def align_lines(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> dict[P
     Args:
         before, after: the lines of one function, in order.
     """
-    numbers = {line.place.line: line.place for line in after}
-    if [line.place.line for line in before] == list(numbers):
-        return {line.place: numbers[line.place.line] for line in before}
-    # Moved as a whole, or by blank lines.
-    if len(before) == len(after) and all(map(_same, before, after)):
-        return {old.place: new.place for old, new in zip(before, after, strict=True)}
+    unedited = _unedited(before, after)
+    if unedited is not None:
+        return unedited
     head, tail = _untouched(before, after)
     rows, columns = len(before) - tail, len(after) - tail
     align = _at_one_number if (rows - head) * (columns - head) > _MOST_PAIRS else _most_alike
@@ -45,6 +42,16 @@ def align_lines(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> dict[P
     pairs += ((rows + i, columns + i) for i in range(tail))
     pairs += _edited(pairs, before, after)
     return {before[i].place: after[j].place for i, j in pairs}
+
+
+def _unedited(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> dict[Place, Place] | None:
+    """The pairs of a function that is where it was, or was moved as a whole, or by blank lines;
+    None of one that was edited.
+    """
+    is_in_place = [line.place.line for line in before] == [line.place.line for line in after]
+    if not is_in_place and not _are_same(before, after):
+        return None
+    return {old.place: new.place for old, new in zip(before, after, strict=True)}
 
 
 def likeness(old: CodeLine, new: CodeLine) -> float:
@@ -64,6 +71,10 @@ def _calls_alike(old: CodeLine, new: CodeLine) -> float:
 
 def _same(old: CodeLine, new: CodeLine) -> bool:
     return old.calls == new.calls and old.sizes == new.sizes
+
+
+def _are_same(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> bool:
+    return len(before) == len(after) and all(map(_same, before, after))
 
 
 def _untouched(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> tuple[int, int]:

@@ -254,7 +254,7 @@ def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
         after=after,
         befores=tuple(befores),
         afters=tuple(afters),
-        counters={name: _counter(name, befores, afters, before, after) for name in COUNTERS},
+        counters=_counters(befores, afters, before, after),
         growth_before=_growth(befores),
         growth_after=_growth(afters),
         headroom_bytes=headroom,
@@ -297,6 +297,12 @@ def _differ(before: Iterable[int], after: Iterable[int]) -> bool:
 
 def _spread(*sides: Iterable[int]) -> int:
     return max(max(side) - min(side) for side in map(list, sides))
+
+
+def _counters(
+    befores: Sequence[Run], afters: Sequence[Run], before: Run, after: Run
+) -> dict[str, CounterChange]:
+    return {name: _counter(name, befores, afters, before, after) for name in COUNTERS}
 
 
 def _counter(

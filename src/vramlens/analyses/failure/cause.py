@@ -41,6 +41,11 @@ class CauseFacts:
     rising: bool = False
     growing: bool = False
 
+    @property
+    def is_spike(self) -> bool:
+        """True where this step would have added far more than any before, and those did not rise."""
+        return self.needed_bytes > _SPIKE * self.earlier_bytes > 0 and not self.rising
+
 
 def cause_of(
     oom: OomVerdict, need: Need, settings: Sequence[SettingVerdict], facts: CauseFacts
@@ -65,7 +70,7 @@ def _cause_of_similar_step(
     fits_in_one_piece = floor <= capacity_bytes
     if fits_in_one_piece and any(row.lives is True for row in settings):
         return "fragmentation"
-    if facts.needed_bytes > _SPIKE * facts.earlier_bytes > 0 and not facts.rising:
+    if facts.is_spike:
         return "spike"
     clearly = floor * _CLEARLY <= capacity_bytes
     if clearly and any(row.lives is not False for row in settings):

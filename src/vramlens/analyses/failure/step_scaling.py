@@ -185,7 +185,7 @@ def _by_likeness(
     for at, n in enumerate(later.tolist()):
         size, stack = int(sizes[n]), int(stacks[n])
         is_optimizer, is_backward = phase[n] == Phase.OPTIMIZER, phase[n] == Phase.BACKWARD
-        if (is_optimizer or is_backward) and size in fixed_sizes:
+        if phase[n] in (Phase.BACKWARD, Phase.OPTIMIZER) and size in fixed_sizes:
             growths[at] = 0.0
         elif stack in by_stack and not (without_stack[n] or is_backward):
             growths[at] = by_stack[stack]

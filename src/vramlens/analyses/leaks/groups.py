@@ -234,13 +234,7 @@ def place_of(view: Attribution, loop: Loop, cohorts: Sequence[Cohort]) -> Place 
     Where several statements of the loop's own function keep them, it is the one with most bytes:
     what the loop was called from says nothing.
     """
-    sizes = view.device.allocations.requested_bytes
-    paths = [
-        (loop.user_frames(cohort.stack).tolist(), int(sizes[cohort.rows].sum()))
-        for cohort in cohorts
-        if cohort.stack != NO_STACK
-    ]
-    paths = [(path, size) for path, size in paths if path]
+    paths = _user_paths(view, loop, cohorts)
     if not paths:
         frame = next((cohort.frame for cohort in cohorts if cohort.frame >= 0), -1)
         return view.place(frame)
@@ -254,6 +248,19 @@ def place_of(view: Attribution, loop: Loop, cohorts: Sequence[Cohort]) -> Place 
     if shared:
         return view.place(shared[-1])
     return view.place(max(paths, key=lambda cohort: cohort[1])[0][-1])
+
+
+def _user_paths(
+    view: Attribution, loop: Loop, cohorts: Sequence[Cohort]
+) -> list[tuple[list[int], int]]:
+    """The user's frames that each cohort came through, and its bytes."""
+    sizes = view.device.allocations.requested_bytes
+    paths = (
+        (loop.user_frames(cohort.stack).tolist(), int(sizes[cohort.rows].sum()))
+        for cohort in cohorts
+        if cohort.stack != NO_STACK
+    )
+    return [(path, size) for path, size in paths if path]
 
 
 def _largest_statement(

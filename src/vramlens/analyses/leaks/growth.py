@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -112,11 +112,7 @@ def _growth_at(view: Attribution, event: int | None, step: int | None = None) ->
     failed = any(request.event == event for request in view.device.out_of_memory)
     loop = Loop(view)
     growing, dismissed = _by_rhythm(cohorts)
-    candidates = (
-        _leak_of_group(view, loop, cohorts, group, failed=failed)
-        for group in grouped(loop, growing)
-    )
-    leaks = [leak for leak in candidates if leak is not None]
+    leaks = list(_leaks_of_groups(view, loop, cohorts, grouped(loop, growing), failed=failed))
     # What each comes too rarely for may grow together: one statement that asks from many places.
     pooled: set[int] = set()
     for pool in _pools(loop, dismissed):
@@ -149,6 +145,15 @@ def _state_reason(cohort: Cohort) -> str | None:
     if cohort.state is None:
         return None
     return "optimizer" if cohort.state == Category.OPTIMIZER_STATE else "workspace"
+
+
+def _leaks_of_groups(
+    view: Attribution, loop: Loop, cohorts: Cohorts, groups: Iterable[CohortGroup], *, failed: bool
+) -> Iterator[Leak]:
+    for group in groups:
+        leak = _leak_of_group(view, loop, cohorts, group, failed=failed)
+        if leak is not None:
+            yield leak
 
 
 def _leak_of_group(

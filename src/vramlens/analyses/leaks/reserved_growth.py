@@ -25,7 +25,11 @@ from vramlens.units import MIB, counted, format_size
 _LEAST_BYTES = 16 * MIB
 _LEAST_SHARE = 0.05
 # c10/cuda/CUDAStream.cpp: kStreamsPerPoolBits; so no end is predicted from it.
-_IN_TURN = "PyTorch reuses 32 streams per priority, which limits the growth"
+_LIMITS = {
+    "stream": ("PyTorch reuses 32 streams per priority, which limits the growth",),
+    "pool": (),
+}
+_NOUNS = {"stream": "stream", "pool": "private pool"}
 
 
 def reserved_growth(
@@ -103,7 +107,6 @@ def _made_again(
         verdict, needs = Verdict.POSSIBLE, None
     rate = rate_of(idle_bytes[rhythm.first :])
     where = _most_frequent_place(view, rows[is_own & idle[place]])
-    holder_kind = "stream" if kind == "stream" else "private pool"
     return [
         Leak(
             verdict=verdict,
@@ -119,10 +122,10 @@ def _made_again(
             taken_per_step=0 if kind == "stream" else round(rate.bytes),
             device=view.device.device,
             evidence=(
-                f"{counted(int(idle.sum()), holder_kind)} made in "
+                f"{counted(int(idle.sum()), _NOUNS[kind])} made in "
                 f"{counted(rhythm.steps, 'step')}, none of them used in a later step",
                 "reserved memory that no tensor uses; only that stream or pool can reuse it",
-                *((_IN_TURN,) if kind == "stream" else ()),
+                *_LIMITS[kind],
             ),
             reason=reason,
             needs_steps=needs if verdict == Verdict.POSSIBLE else None,

@@ -32,10 +32,10 @@ def slower_findings(profile: Profile) -> Iterator[Finding]:
     if last < _LEAST_RISE * first or peaks[-1] <= peaks[0]:
         return
     numbers = range(0, len(durations), 1 + len(durations) // _MOST_COMPARED)
-    compared = [durations[number] for number in numbers]
+    compared = durations[:: numbers.step]
     agreements = (
         _agreement(numbers, compared),
-        _agreement([peaks[number] for number in numbers], compared),
+        _agreement(peaks[:: numbers.step], compared),
     )
     if min(agreements) < _LEAST_AGREEMENT:
         return

@@ -123,8 +123,7 @@ def _is_recorded(tuning: Tuning, tuned: Tuned) -> bool:
 
 def _no_card_is_certain(tuning: Tuning) -> str:
     """Which cards are too small, and which may be enough and why that is open."""
-    cards = (card for tuned in tuning.tried for card in tuned.cards)
-    open_sizes = {card.size_bytes for card in cards if card.fits is None}
+    open_sizes = _open_sizes(tuning)
     sizes = [card.size_bytes for card in tuning.tried[0].cards]
     too_small = [_card(size) for size in sizes if size not in open_sizes]
     may_do = [_card(size) for size in sizes if size in open_sizes]
@@ -134,6 +133,12 @@ def _no_card_is_certain(tuning: Tuning) -> str:
     if may_do:
         sentences.append(f"{listed(may_do)} may be enough: {_why_open(tuning)}.")
     return " ".join(sentences)
+
+
+def _open_sizes(tuning: Tuning) -> set[int]:
+    """The cards that may be large enough."""
+    cards = (card for tuned in tuning.tried for card in tuned.cards)
+    return {card.size_bytes for card in cards if card.fits is None}
 
 
 def _too_small_sentence(cards: list[str], count: int) -> str:
