@@ -133,7 +133,11 @@ def read_budget(data: bytes, source: str) -> Budget:
                 f"{where}: {key!r} is not a limit{_meant(key, (*_WHOLE, *_PARTS, _TOLERANCE))}"
             )
     return Budget(
-        source, text, tuple(limits), tolerance, _recorded(source, lines, table.get(_RECORDED))
+        source=source,
+        text=text,
+        limits=tuple(limits),
+        tolerance=tolerance,
+        recorded=_recorded(source, lines, table.get(_RECORDED)),
     )
 
 

@@ -190,12 +190,23 @@ def _failure(diff: Diff) -> Iterator[Finding]:
     old, new = diff.before.failure, diff.after.failure
     if old is not None and new is None:
         yield Finding(
-            "completes_now", Verdict.PROVEN, _completes(diff), diff.headroom_bytes, old.place
+            id="completes_now",
+            verdict=Verdict.PROVEN,
+            title=_completes(diff),
+            bytes=diff.headroom_bytes,
+            place=old.place,
         )
     elif new is not None and old is None:
         fix = _fix_of_failure(diff)
         title = f"Completed before, runs out of memory now: {new.headline}"
-        yield Finding("fails_now", Verdict.PROVEN, title, new.short_by_bytes, new.place, fix=fix)
+        yield Finding(
+            id="fails_now",
+            verdict=Verdict.PROVEN,
+            title=title,
+            bytes=new.short_by_bytes,
+            place=new.place,
+            fix=fix,
+        )
 
 
 def _fix_of_failure(diff: Diff) -> str:
@@ -246,11 +257,11 @@ def _peak(diff: Diff) -> Iterator[Finding]:
     lines = [line for line in diff.by_line if (line.change_bytes > 0) == rose]
     words = _peak_words(diff)
     yield Finding(
-        "peak_higher" if rose else "peak_lower",
-        Verdict.PROVEN,
-        f"{words[:1].upper()}{words[1:]}",
-        abs(change.change_bytes),
-        lines[0].place if lines else None,
+        id="peak_higher" if rose else "peak_lower",
+        verdict=Verdict.PROVEN,
+        title=f"{words[:1].upper()}{words[1:]}",
+        bytes=abs(change.change_bytes),
+        place=lines[0].place if lines else None,
         evidence=tuple(
             f"{signed_size(line.change_bytes)}: {line_words(line)}" for line in lines[:3]
         ),
@@ -260,20 +271,20 @@ def _peak(diff: Diff) -> Iterator[Finding]:
 def _lines(diff: Diff) -> Iterator[Finding]:
     for line in diff.by_line[:_LINES]:
         yield Finding(
-            "line_more" if line.change_bytes > 0 else "line_less",
-            Verdict.LIKELY if line.was is not None else Verdict.PROVEN,
-            f"{signed_size(line.change_bytes)} at the peak: {line_words(line)}",
-            abs(line.change_bytes),
-            line.place,
+            id="line_more" if line.change_bytes > 0 else "line_less",
+            verdict=Verdict.LIKELY if line.was is not None else Verdict.PROVEN,
+            title=f"{signed_size(line.change_bytes)} at the peak: {line_words(line)}",
+            bytes=abs(line.change_bytes),
+            place=line.place,
             evidence=_line_evidence(line),
         )
     for line in diff.elsewhere[: max(0, _LINES - len(diff.by_line))]:
         yield Finding(
-            "line_more_elsewhere" if line.most_change_bytes > 0 else "line_less_elsewhere",
-            Verdict.LIKELY if line.was is not None else Verdict.PROVEN,
-            f"{signed_size(line.most_change_bytes)} at most (not at the peak): {line_words(line)}",
-            abs(line.most_change_bytes),
-            line.place,
+            id="line_more_elsewhere" if line.most_change_bytes > 0 else "line_less_elsewhere",
+            verdict=Verdict.LIKELY if line.was is not None else Verdict.PROVEN,
+            title=f"{signed_size(line.most_change_bytes)} at most (not at the peak): {line_words(line)}",
+            bytes=abs(line.most_change_bytes),
+            place=line.place,
         )
 
 

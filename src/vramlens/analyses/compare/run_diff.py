@@ -315,7 +315,11 @@ def _counter(
     old, new = [of(run) for run in befores], [of(run) for run in afters]
     repeated = len(befores) > 1 or len(afters) > 1
     return CounterChange(
-        name, of(before), of(after), _spread(old, new) if repeated else None, _differ(old, new)
+        name=name,
+        before_bytes=of(before),
+        after_bytes=of(after),
+        noise_bytes=_spread(old, new) if repeated else None,
+        certain=_differ(old, new),
     )
 
 

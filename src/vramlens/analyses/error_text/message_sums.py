@@ -47,16 +47,36 @@ def owners_of(message: OomMessage) -> ProcessShares:
     listed = message.other_processes
     total = sum(size for _, size in listed)
     if message.process_bytes is not None:
-        return ProcessShares("named", message.process_bytes, listed, total, total)
+        return ProcessShares(
+            how="named",
+            own_bytes=message.process_bytes,
+            others=listed,
+            others_low=total,
+            others_high=total,
+        )
     if not listed:
-        return ProcessShares("none", None, (), 0, 0)
+        return ProcessShares(how="none", own_bytes=None, others=(), others_low=0, others_high=0)
     able = _possible_own_sizes(message)
     if not able:
-        return ProcessShares("named", None, listed, total, total)
+        return ProcessShares(
+            how="named", own_bytes=None, others=listed, others_low=total, others_high=total
+        )
     if len(able) == 1 and message.reserved_bytes:
         other_processes = tuple(other for other in listed if other[1] != able[0])
-        return ProcessShares("inferred", able[0], other_processes, total - able[0], total - able[0])
-    return ProcessShares("unclear", None, listed, total - max(able), total)
+        return ProcessShares(
+            how="inferred",
+            own_bytes=able[0],
+            others=other_processes,
+            others_low=total - able[0],
+            others_high=total - able[0],
+        )
+    return ProcessShares(
+        how="unclear",
+        own_bytes=None,
+        others=listed,
+        others_low=total - max(able),
+        others_high=total,
+    )
 
 
 def _possible_own_sizes(message: OomMessage) -> list[int]:

@@ -120,7 +120,9 @@ def explain_profile(trace: ProfilerTrace, device: int | None = None) -> Profile:
         )
 
     order = sorted(indices, key=first)
-    tables = OperatorTables(trace, cpu, work, lines, order[0] if order else NONE)
+    tables = OperatorTables(
+        trace=trace, cpu=cpu, work=work, lines=lines, device=order[0] if order else NONE
+    )
     busiest = max(devices, key=lambda use: (use.device == device, use.busy_ns), default=None)
     profile = Profile(
         source=trace.source,

@@ -203,7 +203,9 @@ def device_use(
             )
             middle = np.array([(begin + finish) // 2], np.int64)
             place = lines.place(int(lines.at(np.array([thread], np.int64), middle)[0]))
-            longest.append(Gap(begin, finish, where, activities.rows(), place))
+            longest.append(
+                Gap(start_ns=begin, end_ns=finish, where=where, cpu=activities.rows(), place=place)
+            )
     busy = int((end - start).sum())
     idle = int((gap_end[real] - gap_start[real]).sum())
     return DeviceActivity(

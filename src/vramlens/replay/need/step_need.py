@@ -100,7 +100,13 @@ def projection_of(view: Attribution, proven: Proven, request: OutOfMemory) -> Pr
     unseen = 0 if template.whole_steps else unseen_optimizer_bytes(view, request.event)
     # A pattern without an optimizer may be a loop before the work that needs most.
     of_steps = template.whole_steps and is_of_steps and view.steps.source != PATTERN
-    return Projection(template, scaling, continued, unseen, of_steps)
+    return Projection(
+        template=template,
+        scaling=scaling,
+        continued=continued,
+        unseen_bytes=unseen,
+        of_steps=of_steps,
+    )
 
 
 def need_of(proven: Proven, projection: Projection, *, searching: bool = True) -> Need:

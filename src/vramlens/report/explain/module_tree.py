@@ -170,5 +170,13 @@ def _list(node: Node, path: str, depth: int, found: list[Branch]) -> None:
             child = only
             label = f"{label}.{child.name}"
         module_path = f"{path}.{label}" if path else label
-        found.append(Branch(visible(module_path), visible(label), depth, child.bytes, child.count))
+        found.append(
+            Branch(
+                path=visible(module_path),
+                label=visible(label),
+                depth=depth,
+                bytes=child.bytes,
+                count=child.count,
+            )
+        )
         _list(child, module_path, depth + 1, found)
