@@ -39,9 +39,13 @@ def _oversubscribed(message: OomMessage) -> Finding | None:
         return None
     if live <= total + message.slack("total_bytes", "allocated_bytes"):
         return None
-    title = f"PyTorch holds {format_size(live)} on a device of {format_size(total)}: part of it is in host memory"
-    fix = "turn off the driver's system memory fallback (Windows, WSL) to fail early, and use less memory"
-    return Finding("oversubscribed", Verdict.PROVEN, title, live - total, fix=fix)
+    return Finding(
+        id="oversubscribed",
+        verdict=Verdict.PROVEN,
+        title=f"PyTorch holds {format_size(live)} on a device of {format_size(total)}: part of it is in host memory",
+        bytes=live - total,
+        fix="turn off the driver's system memory fallback (Windows, WSL) to fail early, and use less memory",
+    )
 
 
 def _unexplained(refusal: Refusal) -> Finding | None:
@@ -50,13 +54,19 @@ def _unexplained(refusal: Refusal) -> Finding | None:
     if refusal.wall != "unknown" or message.tried_bytes is None:
         return None
     if message.free_bytes is not None and not message.cut:
-        title = "Enough was free right afterwards: others used it for a moment, or the host, WSL or a VM set a limit"
-        fix = "run it again and watch GPU memory with `vramlens top` and host memory with `free -h`"
-        return Finding("free_but_refused", Verdict.POSSIBLE, title, fix=fix)
+        return Finding(
+            id="free_but_refused",
+            verdict=Verdict.POSSIBLE,
+            title="Enough was free right afterwards: others used it for a moment, or the host, WSL or a VM set a limit",
+            fix="run it again and watch GPU memory with `vramlens top` and host memory with `free -h`",
+        )
     if message.free_bytes is None and message.total_bytes is not None:
-        title = "The message does not say how much was free"
-        fix = f"look at {_tool(message)}: what is free, and what uses the rest"
-        return Finding("free_not_printed", Verdict.POSSIBLE, title, fix=fix)
+        return Finding(
+            id="free_not_printed",
+            verdict=Verdict.POSSIBLE,
+            title="The message does not say how much was free",
+            fix=f"look at {_tool(message)}: what is free, and what uses the rest",
+        )
     return None
 
 
@@ -84,9 +94,13 @@ def _stray_contexts(owners: ProcessShares) -> Finding | None:
     if len(sizes) < 2:
         return None
     total = sum(sizes)
-    title = f"{len(sizes)} processes have only a CUDA context here, {format_size(total)} in total"
-    fix = "if they are ranks of this job: torch.cuda.set_device(local_rank) before any other CUDA call"
-    return Finding("stray_context", Verdict.POSSIBLE, title, total, fix=fix)
+    return Finding(
+        id="stray_context",
+        verdict=Verdict.POSSIBLE,
+        title=f"{len(sizes)} processes have only a CUDA context here, {format_size(total)} in total",
+        bytes=total,
+        fix="if they are ranks of this job: torch.cuda.set_device(local_rank) before any other CUDA call",
+    )
 
 
 def _unnamed_memory(refusal: Refusal, ledger: tuple[LedgerRow, ...]) -> Finding | None:
@@ -98,19 +112,26 @@ def _unnamed_memory(refusal: Refusal, ledger: tuple[LedgerRow, ...]) -> Finding 
     unnamed = sum(row.bytes for row in ledger if row.kind == "unknown")
     if unnamed <= 2 * GIB:
         return None
-    title = f"{format_size(unnamed)} is used by something that the message does not name"
-    fix = f"look at {_tool(message)}: other processes, or this one outside PyTorch"
-    return Finding("unnamed_memory", Verdict.LIKELY, title, unnamed, fix=fix)
+    return Finding(
+        id="unnamed_memory",
+        verdict=Verdict.LIKELY,
+        title=f"{format_size(unnamed)} is used by something that the message does not name",
+        bytes=unnamed,
+        fix=f"look at {_tool(message)}: other processes, or this one outside PyTorch",
+    )
 
 
 def _driver_calls(message: OomMessage) -> Finding | None:
     if "driver error" not in message.text:
         return None
-    title = (
-        "With expandable_segments, PyTorch uses driver calls that can fail even if memory is free"
+    return Finding(
+        id="driver_calls",
+        verdict=Verdict.POSSIBLE,
+        title=(
+            "With expandable_segments, PyTorch uses driver calls that can fail even if memory is free"
+        ),
+        fix="try without expandable_segments (WSL and Jetson sometimes refuse it)",
     )
-    fix = "try without expandable_segments (WSL and Jetson sometimes refuse it)"
-    return Finding("driver_calls", Verdict.POSSIBLE, title, fix=fix)
 
 
 def _empty_cache(message: OomMessage) -> Finding | None:

@@ -26,16 +26,23 @@ def _impossible_request(message: OomMessage) -> Iterator[Finding]:
     """Yields that no setting or freed memory makes room for so much."""
     limits = [size for size in (message.allowed_bytes, message.total_bytes) if size is not None]
     if message.tried_bytes is not None and limits and least_request(message) > min(limits):
-        title = (
-            f"A single request for {format_size(message.tried_bytes)} exceeds the whole "
-            f"{format_size(min(limits))}"
+        yield Finding(
+            id="request_too_large",
+            verdict=Verdict.PROVEN,
+            title=(
+                f"A single request for {format_size(message.tried_bytes)} exceeds the whole "
+                f"{format_size(min(limits))}"
+            ),
+            bytes=message.tried_bytes,
+            fix="look for a wrong shape or split the operation; no setting or freed memory can make this fit",
         )
-        fix = "look for a wrong shape or split the operation; no setting or freed memory can make this fit"
-        yield Finding("request_too_large", Verdict.PROVEN, title, message.tried_bytes, fix=fix)
     if "more than 1EB" in message.text:
-        fix = "look for a negative or overflowed shape in the failing line"
-        title = "The requested size is impossible"
-        yield Finding("request_too_large", Verdict.PROVEN, title, fix=fix)
+        yield Finding(
+            id="request_too_large",
+            verdict=Verdict.PROVEN,
+            title="The requested size is impossible",
+            fix="look for a negative or overflowed shape in the failing line",
+        )
 
 
 def _limit_finding(refusal: Refusal) -> Finding | None:
@@ -51,14 +58,22 @@ def _limit_finding(refusal: Refusal) -> Finding | None:
         free = ""
         if message.free_bytes is not None:
             free = f" (the device has {format_size(message.free_bytes)} free)"
-        title = f"{limit} refused the request, not the device{free}"
-        fix = f"raise {name} so that the limit is at least {format_size(need)}, or use {_less(refusal, short)}"
-        return Finding("process_limit", _verdict_of_sums(message), title, short, fix=fix)
+        return Finding(
+            id="process_limit",
+            verdict=_verdict_of_sums(message),
+            title=f"{limit} refused the request, not the device{free}",
+            bytes=short,
+            fix=f"raise {name} so that the limit is at least {format_size(need)}, or use {_less(refusal, short)}",
+        )
     if message.tried_bytes is None:
         return None
-    title = f"{limit} most likely refused the request, not the device"
-    fix = f"raise {name} by {format_size(message.tried_bytes)} or more"
-    return Finding("process_limit", Verdict.LIKELY, title, message.tried_bytes, fix=fix)
+    return Finding(
+        id="process_limit",
+        verdict=Verdict.LIKELY,
+        title=f"{limit} most likely refused the request, not the device",
+        bytes=message.tried_bytes,
+        fix=f"raise {name} by {format_size(message.tried_bytes)} or more",
+    )
 
 
 def _others_finding(refusal: Refusal) -> Finding | None:
@@ -80,12 +95,16 @@ def _device_finding(refusal: Refusal) -> Finding | None:
     if short is None:
         return None
     segment = format_size(message.tried_bytes or 0)
-    title = f"The driver was {refusal.shortage} short for a segment of {segment}"
-    fix = (
-        f"use {_less(refusal, short)} at this moment (smaller batch, checkpointing, no_grad "
-        "in evaluation); freed memory counts only when a whole segment is empty"
+    return Finding(
+        id="device_full",
+        verdict=_verdict_of_sums(message),
+        title=f"The driver was {refusal.shortage} short for a segment of {segment}",
+        bytes=short,
+        fix=(
+            f"use {_less(refusal, short)} at this moment (smaller batch, checkpointing, no_grad "
+            "in evaluation); freed memory counts only when a whole segment is empty"
+        ),
     )
-    return Finding("device_full", _verdict_of_sums(message), title, short, fix=fix)
 
 
 _ABOUT_WALL: Mapping[str, Callable[[Refusal], Finding | None]] = {
