@@ -40,7 +40,6 @@ def regions_of(trace: Trace, device: DeviceTrace) -> NDArray[np.int64]:
 
 
 def _marks_of_regions(trace: Trace, device: DeviceTrace) -> NDArray[np.int64]:
-    """The annotations of this device that begin or end a region of the user's."""
     notes = trace.annotations
     chosen = np.flatnonzero(np.isin(notes.device, (device.device, -1)))
     names = {i: trace.stacks.strings[i] for i in np.unique(notes.name[chosen]).tolist()}

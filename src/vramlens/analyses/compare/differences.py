@@ -154,7 +154,6 @@ def _changes_of(
 def _unchanged_bytes(
     before: Run, changed: Sequence[LineChange], categories: tuple[str, ...]
 ) -> int:
-    """What lines of these categories held that hold as much as before."""
     changed_places = {line.was or line.place for line in changed}
     return sum(
         line.bytes

@@ -265,7 +265,6 @@ def _signs(lines: Iterable[CodeLine]) -> set[Hashable]:
 
 
 def _asking_by_function(functions: Functions) -> dict[str, int]:
-    """How many lines of each function ask for memory, of those that have any."""
     counts = {name: asking(lines) for name, lines in functions.items()}
     return {name: count for name, count in counts.items() if count}
 

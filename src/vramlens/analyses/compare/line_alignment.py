@@ -99,7 +99,6 @@ def _untouched(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> tuple[i
 
 
 def _at_one_number(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> list[tuple[int, int]]:
-    """The pairs of lines that stand at one number."""
     places = {line.place.line: j for j, line in enumerate(after)}
     return [(i, places[old.place.line]) for i, old in enumerate(before) if old.place.line in places]
 
@@ -121,7 +120,6 @@ def _most_alike(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> list[t
 
 
 def _likenesses(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> list[list[float]]:
-    """How alike each line before is to each line after."""
     weights_by_kind: dict[tuple[frozenset[str], frozenset[int]], list[float]] = {}
     alike = []
     for old in before:  # many lines of a function call and ask for the same

@@ -76,7 +76,7 @@ def _at_start(message: OomMessage, budget: EngineBudget | None) -> Finding | Non
 
 
 def _share_too_small(budget: EngineBudget) -> Finding | None:
-    """What vLLM counts before it creates its cache is more than its share of the GPU."""
+    """The finding that vLLM needs more than its share before it creates its cache."""
     parts, total, utilization = budget.parts, budget.total_bytes, budget.utilization
     if budget.engine != "vllm" or parts is None or not total or utilization is None:
         return None

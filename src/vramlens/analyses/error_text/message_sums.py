@@ -80,7 +80,6 @@ def owners_of(message: OomMessage) -> ProcessShares:
 
 
 def _possible_own_sizes(message: OomMessage) -> list[int]:
-    """The sizes of the listed processes that are large enough to be this one."""
     low_bytes = message.reserved_bytes
     if low_bytes is None:
         low_bytes = message.allocated_bytes or 0
@@ -120,7 +119,7 @@ def wall_of(message: OomMessage, owners: ProcessShares) -> str:
 
 
 def _wall_despite_room(message: OomMessage, tried: int, free: int) -> str:
-    """What refused a request for which enough was free on the device."""
+    """The wall of a request for which enough was free on the device."""
     if message.allowed_bytes is not None:
         return "process_limit" if _over_limit(message) is not False else "unknown"
     # Beyond rounding, it was refused though enough was free: host memory, WSL, or freed just
@@ -162,7 +161,7 @@ def shortage(message: OomMessage, wall: str) -> tuple[int | None, int]:
 
 
 def _over_by(message: OomMessage, tried: int) -> tuple[int, int]:
-    """How far the request would have passed the process's limit, and the rounding of that; 0
+    """The bytes by which the request would have passed the process's limit, and the rounding of that; 0
     where that cannot be told.
     """
     used_bytes = _held(message)
@@ -316,7 +315,6 @@ def _prints_all_use(message: OomMessage, owners: ProcessShares) -> bool:
 
 
 def _rounding_of_use(message: OomMessage) -> int:
-    """The rounding of all figures that the device's total is the sum of."""
     not_in_use = ("tried_bytes", "allowed_bytes")
     return message.slack(*(name for name, _ in message.roundings if name not in not_in_use))
 

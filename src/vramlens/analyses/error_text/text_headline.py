@@ -56,7 +56,6 @@ def _library_headline(message: OomMessage) -> str:
 
 
 def _request_headline(refusal: Refusal, tried_bytes: int) -> str:
-    """The headline of a request to PyTorch whose size is printed."""
     message, wall = refusal.message, refusal.wall
     wanted_size = f"{format_size(tried_bytes)} wanted"
     free = f"{format_size(message.free_bytes)} free" if message.free_bytes is not None else ""

@@ -46,7 +46,6 @@ def went_on(view: Attribution, request: OutOfMemory) -> bool:
 
 
 def _step_ended_after(trace: Trace, device: DeviceTrace, event: int) -> bool:
-    """True where a mark says that a step of this device ended after an event."""
     if not len(device.clock_us):
         return False
     notes = trace.annotations

@@ -67,7 +67,7 @@ def expandable_finding(view: Attribution, failure: Failure, outside: Outside) ->
 
 
 def _capacity(failure: Failure) -> int | None:
-    """What the process could reserve at most; None where that is not known."""
+    """The most that the process could reserve; None where that is not known."""
     limit = failure.limit_high_bytes
     if failure.free_bytes is None:
         return limit

@@ -92,7 +92,6 @@ def outside_of(
 
 
 def _completed(outside: Outside, message: OomMessage) -> Outside:
-    """The same with the figures of the error's text where the recording has none."""
     other_bytes = None
     if message.other_processes:
         other_bytes = sum(size for _, size in message.other_processes)
@@ -106,7 +105,6 @@ def _completed(outside: Outside, message: OomMessage) -> Outside:
 
 
 def _recorded_outside(view: Attribution, said_bytes: int | None, total: int | None) -> Outside:
-    """What the recording itself says of its surroundings."""
     trace, device = view.trace, view.device
     device_meta = trace.meta.devices.get(device.device) if trace.meta is not None else None
     failure = _failure_meta(trace, device)

@@ -253,7 +253,6 @@ def place_of(view: Attribution, loop: Loop, cohorts: Sequence[Cohort]) -> Place 
 def _user_paths(
     view: Attribution, loop: Loop, cohorts: Sequence[Cohort]
 ) -> list[tuple[list[int], int]]:
-    """The user's frames that each cohort came through, and its bytes."""
     sizes = view.device.allocations.requested_bytes
     paths = (
         (loop.user_frames(cohort.stack).tolist(), int(sizes[cohort.rows].sum()))

@@ -88,7 +88,7 @@ def stray_contexts(trace: Trace, device: int) -> list[Leak]:
 
 
 def _stray_bytes(trace: Trace, device: int, ledger: DeviceLedger) -> int:
-    """What this process surely has on a device of which PyTorch asked for nothing; else 0."""
+    """The bytes that this process surely has on a device of which PyTorch asked for nothing; else 0."""
     parts = {part.kind: part for part in ledger.parts}
     own_part = parts.get("this_process_other")
     in_pytorch = sum(

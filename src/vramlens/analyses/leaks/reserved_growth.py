@@ -145,7 +145,6 @@ def _reason_for_doubt(view: Attribution, kind: str) -> str:
 
 
 def _most_frequent_place(view: Attribution, rows: NDArray[np.int64]) -> Place | None:
-    """The line that asked for most of these allocations."""
     frames = view.phases.frame[rows]
     frames = frames[frames >= 0]
     return view.place(int(np.bincount(frames).argmax())) if len(frames) else None

@@ -149,7 +149,6 @@ def explain_profile(trace: ProfilerTrace, device: int | None = None) -> Profile:
 def _memory_reports(
     trace: ProfilerTrace, cpu: Nesting, lines: Lines, steps: Sequence[ProfilerStep]
 ) -> dict[int, MemoryReport]:
-    """The memory of every device of which something was asked for, by its index in the trace."""
     reports = (
         (index, memory_of(trace, cpu, lines, steps, index))
         for index in range(len(trace.memory_devices))

@@ -271,3 +271,13 @@ class _Activities:
             for (name, kind), ns in self._sums.items()
         ]
         return tuple(sorted(activity_rows, key=lambda row: (-row.ns, row.name or "")))
+
+
+def steps_at(time_ns: NDArray[np.int64], steps: Sequence[ProfilerStep]) -> NDArray[np.int64]:
+    """The index of the step that each moment lies in; NONE."""
+    if not steps:
+        return np.full(len(time_ns), NONE, np.int64)
+    starts = np.array([step.start_ns for step in steps], np.int64)
+    ends = np.array([step.end_ns for step in steps], np.int64)
+    index = np.searchsorted(starts, time_ns, side="right") - 1
+    return np.where((index >= 0) & (time_ns <= ends[index]), index, NONE)

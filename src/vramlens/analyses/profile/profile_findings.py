@@ -109,7 +109,7 @@ def _grows(profile: Profile) -> Iterator[Finding]:
 
 
 def _growing(memory: MemoryReport, steps: int) -> list[Holder]:
-    """What most of the kept memory comes from, of what nearly every step asks for."""
+    """The holders of most of the kept memory, of those that nearly every step adds to."""
     enough = max(_LEAST_STEPS, steps - 1)
     growing = [
         holder
@@ -173,7 +173,6 @@ def _cause(profile: Profile, use: DeviceActivity) -> tuple[str | None, str]:
 
 
 def _is_bound_by_launches(profile: Profile, use: DeviceActivity) -> bool:
-    """True where the gaps are many and short, and the kernels too."""
     kernels = sum(row.calls for row in profile.kernels)
     launching = _sum(use.cpu_while_idle, _LAUNCHES) >= 0.15 * use.examined_ns
     short_gaps = launching or use.idle_ns < _SHORT_GAP_NS * use.gaps

@@ -133,14 +133,12 @@ def _without_projection(proven: Proven, need: Need, runs: int) -> list[SettingVe
 
 
 def _asked_of_record(proven: Proven, confs: Sequence[str], runs: int) -> dict[str, WhatIf]:
-    """What each setting does to the recorded requests, where there is time to ask."""
     if runs < 2 * len(ADVICE) or proven.recorded.warm:
         return {}
     return _asked(proven, confs, quick=runs < _RUNS_TO_CONFIRM)
 
 
 def _exceeds_limit(need: Need, proven: Proven) -> bool:
-    """True where the step clearly needs more than the process could reserve."""
     limit = proven.recorded.limit
     if limit.bytes is None:
         return False

@@ -195,7 +195,6 @@ def _order(oom: OomVerdict, findings: Sequence[Finding], *, leaking: bool) -> tu
 
 
 def _sure_savings(findings: Sequence[Finding]) -> dict[str, int]:
-    """By finding that is more than possible, the bytes that it is about."""
     sure = [finding for finding in findings if finding.verdict != Verdict.POSSIBLE]
     return {finding.id: finding.bytes or 0 for finding in sure}
 

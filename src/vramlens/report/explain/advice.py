@@ -66,7 +66,7 @@ def next_step(explanation: Explanation) -> NextStep:
 
 
 def _verb_for_recording(explanation: Explanation, peak: Peak) -> tuple[str, str]:
-    """What to ask of the recording, and the verb that answers it."""
+    """The question to ask of the recording, and the verb that answers it."""
     oom = explanation.failure
     cause = oom.cause if oom is not None else None
     if oom is not None and cause == "fragmentation":

@@ -215,7 +215,6 @@ _MOMENTS = {"peak": "at the peak", "oom": "when the request failed", "end": "at 
 
 
 def _on_device(explanation: Explanation) -> str:
-    """Which of several devices the heap is of."""
     heap = explanation.heap
     several = len(explanation.recording.devices) > 1
     return f" on device {heap.device}" if heap is not None and several else ""

@@ -92,7 +92,7 @@ def leak_story(report: LeakReport, top: int | None = None) -> LeakStory:
 
 
 def _growth_claims(report: LeakReport, shown: Sequence[Leak]) -> list[LeakClaim]:
-    """What is surer stands first, whether events or samples show it."""
+    """The claims; what is surer stands first, whether events or samples show it."""
     sure = [claim_of(report, leak) for leak in shown if leak.sure]
     sampled = [sampled_claim(finding) for use in report.devices for finding in use.findings]
     unsure = [claim_of(report, leak) for leak in shown if not leak.sure]

@@ -148,7 +148,6 @@ def _memory(memory: MemoryReport) -> dict[str, Any]:
 
 
 def _exact(memory: MemoryReport) -> list[str]:
-    """The figures that are no lower bounds."""
     is_exact = {
         "allocated_bytes": memory.exact,
         "reserved_bytes": memory.reserved_bytes is not None,

@@ -136,7 +136,6 @@ def _no_card_is_certain(tuning: Tuning) -> str:
 
 
 def _open_sizes(tuning: Tuning) -> set[int]:
-    """The cards that may be large enough."""
     cards = (card for tuned in tuning.tried for card in tuned.cards)
     return {card.size_bytes for card in cards if card.fits is None}
 
