@@ -376,3 +376,16 @@ def test_words_of_the_process_stay_on_their_line() -> None:
     assert "\x1b" not in text
     assert not any(line.startswith("::error") for line in text.splitlines())
     assert text.count("forged") == 4
+
+
+@pytest.mark.parametrize(
+    ("uses_gpu", "next_step"),
+    [(True, "Next: vramlens dump 7 writes a recording"), (False, "Next: vramlens attach 7 shows")],
+)
+def test_what_is_installed_promises_no_recording_without_a_gpu(
+    uses_gpu: bool, next_step: str
+) -> None:
+    answer = {"process": {"pid": 7}, "installed": True, "uses_gpu": uses_gpu}
+    text = story(Attachment(answer, "thread", 0.0))
+    assert next_step in text
+    assert ("does not use a GPU yet" in text) is not uses_gpu

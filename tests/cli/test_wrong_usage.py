@@ -113,7 +113,7 @@ def test_a_recording_that_is_cut_off(capsys):
     assert main(["explain", "a.vram"]) == 3
     assert (
         capsys.readouterr().err
-        == "vramlens: a.vram: is cut off at 3,000 bytes: it was not written completely\n"
+        == "vramlens: a.vram: is cut off at 3,000 bytes: copy it again, or record again\n"
     )
 
 

@@ -71,14 +71,14 @@ def test_the_failure_is_taken_of_several(tmp_path: Path) -> None:
     assert found.notes[0] == "1 rank with more than one recording: taken b.vram; 2 left out"
 
 
-def test_a_folder_of_several_jobs_says_to_take_one_at_a_time(tmp_path: Path) -> None:
+def test_a_folder_of_several_jobs_is_not_compared_as_one(tmp_path: Path) -> None:
     data = data_of("ranks/leak_rank1/leak_rank1.rank0")
     for job in ("a", "b", "c"):
         (tmp_path / job).mkdir()
         vram(tmp_path / job / "rank0.vram", data, {"rank": 0, "world_size": 1})
-    note = find_ranks([tmp_path]).notes[0]
-    assert "; 2 left out" in note
-    assert note.endswith("one job at a time")
+    with pytest.raises(InputError, match=r"3 jobs \(.*\) would be compared as one: choose the fol"):
+        compare_files([tmp_path])
+    assert len(compare_files([tmp_path / "a"]).ranks) == 1
 
 
 def test_mixed_runs_are_told(tmp_path: Path) -> None:

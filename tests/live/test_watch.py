@@ -208,7 +208,7 @@ def test_what_grew_and_is_gone_is_not_called_no_leak() -> None:
     main()
     report = watch.report()
     assert " ".join(str(report).split()).startswith(
-        "Cannot tell: all that was watched is gone; it grew 3.91 KiB per step until step 9. Call report() inside main()."
+        "Cannot tell: memory grew 3.91 KiB per step until step 9. Then the program freed all of it, so what kept it is unknown. To find out, call report() inside main()."
     )
     assert report.to_dict()["gone"] == {"bytes_per_step": BYTES, "until_step": 9}
 

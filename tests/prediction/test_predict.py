@@ -117,6 +117,10 @@ assert ids.max().item() == 5
             "train.py:2: could not be predicted",
         ),
         (
+            "torch.nn.Linear(4, 4).cuda()(torch.ones(3, 4))",
+            "cpu and cuda:0. Move the batch to the model's device",
+        ),
+        (
             "import multiprocessing\nmultiprocessing.Process(target=print).start()",
             "starts a process of its own (print)",
         ),

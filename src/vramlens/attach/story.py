@@ -36,7 +36,7 @@ def story(attachment: Attachment) -> str:
     answer = attachment.answer
     process = _mapping(answer.get("process"))
     if answer.get("installed"):
-        lines = [*_of_installation(process)]
+        lines = [*_of_installation(answer, process)]
     elif answer.get("request") == "watch":
         lines = [*_of_watch(answer, attachment.recording)]
     else:
@@ -50,7 +50,7 @@ def story(attachment: Attachment) -> str:
 def _of_state(answer: Mapping[str, Any], process: Mapping[str, Any]) -> Iterator[str]:
     yield _process_line(process)
     if process.get("torch") is None:
-        yield "No PyTorch in it: no tensors to look for."
+        yield "It has not imported PyTorch, so it has no tensors."
     elif answer.get("holders_text"):
         yield str(answer["holders_text"]).rstrip()
     for part in answer.get("names") or ():
@@ -83,7 +83,7 @@ def _of_fragmentation(part: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"GPU {part['device']}: {format_size(reserved)} reserved in"
         f" {counted(int(part['segments']), 'segment')}, {format_size(free)} of it free, the largest"
-        f" piece {format_size(int(part['largest_free_bytes']))}"
+        f" free block {format_size(int(part['largest_free_bytes']))}"
     )
     for row in list(part.get("pinned_by") or ())[:_MOST_NAMES]:
         names = ", ".join(visible(str(name)) for name in row["names"][:2])
@@ -104,11 +104,13 @@ def _of_watch(answer: Mapping[str, Any], recording: str | None) -> Iterator[str]
         yield f"Recording: {recording}"
 
 
-def _of_installation(process: Mapping[str, Any]) -> Iterator[str]:
+def _of_installation(answer: Mapping[str, Any], process: Mapping[str, Any]) -> Iterator[str]:
     yield (
-        f"Process {process.get('pid')} is watched from now on: an out-of-memory error gets its"
-        " verdict and a recording."
+        f"Process {process.get('pid')} is watched from now on: if its GPU memory runs out, the"
+        " error says why, and a recording is written."
     )
+    if not answer.get("uses_gpu", True):
+        yield "It does not use a GPU yet. Until it does, there is nothing to record."
 
 
 def _of_pause(answer: Mapping[str, Any], attachment: Attachment) -> str:
@@ -116,8 +118,8 @@ def _of_pause(answer: Mapping[str, Any], attachment: Attachment) -> str:
     longest_s, total_s = float(pause.get("longest_s", 0)), float(pause.get("total_s", 0))
     stopped_ms = attachment.stopped_s * 1000
     return (
-        f"The program paused {longest_s:.2f} s at most, {total_s:.2f} s in all, and was stopped"
-        f" {stopped_ms:.1f} ms from outside; it runs on."
+        f"The program paused for {total_s:.2f} s in total (the longest pause: {longest_s:.2f} s) and"
+        f" was stopped for {stopped_ms:.1f} ms from outside. It is running again."
     )
 
 
@@ -127,8 +129,10 @@ def _next(
     pid = process.get("pid")
     if recording is not None:
         yield f"Next: vramlens explain {recording}"
-    elif answer.get("installed"):
+    elif answer.get("installed") and answer.get("uses_gpu", True):
         yield f"Next: vramlens dump {pid} writes a recording at any time."
+    elif answer.get("installed"):
+        yield f"Next: vramlens attach {pid} shows what keeps its memory on the CPU."
     elif answer.get("request") == "look" and process.get("torch") is not None:
         yield f"Next: vramlens attach {pid} --steps 20 (what grows and what keeps it)"
 

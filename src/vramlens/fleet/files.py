@@ -316,14 +316,10 @@ def _note_of_doubled(
     left_out: int,
 ) -> str:
     names = ", ".join(os.path.basename(best[rank].path) for rank in list(doubled)[:_MOST_NAMED])
-    folders = {os.path.dirname(file.path) for rivals in doubled.values() for file in rivals}
-    note = (
+    return (
         f"{counted(len(doubled), 'rank')} with more than one {kind}: taken {names};"
         f" {left_out:,} left out"
     )
-    if len(folders) > 1:
-        note += "; folders of several jobs are exported or compared one job at a time"
-    return note
 
 
 def _jobs(files: Iterable[CandidateFile]) -> tuple[str, ...]:

@@ -23,7 +23,9 @@ from vramlens.read.values import MOST_RANKS, as_list, as_number, as_text
 from vramlens.trace import Trace
 from vramlens.trace.flight import FlightRecord
 from vramlens.trace.rank_error import RankError
+from vramlens.units import counted, listed
 
+_MOST_NAMED = 5
 _MOST_NOTES = 1000
 
 
@@ -93,11 +95,22 @@ def compare_files(
         no_collection()
     ):  # the summaries of thousands of ranks: small objects, none of them garbage
         files = find_ranks(paths, attempt)
+    _refuse_several_jobs(files)
     unread = sum(file.recording is not None and file.summary is None for file in files.ranks)
     is_here = where is None and not worth_workers(unread)
     with nullcontext() if is_here else workers(where) as executor:
         job = read_job(files, executor=executor, progress=progress, device=device)
     return job.compare()
+
+
+def _refuse_several_jobs(files: JobFiles) -> None:
+    """Ranks of different jobs differ for many reasons, none of which is a fault."""
+    if files.jobs:
+        folders = listed(files.jobs, _MOST_NAMED)
+        raise InputError(
+            f"{counted(len(files.jobs), 'job')} ({folders}) would be compared as one: choose the"
+            " folder of one job, or name the files"
+        )
 
 
 def read_job(

@@ -46,9 +46,9 @@ def hooks_of(path: str, needs_optimizer: bool = False) -> Hooks:
     missing = [name for name in needed if not callable(names.get(name))]
     if missing:
         raise InputError(
-            f"{path}: a batch to choose needs functions at the top of the script:"
-            f" {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there"
-            " (see docs/predict.md), or pass the script's own option after --"
+            f"{path}: --batch needs functions at the top of the script. It does not define"
+            f" {', '.join(missing)} (see docs/predict.md). An option of the script itself goes"
+            " after --"
         )
     return Hooks(
         model_fn=names["model_fn"],

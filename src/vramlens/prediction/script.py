@@ -57,7 +57,10 @@ def predict_script(
             raise NotPredicted(_reason(path, error)) from error
     gathered = run.gathered(began)
     if not gathered.log.sizes:
-        raise NotPredicted(f"{path}: nothing moved to the GPU, so there is nothing to predict")
+        raise NotPredicted(
+            f"{path}: nothing moved to the GPU, so there is nothing to predict: the script has to"
+            " use the device 'cuda' (none is needed here)"
+        )
     return answer(gathered, question)
 
 
@@ -70,7 +73,10 @@ def _reason(path: str, error: Exception) -> str:
         trace = trace.tb_next
     text = str(error).strip().partition("\n")[0][:200]
     place = f"{path}:{line}" if line else path
-    return f"{place}: could not be predicted: {type(error).__name__}: {text}"
+    remedy = ""
+    if type(error).__name__ == "FakeTensorDeviceMismatchError":
+        remedy = ". Move the batch to the model's device: batch.to('cuda')"
+    return f"{place}: could not be predicted: {type(error).__name__}: {text.rstrip('.!')}{remedy}"
 
 
 @contextlib.contextmanager

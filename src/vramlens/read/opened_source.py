@@ -265,7 +265,7 @@ def _open_recording(
             # The list of what it holds, which is at its end, is not there.
             size_bytes = file.seek(0, os.SEEK_END)
             raise InputError(
-                f"{name}: is cut off at {size_bytes:,} bytes: it was not written completely"
+                f"{name}: is cut off at {size_bytes:,} bytes: copy it again, or record again"
             ) from None
         raise InputError(f"{name}: a damaged .vram file ({error})") from None
     return snapshot, read_members(archive, size_bytes)

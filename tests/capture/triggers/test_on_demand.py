@@ -82,7 +82,9 @@ def test_nobody_is_asked_in_a_folder_that_is_open_to_others(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(scratch))
     control.start()
     os.chmod(user_folder.own_folder(), 0o777)
-    with pytest.raises(InputError, match=f"process {os.getpid()} does not run under vramlens here"):
+    with pytest.raises(
+        InputError, match=f"process {os.getpid()} has nothing to write: it does not run under"
+    ):
         ask(os.getpid(), {})
 
 

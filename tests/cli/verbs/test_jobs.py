@@ -52,7 +52,7 @@ def test_a_job_that_keeps_its_budget_says_so_of_all_ranks(capsys, budget):
     budget.write_text('[budget]\npeak_requested = "4 GiB"\n')
     assert main(["check", str(DDP)]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Within budget: 1 limit of 1 are met on all 2 ranks;")
+    assert out.startswith("Within budget: the only limit is met on all 2 ranks;")
 
 
 def test_a_rank_without_a_recording_does_not_pass(capsys, budget, tmp_path):

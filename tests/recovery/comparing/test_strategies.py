@@ -107,7 +107,7 @@ def test_the_table_on_the_cpu_recommends_nothing_by_its_times(table: StrategyTab
         text.splitlines()[-1]
         == "Next: run this on the GPU where the model trains before you choose"
     )
-    assert max(map(len, text.splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= 80
     assert table.best is table["default"]
     assert (table.findings[0].verdict, table.findings[0].fix) == (
         "possible",
@@ -157,7 +157,7 @@ def test_on_a_gpu_only_what_is_clearly_faster_or_fits_is_recommended(
     assert on_cpu.best.name == ("fused" if budget else "default")
 
 
-def test_a_long_row_fits_100_columns() -> None:
+def test_a_long_row_fits_80_columns() -> None:
     names = ["default", "bf16+fused+chunked_loss", "bf16+checkpoint"]
     rows = [measured(name, 12345.6, peak=139 * 2**30) for name in names]
     failed = StrategyRow(
@@ -177,7 +177,20 @@ def test_a_long_row_fits_100_columns() -> None:
     )
     for device in ("cpu", "cuda"):
         text = str(StrategyTable((*rows, failed), 2**30, 100_000, device, 2, 5))
-        assert max(map(len, text.splitlines())) <= 100
+        assert max(map(len, text.splitlines())) <= 80
+
+
+def test_one_error_of_every_strategy_is_said_once() -> None:
+    why = "FakeTensorDeviceMismatchError: found at least two devices, cpu and cuda:0"
+    rows = [
+        StrategyRow(name, "failed", why, *[None] * 6, 1, True, "speed", "edit")
+        for name in ("default", "bf16", "fused")
+    ]
+    text = str(StrategyTable(tuple(rows), None, 64, "predicted", 1, 3))
+    assert text.count("FakeTensorDeviceMismatchError") == 1
+    assert text.startswith("Nothing to compare: every strategy failed, the default as well.")
+    assert "all of them: failed: " in text
+    assert text.splitlines()[-1] == "Next: make the default work, then compare again"
 
 
 def test_the_figure_is_a_picture(table: StrategyTable, tmp_path: Path) -> None:
@@ -232,7 +245,7 @@ def test_a_process_that_dies_is_a_row() -> None:
     )
     assert found["default"].why == "the process exited with code 9"
     assert found.best is None
-    assert str(found).startswith("Nothing that was tried stays")
+    assert str(found).startswith("Nothing to compare: every strategy failed")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

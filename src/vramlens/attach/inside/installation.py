@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from typing import Any
 
@@ -20,4 +21,11 @@ def installed(request: dict[str, Any]) -> dict[str, Any]:
             f"the program's Python has no {' and no '.join(missing)}: a failure leaves its"
             " recording, and 'vramlens explain' elsewhere gives the verdict"
         )
-    return {"installed": True, "notes": notes}
+    return {"installed": True, "uses_gpu": _uses_gpu(), "notes": notes}
+
+
+def _uses_gpu() -> bool:
+    """Whether PyTorch has begun to use a GPU here: only that is recorded."""
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)  # torch may be half imported
+    is_initialized = getattr(cuda, "is_initialized", None)
+    return is_initialized is not None and bool(is_initialized())

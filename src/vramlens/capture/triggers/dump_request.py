@@ -126,8 +126,8 @@ def _connected(pid: int) -> socket.socket:
             return client
         client.close()
     raise InputError(
-        f"process {pid} does not run under vramlens here, or has not used a GPU yet: 'vramlens "
-        f"attach {pid}' looks into it as it is; or start it with 'vramlens run'"
+        f"process {pid} has nothing to write: it does not run under vramlens here, or it has not "
+        f"used a GPU yet. Look into it with 'vramlens attach {pid}', or start it with 'vramlens run'"
     )
 
 

@@ -6,12 +6,13 @@ import os
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from vramlens.analyses.leaks.leak import LEAST_SHARE, least_bytes_per_step
 from vramlens.foreign_text import text_of
 from vramlens.ground.verdict import Verdict
 from vramlens.live.leaks.leak_report import Gone, LeakReport, LiveLeak, Unexplained
 from vramlens.units import counted, format_size
 
-_WIDTH = 100
+_WIDTH = 80
 _MOST_SHOWN = 10
 _LONGEST_CHAIN = 12
 _COUNTED = {
@@ -49,7 +50,7 @@ def _lines(report: LeakReport) -> Iterator[str]:
     for number, leak in enumerate(leaks[:_MOST_SHOWN]):
         if number:
             yield ""
-        yield from _leak_lines(leak, report.headroom_bytes)
+        yield from _leak_lines(leak, report)
     if len(leaks) > _MOST_SHOWN:
         yield f"... and {counted(len(leaks) - _MOST_SHOWN, 'smaller leak')}"
     if look_alikes:
@@ -100,8 +101,8 @@ def _no_leak_lines(report: LeakReport, possible: Sequence[LiveLeak]) -> Iterator
     yield f"  {watched}"
 
 
-def _leak_lines(leak: LiveLeak, headroom_bytes: int | None) -> Iterator[str]:
-    yield _first_line(leak, headroom_bytes)
+def _leak_lines(leak: LiveLeak, report: LeakReport) -> Iterator[str]:
+    yield from _wrapped(_first_line(leak, report))
     owner = leak.owner
     if owner is not None:
         where = f" ({place_text(owner.file, owner.line)} {owner.source})" if owner.line else ""
@@ -119,17 +120,28 @@ def _leak_lines(leak: LiveLeak, headroom_bytes: int | None) -> Iterator[str]:
         yield from _wrapped(f"Fix: {leak.fix}{_freed(leak)}", "  ")
 
 
-def _first_line(leak: LiveLeak, headroom_bytes: int | None) -> str:
+def _first_line(leak: LiveLeak, report: LeakReport) -> str:
+    headroom_bytes = report.headroom_bytes
     rate = "autograd nodes without data"
     if leak.bytes_per_step:
         rate = f"{format_size(leak.bytes_per_step)} per step"
     steps, total = counted(leak.steps, "step"), format_size(leak.bytes)
-    line = f"LEAK {leak.verdict}: {rate}, {total} so far in {steps}"
+    small = ", too small to matter" if _is_small(leak, report) else ""
+    line = f"LEAK {leak.verdict}{small}: {rate}, {total} so far in {steps}"
     is_on_gpu = leak.device.startswith(("cuda", "xpu"))
     if headroom_bytes is None or leak.bytes_per_step <= 0 or not is_on_gpu:
         return line
     steps_left = counted(headroom_bytes // leak.bytes_per_step, "step")
     return f"{line}; out of memory in about {steps_left}"
+
+
+def _is_small(leak: LiveLeak, report: LeakReport) -> bool:
+    """Whether it matters as little as a recording's leaks that are too small to matter."""
+    if not leak.bytes_per_step:
+        return False
+    least_bytes = least_bytes_per_step(None, 0, report.steps)
+    is_small_so_far = leak.bytes < LEAST_SHARE * report.live_bytes
+    return leak.bytes_per_step < least_bytes and is_small_so_far
 
 
 def _freed(leak: LiveLeak) -> str:
@@ -197,13 +209,15 @@ def _possible_text(possible: Sequence[LiveLeak]) -> str:
 
 def _gone_text(gone: Gone) -> str:
     if not gone.function:
-        inside = " in the program before that, on a vramlens.LeakWatch()"
+        remedy = "keep the model and the trainer in variables of the script, and run again"
+    elif gone.function.isidentifier():
+        remedy = f"call report() inside {gone.function}()"
     else:
-        inside = f" inside {gone.function}()" if gone.function.isidentifier() else " before it goes"
+        remedy = "call report() before it is freed"
     return (
-        f"Cannot tell: all that was watched is gone; it grew {format_size(gone.bytes_per_step)} "
-        "per step until step"
-        f" {gone.step:,}. Call report(){inside}."
+        f"Cannot tell: memory grew {format_size(gone.bytes_per_step)} per step until step"
+        f" {gone.step:,}. Then the program freed all of it, so what kept it is unknown. To find"
+        f" out, {remedy}."
     )
 
 

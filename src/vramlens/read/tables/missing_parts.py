@@ -19,7 +19,10 @@ def missing_parts(
 ) -> Iterator[str]:
     """Yields the sentences: about the file, then about each device."""
     if snapshot.truncated_at is not None:
-        yield f"the file ends early, at byte {snapshot.truncated_at}: what came after it is lost"
+        yield (
+            f"the file ends early, at byte {snapshot.truncated_at:,}, so the numbers are lower bounds."
+            " Copy it again, or read the original"
+        )
         for device, trace in devices.items():
             if not trace.whole:
                 yield f"device {device}: events after the first {len(trace.events):,}"

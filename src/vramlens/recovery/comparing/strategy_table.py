@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,9 +16,11 @@ from vramlens.schema import SCHEMA
 from vramlens.units import counted, format_size
 from vramlens.whole_file import whole_file
 
-_COLUMNS = 100
+_COLUMNS = 80
 _HEADING = ("strategy", "peak", "reserved", "step", "loss", "gradient", "effort")
 _TO_THE_LEFT = ("strategy", "effort")
+_LEFT_OUT_FIRST = ("gradient", "loss")
+"""Columns that a narrow terminal has no room for; ``--json`` has them."""
 _NEARLY = 1.02
 """Of the fastest time: one that keeps the numbers is taken up to there."""
 _ON_CPU = (
@@ -186,14 +189,26 @@ class StrategyTable:
 
     def __str__(self) -> str:
         lines = _wrapped(self._headline(), "")
-        if self.has_no_times:
+        is_any_done = any(row.outcome == "done" for row in self.rows)
+        if is_any_done and self.has_no_times:
             lines += _wrapped(self._caution(), "  ")
-        lines += self._grid()
+        if is_any_done:
+            lines += self._grid()
+        for (outcome, why), names in self._not_done().items():
+            lines += _wrapped(f"{', '.join(names)}: {outcome}: {why}", "    ")
+        if is_any_done:
+            lines += _wrapped(self._legend(), "  ")
+        return "\n".join([*lines, *_wrapped(self._next(), "")])
+
+    def _not_done(self) -> dict[tuple[str, str], list[str]]:
+        """The strategies that did not run to their end, by how and why."""
+        names: dict[tuple[str, str], list[str]] = {}
         for row in self.rows:
             if row.outcome != "done":
-                lines += _wrapped(f"{row.name}: {row.outcome}: {row.why}", "    ")
-        lines += _wrapped(self._legend(), "  ")
-        return "\n".join([*lines, self._next()])
+                names.setdefault((row.outcome, row.why), []).append(row.name)
+        if len(names) == 1 and len(self.rows) > 1 and len(*names.values()) == len(self.rows):
+            return {reason: ["all of them"] for reason in names}
+        return names
 
     def __repr__(self) -> str:
         return str(self)
@@ -205,9 +220,12 @@ class StrategyTable:
         """The lines of those that ran, with a heading, in columns."""
         order = _peak if self.device == PREDICTED else _time
         done = sorted((row for row in self.rows if row.outcome == "done"), key=order)
-        cells = [_HEADING, *map(self._cells, done)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        return [_in_columns(line, widths) for line in cells]
+        columns = list(zip(*[_HEADING, *map(self._cells, done)], strict=True))
+        for name in _LEFT_OUT_FIRST:
+            if _width(columns) > _COLUMNS:
+                columns = [column for column in columns if column[0] != name]
+        padded = [_padded(column) for column in columns]
+        return [f"  {'  '.join(line).rstrip()}" for line in zip(*padded, strict=True)]
 
     def _cells(self, row: StrategyRow) -> tuple[str, ...]:
         mark = ("*" if row.front else " ") + ("" if self.fits(row) else "!")
@@ -224,7 +242,7 @@ class StrategyTable:
     def _legend(self) -> str:
         budget = f"; ! is over {format_size(self.budget_bytes)}" if self.budget_bytes else ""
         return (
-            f"* nothing else is both smaller and faster{budget}. Batch of {self.batch:,} on"
+            f"* no other is both smaller and faster{budget}. Batch of {self.batch:,} on"
             f" {self.device}; medians of {counted(self.steps, 'step')} in"
             f" {counted(self.repeats, 'process', 'processes')} each;"
             " loss and gradient: difference from the default;"
@@ -234,6 +252,8 @@ class StrategyTable:
 
     def _next(self) -> str:
         best = self.best
+        if best is None and all(row.outcome == "failed" for row in self.rows):
+            return "Next: make the default work, then compare again"
         if self.has_no_times:
             return f"Next: {_RERUN}"
         if best is None:
@@ -245,13 +265,16 @@ class StrategyTable:
     def _headline(self) -> str:
         best, default = self.best, self["default"]
         within = f" within {format_size(self.budget_bytes)}" if self.budget_bytes else ""
+        if best is None and all(row.outcome == "failed" for row in self.rows):
+            return "Nothing to compare: every strategy failed, the default as well."
         if best is None:
-            return f"Nothing that was tried stays{within}."
+            fits = f"fits{within}" if within else "ran to its end"
+            return f"Nothing that was tried {fits}."
         if self.has_no_times:
             choice = (
                 "the default fits"
                 if best is default
-                else f"{best.name} is the smallest change that stays"
+                else f"{best.name} is the smallest change that fits"
             )
             how = "Tried on the CPU" if self.on_cpu else "Predicted without a GPU"
             return (
@@ -271,12 +294,15 @@ def _effort(row: StrategyRow) -> tuple[bool, int, int]:
     return not row.same_numbers, row.difficulty, _peak(row)
 
 
-def _in_columns(cells: tuple[str, ...], widths: list[int]) -> str:
-    padded = [
-        cell.ljust(width) if heading in _TO_THE_LEFT else cell.rjust(width)
-        for cell, width, heading in zip(cells, widths, _HEADING, strict=True)
-    ]
-    return f"  {'  '.join(padded).rstrip()}"
+def _width(columns: Sequence[Sequence[str]]) -> int:
+    """What the columns take, with two spaces before each."""
+    return sum(2 + max(map(len, column)) for column in columns)
+
+
+def _padded(column: Sequence[str]) -> list[str]:
+    width = max(map(len, column))
+    is_left = column[0] in _TO_THE_LEFT
+    return [cell.ljust(width) if is_left else cell.rjust(width) for cell in column]
 
 
 def _clearly_faster(row: StrategyRow, default: StrategyRow) -> bool:

@@ -44,8 +44,6 @@ def with_limit(
     fix = _raise_to(need, oom, total, most, lasting=lasting)
     if oom.cause == Cause.LEAK:
         fix += ". The leak will fill that, too"
-    elif not lasting and need.basis is not None:
-        fix += ", and later steps may need more"
     return replace(finding, fix=fix)
 
 
@@ -63,9 +61,13 @@ def _raise_to(
             f" {format_size(least)}, the rest of the step is not recorded{free}"
         )
     size = limit_for(need, lasting=lasting)
-    if most is not None:
-        size = min(size, most)
-    return f"raise this process's limit to {format_size(size)}{_call(size, total)}; {_needs(need)}"
+    margin = f"{_SPARE}x that leaves room"
+    if not lasting:
+        margin = f"{_SPARE_FOR_LARGER_STEPS}x that leaves room for later steps"
+    if most is not None and most < size:
+        size, margin = most, "the limit is all that it can have"
+    call = _call(size, total)
+    return f"raise this process's limit to {format_size(size)}{call}; {_needs(need)}; {margin}"
 
 
 def limit_for(need: Need, *, lasting: bool) -> int:

@@ -209,16 +209,28 @@ def _below(heap: Heap) -> tuple[Row, ...]:
         return _modules_below(heap)
     names = [visible(short_place_name(row.place)) for row in coded[:_BELOW]]
     return tuple(
-        Row(name, None, row.bytes, row.allocations, depth=1, label=name)
+        Row(name, None, row.bytes, row.allocations, depth=1, label=_part_of_it(name))
         for name, row in zip(names, coded, strict=False)
     )
 
 
 def _modules_below(heap: Heap) -> tuple[Row, ...]:
     return tuple(
-        Row(part.path, None, part.bytes, note=part.note, depth=1, label=_end_of_path(part.path))
+        Row(
+            part.path,
+            None,
+            part.bytes,
+            note=part.note,
+            depth=1,
+            label=_part_of_it(_end_of_path(part.path)),
+        )
         for part in main_parts(heap.modules_below_line, _BELOW)
     )
+
+
+def _part_of_it(name: str) -> str:
+    """How a part of the row above is named: its bytes are counted there already."""
+    return f"of it: {name}"
 
 
 _WIDEST_PATH = 20

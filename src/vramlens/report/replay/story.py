@@ -32,12 +32,6 @@ _WORDS = ("outcome", "basis", "smallest card", "setting")
 # What says nothing where every row says it.
 _DULL = {"change": {""}, "retries": {"0"}, "failed": {"0"}, "outcome": {"completes", "completed"}}
 
-_MEANINGS = {
-    Confidence.BOUNDED: "within a known range",
-    Confidence.CONDITIONAL: "if the program goes on in the same way",
-}
-"""What the words of the column "basis" mean."""
-
 TRY_UNLESS_REFUTED = "try this setting, unless vramlens explain rules it out"
 """Why to use what gets past a failure: the replay ends there, ``explain`` continues the step."""
 
@@ -264,7 +258,7 @@ def why_parts(rows: Sequence[WhatIf]) -> Iterator[Part]:
         reasons = dict.fromkeys(why for row in uncertain for why in row.why)
         if reasons:
             words = f"{'; '.join(reasons)}."
-            yield Sentences((words,), f"{confidence} ({_MEANINGS[confidence]}): ", is_aside=True)
+            yield Sentences((words,), f"{confidence}: ", is_aside=True)
 
 
 def _next(answer: Answer, others: Sequence[WhatIf]) -> Command:
