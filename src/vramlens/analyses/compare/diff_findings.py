@@ -227,7 +227,7 @@ def _growth(diff: Diff) -> Iterator[Finding]:
     leak = next(iter(side.leaks), None)
     steps_before = counted(diff.before.explanation.steps.count, "step")
     steps_after = diff.after.explanation.steps.count
-    is_shown = new > 0 or steps_after > ENOUGH_STEPS
+    is_shown = new != 0 or steps_after > ENOUGH_STEPS
     yield Finding(
         id=_slug_of_growth(old, new),
         verdict=_verdict_of_growth(leak, is_shown=is_shown),

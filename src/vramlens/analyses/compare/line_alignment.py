@@ -48,10 +48,12 @@ def _unedited(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> dict[Pla
     """The pairs of a function that is where it was, or was moved as a whole, or by blank lines;
     None of one that was edited.
     """
-    is_in_place = [line.place.line for line in before] == [line.place.line for line in after]
-    if not is_in_place and not _are_same(before, after):
-        return None
-    return {old.place: new.place for old, new in zip(before, after, strict=True)}
+    numbers = {line.place.line: line.place for line in after}
+    if [line.place.line for line in before] == list(numbers):
+        return {line.place: numbers[line.place.line] for line in before}
+    if len(before) == len(after) and all(map(_same, before, after)):
+        return {old.place: new.place for old, new in zip(before, after, strict=True)}
+    return None
 
 
 def likeness(old: CodeLine, new: CodeLine) -> float:
@@ -71,10 +73,6 @@ def _calls_alike(old: CodeLine, new: CodeLine) -> float:
 
 def _same(old: CodeLine, new: CodeLine) -> bool:
     return old.calls == new.calls and old.sizes == new.sizes
-
-
-def _are_same(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> bool:
-    return len(before) == len(after) and all(map(_same, before, after))
 
 
 def _untouched(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> tuple[int, int]:
