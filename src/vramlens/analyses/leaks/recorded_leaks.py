@@ -227,7 +227,8 @@ def _leaks_of_device(
     leaks = (*leaks_at(view, event), *external_leak(view))
     if not len(view.steps):
         leaks = (*leaks_by_parts(view), *leaks)
-    least_bytes, peak_bytes = at_least_bytes, None
+    least_bytes = at_least_bytes
+    peak_bytes = None
     if least_bytes is None:
         least_bytes = least_that_matters(view, outside, total_bytes)
         peak_bytes = device.requested.peak_bytes

@@ -25,7 +25,7 @@ from vramlens.units import MIB, counted, format_size
 _LEAST_BYTES = 16 * MIB
 _LEAST_SHARE = 0.05
 # c10/cuda/CUDAStream.cpp: kStreamsPerPoolBits; so no end is predicted from it.
-_LIMITS = {
+_LIMITS: dict[str, tuple[str, ...]] = {
     "stream": ("PyTorch reuses 32 streams per priority, which limits the growth",),
     "pool": (),
 }

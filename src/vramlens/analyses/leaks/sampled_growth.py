@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.failure.oom import Outside
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.leaks.leak import Leak
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Samples
@@ -85,7 +85,8 @@ def sampled_growth(
         f"the lowest value per {growth.unit} rises steadily over {span} (sampled from the "
         "allocator's counters)"
     ]
-    place, fix = None, _fix(growth.unit, rate)
+    place: Place | None = None
+    fix: str | None = _fix(growth.unit, rate)
     if leak is not None:
         place, fix = leak.place, leak.fix
         evidence.append(

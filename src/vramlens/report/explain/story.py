@@ -324,11 +324,9 @@ def _request(oom: OomVerdict) -> _Number:
     requested, tried = oom.requested_bytes, oom.tried_bytes
     if requested is None:
         return tried, "requested" if oom.wall == "host" else "requested from the driver"
-    is_larger = tried is not None and tried != requested
-    return (
-        requested,
-        f"requested ({format_size(tried)} from the driver)" if is_larger else "requested",
-    )
+    if tried is None or tried == requested:
+        return requested, "requested"
+    return requested, f"requested ({format_size(tried)} from the driver)"
 
 
 def _use_of_pytorch(oom: OomVerdict) -> _Number:

@@ -96,7 +96,7 @@ def _cards_headline(tuning: Tuning) -> str:
     least, best = min(fitting, key=lambda size_and_setting: size_and_setting[0])
     had = next(tuned.smallest_card for tuned in tuning.tried if _is_recorded(tuning, tuned))
     if had == least:
-        return f"Fits a {_card(had)} card with the recorded settings."
+        return f"Fits a {_card(least)} card with the recorded settings."
     instead = f"needs a {_card(had)} card" if had is not None else "may fit none of them"
     return (
         f"Fits a {_card(least)} card with {conf_name(best.row)};"
