@@ -242,9 +242,9 @@ def place_of(view: Attribution, loop: Loop, cohorts: Sequence[Cohort]) -> Place 
     for path, _ in paths[1:]:
         shared = shared[: common_length(shared, path)]
     if len(shared) < loop.depth:
-        frame = _largest_statement(view, paths, len(shared))
-        if frame is not None:
-            return view.place(frame)
+        statement = _largest_statement(view, paths, len(shared))
+        if statement is not None:
+            return view.place(statement)
     if shared:
         return view.place(shared[-1])
     return view.place(max(paths, key=lambda cohort: cohort[1])[0][-1])
