@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
+from vramlens.prediction.refusals import failure_words
 
 if TYPE_CHECKING:
     import torch
@@ -82,8 +83,7 @@ def _outcome(run: Callable[[], Any]) -> tuple[str, Any]:
     try:
         return "done", run()
     except Exception as error:
-        first_line = str(error).strip().partition("\n")[0][:300]
-        return "error", f"{type(error).__name__}: {first_line}"
+        return "error", failure_words(error)
 
 
 def _in_a_fresh_interpreter(run: Callable[[], Any]) -> tuple[str, Any]:

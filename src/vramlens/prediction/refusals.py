@@ -25,6 +25,15 @@ class Refused(InputError):
     """A program that does what cannot be predicted; the text says what."""
 
 
+def failure_words(error: Exception) -> str:
+    """Why a program failed while it was predicted, in one line, with the remedy where it is known."""
+    text = str(error).strip().partition("\n")[0][:300]
+    words = f"{type(error).__name__}: {text}"
+    if type(error).__name__ == "FakeTensorDeviceMismatchError":
+        return f"{words.rstrip('.!')}. Move the batch to the model's device: batch.to('cuda')"
+    return words
+
+
 class _TooLong(BaseException):
     """Time is up; no program catches it by catching every Exception."""
 

@@ -13,7 +13,7 @@ from vramlens.errors import InputError, NoProgram
 from vramlens.prediction.card.cards import card_named
 from vramlens.prediction.predicted_peak import Prediction
 from vramlens.prediction.predicted_run import PredictedRun, Question, answer
-from vramlens.prediction.refusals import Refused, patience, put_refusals
+from vramlens.prediction.refusals import Refused, failure_words, patience, put_refusals
 
 PATIENCE_S = 1800
 """After so many seconds a script is taken for one that never ends."""
@@ -71,12 +71,8 @@ def _reason(path: str, error: Exception) -> str:
         if os.path.realpath(trace.tb_frame.f_code.co_filename) == os.path.realpath(path):
             line = trace.tb_lineno
         trace = trace.tb_next
-    text = str(error).strip().partition("\n")[0][:200]
     place = f"{path}:{line}" if line else path
-    remedy = ""
-    if type(error).__name__ == "FakeTensorDeviceMismatchError":
-        remedy = ". Move the batch to the model's device: batch.to('cuda')"
-    return f"{place}: could not be predicted: {type(error).__name__}: {text.rstrip('.!')}{remedy}"
+    return f"{place}: could not be predicted: {failure_words(error)}"
 
 
 @contextlib.contextmanager

@@ -304,7 +304,7 @@ class BesidePeers:
         evidence = [
             f"+{format_size(excess.at_peak_bytes)} at {excess.place} at the peak; at most"
             f" {format_size(excess.line.peak_bytes)} at once on this rank,"
-            f" {format_size(self.usual.line_bytes(excess.line))} usual"
+            f" {format_size(self.usual.line_bytes(excess.line))} on its peers"
             for excess in excesses[:3]
             if excess.at_peak_bytes > 0
         ]
@@ -384,7 +384,7 @@ class BesidePeers:
             is_stray = kind == "other_processes" and self.strays
             if more < max(0.1 * usual, 64 * MIB) or is_stray:
                 continue
-            evidence = [f"{kind}: {format_size(size)}, usual {format_size(usual)}"]
+            evidence = [f"{kind}: {format_size(size)}; its peers: {format_size(usual)}"]
             if kind == "this_process_other":
                 evidence.append(_NOT_TOLD_APART)
             differences.append(self._difference(cause, verdict, more, evidence=evidence))
@@ -415,13 +415,13 @@ class BesidePeers:
     def _peaks(self, cause_bytes: int) -> str:
         """Both peaks; where they are apart by something else than this cause, that is said."""
         words = (
-            f"peak {format_size(self.rank.peak_requested_bytes)},"
-            f" usual {format_size(self.usual.peak_bytes)}"
+            f"peak {format_size(self.rank.peak_requested_bytes)}; its peers:"
+            f" {format_size(self.usual.peak_bytes)} (median)"
         )
         if format_size(max(0, self.more)) == format_size(cause_bytes) or self.more <= 0:
             return words
         total, alone = format_size(self.more), format_size(cause_bytes)
-        return f"{words}: {total} more for all reasons together, {alone} for this one"
+        return f"{words}; {total} more for all reasons, {alone} for this one"
 
 
 def _bytes_of(excesses: Iterable[_Excess]) -> int:
@@ -438,7 +438,7 @@ def _way_of_differing(excess: _Excess) -> str:
     if usual is None or not usual.peak_bytes:
         return "no peer has it"
     if abs(line.allocations - usual.allocations) > 0.02 * usual.allocations:
-        return f"{line.allocations:,} allocations, usual {usual.allocations:,}"
+        return f"{line.allocations:,} allocations; its peers: {usual.allocations:,}"
     if abs(line.mean_bytes - usual.mean_bytes) > 0.02 * usual.mean_bytes:
         ratio = line.mean_bytes / max(1.0, usual.mean_bytes)
         return f"the same number of allocations, {ratio:.2f}x the size"

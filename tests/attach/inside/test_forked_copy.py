@@ -28,7 +28,8 @@ def record_of(program: str) -> dict[str, Any]:
         text=True,
         timeout=240,
         check=False,
-        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
+        # NumPy's OpenBLAS ends its threads before any fork: it must have none here.
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH, "OPENBLAS_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

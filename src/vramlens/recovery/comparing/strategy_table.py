@@ -21,6 +21,7 @@ _HEADING = ("strategy", "peak", "reserved", "step", "loss", "gradient", "effort"
 _TO_THE_LEFT = ("strategy", "effort")
 _LEFT_OUT_FIRST = ("gradient", "loss")
 """Columns that a narrow terminal has no room for; ``--json`` has them."""
+_UNKNOWN = "-"
 _NEARLY = 1.02
 """Of the fastest time: one that keeps the numbers is taken up to there."""
 _ON_CPU = (
@@ -221,6 +222,7 @@ class StrategyTable:
         order = _peak if self.device == PREDICTED else _time
         done = sorted((row for row in self.rows if row.outcome == "done"), key=order)
         columns = list(zip(*[_HEADING, *map(self._cells, done)], strict=True))
+        columns = [column for column in columns if set(column[1:]) != {_UNKNOWN}]
         for name in _LEFT_OUT_FIRST:
             if _width(columns) > _COLUMNS:
                 columns = [column for column in columns if column[0] != name]
@@ -233,7 +235,7 @@ class StrategyTable:
             f"{mark} {row.name}",
             format_size(row.peak_allocated_bytes or 0),
             format_size(row.peak_reserved_bytes or 0),
-            "-" if row.step_ms is None else f"{row.step_ms:.1f} ms",
+            _UNKNOWN if row.step_ms is None else f"{row.step_ms:.1f} ms",
             _drift(row.loss_drift),
             _drift(row.gradient_drift),
             "+" * row.difficulty,
@@ -241,13 +243,17 @@ class StrategyTable:
 
     def _legend(self) -> str:
         budget = f"; ! is over {format_size(self.budget_bytes)}" if self.budget_bytes else ""
-        return (
+        how = (
             f"* no other is both smaller and faster{budget}. Batch of {self.batch:,} on"
             f" {self.device}; medians of {counted(self.steps, 'step')} in"
-            f" {counted(self.repeats, 'process', 'processes')} each;"
-            " loss and gradient: difference from the default;"
-            " + one line to change, ++ a few, +++ another training loop;"
-            " table[name].best_for says what each is for"
+            f" {counted(self.repeats, 'process', 'processes')} each; loss and gradient: difference"
+            " from the default"
+        )
+        if self.device == PREDICTED:
+            how = f"Batch of {self.batch:,}{budget}"
+        return (
+            f"{how}; + one line to change, ++ a few, +++ another training loop; best_for (in --json,"
+            " or table[name].best_for) says what each is for"
         )
 
     def _next(self) -> str:

@@ -228,9 +228,9 @@ def _limit_notes(answer: Answer, others: Sequence[WhatIf]) -> Iterator[Part]:
     limit = recorded.limit
     if limit.source == "inferred" and limit.bytes is not None:
         below = limit.below_bytes
-        bound = f" and below {format_size(below)}" if below is not None else ""
+        bound = f", but below {format_size(below)}" if below is not None else ""
         at_least = format_size(limit.bytes)
-        yield _aside(f"the exact limit of the recorded run is unknown: at least {at_least}{bound}")
+        yield _aside(f"the exact limit of the recorded run is unknown: {at_least} or more{bound}")
     if recorded.private_pools:
         pools = recorded.private_pools
         named = ", ".join(
@@ -242,7 +242,7 @@ def _limit_notes(answer: Answer, others: Sequence[WhatIf]) -> Iterator[Part]:
 
 
 def _aside(text: str) -> Sentences:
-    return Sentences((text,), is_aside=True, is_whole=True)
+    return Sentences((text,), is_aside=True)
 
 
 def missing_parts(missing: Sequence[str]) -> Iterator[Part]:
