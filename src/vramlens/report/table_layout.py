@@ -110,8 +110,8 @@ def _columns_to_leave_out(
     """The columns that are the same in all rows, where more last words find room without them."""
     every = range(len(table.columns))
     alike = [at for at in every[1:-1] if len({row[at] for row in rows}) == 1]
-    others = [at for at in every if at not in alike]
-    brings_room = len(rows) > 1 and _without_room(table, rows, others, layout) < _without_room(
+    fewer = [at for at in every if at not in alike]
+    brings_room = len(rows) > 1 and _without_room(table, rows, fewer, layout) < _without_room(
         table, rows, every, layout
     )
     return alike if brings_room else []

@@ -130,8 +130,12 @@ def _by_code(heap: Heap) -> HolderList:
     rows = tuple(
         Row(place_name(row.place), row.place, row.bytes, row.allocations) for row in heap.by_code
     )
-    rest = _rest("(no line known)", heap.unattributed_bytes)
-    return HolderList("code", heap.requested_bytes, rows, rest=rest)
+    return HolderList(
+        "code",
+        heap.requested_bytes,
+        rows,
+        rest=_rest("(no line known)", heap.unattributed_bytes),
+    )
 
 
 def _by_category(heap: Heap) -> HolderList:
@@ -152,8 +156,12 @@ def _by_region(heap: Heap) -> HolderList:
     if not regions:
         return HolderList("region", total, (), empty=_NO_REGIONS)
     rows = tuple(Row(visible(name), None, size) for name, size in regions.items())
-    rest = _rest("(outside any region)", total - sum(regions.values()))
-    return HolderList("region", total, rows, rest=rest)
+    return HolderList(
+        "region",
+        total,
+        rows,
+        rest=_rest("(outside any region)", total - sum(regions.values())),
+    )
 
 
 _NO_REGIONS = (

@@ -93,13 +93,13 @@ def _cards_headline(tuning: Tuning) -> str:
     ]
     if not fitting:
         return _surely_fits_none(tuning)
-    least, best = min(fitting, key=lambda size_and_setting: size_and_setting[0])
+    smallest, best = min(fitting, key=lambda size_and_setting: size_and_setting[0])
     had = next(tuned.smallest_card for tuned in tuning.tried if _is_recorded(tuning, tuned))
-    if had == least:
-        return f"Fits a {_card(least)} card with the recorded settings."
+    if had == smallest:
+        return f"Fits a {_card(smallest)} card with the recorded settings."
     instead = f"needs a {_card(had)} card" if had is not None else "may fit none of them"
     return (
-        f"Fits a {_card(least)} card with {conf_name(best.row)};"
+        f"Fits a {_card(smallest)} card with {conf_name(best.row)};"
         f" with the recorded settings it {instead}."
     )
 
