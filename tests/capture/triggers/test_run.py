@@ -121,7 +121,7 @@ def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     answer = run_program(tmp_path, "import torch; print(torch.ones(2).sum())")
     assert answer.stdout == "tensor(2.)\n"
     assert answer.stderr == (
-        "vramlens: PyTorch cannot use a GPU here, so nothing was recorded (run 'vramlens doctor' to see why)\n"
+        "vramlens: PyTorch cannot use a GPU here, so nothing was recorded (run 'vramlens doctor' to see why; 'vramlens run --leaks' finds leaks on the CPU)\n"
     )
     assert recordings(tmp_path) == []
 

@@ -148,4 +148,6 @@ def test_the_real_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert call() == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 24
-    assert lines[0].startswith(("Ready", "Not ready", "No GPU", "No PyTorch", "There is no GPU"))
+    assert lines[0].startswith(
+        ("Ready", "Not ready", "No GPU", "PyTorch is not installed", "There is no GPU")
+    )

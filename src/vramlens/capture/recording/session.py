@@ -368,7 +368,8 @@ def _why_nothing(is_visible: bool, *, leaks: bool) -> str:
     if is_visible:
         return "the program did not use the GPU, so nothing was recorded"
     return (
-        "PyTorch cannot use a GPU here, so nothing was recorded (run 'vramlens doctor' to see why)"
+        "PyTorch cannot use a GPU here, so nothing was recorded (run 'vramlens doctor' to see why;"
+        " 'vramlens run --leaks' finds leaks on the CPU)"
     )
 
 

@@ -239,21 +239,23 @@ def _sentences(diff: Diff) -> Iterator[str]:
     if diff.workload and not is_headed_by_work(diff):
         yield visible(different_work(diff))
     yield from _lower_bounds(diff)
-    stopped = _stopped_by_failure(diff)
-    if stopped:
-        yield f"The run {stopped} needed more than its peak shows: it stopped at the failure."
     if diff.before.failure is not None and diff.after.failure is None:
         yield _gone_failure(diff)
         if diff.growth_before and diff.growth_after is not None and not diff.unrelated:
             before, after = format_size(diff.growth_before), format_size(diff.growth_after)
             yield f"Growth: {before} per step before, {after} after."
+    yield from _stopped_at_failure(diff)
 
 
-def _stopped_by_failure(diff: Diff) -> str:
-    """The side of which alone a failure cut the run short; "" where it is both or none."""
-    sides = {"before": diff.before.failure, "after": diff.after.failure}
-    failed = [side for side, failure in sides.items() if failure is not None]
-    return failed[0] if len(failed) == 1 else ""
+def _stopped_at_failure(diff: Diff) -> Iterator[str]:
+    """Yields what the peaks mean where only one of the runs failed."""
+    failed_sides = [
+        side
+        for side, run in (("before", diff.before), ("after", diff.after))
+        if run.failure is not None
+    ]
+    if len(failed_sides) == 1:
+        yield f"The run {failed_sides[0]} needed more than its peak shows: it stopped at the failure."
 
 
 def _lower_bounds(diff: Diff) -> Iterator[str]:

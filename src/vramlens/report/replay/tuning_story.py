@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vramlens.ground.verdict import Confidence
-from vramlens.replay.tuning import USUAL_OUTSIDE_BYTES
 from vramlens.report.document import (
     Blank,
     Command,
@@ -20,6 +19,7 @@ from vramlens.report.document import (
     Table,
     alternatives,
 )
+from vramlens.report.replay.card_words import card_words, cards_headline, is_recorded
 from vramlens.report.replay.story import (
     HEADER,
     conf_name,
@@ -34,7 +34,7 @@ from vramlens.report.replay.story import (
 )
 from vramlens.report.screen import layout_of, room_of
 from vramlens.report.text import print_document
-from vramlens.report.wording import listed, quoted
+from vramlens.report.wording import quoted
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -80,75 +80,10 @@ def _opening(tuning: Tuning) -> Iterator[Part]:
     """
     headline = _headline(tuning)
     if tuning.tried[0].cards:
-        yield Heading(_cards_headline(tuning))
+        yield Heading(cards_headline(tuning))
         yield Sentences((headline,))
     else:
         yield Heading(headline)
-
-
-def _cards_headline(tuning: Tuning) -> str:
-    """The smallest card, with the settings that the run had and with those that need less."""
-    fitting = [
-        (tuned.smallest_card, tuned) for tuned in tuning.tried if tuned.smallest_card is not None
-    ]
-    if not fitting:
-        return _surely_fits_none(tuning)
-    smallest, best = min(fitting, key=lambda size_and_setting: size_and_setting[0])
-    had = next(tuned.smallest_card for tuned in tuning.tried if _is_recorded(tuning, tuned))
-    if had == smallest:
-        return f"Fits a {_card(smallest)} card with the recorded settings."
-    instead = f"needs a {_card(had)} card" if had is not None else "may fit none of them"
-    return (
-        f"Fits a {_card(smallest)} card with {conf_name(best.row)};"
-        f" with the recorded settings it {instead}."
-    )
-
-
-def _surely_fits_none(tuning: Tuning) -> str:
-    """The card that may be large enough, where none surely is."""
-    cards = (card for tuned in tuning.tried for card in tuned.cards)
-    tight = next((card for card in cards if card.room_is_in_doubt), None)
-    if tight is None:
-        return _no_card_is_certain(tuning)
-    size, least = _card(tight.size_bytes), _card(USUAL_OUTSIDE_BYTES)
-    return (
-        f"May fit a {size} card with {conf_name(tight.row)}: it leaves less than {least} for"
-        " memory outside PyTorch's allocator."
-    )
-
-
-def _is_recorded(tuning: Tuning, tuned: Tuned) -> bool:
-    return tuned.row.settings == tuning.baseline.settings
-
-
-def _no_card_is_certain(tuning: Tuning) -> str:
-    """Which cards are too small, and which may be enough and why that is open."""
-    open_sizes = _open_sizes(tuning)
-    sizes = [card.size_bytes for card in tuning.tried[0].cards]
-    too_small = [_card(size) for size in sizes if size not in open_sizes]
-    may_do = [_card(size) for size in sizes if size in open_sizes]
-    sentences = []
-    if too_small:
-        sentences.append(_too_small_sentence(too_small, len(tuning.tried)))
-    if may_do:
-        sentences.append(f"{listed(may_do)} may be enough: {_why_open(tuning)}.")
-    return " ".join(sentences)
-
-
-def _open_sizes(tuning: Tuning) -> set[int]:
-    cards = (card for tuned in tuning.tried for card in tuned.cards)
-    return {card.size_bytes for card in cards if card.fits is None}
-
-
-def _too_small_sentence(cards: list[str], count: int) -> str:
-    verb = "is" if len(cards) == 1 else "are"
-    return f"{listed(cards)} {verb} too small with all {count} settings that were tried."
-
-
-def _why_open(tuning: Tuning) -> str:
-    if tuning.ended_by_failure:
-        return "the recording ends at its failure, so the need of later steps is unknown"
-    return "it depends on where the driver places segments"
 
 
 def _headline(tuning: Tuning) -> str:
@@ -327,14 +262,14 @@ def _is_above_limit(row: WhatIf) -> bool:
 
 
 def _name(tuning: Tuning, tuned: Tuned) -> str:
-    recorded = " (recorded)" if _is_recorded(tuning, tuned) else ""
+    recorded = " (recorded)" if is_recorded(tuning, tuned) else ""
     return f"{conf_name(tuned.row)}{recorded}"
 
 
 def _card_table(tuning: Tuning, listed_rows: Sequence[Tuned], width: int) -> Table:
     """On which cards each setting fits; without room for all of them, the smallest alone."""
     peak, retries, smallest, setting = _CARD_COLUMNS
-    on_cards = [f"on {_card(card.size_bytes)}" for card in tuning.tried[0].cards]
+    on_cards = [f"on {card_words(card.size_bytes)}" for card in tuning.tried[0].cards]
     names = [peak, retries, *on_cards, smallest, setting]
     rows = [_card_row(tuning, tuned) for tuned in listed_rows]
     if _figures_width([names, *rows]) > width:
@@ -344,7 +279,7 @@ def _card_table(tuning: Tuning, listed_rows: Sequence[Tuned], width: int) -> Tab
 
 def _card_row(tuning: Tuning, tuned: Tuned) -> list[str]:
     row, size = tuned.row, tuned.smallest_card
-    smallest = _card(size) if size is not None else "none of them"
+    smallest = card_words(size) if size is not None else "none of them"
     on_cards = [_fit(card.fits, card.row.retries) for card in tuned.cards]
     return [size_range(row), f"{row.retries:,}", *on_cards, smallest, _name(tuning, tuned)]
 
@@ -374,15 +309,11 @@ def _listed_rows(tuning: Tuning, count: int) -> list[Tuned]:
     tried = list(tuning.tried)
     if len(tried) <= count:
         return tried
-    recorded = [tuned for tuned in tried if _is_recorded(tuning, tuned)]
+    recorded = [tuned for tuned in tried if is_recorded(tuning, tuned)]
     rows = tried[: count - 2]
     rows += [tuned for tuned in recorded if tuned not in rows]
     worst = tried[-(count - len(rows)) :]
     return rows + [tuned for tuned in worst if tuned not in rows]
-
-
-def _card(size: int) -> str:
-    return format_size(size).replace(".00", "")
 
 
 def _fit(fits: bool | None, retries: int) -> str:
