@@ -500,3 +500,15 @@ def test_release_clears_the_chain_of_an_exception() -> None:
     assert released.bytes == 200_000
     assert "195.31 KiB" in str(released)
     assert vramlens.release(kept).bytes == 0
+
+
+def test_a_leak_that_is_too_small_to_matter_says_so() -> None:
+    watch = vramlens.LeakWatch()
+    large = torch.zeros(1 << 20)
+    kept = []
+    for _ in range(12):
+        kept.append(torch.zeros(50))
+        watch.step()
+    text = str(watch.report())
+    del large
+    assert text.startswith("LEAK proven, too small to matter: 200 bytes per step")

@@ -216,10 +216,7 @@ def tune_trace(
             Tuned(
                 row=row,
                 saved_bytes=baseline.peak_reserved_bytes - row.peak_reserved_bytes,
-                cards=tuple(
-                    CardUnderSetting(size, card_row, outside)
-                    for size, card_row in zip(sizes, on_cards, strict=True)
-                ),
+                cards=_on_cards(sizes, on_cards, outside),
                 step_finishes=failed_step.finishes(row.settings),
                 step_peak_bytes=failed_step.peak_bytes(row.settings),
             )
@@ -243,6 +240,15 @@ def tune_trace(
         floor_bytes=floor_bytes(proven),
         leaked_per_step=failed_step.leaked_per_step,
         step_needed_bytes=failed_step.needed_bytes,
+    )
+
+
+def _on_cards(
+    sizes: Sequence[int], rows: Sequence[WhatIf], outside: int | None
+) -> tuple[CardUnderSetting, ...]:
+    """One setting on each card."""
+    return tuple(
+        CardUnderSetting(size, row, outside) for size, row in zip(sizes, rows, strict=True)
     )
 
 

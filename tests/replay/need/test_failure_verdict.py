@@ -144,6 +144,7 @@ RAISED = ["gpt.cap90", "gpt_varlen.cap50", "resnet50.cap70", "accumulate.cap80"]
 def test_a_limit_below_a_card_with_room_is_raised_first_to_what_the_run_needs(name: str) -> None:
     first = next(one for one in explained(name).findings if one.fix)
     assert first.id == "process_limit"
+    assert re.search(r"; 1\.[15]x that leaves room", first.fix or "")
     told = re.search(r"limit to ([0-9.]+) ([GM])iB", first.fix or "")
     assert told is not None
     size = float(told[1]) * (2**30 if told[2] == "G" else 2**20)

@@ -222,11 +222,7 @@ class StrategyTable:
         order = _peak if self.device == PREDICTED else _time
         done = sorted((row for row in self.rows if row.outcome == "done"), key=order)
         columns = list(zip(*[_HEADING, *map(self._cells, done)], strict=True))
-        columns = [column for column in columns if set(column[1:]) != {_UNKNOWN}]
-        for name in _LEFT_OUT_FIRST:
-            if _width(columns) > _COLUMNS:
-                columns = [column for column in columns if column[0] != name]
-        padded = [_padded(column) for column in columns]
+        padded = [_padded(column) for column in _telling(columns)]
         return [f"  {'  '.join(line).rstrip()}" for line in zip(*padded, strict=True)]
 
     def _cells(self, row: StrategyRow) -> tuple[str, ...]:
@@ -258,7 +254,7 @@ class StrategyTable:
 
     def _next(self) -> str:
         best = self.best
-        if best is None and all(row.outcome == "failed" for row in self.rows):
+        if self._has_only_failures:
             return "Next: make the default work, then compare again"
         if self.has_no_times:
             return f"Next: {_RERUN}"
@@ -271,11 +267,8 @@ class StrategyTable:
     def _headline(self) -> str:
         best, default = self.best, self["default"]
         within = f" within {format_size(self.budget_bytes)}" if self.budget_bytes else ""
-        if best is None and all(row.outcome == "failed" for row in self.rows):
-            return "Nothing to compare: every strategy failed, the default as well."
         if best is None:
-            fits = f"fits{within}" if within else "ran to its end"
-            return f"Nothing that was tried {fits}."
+            return self._nothing_fits(within)
         if self.has_no_times:
             choice = (
                 "the default fits"
@@ -294,10 +287,29 @@ class StrategyTable:
             text += f" (default: {default.step_ms:.1f} ms, {format_size(default.peak_allocated_bytes or 0)})"
         return f"{text}."
 
+    def _nothing_fits(self, within: str) -> str:
+        if self._has_only_failures:
+            return "Nothing to compare: every strategy failed, the default as well."
+        fits = f"fits{within}" if within else "ran to its end"
+        return f"Nothing that was tried {fits}."
+
+    @property
+    def _has_only_failures(self) -> bool:
+        return all(row.outcome == "failed" for row in self.rows)
+
 
 def _effort(row: StrategyRow) -> tuple[bool, int, int]:
     """By what strategies are ordered where times say nothing."""
     return not row.same_numbers, row.difficulty, _peak(row)
+
+
+def _telling(columns: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The columns that say something, as many as a narrow terminal has room for."""
+    telling = [column for column in columns if set(column[1:]) != {_UNKNOWN}]
+    for name in _LEFT_OUT_FIRST:
+        if _width(telling) > _COLUMNS:
+            telling = [column for column in telling if column[0] != name]
+    return telling
 
 
 def _width(columns: Sequence[Sequence[str]]) -> int:

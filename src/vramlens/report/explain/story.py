@@ -246,6 +246,11 @@ def _made_of(heap: Heap) -> str:
     return f": {', '.join(parts)}" if parts else ""
 
 
+def _several_failed(oom: OomVerdict) -> bool:
+    """Whether more than one request failed: of host memory, a launcher only repeats the kernel."""
+    return oom.count > 1 and oom.wall != "host"
+
+
 def _library_line(place: Place, source: str) -> str:
     """The library's line that the user's led to, with its text."""
     text = f": {visible(source)}" if source else ""
@@ -280,7 +285,7 @@ def _failure_sentences(explanation: Explanation, oom: OomVerdict) -> Iterator[st
         yield f"Requested at {place_name(oom.place)}"
     if oom.library is not None:
         yield _library_line(oom.library, oom.library_source)
-    if oom.count > 1 and oom.wall != "host":  # a launcher repeats what the kernel did
+    if _several_failed(oom):
         yield _last_of_several(explanation, oom)
     if oom.others:
         yield oom.others

@@ -19,7 +19,7 @@ from vramlens.report.document import (
     Table,
     alternatives,
 )
-from vramlens.report.replay.card_words import card_words, cards_headline, is_recorded
+from vramlens.report.replay.card_words import card_words, cards_headline
 from vramlens.report.replay.story import (
     HEADER,
     conf_name,
@@ -245,6 +245,10 @@ def _asides_on_certainty(rows: Sequence[WhatIf]) -> Iterator[Part]:
         yield _aside("exact: the number that PyTorch itself would report.")
 
 
+def _is_recorded(tuning: Tuning, tuned: Tuned) -> bool:
+    return tuned.row.settings == tuning.baseline.settings
+
+
 def _row(tuning: Tuning, tuned: Tuned) -> list[str]:
     """A row's cells, with what is known of the step behind a failure that it gets past."""
     cells = row_cells(tuned.row, tuning.baseline.peak_reserved_bytes)
@@ -262,7 +266,7 @@ def _is_above_limit(row: WhatIf) -> bool:
 
 
 def _name(tuning: Tuning, tuned: Tuned) -> str:
-    recorded = " (recorded)" if is_recorded(tuning, tuned) else ""
+    recorded = " (recorded)" if _is_recorded(tuning, tuned) else ""
     return f"{conf_name(tuned.row)}{recorded}"
 
 
@@ -309,7 +313,7 @@ def _listed_rows(tuning: Tuning, count: int) -> list[Tuned]:
     tried = list(tuning.tried)
     if len(tried) <= count:
         return tried
-    recorded = [tuned for tuned in tried if is_recorded(tuning, tuned)]
+    recorded = [tuned for tuned in tried if _is_recorded(tuning, tuned)]
     rows = tried[: count - 2]
     rows += [tuned for tuned in recorded if tuned not in rows]
     worst = tried[-(count - len(rows)) :]
