@@ -389,3 +389,15 @@ def test_what_is_installed_promises_no_recording_without_a_gpu(
     text = story(Attachment(answer, "thread", 0.0))
     assert next_step in text
     assert ("does not use a GPU yet" in text) is not uses_gpu
+
+
+def test_the_leak_report_of_a_program_needs_no_numpy() -> None:
+    code = "import sys; sys.modules['numpy'] = None; import vramlens.live.leaks.leak_text"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
+    )
+    assert done.returncode == 0, done.stderr

@@ -19,7 +19,7 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.certainty import inside_one_call
 from vramlens.analyses.leaks.fixes import fix_of
 from vramlens.analyses.leaks.growth import growth_of_steps, steps_missing
-from vramlens.analyses.leaks.leak import Leak, least_bytes_per_step, sized
+from vramlens.analyses.leaks.leak import Leak, sized
 from vramlens.analyses.leaks.outside_pytorch import (
     external_leak as external_leak,  # what explain takes from here
 )
@@ -28,6 +28,7 @@ from vramlens.analyses.leaks.rebuilt_tensors import rebuilt_larger
 from vramlens.analyses.leaks.reserved_growth import reserved_growth
 from vramlens.analyses.leaks.sampled_growth import sampled_growth
 from vramlens.errors import UsageError
+from vramlens.ground.leak_size import least_bytes_per_step
 from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Action, DeviceTrace, Trace

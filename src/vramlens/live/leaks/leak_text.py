@@ -6,8 +6,8 @@ import os
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from vramlens.analyses.leaks.leak import LEAST_SHARE, least_bytes_per_step
 from vramlens.foreign_text import text_of
+from vramlens.ground.leak_size import LEAST_SHARE, least_bytes_per_step
 from vramlens.ground.verdict import Verdict
 from vramlens.live.leaks.leak_report import Gone, LeakReport, LiveLeak, Unexplained
 from vramlens.units import counted, format_size
