@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.analyses.explanation import Explanation, OomVerdict
@@ -322,13 +322,17 @@ def explain(
             raise UsageError(
                 f"{source.name}: is not a recording: device, moment and log do not apply"
             )
-        messages = find_oom_messages(stream)
-        if not messages:
-            raise NotARecording(f"{source.name}: {_NO_ERROR[source.kind]}")
-        message, count = _telling(messages)
-        if total is not None:
-            message = replace(message, total_bytes=total)
-        return explain_text(message, source.name, count, messages)
+        return _explained_log(source, stream, total)
+
+
+def _explained_log(source: Source, stream: BinaryIO, total: int | None) -> Explanation:
+    messages = find_oom_messages(stream)
+    if not messages:
+        raise NotARecording(f"{source.name}: {_NO_ERROR[source.kind]}")
+    message, count = _telling(messages)
+    if total is not None:
+        message = replace(message, total_bytes=total)
+    return explain_text(message, source.name, count, messages)
 
 
 _NO_RECORDING = {

@@ -14,6 +14,7 @@ from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.finding import Finding, Place
+    from vramlens.analyses.memory.heap import Heap, LineBytes
     from vramlens.trace.owners import KeptBy
 
 _MOST_OWNERS = 5
@@ -89,6 +90,23 @@ def _owner_lines(size_bytes: int, owner: KeptBy) -> Iterator[str]:
         yield f"    Do: {visible(owner.fix)}"
 
 
+def _lines_about(heap: Heap | None, name: str) -> list[LineBytes]:
+    return [] if heap is None else [row for row in heap.by_line if _is_about(row, name)]
+
+
+def _owner_spots(owners: Iterable[KeptBy]) -> list[Spot]:
+    placed = [owner for owner in owners if owner.file and owner.line]
+    return [Spot(_place(owner), f"{owner.name} keeps it") for owner in placed]
+
+
+def _line_words(row: LineBytes) -> str:
+    names = f": {', '.join(row.names)}" if row.names else ""
+    return (
+        f"{format_size(row.bytes)} in {counted(row.allocations, 'allocation')} requested at"
+        f" {visible(str(row.place))} [{row.category}]{visible(names)}"
+    )
+
+
 def who_holds(
     path: str, name: str = "", at: str | None = None, sources: str = ".", device: int | None = None
 ) -> str:
@@ -96,26 +114,20 @@ def who_holds(
     _refuse_standard_input(path)
     recording = api.load(path)
     explanation = recording.explain(at=at, device=device)
-    heap = explanation.heap
     owners = recording.owners
     owned = [] if owners is None else _kept(owners.owners, owners.owner, owners.size_bytes, name)
-    lines = [] if heap is None else [row for row in heap.by_line if _is_about(row, name)]
+    lines = _lines_about(explanation.heap, name)
     if not owned and not lines:
         raise UsageError(f"{path}: nothing in it is called {name!r}")
     words = []
     if owners is None:
         words.append("The recording holds no owners (vramlens run --leaks records them): by line.")
-    spots: list[Spot] = []
-    for size_bytes, owner in owned[:_MOST_OWNERS]:
+    shown = owned[:_MOST_OWNERS]
+    for size_bytes, owner in shown:
         words += _owner_lines(size_bytes, owner)
-        if owner.file and owner.line:
-            spots.append(Spot(_place(owner), f"{owner.name} keeps it"))
+    spots = _owner_spots([owner for _, owner in shown])
     for row in lines[:_MOST_LINES]:
-        names = f": {', '.join(row.names)}" if row.names else ""
-        words.append(
-            f"{format_size(row.bytes)} in {counted(row.allocations, 'allocation')} requested at"
-            f" {visible(str(row.place))} [{row.category}]{visible(names)}"
-        )
+        words.append(_line_words(row))
         spots.append(Spot(row.place, f"requested {format_size(row.bytes)}"))
     return _with_code("\n".join(words), spots, sources)
 

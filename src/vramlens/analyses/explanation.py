@@ -198,3 +198,8 @@ class Explanation(PrintedAnswer):
     ledger: tuple[LedgerRow, ...]
     findings: tuple[Finding, ...]
     moment: Moment | None = None
+
+    @property
+    def failure(self) -> OomVerdict | None:
+        """The verdict on a failure that ended the program; None where it went on."""
+        return None if self.oom is None or self.oom.survived else self.oom

@@ -12,7 +12,7 @@ from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.analyses.recording_explanation import choose_device, moment
 from vramlens.errors import InputError
 from vramlens.report.wording import visible
-from vramlens.trace import Trace
+from vramlens.trace import DeviceTrace, Trace
 from vramlens.units import counted, format_size
 
 _ENDING = re.compile(r"(?i)(?:\.vram|\.pickle|\.pkl)?(?:\.xz|\.gz|\.zst)?$")
@@ -88,14 +88,17 @@ def export_recording(
     chosen_format = FORMATS[format_name]
     devices = [fullest]
     if device is None and not chosen_format.is_of_one_device:
-        used = [
-            used for used in trace.devices.values() if len(used.events) or len(used.allocations)
-        ]
-        devices = used or devices
+        devices = _used_devices(trace) or devices
     views = [attribute(trace, shown) for shown in devices]
     written = chosen_format.write(views, out, at or "peak")
     missing = tuple(f"the recording is incomplete: {sentence}" for sentence in trace.missing)
     return Written(written.what, (*missing, *written.notes))
+
+
+def _used_devices(trace: Trace) -> list[DeviceTrace]:
+    return [
+        device for device in trace.devices.values() if len(device.events) or len(device.allocations)
+    ]
 
 
 def _pour(chunks: Iterator[bytes], out: BinaryIO) -> None:

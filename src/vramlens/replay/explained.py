@@ -66,7 +66,7 @@ def with_replay(
     if proven is None:
         return explanation
     explanation = _with_counters(explanation, explanation.peak, proven)
-    if explanation.oom is None or explanation.oom.survived:
+    if explanation.failure is None:
         return _with_savings(_with_whole_need(explanation, proven, runs), trace, proven, runs)
     if runs < 2 * len(ADVICE):
         return explanation

@@ -18,7 +18,7 @@ from vramlens.replay.what_if import question
 if TYPE_CHECKING:
     from vramlens.analyses.attribution.attribution import Attribution
     from vramlens.analyses.explanation import Explanation
-    from vramlens.analyses.failure.need import SettingVerdict
+    from vramlens.analyses.failure.need import Need, SettingVerdict
     from vramlens.replay.proof import Proven
     from vramlens.replay.settings import Settings
     from vramlens.trace import Trace
@@ -83,15 +83,19 @@ def failed_step_of(trace: Trace, proven: Proven, recorded_cap_bytes: int | None)
         return FailedStep({})
     need, capacity = explanation.oom.need, proven.recorded.limit.bytes
     floor = need.floor_bytes if need is not None else None
-    needed = None
-    if need is not None and need.basis is not None:
-        needed = need.limit_bytes or need.peak_reserved_bytes or need.low_bytes
     return FailedStep(
         judged={question(proven, row.conf).settings: row for row in explanation.oom.settings},
         needs_too_much=floor is not None and capacity is not None and floor > capacity,
-        needed_bytes=needed,
+        needed_bytes=_least_limit(need),
         leaked_per_step=_leaked_per_step(explanation, view),
     )
+
+
+def _least_limit(need: Need | None) -> int | None:
+    """The least limit that the step surely needs; None where nothing tells."""
+    if need is None or need.basis is None:
+        return None
+    return need.limit_bytes or need.peak_reserved_bytes or need.low_bytes
 
 
 def _leaked_per_step(explanation: Explanation, view: Attribution) -> int | None:

@@ -192,16 +192,22 @@ def _pools_of_segments(
     outside = np.flatnonzero(emptied == _OUTSIDE)
     if not len(outside) or device.events.has_pools:
         return pool_of_segment
-    # A MemPool's end. Blocks still alive keep their segments, which then name it: one such pool is
-    # that one.
-    mempools = [number for (first, second), number in pools.items() if first == 0 and second != 0]
-    gone = mempools[0] if len(mempools) == 1 else pools.setdefault(_UNKNOWN_POOL, len(pools))
+    gone = _pool_of_ended(pools)
     died = segments.died
     ended = np.isin(died, outside)
     pool_of_segment[ended & ~named] = gone
     if segments.expandable.any():
         _spread_over_reservations(device, pool_of_segment, ended & ~named, gone)
     return pool_of_segment
+
+
+def _pool_of_ended(pools: dict[tuple[int, int], int]) -> int:
+    """The number of the MemPool that ended.
+
+    Blocks still alive keep their segments, which then name it: one such pool is that one.
+    """
+    mempools = [number for (first, second), number in pools.items() if first == 0 and second != 0]
+    return mempools[0] if len(mempools) == 1 else pools.setdefault(_UNKNOWN_POOL, len(pools))
 
 
 def _numbers_of_rows(

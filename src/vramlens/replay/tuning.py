@@ -223,8 +223,7 @@ def tune_trace(
         )
     tried = _best_first(tried)
     best = _best(tried, baseline, failed_step)
-    if best is not None:
-        tried = [best, *(tuned for tuned in tried if tuned is not best)]
+    tried.sort(key=lambda tuned: tuned is not best)
     return Tuning(
         source=trace.source,
         device=proven.device.device,
@@ -381,12 +380,13 @@ def _best(tried: Sequence[Tuned], baseline: WhatIf, failed_step: FailedStep) -> 
     if (past_failure or failed_step.judged) and not baseline.past_failure:
         advice = failed_step.advice(past_failure)
         return next((tuned for tuned in tried if tuned.row.settings == advice), None)
-    first = tried[0]
-    row = first.row
+    return tried[0] if _is_worth_a_change(tried[0].row, baseline) else None
+
+
+def _is_worth_a_change(row: WhatIf, baseline: WhatIf) -> bool:
+    """True for a setting that avoids a failure, or surely saves enough."""
     if row.settings == baseline.settings or not (row.oom is False or row.past_failure):
-        return None
+        return False
     if baseline.oom is not False and not baseline.past_failure:
-        return first
-    if baseline.low_bytes - row.high_bytes < _WORTH_IT * baseline.peak_reserved_bytes:
-        return None
-    return first
+        return True
+    return baseline.low_bytes - row.high_bytes >= _WORTH_IT * baseline.peak_reserved_bytes

@@ -44,20 +44,20 @@ class Layout:
         indent = " " * cell_len(first) if rest is None else rest
         width = min(self.width, _WIDEST_TEXT)
         room = width - cell_len(indent)
-        lines, line, is_empty = [], first, True
+        lines, line, gap = [], first, ""
         for word in _words(one_line(text).replace("…", self.ellipsis)):
             if cell_len(word) > room and _PATH.search(word):
                 word = self._path(word, room)
-            if not is_empty and cell_len(line) + 1 + cell_len(word) > width:
+            if gap and cell_len(line) + 1 + cell_len(word) > width:
                 lines.append(line)
-                line, is_empty = indent, True
-            if is_empty and cell_len(line) + cell_len(word) > width:  # longer than a line by itself
+                line, gap = indent, ""
+            if not gap and cell_len(line) + cell_len(word) > width:  # longer than a line by itself
                 *full, word = self._chopped(word, width - cell_len(line), room)
                 for part in full:
                     lines.append(line + part)
                     line = indent
-            line += word if is_empty else f" {word}"
-            is_empty = False
+            line += gap + word
+            gap = " "
         return [*lines, line]
 
     def _chopped(self, word: str, first_width: int, width: int) -> list[str]:

@@ -36,10 +36,7 @@ def table_lines(table: Table, layout: Layout) -> Iterator[Text]:
 def _wrapped(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> Iterator[Text]:
     """Rows whose last words go on in further lines."""
     first_width = _first_width(table, rows, layout)
-    columns = [
-        _cells(column, [row[at] for row in rows], layout)
-        for at, column in enumerate(table.columns[:-1])
-    ]
+    columns = _figures(table, rows, range(len(table.columns)), layout)
     if first_width is not None:
         names = [layout.from_middle(row[0], first_width) for row in rows]
         columns[0] = _cells(table.columns[0], names, layout)
@@ -73,10 +70,7 @@ def _cut(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> Itera
     title = table.title
     if len(rows) < len(table.rows):
         title += f" ({len(rows)} of {counted(len(table.rows), table.noun)})"
-    columns = [
-        _cells(column, [row[at] for row in rows], layout)
-        for at, column in enumerate(table.columns[:-1])
-    ]
+    columns = _figures(table, rows, range(len(table.columns)), layout)
     while len(columns) > 1 and layout.width - _width(columns) < _LEAST_LAST:
         columns.pop()
     room = max(layout.width - _width(columns), _NARROWEST_LAST)
@@ -92,21 +86,11 @@ def _on_own_line(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) 
 
     Before that, what is the same in all rows leaves them for a line below the table.
     """
-    alike = [
-        at
-        for at in range(1, len(table.columns) - 1)
-        if len(rows) > 1 and len({row[at] for row in rows}) == 1
-    ]
-    every = list(range(len(table.columns)))
-    fewer = [at for at in every if at not in alike]
-    if _without_room(table, rows, fewer, layout) < _without_room(table, rows, every, layout):
-        chosen = fewer
-    else:
-        chosen, alike = every, []
+    alike = _columns_to_leave_out(table, rows, layout)
+    chosen = [at for at in range(len(table.columns)) if at not in alike]
     columns = _figures(table, rows, chosen, layout)
     room = layout.width - _width(columns)
-    last_words = [table.columns[-1].name, *(row[-1] for row in rows)]
-    for index, words in enumerate(last_words):
+    for index, words in enumerate(_last_words(table, rows)):
         style = "" if index else table.header_style
         start = table.margin + _BETWEEN.join(column[index] for column in columns)
         if cell_len(words) <= room:
@@ -120,13 +104,29 @@ def _on_own_line(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) 
         yield from (Text(line, style="dim") for line in lines)
 
 
+def _columns_to_leave_out(
+    table: Table, rows: Sequence[tuple[str, ...]], layout: Layout
+) -> list[int]:
+    """The columns that are the same in all rows, where more last words find room without them."""
+    every = range(len(table.columns))
+    alike = [at for at in every[1:-1] if len({row[at] for row in rows}) == 1]
+    fewer = [at for at in every if at not in alike]
+    brings_room = len(rows) > 1 and _without_room(table, rows, fewer, layout) < _without_room(
+        table, rows, every, layout
+    )
+    return alike if brings_room else []
+
+
 def _without_room(
     table: Table, rows: Sequence[tuple[str, ...]], chosen: Sequence[int], layout: Layout
 ) -> int:
     """How many last words do not fit beside their figures."""
     room = layout.width - _width(_figures(table, rows, chosen, layout))
-    last_words = (table.columns[-1].name, *(row[-1] for row in rows))
-    return sum(cell_len(words) > room for words in last_words)
+    return sum(cell_len(words) > room for words in _last_words(table, rows))
+
+
+def _last_words(table: Table, rows: Sequence[tuple[str, ...]]) -> list[str]:
+    return [table.columns[-1].name, *(row[-1] for row in rows)]
 
 
 def _figures(

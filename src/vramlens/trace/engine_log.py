@@ -31,6 +31,14 @@ class EngineBudget:
     has_cache: bool = False
     is_ready: bool = False
 
+    @property
+    def parts(self) -> tuple[int, int, int] | None:
+        """Weights, activations and what lies outside PyTorch; None unless all are printed."""
+        weights, activations = self.weights_bytes, self.activations_bytes
+        if weights is None or activations is None or self.non_torch_bytes is None:
+            return None
+        return weights, activations, self.non_torch_bytes
+
 
 @dataclass(slots=True)
 class EngineLog:

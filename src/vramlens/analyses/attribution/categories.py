@@ -84,7 +84,7 @@ def categories_of(
     trace: Trace, device: DeviceTrace, steps: Steps, phases: Phases, names: Names
 ) -> Categories:
     """What every allocation of a device is for."""
-    judge = _Judge(trace, device, steps, phases, names)
+    judge = _Judge(trace=trace, device=device, steps=steps, phases=phases, names=names)
     judge.temporaries_and_activations()
     judge.gradients()
     judge.optimizer_state()

@@ -105,17 +105,7 @@ def read_budget(data: bytes, source: str) -> Budget:
     """
     if len(data) > MOST_BYTES:
         raise InputError(f"{source}: {len(data):,} bytes are too many for a budget file")
-    try:
-        text = data.decode()
-        table = tomllib.loads(text)
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{source}: byte {error.start} is not UTF-8: a budget must be a TOML file"
-        ) from None
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{source}: is not TOML: {_one_line(error)}") from None
-    except RecursionError:
-        raise InputError(f"{source}: is nested too deeply for a budget file") from None
+    text, table = _parsed(data, source)
     lines = {path: number for number, path, _match in _statements(text)}
     budget = table.get("budget")
     if not isinstance(budget, dict):
@@ -143,8 +133,26 @@ def read_budget(data: bytes, source: str) -> Budget:
                 f"{where}: {key!r} is not a limit{_meant(key, (*_WHOLE, *_PARTS, _TOLERANCE))}"
             )
     return Budget(
-        source, text, tuple(limits), tolerance, _recorded(source, lines, table.get(_RECORDED))
+        source=source,
+        text=text,
+        limits=tuple(limits),
+        tolerance=tolerance,
+        recorded=_recorded(source, lines, table.get(_RECORDED)),
     )
+
+
+def _parsed(data: bytes, source: str) -> tuple[str, dict[str, Any]]:
+    try:
+        text = data.decode()
+        return text, tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{source}: byte {error.start} is not UTF-8: a budget must be a TOML file"
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{source}: is not TOML: {_one_line(error)}") from None
+    except RecursionError:
+        raise InputError(f"{source}: is nested too deeply for a budget file") from None
 
 
 def _part_limits(
@@ -178,30 +186,48 @@ def _number(value: Any, kind: str, where: str, key: str) -> float:
     Raises:
         InputError: it is none.
     """
-    if kind == SIZE:
-        if isinstance(value, str):
-            try:
-                return parse_size(value)
-            except (UsageError, OverflowError, ValueError):
-                pass
-        elif isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
-        raise InputError(
-            f'{where}: {key} = {_shown(value)} is not a size: write "24 GiB", "512 MiB" or a number of bytes'
-        )
-    if kind == COUNT:
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
-        raise InputError(
-            f"{where}: {key} = {_shown(value)} is not a count: write 0 or a whole number"
-        )
-    if isinstance(value, str) and (
-        percent := re.fullmatch(r"\s*([0-9]{1,3}(?:\.[0-9]{1,9})?)\s*%\s*", value)
-    ):
-        value = float(percent[1]) / 100
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
-        return float(value)
-    raise InputError(f'{where}: {key} = {_shown(value)} is not a share: write 0.2 or "20 %"')
+    if kind == SHARE:
+        value = _fraction(value)
+    number = _READ[kind](value)
+    if number is None:
+        raise InputError(f"{where}: {key} = {_shown(value)} is not a {_WRITE[kind]}")
+    return number
+
+
+def _size(value: Any) -> float | None:
+    if isinstance(value, str):
+        try:
+            return parse_size(value)
+        except (UsageError, OverflowError, ValueError):
+            return None
+    return _count(value)
+
+
+def _count(value: Any) -> float | None:
+    return value if _is_number(value, int) and value >= 0 else None
+
+
+def _share(value: Any) -> float | None:
+    return float(value) if _is_number(value, (int, float)) and 0 <= value <= 1 else None
+
+
+def _fraction(value: Any) -> Any:
+    """A percentage as a fraction; anything else as it is."""
+    percent = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    return value if percent is None else float(percent[1]) / 100
+
+
+def _is_number(value: Any, kinds: type | tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
+
+
+_PERCENT = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,9})?)\s*%\s*")
+_READ = {SIZE: _size, COUNT: _count, SHARE: _share}
+_WRITE = {
+    SIZE: 'size: write "24 GiB", "512 MiB" or a number of bytes',
+    COUNT: "count: write 0 or a whole number",
+    SHARE: 'share: write 0.2 or "20 %"',
+}
 
 
 def _recorded(source: str, lines: Mapping[tuple[str, ...], int], table: Any) -> dict[Place, int]:

@@ -93,7 +93,7 @@ def update_from(runs: Sequence[RunFigures], budget: Budget | None) -> Update:
     Raises:
         InputError: as ``update``.
     """
-    limits = {} if budget is None else {limit.path: limit for limit in budget.limits}
+    limits = _limits_of(budget)
     for figures in runs:
         _refuse_failed(figures, limits)
     values: _Values = {}
@@ -101,16 +101,28 @@ def update_from(runs: Sequence[RunFigures], budget: Budget | None) -> Update:
     for path, kind in _kinds(budget):
         measurement = _highest([figures.measurements[path] for figures in runs])
         scope = limits[path].scope if path in limits else path[0]
-        if measurement.value is None:
-            untold.append((scope, measurement.why))
-        elif measurement.is_lower_bound:
-            untold.append((scope, f"{shown(kind, measurement.value)} is {measurement.why}"))
+        why = _why_untold(kind, measurement)
+        if measurement.value is None or why:
+            untold.append((scope, why))
         else:
             room = 1 + HISTORY_SHARE if path in _BY_HISTORY else 1
             values[path] = (kind, measurement.value * room)
     at_peak = max(runs, key=lambda figures: figures.peak_bytes).lines
     text = update_budget(budget, values, at_peak) if budget else new_budget(values, at_peak)
     return Update(text, _changes(values, limits), tuple(untold))
+
+
+def _limits_of(budget: Budget | None) -> dict[tuple[str, ...], Limit]:
+    return {} if budget is None else {limit.path: limit for limit in budget.limits}
+
+
+def _why_untold(kind: str, measurement: Measurement) -> str:
+    """Why a run sets no limit; "" where it does."""
+    if measurement.value is None:
+        return measurement.why
+    if measurement.is_lower_bound:
+        return f"{shown(kind, measurement.value)} is {measurement.why}"
+    return ""
 
 
 def _kinds(budget: Budget | None) -> Sequence[tuple[tuple[str, ...], str]]:

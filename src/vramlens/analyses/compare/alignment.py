@@ -129,11 +129,10 @@ def _moved_functions(
         most_asking = max(asking(lines), asking(lines_after))
         near = old[0] == new[0] or old[1] == new[1]
         is_whole = old[1] not in news.get(old[0], {}) and new[1] not in olds.get(new[0], {})
-        needed = _RENAMED if near and is_whole else _ELSEWHERE
-        if (
-            most_asking >= (1 if near and is_whole else _FEWEST_ELSEWHERE)
-            and alike >= needed * most_asking
-        ):
+        share, fewest = _ELSEWHERE, _FEWEST_ELSEWHERE
+        if near and is_whole:
+            share, fewest = _RENAMED, 1
+        if most_asking >= fewest and alike >= share * most_asking:
             scores[old, new] = alike / most_asking + (old[0] == new[0]) + (old[1] == new[1])
     pairs: dict[Place, Place] = {}
     for old, new in matched(scores, in_order=True).items():

@@ -13,6 +13,8 @@ from vramlens.units import KIB, MIB, counted, format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.compare.run_diff import Diff, LineChange
+    from vramlens.analyses.explanation import OomVerdict
+    from vramlens.analyses.leaks.leak import Leak
 
 _LINES = 10
 
@@ -61,19 +63,17 @@ def headline(diff: Diff) -> str:
         return f"Completed before, runs out of memory now: {new.headline.rstrip('.')}."
     growth = _growth_words(diff)
     if new is not None:
-        in_both = "Runs out of memory in both"
-        return (
-            f"{in_both}, and {growth[0].lower()}{growth[1:]}"
-            if growth
-            else f"{in_both}: {new.headline}"
-        )
+        return _fails_in_both(new, growth)
     peak = _peak_words(diff)
+    numbers = f"{growth.rstrip('.')}; {peak}" if growth else peak
     if diff.workload:
-        numbers = f"{growth.rstrip('.')}; {peak}" if growth else peak
         return f"{different_work(diff)} By the numbers, {numbers[:1].lower()}{numbers[1:]}."
-    if not growth:
-        return f"{peak[:1].upper()}{peak[1:]}."
-    return f"{growth.rstrip('.')}; {peak}."
+    return f"{numbers[:1].upper()}{numbers[1:]}."
+
+
+def _fails_in_both(failure: OomVerdict, growth: str) -> str:
+    more = f", and {growth[0].lower()}{growth[1:]}" if growth else f": {failure.headline}"
+    return f"Runs out of memory in both{more}"
 
 
 def is_headed_by_work(diff: Diff) -> bool:
@@ -99,16 +99,12 @@ def _unrelated(diff: Diff) -> str:
 def numbers_of_both(diff: Diff) -> str:
     """What can be said of two programs that are not one: their figures, side by side."""
     phrases = []
-    failed = [run.failure is not None for run in (diff.before, diff.after)]
-    if any(failed):
-        runs = (
-            "both ran" if all(failed) else f"only the run {'before' if failed[0] else 'after'} ran"
-        )
-        phrases.append(f"{runs} out of memory")
+    failures = _failures_of_both(diff)
+    if failures:
+        phrases.append(failures)
     if diff.headroom_bytes is not None and diff.headroom_bytes >= 0:
-        room = "" if diff.headroom_exact else "at least "
         phrases.append(
-            f"the run after leaves {room}{format_size(diff.headroom_bytes)} of the limit of the"
+            f"the run after leaves {_headroom(diff, diff.headroom_bytes)} of the limit of the"
             " run before"
         )
     if _growth_words(diff):
@@ -120,6 +116,18 @@ def numbers_of_both(diff: Diff) -> str:
     return f"Going by the numbers only: {'; '.join(phrases)}."
 
 
+def _failures_of_both(diff: Diff) -> str:
+    failed = (diff.before.failure is not None, diff.after.failure is not None)
+    if not any(failed):
+        return ""
+    runs = "both" if all(failed) else f"only the run {'before' if failed[0] else 'after'}"
+    return f"{runs} ran out of memory"
+
+
+def _headroom(diff: Diff, headroom_bytes: int) -> str:
+    return f"{'' if diff.headroom_exact else 'at least '}{format_size(headroom_bytes)}"
+
+
 _STILL_RUNNING = ("signal", "every", "steps")
 """Why a recording was written while its program went on (``Meta.trigger``)."""
 
@@ -129,7 +137,7 @@ def _completes(diff: Diff) -> str:
     steps = diff.before.explanation.steps.count, diff.after.explanation.steps.count
     room = ""
     if diff.headroom_bytes is not None and diff.headroom_bytes >= 0:
-        room = f": {'' if diff.headroom_exact else 'at least '}{format_size(diff.headroom_bytes)} of headroom"
+        room = f": {_headroom(diff, diff.headroom_bytes)} of headroom"
     if steps[0] and steps[1] < steps[0]:
         return (
             f"Failed before in step {steps[0] - 1}; now {counted(steps[1], 'step')} without a "
@@ -182,12 +190,23 @@ def _failure(diff: Diff) -> Iterator[Finding]:
     old, new = diff.before.failure, diff.after.failure
     if old is not None and new is None:
         yield Finding(
-            "completes_now", Verdict.PROVEN, _completes(diff), diff.headroom_bytes, old.place
+            id="completes_now",
+            verdict=Verdict.PROVEN,
+            title=_completes(diff),
+            bytes=diff.headroom_bytes,
+            place=old.place,
         )
     elif new is not None and old is None:
         fix = _fix_of_failure(diff)
         title = f"Completed before, runs out of memory now: {new.headline}"
-        yield Finding("fails_now", Verdict.PROVEN, title, new.short_by_bytes, new.place, fix=fix)
+        yield Finding(
+            id="fails_now",
+            verdict=Verdict.PROVEN,
+            title=title,
+            bytes=new.short_by_bytes,
+            place=new.place,
+            fix=fix,
+        )
 
 
 def _fix_of_failure(diff: Diff) -> str:
@@ -201,26 +220,33 @@ def _fix_of_failure(diff: Diff) -> str:
 
 
 def _growth(diff: Diff) -> Iterator[Finding]:
-    words = _growth_words(diff)
-    if not words:
+    words, old, new = _growth_words(diff), diff.growth_before, diff.growth_after
+    if not words or old is None or new is None:
         return
-    old, new = diff.growth_before or 0, diff.growth_after or 0
     side = diff.after if new > old else diff.before
     leak = next(iter(side.leaks), None)
-    slug = "growth_gone" if not new else "growth_less" if new < old else "growth_more"
-    shown = new or diff.after.explanation.steps.count > ENOUGH_STEPS
+    steps_before = counted(diff.before.explanation.steps.count, "step")
+    steps_after = diff.after.explanation.steps.count
+    is_shown = new != 0 or steps_after > ENOUGH_STEPS
     yield Finding(
-        slug,
-        leak.verdict if leak is not None and shown else Verdict.LIKELY,
-        words.rstrip("."),
-        abs(new - old),
-        leak.place if leak is not None else None,
-        evidence=(
-            f"{counted(diff.before.explanation.steps.count, 'step')} recorded before,"
-            f" {diff.after.explanation.steps.count:,} after",
-        ),
+        id=_slug_of_growth(old, new),
+        verdict=_verdict_of_growth(leak, is_shown=is_shown),
+        title=words.rstrip("."),
+        bytes=abs(new - old),
+        place=None if leak is None else leak.place,
+        evidence=(f"{steps_before} recorded before, {steps_after:,} after",),
         fix=leak.fix if leak is not None and new > old else None,
     )
+
+
+def _verdict_of_growth(leak: Leak | None, *, is_shown: bool) -> Verdict:
+    return leak.verdict if leak is not None and is_shown else Verdict.LIKELY
+
+
+def _slug_of_growth(old: int, new: int) -> str:
+    if not new:
+        return "growth_gone"
+    return "growth_less" if new < old else "growth_more"
 
 
 def _peak(diff: Diff) -> Iterator[Finding]:
@@ -231,11 +257,11 @@ def _peak(diff: Diff) -> Iterator[Finding]:
     lines = [line for line in diff.by_line if (line.change_bytes > 0) == rose]
     words = _peak_words(diff)
     yield Finding(
-        "peak_higher" if rose else "peak_lower",
-        Verdict.PROVEN,
-        f"{words[:1].upper()}{words[1:]}",
-        abs(change.change_bytes),
-        lines[0].place if lines else None,
+        id="peak_higher" if rose else "peak_lower",
+        verdict=Verdict.PROVEN,
+        title=f"{words[:1].upper()}{words[1:]}",
+        bytes=abs(change.change_bytes),
+        place=lines[0].place if lines else None,
         evidence=tuple(
             f"{signed_size(line.change_bytes)}: {line_words(line)}" for line in lines[:3]
         ),
@@ -245,20 +271,20 @@ def _peak(diff: Diff) -> Iterator[Finding]:
 def _lines(diff: Diff) -> Iterator[Finding]:
     for line in diff.by_line[:_LINES]:
         yield Finding(
-            "line_more" if line.change_bytes > 0 else "line_less",
-            Verdict.LIKELY if line.was is not None else Verdict.PROVEN,
-            f"{signed_size(line.change_bytes)} at the peak: {line_words(line)}",
-            abs(line.change_bytes),
-            line.place,
+            id="line_more" if line.change_bytes > 0 else "line_less",
+            verdict=Verdict.LIKELY if line.was is not None else Verdict.PROVEN,
+            title=f"{signed_size(line.change_bytes)} at the peak: {line_words(line)}",
+            bytes=abs(line.change_bytes),
+            place=line.place,
             evidence=_line_evidence(line),
         )
     for line in diff.elsewhere[: max(0, _LINES - len(diff.by_line))]:
         yield Finding(
-            "line_more_elsewhere" if line.most_change_bytes > 0 else "line_less_elsewhere",
-            Verdict.LIKELY if line.was is not None else Verdict.PROVEN,
-            f"{signed_size(line.most_change_bytes)} at most (not at the peak): {line_words(line)}",
-            abs(line.most_change_bytes),
-            line.place,
+            id="line_more_elsewhere" if line.most_change_bytes > 0 else "line_less_elsewhere",
+            verdict=Verdict.LIKELY if line.was is not None else Verdict.PROVEN,
+            title=f"{signed_size(line.most_change_bytes)} at most (not at the peak): {line_words(line)}",
+            bytes=abs(line.most_change_bytes),
+            place=line.place,
         )
 
 

@@ -129,25 +129,37 @@ def _factor(
     """What most of the bytes of these categories were multiplied by; None where there is no such
     factor.
     """
-    changes = [
+    changes = _changes_of(changed, categories)
+    if len(changes) < _FEWEST_LINES:
+        return None
+    ratios = sorted((new / old, old) for old, new in changes)
+    middle = ratios[len(ratios) // 2][0]
+    alike_bytes = sum(old for ratio, old in ratios if abs(ratio / middle - 1) <= _NEARLY)
+    total_bytes = _unchanged_bytes(before, changed, categories) + sum(old for old, _ in changes)
+    is_factor = alike_bytes >= _MOST_OF * total_bytes and abs(middle - 1) > _NEARLY
+    return middle if is_factor else None
+
+
+def _changes_of(
+    changed: Sequence[LineChange], categories: tuple[str, ...]
+) -> list[tuple[int, int]]:
+    """Bytes before and after, of the lines of these categories that both runs have."""
+    return [
         (line.before_bytes, line.after_bytes)
         for line in changed
         if line.category in categories and line.before_bytes and line.after_bytes
     ]
-    if len(changes) < _FEWEST_LINES:
-        return None
+
+
+def _unchanged_bytes(
+    before: Run, changed: Sequence[LineChange], categories: tuple[str, ...]
+) -> int:
     changed_places = {line.was or line.place for line in changed}
-    unchanged_bytes = sum(
+    return sum(
         line.bytes
         for line in before.lines.values()
         if line.category in categories and line.place not in changed_places
     )
-    ratios = sorted((new / old, old) for old, new in changes)
-    middle = ratios[len(ratios) // 2][0]
-    alike_bytes = sum(old for ratio, old in ratios if abs(ratio / middle - 1) <= _NEARLY)
-    total_bytes = unchanged_bytes + sum(old for old, _ in changes)
-    is_factor = alike_bytes >= _MOST_OF * total_bytes and abs(middle - 1) > _NEARLY
-    return middle if is_factor else None
 
 
 def _is_due_to_failure(before: Run, after: Run, factor: float) -> bool:

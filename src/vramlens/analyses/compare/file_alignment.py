@@ -144,15 +144,11 @@ def matched(scores: Mapping[tuple[_Key, _Key], float], in_order: bool = False) -
     matches: dict[_Key, _Key] = {}
     open_scores = dict(scores)
     while open_scores:
-        bests = _bests(open_scores, 0), _bests(open_scores, 1)
+        of_olds, of_news = _bests(open_scores, 0), _bests(open_scores, 1)
         new = {
-            old: bests_after[olds.index(old)]
-            for old, bests_after in bests[0].items()
-            if (olds := bests[1][bests_after[0]])
-            and len(olds) == len(bests_after)
-            and (in_order or len(bests_after) == 1)
-            if all(bests[1][other] == olds for other in bests_after)
-            and all(bests[0][best_before] == bests_after for best_before in olds)
+            old: news[of_news[news[0]].index(old)]
+            for old, news in of_olds.items()
+            if _belong_together(news, of_olds, of_news) and (in_order or len(news) == 1)
         }
         if not new:
             break
@@ -164,6 +160,18 @@ def matched(scores: Mapping[tuple[_Key, _Key], float], in_order: bool = False) -
             if pair[0] not in new and pair[1] not in gone
         }
     return matches
+
+
+def _belong_together(
+    news: list[_Key], of_olds: Mapping[_Key, list[_Key]], of_news: Mapping[_Key, list[_Key]]
+) -> bool:
+    """True for keys of both sides that are, all alike, each other's best."""
+    olds = of_news[news[0]]
+    return (
+        len(olds) == len(news)
+        and all(of_news[new] == olds for new in news)
+        and all(of_olds[old] == news for old in olds)
+    )
 
 
 def _bests(scores: Mapping[tuple[_Key, _Key], float], side: int) -> dict[_Key, list[_Key]]:
@@ -256,6 +264,11 @@ def _signs(lines: Iterable[CodeLine]) -> set[Hashable]:
     return named | {(line.calls, line.sizes) for line in lines}
 
 
+def _asking_by_function(functions: Functions) -> dict[str, int]:
+    counts = {name: asking(lines) for name, lines in functions.items()}
+    return {name: count for name, count in counts.items() if count}
+
+
 def _share(before: Functions, after: Functions) -> float:
     """How alike two files are, of at most 1; 0 where that is too little to say that they are
     one.
@@ -264,10 +277,10 @@ def _share(before: Functions, after: Functions) -> float:
     for name in before.keys() & after.keys():
         more, distances = score_of(before[name], after[name])
         alike, moves = alike + more, moves + distances
-    old, new = ({name: asking(lines) for name, lines in side.items()} for side in (before, after))
-    most_asking = max(sum(old.values()), sum(new.values()))
+    asking_before, asking_after = _asking_by_function(before), _asking_by_function(after)
+    most_asking = max(sum(asking_before.values()), sum(asking_after.values()))
     share = alike / most_asking if most_asking else 0.0
-    names = {name for name, lines in old.items() if lines}
-    named = names == {name for name, lines in new.items() if lines} and not names <= _COMMON
+    names = asking_before.keys()
+    named = names == asking_after.keys() and not names <= _COMMON
     in_place = max(moves.values(), default=0) >= max(_FEWEST_IN_PLACE, _IN_PLACE * most_asking)
     return share if share >= (_LESS_ALIKE if named or in_place else _ALIKE) else 0.0

@@ -31,30 +31,29 @@ def align_lines(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> dict[P
     Args:
         before, after: the lines of one function, in order.
     """
-    numbers = {line.place.line: line.place for line in after}
-    if [line.place.line for line in before] == list(numbers):
-        return {line.place: numbers[line.place.line] for line in before}
-    if len(before) == len(after) and all(
-        map(_same, before, after)
-    ):  # moved as a whole, or by blank lines
-        return {old.place: new.place for old, new in zip(before, after, strict=True)}
+    unedited = _unedited(before, after)
+    if unedited is not None:
+        return unedited
     head, tail = _untouched(before, after)
-    pairs = [(i, i) for i in range(head)]
     rows, columns = len(before) - tail, len(after) - tail
-    if (rows - head) * (columns - head) > _MOST_PAIRS:
-        places = {line.place.line: j for j, line in enumerate(after[head:columns], head)}
-        pairs += [
-            (i, places[old.place.line])
-            for i, old in enumerate(before[:rows])
-            if old.place.line in places
-        ]
-    else:
-        pairs += (
-            (head + i, head + j) for i, j in _most_alike(before[head:rows], after[head:columns])
-        )
+    align = _at_one_number if (rows - head) * (columns - head) > _MOST_PAIRS else _most_alike
+    pairs = [(i, i) for i in range(head)]
+    pairs += ((head + i, head + j) for i, j in align(before[head:rows], after[head:columns]))
     pairs += ((rows + i, columns + i) for i in range(tail))
     pairs += _edited(pairs, before, after)
     return {before[i].place: after[j].place for i, j in pairs}
+
+
+def _unedited(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> dict[Place, Place] | None:
+    """The pairs of a function that is where it was, or was moved as a whole, or by blank lines;
+    None of one that was edited.
+    """
+    numbers = {line.place.line: line.place for line in after}
+    if [line.place.line for line in before] == list(numbers):
+        return {line.place: numbers[line.place.line] for line in before}
+    if len(before) == len(after) and all(map(_same, before, after)):
+        return {old.place: new.place for old, new in zip(before, after, strict=True)}
+    return None
 
 
 def likeness(old: CodeLine, new: CodeLine) -> float:
@@ -97,9 +96,28 @@ def _untouched(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> tuple[i
     return head, tail
 
 
+def _at_one_number(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> list[tuple[int, int]]:
+    places = {line.place.line: j for j, line in enumerate(after)}
+    return [(i, places[old.place.line]) for i, old in enumerate(before) if old.place.line in places]
+
+
 def _most_alike(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> list[tuple[int, int]]:
     """The pairs in order whose likeness sums to most."""
-    rows, columns = len(before), len(after)
+    alike = _likenesses(before, after)
+    best = _best_sums(alike, len(after))
+    pairs, i, j = [], 0, 0
+    while i < len(before) and j < len(after):
+        if alike[i][j] and best[i][j] == best[i + 1][j + 1] + alike[i][j]:
+            pairs.append((i, j))
+            i, j = i + 1, j + 1
+        elif best[i][j] == best[i + 1][j]:
+            i += 1
+        else:
+            j += 1
+    return pairs
+
+
+def _likenesses(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> list[list[float]]:
     weights_by_kind: dict[tuple[frozenset[str], frozenset[int]], list[float]] = {}
     alike = []
     for old in before:  # many lines of a function call and ask for the same
@@ -112,8 +130,13 @@ def _most_alike(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> list[t
                 for new, weight in zip(after, weights_by_kind[kind], strict=True)
             ]
         )
-    best = [[0.0] * (columns + 1) for _ in range(rows + 1)]
-    for i in range(rows - 1, -1, -1):
+    return alike
+
+
+def _best_sums(alike: Sequence[Sequence[float]], columns: int) -> list[list[float]]:
+    """The most that pairs in order can sum to, of the lines from each row and column on."""
+    best = [[0.0] * (columns + 1) for _ in range(len(alike) + 1)]
+    for i in range(len(alike) - 1, -1, -1):
         row, below, weights = best[i], best[i + 1], alike[i]
         for j in range(columns - 1, -1, -1):
             best_sum = below[j] if below[j] > row[j + 1] else row[j + 1]
@@ -121,16 +144,7 @@ def _most_alike(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> list[t
             if weight and below[j + 1] + weight > best_sum:
                 best_sum = below[j + 1] + weight
             row[j] = best_sum
-    pairs, i, j = [], 0, 0
-    while i < rows and j < columns:
-        if alike[i][j] and best[i][j] == best[i + 1][j + 1] + alike[i][j]:
-            pairs.append((i, j))
-            i, j = i + 1, j + 1
-        elif best[i][j] == best[i + 1][j]:
-            i += 1
-        else:
-            j += 1
-    return pairs
+    return best
 
 
 def _with_number(old: CodeLine, new: CodeLine, alike: float) -> float:

@@ -81,21 +81,20 @@ def overlap(before: Run, after: Run, alignment: Alignment) -> Overlap:
     back = {new: old for old, new in alignment.after.items()}
     sides = ((before.lines, after.lines, alignment.after), (after.lines, before.lines, back))
     lines = _of_both(*(_at_peak(*side) for side in sides))
-    activations = _of_both(*(_at_peak(*side, _PASSING) for side in sides))
     at_most = _of_both(*(_at_most(*side) for side in sides))
     modules = _module_shares(before, after)
-    apart = (
-        lines is not None
-        and max(lines) < _LITTLE
-        and at_most is not None
-        and max(at_most) < _LITTLE
-    )
-    passes = all(_passing_share(run) >= _LITTLE for run in (before, after))
-    other_model = passes and activations is not None and max(activations) < _FEW_ACTIVATIONS
+    activations = None
+    if min(_passing_share(before), _passing_share(after)) >= _LITTLE:
+        activations = _of_both(*(_at_peak(*side, _PASSING) for side in sides))
+    apart = _are_below(lines, _LITTLE) and _are_below(at_most, _LITTLE)
+    other_model = _are_below(activations, _FEW_ACTIVATIONS)
     same_model = modules is not None and min(modules) >= _MUCH
-    return Overlap(
-        lines, activations if passes else None, modules, (apart or other_model) and not same_model
-    )
+    unrelated = (apart or other_model) and not same_model
+    return Overlap(lines, activations, modules, unrelated)
+
+
+def _are_below(shares: Shares | None, limit: float) -> bool:
+    return shares is not None and max(shares) < limit
 
 
 def _of_both(before: tuple[int, int], after: tuple[int, int]) -> Shares | None:

@@ -237,22 +237,24 @@ def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
     if not shared.unrelated:
         alignment = with_state(before, after, alignment)
     lines = _line_changes(befores, afters, before, after, alignment)
-    changed = [line for line, real in lines if real and line.change_bytes]
-    elsewhere = [
-        line for line, real in lines if real and not line.change_bytes and line.most_change_bytes
-    ]
+    changed = [line for line in lines if line.change_bytes]
+    elsewhere = [line for line in lines if not line.change_bytes and line.most_change_bytes]
     shown, other = before.explanation, after.explanation
     headroom, exact = _headroom(before, after)
     others = differences(before, after, changed, alignment.files)
     problems = FindingChanges((), ())
+    growth: tuple[GrowthChange, ...] = ()
+    work: tuple[str, ...] = ()
     if not shared.unrelated:
         problems = finding_changes(before, after, alignment)
+        growth = growth_changes(before, after, alignment)
+        work = workload_words(before, after, others)
     diff = Diff(
         before=before,
         after=after,
         befores=tuple(befores),
         afters=tuple(afters),
-        counters={name: _counter(name, befores, afters, before, after) for name in COUNTERS},
+        counters=_counters(befores, afters, before, after),
         growth_before=_growth(befores),
         growth_after=_growth(afters),
         headroom_bytes=headroom,
@@ -270,8 +272,8 @@ def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
         others=others,
         came=problems.came,
         went=problems.went,
-        growth_by_line=() if shared.unrelated else growth_changes(before, after, alignment),
-        workload=() if shared.unrelated else workload_words(before, after, others),
+        growth_by_line=growth,
+        workload=work,
     )
     return replace(diff, findings=findings_of(diff))
 
@@ -297,6 +299,12 @@ def _spread(*sides: Iterable[int]) -> int:
     return max(max(side) - min(side) for side in map(list, sides))
 
 
+def _counters(
+    befores: Sequence[Run], afters: Sequence[Run], before: Run, after: Run
+) -> dict[str, CounterChange]:
+    return {name: _counter(name, befores, afters, before, after) for name in COUNTERS}
+
+
 def _counter(
     name: str, befores: Sequence[Run], afters: Sequence[Run], before: Run, after: Run
 ) -> CounterChange:
@@ -307,7 +315,11 @@ def _counter(
     old, new = [of(run) for run in befores], [of(run) for run in afters]
     repeated = len(befores) > 1 or len(afters) > 1
     return CounterChange(
-        name, of(before), of(after), _spread(old, new) if repeated else None, _differ(old, new)
+        name=name,
+        before_bytes=of(before),
+        after_bytes=of(after),
+        noise_bytes=_spread(old, new) if repeated else None,
+        certain=_differ(old, new),
     )
 
 
@@ -346,10 +358,8 @@ def _steps(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[StepChange,
 
 def _line_changes(
     befores: Sequence[Run], afters: Sequence[Run], before: Run, after: Run, alignment: Alignment
-) -> list[tuple[LineChange, bool]]:
-    """Every line that held anything, and whether its sides differ by more than their own runs
-    do.
-    """
+) -> list[LineChange]:
+    """The lines of which the sides differ by more than their own runs do."""
     names = _LineNames(before, after, alignment)
     olds = [names.lines_of(run, before) for run in befores]
     news = [names.lines_of(run, after) for run in afters]
@@ -360,7 +370,8 @@ def _line_changes(
         at_peak = old.bytes != new.bytes
         if at_peak or old.most_bytes != new.most_bytes:
             sides = (_sizes(olds, key, at_peak=at_peak), _sizes(news, key, at_peak=at_peak))
-            changes.append((_line_change(old, new, key[1], names.was(key)), _differ(*sides)))
+            if _differ(*sides):
+                changes.append(_line_change(old, new, key[1], names.was(key)))
     return changes
 
 

@@ -72,26 +72,29 @@ def _at_start(message: OomMessage, budget: EngineBudget | None) -> Finding | Non
             "cache",
             fix=f"raise --mem-fraction-static above {least[1]}, or raise --tp",
         )
-    if budget is None or budget.engine != "vllm":
+    return None if budget is None else _share_too_small(budget)
+
+
+def _share_too_small(budget: EngineBudget) -> Finding | None:
+    """The finding that vLLM needs more than its share before it creates its cache."""
+    parts, total, utilization = budget.parts, budget.total_bytes, budget.utilization
+    if budget.engine != "vllm" or parts is None or not total or utilization is None:
         return None
-    parts = (budget.weights_bytes, budget.non_torch_bytes, budget.activations_bytes)
-    if None in parts or not budget.total_bytes or budget.utilization is None:
-        return None
-    needed = sum(part or 0 for part in parts)
-    share = math.ceil(100 * needed / budget.total_bytes) / 100
-    allowed = int(budget.total_bytes * budget.utilization)
+    needed, allowed = sum(parts), int(total * utilization)
     if needed < allowed:
         return None
+    share = math.ceil(100 * needed / total) / 100
+    weights, activations, outside = map(format_size, parts)
     title = (
-        f"Weights {format_size(parts[0] or 0)}, activations {format_size(parts[2] or 0)} and"
-        f" {format_size(parts[1] or 0)} outside PyTorch are {format_size(needed - allowed)} more"
+        f"Weights {weights}, activations {activations} and"
+        f" {outside} outside PyTorch are {format_size(needed - allowed)} more"
         f" than vLLM's share of {format_size(allowed)}"
     )
     if share > _MOST_SHARE:
         fix = "raise tensor_parallel_size, quantize the weights, or lower max_num_batched_tokens"
     else:
         fix = (
-            f"raise gpu_memory_utilization above {share:.2f} (it is {budget.utilization:.2f}; at"
+            f"raise gpu_memory_utilization above {share:.2f} (it is {utilization:.2f}; at"
             " most what nvidia-smi shows as free), or lower max_num_batched_tokens"
         )
     return Finding("vllm_memory", Verdict.PROVEN, title, needed - allowed, fix=fix)
@@ -132,15 +135,14 @@ def _lower_share(message: OomMessage, budget: EngineBudget) -> str:
 
 def engine_ledger(budget: EngineBudget | None) -> tuple[LedgerRow, ...]:
     """The device's memory by vLLM's own figures; () where they do not close."""
-    if budget is None or not budget.total_bytes or budget.weights_bytes is None:
-        return ()
-    if budget.non_torch_bytes is None or budget.activations_bytes is None:
+    if budget is None or not budget.total_bytes or budget.parts is None:
         return ()
     name = _NAMES[budget.engine]
+    weights_bytes, activations_bytes, non_torch_bytes = budget.parts
     rows = [
-        _row("engine_weights", budget.weights_bytes, f"{name}'s weights"),
-        _row("engine_activations", budget.activations_bytes, f"{name}'s largest step"),
-        _row("this_process_other", budget.non_torch_bytes, f"outside PyTorch, by {name}"),
+        _row("engine_weights", weights_bytes, f"{name}'s weights"),
+        _row("engine_activations", activations_bytes, f"{name}'s largest step"),
+        _row("this_process_other", non_torch_bytes, f"outside PyTorch, by {name}"),
         _row("engine_cache", max(0, budget.cache_bytes or 0), f"{name}'s KV cache"),
     ]
     outside_bytes = budget.total_bytes - sum(row.bytes for row in rows)

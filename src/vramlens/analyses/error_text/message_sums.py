@@ -47,22 +47,44 @@ def owners_of(message: OomMessage) -> ProcessShares:
     listed = message.other_processes
     total = sum(size for _, size in listed)
     if message.process_bytes is not None:
-        return ProcessShares("named", message.process_bytes, listed, total, total)
+        return ProcessShares(
+            how="named",
+            own_bytes=message.process_bytes,
+            others=listed,
+            others_low=total,
+            others_high=total,
+        )
     if not listed:
-        return ProcessShares("none", None, (), 0, 0)
-    low_bytes = (
-        message.reserved_bytes
-        if message.reserved_bytes is not None
-        else message.allocated_bytes or 0
-    )
-    low_bytes -= message.slack("reserved_bytes", "allocated_bytes", "other_processes")
-    able = [size for _, size in listed if size >= low_bytes]
+        return ProcessShares(how="none", own_bytes=None, others=(), others_low=0, others_high=0)
+    able = _possible_own_sizes(message)
     if not able:
-        return ProcessShares("named", None, listed, total, total)
+        return ProcessShares(
+            how="named", own_bytes=None, others=listed, others_low=total, others_high=total
+        )
     if len(able) == 1 and message.reserved_bytes:
         other_processes = tuple(other for other in listed if other[1] != able[0])
-        return ProcessShares("inferred", able[0], other_processes, total - able[0], total - able[0])
-    return ProcessShares("unclear", None, listed, total - max(able), total)
+        return ProcessShares(
+            how="inferred",
+            own_bytes=able[0],
+            others=other_processes,
+            others_low=total - able[0],
+            others_high=total - able[0],
+        )
+    return ProcessShares(
+        how="unclear",
+        own_bytes=None,
+        others=listed,
+        others_low=total - max(able),
+        others_high=total,
+    )
+
+
+def _possible_own_sizes(message: OomMessage) -> list[int]:
+    low_bytes = message.reserved_bytes
+    if low_bytes is None:
+        low_bytes = message.allocated_bytes or 0
+    low_bytes -= message.slack("reserved_bytes", "allocated_bytes", "other_processes")
+    return [size for _, size in message.other_processes if size >= low_bytes]
 
 
 # The wall and the shortage
@@ -82,26 +104,33 @@ def _counted(message: OomMessage) -> int | None:
 def wall_of(message: OomMessage, owners: ProcessShares) -> str:
     """What refused the request; unknown where the figures do not show it."""
     tried, free = message.tried_bytes, message.free_bytes
-    if message.kind == "host" or message.while_pinning or "HOST_ALLOCATION" in message.text:
-        return "host"
-    if "CUDA host alloc" in message.text:
+    if _is_host_memory(message):
         return "host"
     if message.kind in ("triton", "fork") or tried is None:
         return "unknown"
-    over_limit = _over_limit(message)
     if free is None:
-        return "process_limit" if over_limit else "unknown"
-    rounding = message.slack("tried_bytes", "free_bytes")
-    if free >= tried and message.allowed_bytes is not None:
-        return "process_limit" if over_limit is not False else "unknown"
+        return "process_limit" if _over_limit(message) else "unknown"
     if free >= tried:
-        # Beyond rounding, it was refused though enough was free: host memory, WSL, or freed just
-        #     afterwards.
-        return "device" if free <= tried + rounding else "unknown"
-    rounding += message.slack("other_processes")
+        return _wall_despite_room(message, tried, free)
+    rounding = message.slack("tried_bytes", "free_bytes", "other_processes")
     if owners.others_low and free + owners.others_low >= tried + rounding:
         return "other_process"
     return "device" if free + owners.others_high < tried + rounding else "unknown"
+
+
+def _wall_despite_room(message: OomMessage, tried: int, free: int) -> str:
+    """The wall of a request for which enough was free on the device."""
+    if message.allowed_bytes is not None:
+        return "process_limit" if _over_limit(message) is not False else "unknown"
+    # Beyond rounding, it was refused though enough was free: host memory, WSL, or freed just
+    #     afterwards.
+    rounding = message.slack("tried_bytes", "free_bytes")
+    return "device" if free <= tried + rounding else "unknown"
+
+
+def _is_host_memory(message: OomMessage) -> bool:
+    names_host = any(words in message.text for words in ("HOST_ALLOCATION", "CUDA host alloc"))
+    return message.kind == "host" or message.while_pinning or names_host
 
 
 def _over_limit(message: OomMessage) -> bool | None:
@@ -119,22 +148,30 @@ def shortage(message: OomMessage, wall: str) -> tuple[int | None, int]:
     """How much the request lacked, and the rounding of that; (None, 0) where the text does not
     tell.
     """
-    used_bytes = _held(message)
-    if message.tried_bytes is None or (wall in ("host", "unknown") and message.free_bytes is None):
+    tried, free = message.tried_bytes, message.free_bytes
+    if tried is None:
         return None, 0
     if wall == "process_limit":
-        if used_bytes is None or message.allowed_bytes is None:
-            return None, 0
-        held_field = "reserved_bytes" if message.reserved_bytes is not None else "allocated_bytes"
-        held_field = "process_bytes" if message.kind == "mps" else held_field
-        short = message.tried_bytes - (message.allowed_bytes - used_bytes)
-        slack = message.slack("tried_bytes", "allowed_bytes", held_field)
-    elif message.free_bytes is not None:
-        short = message.tried_bytes - message.free_bytes
-        slack = message.slack("tried_bytes", "free_bytes")
+        short, slack = _over_by(message, tried)
+    elif free is not None:
+        short, slack = tried - free, message.slack("tried_bytes", "free_bytes")
     else:
         return None, 0
     return (short, slack) if short > 0 else (None, 0)
+
+
+def _over_by(message: OomMessage, tried: int) -> tuple[int, int]:
+    """The bytes by which the request would have passed the process's limit, and the rounding of that; 0
+    where that cannot be told.
+    """
+    used_bytes = _held(message)
+    if used_bytes is None or message.allowed_bytes is None:
+        return 0, 0
+    used_field = "reserved_bytes" if message.reserved_bytes is not None else "allocated_bytes"
+    if message.kind == "mps":
+        used_field = "process_bytes"
+    slack = message.slack("tried_bytes", "allowed_bytes", used_field)
+    return used_bytes + tried - message.allowed_bytes, slack
 
 
 # expandable_segments, and the causes that sums can rule out
@@ -258,25 +295,28 @@ def ledger_of(
     if message.free_bytes is not None:
         rows.append(LedgerRow("free", message.free_bytes, "exact"))
     gap = total - sum(row.bytes for row in rows)
+    rounding = _rounding_of_use(message)
+    if -gap > rounding:
+        too_much = format_size(-gap)
+        return (), (
+            f"The printed numbers exceed the device's total by {too_much}, so they cannot "
+            "be added up.",
+        )
     if gap < 0:
-        names = (
-            name for name, _ in message.roundings if name not in ("tried_bytes", "allowed_bytes")
-        )
-        if -gap > message.slack(*names):
-            too_much = format_size(-gap)
-            return (), (
-                f"The printed numbers exceed the device's total by {too_much}, so they cannot "
-                "be added up.",
-            )
         rows = _trimmed(rows, -gap)
-    elif gap > 0:
-        names = (
-            name for name, _ in message.roundings if name not in ("tried_bytes", "allowed_bytes")
-        )
-        named = message.free_bytes is not None and owners.how in ("named", "inferred")
-        note = ROUNDING if named and gap <= message.slack(*names) else ""
-        rows.append(LedgerRow("unknown", gap, "unknown", note))
+    is_rounding = gap <= rounding and _prints_all_use(message, owners)
+    note = ROUNDING if is_rounding else ""
+    rows.append(LedgerRow("unknown", max(0, gap), "unknown", note))
     return tuple(row for row in rows if row.bytes), ()
+
+
+def _prints_all_use(message: OomMessage, owners: ProcessShares) -> bool:
+    return message.free_bytes is not None and owners.how in ("named", "inferred")
+
+
+def _rounding_of_use(message: OomMessage) -> int:
+    not_in_use = ("tried_bytes", "allowed_bytes")
+    return message.slack(*(name for name, _ in message.roundings if name not in not_in_use))
 
 
 def _pytorch_rows(message: OomMessage) -> list[LedgerRow]:
@@ -296,25 +336,18 @@ def _pytorch_rows(message: OomMessage) -> list[LedgerRow]:
 def _process_rows(message: OomMessage, owners: ProcessShares) -> list[LedgerRow]:
     rows = []
     outside = outside_pytorch(message, owners)
+    confidence = "exact" if owners.how == "named" else "inferred"
     if outside is not None:
         rows.append(LedgerRow("this_process_other", outside, "inferred"))
     elif owners.own_bytes is not None and message.live_bytes is None:
-        rows.append(
-            LedgerRow(
-                "this_process", owners.own_bytes, "exact" if owners.how == "named" else "inferred"
-            )
-        )
+        rows.append(LedgerRow("this_process", owners.own_bytes, confidence))
+    other_bytes = sum(size for _, size in owners.others)
     if owners.how in ("named", "inferred"):
-        other_bytes = sum(size for _, size in owners.others)
-        rows.append(
-            LedgerRow(
-                "other_processes", other_bytes, "exact" if owners.how == "named" else "inferred"
-            )
-        )
+        rows.append(LedgerRow("other_processes", other_bytes, confidence))
     elif owners.how == "unclear" and message.reserved_bytes is not None:
         # One of those listed is this process: what PyTorch reserved is among them.
-        other_bytes = sum(size for _, size in owners.others) - message.reserved_bytes
-        rows.append(LedgerRow("outside_pytorch", max(0, other_bytes), "inferred"))
+        other_bytes = max(0, other_bytes - message.reserved_bytes)
+        rows.append(LedgerRow("outside_pytorch", other_bytes, "inferred"))
     return rows
 
 

@@ -19,28 +19,25 @@ def others_failed(message: OomMessage, messages: Sequence[OomMessage]) -> str:
     Who failed first is said where every failure has its date and time on its line, each happened
     once, and one is earlier than all others.
     """
-    alike = [
-        other
-        for other in messages
-        if other.kind == message.kind and other.verdict == message.verdict
-    ]
-    message_by_rank = {
-        _who(other): other for other in alike if None not in (other.tried_bytes, _name(other))
+    alike = _alike(message, messages)
+    size_by_rank = {
+        _who(other): other.tried_bytes
+        for other in alike
+        if other.tried_bytes is not None and _name(other) is not None
     }
-    if message_by_rank.pop(_who(message), None) is None or not message_by_rank:
+    ranks = set(size_by_rank)
+    if size_by_rank.pop(_who(message), None) is None or not size_by_rank:
         return ""
-    sizes = [
-        other.tried_bytes for other in message_by_rank.values() if other.tried_bytes is not None
-    ]
-    words = f"Also failed: {_names(list(message_by_rank))}, {_range(sizes)}{' each' if len(sizes) > 1 else ''}"
-    first = _first(
-        [other for other in alike if _who(other) in message_by_rank or _who(other) == _who(message)]
+    first = _first([other for other in alike if _who(other) in ranks])
+    in_log = f"; the first according to the log: {first}" if first else ""
+    return (
+        f"Also failed: {_names(list(size_by_rank))}, {_range(list(size_by_rank.values()))}{in_log}"
     )
-    return words + (
-        f"; the first according to the log: {_name(first)}, at {first.logged_at}"
-        if first is not None
-        else ""
-    )
+
+
+def _alike(message: OomMessage, messages: Sequence[OomMessage]) -> list[OomMessage]:
+    kind, verdict = message.kind, message.verdict
+    return [other for other in messages if other.kind == kind and other.verdict == verdict]
 
 
 def _who(message: OomMessage) -> tuple[int | None, int | None]:
@@ -84,20 +81,19 @@ def _runs(numbers: list[int]) -> str:
 
 def _range(sizes: list[int]) -> str:
     smallest, largest = format_size(min(sizes)), format_size(max(sizes))
+    each = " each" if len(sizes) > 1 else ""
     if smallest == largest:
-        return smallest
-    return f"{smallest.removesuffix(largest[largest.rindex(' ') :])} to {largest}"
+        return f"{smallest}{each}"
+    return f"{smallest.removesuffix(largest[largest.rindex(' ') :])} to {largest}{each}"
 
 
-def _first(messages: list[OomMessage]) -> OomMessage | None:
-    """The one that the log's times say came first; None where they do not say."""
+def _first(messages: list[OomMessage]) -> str:
+    """Who the log's times say came first, and when; "" where they do not say."""
     times = [message.logged_at for message in messages]
-    if (
-        not all(times)
-        or len({len(time) for time in times}) > 1
-        or len({_who(entry) for entry in messages}) < len(messages)
-    ):
-        return None
+    have_one_format = all(times) and len({len(time) for time in times}) == 1
+    if not have_one_format or len({_who(entry) for entry in messages}) < len(messages):
+        return ""
     if any(message.count > 1 for message in messages) or times.count(min(times)) > 1:
-        return None
-    return min(messages, key=lambda message: message.logged_at)
+        return ""
+    first = min(messages, key=lambda message: message.logged_at)
+    return f"{_name(first)}, at {first.logged_at}"

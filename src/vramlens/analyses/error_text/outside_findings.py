@@ -26,25 +26,9 @@ def outside_findings(message: OomMessage, wall: str) -> tuple[Finding, ...]:
         slug, title, fix = (
             VLLM_START_FIX if VLLM_START.search(message.text) else OUTSIDE_FIXES[kind]
         )
-        verdict = Verdict.POSSIBLE if message.verdict == Verdict.POSSIBLE else Verdict.LIKELY
-        return (Finding(slug, verdict, title, message.tried_bytes, fix=fix),)
+        return (Finding(slug, _verdict(message), title, message.tried_bytes, fix=fix),)
     if kind in LIBRARIES:
-        name, fix = LIBRARIES[kind], ROOM
-        title = (
-            f"{name} allocates its handle and workspace from the driver, and PyTorch's cache "
-            "left no memory there"
-        )
-        if "NOT_INITIALIZED" in message.text:
-            title = (
-                f"{name} could not start: often there is no memory for its handle, otherwise "
-                "the context or driver is damaged"
-            )
-            fix += (
-                "; if nvidia-smi shows free memory, look for an earlier CUDA error with "
-                "CUDA_LAUNCH_BLOCKING=1"
-            )
-        verdict = Verdict.POSSIBLE if message.verdict == Verdict.POSSIBLE else Verdict.LIKELY
-        return (Finding("library_memory", verdict, title, message.tried_bytes, fix=fix),)
+        return (_library_finding(message),)
     if message.tried_bytes is None and "more than 1EB" not in message.text:
         title = (
             "This is only the beginning of the error; the size, the limit and the free memory "
@@ -53,3 +37,25 @@ def outside_findings(message: OomMessage, wall: str) -> tuple[Finding, ...]:
         fix = "pass the whole error message, or record the failure: vramlens run -o oom.vram SCRIPT"
         return (Finding("no_figures", Verdict.POSSIBLE, title, fix=fix),)
     return ()
+
+
+def _library_finding(message: OomMessage) -> Finding:
+    name, fix = LIBRARIES[message.kind], ROOM
+    title = (
+        f"{name} allocates its handle and workspace from the driver, and PyTorch's cache "
+        "left no memory there"
+    )
+    if "NOT_INITIALIZED" in message.text:
+        title = (
+            f"{name} could not start: often there is no memory for its handle, otherwise "
+            "the context or driver is damaged"
+        )
+        fix += (
+            "; if nvidia-smi shows free memory, look for an earlier CUDA error with "
+            "CUDA_LAUNCH_BLOCKING=1"
+        )
+    return Finding("library_memory", _verdict(message), title, message.tried_bytes, fix=fix)
+
+
+def _verdict(message: OomMessage) -> Verdict:
+    return Verdict.POSSIBLE if message.verdict == Verdict.POSSIBLE else Verdict.LIKELY

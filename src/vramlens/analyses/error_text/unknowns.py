@@ -19,41 +19,45 @@ def unknowns_of(
         return () if message.frame is not None else (_unknown_line(message.text),)
     if message.kind in FOREIGN:
         return ("The message does not say what else was on the GPU at that moment.",)
-    sentences = ["The end of the message is missing."] if message.cut else []
-    sentences += [
-        "Only a recording shows why this much was in use (growth, one large step, or simply "
-        "its size)."
-    ]
-    if message.live_bytes is None:
-        sentences.append(
-            "The message does not say how much PyTorch had reserved and how much of that was free."
-        )
-    if hint == "undecided":
-        sentences.append(
+    others_unsaid = owners.own_bytes is None and message.total_bytes is not None
+    sentences = (
+        (message.cut, "The end of the message is missing."),
+        (
+            True,
+            "Only a recording shows why this much was in use (growth, one large step, or simply "
+            "its size).",
+        ),
+        (
+            message.live_bytes is None,
+            "The message does not say how much PyTorch had reserved and how much of that was free.",
+        ),
+        (
+            hint == "undecided",
             "The message does not print the sizes of the free blocks or whether "
-            "expandable_segments was already on."
-        )
-    if owners.how == "unclear":
-        sentences.append(
+            "expandable_segments was already on.",
+        ),
+        (
+            owners.how == "unclear",
             "One of the listed processes may be this one (a container hides that), so the "
-            "share of the others is unknown."
-        )
-    if owners.how == "inferred":
-        sentences.append(
+            "share of the others is unknown.",
+        ),
+        (
+            owners.how == "inferred",
             "The process that uses as much as PyTorch reserved is assumed to be this one (a "
-            "container hides that)."
-        )
-    if message.hidden_processes:
-        sentences.append(
+            "container hides that).",
+        ),
+        (
+            message.hidden_processes,
             f"The driver did not report the size of {message.hidden_processes} process(es) "
-            "(WSL, Windows, MIG)."
-        )
-    elif owners.own_bytes is None and message.total_bytes is not None and owners.how != "unclear":
-        sentences.append(
+            "(WSL, Windows, MIG).",
+        ),
+        (
+            others_unsaid and owners.how != "unclear" and not message.hidden_processes,
             "The message does not say how much this process uses outside PyTorch or how much "
-            "others use."
-        )
-    return tuple(sentences)
+            "others use.",
+        ),
+    )
+    return tuple(sentence for applies, sentence in sentences if applies)
 
 
 def _unknown_line(text: str) -> str:

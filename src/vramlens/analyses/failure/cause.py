@@ -41,6 +41,11 @@ class CauseFacts:
     rising: bool = False
     growing: bool = False
 
+    @property
+    def is_spike(self) -> bool:
+        """True where this step would have added far more than any before, and those did not rise."""
+        return self.needed_bytes > _SPIKE * self.earlier_bytes > 0 and not self.rising
+
 
 def cause_of(
     oom: OomVerdict, need: Need, settings: Sequence[SettingVerdict], facts: CauseFacts
@@ -55,18 +60,23 @@ def cause_of(
         return "leak"
     if need.basis != EARLIER_STEP:
         return "leak" if oom.cause == "leak" else "capacity"
-    fits_in_one_piece = floor <= facts.capacity_bytes
+    return _cause_of_similar_step(settings, facts, floor, facts.capacity_bytes)
+
+
+def _cause_of_similar_step(
+    settings: Sequence[SettingVerdict], facts: CauseFacts, floor: int, capacity_bytes: int
+) -> str:
+    """Why a step failed of which an earlier one tells what it needs, without holes ``floor``."""
+    fits_in_one_piece = floor <= capacity_bytes
     if fits_in_one_piece and any(row.lives is True for row in settings):
         return "fragmentation"
-    if facts.needed_bytes > _SPIKE * facts.earlier_bytes > 0 and not facts.rising:
+    if facts.is_spike:
         return "spike"
-    clearly = floor * _CLEARLY <= facts.capacity_bytes
+    clearly = floor * _CLEARLY <= capacity_bytes
     if clearly and any(row.lives is not False for row in settings):
         return "leak" if facts.leaked_bytes else "fragmentation"
-    telling = facts.leaked_bytes >= max(
-        floor - facts.capacity_bytes, _TELLING_LEAK * facts.capacity_bytes
-    )
-    return "leak" if telling else "capacity"
+    telling = max(floor - capacity_bytes, _TELLING_LEAK * capacity_bytes)
+    return "leak" if facts.leaked_bytes >= telling else "capacity"
 
 
 def is_rising(own_bytes: Sequence[int]) -> bool:

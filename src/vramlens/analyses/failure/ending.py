@@ -6,7 +6,7 @@ import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.steps import optimizer_stacks
-from vramlens.trace import NO_STACK, Action, OutOfMemory
+from vramlens.trace import NO_STACK, Action, DeviceTrace, OutOfMemory, Trace
 
 _PART_OF_A_STEP = 0.5
 _PART_OF_ALL = 0.05
@@ -32,12 +32,7 @@ def went_on(view: Attribution, request: OutOfMemory) -> bool:
     stacks = device.events.stack[after]
     if request.stack != NO_STACK and stacks[0] == request.stack:
         return True
-    notes = trace.annotations
-    marks = [
-        i for i in np.unique(notes.name).tolist() if trace.stacks.strings[i].startswith(_STEP_MARKS)
-    ]
-    here = np.isin(notes.name, marks) & ~notes.starts & np.isin(notes.device, (device.device, -1))
-    if len(device.clock_us) and (notes.time_us[here] > int(device.clock_us[request.event])).any():
+    if _step_ended_after(trace, device, request.event):
         return True
     if optimizer_stacks(trace.stacks)[stacks[stacks != NO_STACK]].any():
         return True
@@ -48,3 +43,14 @@ def went_on(view: Attribution, request: OutOfMemory) -> bool:
     sizes = device.events.size
     is_more_than_printing = sizes[after].sum() > _LEAST_SHARE_OF_BYTES * sizes[births].sum()
     return bool(is_more_than_printing) and len(after) > _PART_OF_ALL * len(births)
+
+
+def _step_ended_after(trace: Trace, device: DeviceTrace, event: int) -> bool:
+    if not len(device.clock_us):
+        return False
+    notes = trace.annotations
+    marks = [
+        i for i in np.unique(notes.name).tolist() if trace.stacks.strings[i].startswith(_STEP_MARKS)
+    ]
+    ends = np.isin(notes.name, marks) & ~notes.starts & np.isin(notes.device, (device.device, -1))
+    return bool((notes.time_us[ends] > int(device.clock_us[event])).any())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -237,22 +238,15 @@ def _progress(view: Attribution, alive: NDArray[np.int64], request: OutOfMemory)
     blocks = _blocks_of_model(view)
     if len(blocks) < 2:
         return None
-    numbers = {path: n for n, path in enumerate(blocks)}
-    paths = view.modules.paths
-    block_of = np.array([numbers.get(_block_path(path), -1) for path in paths] + [-1], np.int64)
-    module = view.modules.module[alive]
-    block = block_of[module]
-    block[_lasts(view, alive)] = -1
+    block = _block_of(view, alive, blocks)
     if not (block >= 0).any():
         return None
     sizes = view.device.allocations.requested_bytes[alive]
-    bytes_by_block: dict[int, int] = defaultdict(int)
-    for number, size in zip(block[block >= 0].tolist(), sizes[block >= 0].tolist(), strict=True):
-        bytes_by_block[number] += size
+    bytes_by_block = _bytes_by_block(block, sizes)
     latest = max(bytes_by_block)
     of_others = sum(_root(path) != _root(blocks[latest]) for path in blocks[latest + 1 :])
     done = [bytes_by_block.get(number, 0) for number in range(latest)]
-    complete_sizes = sorted(size for size in done if size)
+    complete_sizes = sorted(filter(None, done))
     outside = int(sizes[(block < 0) & ~_lasts(view, alive)].sum())
     blocks_to_come = len(blocks) - latest - 1 - of_others
     if not complete_sizes:
@@ -273,6 +267,25 @@ def _progress(view: Attribution, alive: NDArray[np.int64], request: OutOfMemory)
         low_bytes,
         high_bytes + _after_blocks(view, outside, kept=sum(bytes_by_block.values())),
     )
+
+
+def _block_of(
+    view: Attribution, alive: NDArray[np.int64], blocks: Sequence[str]
+) -> NDArray[np.int64]:
+    """The index of the block that each allocation was made in and does not outlive; -1."""
+    numbers = {path: n for n, path in enumerate(blocks)}
+    paths = view.modules.paths
+    block_of = np.array([numbers.get(_block_path(path), -1) for path in paths] + [-1], np.int64)
+    block = block_of[view.modules.module[alive]]
+    block[_lasts(view, alive)] = -1
+    return block
+
+
+def _bytes_by_block(block: NDArray[np.int64], sizes: NDArray[np.int64]) -> dict[int, int]:
+    bytes_by_block: dict[int, int] = defaultdict(int)
+    for number, size in zip(block[block >= 0].tolist(), sizes[block >= 0].tolist(), strict=True):
+        bytes_by_block[number] += size
+    return bytes_by_block
 
 
 def _after_blocks(view: Attribution, outside: int, *, kept: int) -> int:

@@ -84,4 +84,13 @@ def unknown_need(least_bytes: int) -> Need:
 
 def open_settings() -> tuple[SettingVerdict, ...]:
     """The common advice where nothing can be said about it."""
-    return tuple(SettingVerdict(conf, None, None, "conditional", 0) for conf in ADVICE)
+    return tuple(
+        SettingVerdict(
+            conf=conf,
+            lives=None,
+            dies_after_bytes=None,
+            confidence="conditional",
+            peak_reserved_bytes=0,
+        )
+        for conf in ADVICE
+    )

@@ -190,21 +190,26 @@ def _usable(
         device.segments.pool[segment].astype(np.int64), len(pools)
     )  # the last place: unknown, so default
     default = fitting & ~private[pool]
-    if device.events.has_pools:
-        named = min(int(device.events.pool[request.event]), len(pools))
-        candidates = [named if private[named] else None]
-    else:
-        live_pools = device.segments.pool[device.segments.alive_after(request.event)]
-        candidates = [
-            None,
-            *(i for i in np.unique(live_pools).tolist() if i < len(pools) and private[i]),
-        ]
+    candidates = _candidate_pools(device, request, private)
     for candidate in candidates:
         usable = default if candidate is None else fitting & (pool == candidate)
         largest = int(holes.size_bytes[usable].max(initial=0))
         if largest < request.size_bytes or len(candidates) == 1:
             return usable, None if candidate is None else str(tuple(pools[candidate].tolist()))
     return default, None
+
+
+def _candidate_pools(
+    device: DeviceTrace, request: OutOfMemory, private: NDArray[np.bool_]
+) -> list[int | None]:
+    """The private pools that the request may have been for, after None for the default pool."""
+    unknown = len(private) - 1
+    if device.events.has_pools:
+        pool = min(int(device.events.pool[request.event]), unknown)
+        return [pool if private[pool] else None]
+    live_pools = device.segments.pool[device.segments.alive_after(request.event)]
+    pools = np.unique(live_pools).tolist()
+    return [None, *(pool for pool in pools if pool < unknown and private[pool])]
 
 
 def _limit_bounds(device: DeviceTrace, reserved: int, large_segment: int) -> tuple[int, int | None]:

@@ -16,12 +16,7 @@ def expandable_finding(view: Attribution, failure: Failure, outside: Outside) ->
     setting = settings_variable(view.trace)
     needed = failure.live_bytes + failure.request.size_bytes
     in_pages = -(-needed // _PAGE) * _PAGE
-    capacity = failure.limit_high_bytes
-    if failure.free_bytes is not None and (
-        capacity is None or failure.free_bytes < failure.tried_bytes
-    ):
-        on_device = failure.reserved_bytes + failure.free_bytes
-        capacity = on_device if capacity is None else min(capacity, on_device)
+    capacity = _capacity(failure)
     if failure.expandable:
         return Finding(
             id="expandable_segments",
@@ -69,3 +64,14 @@ def expandable_finding(view: Attribution, failure: Failure, outside: Outside) ->
         if failure.usable_free_bytes
         else None,
     )
+
+
+def _capacity(failure: Failure) -> int | None:
+    """The most that the process could reserve; None where that is not known."""
+    limit = failure.limit_high_bytes
+    if failure.free_bytes is None:
+        return limit
+    if limit is not None and failure.free_bytes >= failure.tried_bytes:
+        return limit
+    on_device = failure.reserved_bytes + failure.free_bytes
+    return on_device if limit is None else min(limit, on_device)

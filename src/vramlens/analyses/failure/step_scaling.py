@@ -156,6 +156,13 @@ def _combined(
     return float("nan")
 
 
+def _lasting_sizes(view: Attribution, template: Template) -> set[int]:
+    """The sizes of what was there before the template's step and outlives the failed one."""
+    allocations, first = view.device.allocations, template.span.rows[0]
+    lasts = (allocations.born < first) & (allocations.died >= template.failed.end)
+    return set(allocations.requested_bytes[lasts].tolist())
+
+
 def _by_likeness(
     view: Attribution,
     template: Template,
@@ -171,22 +178,17 @@ def _by_likeness(
     sizes, stacks = allocations.requested_bytes[rows], allocations.stack[rows]
     by_stack = {int(stacks[n]): float(grown[n]) for n in seen.tolist()}
     by_size = {int(sizes[n]): float(grown[n]) for n in seen.tolist()}
-    lasting = allocations.requested_bytes[
-        (allocations.born < rows[0]) & (allocations.died >= template.failed.end)
-    ]
-    fixed_sizes = set(lasting.tolist())
+    fixed_sizes = _lasting_sizes(view, template)
     phase = view.phases.phase[rows]
     without_stack = view.phases.frame[rows] < 0
     growths = np.full(len(later), usual)
     for at, n in enumerate(later.tolist()):
-        size = int(sizes[n])
-        inner = phase[n] in (Phase.BACKWARD, Phase.OPTIMIZER)
-        if inner and size in fixed_sizes:
+        size, stack = int(sizes[n]), int(stacks[n])
+        is_optimizer, is_backward = phase[n] == Phase.OPTIMIZER, phase[n] == Phase.BACKWARD
+        if phase[n] in (Phase.BACKWARD, Phase.OPTIMIZER) and size in fixed_sizes:
             growths[at] = 0.0
-        elif int(stacks[n]) in by_stack and not without_stack[n] and phase[n] != Phase.BACKWARD:
-            growths[at] = by_stack[int(stacks[n])]
-        elif size in by_size:
-            growths[at] = by_size[size]
-        elif phase[n] == Phase.OPTIMIZER:
-            growths[at] = 0.0
+        elif stack in by_stack and not (without_stack[n] or is_backward):
+            growths[at] = by_stack[stack]
+        else:
+            growths[at] = by_size.get(size, 0.0 if is_optimizer else usual)
     return growths

@@ -85,27 +85,36 @@ def outside_of(
             "reserved: write 80GiB or 80GB"
         )
     total = total_bytes or trace.total_bytes.get(device.device)
+    outside = _recorded_outside(view, total_bytes, total)
+    if message is None:
+        return outside
+    return _completed(outside, message)
+
+
+def _completed(outside: Outside, message: OomMessage) -> Outside:
+    other_bytes = None
+    if message.other_processes:
+        other_bytes = sum(size for _, size in message.other_processes)
+    return Outside(
+        limit_bytes=outside.limit_bytes or message.allowed_bytes,
+        total_bytes=outside.total_bytes or message.total_bytes,
+        free_bytes=outside.free_bytes if outside.free_bytes is not None else message.free_bytes,
+        other_bytes=other_bytes if outside.other_bytes is None else outside.other_bytes,
+        own_bytes=message.process_bytes,
+    )
+
+
+def _recorded_outside(view: Attribution, said_bytes: int | None, total: int | None) -> Outside:
+    trace, device = view.trace, view.device
     device_meta = trace.meta.devices.get(device.device) if trace.meta is not None else None
     failure = _failure_meta(trace, device)
-    ledger = measured_ledger(view, total_bytes)
+    ledger = measured_ledger(view, said_bytes)
     ledger_bytes = {part.kind: part.bytes for part in ledger.parts} if ledger is not None else {}
-    outside = Outside(
+    return Outside(
         limit_bytes=device_meta.process_limit_bytes if device_meta is not None else None,
         total_bytes=total,
         free_bytes=failure.device_free_bytes if failure is not None else None,
         other_bytes=ledger_bytes.get("other_processes"),
-    )
-    if message is None:
-        return outside
-    other_bytes = (
-        sum(size for _, size in message.other_processes) if message.other_processes else None
-    )
-    return Outside(
-        limit_bytes=outside.limit_bytes or message.allowed_bytes,
-        total_bytes=total or message.total_bytes,
-        free_bytes=outside.free_bytes if outside.free_bytes is not None else message.free_bytes,
-        other_bytes=other_bytes if outside.other_bytes is None else outside.other_bytes,
-        own_bytes=message.process_bytes,
     )
 
 
@@ -151,14 +160,19 @@ def ledger_rows(
         verdict = explain_message(replace(message, total_bytes=outside.total_bytes))
         if verdict.ledger:
             return verdict.ledger
-    device = view.device
-    event = device.out_of_memory[-1].event if device.out_of_memory else len(device.events) - 1
+    return _counted_ledger(view.device, outside.total_bytes)
+
+
+def _counted_ledger(device: DeviceTrace, total_bytes: int) -> tuple[LedgerRow, ...]:
+    """The ledger by the recorded events, at the failure or at the end."""
+    failure = device.out_of_memory[-1] if device.out_of_memory else None
+    event = failure.event if failure is not None else len(device.events) - 1
     allocations = device.allocations
     alive = allocations.alive_after(event)
     in_use = int(allocations.taken_bytes[alive[allocations.free_requested[alive] > event]].sum())
     reserved = int(device.segments.size_bytes[device.segments.alive_after(event)].sum())
-    free = device.out_of_memory[-1].device_free_bytes if device.out_of_memory else None
-    return ledger_of(outside.total_bytes, in_use, reserved, free)
+    free = failure.device_free_bytes if failure is not None else None
+    return ledger_of(total_bytes, in_use, reserved, free)
 
 
 def _failure_meta(trace: Trace, device: DeviceTrace) -> FailureMeta | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding, Place
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.memory.heap import Heap, LineBytes
 from vramlens.analyses.scene import Scene
 from vramlens.ground.failure import Cause
@@ -38,9 +39,7 @@ def activations(scene: Scene) -> Iterator[Finding]:
     size = category.bytes - sum(leak.bytes for leak in leaks) - unused
     if size < max(_LARGE_SHARE * heap.requested_bytes, MIB, category.bytes // 2):
         return
-    leaking = {leak.place: leak.bytes for leak in leaks}
-    lines = [row for row in heap.by_line if row.category == "activations"]
-    line = max(lines, key=lambda row: row.bytes - leaking.get(row.place, 0), default=None)
+    line = _main_line(heap, leaks)
     autocast = "" if line is not None and _is_half_precision(line) else ", or autocast to bfloat16"
     yield Finding(
         id="activations",
@@ -53,6 +52,13 @@ def activations(scene: Scene) -> Iterator[Finding]:
         f"around the repeated blocks{autocast}",
         extent=_extent_of(scene, Category.ACTIVATIONS, unwanted=_unwanted_rows(scene)),
     )
+
+
+def _main_line(heap: Heap, leaks: Iterable[Leak]) -> LineBytes | None:
+    """The line with most activations, without what it leaks."""
+    leaking = {leak.place: leak.bytes for leak in leaks}
+    lines = [row for row in heap.by_line if row.category == "activations"]
+    return max(lines, key=lambda row: row.bytes - leaking.get(row.place, 0), default=None)
 
 
 def _is_half_precision(line: LineBytes) -> bool:

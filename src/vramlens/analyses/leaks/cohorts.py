@@ -143,7 +143,13 @@ def cohorts_of(view: Attribution, event: int | None = None, step: int | None = N
         minlength=max(last, 1),
     )
     left_out_bytes = int(sizes[largest[_MOST_COHORTS:]].sum())
-    return Cohorts(moment, last, tuple(judged_cohorts), returned.astype(np.int64), left_out_bytes)
+    return Cohorts(
+        event=moment,
+        last=last,
+        all=tuple(judged_cohorts),
+        returned=returned.astype(np.int64),
+        left_out=left_out_bytes,
+    )
 
 
 def _keys(view: Attribution) -> NDArray[np.int64]:

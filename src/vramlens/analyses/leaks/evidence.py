@@ -69,6 +69,11 @@ def fate_of(view: Attribution, rows: NDArray[np.int64], moment: int) -> str | No
     after = len(births) - int(np.searchsorted(births, first))
     if (given_up < never).mean() < _NEARLY_ALL or after > max(_END * usual, 1):
         return UNORDERED  # or the program went on after one of the two
+    return _order_of_end(view, rows, given_up)
+
+
+def _order_of_end(view: Attribution, rows: NDArray[np.int64], given_up: NDArray[np.int64]) -> str:
+    """In which order of birth allocations were given back."""
     # Each layer may have a list of its own: the first block of every step is compared with the
     #     first, and so on.
     born = view.step[rows]

@@ -4,6 +4,7 @@ the model asked for.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -233,35 +234,46 @@ def place_of(view: Attribution, loop: Loop, cohorts: Sequence[Cohort]) -> Place 
     Where several statements of the loop's own function keep them, it is the one with most bytes:
     what the loop was called from says nothing.
     """
-    sizes = view.device.allocations.requested_bytes
-    paths = [
-        (loop.user_frames(cohort.stack).tolist(), int(sizes[cohort.rows].sum()))
-        for cohort in cohorts
-        if cohort.stack != NO_STACK
-    ]
-    paths = [(path, size) for path, size in paths if path]
+    paths = _user_paths(view, loop, cohorts)
     if not paths:
         frame = next((cohort.frame for cohort in cohorts if cohort.frame >= 0), -1)
         return view.place(frame)
-    stacks = view.trace.stacks
     shared = paths[0][0]
     for path, _ in paths[1:]:
         shared = shared[: common_length(shared, path)]
-    depth = len(shared)
-    bytes_of: dict[int, int] = {}
-    functions = set()
-    for path, size in paths:
-        if len(path) > depth:
-            functions.add(
-                (int(stacks.frame_file[path[depth]]), int(stacks.frame_function[path[depth]]))
-            )
-            bytes_of[path[depth]] = bytes_of.get(path[depth], 0) + size
-        else:
-            functions.add((-1, -1))
-    if depth < loop.depth and len(functions) == 1 and bytes_of:
-        return view.place(max(bytes_of, key=lambda frame: bytes_of[frame]))
-    return (
-        view.place(shared[-1])
-        if shared
-        else view.place(max(paths, key=lambda cohort: cohort[1])[0][-1])
+    if len(shared) < loop.depth:
+        statement = _largest_statement(view, paths, len(shared))
+        if statement is not None:
+            return view.place(statement)
+    if shared:
+        return view.place(shared[-1])
+    return view.place(max(paths, key=lambda cohort: cohort[1])[0][-1])
+
+
+def _user_paths(
+    view: Attribution, loop: Loop, cohorts: Sequence[Cohort]
+) -> list[tuple[list[int], int]]:
+    sizes = view.device.allocations.requested_bytes
+    paths = (
+        (loop.user_frames(cohort.stack).tolist(), int(sizes[cohort.rows].sum()))
+        for cohort in cohorts
+        if cohort.stack != NO_STACK
     )
+    return [(path, size) for path, size in paths if path]
+
+
+def _largest_statement(
+    view: Attribution, paths: Sequence[tuple[list[int], int]], depth: int
+) -> int | None:
+    """The frame with most bytes where paths part in several statements of one function; None
+    where they part otherwise.
+    """
+    stacks = view.trace.stacks
+    below = [(path[depth], size) for path, size in paths if len(path) > depth]
+    functions = {(stacks.frame_file[frame], stacks.frame_function[frame]) for frame, _ in below}
+    if len(below) < len(paths) or len(functions) != 1:
+        return None
+    bytes_of: Counter[int] = Counter()
+    for frame, size in below:
+        bytes_of[frame] += size
+    return max(bytes_of, key=lambda frame: bytes_of[frame])

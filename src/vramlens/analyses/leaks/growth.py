@@ -114,11 +114,9 @@ def _growth_at(view: Attribution, event: int | None, step: int | None = None) ->
     growing, dismissed = _by_rhythm(cohorts)
     leaks = list(_leaks_of_groups(view, loop, cohorts, grouped(loop, growing), failed=failed))
     # What each comes too rarely for may grow together: one statement that asks from many places.
-    rare = [cohort for cohort, reason in dismissed if reason in _TOO_RARE]
     pooled: set[int] = set()
-    for pool in _pools(loop, rare):
-        evidence = evidence_of(view, loop, cohorts, pool, failed=False, pooled=True)
-        leak = judged_leak(evidence) if evidence is not None else None
+    for pool in _pools(loop, dismissed):
+        leak = _leak_of_group(view, loop, cohorts, pool, failed=False, pooled=True)
         if leak is not None and leak.verdict != Verdict.NOT_A_PROBLEM:
             leaks.append(leak)
             pooled |= {id(cohort) for cohort in pool.cohorts}
@@ -153,18 +151,31 @@ def _leaks_of_groups(
     view: Attribution, loop: Loop, cohorts: Cohorts, groups: Iterable[CohortGroup], *, failed: bool
 ) -> Iterator[Leak]:
     for group in groups:
-        evidence = evidence_of(view, loop, cohorts, group, failed=failed)
-        leak = judged_leak(evidence) if evidence is not None else None
+        leak = _leak_of_group(view, loop, cohorts, group, failed=failed)
         if leak is not None:
             yield leak
 
 
-def _pools(loop: Loop, cohorts: Sequence[Cohort]) -> list[CohortGroup]:
+def _leak_of_group(
+    view: Attribution,
+    loop: Loop,
+    cohorts: Cohorts,
+    group: CohortGroup,
+    *,
+    failed: bool,
+    pooled: bool = False,
+) -> Leak | None:
+    evidence = evidence_of(view, loop, cohorts, group, failed=failed, pooled=pooled)
+    return judged_leak(evidence) if evidence is not None else None
+
+
+def _pools(loop: Loop, dismissed: Iterable[tuple[Cohort, str]]) -> list[CohortGroup]:
     """By statement, what single stacks leave behind too rarely to tell."""
     by_statement: dict[tuple[int, ...], CohortGroup] = {}
-    for cohort in cohorts:
-        statement = loop.statement(cohort)
-        by_statement.setdefault(statement, CohortGroup(statement)).cohorts.append(cohort)
+    for cohort, reason in dismissed:
+        if reason in _TOO_RARE:
+            statement = loop.statement(cohort)
+            by_statement.setdefault(statement, CohortGroup(statement)).cohorts.append(cohort)
     return [group for group in by_statement.values() if len(group.cohorts) >= FEWEST_STEPS]
 
 

@@ -10,6 +10,7 @@ from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.leaks.sampled_growth import outside_growth
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Trace
+from vramlens.trace.ledgers import DeviceLedger
 from vramlens.units import MIB, format_size
 
 _LEAST_CONTEXT = 100 * MIB
@@ -60,20 +61,8 @@ def stray_contexts(trace: Trace, device: int) -> list[Leak]:
         return []
     leaks = []
     for index, ledger in sorted(trace.ledgers.end.items()):
-        parts = {part.kind: part for part in ledger.parts}
-        own_bytes = parts.get("this_process_other")
-        context_bytes = sum(
-            parts[kind].bytes for kind in ("pytorch_allocated", "pytorch_cached") if kind in parts
-        )
-        used = index in trace.devices and len(trace.devices[index].events) > 0
-        if (
-            index == device
-            or used
-            or context_bytes
-            or own_bytes is None
-            or own_bytes.confidence != "exact"
-            or own_bytes.bytes < _LEAST_CONTEXT
-        ):
+        size_bytes = _stray_bytes(trace, index, ledger)
+        if index == device or size_bytes < _LEAST_CONTEXT:
             continue
         leaks.append(
             Leak(
@@ -81,14 +70,14 @@ def stray_contexts(trace: Trace, device: int) -> list[Leak]:
                 kind="context",
                 place=None,
                 bytes_per_step=0,
-                bytes=own_bytes.bytes,
+                bytes=size_bytes,
                 steps=0,
                 owner=None,
                 fix=fix_of_class("context", None, 0),
                 device=index,
                 reason="it does not grow and may be intended",
                 evidence=(
-                    f"this process has {format_size(own_bytes.bytes)} on device {index}, and "
+                    f"this process has {format_size(size_bytes)} on device {index}, and "
                     "PyTorch has nothing there:"
                     " this is a CUDA context, created by a call that named that device or no "
                     "device",
@@ -96,3 +85,16 @@ def stray_contexts(trace: Trace, device: int) -> list[Leak]:
             )
         )
     return leaks
+
+
+def _stray_bytes(trace: Trace, device: int, ledger: DeviceLedger) -> int:
+    """The bytes that this process surely has on a device of which PyTorch asked for nothing; else 0."""
+    parts = {part.kind: part for part in ledger.parts}
+    own_part = parts.get("this_process_other")
+    in_pytorch = sum(
+        parts[kind].bytes for kind in ("pytorch_allocated", "pytorch_cached") if kind in parts
+    )
+    used = device in trace.devices and len(trace.devices[device].events) > 0
+    if used or in_pytorch or own_part is None or own_part.confidence != "exact":
+        return 0
+    return own_part.bytes

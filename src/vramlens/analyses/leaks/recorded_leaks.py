@@ -222,20 +222,18 @@ def _leaks_of_device(
     view = attribute(trace, device)
     outside = outside_of(view, message_for(view, ()), total_bytes)
     failure = failure_of(view, outside)
-    event = (
-        failure.request.event
-        if failure is not None and not went_on(view, failure.request)
-        else None
-    )
+    event = None
+    if failure is not None and not went_on(view, failure.request):
+        event = failure.request.event
     leaks = (*leaks_at(view, event), *external_leak(view))
     if not len(view.steps):
         leaks = (*leaks_by_parts(view), *leaks)
-    least_bytes = (
-        least_that_matters(view, outside, total_bytes) if at_least_bytes is None else at_least_bytes
-    )
-    leaks = sized(
-        leaks, least_bytes, device.requested.peak_bytes if at_least_bytes is None else None
-    )
+    least_bytes = at_least_bytes
+    peak_bytes = None
+    if least_bytes is None:
+        least_bytes = least_that_matters(view, outside, total_bytes)
+        peak_bytes = device.requested.peak_bytes
+    leaks = sized(leaks, least_bytes, peak_bytes)
     has_ended_in_step = event is not None and len(view.steps) > 0
     last = int(view.steps.of(np.array([event]))[0]) if has_ended_in_step else len(view.steps) - 1
     return DeviceLeaks(

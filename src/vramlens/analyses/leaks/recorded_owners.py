@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_OWNER
+from vramlens.trace.owners import KeptBy
 
 _MOST = 0.5
 """An owner of so much of what was found of a leak is the leak's."""
@@ -79,18 +80,22 @@ def owner_of(view: Attribution, rows: NDArray[np.int64]) -> Owner | None:
     leak_bytes = float(allocations.requested_bytes[order].sum())
     if owned_bytes < _FEWEST_FOUND * leak_bytes or totals[best] < _MOST * owned_bytes:
         return None
-    recorded_owner = table.owners[best]
+    share = min(1.0, float(totals[best]) / max(leak_bytes, 1.0))
+    return _owner(table.owners[best], share)
+
+
+def _owner(recorded: KeptBy, share: float) -> Owner:
     return Owner(
-        name=recorded_owner.name,
-        kind=recorded_owner.kind,
-        file=recorded_owner.file or None,
-        line=recorded_owner.line or None,
-        chain=recorded_owner.chain,
-        leak_class=recorded_owner.leak_class,
-        verdict=None if recorded_owner.verdict is None else Verdict(recorded_owner.verdict),
-        fix=recorded_owner.fix,
-        share=min(1.0, float(totals[best]) / max(leak_bytes, 1.0)),
-        fix_share=recorded_owner.fix_share,
+        name=recorded.name,
+        kind=recorded.kind,
+        file=recorded.file or None,
+        line=recorded.line or None,
+        chain=recorded.chain,
+        leak_class=recorded.leak_class,
+        verdict=None if recorded.verdict is None else Verdict(recorded.verdict),
+        fix=recorded.fix,
+        share=share,
+        fix_share=recorded.fix_share,
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.finding import Place
 from vramlens.analyses.leaks.certainty import PATTERN, RESULT, SIGN, verdict_of_steps
 from vramlens.analyses.leaks.cohorts import moment_of
 from vramlens.analyses.leaks.fixes import fix_of_class
@@ -24,7 +25,11 @@ from vramlens.units import MIB, counted, format_size
 _LEAST_BYTES = 16 * MIB
 _LEAST_SHARE = 0.05
 # c10/cuda/CUDAStream.cpp: kStreamsPerPoolBits; so no end is predicted from it.
-_IN_TURN = "PyTorch reuses 32 streams per priority, which limits the growth"
+_LIMITS: dict[str, tuple[str, ...]] = {
+    "stream": ("PyTorch reuses 32 streams per priority, which limits the growth",),
+    "pool": (),
+}
+_NOUNS = {"stream": "stream", "pool": "private pool"}
 
 
 def reserved_growth(
@@ -81,9 +86,8 @@ def _made_again(
     born = steps.of(first)
     # A stream that later steps use again keeps what it needs.
     rows = np.flatnonzero((allocations.born >= 0) & (allocations.born <= moment))
-    holder = (allocations.stream[rows] if kind == "stream" else allocations.pool[rows]).astype(
-        np.uint64
-    )
+    owners = allocations.stream if kind == "stream" else allocations.pool
+    holder = owners[rows].astype(np.uint64)
     place = np.minimum(np.searchsorted(names, holder), len(names) - 1)
     is_own = names[place] == holder
     used = np.full(len(names), -1, np.int64)
@@ -98,21 +102,11 @@ def _made_again(
     verdict, needs = verdict_of_steps(rhythm, SIGN if kind == "stream" else RESULT)
     if verdict is None:
         return []
-    reason = ""
-    if kind == "pool":
-        reason = "one pool per captured shape is limited by the number of shapes"
-    elif view.steps.source == PATTERN and view.device.reserved.base_bytes:
-        reason = (
-            "the steps are only a repeating pattern, and the recording does not include the start"
-        )
+    reason = _reason_for_doubt(view, kind)
     if reason:
         verdict, needs = Verdict.POSSIBLE, None
     rate = rate_of(idle_bytes[rhythm.first :])
-    own_rows = rows[is_own & idle[place]]
-    frames = view.phases.frame[own_rows]
-    frames = frames[frames >= 0]
-    where = view.place(int(np.bincount(frames).argmax())) if len(frames) else None
-    holder_kind = "stream" if kind == "stream" else "private pool"
+    where = _most_frequent_place(view, rows[is_own & idle[place]])
     return [
         Leak(
             verdict=verdict,
@@ -128,15 +122,32 @@ def _made_again(
             taken_per_step=0 if kind == "stream" else round(rate.bytes),
             device=view.device.device,
             evidence=(
-                f"{counted(int(idle.sum()), holder_kind)} made in "
+                f"{counted(int(idle.sum()), _NOUNS[kind])} made in "
                 f"{counted(rhythm.steps, 'step')}, none of them used in a later step",
                 "reserved memory that no tensor uses; only that stream or pool can reuse it",
-                *((_IN_TURN,) if kind == "stream" else ()),
+                *_LIMITS[kind],
             ),
             reason=reason,
             needs_steps=needs if verdict == Verdict.POSSIBLE else None,
         )
     ]
+
+
+def _reason_for_doubt(view: Attribution, kind: str) -> str:
+    """Why it may not be growth; "" where nothing speaks against it."""
+    if kind == "pool":
+        return "one pool per captured shape is limited by the number of shapes"
+    if view.steps.source == PATTERN and view.device.reserved.base_bytes:
+        return (
+            "the steps are only a repeating pattern, and the recording does not include the start"
+        )
+    return ""
+
+
+def _most_frequent_place(view: Attribution, rows: NDArray[np.int64]) -> Place | None:
+    frames = view.phases.frame[rows]
+    frames = frames[frames >= 0]
+    return view.place(int(np.bincount(frames).argmax())) if len(frames) else None
 
 
 def _waiting(view: Attribution, last: int, moment: int) -> list[Leak]:

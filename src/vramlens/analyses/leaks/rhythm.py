@@ -66,7 +66,13 @@ def rhythm_of(left_by_step: NDArray[np.int64], longest: int) -> Rhythm | str:
         steady = halves[middle:].sum() >= _STEADY * halves[:middle].sum() * (
             len(halves) - middle
         ) / max(middle, 1)
-        return Rhythm(EVERY, first, len(run), int(old[at >= first].sum()), bool(steady))
+        return Rhythm(
+            kind=EVERY,
+            first=first,
+            steps=len(run),
+            outlived=int(old[at >= first].sum()),
+            steady=bool(steady),
+        )
     gaps = np.diff(at)
     usual = float(np.median(gaps))
     if since >= max(2.0, 2 * usual) and since > int(gaps.max()):
@@ -79,7 +85,13 @@ def rhythm_of(left_by_step: NDArray[np.int64], longest: int) -> Rhythm | str:
     steady |= len(at) >= _MANY and 2 * early - len(at) <= 2 * len(at) ** 0.5
     if not steady:
         return "slowing"
-    return Rhythm(PERIODIC if even else IRREGULAR, int(at[0]), len(at), int(old.sum()), steady)
+    return Rhythm(
+        kind=PERIODIC if even else IRREGULAR,
+        first=int(at[0]),
+        steps=len(at),
+        outlived=int(old.sum()),
+        steady=steady,
+    )
 
 
 def _from_where_every(at: NDArray[np.int64], last: int) -> int | None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.failure.oom import Outside
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.leaks.leak import Leak
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Samples
@@ -85,7 +85,10 @@ def sampled_growth(
         f"the lowest value per {growth.unit} rises steadily over {span} (sampled from the "
         "allocator's counters)"
     ]
+    place: Place | None = None
+    fix: str | None = _fix(growth.unit, rate)
     if leak is not None:
+        place, fix = leak.place, leak.fix
         evidence.append(
             "the recorded events, which cover part of the run, show the same growth and its line"
         )
@@ -95,22 +98,25 @@ def sampled_growth(
             title += f": out of memory in about {lasts}"
         else:
             evidence.append(f"at this rate, memory runs out after about {lasts} more")
-    fix = (
-        "look at the memory in use at the end (vramlens explain FILE --at end --by stack), and "
-        "free "
-        f"what each {growth.unit} adds (about {rate})"
-    )
     return [
         Finding(
             id="sampled_growth",
             verdict=Verdict.LIKELY,
             title=title,
             bytes=size,
-            place=leak.place if leak is not None else None,
+            place=place,
             evidence=tuple(evidence),
-            fix=leak.fix if leak is not None else fix,
+            fix=fix,
         )
     ]
+
+
+def _fix(unit: str, rate: str) -> str:
+    return (
+        "look at the memory in use at the end (vramlens explain FILE --at end --by stack), and "
+        "free "
+        f"what each {unit} adds (about {rate})"
+    )
 
 
 def _leak_of(growth: SampledGrowth, leaks: tuple[Leak, ...]) -> Leak | None:

@@ -227,11 +227,11 @@ def _pins(
     counts = np.bincount(frame_of_row, minlength=len(frames))
     pins = [
         Pin(
-            view.place(int(frames[i])),
-            int(taken[i]),
-            int(counts[i]),
-            int(pinned_by_frame[i]),
-            event - int(oldest[i]),
+            place=view.place(int(frames[i])),
+            bytes=int(taken[i]),
+            blocks=int(counts[i]),
+            held_bytes=int(pinned_by_frame[i]),
+            age_events=event - int(oldest[i]),
         )
         for i in range(len(frames))
     ]

@@ -206,9 +206,7 @@ def _lines(
     number = {f: places[place] for f, place in place_of.items()}
     rows = np.flatnonzero(frame >= 0)
     kinds, kind_of_row = np.unique(frame[rows], return_inverse=True)
-    line = (
-        np.array([number[f] for f in kinds.tolist()], np.int64)[kind_of_row] if len(rows) else rows
-    )
+    line = np.array([number[f] for f in kinds.tolist()], np.int64)[kind_of_row]
     totals, counts = np.zeros((2, len(places)), np.int64)
     lent = np.zeros(len(places), np.int64)
     shares = np.zeros((len(places), len(Category)), np.int64)

@@ -171,7 +171,13 @@ def _device(
         orphan_events=0,
         missized=0,
         out_of_memory=tuple(
-            OutOfMemory(event, int(abs(memory.size[rows[event]])), None, 0, NO_STACK)
+            OutOfMemory(
+                event=event,
+                size_bytes=int(abs(memory.size[rows[event]])),
+                device_free_bytes=None,
+                stream=0,
+                stack=NO_STACK,
+            )
             for event in failed.tolist()
         ),
     )

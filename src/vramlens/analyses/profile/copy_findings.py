@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.profile.explained_profile import Profile
 from vramlens.analyses.profile.operator_tables import OperatorTables
-from vramlens.analyses.profile.overview import ProfilerStep
+from vramlens.analyses.profile.overview import ProfilerStep, steps_at
 from vramlens.ground.verdict import Verdict
 from vramlens.trace.profile import NONE, Kind
 from vramlens.units import counted, format_duration
@@ -68,15 +68,7 @@ def _repeated(profile: Profile) -> Iterator[Finding]:
     operators = tables.work.operator[copies]
     if len(profile.steps) < _LEAST_STEPS or not len(copies):
         return
-    spans = tables.trace.spans
-    times = np.where(operators >= 0, spans.start_ns[operators], 0)
-    steps = _step_of(times, profile.steps)
-    counts = Counter[tuple[int, Place, int]]()
-    columns = zip(steps, operators.tolist(), _places(tables, copies), strict=True)
-    for step, operator, place in columns:
-        shapes = int(spans.shapes[operator]) if operator >= 0 else NONE
-        if step >= 0 and place is not None and shapes != NONE:
-            counts[step, place, shapes] += 1
+    counts = _copies_by_step(tables, copies, operators, profile.steps)
     twice = Counter((place, shapes) for (_, place, shapes), count in counts.items() if count > 1)
     enough = max(_LEAST_STEPS, len(profile.steps) - 1)
     for (place, shapes), in_steps in twice.most_common(3):
@@ -95,12 +87,23 @@ def _repeated(profile: Profile) -> Iterator[Finding]:
         )
 
 
-def _step_of(times: NDArray[np.int64], steps: tuple[ProfilerStep, ...]) -> list[int]:
-    """The index of the step that each moment lies in; -1."""
-    starts = np.array([step.start_ns for step in steps], np.int64)
-    ends = np.array([step.end_ns for step in steps], np.int64)
-    index = np.searchsorted(starts, times, side="right") - 1
-    return [int(step) for step in np.where((index >= 0) & (times <= ends[index]), index, -1)]
+def _copies_by_step(
+    tables: OperatorTables,
+    copies: NDArray[np.int64],
+    operators: NDArray[np.int64],
+    profile_steps: tuple[ProfilerStep, ...],
+) -> Counter[tuple[int, Place, int]]:
+    """The number of copies that one function made of one shape, by step, function and shape."""
+    spans = tables.trace.spans
+    times = np.where(operators >= 0, spans.start_ns[operators], 0)
+    steps = steps_at(times, profile_steps).tolist()
+    counts = Counter[tuple[int, Place, int]]()
+    columns = zip(steps, operators.tolist(), _places(tables, copies), strict=True)
+    for step, operator, place in columns:
+        shapes = int(spans.shapes[operator]) if operator >= 0 else NONE
+        if step >= 0 and place is not None and shapes != NONE:
+            counts[step, place, shapes] += 1
+    return counts
 
 
 def _places(tables: OperatorTables, copies: NDArray[np.int64]) -> list[Place | None]:

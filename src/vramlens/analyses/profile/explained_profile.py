@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.profile.cpu_use import CpuUse, cpu_use
 from vramlens.analyses.profile.memory_events import MemoryReport, memory_of
-from vramlens.analyses.profile.nesting import nest
+from vramlens.analyses.profile.nesting import Nesting, nest
 from vramlens.analyses.profile.operator_tables import OperatorTables
 from vramlens.analyses.profile.operators import (
     KernelRow,
@@ -106,18 +107,8 @@ def explain_profile(trace: ProfilerTrace, device: int | None = None) -> Profile:
     devices = tuple(
         device_use(trace, cpu, lines, work, number, wall) for number in device_numbers(trace)
     )
-    indices = {
-        index: report
-        for index in range(len(trace.memory_devices))
-        if (report := memory_of(trace, cpu, lines, steps, index)) is not None
-    }
-    gpu_indices = {
-        trace.memory_devices[index].index for index in indices if not indices[index].is_cpu
-    }
-    gpus = sorted({use.device for use in devices} | gpu_indices)
-    if device is not None and device not in gpus:
-        names = ", ".join(map(str, gpus)) if gpus else "none"
-        raise UsageError(f"{trace.source}: has no device {device}; its GPUs: {names}")
+    indices = _memory_reports(trace, cpu, lines, steps)
+    _check_device(trace, device, {use.device for use in devices}, indices)
 
     def first(index: int) -> tuple[bool, bool, int]:
         """What sorts the memory that the answer is about before the others."""
@@ -129,7 +120,9 @@ def explain_profile(trace: ProfilerTrace, device: int | None = None) -> Profile:
         )
 
     order = sorted(indices, key=first)
-    tables = OperatorTables(trace, cpu, work, lines, order[0] if order else NONE)
+    tables = OperatorTables(
+        trace=trace, cpu=cpu, work=work, lines=lines, device=order[0] if order else NONE
+    )
     busiest = max(devices, key=lambda use: (use.device == device, use.busy_ns), default=None)
     profile = Profile(
         source=trace.source,
@@ -151,6 +144,30 @@ def explain_profile(trace: ProfilerTrace, device: int | None = None) -> Profile:
         tables=tables,
     )
     return profile_findings(profile)
+
+
+def _memory_reports(
+    trace: ProfilerTrace, cpu: Nesting, lines: Lines, steps: Sequence[ProfilerStep]
+) -> dict[int, MemoryReport]:
+    reports = (
+        (index, memory_of(trace, cpu, lines, steps, index))
+        for index in range(len(trace.memory_devices))
+    )
+    return {index: report for index, report in reports if report is not None}
+
+
+def _check_device(
+    trace: ProfilerTrace,
+    device: int | None,
+    gpus_at_work: set[int],
+    reports: Mapping[int, MemoryReport],
+) -> None:
+    gpus = gpus_at_work | {
+        trace.memory_devices[index].index for index in reports if not reports[index].is_cpu
+    }
+    if device is not None and device not in gpus:
+        names = ", ".join(map(str, sorted(gpus))) or "none"
+        raise UsageError(f"{trace.source}: has no device {device}; its GPUs: {names}")
 
 
 def _gpus(trace: ProfilerTrace) -> tuple[str, ...]:

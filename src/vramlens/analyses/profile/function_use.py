@@ -125,7 +125,9 @@ def moves_of(trace: Trace, device: DeviceTrace, kept: int, ended_us: int) -> Mov
     np.subtract.at(delta, rows.free_requested, rows.taken_bytes)
     if delta[:count].sum() != kept:  # other threads went on
         count = int(np.searchsorted(device.clock_us, ended_us, side="right"))
-    return Moves(trace, device, kept, delta[:count], np.cumsum(delta[:count]))
+    return Moves(
+        trace=trace, device=device, kept=kept, delta=delta[:count], level=np.cumsum(delta[:count])
+    )
 
 
 def device_use(moves: Moves, lines: tuple[SourceLine, ...]) -> DeviceUse:
@@ -218,7 +220,11 @@ def source_lines(
     texts = source or dict.fromkeys(sorted({*seen.hits, *changes} - {0}), "")
     return tuple(
         SourceLine(
-            n, text, seen.hits.get(n, 0) if seen.followed else None, changes.get(n, 0), peaks.get(n)
+            line=n,
+            source=text,
+            hits=seen.hits.get(n, 0) if seen.followed else None,
+            change_bytes=changes.get(n, 0),
+            peak_bytes=peaks.get(n),
         )
         for n, text in texts.items()
     )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.finding import Place
 from vramlens.analyses.profile.lifetimes import CATEGORIES, Lifetimes, lifetimes_of
 from vramlens.analyses.profile.nesting import Nesting
-from vramlens.analyses.profile.overview import ProfilerStep
+from vramlens.analyses.profile.overview import ProfilerStep, steps_at
 from vramlens.analyses.profile.user_lines import Lines
 from vramlens.trace.profile import NONE, ProfilerTrace
 
@@ -127,15 +127,13 @@ def memory_of(
     peak = int(np.argmax(curve))
     alive = lives.alive_at(peak) if lives.paired else np.zeros(0, np.int64)
     time_ns = memory.time_ns[events]
-    holders = _Holders(trace, lines, lives, _step_of(time_ns[lives.born], steps))
+    holders = _Holders(trace, lines, lives, steps_at(time_ns[lives.born], steps))
     at_peak = holders.of(alive)
     groups, grouped_by = _groups(trace, lives, at_peak)
     reserved = memory.reserved[events]
     before = max(0, int(curve[peak]) - int(lives.size[alive].sum()))
-    sampled = _sampled(time_ns, curve)
     curves = _group_curves(lives, groups, curve)
-    peak_step = int(_step_of(time_ns[peak : peak + 1], steps)[0])
-    at = {name: int(values[peak]) for name, values in curves.items()}
+    peak_step = int(steps_at(time_ns[peak : peak + 1], steps)[0])
     return MemoryReport(
         device=str(trace.memory_devices[device]),
         is_cpu=trace.memory_devices[device].is_cpu,
@@ -147,20 +145,34 @@ def memory_of(
         peak_step=steps[peak_step].number if peak_step >= 0 else None,
         at_peak=at_peak,
         before_bytes=before if lives.paired else 0,
-        by_group=dict(sorted(((k, v) for k, v in at.items() if v), key=lambda item: -item[1])),
+        by_group=_largest_first({name: int(values[peak]) for name, values in curves.items()}),
         grouped_by=grouped_by,
-        timeline=tuple(
-            AllocatedMoment(
-                int(time_ns[i]),
-                int(curve[i]),
-                {name: int(values[i]) for name, values in curves.items()},
-            )
-            for i in sampled
-        ),
+        timeline=_timeline(_sampled(time_ns, curve), time_ns, curve, curves),
         step_peaks=_step_peaks(time_ns, curve, steps),
         kept=holders.of(np.flatnonzero(lives.died == NONE)) if lives.paired else (),
         paired=lives.paired,
         failed=failed,
+    )
+
+
+def _largest_first(bytes_by_group: Mapping[str, int]) -> dict[str, int]:
+    groups = ((name, size) for name, size in bytes_by_group.items() if size)
+    return dict(sorted(groups, key=lambda group: -group[1]))
+
+
+def _timeline(
+    sampled: Sequence[int],
+    time_ns: NDArray[np.int64],
+    curve: NDArray[np.int64],
+    curves: Mapping[str, NDArray[np.int64]],
+) -> tuple[AllocatedMoment, ...]:
+    return tuple(
+        AllocatedMoment(
+            int(time_ns[i]),
+            int(curve[i]),
+            {name: int(values[i]) for name, values in curves.items()},
+        )
+        for i in sampled
     )
 
 
@@ -171,16 +183,6 @@ def _curve(trace: ProfilerTrace, lives: Lifetimes) -> tuple[NDArray[np.int64], b
         return counted_bytes, True
     summed = np.cumsum(trace.memory.size[lives.events])
     return summed + max(lives.earlier_bytes, -int(summed.min()), 0), False
-
-
-def _step_of(time_ns: NDArray[np.int64], steps: Sequence[ProfilerStep]) -> NDArray[np.int64]:
-    """The index of the step that each moment lies in; NONE."""
-    if not steps:
-        return np.full(len(time_ns), NONE, np.int64)
-    starts = np.array([step.start_ns for step in steps], np.int64)
-    ends = np.array([step.end_ns for step in steps], np.int64)
-    index = np.searchsorted(starts, time_ns, side="right") - 1
-    return np.where((index >= 0) & (time_ns <= ends[index]), index, NONE)
 
 
 def _step_peaks(

@@ -203,7 +203,9 @@ def device_use(
             )
             middle = np.array([(begin + finish) // 2], np.int64)
             place = lines.place(int(lines.at(np.array([thread], np.int64), middle)[0]))
-            longest.append(Gap(begin, finish, where, activities.rows(), place))
+            longest.append(
+                Gap(start_ns=begin, end_ns=finish, where=where, cpu=activities.rows(), place=place)
+            )
     busy = int((end - start).sum())
     idle = int((gap_end[real] - gap_start[real]).sum())
     return DeviceActivity(
@@ -269,3 +271,13 @@ class _Activities:
             for (name, kind), ns in self._sums.items()
         ]
         return tuple(sorted(activity_rows, key=lambda row: (-row.ns, row.name or "")))
+
+
+def steps_at(time_ns: NDArray[np.int64], steps: Sequence[ProfilerStep]) -> NDArray[np.int64]:
+    """The index of the step that each moment lies in; NONE."""
+    if not steps:
+        return np.full(len(time_ns), NONE, np.int64)
+    starts = np.array([step.start_ns for step in steps], np.int64)
+    ends = np.array([step.end_ns for step in steps], np.int64)
+    index = np.searchsorted(starts, time_ns, side="right") - 1
+    return np.where((index >= 0) & (time_ns <= ends[index]), index, NONE)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.profile.copy_findings import copy_findings
 from vramlens.analyses.profile.explained_profile import Profile
-from vramlens.analyses.profile.memory_events import MemoryReport
+from vramlens.analyses.profile.memory_events import Holder, MemoryReport
 from vramlens.analyses.profile.overview import CpuActivity, DeviceActivity
 from vramlens.analyses.profile.slower_steps import slower_findings
 from vramlens.ground.verdict import Verdict
@@ -88,15 +88,8 @@ def _failed(profile: Profile) -> Iterator[Finding]:
 def _grows(profile: Profile) -> Iterator[Finding]:
     """What stays allocated, asked for in step after step."""
     for memory in profile.memories:
-        enough = max(_LEAST_STEPS, len(profile.steps) - 1)
-        growing = [
-            holder
-            for holder in memory.kept
-            if holder.steps >= enough and holder.category not in ("optimizer_state", "gradients")
-        ]
-        least_bytes = 0.01 * sum(holder.bytes for holder in growing)
-        for holder in [holder for holder in growing if holder.bytes >= least_bytes][:3]:
-            rises = len(memory.step_peaks) > 1 and memory.step_peaks[-1] > memory.step_peaks[0]
+        rises = len(memory.step_peaks) > 1 and memory.step_peaks[-1] > memory.step_peaks[0]
+        for holder in _growing(memory, len(profile.steps)):
             yield Finding(
                 id="profile_kept",
                 verdict=Verdict.LIKELY if rises else Verdict.POSSIBLE,
@@ -113,6 +106,18 @@ def _grows(profile: Profile) -> Iterator[Finding]:
                 "`tensor.detach().cpu()`, not the"
                 " tensor",
             )
+
+
+def _growing(memory: MemoryReport, steps: int) -> list[Holder]:
+    """The holders of most of the kept memory, of those that nearly every step adds to."""
+    enough = max(_LEAST_STEPS, steps - 1)
+    growing = [
+        holder
+        for holder in memory.kept
+        if holder.steps >= enough and holder.category not in ("optimizer_state", "gradients")
+    ]
+    least_bytes = 0.01 * sum(holder.bytes for holder in growing)
+    return [holder for holder in growing if holder.bytes >= least_bytes][:3]
 
 
 def _idle(profile: Profile) -> Iterator[Finding]:
@@ -155,13 +160,7 @@ def _cause(profile: Profile, use: DeviceActivity) -> tuple[str | None, str]:
     name = max(sums, key=lambda key: sums[key])
     if sums[name] >= least_ns and sums[name]:
         return _CAUSES[name]
-    kernels = sum(row.calls for row in profile.kernels)
-    launching = _sum(use.cpu_while_idle, _LAUNCHES) >= 0.15 * use.examined_ns
-    if (
-        use.gaps > 100
-        and (launching or use.idle_ns < _SHORT_GAP_NS * use.gaps)
-        and use.busy_ns < 50_000 * kernels
-    ):
+    if _is_bound_by_launches(profile, use):
         return (
             "it finishes short kernels faster than Python launches them",
             "launch less: `torch.compile(model, mode='reduce-overhead')` (CUDA graphs), a larger batch, or the"
@@ -171,6 +170,13 @@ def _cause(profile: Profile, use: DeviceActivity) -> tuple[str | None, str]:
         None,
         "look at what the CPU did in the longest gaps, and let the CPU run ahead of the GPU",
     )
+
+
+def _is_bound_by_launches(profile: Profile, use: DeviceActivity) -> bool:
+    kernels = sum(row.calls for row in profile.kernels)
+    launching = _sum(use.cpu_while_idle, _LAUNCHES) >= 0.15 * use.examined_ns
+    short_gaps = launching or use.idle_ns < _SHORT_GAP_NS * use.gaps
+    return use.gaps > 100 and short_gaps and use.busy_ns < 50_000 * kernels
 
 
 _CAUSES = {

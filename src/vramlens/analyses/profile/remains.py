@@ -44,7 +44,15 @@ def remains_of(view: Attribution) -> tuple[StepRemains, ...]:
             sums[asker] = sums.get(asker, 0) + int(rows.requested_bytes[row])
         largest = max(sums, key=lambda name: (sums[name], name))
         total = int(rows.requested_bytes[in_step].sum())
-        remains.append(StepRemains(step, total, len(in_step), largest, sums[largest]))
+        remains.append(
+            StepRemains(
+                step=step,
+                bytes=total,
+                allocations=len(in_step),
+                largest=largest,
+                largest_bytes=sums[largest],
+            )
+        )
     return tuple(remains)
 
 

@@ -236,7 +236,7 @@ class Continuation:
                     self._request(place, row, int(sizes[place]))
             elif action in _FREES:
                 target = self._now.get(place) if place is not None else self._from_before(row)
-                if target is not None and target in self._alive:
+                if target in self._alive:
                     self._events.free(action, target)
                     if action == Action.FREE_COMPLETED:
                         self._alive.discard(target)

@@ -63,15 +63,21 @@ def judgement_of(view: Attribution, proven: Proven, oom: OomVerdict, runs: int) 
     request = view.device.out_of_memory[-1]
     projection = projection_of(view, proven, request) if runs >= _RUNS_TO_PROJECT else None
     if projection is None:
-        need = need_of_first_step(view, request, oom.reserved_bytes or 0) or oom.need
-        assert need is not None
-        settings = _without_projection(proven, need, runs)
-        return ReplayJudgement(need, tuple(settings), None)
+        return _judgement_of_first_step(view, proven, oom, runs)
     need = need_of(proven, projection, searching=runs >= _RUNS_TO_SEARCH)
     settings = _told(proven, projection, ADVICE)
     if runs >= _RUNS_FOR_MORE and not any(row.lives for row in settings):
         settings += [row for row in _told(proven, projection, _others(proven)) if row.lives]
     return ReplayJudgement(need, tuple(settings), projection)
+
+
+def _judgement_of_first_step(
+    view: Attribution, proven: Proven, oom: OomVerdict, runs: int
+) -> ReplayJudgement:
+    request = view.device.out_of_memory[-1]
+    need = need_of_first_step(view, request, oom.reserved_bytes or 0) or oom.need
+    assert need is not None
+    return ReplayJudgement(need, tuple(_without_projection(proven, need, runs)), None)
 
 
 def _parsed(proven: Proven, conf: str) -> Settings:
@@ -112,22 +118,32 @@ def _without_projection(proven: Proven, need: Need, runs: int) -> list[SettingVe
     """What each setting does to the recorded requests alone, where the rest of the step is not
     known.
     """
-    limit = proven.recorded.limit
-    capacity = None if limit.bytes is None else max(limit.bytes, (limit.below_bytes or 1) - 1)
-    too_much = capacity is not None and need.low_bytes > _CLEARLY * capacity
+    too_much = _exceeds_limit(need, proven)
     recorded = proven.recorded.settings
     other_confs = [conf for conf in ADVICE if _parsed(proven, conf) != recorded]
-    rows: dict[str, WhatIf] = {}
-    if runs >= 2 * len(ADVICE) and not proven.recorded.warm:
-        rows = _asked(proven, other_confs, quick=runs < _RUNS_TO_CONFIRM)
+    rows = _asked_of_record(proven, other_confs, runs)
     verdicts = [
         _by_record(conf, rows.get(conf), surely=too_much or conf not in other_confs)
         for conf in ADVICE
     ]
-    may_be_more = rows and not too_much and runs >= _RUNS_FOR_MORE
-    if may_be_more and not any(row.past_failure for row in verdicts):
+    is_past = any(row.past_failure for row in verdicts)
+    if rows and not too_much and not is_past and runs >= _RUNS_FOR_MORE:
         verdicts += _others_past_failure(proven)
     return verdicts
+
+
+def _asked_of_record(proven: Proven, confs: Sequence[str], runs: int) -> dict[str, WhatIf]:
+    if runs < 2 * len(ADVICE) or proven.recorded.warm:
+        return {}
+    return _asked(proven, confs, quick=runs < _RUNS_TO_CONFIRM)
+
+
+def _exceeds_limit(need: Need, proven: Proven) -> bool:
+    limit = proven.recorded.limit
+    if limit.bytes is None:
+        return False
+    capacity = max(limit.bytes, (limit.below_bytes or 1) - 1)
+    return need.low_bytes > _CLEARLY * capacity
 
 
 def _by_record(conf: str, row: WhatIf | None, *, surely: bool) -> SettingVerdict:

@@ -7,7 +7,7 @@ allocator: without a limit for the need, under the run's own limit for the setti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +100,13 @@ def projection_of(view: Attribution, proven: Proven, request: OutOfMemory) -> Pr
     unseen = 0 if template.whole_steps else unseen_optimizer_bytes(view, request.event)
     # A pattern without an optimizer may be a loop before the work that needs most.
     of_steps = template.whole_steps and is_of_steps and view.steps.source != PATTERN
-    return Projection(template, scaling, continued, unseen, of_steps)
+    return Projection(
+        template=template,
+        scaling=scaling,
+        continued=continued,
+        unseen_bytes=unseen,
+        of_steps=of_steps,
+    )
 
 
 def need_of(proven: Proven, projection: Projection, *, searching: bool = True) -> Need:
@@ -186,25 +192,32 @@ def verdict_of_setting(
             peak_reserved_bytes=0,
         )
     first = next(_runs(proven, continued, settings, [(_DRIVER, 0.0)]))
-    died = 0 <= first["died_at"] < continued.step_end
+    died = _died(first, continued)
     aside = projection.margin if died else -projection.margin
     checks = [(_ASCENDING, 0.0), (_DESCENDING, 0.0), (_DRIVER, aside)]
     runs = [first, *_runs(proven, continued, settings, checks)]
-    if died:
-        sure = all(0 <= run["died_at"] < continued.step_end for run in runs)
-        lives: bool | None = False if sure else None
-    else:
-        sure = all(run["died_at"] < 0 for run in runs) and projection.tells_what_follows
-        lives = True if sure and not projection.unseen_bytes else None
     return SettingVerdict(
         conf=settings.conf,
-        lives=lives,
+        lives=_lives(runs, projection),
         dies_after_bytes=continued.bytes_until(first["died_at"]) if died else None,
         confidence="bounded" if projection.scaling.is_same else "estimated",
         peak_reserved_bytes=first["peak_reserved"],
         past_failure=not died,
         failed_bytes=first["failed_size"] if died else None,
     )
+
+
+def _died(run: Mapping[str, int], continued: Continued) -> bool:
+    return 0 <= run["died_at"] < continued.step_end
+
+
+def _lives(runs: Sequence[Mapping[str, int]], projection: Projection) -> bool | None:
+    """True if the step finishes; None where the tries do not agree, or say too little."""
+    if _died(runs[0], projection.continued):
+        return False if all(_died(run, projection.continued) for run in runs) else None
+    all_finish = all(run["died_at"] < 0 for run in runs)
+    tells_all = projection.tells_what_follows and not projection.unseen_bytes
+    return True if all_finish and tells_all else None
 
 
 def _runs(

@@ -67,10 +67,8 @@ def with_judgement(
     findings = [with_limit(finding, view, verdict, need, lasting=alike) for finding in findings]
     about_batch = _about_batch(view, proven, judged, runs, lasting=lasting)
     if about_batch:
-        findings = [_without_half_the_batch(finding) for finding in findings]
-        findings += about_batch
-    kept_bytes = sum(leak.bytes for leak in step_leaks)
-    leaking = facts.growing and kept_bytes >= _LARGE * (capacity or 1)
+        findings = [*map(_without_half_the_batch, findings), *about_batch]
+    leaking = facts.growing and _leave_much(step_leaks, capacity)
     order = _order(verdict, findings, leaking=leaking)
     if not facts.growing and has_room(verdict, need, lasting=alike):
         order = _limit_before_batch(order)
@@ -79,6 +77,10 @@ def with_judgement(
         oom=verdict,
         findings=tuple(sorted(findings, key=lambda finding: _rank(finding, order))),
     )
+
+
+def _leave_much(leaks: Sequence[Leak], capacity: int | None) -> bool:
+    return sum(leak.bytes for leak in leaks) >= _LARGE * (capacity or 1)
 
 
 def _verdict(
@@ -185,15 +187,16 @@ def _order(oom: OomVerdict, findings: Sequence[Finding], *, leaking: bool) -> tu
     """What comes first: what makes the run live, then what may."""
     short_bytes = oom.short_by_bytes or oom.requested_bytes or 0
     left_out = set() if leaking else {"leak"}
-    saved = {
-        finding.id: finding.bytes or 0
-        for finding in findings
-        if finding.verdict != Verdict.POSSIBLE
-    }
+    saved = _sure_savings(findings)
     left_out |= {name for name in _NO_GRADIENTS if saved.get(name, 0) < short_bytes}
     if oom.cause != "fragmentation":  # what only may help comes after all that does
         left_out.add("settings_may_help")
     return tuple(name for name in _FIRST if name not in left_out)
+
+
+def _sure_savings(findings: Sequence[Finding]) -> dict[str, int]:
+    sure = [finding for finding in findings if finding.verdict != Verdict.POSSIBLE]
+    return {finding.id: finding.bytes or 0 for finding in sure}
 
 
 def _limit_before_batch(order: Sequence[str]) -> tuple[str, ...]:
@@ -308,9 +311,12 @@ def _about_settings(
 ) -> list[Finding]:
     """The setting that carries the run; those that may; those that do not, in one line."""
     variable = settings_variable(view.trace)
-    carrying = [row for row in oom.settings if row.lives is True]
-    failing = [row for row in oom.settings if row.lives is False and row.conf != EXPANDABLE]
-    undecided = [row for row in oom.settings if row.lives is None and row.past_failure]
+    rows_by_life: dict[bool | None, list[SettingVerdict]] = {True: [], False: [], None: []}
+    for row in oom.settings:
+        rows_by_life[row.lives].append(row)
+    carrying = rows_by_life[True]
+    failing = [row for row in rows_by_life[False] if row.conf != EXPANDABLE]
+    undecided = [row for row in rows_by_life[None] if row.past_failure]
     findings = []
     if carrying:
         findings.append(_carries(carrying, variable, need, capacity))

@@ -166,16 +166,18 @@ def next_step(check: Check) -> tuple[str, str]:
         )
     if not _over(check):
         return "record what the limits need", "vramlens run -o run.vram YOUR_SCRIPT.py"
-    if any(
-        result.limit.path[0] == "out_of_memory" and result.why and not result.passed
-        for result in check.results
-    ):
+    if any(map(_says_what_failed, check.results)):
         return "find out what failed and why", f"vramlens explain {recording}"
-    if any(
-        result.limit.path[0] == "growth_per_step" and result.passed is False
-        for result in check.results
-    ):
+    if any(map(_is_over_growth, check.results)):
         return "find out what keeps the memory of each step", f"vramlens leaks {recording}"
     return "if this is intended, raise the budget and have the change reviewed", (
         f"vramlens check {source} --budget {budget} --update"
     )
+
+
+def _says_what_failed(result: Result) -> bool:
+    return result.limit.path[0] == "out_of_memory" and bool(result.why) and not result.passed
+
+
+def _is_over_growth(result: Result) -> bool:
+    return result.limit.path[0] == "growth_per_step" and result.passed is False

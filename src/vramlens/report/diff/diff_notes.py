@@ -61,22 +61,27 @@ def _elsewhere(diff: Diff) -> Iterator[str]:
 
 def _steps(diff: Diff) -> Iterator[str]:
     """Which steps changed, where that is not all of them alike."""
-    changes = [
-        (row.step, row.after_bytes - row.before_bytes)
-        for row in diff.by_step
-        if row.before_bytes is not None and row.after_bytes is not None
-    ]
-    changed = [(step, change) for step, change in changes if change]
+    changes = _changes_by_step(diff)
+    changed = {step: change for step, change in changes.items() if change}
     if not changed or len(changes) < 2:
         return
-    sizes = {change for _step, change in changed}
+    sizes = set(changed.values())
     if len(changed) == len(changes) and len(sizes) == 1:
         yield f"Every step's peak: {signed_size(sizes.pop())} requested."
     elif len(changed) <= _STEPS_SHOWN < len(changes):
-        words = ", ".join(f"step {step} {signed_size(change)}" for step, change in changed)
+        words = ", ".join(f"step {step} {signed_size(change)}" for step, change in changed.items())
         yield f"Only the peaks of these steps changed: {words}."
     else:
         yield (
             f"The peaks of {len(changed):,} of {counted(len(changes), 'step')} changed,"
             f" by {signed_size(min(sizes))} to {signed_size(max(sizes))}."
         )
+
+
+def _changes_by_step(diff: Diff) -> dict[int, int]:
+    """By how many bytes the peak of each step changed that both runs have."""
+    return {
+        row.step: row.after_bytes - row.before_bytes
+        for row in diff.by_step
+        if row.before_bytes is not None and row.after_bytes is not None
+    }

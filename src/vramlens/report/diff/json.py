@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from vramlens.analyses.compare.compared_run import Run
     from vramlens.analyses.compare.growth_changes import GrowthChange
     from vramlens.analyses.compare.job_change import JobChange, RankState
-    from vramlens.analyses.compare.run_diff import CounterChange, Diff, LineChange
+    from vramlens.analyses.compare.overlap import Overlap
+    from vramlens.analyses.compare.run_diff import CounterChange, Diff, LineChange, StepChange
+    from vramlens.analyses.compare.setting_difference import SettingDifference
 
 
 def diff_to_json(diff: Diff) -> dict[str, Any]:
@@ -30,34 +32,40 @@ def diff_to_json(diff: Diff) -> dict[str, Any]:
         "unattributed_bytes_change": diff.unattributed_bytes,
         "elsewhere": [_line(line) for line in diff.elsewhere],
         "by_module": [{"name": name, "bytes_change": change} for name, change in diff.by_module],
-        "by_step": [
-            {"step": row.step, "before_bytes": row.before_bytes, "after_bytes": row.after_bytes}
-            for row in diff.by_step
-        ],
+        "by_step": [_step(row) for row in diff.by_step],
         "aligned_lines": diff.aligned_lines,
         "moved_lines": diff.moved_lines,
-        "overlap": {
-            "different_programs": diff.unrelated,
-            "lines": _shares(diff.overlap.lines),
-            "activations": _shares(diff.overlap.activations),
-            "modules": _shares(diff.overlap.modules),
-        },
-        "differences": [
-            {
-                "name": difference.name,
-                "before": difference.before,
-                "after": difference.after,
-                "text": difference.words,
-            }
-            for difference in diff.others
-        ],
+        "overlap": _overlap(diff.overlap),
+        "differences": [_difference(difference) for difference in diff.others],
         "worse": list(diff.worse()),
-        "findings": [finding_to_json(finding) for finding in diff.findings],
-        "came": [finding_to_json(problem) for problem in diff.came],
-        "went": [finding_to_json(problem) for problem in diff.went],
+        "findings": list(map(finding_to_json, diff.findings)),
+        "came": list(map(finding_to_json, diff.came)),
+        "went": list(map(finding_to_json, diff.went)),
         "growth_by_line": [_growth(growth) for growth in diff.growth_by_line],
         "different_workloads": list(diff.workload),
         "job": None if diff.job is None else _job(diff.job),
+    }
+
+
+def _step(row: StepChange) -> dict[str, int | None]:
+    return {"step": row.step, "before_bytes": row.before_bytes, "after_bytes": row.after_bytes}
+
+
+def _overlap(overlap: Overlap) -> dict[str, Any]:
+    return {
+        "different_programs": overlap.unrelated,
+        "lines": _shares(overlap.lines),
+        "activations": _shares(overlap.activations),
+        "modules": _shares(overlap.modules),
+    }
+
+
+def _difference(difference: SettingDifference) -> dict[str, Any]:
+    return {
+        "name": difference.name,
+        "before": difference.before,
+        "after": difference.after,
+        "text": difference.words,
     }
 
 

@@ -238,15 +238,7 @@ def _sentences(diff: Diff) -> Iterator[str]:
         yield numbers_of_both(diff)
     if diff.workload and not is_headed_by_work(diff):
         yield visible(different_work(diff))
-    for side, run in (("before", diff.before), ("after", diff.after)):
-        peak = run.explanation.peak
-        if peak is not None and "requested_bytes" not in peak.exact:
-            why = (
-                "that recording is incomplete"
-                if run.explanation.recording.missing
-                else "memory was already in use before its first event"
-            )
-            yield f"The peaks {side} are lower bounds: {why}."
+    yield from _lower_bounds(diff)
     if diff.before.failure is not None and diff.after.failure is None:
         yield _gone_failure(diff)
         if diff.growth_before and diff.growth_after is not None and not diff.unrelated:
@@ -264,6 +256,16 @@ def _stopped_at_failure(diff: Diff) -> Iterator[str]:
     ]
     if len(failed_sides) == 1:
         yield f"The run {failed_sides[0]} needed more than its peak shows: it stopped at the failure."
+
+
+def _lower_bounds(diff: Diff) -> Iterator[str]:
+    for side, run in (("before", diff.before), ("after", diff.after)):
+        peak = run.explanation.peak
+        if peak is not None and "requested_bytes" not in peak.exact:
+            why = "memory was already in use before its first event"
+            if run.explanation.recording.missing:
+                why = "that recording is incomplete"
+            yield f"The peaks {side} are lower bounds: {why}."
 
 
 def _gone_failure(diff: Diff) -> str:
@@ -346,7 +348,7 @@ def _next(diff: Diff) -> tuple[str, str]:
     """Why, and the command: what to do with the answer."""
     after = quoted(diff.after.source)
     record = f"vramlens run -o longer.vram {program_words(diff.after.explanation.recording)}"
-    if diff.same_file or (diff.unrelated and diff.after.failure is None):
+    if _tells_no_change(diff):
         why = "record a run from before the change and compare it with this one"
         return why, f"vramlens diff BEFORE.vram {after}"
     if diff.after.failure is not None:
@@ -367,6 +369,10 @@ def _next(diff: Diff) -> tuple[str, str]:
     peak = format_size(diff.counters["allocated"].after_bytes)
     command = f"vramlens check {after} --budget vram.toml --update"
     return f"enforce this limit of {peak} in every pull request", command
+
+
+def _tells_no_change(diff: Diff) -> bool:
+    return diff.same_file or (diff.unrelated and diff.after.failure is None)
 
 
 def _ends_earlier_without_failure(diff: Diff) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
-    from vramlens.analyses.explanation import Explanation
+    from vramlens.analyses.explanation import Explanation, Peak
 
 # The verbs that this version has (a test compares them with the command line's): advice names no
 # others.
@@ -47,37 +47,38 @@ class NextStep:
 
 def next_step(explanation: Explanation) -> NextStep:
     """The one next step after an answer."""
-    source = explanation.recording.source
-    oom = explanation.oom
+    oom, peak = explanation.failure, explanation.peak
     if any(finding.id == "not_memory" for finding in explanation.findings):
         return NextStep(
             "fix this and run the program again: no memory ran out, so there is nothing to record",
             (),
         )
-    if oom is not None and oom.wall == "host" and not oom.survived:
+    if oom is not None and oom.wall == "host":
         return _ask_the_host(explanation)
-    if explanation.peak is None:
+    if peak is None:
         return _record(explanation)
-    if not source:
+    recording = explanation.recording
+    if not recording.source:
         return _keep_prediction(explanation)
-    options = (
-        f" --device {explanation.peak.device}" if len(explanation.recording.devices) > 1 else ""
-    )
-    if oom is not None and not oom.survived:
+    why, verb = _verb_for_recording(explanation, peak)
+    options = f" --device {peak.device}" if len(recording.devices) > 1 else ""
+    return _command(why, verb, recording.source, options)
+
+
+def _verb_for_recording(explanation: Explanation, peak: Peak) -> tuple[str, str]:
+    """The question to ask of the recording, and the verb that answers it."""
+    oom = explanation.failure
+    cause = oom.cause if oom is not None else None
+    if oom is not None and cause == "fragmentation":
         size = format_size(oom.requested_bytes or oom.tried_bytes or 0)
-        if oom.cause == "fragmentation":
-            return _command(
-                f"compare the settings that make the {size} fit", "tune", source, options
-            )
-        if oom.cause == "leak":
-            return _command(
-                "find out what keeps the memory of earlier steps", "leaks", source, options
-            )
-    elif explanation.leaks and not explanation.leaks[0].is_small:
+        return f"compare the settings that make the {size} fit", "tune"
+    if cause == "leak":
+        return "find out what keeps the memory of earlier steps", "leaks"
+    if oom is None and explanation.leaks and not explanation.leaks[0].is_small:
         growth = format_size(explanation.leaks[0].bytes_per_step)
-        return _command(f"find out what keeps the {growth} per step", "leaks", source, options)
-    high = format_size(explanation.peak.requested_bytes)
-    return _command(f"see the whole run on a timeline (peak: {high})", "view", source, options)
+        return f"find out what keeps the {growth} per step", "leaks"
+    high = format_size(peak.requested_bytes)
+    return f"see the whole run on a timeline (peak: {high})", "view"
 
 
 def _keep_prediction(explanation: Explanation) -> NextStep:
@@ -90,7 +91,7 @@ def _keep_prediction(explanation: Explanation) -> NextStep:
     )
 
 
-def _command(why: str, verb: str, source: str, options: str = "") -> NextStep:
+def _command(why: str, verb: str, source: str, options: str) -> NextStep:
     if source == "-":
         return NextStep(why, (f"vramlens {verb} -{options} < FILE",))
     name = (

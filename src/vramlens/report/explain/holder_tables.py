@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from vramlens.analyses.memory.heap import Heap
     from vramlens.trace import Frame
 
-GROUPINGS = ("line", "code", "module", "category", "phase", "region", "stack")
 DEFAULT_TOP = 10
 _INFERRED = "inferred: requested by the backward pass of that line"
 _PLURALS = {"category": "categories"}
@@ -114,72 +113,83 @@ class HolderList:
 
 def table_of(heap: Heap, by: str) -> HolderList:
     """The holders of a heap's requested bytes by one of GROUPINGS, all of them."""
-    total = heap.requested_bytes
-    if by == "line":
-        return HolderList(
-            by,
-            total,
-            _lines(heap),
-            rest=_rest("(no line known)", heap.unattributed_bytes),
-            note_header="mostly",
-        )
-    if by == "code":
-        coded = tuple(
-            Row(place_name(row.place), row.place, row.bytes, row.allocations)
-            for row in heap.by_code
-        )
-        return HolderList(by, total, coded, rest=_rest("(no line known)", heap.unattributed_bytes))
-    if by == "category":
-        rows = [
-            Row(plain(name), None, category_bytes.bytes, note=category_bytes.verdict)
-            for name, category_bytes in heap.by_category.items()
-        ]
-        return HolderList(by, total, tuple(rows), note_header="verdict")
-    if by == "phase":
-        return HolderList(
-            by, total, _named({plain(name): size for name, size in heap.by_phase.items()})
-        )
-    if by == "stack":
-        return _stacks(heap)
-    named = heap.by_module if by == "module" else heap.by_region
-    if named and by == "module":
-        return _modules(heap)
-    if not named:
-        return HolderList(by, total, (), empty=_NOTHING_NAMED[by])
-    outside = total - sum(named.values())
+    return _TABLES[by](heap)
+
+
+def _by_line(heap: Heap) -> HolderList:
     return HolderList(
-        by,
-        total,
-        _named({visible(k): n for k, n in named.items()}),
-        rest=_rest(f"(outside any {by})", outside),
+        "line",
+        heap.requested_bytes,
+        _lines(heap),
+        rest=_rest("(no line known)", heap.unattributed_bytes),
+        note_header="mostly",
     )
 
 
-_NOTHING_NAMED = {
-    "module": "No module names are recorded: none ran, or this is a bare PyTorch snapshot. "
-    "A recording that vramlens run makes with PyTorch 2.10 or newer has them.",
-    "region": "No regions are recorded: wrap code in `with "
-    "torch.profiler.record_function('name'):` and record again.",
-}
+def _by_code(heap: Heap) -> HolderList:
+    rows = tuple(
+        Row(place_name(row.place), row.place, row.bytes, row.allocations) for row in heap.by_code
+    )
+    return HolderList(
+        "code",
+        heap.requested_bytes,
+        rows,
+        rest=_rest("(no line known)", heap.unattributed_bytes),
+    )
+
+
+def _by_category(heap: Heap) -> HolderList:
+    rows = tuple(
+        Row(plain(name), None, category_bytes.bytes, note=category_bytes.verdict)
+        for name, category_bytes in heap.by_category.items()
+    )
+    return HolderList("category", heap.requested_bytes, rows, note_header="verdict")
+
+
+def _by_phase(heap: Heap) -> HolderList:
+    rows = tuple(Row(plain(name), None, size) for name, size in heap.by_phase.items())
+    return HolderList("phase", heap.requested_bytes, rows)
+
+
+def _by_region(heap: Heap) -> HolderList:
+    total, regions = heap.requested_bytes, heap.by_region
+    if not regions:
+        return HolderList("region", total, (), empty=_NO_REGIONS)
+    rows = tuple(Row(visible(name), None, size) for name, size in regions.items())
+    return HolderList(
+        "region",
+        total,
+        rows,
+        rest=_rest("(outside any region)", total - sum(regions.values())),
+    )
+
+
+_NO_REGIONS = (
+    "No regions are recorded: wrap code in `with "
+    "torch.profiler.record_function('name'):` and record again."
+)
+_NO_MODULES = (
+    "No module names are recorded: none ran, or this is a bare PyTorch snapshot. "
+    "A recording that vramlens run makes with PyTorch 2.10 or newer has them."
+)
 
 
 def _rest(name: str, size_bytes: int) -> Row | None:
     return Row(name, None, size_bytes) if size_bytes > 0 else None
 
 
-def _named(sizes: Mapping[str, int]) -> tuple[Row, ...]:
-    return tuple(Row(name, None, size) for name, size in sizes.items())
-
-
-def _modules(heap: Heap) -> HolderList:
+def _by_module(heap: Heap) -> HolderList:
+    total = heap.requested_bytes
+    if not heap.by_module:
+        return HolderList("module", total, (), empty=_NO_MODULES)
     branches = branches_of(heap.by_module)
     return HolderList(
         "module",
-        heap.requested_bytes,
+        total,
         tuple(
             Row(b.path, None, b.bytes, note=b.note, depth=b.depth, label=b.label) for b in branches
         ),
-        rest=_rest("(outside any module)", heap.requested_bytes - sum(heap.by_module.values())),
+        rest=_rest("(outside any module)", total - sum(heap.by_module.values())),
         note_header="alike" if any(branch.note for branch in branches) else "",
         nested=True,
     )
@@ -199,26 +209,30 @@ def _below(heap: Heap) -> tuple[Row, ...]:
     if not heap.by_line or heap.by_line[0].bytes < _MOST * heap.requested_bytes:
         return ()
     line = heap.by_line[0]
-    coded = [row for row in heap.by_code if row.caller == line.place and row.place != line.place]
+    coded = [row for row in heap.by_code if row.caller == line.place != row.place]
     calls_library = sum(row.bytes for row in coded) >= line.bytes / 2
     if not calls_library:
         return ()
     if sum(heap.modules_below_line.values()) >= line.bytes / 2:
-        return tuple(
-            Row(
-                part.path,
-                None,
-                part.bytes,
-                note=part.note,
-                depth=1,
-                label=_part_of_it(_end_of_path(part.path)),
-            )
-            for part in main_parts(heap.modules_below_line, _BELOW)
-        )
-    names = [visible(short_place_name(row.place)) for row in coded]
+        return _modules_below(heap)
+    names = [visible(short_place_name(row.place)) for row in coded[:_BELOW]]
     return tuple(
         Row(name, None, row.bytes, row.allocations, depth=1, label=_part_of_it(name))
-        for name, row in list(zip(names, coded, strict=True))[:_BELOW]
+        for name, row in zip(names, coded, strict=False)
+    )
+
+
+def _modules_below(heap: Heap) -> tuple[Row, ...]:
+    return tuple(
+        Row(
+            part.path,
+            None,
+            part.bytes,
+            note=part.note,
+            depth=1,
+            label=_part_of_it(_end_of_path(part.path)),
+        )
+        for part in main_parts(heap.modules_below_line, _BELOW)
     )
 
 
@@ -259,7 +273,7 @@ def _user_lines(heap: Heap) -> tuple[Row, ...]:
     )
 
 
-def _stacks(heap: Heap) -> HolderList:
+def _by_stack(heap: Heap) -> HolderList:
     rows, without_stack = [], None
     for stack_bytes in heap.by_stack:
         if stack_bytes.frames:
@@ -277,3 +291,15 @@ def _stacks(heap: Heap) -> HolderList:
                 "(no Python stack)", None, stack_bytes.bytes, stack_bytes.allocations
             )
     return HolderList("stack", heap.requested_bytes, tuple(rows), rest=without_stack)
+
+
+_TABLES: dict[str, Callable[[Heap], HolderList]] = {
+    "line": _by_line,
+    "code": _by_code,
+    "module": _by_module,
+    "category": _by_category,
+    "phase": _by_phase,
+    "region": _by_region,
+    "stack": _by_stack,
+}
+GROUPINGS = tuple(_TABLES)

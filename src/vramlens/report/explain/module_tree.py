@@ -111,24 +111,27 @@ def _places_inside(branches: Sequence[Branch]) -> list[list[int]]:
 
 def _fold(node: Node) -> None:
     """Makes one of numbered children that are alike, all the way down."""
-    layers = sorted((name for name in node.children if _INDEX.fullmatch(name)), key=int)
+    for run in _alike_layers(node):
+        folded = _merged(run)
+        folded.indices = {int(layer.name) for layer in run}
+        folded.name = number_range(folded.indices)
+        for layer in run:
+            del node.children[layer.name]
+        node.children[folded.name] = folded
+    for child in node.children.values():
+        _fold(child)
+
+
+def _alike_layers(node: Node) -> list[list[Node]]:
+    """Numbered children that follow each other and are alike: runs of two or more."""
+    numbers = sorted((name for name in node.children if _INDEX.fullmatch(name)), key=int)
     runs: list[list[Node]] = []
-    for name in layers:
-        layer = node.children[name]
+    for layer in map(node.children.__getitem__, numbers):
         if runs and _alike(runs[-1][0], layer):
             runs[-1].append(layer)
         else:
             runs.append([layer])
-    for run in runs:
-        if len(run) > 1:
-            folded = _merged(run)
-            folded.indices = {int(layer.name) for layer in run}
-            folded.name = number_range(folded.indices)
-            for layer in run:
-                del node.children[layer.name]
-            node.children[folded.name] = folded
-    for child in node.children.values():
-        _fold(child)
+    return [run for run in runs if len(run) > 1]
 
 
 def _alike(one: Node, other: Node) -> bool:
@@ -167,5 +170,13 @@ def _list(node: Node, path: str, depth: int, found: list[Branch]) -> None:
             child = only
             label = f"{label}.{child.name}"
         module_path = f"{path}.{label}" if path else label
-        found.append(Branch(visible(module_path), visible(label), depth, child.bytes, child.count))
+        found.append(
+            Branch(
+                path=visible(module_path),
+                label=visible(label),
+                depth=depth,
+                bytes=child.bytes,
+                count=child.count,
+            )
+        )
         _list(child, module_path, depth + 1, found)

@@ -12,6 +12,7 @@ from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Overwritten, Peak, RecordingFacts
+    from vramlens.trace.meta import Meta
 
 _LONGEST_COMMAND = 160
 _TRIGGERS = {
@@ -32,26 +33,31 @@ def origin_of(facts: RecordingFacts) -> tuple[str, ...]:
     meta = facts.meta
     if meta is None:
         return ()
-    parts = [
-        (meta.device_name or "").removesuffix(" (predicted)"),
-        f"torch {meta.torch}" if meta.torch else "",
-        _rank(meta.rank, meta.world_size),
-    ]
-    sentences = []
-    if any(parts):
-        written = _TRIGGERS.get(meta.trigger or "", "")
-        at_step = f" at step {meta.step:,}" if meta.step else ""
-        sentences.append(
-            f"{'Predicted for' if meta.is_prediction else 'Recorded on'}"
-            f" {', '.join(filter(None, parts))}"
-            + (f"; written {written}{at_step}" if written else "")
-        )
+    sentences = [_made_on(meta)]
     if meta.command:
         command = shlex.join(meta.command)
         short = f"{command[:_LONGEST_COMMAND]}…" if len(command) > _LONGEST_COMMAND else command
         sentences.append(f"Command: {short}")
     sentences += [_ring(ring, meta.max_events, len(facts.devices)) for ring in facts.overwritten]
-    return tuple(visible(text.rstrip(".") + ".") for text in sentences)
+    return tuple(visible(text.rstrip(".") + ".") for text in sentences if text)
+
+
+def _made_on(meta: Meta) -> str:
+    """The machine, the PyTorch, the rank and the moment; "" where none of the first three is
+    known.
+    """
+    parts = [
+        (meta.device_name or "").removesuffix(" (predicted)"),
+        f"torch {meta.torch}" if meta.torch else "",
+        _rank(meta.rank, meta.world_size),
+    ]
+    if not any(parts):
+        return ""
+    verb = "Predicted for" if meta.is_prediction else "Recorded on"
+    written = _TRIGGERS.get(meta.trigger or "", "")
+    at_step = f" at step {meta.step:,}" if meta.step else ""
+    moment = f"; written {written}{at_step}" if written else ""
+    return f"{verb} {', '.join(filter(None, parts))}{moment}"
 
 
 def higher_before(facts: RecordingFacts, peak: Peak) -> str:

@@ -10,28 +10,30 @@ from vramlens.report.explain.advice import NextStep
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
-    from vramlens.analyses.explanation import Explanation
+    from vramlens.analyses.explanation import Explanation, OomVerdict
 
 
 def step_after_replay(explanation: Explanation) -> NextStep | None:
     """The next step where settings were replayed and none got past the failure; None where other
     advice holds.
     """
-    oom = explanation.oom
-    found = {finding.id: finding for finding in explanation.findings}
-    if oom is None or oom.survived or oom.cause != "fragmentation" or explanation.peak is None:
+    oom = explanation.failure
+    if oom is None or oom.cause != "fragmentation" or explanation.peak is None:
         return None
-    if found.keys() & {"settings_help", "settings_may_help"} or "settings_do_not_help" not in found:
+    ids = {finding.id for finding in explanation.findings}
+    if ids & {"settings_help", "settings_may_help"} or "settings_do_not_help" not in ids:
         return None
     size = format_size(oom.requested_bytes or oom.tried_bytes or 0)
-    limit = "raise the limit" if oom.wall == "process_limit" else "use a larger card"
-    if oom.reserved_bytes is not None:
-        limit += (
-            f" to {format_size(oom.reserved_bytes + (oom.tried_bytes or oom.requested_bytes or 0))}"
-        )
-        limit = limit.replace("card to", "card, with")
     why = (
-        f"allocate the {size} first, or {limit}, and record again (none of the replayed "
-        "settings helps)"
+        f"allocate the {size} first, or {_larger_limit(oom)}, and record again (none of the "
+        "replayed settings helps)"
     )
     return NextStep(why, ("vramlens run -o again.vram YOUR_SCRIPT.py",))
+
+
+def _larger_limit(oom: OomVerdict) -> str:
+    is_own_limit = oom.wall == "process_limit"
+    if oom.reserved_bytes is None:
+        return "raise the limit" if is_own_limit else "use a larger card"
+    size = format_size(oom.reserved_bytes + (oom.tried_bytes or oom.requested_bytes or 0))
+    return f"raise the limit to {size}" if is_own_limit else f"use a larger card, with {size}"

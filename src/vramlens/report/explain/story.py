@@ -6,6 +6,7 @@ Everything in it is one line of plain words: what came with the input has its co
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -130,30 +131,37 @@ class Story:
 def story_of(explanation: Explanation, by: str) -> Story:
     """What an explanation says, with memory grouped by one of ``tables.GROUPINGS``."""
     oom, heap = explanation.oom, explanation.heap
-    failed = oom is not None and (not oom.survived or explanation.at == "oom")
+    failed = explanation.failure is not None or (oom is not None and explanation.at == "oom")
     claims, refuted, notes = _sorted_findings(explanation.findings)
     step = step_after_replay(explanation) or step_for_others(explanation) or next_step(explanation)
     return Story(
         failed=failed,
         headline=visible(capitalized(_headline(explanation, failed))),
-        sentences=tuple(visible(sentence(text)) for text in _sentences(explanation, failed)),
-        figures=_figures(oom, holders_known=heap is not None or not explanation.ledger)
-        if oom and failed
-        else (),
-        table=table_of(heap, by) if heap is not None else None,
-        table_title=_table_title(explanation) if heap is not None else "",
+        sentences=_visible_sentences(_sentences(explanation, failed)),
+        figures=_figures(explanation) if failed else (),
+        table=None if heap is None else table_of(heap, by),
+        table_title=_table_title(explanation),
         ledger=_ledger(explanation),
         claims=claims,
         refuted=refuted,
         notes=notes,
         growth=tuple(visible(_growth(leak)) for leak in _not_yet_claimed(explanation)),
         steps=_steps(explanation),
-        unknown=tuple(visible(sentence(text)) for text in _unknown(explanation, failed)),
+        unknown=_visible_sentences(_unknown(explanation, failed)),
         next=NextStep(visible(step.why), tuple(visible(line) for line in step.lines)),
         origin=origin_of(explanation.recording),
         ledger_when=_ledger_when(explanation),
-        source="" if explanation.recording.source == "-" else explanation.recording.source or "",
+        source=_file_name(explanation),
     )
+
+
+def _file_name(explanation: Explanation) -> str:
+    source = explanation.recording.source
+    return source if source != "-" else ""
+
+
+def _visible_sentences(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(visible(sentence(text)) for text in texts)
 
 
 def _ledger(explanation: Explanation) -> tuple[CountedFigure, ...]:
@@ -190,26 +198,26 @@ def _part(row: LedgerRow, rows: tuple[LedgerRow, ...]) -> str:
 
 def _headline(explanation: Explanation, failed: bool) -> str:
     oom, peak, heap = explanation.oom, explanation.peak, explanation.heap
-    where = (
-        f" on device {heap.device}"
-        if heap is not None and len(explanation.recording.devices) > 1
-        else ""
-    )
+    where = _on_device(explanation)
     if failed and oom is not None:
         return f"{oom.headline} ({where.strip()})" if where else oom.headline
     if peak is None or heap is None:
-        return (
-            oom.headline
-            if oom is not None
-            else "There is no GPU memory to explain: the input shows no device"
-        )
+        return oom.headline if oom is not None else _NO_DEVICE
     if heap.event == peak.heap.event:
         return f"Peak {_peak(peak, where)}{_made_of(heap)}"
-    moment = {"end": "at the end", "oom": "when the request failed"}.get(
-        explanation.at, f"after event {heap.event:,}"
-    )
+    moment = _MOMENTS.get(explanation.at, f"after event {heap.event:,}")
     size = format_size(heap.requested_bytes)
     return f"{size} requested {moment}{where}{_when(heap)}{_made_of(heap)}. Peak: {_peak(peak)}"
+
+
+_NO_DEVICE = "There is no GPU memory to explain: the input shows no device"
+_MOMENTS = {"peak": "at the peak", "oom": "when the request failed", "end": "at the end"}
+
+
+def _on_device(explanation: Explanation) -> str:
+    heap = explanation.heap
+    several = len(explanation.recording.devices) > 1
+    return f" on device {heap.device}" if heap is not None and several else ""
 
 
 def _peak(peak: Peak, where: str = "") -> str:
@@ -249,105 +257,115 @@ def _library_line(place: Place, source: str) -> str:
     return f"Inside the library, this is {short_place_name(place)}{text}"
 
 
-def _sentences(explanation: Explanation, failed: bool) -> list[str]:
-    sentences = []
+def _sentences(explanation: Explanation, failed: bool) -> Iterator[str]:
+    """Yields how it came to that."""
     oom, peak = explanation.oom, explanation.peak
-    if oom is not None and failed:
-        if wall := _WALLS.get(oom.wall, _WALLS["unknown"]):
-            sentences.append(wall)
-        if oom.cause is not None:
-            sentences.append(_CAUSES.get(oom.cause, plain(oom.cause).capitalize()))
-        if oom.need is not None and oom.need.reason:
-            sentences.append(capitalized(oom.need.reason))
-        if oom.place is not None:
-            sentences.append(f"Requested at {place_name(oom.place)}")
-        if oom.library is not None:
-            sentences.append(_library_line(oom.library, oom.library_source))
-        if _several_failed(oom):
-            gpu = (
-                f", on GPU {oom.device}"
-                if explanation.peak is None and oom.device is not None
-                else ""
-            )
-            sentences.append(f"This was the last of {counted(oom.count, 'failed request')}{gpu}")
-        if oom.others:
-            sentences.append(oom.others)
-    elif oom is not None:
-        times = "A request" if oom.count == 1 else counted(oom.count, "request")
-        sentences.append(
-            f"{times} failed, but the program went on (--at oom shows that moment). {oom.headline}"
-        )
-    counted_then = explanation.moment
-    if counted_then is not None and explanation.at not in ("peak", "oom"):
+    if oom is not None:
+        yield from _failure_sentences(explanation, oom) if failed else [_went_on(oom)]
+    counters = explanation.moment
+    if counters is not None and explanation.at not in ("peak", "oom"):
         then = "At the end" if explanation.at == "end" else "After that event"
-        sentences.append(
-            f"{then}, {format_size(counted_then.allocated_bytes)} were allocated and"
-            f" {format_size(counted_then.reserved_bytes)} reserved (exact: the allocator was replayed)"
+        yield (
+            f"{then}, {format_size(counters.allocated_bytes)} were allocated and"
+            f" {format_size(counters.reserved_bytes)} reserved (exact: the allocator was replayed)"
         )
-    if peak is not None and peak.shape and not failed:
-        sentences.append(peak.shape)
-    if peak is not None and not failed and (higher := higher_before(explanation.recording, peak)):
-        sentences.append(higher)
-    return sentences
+    if peak is not None and not failed:
+        yield from filter(None, (peak.shape, higher_before(explanation.recording, peak)))
 
 
-def _figures(oom: OomVerdict, *, holders_known: bool) -> tuple[CountedFigure, ...]:
-    """The numbers of a failure, in the order in which they explain it.
+def _failure_sentences(explanation: Explanation, oom: OomVerdict) -> Iterator[str]:
+    """Yields what refused the request and why, who asked for it and where."""
+    if wall := _WALLS.get(oom.wall, _WALLS["unknown"]):
+        yield wall
+    if oom.cause is not None:
+        yield _CAUSES.get(oom.cause, plain(oom.cause).capitalize())
+    if oom.need is not None and oom.need.reason:
+        yield capitalized(oom.need.reason)
+    if oom.place is not None:
+        yield f"Requested at {place_name(oom.place)}"
+    if oom.library is not None:
+        yield _library_line(oom.library, oom.library_source)
+    if _several_failed(oom):
+        yield _last_of_several(explanation, oom)
+    if oom.others:
+        yield oom.others
 
-    Args:
-        holders_known: otherwise the ledger follows, and says what is reserved and free.
-    """
-    figures = []
-    requested, tried, limit = oom.requested_bytes, oom.tried_bytes, oom.limit_bytes
-    if requested is not None:
-        driver_size = (
-            f" ({format_size(tried)} from the driver)" if tried not in (None, requested) else ""
-        )
-        figures.append(CountedFigure(requested, f"requested{driver_size}"))
-    elif tried is not None:
-        figures.append(
-            CountedFigure(tried, "requested" if oom.wall == "host" else "requested from the driver")
-        )
-    if not holders_known or oom.reserved_bytes is None:
-        figures += [CountedFigure(limit, "limit of this process")] if limit is not None else []
-    if not holders_known:
-        return tuple(figures)
-    if oom.reserved_bytes is not None:
-        of_limit = f" (limit: {format_size(limit)})" if limit is not None else ""
-        used = (
-            f"; {format_size(oom.allocated_bytes)} of that allocated"
-            if oom.allocated_bytes is not None
-            else ""
-        )
-        figures.append(CountedFigure(oom.reserved_bytes, f"reserved by PyTorch{of_limit}{used}"))
-    elif oom.allocated_bytes is not None:
-        figures.append(CountedFigure(oom.allocated_bytes, "allocated by PyTorch"))
-    if oom.largest_free_bytes is not None:
+
+def _last_of_several(explanation: Explanation, oom: OomVerdict) -> str:
+    is_gpu_unsaid = explanation.peak is None and oom.device is not None
+    gpu = f", on GPU {oom.device}" if is_gpu_unsaid else ""
+    return f"This was the last of {counted(oom.count, 'failed request')}{gpu}"
+
+
+def _went_on(oom: OomVerdict) -> str:
+    times = "A request" if oom.count == 1 else counted(oom.count, "request")
+    return f"{times} failed, but the program went on (--at oom shows that moment). {oom.headline}"
+
+
+def _figures(explanation: Explanation) -> tuple[CountedFigure, ...]:
+    """The numbers of a failure, in the order in which they explain it."""
+    oom = explanation.oom
+    if oom is None:
+        return ()
+    # Where the holders are not known the ledger follows, and says what is reserved and free.
+    are_holders_known = explanation.heap is not None or not explanation.ledger
+    numbers = [_request(oom)]
+    if not are_holders_known or oom.reserved_bytes is None:
+        numbers.append((oom.limit_bytes, "limit of this process"))
+    if are_holders_known:
         largest = "largest free block" if oom.largest_free_bytes else "free in the cache"
-        figures.append(CountedFigure(oom.largest_free_bytes, f"{largest} for this request"))
-    if oom.free_bytes is not None:
-        figures.append(CountedFigure(oom.free_bytes, "free on the GPU"))
-    return tuple(figures)
+        numbers += [
+            _use_of_pytorch(oom),
+            (oom.largest_free_bytes, f"{largest} for this request"),
+            (oom.free_bytes, "free on the GPU"),
+        ]
+    return tuple(CountedFigure(size, words) for size, words in numbers if size is not None)
+
+
+_Number = tuple[int | None, str]
+
+
+def _request(oom: OomVerdict) -> _Number:
+    requested, tried = oom.requested_bytes, oom.tried_bytes
+    if requested is None:
+        return tried, "requested" if oom.wall == "host" else "requested from the driver"
+    if tried is None or tried == requested:
+        return requested, "requested"
+    return requested, f"requested ({format_size(tried)} from the driver)"
+
+
+def _use_of_pytorch(oom: OomVerdict) -> _Number:
+    reserved, allocated, limit = oom.reserved_bytes, oom.allocated_bytes, oom.limit_bytes
+    if reserved is None:
+        return allocated, "allocated by PyTorch"
+    of_limit = f" (limit: {format_size(limit)})" if limit is not None else ""
+    used = f"; {format_size(allocated)} of that allocated" if allocated is not None else ""
+    return reserved, f"reserved by PyTorch{of_limit}{used}"
 
 
 # The evidence
 
 
 def _table_title(explanation: Explanation) -> str:
-    heap, peak, oom = explanation.heap, explanation.peak, explanation.oom
-    assert heap is not None
-    moments = {"peak": "at the peak", "oom": "when the request failed", "end": "at the end"}
-    moment = moments.get(explanation.at, f"after event {heap.event:,}")
-    if oom is not None and oom.event is not None and heap.event == oom.event:
-        moment = moments["oom"]
-    elif peak is not None and heap.event == peak.heap.event and explanation.at != "end":
-        moment = moments["peak"]
-    where = f" on device {heap.device}" if len(explanation.recording.devices) > 1 else ""
+    heap, oom = explanation.heap, explanation.oom
+    if heap is None:
+        return ""
+    moment = _moment_of(heap, explanation)
     in_use = format_size(heap.requested_bytes)
-    if moment == moments["oom"] and oom is not None and oom.allocated_bytes is not None:
+    if moment == "oom" and oom is not None and oom.allocated_bytes is not None:
         # The figures above it count what the allocator took for the same requests.
         in_use += " (requested)" if in_use != format_size(oom.allocated_bytes) else ""
-    return f"{in_use} in use {moment}{where}"
+    when = _MOMENTS.get(moment, f"after event {heap.event:,}")
+    return f"{in_use} in use {when}{_on_device(explanation)}"
+
+
+def _moment_of(heap: Heap, explanation: Explanation) -> str:
+    """The failure or the peak where the heap is of that moment, whichever was asked for."""
+    oom, peak = explanation.oom, explanation.peak
+    if oom is not None and heap.event == oom.event:
+        return "oom"
+    is_peak = peak is not None and heap.event == peak.heap.event
+    return "peak" if is_peak and explanation.at != "end" else explanation.at
 
 
 def _sorted_findings(
@@ -373,7 +391,7 @@ def _claim(finding: Finding) -> FindingClaim:
     return FindingClaim(
         verdict=finding.verdict,
         title=visible(sentence(title)),
-        evidence=tuple(visible(sentence(text)) for text in finding.evidence if text.strip()),
+        evidence=_visible_sentences(filter(str.strip, finding.evidence)),
         fix=visible((finding.fix or "").strip()),
         size_bytes=finding.bytes,
     )

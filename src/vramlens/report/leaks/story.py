@@ -76,12 +76,8 @@ def leak_story(report: LeakReport, top: int | None = None) -> LeakStory:
     growing = [leak for leak in report.leaks if _is_growing(leak)]
     shown = growing[: top or DEFAULT_TOP]
     has_several = len(report.devices) > 1
-    # What is surer stands first, whether events or samples show it.
-    sure = [claim_of(report, leak) for leak in shown if leak.sure]
-    sampled = [sampled_claim(finding) for use in report.devices for finding in use.findings]
-    unsure = [claim_of(report, leak) for leak in shown if not leak.sure]
+    growth = _growth_claims(report, shown)
     contexts = [context_claim(leak) for leak in report.leaks if leak.kind == "context"]
-    growth = [*sure, *sampled, *unsure]
     why, command = _next(report, growing)
     return LeakStory(
         headline=None if growth else _nothing(report),
@@ -93,6 +89,14 @@ def leak_story(report: LeakReport, top: int | None = None) -> LeakStory:
         why=why,
         command=visible(command),
     )
+
+
+def _growth_claims(report: LeakReport, shown: Sequence[Leak]) -> list[LeakClaim]:
+    """The claims; what is surer stands first, whether events or samples show it."""
+    sure = [claim_of(report, leak) for leak in shown if leak.sure]
+    sampled = [sampled_claim(finding) for use in report.devices for finding in use.findings]
+    unsure = [claim_of(report, leak) for leak in shown if not leak.sure]
+    return [*sure, *sampled, *unsure]
 
 
 def _is_growing(leak: Leak) -> bool:
@@ -301,13 +305,8 @@ def _next(report: LeakReport, growing: Sequence[Leak]) -> tuple[str, str]:
     """Why, and the command."""
     source = quoted(report.recording.source)
     program = program_words(report.recording)
-    if growing and growing[0].owner is not None:
-        why = "make the change, record again and check that the growth is gone"
-        return why, f"vramlens run -o fixed.vram {program} && vramlens diff {source} fixed.vram"
     if growing:
-        size = growing[0].bytes_per_step
-        growth = f"the {format_size(size)} per step" if size else "it"
-        return f"find out what keeps {growth}", f"vramlens run --leaks {program}"
+        return _step_after_leak(growing[0], source, program)
     if any(device.findings for device in report.devices):
         return "find out what keeps it", f"vramlens run --leaks {program}"
     if any(device.failed for device in report.devices):
@@ -317,6 +316,14 @@ def _next(report: LeakReport, growing: Sequence[Leak]) -> tuple[str, str]:
     # Where something was recorded, that is not lost.
     output = " -o again.vram" if report.devices else ""
     return "record more steps", f"vramlens run{output} {program}"
+
+
+def _step_after_leak(leak: Leak, source: str, program: str) -> tuple[str, str]:
+    if leak.owner is not None:
+        why = "make the change, record again and check that the growth is gone"
+        return why, f"vramlens run -o fixed.vram {program} && vramlens diff {source} fixed.vram"
+    growth = f"the {format_size(leak.bytes_per_step)} per step" if leak.bytes_per_step else "it"
+    return f"find out what keeps {growth}", f"vramlens run --leaks {program}"
 
 
 def program_words(recording: RecordingFacts) -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vramlens.analyses.profile.explained_profile import Profile
-    from vramlens.analyses.profile.memory_events import Holder, MemoryReport
+    from vramlens.analyses.profile.memory_events import FailedRequest, Holder, MemoryReport
     from vramlens.analyses.profile.overview import CpuActivity, DeviceActivity, Gap
 
 
@@ -129,8 +129,7 @@ def _memory(memory: MemoryReport) -> dict[str, Any]:
         "events": memory.events,
         "allocated_bytes": memory.allocated_bytes,
         "reserved_bytes": memory.reserved_bytes,
-        "exact": (["allocated_bytes"] if memory.exact else [])
-        + (["reserved_bytes"] if memory.reserved_bytes is not None else []),
+        "exact": _exact(memory),
         "peak_us": _us(memory.peak_ns),
         "peak_step": memory.peak_step,
         "step_peak_bytes": list(memory.step_peaks),
@@ -144,15 +143,24 @@ def _memory(memory: MemoryReport) -> dict[str, Any]:
             for moment in memory.timeline
         ],
         "kept": [_holder(holder) for holder in memory.kept],
-        "failed": [
-            {
-                "us": _us(failure.time_ns),
-                "bytes": failure.bytes,
-                "operator": failure.operator,
-                **place_to_json(failure.place),
-            }
-            for failure in memory.failed
-        ],
+        "failed": [_failure(request) for request in memory.failed],
+    }
+
+
+def _exact(memory: MemoryReport) -> list[str]:
+    is_exact = {
+        "allocated_bytes": memory.exact,
+        "reserved_bytes": memory.reserved_bytes is not None,
+    }
+    return [name for name, exact in is_exact.items() if exact]
+
+
+def _failure(request: FailedRequest) -> dict[str, Any]:
+    return {
+        "us": _us(request.time_ns),
+        "bytes": request.bytes,
+        "operator": request.operator,
+        **place_to_json(request.place),
     }
 
 

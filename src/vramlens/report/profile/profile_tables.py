@@ -34,16 +34,20 @@ def tables_of(profile: Profile) -> Iterator[Table]:
     if use is not None and profile.kernels:
         yield _kernels(profile, use)
     if memory is not None:
-        yield _alive_at_peak(memory)
-        if memory.kept:
-            yield _kept(memory)
-        allocating = [row for row in profile.operators if row.self_allocated_bytes]
-        if allocating:
-            yield replace(_allocating_operators(allocating, memory), cuts=gone(1))
-        if memory.timeline:
-            yield replace(_timeline(memory, profile), cuts=gone(1))
+        yield from _memory_tables(memory, profile)
     if use is not None and use.longest:
         yield replace(_gaps(use, profile), cuts=gone(1))
+
+
+def _memory_tables(memory: MemoryReport, profile: Profile) -> Iterator[Table]:
+    yield _alive_at_peak(memory)
+    if memory.kept:
+        yield _kept(memory)
+    allocating = [row for row in profile.operators if row.self_allocated_bytes]
+    if allocating:
+        yield replace(_allocating_operators(allocating, memory), cuts=gone(1))
+    if memory.timeline:
+        yield replace(_timeline(memory, profile), cuts=gone(1))
 
 
 def gap_words(gap: Gap) -> str:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from vramlens.analyses.finding import Finding
     from vramlens.analyses.profile.explained_profile import Profile
+    from vramlens.analyses.profile.memory_events import MemoryReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,21 +167,23 @@ def _memory_sentence(profile: Profile) -> str:
         text += f"; at most {format_size(memory.reserved_bytes)} reserved"
     if not memory.exact:
         text += "; counted from the start of the trace; earlier memory is unknown"
-    if memory.grouped_by == "category" and memory.by_group:
-        groups = [
-            f"{plain(name)} {format_size(size)}" for name, size in list(memory.by_group.items())[:4]
-        ]
-        text += f". Likely {', '.join(groups)}"
-    other_memories = [
-        f"{other.device} {format_size(other.allocated_bytes)}"
-        for other in profile.memories[1:]
-        if other.allocated_bytes
+    return f"{text}{_likely_groups(memory)}.{_other_peaks(profile)}"
+
+
+def _likely_groups(memory: MemoryReport) -> str:
+    if memory.grouped_by != "category" or not memory.by_group:
+        return ""
+    largest = list(memory.by_group.items())[:4]
+    return f". Likely {', '.join(f'{plain(name)} {format_size(size)}' for name, size in largest)}"
+
+
+def _other_peaks(profile: Profile) -> str:
+    peaks = [
+        f"{memory.device} {format_size(memory.allocated_bytes)}"
+        for memory in profile.memories[1:]
+        if memory.allocated_bytes
     ]
-    return (
-        text
-        + "."
-        + (f" Peaks elsewhere: {', '.join(other_memories[:4])}." if other_memories else "")
-    )
+    return f" Peaks elsewhere: {', '.join(peaks[:4])}." if peaks else ""
 
 
 def _trace_sentence(profile: Profile) -> str:

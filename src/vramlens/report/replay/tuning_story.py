@@ -198,51 +198,63 @@ def _passed(tuning: Tuning) -> str:
 def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
     """Yields the settings that were tried, and what has to be known of them."""
     listed_rows = _listed_rows(tuning, count)
-    sizes = [card.size_bytes for card in tuning.tried[0].cards]
-    if sizes:
-        yield _card_table(tuning, listed_rows, sizes, width)
+    shown = [tuned.row for tuned in listed_rows]
+    has_cards = bool(tuning.tried[0].cards)
+    if has_cards:
+        yield _card_table(tuning, listed_rows, width)
     else:
-        base = tuning.baseline.peak_reserved_bytes
-        rows = [[*_cells(tuned, base), _name(tuning, tuned)] for tuned in listed_rows]
-        yield settings_table(HEADER, rows)
+        yield settings_table(HEADER, [_row(tuning, tuned) for tuned in listed_rows])
     hidden = len(tuning.tried) - len(listed_rows)
     if hidden:
         yield _aside(f"… and {counted(hidden, 'more setting')} (--all shows them)")
     if tuning.inert:
-        yield _aside(
-            "garbage_collection_threshold has no effect without a process limit (--cap), so it was"
-            " not tried."
-        )
-    if sizes:
-        yield _aside(_outside_words(tuning.outside_bytes))
-        if any(card.fits and card.row.retries for tuned in listed_rows for card in tuned.cards):
-            yield _aside(
-                "retry: the card is too small for this peak, so PyTorch frees its cache and tries"
-                " again. The run completes, but each retry costs time."
-            )
-    if any(_is_above_limit(tuned.row) for tuned in listed_rows):
-        yield _aside(
-            "Above the limit: PyTorch checks it first, then maps expandable segments in whole"
-            " pieces (20 MiB by default)."
-        )
-    yield from _basis_parts(listed_rows)
+        yield _aside(_INERT)
+    if has_cards:
+        yield from _card_asides(tuning, listed_rows)
+    if any(map(_is_above_limit, shown)):
+        yield _aside(_ABOVE_LIMIT)
+    if not has_cards:  # the table of cards has no column for it
+        yield from _asides_on_certainty(shown)
     yield from missing_parts(tuning.missing)
 
 
-def _basis_parts(listed_rows: Sequence[Tuned]) -> Iterator[Part]:
-    """Yields what the words of the column "basis" mean; the table of cards does not have it."""
-    rows = [tuned.row for tuned in listed_rows if not tuned.cards]
+_INERT = (
+    "garbage_collection_threshold has no effect without a process limit (--cap), so it was not"
+    " tried."
+)
+_ABOVE_LIMIT = (
+    "Above the limit: PyTorch checks it first, then maps expandable segments in whole pieces"
+    " (20 MiB by default)."
+)
+_RETRY = (
+    "retry: the card is too small for this peak, so PyTorch frees its cache and tries"
+    " again. The run completes, but each retry costs time."
+)
+
+
+def _card_asides(tuning: Tuning, listed_rows: Sequence[Tuned]) -> Iterator[Part]:
+    yield _aside(_outside_words(tuning.outside_bytes))
+    cards = (card for tuned in listed_rows for card in tuned.cards)
+    if any(card.fits and card.row.retries for card in cards):
+        yield _aside(_RETRY)
+
+
+def _asides_on_certainty(rows: Sequence[WhatIf]) -> Iterator[Part]:
     yield from why_parts(rows)
     if any(row.confidence == Confidence.EXACT for row in rows):
         yield _aside("exact: the number that PyTorch itself would report.")
 
 
-def _cells(tuned: Tuned, recorded_bytes: int) -> list[str]:
+def _is_recorded(tuning: Tuning, tuned: Tuned) -> bool:
+    return tuned.row.settings == tuning.baseline.settings
+
+
+def _row(tuning: Tuning, tuned: Tuned) -> list[str]:
     """A row's cells, with what is known of the step behind a failure that it gets past."""
-    cells = row_cells(tuned.row, recorded_bytes)
+    cells = row_cells(tuned.row, tuning.baseline.peak_reserved_bytes)
     if tuned.row.past_failure and tuned.step_finishes is not None:
         cells[HEADER.index("outcome")] = "step finishes" if tuned.step_finishes else "fails later"
-    return cells
+    return [*cells, _name(tuning, tuned)]
 
 
 def _aside(text: str) -> Sentences:
@@ -254,16 +266,15 @@ def _is_above_limit(row: WhatIf) -> bool:
 
 
 def _name(tuning: Tuning, tuned: Tuned) -> str:
-    recorded = " (recorded)" if tuned.row.settings == tuning.baseline.settings else ""
+    recorded = " (recorded)" if _is_recorded(tuning, tuned) else ""
     return f"{conf_name(tuned.row)}{recorded}"
 
 
-def _card_table(
-    tuning: Tuning, listed_rows: Sequence[Tuned], sizes: Sequence[int], width: int
-) -> Table:
+def _card_table(tuning: Tuning, listed_rows: Sequence[Tuned], width: int) -> Table:
     """On which cards each setting fits; without room for all of them, the smallest alone."""
     peak, retries, smallest, setting = _CARD_COLUMNS
-    names = [peak, retries, *(f"on {card_words(size)}" for size in sizes), smallest, setting]
+    on_cards = [f"on {card_words(card.size_bytes)}" for card in tuning.tried[0].cards]
+    names = [peak, retries, *on_cards, smallest, setting]
     rows = [_card_row(tuning, tuned) for tuned in listed_rows]
     if _figures_width([names, *rows]) > width:
         names, *rows = ([*row[:2], *row[-2:]] for row in (names, *rows))
@@ -302,7 +313,7 @@ def _listed_rows(tuning: Tuning, count: int) -> list[Tuned]:
     tried = list(tuning.tried)
     if len(tried) <= count:
         return tried
-    recorded = [tuned for tuned in tried if tuned.row.settings == tuning.baseline.settings]
+    recorded = [tuned for tuned in tried if _is_recorded(tuning, tuned)]
     rows = tried[: count - 2]
     rows += [tuned for tuned in recorded if tuned not in rows]
     worst = tried[-(count - len(rows)) :]
