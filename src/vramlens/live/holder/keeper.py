@@ -209,6 +209,11 @@ class Statements(UsersSource):
         return self.has_run(store.file, store.line, min(last, store.line + _LONGEST_STATEMENT))
 
 
+def store_of(keeper: Keeper | None) -> Store | None:
+    """The source of the statement that keeps; None where only a line or nothing is known."""
+    return None if keeper is None else keeper.store
+
+
 def _best_call(
     calls: Iterable[tuple[int, Module, CallSite]],
 ) -> tuple[int, Module, CallSite] | None:

@@ -17,7 +17,7 @@ from vramlens.live.heap.objects import (
 )
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, Link, texts_of
-from vramlens.live.holder.keeper import Keeper
+from vramlens.live.holder.keeper import Keeper, store_of
 from vramlens.live.holder.leak_class import statement_source
 from vramlens.live.leaks.leak_report import Owner
 
@@ -54,7 +54,7 @@ def _registration_name(chain: Chain, at: int, keeper: Keeper | None) -> str:
     """``loop.call_later(…)``, where what piles up is a private part of a library's object; empty
     elsewhere.
     """
-    store = None if keeper is None else keeper.store
+    store = store_of(keeper)
     if store is None or store.how != "call" or at < 1:
         return ""
     holder = chain.links[at - 1].value

@@ -5,10 +5,16 @@ they mention.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 _OWN_NAMESPACES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _EMPTY_MAKERS = ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter")
+
+
+def nodes_in(expressions: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yields every node of some expressions."""
+    return chain.from_iterable(map(ast.walk, expressions))
 
 
 def names_in(expression: ast.AST) -> Iterator[tuple[str, str]]:

@@ -104,6 +104,11 @@ class Store:
     guards: tuple[ast.expr, ...]
     keys: tuple[str | None, ...] = ()
 
+    @property
+    def stored_expressions(self) -> tuple[ast.expr, ...]:
+        """What it puts there: the arguments of a call, or the value."""
+        return self.arguments or tuple(filter(None, (self.value,)))
+
 
 class CallSite(NamedTuple):
     """A call, with the function and the statement that it is in, and how many loops it is in."""
@@ -156,6 +161,10 @@ class Module:
     def all_calls(self) -> Iterator[CallSite]:
         """Yields every call, by the name that is called."""
         return chain.from_iterable(self.calls.values())
+
+    def mentions(self, name: str) -> bool:
+        """Whether a name stands anywhere in the file."""
+        return any(name in line for line in self.lines)
 
 
 def read_source(file: str) -> Module | None:
