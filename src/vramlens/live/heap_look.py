@@ -130,7 +130,7 @@ class HeapLook:
         if by_store is not None:
             parents = by_store
             growing, doubtful = piles(search, items, parents, births.steps, births.known_until)
-        remade = remade_larger(search, items, births)
+        remade = remade_larger(items, births)
         doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]
         scene = HeapScene(search, self._statements, self._observer, parents)
         return scene, [*growing, *remade, *doubtful]
@@ -163,11 +163,7 @@ class HeapLook:
     def _positions_of_growth(self) -> list[int]:
         """Positions of what may have grown: storages, and autograd nodes."""
         search = self._search
-        positions = list(search.storages.values())
-        for low, high in search.graph_from:
-            graph = range(low, high)
-            positions += [place for place in graph if self._torch.is_node(search.order[place])]
-        return positions
+        return [*search.storages.values(), *search.graph_nodes()]
 
     def _headroom(self) -> int | None:
         """Free memory of the current GPU, PyTorch's cache included; None where no GPU is in use."""

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import compress
+from itertools import chain, compress
 from time import monotonic, thread_time
 from typing import Any
 
@@ -169,6 +169,12 @@ class Search:
     def in_graph(self, position: int) -> bool:
         """Whether something was reached only through an autograd graph."""
         return any(start <= position < end for start, end in self.graph_from)
+
+    def graph_nodes(self) -> list[int]:
+        """Positions of the autograd nodes that were reached through the graph."""
+        order, is_node = self.order, self.torch.is_node
+        places = chain.from_iterable(range(low, high) for low, high in self.graph_from)
+        return [place for place in places if is_node(order[place])]
 
     def close(self) -> None:
         """Lets go of everything."""
