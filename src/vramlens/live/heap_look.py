@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.live.growth.accounting import unexplained_growth
@@ -27,7 +28,7 @@ from vramlens.live.heap.tensors import Storage, TorchObjects
 from vramlens.live.heap.unnamed_holders import search_loose, unreached_tensors
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.leaks.allocating_line import HeapScene
-from vramlens.live.leaks.leak_report import LeakReport
+from vramlens.live.leaks.leak_report import LeakReport, Unexplained
 from vramlens.live.leaks.merged_leaks import KeptLeak, merged
 from vramlens.live.leaks.pile_leak import pile_leak
 from vramlens.live.leaks.shared_memory import handed_over_leak
@@ -100,11 +101,7 @@ class HeapLook:
         except Exception as error:  # a counter that says something unheard of: the rest stands
             self._failures.append(f"the counters could not be read ({type(error).__name__})")
         leaks = merged(kept_leaks)
-        judged = [storage for _, storages in kept_leaks for storage in storages]
-        host = CounterSeries() if self._counters is None else self._counters.host
-        unexplained = None
-        if not self._is_brief:
-            unexplained = unexplained_growth(search, items, judged, host, births.known_until)
+        unexplained = self._unexplained(items, kept_leaks)
         kernels = kernels_note(self._torch.torch, unexplained, births.sizes)
         notes = [*search.skipped, *self._failures, *filter(None, [kernels])]
         report = LeakReport(
@@ -114,7 +111,7 @@ class HeapLook:
             headroom_bytes=self._headroom(),
             seconds=search.seconds,
             objects=len(search.order),
-            live_bytes=sum(storage.size_bytes for storage in search.storages),
+            live_bytes=search.live_bytes,
             complete=search.complete,
             missing_steps=max(WARM_UP + FEWEST + 1 - births.steps, 0),
             gone=gone_growth(items, births),
@@ -134,6 +131,17 @@ class HeapLook:
         doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]
         scene = HeapScene(search, self._statements, self._observer, parents)
         return scene, [*growing, *remade, *doubtful]
+
+    def _unexplained(
+        self, items: Sequence[Item], kept_leaks: Sequence[KeptLeak]
+    ) -> Unexplained | None:
+        """Growth that no leak and no look-alike explains."""
+        if self._is_brief:
+            return None
+        judged = chain.from_iterable(storages for _, storages in kept_leaks)
+        host = CounterSeries() if self._counters is None else self._counters.host
+        known = self._births.known_until
+        return unexplained_growth(self._search, items, judged, host, known)
 
     def _counted(self, kept_leaks: Sequence[KeptLeak]) -> list[KeptLeak]:
         """Leaks that only counters show."""

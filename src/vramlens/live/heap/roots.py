@@ -182,12 +182,10 @@ def _frames_of_the_end() -> list[tuple[types.FrameType, int]]:
 
 
 def _same(names: Any, local: dict[str, Any]) -> bool:
-    """Whether a frame's variables are its module's."""
     return type(names) is dict and all(names.get(name) is value for name, value in local.items())
 
 
 def _exceptions() -> Iterator[Root]:
-    """Exceptions that the interpreter keeps, and those that are being handled."""
     for name in ("last_exc", "last_value", "last_traceback"):
         value = sys.__dict__.get(name)
         if value is not None:
@@ -202,7 +200,6 @@ def _exceptions() -> Iterator[Root]:
 
 
 def _interpreter() -> Iterator[Root]:
-    """What the interpreter itself keeps."""
     yield from _exceptions()
     shown = builtins.__dict__.get("_")
     if shown is not None and type(shown) is not types.BuiltinFunctionType:
