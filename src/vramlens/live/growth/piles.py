@@ -312,7 +312,6 @@ def _gaps(steps: list[int]) -> list[int]:
 
 
 def _rate(born: list[int], sums: list[int], filled: float) -> float:
-    """Bytes that a step adds on the average."""
     return _even_rate(born, sums) if filled >= _SHARE_FILLED else _burst_rate(born, sums)
 
 
