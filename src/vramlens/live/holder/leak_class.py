@@ -139,7 +139,6 @@ def fix_of(kind: str, keeper: Keeper | None, owner: Owner, kept: Kept | None = N
 
 
 def _fix_of_class(kind: str, owner: Owner) -> str:
-    """The edit that the class and the kind of the owner decide."""
     name = owner.name
     is_attribute = "." in name
     if kind == "thread" and is_attribute and owner.kind in _BOUNDS:
@@ -284,9 +283,10 @@ def _augmented(store: Store) -> str:
 
 
 def _has_exception(chain: Chain) -> bool:
-    if chain.root is not None and chain.root.kind == "exception":
-        return True
-    return any(is_kind(link.value, BaseException) or link.how == "frame" for link in chain.links)
+    is_root = chain.root is not None and chain.root.kind == "exception"
+    return is_root or any(
+        is_kind(link.value, BaseException) or link.how == "frame" for link in chain.links
+    )
 
 
 def _is_hook(links: Sequence[Link], keeper: Keeper | None, statements: Statements) -> bool:
@@ -308,9 +308,8 @@ def _is_in_thread(chain: Chain) -> bool:
 
 def _is_closure_link(search: Search, link: Link) -> bool:
     """Whether a function holds what follows, other than a function of an autograd graph."""
-    if link.how not in ("closure", "argument", "default", "self"):
-        return False
-    return not search.torch.is_node(link.value)
+    is_function = link.how in ("closure", "argument", "default", "self")
+    return is_function and not search.torch.is_node(link.value)
 
 
 def _has_gradient_graph(search: Search, links: Sequence[Link]) -> bool:
@@ -360,7 +359,6 @@ def _looked_up_table(node: ast.AST) -> ast.expr | None:
 
 
 def _is_name_of(store: Store, expression: ast.expr) -> bool:
-    """Whether an expression is what a statement stores to."""
     receiver = receiver_of(expression)
     return receiver is not None and receiver[0] == store.name
 

@@ -139,18 +139,12 @@ def _constant_text(expression: ast.expr) -> str:
 
 
 def _is_that_name(base: str, name: str, store: Store, names: set[str]) -> bool:
-    """Whether a name that is read is one of those that something is stored under."""
     return name in names and (name != store.name or bool(base) == bool(store.base))
-
-
-def _assigns_beside(other: Store, store: Store) -> bool:
-    """Whether a statement is an assignment in the same function."""
-    return other.how == "assign" and other.function is store.function
 
 
 def _values_beside(store: Store, candidates: Iterable[Store]) -> tuple[ast.expr, ...]:
     """What assignments in the same function give."""
-    values = (other.value for other in candidates if _assigns_beside(other, store))
+    values = (other.value for other in candidates if other.assigns_beside(store))
     return tuple(filter(None, values))
 
 
@@ -181,7 +175,6 @@ def _written_anew(evidence: _Evidence) -> str:
 
 
 def _exclude_each_other(first: tuple[ast.expr, ...], second: tuple[ast.expr, ...]) -> bool:
-    """Whether one of some conditions is the opposite of one of others."""
     return _has_opposite(first, second) or _has_opposite(second, first)
 
 
@@ -224,7 +217,7 @@ def _ring(evidence: _Evidence) -> str:
 def _begins_anew(index: Store, store: Store) -> bool:
     """``if i == n: i = 0``, where things are stored."""
     is_number = isinstance(index.value, ast.Constant) and type(index.value.value) is int
-    if not is_number or not _assigns_beside(index, store):
+    if not is_number or not index.assigns_beside(store):
         return False
     comparisons = (node for node in nodes_in(index.guards) if isinstance(node, ast.Compare))
     return any(name == index.name for node in comparisons for _, name in names_in(node))
@@ -256,7 +249,6 @@ def _flagged(evidence: _Evidence) -> str:
 
 
 def _is_set_by_length(setter: Store, store: Store) -> bool:
-    """Whether an assignment depends on the length of what is stored to."""
     if setter.how != "assign" or setter.value is None:
         return False
     return any(_measures(part, store) for part in (*setter.guards, setter.value))

@@ -84,7 +84,6 @@ def _can_be_followed(links: Sequence[Link]) -> bool:
 
 
 def _place_of(code: types.CodeType) -> tuple[str, int, str]:
-    """The file, first line and name of a function."""
     return code.co_filename, code.co_firstlineno, code.co_name
 
 
