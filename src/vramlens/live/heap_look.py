@@ -104,7 +104,7 @@ class HeapLook:
         host = CounterSeries() if self._counters is None else self._counters.host
         unexplained = None
         if not self._is_brief:
-            unexplained = unexplained_growth(search, items, judged, host, births.known_until)
+            unexplained = unexplained_growth(search, items, judged, host, births.looks)
         kernels = kernels_note(self._torch.torch, unexplained, births.sizes)
         notes = [*search.skipped, *self._failures, *filter(None, [kernels])]
         report = LeakReport(
@@ -125,11 +125,11 @@ class HeapLook:
     def _piles(self, parents: Parents, items: Sequence[Item]) -> tuple[HeapScene, list[Pile]]:
         """Everything that may be a leak: piles, tensors made anew, the largest of the doubtful."""
         search, births = self._search, self._births
-        growing, doubtful = piles(search, items, parents, births.steps, births.known_until)
+        growing, doubtful = piles(search, items, parents, births.steps, births.looks)
         by_store = parents_by_store(search, [*growing, *doubtful], parents)
         if by_store is not None:
             parents = by_store
-            growing, doubtful = piles(search, items, parents, births.steps, births.known_until)
+            growing, doubtful = piles(search, items, parents, births.steps, births.looks)
         remade = remade_larger(search, items, births)
         doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]
         scene = HeapScene(search, self._statements, self._observer, parents)
@@ -154,7 +154,7 @@ class HeapLook:
             [leak for leak, _ in kept_leaks],
         )
         sent = handed_over_leak(
-            self._counters, search, self._statements, births.steps, births.known_until
+            self._counters, search, self._statements, births.steps, births.looks
         )
         if sent is not None:
             leaks = [*leaks, sent]

@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 from vramlens.live.growth.births import BEFORE, Births
+from vramlens.live.growth.looks import Looks
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage
 from vramlens.live.leaks.leak_report import Gone
@@ -149,18 +150,18 @@ def piles(
     items: Iterable[Item],
     parents: Mapping[int, tuple[int, str]],
     steps: int,
-    known: int,
+    looks: Looks,
 ) -> tuple[list[Pile], list[Pile]]:
     """The objects at which steps pile up; and those at which they did, or may: late or ended.
 
     Args:
         steps: how many steps have ended.
-        known: the last step whose births are known.
+        looks: at births.
     """
     nodes = _nodes_on_the_way(search, items, parents)
     tops = [place for place in nodes if parents[place][0] < 0]
-    _sum_upwards(nodes, tops, steps, known)
-    growing, tops = _spread(search, nodes, tops, steps, known)
+    _sum_upwards(nodes, tops, steps, looks)
+    growing, tops = _spread(search, nodes, tops, steps, looks)
     doubtful: list[Pile] = []
     while tops:
         position = tops.pop()
@@ -171,7 +172,7 @@ def piles(
         direct = [*node.direct_items]
         for child in unsteady:
             direct += _all_below(nodes, child)
-        pace = pace_of(_by_step(direct), steps, known) if direct else None
+        pace = pace_of(_by_step(direct), steps, looks) if direct else None
         if pace is None or (not steady and node.pace is None):
             continue
         if pace.is_steady:
@@ -211,7 +212,7 @@ def _nodes_on_the_way(
     return nodes
 
 
-def _sum_upwards(nodes: dict[int, _Node], tops: list[int], steps: int, known: int) -> None:
+def _sum_upwards(nodes: dict[int, _Node], tops: list[int], steps: int, looks: Looks) -> None:
     """Gives every object the bytes below it, by step of birth, and their pace."""
     downwards = list(tops)
     for position in downwards:
@@ -226,11 +227,11 @@ def _sum_upwards(nodes: dict[int, _Node], tops: list[int], steps: int, known: in
         for place in node.below:
             total.update(nodes[place].bytes_by_step)
         node.bytes_by_step = dict(total)
-        node.pace = pace_of(node.bytes_by_step, steps, known)
+        node.pace = pace_of(node.bytes_by_step, steps, looks)
 
 
 def _spread(
-    search: Search, nodes: Mapping[int, _Node], tops: list[int], steps: int, known: int
+    search: Search, nodes: Mapping[int, _Node], tops: list[int], steps: int, looks: Looks
 ) -> tuple[list[Pile], list[int]]:
     """Piles of one variable of a function that runs many times at once; and the tops that are
     not part of any.
@@ -246,33 +247,31 @@ def _spread(
         if len(positions) < FEWEST:
             continue
         items = [item for position in positions for item in _all_below(nodes, position)]
-        pace = pace_of(_by_step(items), steps, known)
+        pace = pace_of(_by_step(items), steps, looks)
         if pace is not None and pace.is_steady and pace.filled >= _SHARE_SPREAD:
             spread.append(Pile(positions[0], items, pace, is_spread=True))
             taken.update(positions)
     return spread, [position for position in tops if position not in taken]
 
 
-def pace_of(bytes_by_step: Mapping[int, int], steps: int, known: int) -> Pace | None:
+def pace_of(bytes_by_step: Mapping[int, int], steps: int, looks: Looks) -> Pace | None:
     """How births are spread; None where too few different steps have any.
 
     Args:
         bytes_by_step: bytes that were born, by step.
         steps: how many steps have ended; what the last one left may be in use still.
-        known: the last step whose births are known: later ones count as one.
+        looks: at births.
     """
-    if known < steps:
-        bytes_by_step = _without_later(bytes_by_step, known)
-        steps = known + 1
-    born = sorted(step for step in bytes_by_step if WARM_UP < step < steps)
+    end = looks.judged_until(bytes_by_step, steps)
+    born = sorted(step for step in bytes_by_step if WARM_UP < step <= end)
     if len(born) < FEWEST:
         return None
-    window = steps - 1 - WARM_UP
+    window = end - WARM_UP
     gap = median(_gaps(born))
-    goes_to_the_end = steps - 1 - born[-1] <= 1.5 * gap
+    goes_to_the_end = end - born[-1] <= 1.5 * gap
     is_from_early = born[0] - WARM_UP - 1 <= max(gap, window / 3)
-    middle = (WARM_UP + 1 + steps) / 2
-    first_half = sum(1 for step in born if step < middle)
+    middle = (looks.number(WARM_UP + 1) + looks.number(end) + 1) / 2
+    first_half = sum(1 for step in born if looks.number(step) < middle)
     goes_on = 2 * (len(born) - first_half) >= first_half
     filled = len(born) / window
     return Pace(
@@ -284,13 +283,6 @@ def pace_of(bytes_by_step: Mapping[int, int], steps: int, known: int) -> Pace | 
         filled=filled,
         bytes_per_step=round(_rate(born, [bytes_by_step[step] for step in born], filled)),
     )
-
-
-def _without_later(bytes_by_step: Mapping[int, int], known: int) -> dict[int, int]:
-    """The bytes by step, those of all steps after the last known one as of one step."""
-    by_step = {step: size for step, size in bytes_by_step.items() if step <= known}
-    later = sum(size for step, size in bytes_by_step.items() if step > known)
-    return {**by_step, known + 1: later} if later else by_step
 
 
 def _gaps(steps: list[int]) -> list[int]:
@@ -353,7 +345,7 @@ def remade_larger(search: Search, items: Iterable[Item], births: Births) -> list
         if added is None or _keeps_smaller(item.size_bytes, newest, added, alive):
             continue
         by_step = dict.fromkeys(range(1, newest + 1), added)
-        pace = pace_of(by_step, steps, births.known_until)
+        pace = pace_of(by_step, steps, births.looks)
         if pace is not None:
             remade.append(Pile(item.position, [item], pace, is_remade=True))
     return remade
@@ -369,7 +361,7 @@ def _keeps_smaller(size: int, newest: int, added: int, alive: set[tuple[int, int
 def gone_growth(items: Iterable[Item], births: Births) -> Gone | None:
     """The growth that was steady when bytes were summed last, if not even half of it is alive now."""
     step, bytes_by_step = births.latest_sum
-    pace = pace_of(bytes_by_step, step, step)
+    pace = pace_of(bytes_by_step, step, births.looks)
     if pace is None or not pace.is_steady or not births.is_summed:
         return None
     candidates = (item for item in items if item.born is None or BEFORE < item.born <= step)

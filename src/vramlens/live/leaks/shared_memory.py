@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any
 
 from vramlens.ground.verdict import Verdict
+from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.piles import pace_of
 from vramlens.live.growth.step_counters import StepCounters
 from vramlens.live.heap.objects import class_module, class_name, class_order, namespace_of
@@ -32,20 +33,20 @@ _MODULES = ("multiprocessing.queues", "torch.multiprocessing.queue")
 
 
 def handed_over_leak(
-    counters: StepCounters, search: Search, statements: Statements, steps: int, known: int
+    counters: StepCounters, search: Search, statements: Statements, steps: int, looks: Looks
 ) -> LiveLeak | None:
     """Shared memory that each step leaves behind for others to fetch; None where it does not grow.
 
     Args:
         steps: how many steps have ended.
-        known: the last step whose births are known.
+        looks: at births.
     """
     waiting = _waiting()
     by_step: dict[int, int] = {}
     for number, size in waiting.items():
         step = next((step for step, last in counters.handed_over if number <= last), steps)
         by_step[step] = by_step.get(step, 0) + size
-    pace = pace_of(by_step, steps, known)
+    pace = pace_of(by_step, steps, looks)
     if pace is None or not pace.is_steady:
         return None
     owner, keeper, backlog = _queue(search, statements)
