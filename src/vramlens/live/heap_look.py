@@ -122,11 +122,11 @@ class HeapLook:
     def _piles(self, parents: Parents, items: Sequence[Item]) -> tuple[HeapScene, list[Pile]]:
         """Everything that may be a leak: piles, tensors made anew, the largest of the doubtful."""
         search, births = self._search, self._births
-        growing, doubtful = piles(search, items, parents, births.steps, births.known_until)
+        growing, doubtful = piles(search, items, parents, births.steps, births.looks)
         by_store = parents_by_store(search, [*growing, *doubtful], parents)
         if by_store is not None:
             parents = by_store
-            growing, doubtful = piles(search, items, parents, births.steps, births.known_until)
+            growing, doubtful = piles(search, items, parents, births.steps, births.looks)
         remade = remade_larger(items, births)
         doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]
         scene = HeapScene(search, self._statements, self._observer, parents)
@@ -140,8 +140,7 @@ class HeapLook:
             return None
         judged = chain.from_iterable(storages for _, storages in kept_leaks)
         host = CounterSeries() if self._counters is None else self._counters.host
-        known = self._births.known_until
-        return unexplained_growth(self._search, items, judged, host, known)
+        return unexplained_growth(self._search, items, judged, host, self._births.looks)
 
     def _counted(self, kept_leaks: Sequence[KeptLeak]) -> list[KeptLeak]:
         """Leaks that only counters show."""
@@ -162,7 +161,7 @@ class HeapLook:
             [leak for leak, _ in kept_leaks],
         )
         sent = handed_over_leak(
-            self._counters, search, self._statements, births.steps, births.known_until
+            self._counters, search, self._statements, births.steps, births.looks
         )
         if sent is not None:
             leaks = [*leaks, sent]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 
+from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.piles import WARM_UP, Item, bytes_by_birth, pace_of
 from vramlens.live.growth.step_counters import CounterSeries
 from vramlens.live.heap.search import Search
@@ -32,19 +33,19 @@ def unexplained_growth(
     items: Sequence[Item],
     judged: Iterable[Storage | None],
     host: CounterSeries,
-    known: int,
+    looks: Looks,
 ) -> Unexplained | None:
     """The growth that no judged pile explains; None where all is accounted for.
 
     Args:
         judged: storages of all piles that have a verdict, whichever.
         host: what the C library's allocator had handed out, by step.
-        known: the last step whose births are known.
+        looks: at births.
     """
     known_owner = {storage for storage in judged if storage is not None}
     storages = {*search.storages, *known_owner}
     beside_search = _beside_search(storages, items, host) if search.complete else None
-    return beside_search or _beside_piles(items, known_owner, known)
+    return beside_search or _beside_piles(items, known_owner, looks)
 
 
 def _beside_search(
@@ -92,15 +93,15 @@ def _is_in_most_windows(rises: Sequence[int]) -> bool:
     return total >= _LEAST_BYTES and high_rises >= _FEWEST_WINDOWS
 
 
-def _beside_piles(items: Iterable[Item], judged: set[Storage], known: int) -> Unexplained | None:
+def _beside_piles(items: Iterable[Item], judged: set[Storage], looks: Looks) -> Unexplained | None:
     """Growth of reached storages that belong to no pile: many owners, each of which grows now
     and then.
     """
     bytes_by_step = bytes_by_birth(
         item for item in items if item.storage is not None and item.storage not in judged
     )
-    steps = known  # births of later steps are not told apart
-    pace = pace_of(bytes_by_step, steps, known)
+    steps = looks.latest  # births of later steps are not told apart
+    pace = pace_of(bytes_by_step, steps, looks)
     if pace is None or not pace.is_sure:
         return None
     windows = [0] * _WINDOWS

@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 from vramlens.live.growth.births import BEFORE, Births
+from vramlens.live.growth.looks import Looks
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage
 from vramlens.live.leaks.leak_report import Gone
@@ -167,18 +168,18 @@ def piles(
     items: Iterable[Item],
     parents: Mapping[int, tuple[int, str]],
     steps: int,
-    known: int,
+    looks: Looks,
 ) -> tuple[list[Pile], list[Pile]]:
     """The objects at which steps pile up; and those at which they did, or may: late or ended.
 
     Args:
         steps: how many steps have ended.
-        known: the last step whose births are known.
+        looks: at births.
     """
     nodes = _nodes_on_the_way(search, items, parents)
     tops = [node for node in nodes.values() if parents[node.position][0] < 0]
-    _sum_upwards(tops, steps, known)
-    growing, waiting = _spread(search, tops, steps, known)
+    _sum_upwards(tops, steps, looks)
+    growing, waiting = _spread(search, tops, steps, looks)
     doubtful: list[Pile] = []
     while waiting:
         node = waiting.pop()
@@ -186,7 +187,7 @@ def piles(
         unsteady = node.children(steady=False)
         below = chain.from_iterable(child.all_items() for child in unsteady)
         pile_items = [*node.direct_items, *below]
-        pace = pace_of(bytes_by_birth(pile_items), steps, known)
+        pace = pace_of(bytes_by_birth(pile_items), steps, looks)
         if pace is None:
             continue
         # Perhaps one of them below: a list that began late, a ring.
@@ -224,7 +225,7 @@ def _nodes_on_the_way(
     return nodes
 
 
-def _sum_upwards(tops: list[_Node], steps: int, known: int) -> None:
+def _sum_upwards(tops: list[_Node], steps: int, looks: Looks) -> None:
     """Gives every object the bytes below it, by step of birth, and their pace."""
     downwards = list(tops)
     for node in downwards:
@@ -238,11 +239,11 @@ def _sum_upwards(tops: list[_Node], steps: int, known: int) -> None:
         for child in node.below:
             total.update(child.bytes_by_step)
         node.bytes_by_step = dict(total)
-        node.pace = pace_of(node.bytes_by_step, steps, known)
+        node.pace = pace_of(node.bytes_by_step, steps, looks)
 
 
 def _spread(
-    search: Search, tops: list[_Node], steps: int, known: int
+    search: Search, tops: list[_Node], steps: int, looks: Looks
 ) -> tuple[list[Pile], list[_Node]]:
     """Piles of one variable of a function that runs many times at once; and the tops that are
     not part of any.
@@ -251,7 +252,7 @@ def _spread(
     taken: set[_Node] = set()
     for nodes in _tops_by_variable(search, tops):
         items = list(chain.from_iterable(node.all_items() for node in nodes))
-        pace = pace_of(bytes_by_birth(items), steps, known)
+        pace = pace_of(bytes_by_birth(items), steps, looks)
         if pace is not None and pace.is_steady and pace.filled >= _SHARE_SPREAD:
             spread.append(Pile(nodes[0].position, items, pace, is_spread=True))
             taken.update(nodes)
@@ -268,25 +269,24 @@ def _tops_by_variable(search: Search, tops: Iterable[_Node]) -> list[list[_Node]
     return [nodes for nodes in by_variable.values() if len(nodes) >= FEWEST]
 
 
-def pace_of(bytes_by_step: Mapping[int, int], steps: int, known: int) -> Pace | None:
+def pace_of(bytes_by_step: Mapping[int, int], steps: int, looks: Looks) -> Pace | None:
     """How births are spread; None where too few different steps have any.
 
     Args:
         bytes_by_step: bytes that were born, by step.
         steps: how many steps have ended; what the last one left may be in use still.
-        known: the last step whose births are known: later ones count as one.
+        looks: at births.
     """
-    if known < steps:
-        bytes_by_step = _without_later(bytes_by_step, known)
-        steps = known + 1
-    born = sorted(step for step in bytes_by_step if WARM_UP < step < steps)
+    end = looks.judged_until(bytes_by_step, steps)
+    born = sorted(step for step in bytes_by_step if WARM_UP < step <= end)
     if len(born) < FEWEST:
         return None
-    window = steps - 1 - WARM_UP
+    window = end - WARM_UP
     gap = median(_gaps(born))
-    goes_to_the_end = steps - 1 - born[-1] <= 1.5 * gap
+    goes_to_the_end = end - born[-1] <= 1.5 * gap
     is_from_early = born[0] - WARM_UP - 1 <= max(gap, window / 3)
-    first_half = bisect_left(born, (WARM_UP + 1 + steps) / 2)
+    middle = (looks.number(WARM_UP + 1) + looks.number(end) + 1) / 2
+    first_half = bisect_left(born, middle, key=looks.number)
     goes_on = 2 * (len(born) - first_half) >= first_half
     filled = len(born) / window
     return Pace(
@@ -298,13 +298,6 @@ def pace_of(bytes_by_step: Mapping[int, int], steps: int, known: int) -> Pace | 
         filled=filled,
         bytes_per_step=round(_rate(born, [bytes_by_step[step] for step in born], filled)),
     )
-
-
-def _without_later(bytes_by_step: Mapping[int, int], known: int) -> dict[int, int]:
-    """The bytes by step, those of all steps after the last known one as of one step."""
-    by_step = {step: size for step, size in bytes_by_step.items() if step <= known}
-    later = sum(size for step, size in bytes_by_step.items() if step > known)
-    return {**by_step, known + 1: later} if later else by_step
 
 
 def _gaps(steps: list[int]) -> list[int]:
@@ -383,7 +376,7 @@ def _remade_pace(
     added = _progression(item.size_bytes, [step for step in sizes if step <= newest], sizes)
     if added is None or _keeps_smaller(item.size_bytes, newest, added, alive):
         return None
-    return pace_of(dict.fromkeys(range(1, newest + 1), added), births.steps, births.known_until)
+    return pace_of(dict.fromkeys(range(1, newest + 1), added), births.steps, births.looks)
 
 
 def _keeps_smaller(size: int, newest: int, added: int, alive: set[tuple[int, int | None]]) -> bool:
@@ -396,7 +389,7 @@ def _keeps_smaller(size: int, newest: int, added: int, alive: set[tuple[int, int
 def gone_growth(items: Iterable[Item], births: Births) -> Gone | None:
     """The growth that was steady when bytes were summed last, if not even half of it is alive now."""
     step, bytes_by_step = births.latest_sum
-    pace = pace_of(bytes_by_step, step, step)
+    pace = pace_of(bytes_by_step, step, births.looks)
     if pace is None or not pace.is_steady or not births.is_summed:
         return None
     candidates = (item for item in items if item.born is None or BEFORE < item.born <= step)

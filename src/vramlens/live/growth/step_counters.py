@@ -20,6 +20,7 @@ from typing import Any
 
 from vramlens.live.growth import gpu_memory as gpus
 from vramlens.live.growth.host_allocator import allocated_bytes
+from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.piles import WARM_UP, Pace, pace_of
 
 FEWEST_RISES = 6  # caches and workspaces grow in a few steps, and stop
@@ -69,7 +70,8 @@ class CounterSeries:
         any steps apart.
         """
         steps, rises = self.steps, self.left_behind()
-        place_pace = pace_of(rises, len(steps) - 1, len(steps) - 1) if steps else None
+        newest = len(steps) - 1
+        place_pace = pace_of(rises, newest, Looks.at_every_step(newest)) if steps else None
         if place_pace is None or not place_pace.is_steady or place_pace.steps < FEWEST_RISES:
             return None
         counted = [place for place in rises if place_pace.first <= place <= place_pace.last]

@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 from vramlens.ground.verdict import Verdict
+from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.piles import pace_of
 from vramlens.live.growth.step_counters import StepCounters
 from vramlens.live.heap.objects import class_module, class_name, class_order, namespace_of
@@ -32,16 +33,16 @@ _MODULES = ("multiprocessing.queues", "torch.multiprocessing.queue")
 
 
 def handed_over_leak(
-    counters: StepCounters, search: Search, statements: Statements, steps: int, known: int
+    counters: StepCounters, search: Search, statements: Statements, steps: int, looks: Looks
 ) -> LiveLeak | None:
     """Shared memory that each step leaves behind for others to fetch; None where it does not grow.
 
     Args:
         steps: how many steps have ended.
-        known: the last step whose births are known.
+        looks: at births.
     """
     waiting = _waiting()
-    pace = pace_of(_bytes_by_step(counters, waiting, steps), steps, known)
+    pace = pace_of(_bytes_by_step(counters, waiting, steps), steps, looks)
     if pace is None or not pace.is_steady:
         return None
     owner, keeper, backlog = _queue(search, statements)

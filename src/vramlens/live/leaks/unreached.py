@@ -116,7 +116,7 @@ class _UnreachedLeaks:
         circle = [self.heap.objects[place] for place in group.places]
         casts = self._autocast_depth(group, circle[0])
         group_storages = self._kept_storages(members, counts_copies=casts > 0)
-        pace = pace_of(group_storages.bytes_by_step, self._births.steps, self._births.known_until)
+        pace = pace_of(group_storages.bytes_by_step, self._births.steps, self._births.looks)
         if pace is None:
             return None
         links = self._links(group)
