@@ -375,7 +375,7 @@ class Search:
         return [value for value in new if id(value) not in passed_ids]
 
     def _is_passed_over(self, value: Any, kind: str) -> bool:
-        """Whether nothing is looked for behind an object, now or (a library's class) in this tier."""
+        """Whether nothing is looked for behind an object now; a library's class waits."""
         if kind == "class" and self._tier == 0 and not _is_users_class(value):
             self._later.append(value)
             return True

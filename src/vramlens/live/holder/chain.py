@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import types
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
@@ -305,27 +305,25 @@ def _edge_of_named(parent: Any, child: Any) -> Edge | None:
         for name in _EXCEPTION_PARTS:
             if getattr(BaseException, name).__get__(parent) is child:
                 return Edge("traceback" if name == "__traceback__" else "attribute", name)
-    if is_kind(parent, type):
-        for name, attribute in class_dict(parent).items():
-            if attribute is child:
-                return Edge("class attribute", name)
-    for name, attribute in attributes_of(parent):
-        if attribute is child:
-            return Edge("attribute", name)
-    return None
+    names = class_dict(parent).items() if is_kind(parent, type) else ()
+    return _edge_to(child, "class attribute", names) or _edge_to(
+        child, "attribute", attributes_of(parent)
+    )
 
 
 def _edge_of_autograd(search: Search, parent: Any, child: Any) -> Edge | None:
     if search.torch.is_tensor(parent):
-        for label, part in search.torch.held_by_tensor(parent):
-            if part is child:
-                return Edge("attribute", label.removeprefix("."))
+        return _edge_to(child, "attribute", search.torch.held_by_tensor(parent))
     if search.torch.is_node(parent):
-        for name, attribute in dict_items(namespace_of(parent)):
-            if attribute is child:
-                return Edge("attribute", str(name))
-        return Edge("attribute", "a hook")
+        attributes = dict_items(namespace_of(parent))
+        return _edge_to(child, "attribute", attributes) or Edge("attribute", "a hook")
     return None
+
+
+def _edge_to(child: Any, how: str, parts: Iterable[tuple[Any, Any]]) -> Edge | None:
+    """The edge to a child by the name or label that it has among parts; None where it is none."""
+    name = next((name for name, part in parts if part is child), None)
+    return None if name is None else Edge(how, str(name).removeprefix("."))
 
 
 def _name_in(table: Any, child: Any) -> str:

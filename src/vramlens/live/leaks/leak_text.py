@@ -181,7 +181,8 @@ def _chain_lines(chain: Sequence[str]) -> Iterator[str]:
 def _other_lines(leak: LiveLeak) -> Iterator[str]:
     reason = leak.why[-1] if leak.why else ""
     yield from _wrapped(
-        f"{leak.verdict}: {_name_and_place(leak)}, {format_size(leak.bytes_per_step)} per step: {reason}"
+        f"{leak.verdict}: {_name_and_place(leak)},"
+        f" {format_size(leak.bytes_per_step)} per step: {reason}"
     )
     if leak.fix:
         yield from _wrapped(f"Fix: {leak.fix}{_freed(leak)}", "  ")
@@ -194,7 +195,8 @@ def _possible_text(possible: Sequence[LiveLeak]) -> str:
     if first.kind == "cycle":
         kind, rate = ", a reference cycle", f"{rate} wait for Python's collector"
     largest = "" if len(possible) == 1 else "the largest is "
-    return f"No leak proven, {len(possible):,} possible: {largest}{_name_and_place(first)}{kind}: {rate}"
+    name = f"{largest}{_name_and_place(first)}{kind}"
+    return f"No leak proven, {len(possible):,} possible: {name}: {rate}"
 
 
 def _gone_text(gone: Gone) -> str:
