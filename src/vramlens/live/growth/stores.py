@@ -69,15 +69,15 @@ def _store_of(
     search: Search, containers: Sequence[int], pick: int, picked: Sequence[int]
 ) -> int | None:
     """The position of the largest container that holds all of some things that a pick holds."""
-    wanted = {id(search.order[position]) for position in picked[:_MOST_PICKS]}
-    first = next(iter(wanted))
+    picked_ids = {id(search.order[position]) for position in picked[:_MOST_PICKS]}
+    first = next(iter(picked_ids))
     longest = length_of(search.order[pick]) or 0
     store = None
     for position in containers:
         candidate = search.order[position]
         if len(candidate) <= longest or first not in _ids_in(candidate):
             continue
-        if wanted.issubset(_ids_in(candidate)):
+        if picked_ids.issubset(_ids_in(candidate)):
             store, longest = position, len(candidate)
     return store
 
