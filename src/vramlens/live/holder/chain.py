@@ -305,10 +305,10 @@ def _edge_of_named(parent: Any, child: Any) -> Edge | None:
         for name in _EXCEPTION_PARTS:
             if getattr(BaseException, name).__get__(parent) is child:
                 return Edge("traceback" if name == "__traceback__" else "attribute", name)
-    names = class_dict(parent).items() if is_kind(parent, type) else ()
-    return _edge_to(child, "class attribute", names) or _edge_to(
-        child, "attribute", attributes_of(parent)
-    )
+    edge = None
+    if is_kind(parent, type):
+        edge = _edge_to(child, "class attribute", class_dict(parent).items())
+    return edge or _edge_to(child, "attribute", attributes_of(parent))
 
 
 def _edge_of_autograd(search: Search, parent: Any, child: Any) -> Edge | None:
