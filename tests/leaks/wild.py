@@ -1,11 +1,11 @@
 """Programs written by somebody who had not read the finder: leaks and look-alikes, each run three
 ways.
 
-A bundle of ``wild/*.txt`` holds many, each below ``#### name`` and a line that says what is true:
+A bundle of ``wild/**/*.txt`` holds many, each below ``#### name`` and a line that says what is true:
 
     # leak CLASSES OWNERS | BYTES A STEP | what happens        # none why it is no leak
 
-``# KEEPS`` marks the statement that keeps; ``tick()`` ends a step and ``done()`` asks for the
+``# KEEPS`` marks the statement that keeps, ``# KEEPS FIX: ...`` also what cures it; ``tick()`` ends a step and ``done()`` asks for the
 report where the program
 is watched from its own code. In the script neither is there: ``vramlens run --leaks`` must do
     without.
@@ -21,7 +21,7 @@ from pathlib import Path
 FOLDER = Path(__file__).with_name("wild")
 _HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n\n"
 _CALLS = re.compile(r"^(\s*)(tick|done)\(\)$", re.MULTILINE)
-_MARK = "  # KEEPS"
+_MARK = re.compile(r"  # KEEPS(?: FIX: (?P<cure>.*))?$")
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Wild:
         keeps: lines of the statements that keep.
         case: what happens, or why it is no leak.
         text: the program, with ``tick()`` and ``done()``.
+        cured: the same without its leak, where ``FIX`` says how.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Wild:
     keeps: frozenset[int]
     case: str
     text: str
+    cured: str
 
     @property
     def leaks(self) -> bool:
@@ -64,7 +66,7 @@ class Wild:
 def wild_programs() -> dict[str, Wild]:
     """All programs by name."""
     programs: dict[str, Wild] = {}
-    for path in sorted(FOLDER.glob("*.txt")):
+    for path in sorted(FOLDER.rglob("*.txt")):
         for part in path.read_text().split("#### ")[1:]:
             program = _program(path.stem, part)
             if program.name in programs:
@@ -73,14 +75,22 @@ def wild_programs() -> dict[str, Wild]:
     return programs
 
 
+def _cured_line(line: str) -> str:
+    mark = _MARK.search(line)
+    if mark is None or mark["cure"] is None:
+        return _MARK.sub("", line)
+    return line[: len(line) - len(line.lstrip())] + mark["cure"]
+
+
 def _program(bundle: str, part: str) -> Wild:
     name, truth, code = part.split("\n", 2)
     kind, _, facts = truth.removeprefix("# ").partition(" ")
     lines = (_HEAD + code).splitlines()
-    keeps = frozenset(number for number, line in enumerate(lines, 1) if line.endswith(_MARK))
-    text = "\n".join(line.removesuffix(_MARK) for line in lines) + "\n"
+    keeps = frozenset(number for number, line in enumerate(lines, 1) if _MARK.search(line))
+    text = "\n".join(_MARK.sub("", line) for line in lines) + "\n"
+    cured = "\n".join(map(_cured_line, lines)) + "\n"
     if kind == "none":
-        return Wild(name, bundle, (), (), None, keeps, facts, text)
+        return Wild(name, bundle, (), (), None, keeps, facts, text, cured)
     names, size, case = (fact.strip() for fact in facts.split("|"))
     classes, owners = names.split()
     return Wild(
@@ -92,4 +102,5 @@ def _program(bundle: str, part: str) -> Wild:
         keeps,
         case,
         text,
+        cured,
     )

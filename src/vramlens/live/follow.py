@@ -322,16 +322,22 @@ def report_owners(report: LeakReport) -> list[tuple[Any, Any]]:
     return [(leak.owner, leak) for leak in report.leaks]
 
 
+def _owner_columns(owner: Any) -> dict[str, Any]:
+    if owner is None:
+        return {"name": None, "kind": None, "file": None, "line": 0, "function": None, "chain": []}
+    return {
+        "name": owner.name[:_LONGEST_TEXT],
+        "kind": owner.kind[:_LONGEST_TEXT],
+        "file": owner.file or None,
+        "line": owner.line,
+        "function": owner.function or None,
+        "chain": [text[:_LONGEST_TEXT] for text in owner.chain[:_LONGEST_CHAIN]],
+    }
+
+
 def _row(owner: Any, leak: Any) -> dict[str, Any]:
     return {
-        "name": None if owner is None else owner.name[:_LONGEST_TEXT],
-        "kind": None if owner is None else owner.kind[:_LONGEST_TEXT],
-        "file": owner.file or None if owner is not None else None,
-        "line": owner.line if owner is not None else 0,
-        "function": owner.function or None if owner is not None else None,
-        "chain": []
-        if owner is None
-        else [text[:_LONGEST_TEXT] for text in owner.chain[:_LONGEST_CHAIN]],
+        **_owner_columns(owner),
         "class": leak.kind,
         "verdict": leak.verdict,
         "bytes_per_step": leak.bytes_per_step,

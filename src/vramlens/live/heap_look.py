@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.live.growth.accounting import unexplained_growth
@@ -27,7 +28,7 @@ from vramlens.live.heap.tensors import Storage, TorchObjects
 from vramlens.live.heap.unnamed_holders import search_loose, unreached_tensors
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.leaks.allocating_line import HeapScene
-from vramlens.live.leaks.leak_report import LeakReport
+from vramlens.live.leaks.leak_report import LeakReport, Unexplained
 from vramlens.live.leaks.merged_leaks import KeptLeak, merged
 from vramlens.live.leaks.pile_leak import pile_leak
 from vramlens.live.leaks.shared_memory import handed_over_leak
@@ -100,11 +101,7 @@ class HeapLook:
         except Exception as error:  # a counter that says something unheard of: the rest stands
             self._failures.append(f"the counters could not be read ({type(error).__name__})")
         leaks = merged(kept_leaks)
-        judged = [storage for _, storages in kept_leaks for storage in storages]
-        host = CounterSeries() if self._counters is None else self._counters.host
-        unexplained = None
-        if not self._is_brief:
-            unexplained = unexplained_growth(search, items, judged, host, births.known_until)
+        unexplained = self._unexplained(items, kept_leaks)
         kernels = kernels_note(self._torch.torch, unexplained, births.sizes)
         notes = [*search.skipped, *self._failures, *filter(None, [kernels])]
         report = LeakReport(
@@ -114,7 +111,7 @@ class HeapLook:
             headroom_bytes=self._headroom(),
             seconds=search.seconds,
             objects=len(search.order),
-            live_bytes=sum(storage.size_bytes for storage in search.storages),
+            live_bytes=search.live_bytes,
             complete=search.complete,
             missing_steps=max(WARM_UP + FEWEST + 1 - births.steps, 0),
             gone=gone_growth(items, births),
@@ -125,15 +122,25 @@ class HeapLook:
     def _piles(self, parents: Parents, items: Sequence[Item]) -> tuple[HeapScene, list[Pile]]:
         """Everything that may be a leak: piles, tensors made anew, the largest of the doubtful."""
         search, births = self._search, self._births
-        growing, doubtful = piles(search, items, parents, births.steps, births.known_until)
+        growing, doubtful = piles(search, items, parents, births.steps, births.looks)
         by_store = parents_by_store(search, [*growing, *doubtful], parents)
         if by_store is not None:
             parents = by_store
-            growing, doubtful = piles(search, items, parents, births.steps, births.known_until)
-        remade = remade_larger(search, items, births)
+            growing, doubtful = piles(search, items, parents, births.steps, births.looks)
+        remade = remade_larger(items, births)
         doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]
         scene = HeapScene(search, self._statements, self._observer, parents)
         return scene, [*growing, *remade, *doubtful]
+
+    def _unexplained(
+        self, items: Sequence[Item], kept_leaks: Sequence[KeptLeak]
+    ) -> Unexplained | None:
+        """Growth that no leak and no look-alike explains."""
+        if self._is_brief:
+            return None
+        judged = chain.from_iterable(storages for _, storages in kept_leaks)
+        host = CounterSeries() if self._counters is None else self._counters.host
+        return unexplained_growth(self._search, items, judged, host, self._births.looks)
 
     def _counted(self, kept_leaks: Sequence[KeptLeak]) -> list[KeptLeak]:
         """Leaks that only counters show."""
@@ -154,7 +161,7 @@ class HeapLook:
             [leak for leak, _ in kept_leaks],
         )
         sent = handed_over_leak(
-            self._counters, search, self._statements, births.steps, births.known_until
+            self._counters, search, self._statements, births.steps, births.looks
         )
         if sent is not None:
             leaks = [*leaks, sent]
@@ -163,11 +170,7 @@ class HeapLook:
     def _positions_of_growth(self) -> list[int]:
         """Positions of what may have grown: storages, and autograd nodes."""
         search = self._search
-        positions = list(search.storages.values())
-        for low, high in search.graph_from:
-            graph = range(low, high)
-            positions += [place for place in graph if self._torch.is_node(search.order[place])]
-        return positions
+        return [*search.storages.values(), *search.graph_nodes()]
 
     def _headroom(self) -> int | None:
         """Free memory of the current GPU, PyTorch's cache included; None where no GPU is in use."""

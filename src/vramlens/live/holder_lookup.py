@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import compress
@@ -140,15 +140,18 @@ class _HolderList:
         self.passing: dict[tuple[str, str, int], Owner] = {}
         self.own_names: list[str] = []
 
-    def add_variable(self, root: Root) -> None:
-        """Adds a variable that is the tensor itself."""
-        if root.code is self._caller.f_code:
-            self.own_names.append(root.name)
-            return
-        place = root_text(root)
-        owner = Owner(root.name, "variable", chain=(place, f"variable {root.name}"))
-        table = self.passing if root.tier else self.owners
-        table.setdefault((owner.name, place, 0), owner)
+    def add_variables(self, roots: Iterable[Root], tensor_ids: set[int]) -> None:
+        """Adds the variables that are one of some tensors themselves."""
+        for root in roots:
+            if root.kind != "variable" or id(root.value) not in tensor_ids:
+                continue
+            if root.code is self._caller.f_code:
+                self.own_names.append(root.name)
+                continue
+            place = root_text(root)
+            owner = Owner(root.name, "variable", chain=(place, f"variable {root.name}"))
+            table = self.passing if root.tier else self.owners
+            table.setdefault((owner.name, place, 0), owner)
 
     def add_chain(self, search: Search, statements: Statements, chain: Chain) -> None:
         """Adds what holds the tensor at the end of a chain."""
@@ -209,11 +212,9 @@ def who_holds(tensor: Any) -> Holders:
         roots = all_roots()
         search.run(roots)
         statements = Statements(search)
-        looks = [place for place, other in search.storage_at.items() if other == storage]
+        looks = search.looks_at(storage)
         tensor_ids = {id(tensor), *(id(search.order[place]) for place in looks)}
-        for root in roots:
-            if root.kind == "variable" and id(root.value) in tensor_ids:
-                holder_list.add_variable(root)
+        holder_list.add_variables(roots, tensor_ids)
         for chain in _chains(search, storage):
             holder_list.add_chain(search, statements, chain)
         notes = tuple(search.skipped)
@@ -226,8 +227,7 @@ def _chains(search: Search, storage: Storage) -> list[Chain]:
     """Chains to all tensors that look at a storage, one for each object that holds one directly;
     the nearest first.
     """
-    looks = [place for place, other in search.storage_at.items() if other == storage]
-    places = looks[:_MOST_LOOKS]
+    places = search.looks_at(storage)[:_MOST_LOOKS]
     if not places:
         return []
     first = search.storages[storage]
@@ -321,8 +321,13 @@ def _holder_table(search: Search, entries: list[Retained]) -> HolderTable:
             f"{size} more kept by running library functions or by unnamed objects",
             *notes,
         )
-    live = sum(storage.size_bytes for storage in search.storages)
-    return HolderTable(tuple(rows or passing), live, search.seconds, len(search.order), notes)
+    return HolderTable(
+        rows=tuple(rows or passing),
+        live_bytes=search.live_bytes,
+        seconds=search.seconds,
+        objects=len(search.order),
+        notes=notes,
+    )
 
 
 def _owner_at(search: Search, statements: Statements, entry: Retained) -> tuple[Owner, bool]:

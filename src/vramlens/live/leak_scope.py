@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import traceback
+from collections.abc import Iterable, Iterator
 from contextlib import ContextDecorator, closing, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from vramlens.argument_types import number_given, takes
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.errors import VramlensError
 from vramlens.foreign_text import text_of
-from vramlens.live.heap.objects import is_kind
+from vramlens.live.heap.objects import is_kind, running_frames
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage, loaded
 from vramlens.live.leaks.leak_report import LeakReport
@@ -149,20 +150,14 @@ def release(error: BaseException | None = None) -> Released:
     chain = _chain(error if error is not None else _last())
     torch = loaded()
     before = _storages(torch)
-    frames = 0
-    running = 0
-    active = _running_frames()
+    running_ids = set(map(id, running_frames()))
+    frame_ids = list(_frame_ids(chain))
+    running = sum(frame in running_ids for frame in frame_ids)
     for exception in chain:
-        trace = exception.__traceback__
-        while trace is not None:
-            frames += 1
-            running += id(trace.tb_frame) in active
-            trace = trace.tb_next
         traceback.clear_frames(exception.__traceback__)
         BaseException.with_traceback(exception, None)
     if error is None or any(exception is _last() for exception in chain):
-        for name in ("last_exc", "last_value", "last_traceback"):
-            sys.__dict__.pop(name, None)
+        _forget_last()
     count = len(chain)
     del chain, error
     after = _storages(torch)
@@ -170,18 +165,42 @@ def release(error: BaseException | None = None) -> Released:
         gc.collect()  # an exception kept by its own frame is a circle
         after = _storages(torch)
     gone = before - after
-    still: tuple[str, ...] = ()
-    if running:
-        still = (
-            f"{counted(running, 'frame')} of them still runs: its variables are freed when it "
-            "returns, or with del",
-        )
-    return Released(count, frames, sum(storage.size_bytes for storage in gone), len(gone), still)
+    return Released(
+        exceptions=count,
+        frames=len(frame_ids),
+        bytes=sum(storage.size_bytes for storage in gone),
+        storages=len(gone),
+        still_held=_still_held(running),
+    )
+
+
+def _still_held(running: int) -> tuple[str, ...]:
+    """Why not all is gone, where some of the frames run on."""
+    if not running:
+        return ()
+    return (
+        f"{counted(running, 'frame')} of them still runs: its variables are freed when it "
+        "returns, or with del",
+    )
+
+
+def _frame_ids(exceptions: Iterable[BaseException]) -> Iterator[int]:
+    """Yields the frames that exceptions came through, by identity."""
+    for exception in exceptions:
+        trace = exception.__traceback__
+        while trace is not None:
+            yield id(trace.tb_frame)
+            trace = trace.tb_next
 
 
 def _last() -> BaseException | None:
     exception = sys.__dict__.get("last_exc") or sys.__dict__.get("last_value")
     return exception if is_kind(exception, BaseException) else None
+
+
+def _forget_last() -> None:
+    for name in ("last_exc", "last_value", "last_traceback"):
+        sys.__dict__.pop(name, None)
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
@@ -201,16 +220,6 @@ def _chain(error: BaseException | None) -> list[BaseException]:
             with suppress(Exception):
                 waiting += list(inner.__get__(exception))
     return chain
-
-
-def _running_frames() -> set[int]:
-    frames = set()
-    for frame in sys._current_frames().values():
-        outer: Any = frame
-        while outer is not None:
-            frames.add(id(outer))
-            outer = outer.f_back
-    return frames
 
 
 def _storages(torch: Any) -> set[Storage]:

@@ -10,6 +10,7 @@ import pytest
 from vramlens import LeakWatch, no_leaks
 from vramlens.live.growth import accounting as account
 from vramlens.live.growth.host_allocator import allocated_bytes
+from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.piles import Item
 from vramlens.live.growth.step_counters import CounterSeries
 from vramlens.live.heap.tensors import Storage
@@ -62,11 +63,11 @@ def test_no_growth(values: list[int]) -> None:
 
 def test_many_owners_each_of_which_grows_now_and_then() -> None:
     items = _items(dict.fromkeys(range(1, 61), MIB))
-    growth = account._beside_piles(items, set(), 60)
+    growth = account._beside_piles(items, set(), Looks.at_every_step(60))
     assert growth is not None
     assert growth.is_reached
     judged = {item.storage for item in items if item.storage is not None}
-    assert account._beside_piles(items, judged, 60) is None
+    assert account._beside_piles(items, judged, Looks.at_every_step(60)) is None
 
 
 class _Hidden(torch.nn.Module):

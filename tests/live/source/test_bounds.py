@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.piles import pace_of
 from vramlens.live.source.bounds import cut_off, never_holds
 from vramlens.live.source.source_stores import Store, read_source
@@ -103,7 +104,9 @@ def test_what_follows_an_early_exit_runs_under_its_contrary(tmp_path: Path) -> N
 )
 def test_bytes_a_step(sizes: list[int], expected: float) -> None:
     pace = pace_of(
-        {step: size for step, size in enumerate(sizes, 1) if size}, len(sizes), len(sizes)
+        {step: size for step, size in enumerate(sizes, 1) if size},
+        len(sizes),
+        Looks.at_every_step(len(sizes)),
     )
     assert pace is not None
     assert pace.bytes_per_step == pytest.approx(expected, rel=0.03)

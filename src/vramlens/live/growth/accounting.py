@@ -10,9 +10,10 @@ found to hold.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
-from vramlens.live.growth.piles import WARM_UP, Item, pace_of
+from vramlens.live.growth.looks import Looks
+from vramlens.live.growth.piles import WARM_UP, Item, bytes_by_birth, pace_of
 from vramlens.live.growth.step_counters import CounterSeries
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage
@@ -32,19 +33,19 @@ def unexplained_growth(
     items: Sequence[Item],
     judged: Iterable[Storage | None],
     host: CounterSeries,
-    known: int,
+    looks: Looks,
 ) -> Unexplained | None:
     """The growth that no judged pile explains; None where all is accounted for.
 
     Args:
         judged: storages of all piles that have a verdict, whichever.
         host: what the C library's allocator had handed out, by step.
-        known: the last step whose births are known.
+        looks: at births.
     """
     known_owner = {storage for storage in judged if storage is not None}
     storages = {*search.storages, *known_owner}
     beside_search = _beside_search(storages, items, host) if search.complete else None
-    return beside_search or _beside_piles(items, known_owner, known)
+    return beside_search or _beside_piles(items, known_owner, looks)
 
 
 def _beside_search(
@@ -58,58 +59,55 @@ def _beside_search(
         return None
     readings = readings[len(readings) // 8 :]  # caches and workspaces that the first passes make
     floors = list(accumulate((value for _, value in reversed(readings)), min))[::-1]
+    bounds = [place * (len(floors) - 1) // _WINDOWS for place in range(_WINDOWS + 1)]
+    if not _is_in_most_windows([floors[end] - floors[begin] for begin, end in pairwise(bounds)]):
+        return None
     first, last = readings[0][0], readings[-1][0]
     grown = floors[-1] - floors[0]
-    if not _is_spread(floors):
-        return None
-    born = {item.storage: item.born for item in items if item.storage is not None}
-    explained = sum(
-        storage.size_bytes
-        for storage in storages
-        if storage.device == "cpu" and _is_younger(born.get(storage), first)
-    )
-    explained += _NODE_BYTES * sum(
-        1 for item in items if item.storage is None and _is_younger(item.born, first)
-    )
-    left_over = grown - explained
+    left_over = grown - _explained_bytes(storages, items, first)
     if left_over < max(_LEAST_BYTES, _LEAST_SHARE * grown):
         return None
     return Unexplained(left_over, round(left_over / (last - first)), first, last, is_reached=False)
+
+
+def _explained_bytes(storages: Iterable[Storage], items: Sequence[Item], step: int) -> int:
+    """The host's bytes in storages and autograd nodes that may be younger than a step."""
+    born = {item.storage: item.born for item in items if item.storage is not None}
+    on_host = (storage for storage in storages if storage.device == "cpu")
+    in_storages = sum(
+        storage.size_bytes for storage in on_host if _is_younger(born.get(storage), step)
+    )
+    nodes = (item for item in items if item.storage is None)
+    return in_storages + _NODE_BYTES * sum(_is_younger(node.born, step) for node in nodes)
 
 
 def _is_younger(born: int | None, step: int) -> bool:
     return born is None or born > step
 
 
-def _is_spread(floors: Sequence[int]) -> bool:
-    """Whether what no later value fell below rose in at least three of four windows."""
-    grown = floors[-1] - floors[0]
-    bounds = [place * (len(floors) - 1) // _WINDOWS for place in range(_WINDOWS + 1)]
-    least_rise = _WINDOW_SHARE * grown / _WINDOWS
-    rises = [floors[bounds[place + 1]] - floors[bounds[place]] for place in range(_WINDOWS)]
-    return (
-        grown >= _LEAST_BYTES and sum(1 for rise in rises if rise > least_rise) >= _FEWEST_WINDOWS
-    )
+def _is_in_most_windows(rises: Sequence[int]) -> bool:
+    """Whether enough came, and its share in at least three of four windows."""
+    total = sum(rises)
+    least_rise = _WINDOW_SHARE * total / _WINDOWS
+    high_rises = sum(rise > least_rise for rise in rises)
+    return total >= _LEAST_BYTES and high_rises >= _FEWEST_WINDOWS
 
 
-def _beside_piles(items: Iterable[Item], judged: set[Storage], known: int) -> Unexplained | None:
+def _beside_piles(items: Iterable[Item], judged: set[Storage], looks: Looks) -> Unexplained | None:
     """Growth of reached storages that belong to no pile: many owners, each of which grows now
     and then.
     """
-    bytes_by_step: dict[int, int] = {}
-    for item in items:
-        if item.storage is not None and item.storage not in judged and item.born is not None:
-            bytes_by_step[item.born] = bytes_by_step.get(item.born, 0) + item.size_bytes
-    steps = known  # births of later steps are not told apart
-    pace = pace_of(bytes_by_step, steps, known)
+    bytes_by_step = bytes_by_birth(
+        item for item in items if item.storage is not None and item.storage not in judged
+    )
+    steps = looks.latest  # births of later steps are not told apart
+    pace = pace_of(bytes_by_step, steps, looks)
     if pace is None or not pace.is_sure:
         return None
     windows = [0] * _WINDOWS
     for step, size in bytes_by_step.items():
         if WARM_UP < step < steps:
             windows[(step - WARM_UP - 1) * _WINDOWS // (steps - 1 - WARM_UP)] += size
-    size = sum(windows)
-    least_rise = _WINDOW_SHARE * size / _WINDOWS
-    if size < _LEAST_BYTES or sum(1 for window in windows if window > least_rise) < _FEWEST_WINDOWS:
+    if not _is_in_most_windows(windows):
         return None
-    return Unexplained(size, pace.bytes_per_step, pace.first, pace.last, is_reached=True)
+    return Unexplained(sum(windows), pace.bytes_per_step, pace.first, pace.last, is_reached=True)

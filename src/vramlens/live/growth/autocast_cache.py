@@ -9,13 +9,16 @@ leaves in each step (fast weights, folds) pile up.
 
 from __future__ import annotations
 
+import ast
 import sys
 from contextlib import suppress
 from typing import Any
 
 from vramlens.live.heap.looking_thread import looking_thread
+from vramlens.live.heap.objects import frames_from
 from vramlens.live.heap.tensors import TorchObjects
 from vramlens.live.holder.keeper import Keeper, Statements
+from vramlens.live.source.source_stores import CallSite
 
 
 def caching_depth(torch: Any) -> int:
@@ -54,19 +57,22 @@ def block_around(statements: Statements) -> Keeper | None:
     it in the source.
     """
     calls = [
-        (module.file, statement, function)
+        (module.file, site)
         for module in statements.modules()
-        for _, function, statement, _ in module.calls.get("autocast", ())
+        for site in module.calls.get("autocast", ())
     ]
-    running = []
-    frame: Any = sys._current_frames().get(looking_thread())
-    while frame is not None:
-        running.append((frame.f_code.co_filename, frame.f_lineno or 0))
-        frame = frame.f_back
-    for file, line in reversed(running):
-        for where, statement, function in calls:
-            if where == file and statement.lineno <= line <= (
-                statement.end_lineno or statement.lineno
-            ):
-                return Keeper(where, statement.lineno, function.name, score=100)
-    return Keeper(calls[0][0], calls[0][1].lineno, calls[0][2].name, score=50) if calls else None
+    frames = frames_from(sys._current_frames().get(looking_thread()))
+    lines = [(frame.f_code.co_filename, frame.f_lineno or 0) for frame in frames]
+    for running_file, line in reversed(lines):
+        for file, site in calls:
+            if file == running_file and _encloses(site.statement, line):
+                return _keeper_at(file, site, 100)
+    return _keeper_at(*calls[0], 50) if calls else None
+
+
+def _encloses(statement: ast.stmt, line: int) -> bool:
+    return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
+
+
+def _keeper_at(file: str, site: CallSite, score: int) -> Keeper:
+    return Keeper(file, site.statement.lineno, site.function.name, score=score)

@@ -21,6 +21,7 @@ from typing import Any
 
 from vramlens.capture.process.tracked_objects import tracked_objects
 from vramlens.capture.process.undisturbed import no_other_thread, undisturbed
+from vramlens.live.growth.looks import Looks
 from vramlens.live.heap.tensors import Storage, TorchObjects
 
 _FREE_SECONDS = 0.06  # for short programs
@@ -41,7 +42,7 @@ class Births:
 
     Attributes:
         steps: steps that have ended.
-        known_until: the last step at whose end there was time to look.
+        looks: at which steps' ends there was time to look.
         sizes: of each step that was looked at, the sizes of the largest storages that it left
             alive.
         spent_seconds: what all looking has cost.
@@ -52,7 +53,8 @@ class Births:
     def __init__(self, torch: TorchObjects) -> None:
         self._torch = torch
         self.steps = 0
-        self.known_until = 0
+        self._looked_at: list[int] = []
+        self._blind_step = 0
         self.sizes: dict[int, list[int]] = {}
         self.spent_seconds = 0.0
         self.latest_sum: tuple[int, dict[int, int]] = (0, {})
@@ -81,13 +83,19 @@ class Births:
         if self.steps % _REFRESH_EVERY == 0:
             self._torch.refresh()
         if self._look_if_there_is_time(self.steps):
-            self.known_until = self.steps
+            self._looked_at.append(self.steps)
             self._sum_alive()
 
     def collection_begins(self) -> None:
         """Notes what is young before a collection makes it old and mixes it with what is older."""
-        self._look_if_there_is_time(self.steps + 1)
+        if not self._look_if_there_is_time(self.steps + 1):
+            self._blind_step = self.steps + 1
         self._sentinel = None
+
+    @property
+    def looks(self) -> Looks:
+        """The looks so far."""
+        return Looks(self._looked_at, self._blind_step)
 
     def look_now(self) -> None:
         """Notes what is young in the step that has not ended."""

@@ -14,9 +14,9 @@ import sys
 import threading
 import types
 from functools import lru_cache
-from itertools import takewhile
+from itertools import islice, takewhile
 
-from vramlens.live.heap.objects import is_users
+from vramlens.live.heap.objects import frames_from, is_users, running_frames
 
 _DEEPEST = 500
 _ASYNC_RUNNERS = ("asyncio",)
@@ -37,12 +37,9 @@ def keep_last(frame: types.FrameType | None) -> bool:
     """
     main_thread = threading.main_thread().ident
     is_main = threading.get_ident() == main_thread
-    stack: list[types.FrameType] = []
     if not is_main:
         frame = sys._current_frames().get(main_thread or 0)
-    while frame is not None and len(stack) < _DEEPEST:
-        stack.append(frame)
-        frame = frame.f_back
+    stack = list(islice(frames_from(frame), _DEEPEST))
     kept_frames[:] = _last_frames(stack[::-1])[::-1]
     inside = takewhile(lambda frame: not _is_main_module(frame), stack)
     users = [frame for frame in inside if is_users(frame.f_code.co_filename)]
@@ -56,12 +53,7 @@ def let_go() -> None:
 
 def ended_frames() -> list[tuple[types.FrameType, int]]:
     """The kept frames whose functions have ended, with the lines that they ended at."""
-    running: set[int] = set()
-    for innermost in sys._current_frames().values():
-        frame: types.FrameType | None = innermost
-        while frame is not None:
-            running.add(id(frame))
-            frame = frame.f_back
+    running = set(map(id, running_frames()))
     return [(frame, frame.f_lineno or 0) for frame in kept_frames if id(frame) not in running]
 
 
@@ -71,21 +63,16 @@ def _last_frames(stack: list[types.FrameType]) -> list[types.FrameType]:
     """
     # The last: what runs the program was the main module before it, and lent it its namespace.
     places = [place for place, frame in enumerate(stack) if _is_main_module(frame)]
-    if not places or not _is_in_last_statement(
-        stack[places[-1]].f_code, stack[places[-1]].f_lineno or 0
-    ):
+    if not places or not _runs_last_statement(stack[places[-1]]):
         return []
     frames = []
     for frame in stack[places[-1] + 1 :]:
-        code = frame.f_code
-        if not is_users(code.co_filename):
-            if _is_async_runner(frame):
-                continue  # asyncio.run(main())
-            break
-        if code.co_flags & _GENERATOR:
+        if _is_async_runner(frame):
+            continue  # asyncio.run(main())
+        if not _is_users_function(frame.f_code):
             break
         frames.append(frame)
-        if not _is_in_last_statement(code, frame.f_lineno or 0):
+        if not _runs_last_statement(frame):
             break
     return frames
 
@@ -97,8 +84,18 @@ def _is_main_module(frame: types.FrameType) -> bool:
 
 
 def _is_async_runner(frame: types.FrameType) -> bool:
+    if is_users(frame.f_code.co_filename):
+        return False
     name = frame.f_globals.get("__name__")
     return type(name) is str and name.partition(".")[0] in _ASYNC_RUNNERS
+
+
+def _is_users_function(code: types.CodeType) -> bool:
+    return is_users(code.co_filename) and not code.co_flags & _GENERATOR
+
+
+def _runs_last_statement(frame: types.FrameType) -> bool:
+    return _is_in_last_statement(frame.f_code, frame.f_lineno or 0)
 
 
 @lru_cache(maxsize=1024)
@@ -109,17 +106,24 @@ def _is_in_last_statement(code: types.CodeType, line: int) -> bool:
         last = body[-1]
         if not last.lineno <= line <= (last.end_lineno or last.lineno):
             return False
-        if isinstance(last, ast.If):
-            is_else = bool(last.orelse) and line >= last.orelse[0].lineno
-            body = last.orelse if is_else else last.body
-        elif isinstance(last, (ast.With, ast.AsyncWith)):
-            body = last.body
-        elif isinstance(last, ast.Try):
-            is_plain = not last.finalbody and not last.orelse
-            body = last.body if is_plain and line <= (last.body[-1].end_lineno or 0) else []
-        else:
-            return isinstance(last, (ast.Expr, ast.Return, ast.Assign, ast.Raise))
+        if isinstance(last, (ast.Expr, ast.Return, ast.Assign, ast.Raise)):
+            return True
+        body = _part_at(last, line)
     return False
+
+
+def _part_at(statement: ast.stmt, line: int) -> list[ast.stmt]:
+    """The body that a line is in, of a statement that runs it once and nothing after it; empty
+    elsewhere.
+    """
+    match statement:
+        case ast.If(orelse=[first, *_]) if line >= first.lineno:
+            return statement.orelse
+        case ast.If() | ast.With() | ast.AsyncWith():
+            return statement.body
+        case ast.Try(body=[*_, last], orelse=[], finalbody=[]) if line <= (last.end_lineno or 0):
+            return statement.body
+    return []
 
 
 def _body_of(code: types.CodeType) -> list[ast.stmt]:

@@ -16,13 +16,14 @@ import gc
 import sys
 import threading
 from bisect import bisect_right
+from collections import Counter
 from contextlib import suppress
-from itertools import compress
+from itertools import compress, islice
 from time import perf_counter, thread_time
 from typing import Any
 
 from vramlens.capture.process.tracked_objects import tracked_objects
-from vramlens.live.heap.objects import is_own_file, is_users
+from vramlens.live.heap.objects import frames_from, is_own_file, is_users
 from vramlens.live.heap.tensors import Storage, TorchObjects
 
 _CALL, _EXCEPTION, _LINE, _RETURN = 0, 1, 2, 3
@@ -33,8 +34,10 @@ _MOST_SEGMENTS = 200_000
 _DEEPEST = 200
 _TAIL = 1500  # youngest objects that are looked at again
 
-Stack = tuple[tuple[str, int, str], ...]
-"""Lines of the user's functions, outermost first: file, line, function."""
+Line = tuple[str, int, str]
+"""A line of the user's: file, line, function."""
+Stack = tuple[Line, ...]
+"""Lines of the user's functions, outermost first."""
 
 
 class Observer:
@@ -74,13 +77,7 @@ class Observer:
             return
         if self._spent > _FREE_SECONDS + _SHARE * (perf_counter() - self._began):
             return
-        self._stack = []
-        while frame is not None and len(self._stack) < _DEEPEST:
-            code = frame.f_code
-            if self._is_users(code.co_filename):
-                self._stack.append((id(frame), code.co_filename, frame.f_lineno or 0, code.co_name))
-            frame = frame.f_back
-        self._stack.reverse()
+        self._find(frame)
         self._step, self._events = step, 0
         self._thread = threading.get_ident()
         self._sequence = self._torch.sequence_now() or 0
@@ -132,50 +129,42 @@ class Observer:
 
     def _event(self, _self: Any, frame: Any, what: int, _argument: Any) -> int:
         try:
-            code = frame.f_code
-            file = code.co_filename
+            file = frame.f_code.co_filename
             self._events += 1
             if not (self._users[file] if file in self._users else self._is_users(file)):
                 if what == _CALL:
                     frame.f_trace_lines = False
-                return 0
-            if what == _EXCEPTION:
-                return 0
-            self._close()
-            stack = self._stack
-            if what == _LINE:
-                line = frame.f_lineno or 0
-                if not stack or stack[-1][0] != id(frame):
-                    self._find(frame)
-                stack = self._stack
-                stack[-1] = (id(frame), file, line, code.co_name)
-                self.lines.add((file, line))
-            elif what == _CALL:
-                if stack and frame.f_back is not None and stack[-1][0] == id(frame.f_back):
-                    stack[-1] = (*stack[-1][:2], frame.f_back.f_lineno or 0, stack[-1][3])
-                stack.append((id(frame), file, frame.f_lineno or 0, code.co_name))
-            elif what == _RETURN:
-                while stack and stack.pop()[0] != id(frame):
-                    pass
-            if self._events * _SECONDS_AN_EVENT + self._spent > 3 * _FREE_SECONDS:
-                _set_trace(None, None)  # a long step: what was seen so far is all there will be
+            elif what != _EXCEPTION:
+                self._close()
+                self._move(frame, what)
+                if self._events * _SECONDS_AN_EVENT + self._spent > 3 * _FREE_SECONDS:
+                    _set_trace(None, None)  # a long step: what was seen so far is all there will be
         except Exception:  # never the program's trouble
             with suppress(Exception):
                 _set_trace(None, None)
         return 0
 
+    def _move(self, frame: Any, what: int) -> None:
+        """Brings the stack to where an event of a user's function is."""
+        stack = self._stack
+        if what == _LINE:
+            if not stack or stack[-1][0] != id(frame):
+                self._find(frame)
+            entry = self._stack[-1] = _entry(frame)
+            self.lines.add(entry[1:3])
+        elif what == _CALL:
+            if stack and stack[-1][0] == id(frame.f_back):
+                stack[-1] = _entry(frame.f_back)
+            stack.append(_entry(frame))
+        elif what == _RETURN:
+            while stack and stack.pop()[0] != id(frame):
+                pass
+
     def _find(self, frame: Any) -> None:
         """Sets the stack anew: a generator or a callback that C code runs."""
-        self._stack = []
-        caller = frame
-        while caller is not None and len(self._stack) < _DEEPEST:
-            code = caller.f_code
-            if self._is_users(code.co_filename):
-                self._stack.append(
-                    (id(caller), code.co_filename, caller.f_lineno or 0, code.co_name)
-                )
-            caller = caller.f_back
-        self._stack.reverse()
+        entries = map(_entry, frames_from(frame))
+        users = (entry for entry in entries if self._is_users(entry[1]))
+        self._stack = list(islice(users, _DEEPEST))[::-1]
 
     def _close(self) -> None:
         """What is new since the last look belongs to the lines of the present stack."""
@@ -223,6 +212,12 @@ class Observer:
         return is_users_file
 
 
+def _entry(frame: Any) -> tuple[int, str, int, str]:
+    """A frame's identity, its file, line and function."""
+    code = frame.f_code
+    return id(frame), code.co_filename, frame.f_lineno or 0, code.co_name
+
+
 _FUNCTION = ctypes.PYFUNCTYPE(
     ctypes.c_int, ctypes.py_object, ctypes.py_object, ctypes.c_int, ctypes.c_void_p
 )
@@ -245,37 +240,25 @@ def _can_trace() -> bool:
     return sys.implementation.name == "cpython" and (lock is None or bool(lock()))
 
 
-def common_line(stacks: list[tuple[Stack, int]]) -> tuple[str, int, str] | None:
+def common_line(stacks: list[tuple[Stack, int]]) -> Line | None:
     """The line to name for several stacks with weights: in the innermost function common to all,
     the heaviest line.
     """
     stacks = [(stack, weight) for stack, weight in stacks if stack]
-    if not stacks:
-        return None
-    depth = 0
-    first = stacks[0][0]
-    for depth in range(min(len(stack) for stack, _ in stacks)):
-        if any(
-            stack[depth][0] != first[depth][0] or stack[depth][2] != first[depth][2]
-            for stack, _ in stacks
-        ):
+    lines: tuple[Line, ...] = ()
+    for level in zip(*(stack for stack, _ in stacks), strict=False):
+        if len({(file, function) for file, _, function in level}) > 1:
             break
-        if len({stack[depth] for stack, _ in stacks}) > 1:
-            depth += 1
+        lines = level
+        if len(set(lines)) > 1:
             break
-    else:
-        depth += 1
-    if depth == 0:
-        return None
-    weights: dict[tuple[str, int, str], int] = {}
-    for stack, weight in stacks:
-        weights[stack[depth - 1]] = weights.get(stack[depth - 1], 0) + max(weight, 1)
-    return max(weights, key=lambda line: weights[line])
+    weights: Counter[Line] = Counter()
+    for line, (_, weight) in zip(lines, stacks, strict=False):
+        weights[line] += max(weight, 1)
+    return max(weights, key=weights.__getitem__, default=None)
 
 
-def voted_line(
-    by_step: dict[int, list[tuple[Stack, int]]], whole: set[int]
-) -> tuple[str, int, str] | None:
+def voted_line(by_step: dict[int, list[tuple[Stack, int]]], whole: set[int]) -> Line | None:
     """The line that most of the traced steps name, by the bytes that were seen to be made in them.
 
     Single looks can come a line too late, or miss what only a graph holds.
@@ -285,10 +268,10 @@ def voted_line(
         whole: steps that were traced from beginning to end; others count only where there is none
             of these.
     """
-    votes: dict[tuple[str, int, str], int] = {}
+    votes: Counter[Line] = Counter()
     for stacks in [by_step[step] for step in by_step if step in whole] or by_step.values():
         line = common_line(stacks)
         if line is not None:
-            votes[line] = votes.get(line, 0) + 1 + sum(weight for _, weight in stacks)
+            votes[line] += 1 + sum(weight for _, weight in stacks)
     # Of those with as many votes the first step's, which was traced in full.
-    return max(votes, key=lambda line: votes[line]) if votes else None
+    return max(votes, key=votes.__getitem__, default=None)

@@ -9,14 +9,16 @@ came at once is state.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import median
 from typing import Any
 
 from vramlens.live.growth.births import BEFORE, Births
+from vramlens.live.growth.looks import Looks
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage
 from vramlens.live.leaks.leak_report import Gone
@@ -101,11 +103,12 @@ class Pile:
         return sum(item.size_bytes for item in self.items)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Node:
     """An object on the way from a root to items."""
 
-    below: list[int] = field(default_factory=list)
+    position: int
+    below: list[_Node] = field(default_factory=list)
     direct_items: list[Item] = field(default_factory=list)
     bytes_by_step: dict[int, int] = field(default_factory=dict)
     pace: Pace | None = None
@@ -113,6 +116,20 @@ class _Node:
     @property
     def is_steady(self) -> bool:
         return self.pace is not None and self.pace.is_steady
+
+    def children(self, *, steady: bool) -> list[_Node]:
+        """Those directly below at which items come steadily, or the others."""
+        return [child for child in self.below if child.is_steady is steady]
+
+    def all_items(self) -> list[Item]:
+        """Its own items and all below."""
+        items: list[Item] = []
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            items += node.direct_items
+            waiting += node.below
+        return items
 
 
 def live_items(
@@ -123,7 +140,7 @@ def live_items(
     Args:
         positions: the parents of everything in it (``Search.parents``).
     """
-    torch, order = search.torch, search.order
+    order = search.order
     items = []
     for storage, position in search.storages.items():
         parent, label = positions.get(position, (-1, ""))
@@ -135,13 +152,15 @@ def live_items(
             # little younger.
             born = births.born(search.storage_at[parent], order[parent]) or None
         items.append(Item(position, storage.size_bytes, born, storage, is_seen))
-    for low, high in search.graph_from:
-        for position in range(low, high):
-            if torch.is_node(order[position]):
-                born = births.step_of(order[position])
-                if born is not None and born > 0:
-                    items.append(Item(position, 0, born, None))
-    return items
+    return [*items, *_node_items(search, births)]
+
+
+def _node_items(search: Search, births: Births) -> Iterator[Item]:
+    """Yields the autograd nodes that were born while they were watched."""
+    for position in search.graph_nodes():
+        born = births.step_of(search.order[position])
+        if born is not None and born > BEFORE:
+            yield Item(position, 0, born, None)
 
 
 def piles(
@@ -149,39 +168,36 @@ def piles(
     items: Iterable[Item],
     parents: Mapping[int, tuple[int, str]],
     steps: int,
-    known: int,
+    looks: Looks,
 ) -> tuple[list[Pile], list[Pile]]:
     """The objects at which steps pile up; and those at which they did, or may: late or ended.
 
     Args:
         steps: how many steps have ended.
-        known: the last step whose births are known.
+        looks: at births.
     """
     nodes = _nodes_on_the_way(search, items, parents)
-    tops = [place for place in nodes if parents[place][0] < 0]
-    _sum_upwards(nodes, tops, steps, known)
-    growing, tops = _spread(search, nodes, tops, steps, known)
+    tops = [node for node in nodes.values() if parents[node.position][0] < 0]
+    _sum_upwards(tops, steps, looks)
+    growing, waiting = _spread(search, tops, steps, looks)
     doubtful: list[Pile] = []
-    while tops:
-        position = tops.pop()
-        node = nodes[position]
-        steady = [child for child in node.below if nodes[child].is_steady]
-        unsteady = [child for child in node.below if not nodes[child].is_steady]
-        tops += steady
-        direct = [*node.direct_items]
-        for child in unsteady:
-            direct += _all_below(nodes, child)
-        pace = pace_of(_by_step(direct), steps, known) if direct else None
-        if pace is None or (not steady and node.pace is None):
+    while waiting:
+        node = waiting.pop()
+        waiting += node.children(steady=True)
+        unsteady = node.children(steady=False)
+        below = chain.from_iterable(child.all_items() for child in unsteady)
+        pile_items = [*node.direct_items, *below]
+        pace = pace_of(bytes_by_birth(pile_items), steps, looks)
+        if pace is None:
             continue
+        # Perhaps one of them below: a list that began late, a ring.
+        inner = [child for child in unsteady if child.pace is not None]
         if pace.is_steady:
-            growing.append(Pile(position, direct, pace))
-        elif not steady or pace.steps >= FEWEST:
-            # Perhaps one of them below: a list that began late, a ring.
-            inner = [child for child in unsteady if nodes[child].pace is not None]
-            tops += inner
-            if not inner:
-                doubtful.append(Pile(position, direct, pace))
+            growing.append(Pile(node.position, pile_items, pace))
+        elif inner:
+            waiting += inner
+        else:
+            doubtful.append(Pile(node.position, pile_items, pace))
     return growing, doubtful
 
 
@@ -192,87 +208,85 @@ def _nodes_on_the_way(
     nodes: dict[int, _Node] = {}
     for item in items:
         if item.born is not None and item.born > BEFORE:
-            nodes.setdefault(_entry(search, item.position, parents), _Node()).direct_items.append(
-                item
-            )
+            entry = _entry(search, item.position, parents)
+            nodes.setdefault(entry, _Node(entry)).direct_items.append(item)
     waiting = sorted(nodes, reverse=True)
-    on_the_way = set(waiting)
     while waiting:
         above = []
         for position in waiting:
             parent = parents[position][0]
             if parent < 0:
                 continue
-            nodes.setdefault(parent, _Node()).below.append(position)
-            if parent not in on_the_way:
-                on_the_way.add(parent)
+            if parent not in nodes:
+                nodes[parent] = _Node(parent)
                 above.append(parent)
+            nodes[parent].below.append(nodes[position])
         waiting = above
     return nodes
 
 
-def _sum_upwards(nodes: dict[int, _Node], tops: list[int], steps: int, known: int) -> None:
+def _sum_upwards(tops: list[_Node], steps: int, looks: Looks) -> None:
     """Gives every object the bytes below it, by step of birth, and their pace."""
     downwards = list(tops)
-    for position in downwards:
-        downwards += nodes[position].below
-    for position in reversed(downwards):
-        node = nodes[position]
+    for node in downwards:
+        downwards += node.below
+    for node in reversed(downwards):
         if len(node.below) == 1 and not node.direct_items:  # it only leads there
-            child = nodes[node.below[0]]
+            child = node.below[0]
             node.bytes_by_step, node.pace = child.bytes_by_step, child.pace
             continue
-        total = Counter(_by_step(node.direct_items))
-        for place in node.below:
-            total.update(nodes[place].bytes_by_step)
+        total = Counter(bytes_by_birth(node.direct_items))
+        for child in node.below:
+            total.update(child.bytes_by_step)
         node.bytes_by_step = dict(total)
-        node.pace = pace_of(node.bytes_by_step, steps, known)
+        node.pace = pace_of(node.bytes_by_step, steps, looks)
 
 
 def _spread(
-    search: Search, nodes: Mapping[int, _Node], tops: list[int], steps: int, known: int
-) -> tuple[list[Pile], list[int]]:
+    search: Search, tops: list[_Node], steps: int, looks: Looks
+) -> tuple[list[Pile], list[_Node]]:
     """Piles of one variable of a function that runs many times at once; and the tops that are
     not part of any.
     """
-    by_variable: dict[Any, list[int]] = {}
-    for position in tops:
-        root = search.roots.get(position)
-        if root is not None and root.kind == "variable" and not nodes[position].is_steady:
-            by_variable.setdefault((root.code, root.name), []).append(position)
     spread: list[Pile] = []
-    taken: set[int] = set()
-    for positions in by_variable.values():
-        if len(positions) < FEWEST:
-            continue
-        items = [item for position in positions for item in _all_below(nodes, position)]
-        pace = pace_of(_by_step(items), steps, known)
+    taken: set[_Node] = set()
+    for nodes in _tops_by_variable(search, tops):
+        items = list(chain.from_iterable(node.all_items() for node in nodes))
+        pace = pace_of(bytes_by_birth(items), steps, looks)
         if pace is not None and pace.is_steady and pace.filled >= _SHARE_SPREAD:
-            spread.append(Pile(positions[0], items, pace, is_spread=True))
-            taken.update(positions)
-    return spread, [position for position in tops if position not in taken]
+            spread.append(Pile(nodes[0].position, items, pace, is_spread=True))
+            taken.update(nodes)
+    return spread, [node for node in tops if node not in taken]
 
 
-def pace_of(bytes_by_step: Mapping[int, int], steps: int, known: int) -> Pace | None:
+def _tops_by_variable(search: Search, tops: Iterable[_Node]) -> list[list[_Node]]:
+    """The roots that are the same variable of several calls of a function."""
+    by_variable: dict[Any, list[_Node]] = {}
+    for node in tops:
+        root = search.roots.get(node.position)
+        if root is not None and root.kind == "variable" and not node.is_steady:
+            by_variable.setdefault((root.code, root.name), []).append(node)
+    return [nodes for nodes in by_variable.values() if len(nodes) >= FEWEST]
+
+
+def pace_of(bytes_by_step: Mapping[int, int], steps: int, looks: Looks) -> Pace | None:
     """How births are spread; None where too few different steps have any.
 
     Args:
         bytes_by_step: bytes that were born, by step.
         steps: how many steps have ended; what the last one left may be in use still.
-        known: the last step whose births are known: later ones count as one.
+        looks: at births.
     """
-    if known < steps:
-        bytes_by_step = _without_later(bytes_by_step, known)
-        steps = known + 1
-    born = sorted(step for step in bytes_by_step if WARM_UP < step < steps)
+    end = looks.judged_until(bytes_by_step, steps)
+    born = sorted(step for step in bytes_by_step if WARM_UP < step <= end)
     if len(born) < FEWEST:
         return None
-    window = steps - 1 - WARM_UP
+    window = end - WARM_UP
     gap = median(_gaps(born))
-    goes_to_the_end = steps - 1 - born[-1] <= 1.5 * gap
+    goes_to_the_end = end - born[-1] <= 1.5 * gap
     is_from_early = born[0] - WARM_UP - 1 <= max(gap, window / 3)
-    middle = (WARM_UP + 1 + steps) / 2
-    first_half = sum(1 for step in born if step < middle)
+    middle = (looks.number(WARM_UP + 1) + looks.number(end) + 1) / 2
+    first_half = bisect_left(born, middle, key=looks.number)
     goes_on = 2 * (len(born) - first_half) >= first_half
     filled = len(born) / window
     return Pace(
@@ -286,19 +300,11 @@ def pace_of(bytes_by_step: Mapping[int, int], steps: int, known: int) -> Pace | 
     )
 
 
-def _without_later(bytes_by_step: Mapping[int, int], known: int) -> dict[int, int]:
-    """The bytes by step, those of all steps after the last known one as of one step."""
-    by_step = {step: size for step, size in bytes_by_step.items() if step <= known}
-    later = sum(size for step, size in bytes_by_step.items() if step > known)
-    return {**by_step, known + 1: later} if later else by_step
-
-
 def _gaps(steps: list[int]) -> list[int]:
     return [after - before for before, after in pairwise(steps)]
 
 
 def _rate(born: list[int], sums: list[int], filled: float) -> float:
-    """Bytes that a step adds on the average."""
     return _even_rate(born, sums) if filled >= _SHARE_FILLED else _burst_rate(born, sums)
 
 
@@ -330,13 +336,12 @@ def _burst_rate(born: list[int], sums: list[int]) -> float:
     return sum(sums[1 : last + 1]) / (born[last] - born[0])
 
 
-def remade_larger(search: Search, items: Iterable[Item], births: Births) -> list[Pile]:
+def remade_larger(items: Iterable[Item], births: Births) -> list[Pile]:
     """Tensors that each step makes anew, a constant larger than the last: ``all =
     torch.cat((all, new))``.
     """
-    steps = births.steps
     # A program may end in the middle of a step: what that one has left counts, too.
-    looked = sorted((step for step in births.sizes if 0 < step <= steps + 1), reverse=True)
+    looked = sorted((step for step in births.sizes if 0 < step <= births.steps + 1), reverse=True)
     if len(looked) < _LEAST_PROGRESSION:
         return []
     sizes = {step: set(births.sizes[step]) for step in looked}
@@ -344,19 +349,34 @@ def remade_larger(search: Search, items: Iterable[Item], births: Births) -> list
     alive = {(item.size_bytes, item.born) for item in storages}
     remade = []
     for item in storages:
-        if item.born is None or item.born < steps - 1:
-            continue
-        newest = next((step for step in looked if item.size_bytes in sizes[step]), 0)
-        if newest < max(steps - 1, 1):
-            continue
-        added = _progression(item.size_bytes, [step for step in looked if step <= newest], sizes)
-        if added is None or _keeps_smaller(item.size_bytes, newest, added, alive):
-            continue
-        by_step = dict.fromkeys(range(1, newest + 1), added)
-        pace = pace_of(by_step, steps, births.known_until)
+        pace = _remade_pace(item, births, sizes, alive)
         if pace is not None:
             remade.append(Pile(item.position, [item], pace, is_remade=True))
     return remade
+
+
+def _remade_pace(
+    item: Item,
+    births: Births,
+    sizes: Mapping[int, set[int]],
+    alive: set[tuple[int, int | None]],
+) -> Pace | None:
+    """The pace at which a tensor grew by being made anew; None where it did not.
+
+    Args:
+        sizes: those that steps left, the latest step first.
+        alive: size and birth of all that is alive.
+    """
+    last_ended = births.steps - 1
+    if item.born is None or item.born < last_ended:
+        return None
+    newest = next((step for step in sizes if item.size_bytes in sizes[step]), 0)
+    if newest < max(last_ended, 1):
+        return None
+    added = _progression(item.size_bytes, [step for step in sizes if step <= newest], sizes)
+    if added is None or _keeps_smaller(item.size_bytes, newest, added, alive):
+        return None
+    return pace_of(dict.fromkeys(range(1, newest + 1), added), births.steps, births.looks)
 
 
 def _keeps_smaller(size: int, newest: int, added: int, alive: set[tuple[int, int | None]]) -> bool:
@@ -369,7 +389,7 @@ def _keeps_smaller(size: int, newest: int, added: int, alive: set[tuple[int, int
 def gone_growth(items: Iterable[Item], births: Births) -> Gone | None:
     """The growth that was steady when bytes were summed last, if not even half of it is alive now."""
     step, bytes_by_step = births.latest_sum
-    pace = pace_of(bytes_by_step, step, step)
+    pace = pace_of(bytes_by_step, step, births.looks)
     if pace is None or not pace.is_steady or not births.is_summed:
         return None
     candidates = (item for item in items if item.born is None or BEFORE < item.born <= step)
@@ -422,19 +442,10 @@ def _entry(search: Search, position: int, parents: Mapping[int, tuple[int, str]]
     return entry
 
 
-def _by_step(items: Iterable[Item]) -> dict[int, int]:
+def bytes_by_birth(items: Iterable[Item]) -> dict[int, int]:
+    """Bytes by the step that they were born in, without those that nobody saw."""
     by_step: dict[int, int] = {}
     for item in items:
         if item.born is not None:
             by_step[item.born] = by_step.get(item.born, 0) + item.size_bytes
     return by_step
-
-
-def _all_below(nodes: Mapping[int, _Node], position: int) -> list[Item]:
-    items: list[Item] = []
-    waiting = [position]
-    while waiting:
-        node = nodes[waiting.pop()]
-        items += node.direct_items
-        waiting += node.below
-    return items

@@ -10,14 +10,17 @@ millisecond: both are rationed. A series that becomes long keeps every second va
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import accumulate
 from statistics import median
 from time import perf_counter, thread_time
 from typing import Any
 
 from vramlens.live.growth import gpu_memory as gpus
 from vramlens.live.growth.host_allocator import allocated_bytes
+from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.piles import WARM_UP, Pace, pace_of
 
 FEWEST_RISES = 6  # caches and workspaces grow in a few steps, and stop
@@ -50,9 +53,7 @@ class CounterSeries:
         """Bytes left behind by each reading's place: rises that no later value fell below again,
         after warm-up.
         """
-        floor = self.values.copy()
-        for place in range(len(floor) - 2, -1, -1):
-            floor[place] = min(floor[place], floor[place + 1])
+        floor = list(accumulate(reversed(self.values), min))[::-1]
         return {
             place: floor[place] - floor[place - 1]
             for place, step in enumerate(self.steps)
@@ -69,7 +70,8 @@ class CounterSeries:
         any steps apart.
         """
         steps, rises = self.steps, self.left_behind()
-        place_pace = pace_of(rises, len(steps) - 1, len(steps) - 1) if steps else None
+        newest = len(steps) - 1
+        place_pace = pace_of(rises, newest, Looks.at_every_step(newest)) if steps else None
         if place_pace is None or not place_pace.is_steady or place_pace.steps < FEWEST_RISES:
             return None
         counted = [place for place in rises if place_pace.first <= place <= place_pace.last]
@@ -145,16 +147,20 @@ class StepCounters:
             return
         used = self._read_pytorch(self.gpu, step)
         self._spent += thread_time() - began  # on a busy machine others' time is not ours
-        asked_at = perf_counter()
         if self._driver_spent <= _DRIVER_FREE_SECONDS + _DRIVER_SHARE * elapsed:
-            for device in used:
-                outside = self.gpu.outside(device)
-                if outside is not None:
-                    self.is_own = self.is_own and outside.is_own
-                    self.outside.setdefault(device, CounterSeries()).add(step, outside.size_bytes)
-            if self._driver_asked:  # the first answer has waited for the driver's library
-                self._driver_spent += perf_counter() - asked_at
-            self._driver_asked = self._driver_asked or bool(used)
+            self._read_driver(self.gpu, used, step)
+
+    def _read_driver(self, gpu: gpus.ProcessGpus, devices: Sequence[int], step: int) -> None:
+        """Reads what the driver counts beside PyTorch's memory."""
+        asked_at = perf_counter()
+        for device in devices:
+            outside = gpu.outside(device)
+            if outside is not None:
+                self.is_own = self.is_own and outside.is_own
+                self.outside.setdefault(device, CounterSeries()).add(step, outside.size_bytes)
+        if self._driver_asked:  # the first answer has waited for the driver's library
+            self._driver_spent += perf_counter() - asked_at
+        self._driver_asked = self._driver_asked or bool(devices)
 
     def _read_host(self, step: int) -> None:
         """Reads the C library's counter: the more it costs, the farther the next reading is

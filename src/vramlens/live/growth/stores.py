@@ -33,22 +33,25 @@ def parents_by_store(search: Search, piles: Iterable[Pile], parents: Parents) ->
     for position, (parent, _) in parents.items():
         if parent in picked:
             picked[parent].append(position)
-    containers = _containers(search)
-    stores = {
-        pick: _store_of(search, containers, pick, positions)
-        for pick, positions in picked.items()
-        if positions
-    }
-    positions = [store for store in stores.values() if store is not None]
-    if not positions:
+    stores = _stores(search, picked)
+    if not stores:
         return None
-    by_store = {**search.parents(positions), **parents}
+    by_store = {**search.parents(stores.values()), **parents}
     for pick, store in stores.items():
-        if store is None or not _is_apart(search, store, {pick, *picked[pick]}, by_store):
-            continue
-        for position in picked[pick]:
-            by_store[position] = store, ""
+        if _is_apart(search, store, {pick, *picked[pick]}, by_store):
+            by_store.update(dict.fromkeys(picked[pick], (store, "")))
     return by_store
+
+
+def _stores(search: Search, picked: Mapping[int, Sequence[int]]) -> dict[int, int]:
+    """For each pick the position of its store, where there is one."""
+    containers = _containers(search)
+    stores: dict[int, int] = {}
+    for pick, positions in picked.items():
+        store = _store_of(search, containers, pick, positions) if positions else None
+        if store is not None:
+            stores[pick] = store
+    return stores
 
 
 def _may_be_a_pick(search: Search, pile: Pile) -> bool:
@@ -57,7 +60,6 @@ def _may_be_a_pick(search: Search, pile: Pile) -> bool:
 
 
 def _containers(search: Search) -> list[int]:
-    """The positions of all containers."""
     kinds = set(map(id, _KINDS))
     is_container = map(kinds.__contains__, map(id, map(type, search.order)))
     return list(compress(range(len(search.order)), is_container))
@@ -67,15 +69,15 @@ def _store_of(
     search: Search, containers: Sequence[int], pick: int, picked: Sequence[int]
 ) -> int | None:
     """The position of the largest container that holds all of some things that a pick holds."""
-    wanted = {id(search.order[position]) for position in picked[:_MOST_PICKS]}
-    first = next(iter(wanted))
+    picked_ids = {id(search.order[position]) for position in picked[:_MOST_PICKS]}
+    first = next(iter(picked_ids))
     longest = length_of(search.order[pick]) or 0
     store = None
     for position in containers:
         candidate = search.order[position]
         if len(candidate) <= longest or first not in _ids_in(candidate):
             continue
-        if wanted.issubset(_ids_in(candidate)):
+        if picked_ids.issubset(_ids_in(candidate)):
             store, longest = position, len(candidate)
     return store
 

@@ -89,16 +89,28 @@ def _largest(
     while waiting:
         position = waiting.pop()
         below = children.get(position, [])
-        largest = max((sizes[child] for child in below), default=0)
-        root = search.roots.get(position)
-        is_namespace = root is not None and root.kind in ("module", "class")
-        is_container = is_kind(search.order[position], list, tuple, set, frozenset, deque)
-        if below and (is_namespace or (largest >= _ENOUGH * sizes[position] and not is_container)):
+        if below and _leads_on(
+            search, position, max(map(sizes.__getitem__, below)), sizes[position]
+        ):
             waiting += below
         elif sizes[position]:
             example = search.order[examples.get(position, position)]
             retained.append(Retained(position, sizes[position], counts[position], example))
     return sorted(retained, key=lambda one: -one.bytes)[:top]
+
+
+def _leads_on(search: Search, position: int, largest: int, size: int) -> bool:
+    """Whether an object is less worth naming than those below it.
+
+    Args:
+        largest: what the largest of these retains.
+        size: what it retains itself.
+    """
+    root = search.roots.get(position)
+    if root is not None and root.kind in ("module", "class"):
+        return True
+    is_container = is_kind(search.order[position], list, tuple, set, frozenset, deque)
+    return largest >= _ENOUGH * size and not is_container
 
 
 def _edges(search: Search, end: float) -> dict[int, list[int]] | None:
@@ -128,30 +140,23 @@ def _edges(search: Search, end: float) -> dict[int, list[int]] | None:
 
 def _holders(search: Search, end: float) -> dict[int, list[int]] | None:
     """For every object but roots, what holds it; None where time ran out."""
-    torch, order, roots = search.torch, search.order, search.roots
-    place = {id(holder): position for position, holder in enumerate(order)}
+    torch, order = search.torch, search.order
+    place = dict(zip(map(id, order), range(len(order)), strict=True))
+    for position in search.roots:
+        place.pop(id(order[position]), None)
     holders: dict[int, list[int]] = {}
     for position, holder in enumerate(order):
         if position % _LOOK_AT_THE_CLOCK == 0 and thread_time() > end:
             return None
-        children = {id(referent) for referent in search.referents.of_one(holder)}
+        children = set(map(id, search.referents.of_one(holder)))
         if torch.is_tensor(holder) or torch.is_node(holder):
-            children |= _autograd_children(search, holder)
+            children.update(id(child) for _, child in torch.held_by_autograd(holder))
+        children.discard(id(holder))
         for identity in children:
             child = place.get(identity)
-            if child is not None and child != position and child not in roots:
+            if child is not None:
                 holders.setdefault(child, []).append(position)
     return holders
-
-
-def _autograd_children(search: Search, holder: Any) -> set[int]:
-    """Identities of what a tensor or an autograd node holds that the collector does not see."""
-    torch = search.torch
-    if torch.is_node(holder):
-        return {id(child) for _, child in torch.held_by_node(holder)}
-    children = {id(child) for _, child in torch.held_by_tensor(holder)}
-    node = torch.grad_fn(holder)
-    return children if node is None else {*children, id(node)}
 
 
 def _dominators(
@@ -159,28 +164,30 @@ def _dominators(
 ) -> dict[int, int] | None:
     """By position, what every way from a root passes through last. None where time ran out."""
     rank = {position: number for number, position in enumerate(order)}
-    dominator: dict[int, int] = {}
-    for position in order:
-        if position in search.roots or not above[position]:
-            dominator[position] = _ROOT
+    inner = [position for position in order if above[position] and position not in search.roots]
+    dominator = dict.fromkeys(set(order).difference(inner), _ROOT)
     changed = True
     while changed:
         if thread_time() > end:
             return None
         changed = False
-        for position in order:
-            if position in search.roots or not above[position]:
-                continue
-            new: int | None = None
-            for parent in above[position]:
-                if parent in dominator:
-                    new = parent if new is None else _meet(new, parent, dominator, rank)
+        for position in inner:
+            new = _meeting_point(above[position], dominator, rank)
             if new is not None and dominator.get(position) != new:
                 dominator[position] = new
                 changed = True
-    for position in order:
-        dominator.setdefault(position, _ROOT)
-    return dominator
+    return dict.fromkeys(order, _ROOT) | dominator
+
+
+def _meeting_point(
+    parents: list[int], dominator: dict[int, int], rank: dict[int, int]
+) -> int | None:
+    """What the ways through all parents pass last, of those that have a dominator already."""
+    meeting: int | None = None
+    for parent in parents:
+        if parent in dominator:
+            meeting = parent if meeting is None else _meet(meeting, parent, dominator, rank)
+    return meeting
 
 
 def _meet(a: int, b: int, dominator: dict[int, int], rank: dict[int, int]) -> int:

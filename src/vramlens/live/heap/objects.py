@@ -30,6 +30,21 @@ from vramlens.ground.live_objects import slots_of as slots_of
 _OPTIMIZED = 0x1  # code whose variables are fast locals: functions, not modules and classes
 _REFERENCES_OF_A_SNAPSHOT = 3  # the frame's, ours, and getrefcount's own
 _LONGEST_KEY = 60
+_CODES = {
+    id(types.FunctionType): "__code__",
+    id(types.GeneratorType): "gi_code",
+    id(types.CoroutineType): "cr_code",
+    id(types.AsyncGeneratorType): "ag_code",
+}
+"""Where these kinds, by identity, keep their code."""
+_INNER_FUNCTIONS = {
+    id(types.MethodType): "__func__",
+    id(staticmethod): "__func__",
+    id(classmethod): "__func__",
+    id(functools.partial): "func",
+    id(property): "fget",
+}
+"""Where these kinds, by identity, keep the function that they are made of."""
 QUEUES = ("queue", "asyncio.queues")
 """Modules whose classes are queues."""
 _PACKAGE = str(Path(os.path.abspath(__file__)).parents[2]) + os.sep
@@ -103,6 +118,20 @@ def key_text(key: object) -> str:
     return f"<{class_name(kind)}>"
 
 
+def frames_from(frame: types.FrameType | None) -> Iterator[types.FrameType]:
+    """Yields a frame and those that called it, innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def running_frames() -> Iterator[types.FrameType]:
+    """Yields the frames of all threads."""
+    innermost_frames = sys._current_frames()
+    for thread in list(innermost_frames):
+        yield from frames_from(innermost_frames.pop(thread))  # its own among them: not kept
+
+
 def frame_variables(frame: types.FrameType) -> dict[str, Any]:
     """The local variables of a frame, as a dict of our own.
 
@@ -128,29 +157,14 @@ def frame_variables(frame: types.FrameType) -> dict[str, Any]:
 def code_of(function: object) -> types.CodeType | None:
     """The code of a function, method, partial or wrapper; None where there is none."""
     for _ in range(8):
-        kind = type(function)
-        if kind is types.FunctionType:
-            return function.__code__  # type: ignore[attr-defined, no-any-return]
-        if kind is types.MethodType:
-            function = function.__func__  # type: ignore[attr-defined]
-        elif kind is functools.partial:
-            function = function.func  # type: ignore[attr-defined]
-        elif kind in (staticmethod, classmethod):
-            function = function.__func__  # type: ignore[attr-defined]
-        elif kind is property:
-            function = function.fget  # type: ignore[attr-defined]
-        elif kind in (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType):
-            return next(
-                (
-                    getattr(function, name)
-                    for name in ("gi_code", "cr_code", "ag_code")
-                    if hasattr(kind, name)
-                ),
-                None,
-            )
+        kind = id(type(function))
+        if kind in _CODES:
+            code: types.CodeType = getattr(function, _CODES[kind])
+            return code
+        if kind in _INNER_FUNCTIONS:
+            function = getattr(function, _INNER_FUNCTIONS[kind])
         else:
-            wrapped = dict(dict_items(namespace_of(function))).get("__wrapped__")
-            if wrapped is None:
+            function = dict(dict_items(namespace_of(function))).get("__wrapped__")
+            if function is None:
                 return None
-            function = wrapped
     return None

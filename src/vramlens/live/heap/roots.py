@@ -20,9 +20,10 @@ from typing import Any
 
 from vramlens.live.growth.last_frames import ended_frames
 from vramlens.live.heap.looking_thread import looking_thread
-from vramlens.live.heap.objects import frame_variables, is_own_file, is_users
+from vramlens.live.heap.objects import frame_variables, frames_from, is_own_file, is_users
 
 _MOST_FRAMES = 20_000
+_FOREIGN_THREAD = "a thread that Python did not start"
 _NAMESPACE: Any = type.__dict__["__dict__"].__get__(types.ModuleType)["__dict__"]
 
 
@@ -110,31 +111,33 @@ def _variables(modules: set[int]) -> Iterator[Root]:
     Once the program has ended with an exception, those of the functions that it came through: they
     are what they were.
     """
-    threads = {thread.ident: thread.name for thread in _threads()}
-    main, looker = getattr(_main_thread(), "ident", None), looking_thread()
+    main = getattr(threading.main_thread(), "ident", None)
+    thread_names = _thread_names(main, looking_thread())
     namespaces = set(modules)
-    count = 0
-    for ident, innermost in list(sys._current_frames().items()):
-        thread = (
-            ""
-            if ident in (main, looker)
-            else threads.get(ident) or "a thread that Python did not start"
-        )
-        frame: types.FrameType | None = innermost
+    innermost_frames = sys._current_frames()
+    numbers = iter(range(_MOST_FRAMES))
+    for ident in list(innermost_frames):
+        thread = thread_names.get(ident, _FOREIGN_THREAD)
         runs = False
-        while frame is not None and count < _MOST_FRAMES:
-            count += 1
+        for frame, _ in zip(frames_from(innermost_frames.pop(ident)), numbers, strict=False):
             if not is_own_file(frame.f_code.co_filename):
                 runs = runs or is_users(frame.f_code.co_filename)
                 yield from _of_frame(frame, frame.f_lineno or 0, namespaces, thread)
-            frame = frame.f_back
         if ident == main and not runs:
-            for frame, line in _frames_of_the_end():
-                yield from _of_frame(frame, line, namespaces, "", has_ended=True)
-        frame = None
-    for frame, line in ended_frames():
+            yield from _of_ended(_frames_of_the_end(), namespaces)
+    yield from _of_ended(ended_frames(), namespaces)
+
+
+def _thread_names(*ours: int | None) -> dict[int | None, str]:
+    """The threads' names; empty for the main thread and the one that looks."""
+    names = {thread.ident: thread.name or _FOREIGN_THREAD for thread in threading.enumerate()}
+    return names | dict.fromkeys(ours, "")
+
+
+def _of_ended(frames: list[tuple[types.FrameType, int]], namespaces: set[int]) -> Iterator[Root]:
+    """The variables of functions that have ended, at their last lines."""
+    for frame, line in frames:
         yield from _of_frame(frame, line, namespaces, "", has_ended=True)
-    frame = None
 
 
 def _of_frame(
@@ -179,20 +182,10 @@ def _frames_of_the_end() -> list[tuple[types.FrameType, int]]:
 
 
 def _same(names: Any, local: dict[str, Any]) -> bool:
-    """Whether a frame's variables are its module's."""
     return type(names) is dict and all(names.get(name) is value for name, value in local.items())
 
 
-def _threads() -> list[Any]:
-    return list(threading.enumerate())
-
-
-def _main_thread() -> Any:
-    return threading.main_thread()
-
-
-def _interpreter() -> Iterator[Root]:
-    """What the interpreter itself keeps."""
+def _exceptions() -> Iterator[Root]:
     for name in ("last_exc", "last_value", "last_traceback"):
         value = sys.__dict__.get(name)
         if value is not None:
@@ -204,6 +197,10 @@ def _interpreter() -> Iterator[Root]:
             if value is not None:
                 yield Root("exception", "the exception that is being handled", value, 0)
     handled = None
+
+
+def _interpreter() -> Iterator[Root]:
+    yield from _exceptions()
     shown = builtins.__dict__.get("_")
     if shown is not None and type(shown) is not types.BuiltinFunctionType:
         yield Root("interpreter", "_", shown, 0)

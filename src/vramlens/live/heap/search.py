@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import compress
+from itertools import chain, compress
 from time import monotonic, thread_time
 from typing import Any
 
@@ -107,14 +107,10 @@ class Search:
             for tier in tiers:
                 self._tier = tier
                 first = len(self.order)
-                tier_roots = [root for root in roots if root.tier == tier]
-                self._seed([(root.value, root) for root in tier_roots])
+                self._seed([root for root in roots if root.tier == tier])
                 if tier == 1:
-                    self._seed([(cls, Root("class", "", cls, 1)) for cls in self._later])
-                self._explore(first)
-                graphs = len(self.order)
-                self._explore_graphs()
-                self.graph_from.append((graphs, len(self.order)))
+                    self._seed([Root("class", "", cls, 1) for cls in self._later])
+                self._explore_with_graphs(first)
                 if self.is_over:
                     break
         self.seconds = monotonic() - began
@@ -127,11 +123,8 @@ class Search:
         if self.is_over:
             return
         first, self._tier = len(self.order), 0
-        self._seed([(value, Root("hidden", name, value, 0)) for name, value in found])
-        self._explore(first)
-        graphs = len(self.order)
-        self._explore_graphs()
-        self.graph_from.append((graphs, len(self.order)))
+        self._seed([Root("hidden", name, value, 0) for name, value in found])
+        self._explore_with_graphs(first)
 
     def take_in(self, parent: int, way: Iterable[tuple[str, Any]]) -> int:
         """Adds objects that the collector does not know, each held by the one before; gives the
@@ -151,6 +144,11 @@ class Search:
         for position in self._adopt(parent, contents):
             self._expand_tensor(position)
 
+    def unreached_storage(self, tensor: Any) -> Storage | None:
+        """The storage behind a tensor; None where the search has reached it, or there is none."""
+        storage = self.torch.storage_of(tensor)
+        return None if storage in self.storages else storage
+
     @property
     def is_over(self) -> bool:
         """Whether the search has used up its time or its memory."""
@@ -162,6 +160,11 @@ class Search:
             self._deadline = self._allowed.clock() + self._allowed.seconds
 
     @property
+    def live_bytes(self) -> int:
+        """Bytes of all storages that were reached."""
+        return sum(storage.size_bytes for storage in self.storages)
+
+    @property
     def complete(self) -> bool:
         """Whether everything was searched."""
         return not self.skipped
@@ -169,6 +172,16 @@ class Search:
     def in_graph(self, position: int) -> bool:
         """Whether something was reached only through an autograd graph."""
         return any(start <= position < end for start, end in self.graph_from)
+
+    def looks_at(self, storage: Storage) -> list[int]:
+        """Positions of all tensors that look at a storage."""
+        return [position for position, other in self.storage_at.items() if other == storage]
+
+    def graph_nodes(self) -> list[int]:
+        """Positions of the autograd nodes that were reached through the graph."""
+        order, is_node = self.order, self.torch.is_node
+        places = chain.from_iterable(range(low, high) for low, high in self.graph_from)
+        return [place for place in places if is_node(order[place])]
 
     def close(self) -> None:
         """Lets go of everything."""
@@ -254,8 +267,9 @@ class Search:
             map(id, (self, self.__dict__, self.order, self.seen, sys.modules, self._special))
         )
 
-    def _seed(self, pairs: list[tuple[Any, Root]]) -> None:
-        for value, root in pairs:
+    def _seed(self, roots: list[Root]) -> None:
+        for root in roots:
+            value = root.value
             is_known = root.kind in ("module", "class")  # kept apart until its turn
             if not is_known and (
                 id(value) in self.seen or not (gc.is_tracked(value) or _is_array(value))
@@ -276,6 +290,13 @@ class Search:
             if storage is not None:
                 self.storage_at[position] = storage
                 self.storages.setdefault(storage, position)
+
+    def _explore_with_graphs(self, low: int) -> None:
+        """All that is reached from a position on, autograd graphs last."""
+        self._explore(low)
+        graphs = len(self.order)
+        self._explore_graphs()
+        self.graph_from.append((graphs, len(self.order)))
 
     def _explore(self, low: int) -> None:
         """All that is reached from a position on, but for autograd graphs, which wait."""
@@ -313,52 +334,58 @@ class Search:
                 reached |= fresh
                 order += new
                 if odd:
-                    specials = map(special_ids.__contains__, map(id, map(type, new)))
-                    for place in list(compress(range(first, len(order)), specials)):
-                        self._notice(place, order[place])
-                        kind = special_ids[id(type(order[place]))]
-                        if kind == "tensor":
-                            self._expand_tensor(place)
-                        elif kind == "checkpoint":
-                            for tensor_place in self._adopt(
-                                place, self.torch.held_by_checkpoint(order[place])
-                            ):
-                                self._expand_tensor(tensor_place)
+                    self._expand_special(first)
             if low < seeds:
-                for place in range(low, min(high, seeds)):
-                    if self.torch.is_tensor(order[place]):
-                        self._expand_tensor(place)
-                    elif self.torch.is_node(order[place]):
-                        self._waiting_graphs.append(place)
+                self._expand_seeds(low, min(high, seeds))
             low = high
+
+    def _expand_special(self, first: int) -> None:
+        """Takes in what new tensors and checkpoints hold, from a position on."""
+        order, special_ids = self.order, self._special
+        specials = map(special_ids.__contains__, map(id, map(type, order[first:])))
+        for place in list(compress(range(first, len(order)), specials)):
+            self._notice(place, order[place])
+            kind = special_ids[id(type(order[place]))]
+            if kind == "tensor":
+                self._expand_tensor(place)
+            elif kind == "checkpoint":
+                self.take_in_contents(place, self.torch.held_by_checkpoint(order[place]))
+
+    def _expand_seeds(self, low: int, high: int) -> None:
+        """Takes in what roots hold that are tensors; graphs behind them wait."""
+        for place in range(low, high):
+            if self.torch.is_tensor(self.order[place]):
+                self._expand_tensor(place)
+            elif self.torch.is_node(self.order[place]):
+                self._waiting_graphs.append(place)
 
     def _sorted_out(self, new: list[Any], odd: list[Any], low: int, high: int) -> list[Any]:
         """New objects without those that wait: classes of libraries, autograd nodes; and code,
         which holds nothing.
         """
-        out: set[int] = set()
-        nodes = False
-        for value in odd:
-            kind = self._special[id(type(value))]
-            if kind == "code":
-                out.add(id(value))
-                self.seen.add(id(value))
-            elif kind == "class" and self._tier == 0:
-                module = sys.modules.get(class_module(value))
-                if not _is_users_class(value, module):
-                    out.add(id(value))
-                    self.seen.add(id(value))
-                    self._later.append(value)
-            elif kind == "node":
-                out.add(id(value))
-                nodes = True
-        if nodes:  # held by something else than the tensor that they made: it waits there
-            for place in range(low, high):
-                if not self.torch.is_tensor(self.order[place]) and any(
-                    self.torch.is_node(value) for value in self.referents.of_one(self.order[place])
-                ):
-                    self._waiting_graphs.append(place)
-        return [value for value in new if id(value) not in out]
+        kinds = [self._special[id(type(value))] for value in odd]
+        passed_over = list(compress(odd, map(self._is_passed_over, odd, kinds)))
+        passed_ids = set(map(id, passed_over))
+        self.seen |= passed_ids
+        if "node" in kinds:  # held by something else than the tensor that they made: it waits there
+            self._waiting_graphs += filter(self._holds_nodes, range(low, high))
+            passed_ids.update(
+                id(value) for value, kind in zip(odd, kinds, strict=True) if kind == "node"
+            )
+        return [value for value in new if id(value) not in passed_ids]
+
+    def _is_passed_over(self, value: Any, kind: str) -> bool:
+        """Whether nothing is looked for behind an object now; a library's class waits."""
+        if kind == "class" and self._tier == 0 and not _is_users_class(value):
+            self._later.append(value)
+            return True
+        return kind == "code"
+
+    def _holds_nodes(self, place: int) -> bool:
+        holder, torch = self.order[place], self.torch
+        return not torch.is_tensor(holder) and any(
+            map(torch.is_node, self.referents.of_one(holder))
+        )
 
     def _adopt(self, parent: int, held: Iterable[tuple[str, Any]]) -> list[int]:
         """Adds what a special object holds, one by one; gives the new positions."""
@@ -392,51 +419,42 @@ class Search:
     def _explore_graphs(self) -> None:
         """The autograd graphs behind all tensors so far, and what only they reach."""
         while self._waiting_graphs:
-            tensors, self._waiting_graphs = self._waiting_graphs, []
-            nodes: list[int] = []
-            for place in tensors:
-                holder = self.order[place]
-                edges: Iterable[tuple[str, Any]]
-                if self.torch.is_tensor(holder):
-                    edges = (
-                        (".grad_fn", node)
-                        for node in (self.torch.grad_fn(holder),)
-                        if node is not None
-                    )
-                elif self.torch.is_node(holder):
-                    nodes.append(place)
-                    continue
-                else:
-                    edges = (
-                        ("", value)
-                        for value in self.referents.of_one(holder)
-                        if self.torch.is_node(value)
-                    )
-                nodes += self._adopt(place, edges)
+            waiting, self._waiting_graphs = self._waiting_graphs, []
+            nodes = list(chain.from_iterable(map(self._nodes_at, waiting)))
             others_from = len(self.order)
-            done = 0
-            while done < len(nodes):
-                place = nodes[done]
-                done += 1
-                if done % _DEPTH_CHECK == 0 and self.is_over:
-                    self._give_up(place)
-                    return
-                for child in self._adopt(place, self.torch.held_by_node(self.order[place])):
-                    if self.torch.is_node(self.order[child]):
-                        nodes.append(child)
-            for place in (
-                nodes
-            ):  # a Function written in Python keeps attributes; any node may have Python hooks
-                referents = [
-                    value
-                    for value in self.referents.of_one(self.order[place])
-                    if not self.torch.is_node(value)
-                ]
-                self._adopt(place, (("", value) for value in referents))
+            if not self._expand_nodes(nodes):
+                return
+            for place in nodes:
+                # A Function written in Python keeps attributes; any node may have Python hooks.
+                referents = self.referents.of_one(self.order[place])
+                self._adopt(
+                    place, [("", part) for part in referents if not self.torch.is_node(part)]
+                )
             for place in range(others_from, len(self.order)):
                 if self.torch.is_tensor(self.order[place]):
                     self._expand_tensor(place)
             self._explore(others_from)
+
+    def _nodes_at(self, place: int) -> list[int]:
+        """Positions of the autograd nodes that something holds, or is."""
+        holder = self.order[place]
+        if self.torch.is_node(holder):
+            return [place]
+        if not self.torch.is_tensor(holder):
+            nodes = filter(self.torch.is_node, self.referents.of_one(holder))
+            return self._adopt(place, [("", node) for node in nodes])
+        node = self.torch.grad_fn(holder)
+        return [] if node is None else self._adopt(place, [(".grad_fn", node)])
+
+    def _expand_nodes(self, nodes: list[int]) -> bool:
+        """Adds all nodes behind these, and takes in what they hold; false where the search ends."""
+        for done, place in enumerate(nodes, 1):
+            if done % _DEPTH_CHECK == 0 and self.is_over:
+                self._give_up(place)
+                return False
+            children = self._adopt(place, self.torch.held_by_node(self.order[place]))
+            nodes += [child for child in children if self.torch.is_node(self.order[child])]
+        return True
 
     @property
     def _room_bytes(self) -> int:
@@ -467,7 +485,8 @@ def _is_array(value: Any) -> bool:
     return class_module(type(value)) == "numpy" and type(value).__name__ == "ndarray"
 
 
-def _is_users_class(cls: type, module: Any) -> bool:
+def _is_users_class(cls: type) -> bool:
+    module = sys.modules.get(class_module(cls))
     names = getattr(module, "__dict__", None) if type(module) is types.ModuleType else None
     file = names.get("__file__") if type(names) is dict else None
     if type(file) is str:

@@ -201,6 +201,16 @@ class TorchObjects:
                 if variable is not None:
                     yield ".variable", variable
 
+    def held_by_autograd(self, holder: Any) -> Iterator[tuple[str, Any]]:
+        """Yields what a tensor or an autograd node holds that the collector does not see."""
+        if self.is_node(holder):
+            yield from self.held_by_node(holder)
+            return
+        yield from self.held_by_tensor(holder)
+        node = self.grad_fn(holder)
+        if node is not None:
+            yield ".grad_fn", node
+
     def held_by_checkpoint(self, frame: Any) -> Iterator[tuple[str, Any]]:
         """The inputs that a checkpoint keeps for its recomputation, as PyTorch 2.13 does: saved
         tensors in a list.

@@ -45,12 +45,8 @@ def unreached_tensors(search: Search, births: Births) -> int:
 
 
 def _is_new(search: Search, births: Births, tensor: Any) -> bool:
-    storage = search.torch.storage_of(tensor)
-    return (
-        storage is not None
-        and storage not in search.storages
-        and births.born(storage, tensor) != BEFORE
-    )
+    storage = search.unreached_storage(tensor)
+    return storage is not None and births.born(storage, tensor) != BEFORE
 
 
 def search_loose(search: Search) -> None:
@@ -64,8 +60,8 @@ def search_loose(search: Search) -> None:
             _look_behind_arrays(search, array)
 
 
-def _stack_objects(search: Search) -> Iterator[tuple[str, Any]]:
-    """Iterators and context managers that nothing holds which the collector knows."""
+def _unheld_objects(search: Search) -> Iterator[Any]:
+    """Unreached objects that nothing holds which the collector knows."""
     every = tracked_objects()
     unreached = list(compress(every, map(not_, map(search.seen.__contains__, map(id, every)))))
     del every
@@ -76,24 +72,29 @@ def _stack_objects(search: Search) -> Iterator[tuple[str, Any]]:
             search.skipped.append("iterators of running loops (not searched: the time ran out)")
             return
         held_ids.update(map(id, search.referents.of(unreached[low : low + _CHUNK])))
-    iterates: dict[int, bool] = {}
     for value in unreached:
+        if id(value) not in held_ids:
+            yield value
+
+
+def _stack_objects(search: Search) -> Iterator[tuple[str, Any]]:
+    """Iterators and context managers that nothing holds which the collector knows."""
+    iterates: dict[int, bool] = {}
+    for value in _unheld_objects(search):
         kind = type(value)
-        if id(value) in held_ids:
-            continue
         if kind is types.MethodType:
-            function = value.__func__
-            if (
-                type(function) is types.FunctionType
-                and function.__name__ in _EXITS
-                and not _is_ours(function.__code__)
-            ):
+            if _is_exit(value.__func__):
                 yield BLOCK, value
             continue
         if id(kind) not in iterates:
             iterates[id(kind)] = any("__next__" in class_dict(base) for base in class_order(kind))
         if iterates[id(kind)] and not (kind is types.GeneratorType and _is_ours(value.gi_code)):
             yield LOOP, value
+
+
+def _is_exit(function: Any) -> bool:
+    is_function = type(function) is types.FunctionType
+    return is_function and function.__name__ in _EXITS and not _is_ours(function.__code__)
 
 
 def _is_ours(code: types.CodeType) -> bool:
@@ -114,11 +115,15 @@ def _look_behind_arrays(search: Search, array: type) -> None:
             return
         if any(type(value) is array for value in search.referents.of(search.order[low:high])):
             for place in range(low, high):
-                for value in search.referents.of_one(search.order[place]):
-                    if type(value) is array and id(value) not in search.seen:
-                        _take_in_array(search, place, value, array)
+                _take_in_arrays_of(search, place, array)
         low = high
     search.go_on([])
+
+
+def _take_in_arrays_of(search: Search, place: int, array: type) -> None:
+    for value in search.referents.of_one(search.order[place]):
+        if type(value) is array and id(value) not in search.seen:
+            _take_in_array(search, place, value, array)
 
 
 def _take_in_array(search: Search, place: int, value: Any, array: type) -> None:

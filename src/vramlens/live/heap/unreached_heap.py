@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import types
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, compress
 from operator import not_
@@ -87,26 +87,34 @@ def read_unreached(search: Search, births: Births) -> UnreachedHeap:
     if unreached_tensors(search, births) < FEWEST:
         return UnreachedHeap()
     search.go_further()
-    torch, heap = search.torch, UnreachedHeap(_unreached_objects(search))
-    objects = heap.objects
+    heap = UnreachedHeap(_unreached_objects(search))
+    if _read_edges(search, heap):
+        return heap
+    search.skipped.append("unreachable objects (not all searched: the time ran out)")
+    return UnreachedHeap()
+
+
+def _read_edges(search: Search, heap: UnreachedHeap) -> bool:
+    """Reads what each object holds; false where the time ran out."""
+    torch, objects = search.torch, heap.objects
     index = {id(candidate): place for place, candidate in enumerate(objects)}
-    place = 0
-    while place < len(objects):  # autograd nodes are added on the way
-        candidate = objects[place]
+    for place, candidate in enumerate(objects):  # autograd nodes are added on the way
         if place % _LOOK_AT_THE_CLOCK == 0 and search.is_over:
-            search.skipped.append("unreachable objects (not all searched: the time ran out)")
-            return UnreachedHeap()
+            return False
         referents = map(id, search.referents.of_one(candidate))
         children = [index[identity] for identity in referents if identity in index]
-        if torch.is_tensor(candidate):
-            storage = torch.storage_of(candidate)
-            if storage is not None and storage not in search.storages:
-                heap.storages[place] = storage
         heap.below.append(children)
+        if torch.is_tensor(candidate):
+            _add_storage(search, heap, place)
         if torch.is_tensor(candidate) or torch.is_node(candidate):
             children += _autograd_children(search, heap, index, place)
-        place += 1
-    return heap
+    return True
+
+
+def _add_storage(search: Search, heap: UnreachedHeap, place: int) -> None:
+    storage = search.unreached_storage(heap.objects[place])
+    if storage is not None:
+        heap.storages[place] = storage
 
 
 def _unreached_objects(search: Search) -> list[Any]:
@@ -136,25 +144,13 @@ def _is_own(candidate: Any) -> bool:
     return class_name(kind) in _OWN_CLASSES and kind.__module__.startswith("vramlens.live")
 
 
-def _autograd_edges(search: Search, holder: Any) -> Iterator[tuple[str, Any]]:
-    """Yields what a tensor or an autograd node holds that the collector does not see."""
-    torch = search.torch
-    if torch.is_node(holder):
-        yield from torch.held_by_node(holder)
-        return
-    yield from torch.held_by_tensor(holder)
-    node = torch.grad_fn(holder)
-    if node is not None:
-        yield ".grad_fn", node
-
-
 def _autograd_children(
     search: Search, heap: UnreachedHeap, index: dict[int, int], place: int
 ) -> list[int]:
     """Indexes of what a tensor or node holds through autograd; new ones join the heap."""
     torch, holder = search.torch, heap.objects[place]
     children: list[int] = []
-    for label, child in _autograd_edges(search, holder):
+    for label, child in torch.held_by_autograd(holder):
         is_new = id(child) not in index and id(child) not in search.seen
         if is_new and (torch.is_node(child) or torch.is_tensor(child)):
             index[id(child)] = len(heap.objects)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import types
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
@@ -50,10 +50,11 @@ _ROOT_TEXTS = {
 }
 _EXCEPTION_PARTS = ("__traceback__", "__cause__", "__context__", "args")
 _GENERATORS = {
-    types.GeneratorType: "gi_frame",
-    types.CoroutineType: "cr_frame",
-    types.AsyncGeneratorType: "ag_frame",
+    id(types.GeneratorType): "gi_frame",
+    id(types.CoroutineType): "cr_frame",
+    id(types.AsyncGeneratorType): "ag_frame",
 }
+"""Where these kinds, by identity, keep their frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,19 +168,15 @@ def _edge_through_insides(parent: Any, following: list[Any]) -> Edge | None:
         return Edge("closure")
     if class_name(kind) in _CONTEXT_NODES:
         return Edge("context")
-    if kind is types.FunctionType and first is parent.__closure__:
-        return _edge_of_closure(parent, following)
-    if len(following) < 2:
-        return None
-    edge = None
-    if kind is types.FunctionType:
-        edge = _edge_of_function(parent, first, following[1])
-    elif kind is functools.partial and type(first) in (tuple, dict):
-        edge = Edge("argument", _name_in(first, following[1]), passed=2)
-    elif is_kind(parent, type) and type(first) is dict:
-        return _edge_of_class(parent, following[1])
-    if edge is not None or type(first) is not dict:
+    edge = _edge_of_function(parent, following) if kind is types.FunctionType else None
+    if edge is not None or len(following) < 2:
         return edge
+    if kind is functools.partial and type(first) in (tuple, dict):
+        return Edge("argument", _name_in(first, following[1]), passed=2)
+    if type(first) is not dict:
+        return None
+    if is_kind(parent, type):
+        return _edge_of_class(parent, following[1])
     return _edge_of_attributes(parent, following)
 
 
@@ -192,8 +189,16 @@ def _edge_of_closure(function: types.FunctionType, following: list[Any]) -> Edge
     return Edge("closure", name, passed=min(len(following), 3))
 
 
-def _edge_of_function(function: types.FunctionType, table: Any, child: Any) -> Edge | None:
-    """A default or an attribute of a function: through the table that has it."""
+def _edge_of_function(function: types.FunctionType, following: list[Any]) -> Edge | None:
+    """A closure's variable, a default or an attribute of a function: through the table that has
+    it.
+    """
+    table = following[0]
+    if table is function.__closure__:
+        return _edge_of_closure(function, following)
+    if len(following) < 2:
+        return None
+    child = following[1]
     defaults = function.__defaults__
     if defaults is not None and table is defaults:
         first_default = function.__code__.co_argcount - len(defaults)
@@ -218,10 +223,7 @@ def _edge_of_attributes(parent: Any, following: list[Any]) -> Edge | None:
     table, child = following[0], following[1]
     attributes = namespace_of(parent)
     if attributes is table:
-        name = _plain_name_in(attributes, child)
-        if len(following) > 2 and name in TABLES and type(child) is dict:
-            return _edge_of_table(name, child, following[2], passed=3)
-        return Edge("attribute", name, passed=2)
+        return _edge_of_namespace(following)
     if attributes is not None:  # from Python 3.13 on an object holds its attributes itself
         for name in TABLES:
             if attributes.get(name) is table:
@@ -232,6 +234,14 @@ def _edge_of_attributes(parent: Any, following: list[Any]) -> Edge | None:
     return None
 
 
+def _edge_of_namespace(following: list[Any]) -> Edge:
+    table, child = following[:2]
+    name = _plain_name_in(table, child)
+    if len(following) > 2 and name in TABLES and type(child) is dict:
+        return _edge_of_table(name, child, following[2], passed=3)
+    return Edge("attribute", name, passed=2)
+
+
 def _edge_of_table(table_name: str, table: Any, child: Any, *, passed: int) -> Edge:
     """A part of a module: an attribute; of a Sequential by number."""
     name = _plain_name_in(table, child)
@@ -240,7 +250,6 @@ def _edge_of_table(table_name: str, table: Any, child: Any, *, passed: int) -> E
 
 
 def _direct_edge(search: Search, parent: Any, child: Any) -> Edge:
-    """How a parent holds a child directly."""
     return (
         _edge_of_container(parent, child)
         or _edge_of_built_in(parent, child)
@@ -251,7 +260,6 @@ def _direct_edge(search: Search, parent: Any, child: Any) -> Edge:
 
 
 def _edge_of_container(parent: Any, child: Any) -> Edge | None:
-    """A value, a key or an element of a container."""
     if is_kind(parent, dict):
         for key, value in dict_items(parent)[:_MOST_SEARCHED]:
             if value is child:
@@ -272,11 +280,9 @@ def _edge_of_built_in(parent: Any, child: Any) -> Edge | None:
     """What objects of the interpreter hold: frames, generators, tracebacks, methods, partials."""
     kind = type(parent)
     if kind is types.FrameType:
-        return Edge("variable", _plain_name_in(frame_variables(parent), child))
-    if kind in _GENERATORS:
-        frame = getattr(parent, _GENERATORS[kind])
-        name = "" if frame is None else _plain_name_in(frame_variables(frame), child)
-        return Edge("variable", name)
+        return _edge_of_frame(parent, child)
+    if id(kind) in _GENERATORS:
+        return _edge_of_frame(getattr(parent, _GENERATORS[id(kind)]), child)
     if kind is types.TracebackType:
         return Edge("frame" if child is parent.tb_frame else "traceback")
     if kind is types.MethodType:
@@ -289,33 +295,35 @@ def _edge_of_built_in(parent: Any, child: Any) -> Edge | None:
     return None
 
 
+def _edge_of_frame(frame: types.FrameType | None, child: Any) -> Edge:
+    name = "" if frame is None else _plain_name_in(frame_variables(frame), child)
+    return Edge("variable", name)
+
+
 def _edge_of_named(parent: Any, child: Any) -> Edge | None:
-    """An attribute of an exception, a class or an instance."""
     if is_kind(parent, BaseException):
         for name in _EXCEPTION_PARTS:
             if getattr(BaseException, name).__get__(parent) is child:
                 return Edge("traceback" if name == "__traceback__" else "attribute", name)
+    edge = None
     if is_kind(parent, type):
-        for name, attribute in class_dict(parent).items():
-            if attribute is child:
-                return Edge("class attribute", name)
-    for name, attribute in attributes_of(parent):
-        if attribute is child:
-            return Edge("attribute", name)
-    return None
+        edge = _edge_to(child, "class attribute", class_dict(parent).items())
+    return edge or _edge_to(child, "attribute", attributes_of(parent))
 
 
 def _edge_of_autograd(search: Search, parent: Any, child: Any) -> Edge | None:
     if search.torch.is_tensor(parent):
-        for label, part in search.torch.held_by_tensor(parent):
-            if part is child:
-                return Edge("attribute", label.removeprefix("."))
+        return _edge_to(child, "attribute", search.torch.held_by_tensor(parent))
     if search.torch.is_node(parent):
-        for name, attribute in dict_items(namespace_of(parent)):
-            if attribute is child:
-                return Edge("attribute", str(name))
-        return Edge("attribute", "a hook")
+        attributes = dict_items(namespace_of(parent))
+        return _edge_to(child, "attribute", attributes) or Edge("attribute", "a hook")
     return None
+
+
+def _edge_to(child: Any, how: str, parts: Iterable[tuple[Any, Any]]) -> Edge | None:
+    """The edge to a child by the name or label that it has among parts; None where it is none."""
+    name = next((name for name, part in parts if part is child), None)
+    return None if name is None else Edge(how, str(name).removeprefix("."))
 
 
 def _name_in(table: Any, child: Any) -> str:

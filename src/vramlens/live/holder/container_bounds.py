@@ -16,7 +16,7 @@ from vramlens.live.heap.objects import (
     is_kind,
     length_of,
 )
-from vramlens.live.holder.keeper import Keeper
+from vramlens.live.holder.keeper import Keeper, store_of
 from vramlens.live.source.bounds import length_limit
 from vramlens.live.source.source_stores import Store
 from vramlens.live.source.statement_scores import is_removal
@@ -50,7 +50,7 @@ class Growth:
     @property
     def store(self) -> Store | None:
         """The source of the statement that fills it."""
-        return None if self.keeper is None else self.keeper.store
+        return store_of(self.keeper)
 
 
 def distant_bound(growth: Growth) -> str:

@@ -109,7 +109,6 @@ class Statements(UsersSource):
         return best or self._by_what_it_keeps(chain, (kept, *below))
 
     def _best_store(self, searched: SearchedName, example: _Example) -> Keeper | None:
-        """The statement under a name that fits best."""
         candidates = candidate_stores(self, searched)
         if not candidates:
             return None
@@ -209,10 +208,14 @@ class Statements(UsersSource):
         return self.has_run(store.file, store.line, min(last, store.line + _LONGEST_STATEMENT))
 
 
+def store_of(keeper: Keeper | None) -> Store | None:
+    """The source of the statement that keeps; None where only a line or nothing is known."""
+    return None if keeper is None else keeper.store
+
+
 def _best_call(
     calls: Iterable[tuple[int, Module, CallSite]],
 ) -> tuple[int, Module, CallSite] | None:
-    """The call with the most points, the first of several."""
     return max(calls, key=lambda call: call[0], default=None)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from vramlens.live.heap.objects import class_module, class_name, class_order, is_kind
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, Link
-from vramlens.live.holder.keeper import Keeper, Statements
+from vramlens.live.holder.keeper import Keeper, Statements, store_of
 from vramlens.live.holder.registrations import is_registered_hook
 from vramlens.live.leaks.leak_report import Owner
 from vramlens.live.source.expressions import receiver_of, text_of
@@ -79,6 +79,10 @@ class Kept:
         """Whether most of it is in the host's memory."""
         return self.device.startswith("cpu")
 
+    def or_off_gpu(self, advice: str) -> str:
+        """An advice to move it to the host, as a last clause; empty where it is there."""
+        return f", or {advice}" if advice and not self.is_on_cpu else ""
+
 
 def class_of(
     search: Search,
@@ -118,31 +122,40 @@ def fix_of(kind: str, keeper: Keeper | None, owner: Owner, kept: Kept | None = N
         kept: what is kept, where more than its class is known.
     """
     facts = kept or Kept()
-    name, source = owner.name, stored_source(keeper)
+    source = stored_source(keeper)
     if kind == "graph":
         return _graph_or_result_fix(keeper, owner, source, facts)
-    if facts.pinned_size and facts.is_number:
-        return _scalar_fix(source, facts.pinned_size)
     if facts.pinned_size:
-        copy = f"{source}.clone()" if source else "a copy (.clone())"
-        return f"keep {copy} instead: a view keeps the whole {facts.pinned_size} behind it"
+        return _pinned_fix(source, facts)
     if facts.is_remade:
-        moved = "" if facts.is_on_cpu else ", or move its parts off the GPU"
-        return f"write into a tensor that is allocated once{moved}: {name} grows each step"
+        moved = facts.or_off_gpu("move its parts off the GPU")
+        return f"write into a tensor that is allocated once{moved}: {owner.name} grows each step"
     if kind == "hook":
-        return _hook_fix(keeper, name)
+        return _hook_fix(keeper, owner.name)
+    if kind == "container" or (kind == "cache" and owner.kind in _WITHOUT_KEYS):
+        moved = facts.or_off_gpu(source and f"keep {source}.cpu()")
+        return _container_fix(owner, moved)
+    return _fix_of_class(kind, owner)
+
+
+def _fix_of_class(kind: str, owner: Owner) -> str:
+    name = owner.name
     is_attribute = "." in name
     if kind == "thread" and is_attribute and owner.kind in _BOUNDS:
         return f"limit {name} ({_BOUNDS[owner.kind]}), or remove entries that are done"
     if kind == "cycle" and "hooks)" in name:
         return _WEAK_HOOK
-    is_plain_container = kind == "container" or (kind == "cache" and owner.kind in _WITHOUT_KEYS)
-    if is_plain_container:
-        moved = f", or keep {source}.cpu()" if source and not facts.is_on_cpu else ""
-        return _container_fix(owner, moved)
     row = "lru_cache" if kind == "cache" and owner.kind == "lru_cache" else kind
     function = name.removesuffix(" (lru_cache)")
     return _FIXES.get(row, _OTHER_FIX).format(name=name, function=function)
+
+
+def _pinned_fix(source: str, facts: Kept) -> str:
+    """For small tensors that keep a large storage whole."""
+    if facts.is_number:
+        return _scalar_fix(source, facts.pinned_size)
+    copy = f"{source}.clone()" if source else "a copy (.clone())"
+    return f"keep {copy} instead: a view keeps the whole {facts.pinned_size} behind it"
 
 
 def _scalar_fix(source: str, kept_size: str) -> str:
@@ -154,9 +167,12 @@ def _scalar_fix(source: str, kept_size: str) -> str:
     )
 
 
-def _is_carried_on(keeper: Keeper | None) -> bool:
-    """Whether each step's value is made from the last one's: detached, only the newest stays."""
-    return keeper is not None and keeper.store is not None and keeper.store.refers_to_itself
+def _carrying_store(keeper: Keeper | None) -> Store | None:
+    """The statement that makes each step's value from the last one's, of which, detached, only
+    the newest stays; None where it is no such.
+    """
+    store = store_of(keeper)
+    return store if store is not None and store.refers_to_itself else None
 
 
 def _graph_or_result_fix(keeper: Keeper | None, owner: Owner, source: str, facts: Kept) -> str:
@@ -164,18 +180,23 @@ def _graph_or_result_fix(keeper: Keeper | None, owner: Owner, source: str, facts
     keeps_results = not facts.pinned_size and facts.graph_share < WORTH_DETACHING
     if keeps_results and facts.is_number and source:
         return f"keep {source}.item() instead of {source}, which frees it and its graph"
-    if keeps_results and not _is_carried_on(keeper):
-        return _result_fix(owner, source, is_on_cpu=facts.is_on_cpu)
-    return _graph_fix(keeper, owner.name, source, facts)
+    carrying_store = _carrying_store(keeper)
+    if carrying_store is not None:
+        return _carried_fix(carrying_store, owner.name)
+    if keeps_results:
+        return _result_fix(owner, source, facts)
+    return _graph_fix(source, facts)
 
 
-def _graph_fix(keeper: Keeper | None, name: str, source: str, kept: Kept) -> str:
-    store = None if keeper is None else keeper.store
-    if store is not None and store.refers_to_itself:
-        detached_sum = _augmented(store)
-        if detached_sum:
-            return f"{detached_sum}, which frees the graph behind it"
-        return f"cut the graph between steps: store {name} detached (.detach())"
+def _carried_fix(store: Store, name: str) -> str:
+    """For a graph that each step goes on."""
+    detached_sum = _augmented(store)
+    if detached_sum:
+        return f"{detached_sum}, which frees the graph behind it"
+    return f"cut the graph between steps: store {name} detached (.detach())"
+
+
+def _graph_fix(source: str, kept: Kept) -> str:
     if kept.pinned_size and kept.is_number:
         return _scalar_fix(source, kept.pinned_size)
     if not source:
@@ -186,12 +207,12 @@ def _graph_fix(keeper: Keeper | None, name: str, source: str, kept: Kept) -> str
     return f"keep {copy}{number} instead of {source}, which frees the graph behind it"
 
 
-def _result_fix(owner: Owner, source: str, *, is_on_cpu: bool) -> str:
+def _result_fix(owner: Owner, source: str, facts: Kept) -> str:
     """For a graph that holds little beside the results themselves, which a detached tensor
     keeps.
     """
     shares = "a detached tensor still keeps its own memory"
-    moved = "" if is_on_cpu else f", or keep {source or 'each'}.detach().cpu()"
+    moved = facts.or_off_gpu(f"keep {source or 'each'}.detach().cpu()")
     return f"{_container_fix(owner, moved)}; {shares}"
 
 
@@ -238,7 +259,8 @@ def stored_source(keeper: Keeper | None) -> str:
     """What the statement stores, as source to which a method can be added; empty where it is
     long or something else.
     """
-    value = None if keeper is None or keeper.store is None else keeper.store.value
+    store = store_of(keeper)
+    value = None if store is None else store.value
     if isinstance(value, ast.Call):
         called = value.func
         if not isinstance(called, ast.Attribute) or called.attr in _DETACHES:
@@ -261,9 +283,10 @@ def _augmented(store: Store) -> str:
 
 
 def _has_exception(chain: Chain) -> bool:
-    if chain.root is not None and chain.root.kind == "exception":
-        return True
-    return any(is_kind(link.value, BaseException) or link.how == "frame" for link in chain.links)
+    is_root = chain.root is not None and chain.root.kind == "exception"
+    return is_root or any(
+        is_kind(link.value, BaseException) or link.how == "frame" for link in chain.links
+    )
 
 
 def _is_hook(links: Sequence[Link], keeper: Keeper | None, statements: Statements) -> bool:
@@ -285,9 +308,8 @@ def _is_in_thread(chain: Chain) -> bool:
 
 def _is_closure_link(search: Search, link: Link) -> bool:
     """Whether a function holds what follows, other than a function of an autograd graph."""
-    if link.how not in ("closure", "argument", "default", "self"):
-        return False
-    return not search.torch.is_node(link.value)
+    is_function = link.how in ("closure", "argument", "default", "self")
+    return is_function and not search.torch.is_node(link.value)
 
 
 def _has_gradient_graph(search: Search, links: Sequence[Link]) -> bool:
@@ -311,9 +333,8 @@ def _is_cache(keeper: Keeper | None, links: Sequence[Link]) -> bool:
     names = [link.name.lower() for link in links if link.how in _NAMED]
     if names and _CACHE.search(names[-1]):
         return True
-    if keeper is None or keeper.store is None or keeper.store.key is None:
-        return False
-    return looks_up(keeper.store)
+    store = store_of(keeper)
+    return store is not None and store.key is not None and looks_up(store)
 
 
 def looks_up(store: Store) -> bool:
@@ -338,7 +359,6 @@ def _looked_up_table(node: ast.AST) -> ast.expr | None:
 
 
 def _is_name_of(store: Store, expression: ast.expr) -> bool:
-    """Whether an expression is what a statement stores to."""
     receiver = receiver_of(expression)
     return receiver is not None and receiver[0] == store.name
 

@@ -7,8 +7,9 @@ What grows may be bounded (a deque with a length, a cache with a limit, a ring),
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from vramlens.ground.verdict import Verdict
 from vramlens.live.heap.objects import is_kind
@@ -27,6 +28,7 @@ from vramlens.live.source.expressions import (
     is_call_of,
     names_in,
     names_read,
+    nodes_in,
     receiver_of,
     text_of,
 )
@@ -107,31 +109,24 @@ def made_of_itself(store: Store) -> bool:
     """
     module = read_source(store.file)
     if store.refers_to_itself:
-        elsewhere = [] if module is None or not is_converted(store) else _elsewhere(store, module)
-        return not elsewhere or any(made_of_itself(other) for other in elsewhere)
-    constants = [part for part in store.arguments if isinstance(part, ast.Constant)]
-    names = {store.name, *(str(constant.value) for constant in constants)}
-    waiting = [*store.arguments]
-    if store.value is not None:
-        waiting.append(store.value)
+        elsewhere = _elsewhere(store, module)
+        return not elsewhere or any(map(made_of_itself, elsewhere))
+    names = {store.name, *map(_constant_text, store.arguments)}
+    stores = {} if module is None else module.stores
+    expressions = store.stored_expressions
     for _ in range(_HOPS):
-        pairs = [pair for expression in waiting for pair in names_in(expression)]
+        pairs = list(chain.from_iterable(map(names_in, expressions)))
         if any(_is_that_name(base, name, store, names) for base, name in pairs):
             return True
-        if module is None:
-            return False
-        variables = [name for base, name in pairs if not base]
-        assigned = [other for name in variables for other in module.stores.get(name, ())]
-        waiting = [
-            other.value
-            for other in assigned
-            if other.value is not None and _assigns_beside(other, store)
-        ]
+        assigned = (stores.get(name, []) for base, name in pairs if not base)
+        expressions = _values_beside(store, chain.from_iterable(assigned))
     return False
 
 
-def _elsewhere(store: Store, module: Module) -> list[Store]:
+def _elsewhere(store: Store, module: Module | None) -> list[Store]:
     """The other statements that make anew what a statement only converts."""
+    if module is None or not is_converted(store):
+        return []
     return [
         other
         for other in module.stores.get(store.name, ())
@@ -139,14 +134,18 @@ def _elsewhere(store: Store, module: Module) -> list[Store]:
     ]
 
 
+def _constant_text(expression: ast.expr) -> str:
+    return str(expression.value) if isinstance(expression, ast.Constant) else ""
+
+
 def _is_that_name(base: str, name: str, store: Store, names: set[str]) -> bool:
-    """Whether a name that is read is one of those that something is stored under."""
     return name in names and (name != store.name or bool(base) == bool(store.base))
 
 
-def _assigns_beside(other: Store, store: Store) -> bool:
-    """Whether a statement is an assignment in the same function."""
-    return other.how == "assign" and other.function is store.function
+def _values_beside(store: Store, candidates: Iterable[Store]) -> tuple[ast.expr, ...]:
+    """What assignments in the same function give."""
+    values = (other.value for other in candidates if other.assigns_beside(store))
+    return tuple(filter(None, values))
 
 
 def _only_replaces(evidence: _Evidence) -> str:
@@ -176,7 +175,6 @@ def _written_anew(evidence: _Evidence) -> str:
 
 
 def _exclude_each_other(first: tuple[ast.expr, ...], second: tuple[ast.expr, ...]) -> bool:
-    """Whether one of some conditions is the opposite of one of others."""
     return _has_opposite(first, second) or _has_opposite(second, first)
 
 
@@ -219,10 +217,9 @@ def _ring(evidence: _Evidence) -> str:
 def _begins_anew(index: Store, store: Store) -> bool:
     """``if i == n: i = 0``, where things are stored."""
     is_number = isinstance(index.value, ast.Constant) and type(index.value.value) is int
-    if not is_number or not _assigns_beside(index, store):
+    if not is_number or not index.assigns_beside(store):
         return False
-    nodes = (node for guard in index.guards for node in ast.walk(guard))
-    comparisons = (node for node in nodes if isinstance(node, ast.Compare))
+    comparisons = (node for node in nodes_in(index.guards) if isinstance(node, ast.Compare))
     return any(name == index.name for node in comparisons for _, name in names_in(node))
 
 
@@ -244,14 +241,17 @@ def _flagged(evidence: _Evidence) -> str:
     module = read_source(store.file)
     if module is None:
         return ""
-    flags = [flag for guard in store.guards for flag in names_in(guard)]
-    for base, name in flags:
-        for other in module.stores.get(name, ()):
-            if other.how != "assign" or bool(other.base) != bool(base) or other.value is None:
-                continue
-            if any(_measures(part, store) for part in (*other.guards, other.value)):
-                return f"it grows only until {name} is set (line {other.line})"
+    for base, name in chain.from_iterable(map(names_in, store.guards)):
+        for setter in module.stores.get(name, ()):
+            if bool(setter.base) == bool(base) and _is_set_by_length(setter, store):
+                return f"it grows only until {name} is set (line {setter.line})"
     return ""
+
+
+def _is_set_by_length(setter: Store, store: Store) -> bool:
+    if setter.how != "assign" or setter.value is None:
+        return False
+    return any(_measures(part, store) for part in (*setter.guards, setter.value))
 
 
 def _measures(expression: ast.expr, store: Store) -> bool:
@@ -319,18 +319,19 @@ def _encloses(other: Store, store: Store) -> bool:
 
 def _is_called(store: Store, statements: Statements) -> bool:
     last = store.function.name.rpartition(".")[2]
-    if store.function.node is None or last == "<lambda>":
+    if store.function.node is None or last == "<lambda>" or _is_called_by_framework(last):
         return True
-    if last.startswith("on_") or "epoch" in last:
-        return True  # a framework calls it
     owner = store.function.owner.rpartition(".")[2]
-    for module in statements.modules():
-        mentions_owner = not owner or any(owner in line for line in module.lines)
-        if module.file != store.file and not mentions_owner:
-            continue
-        if any(caller is not store.function for _, caller, _, _ in module.calls.get(last, ())):
-            return True
-    return False
+    sites = chain.from_iterable(
+        module.calls.get(last, ())
+        for module in statements.modules()
+        if module.file == store.file or module.mentions(owner)
+    )
+    return any(site.function is not store.function for site in sites)
+
+
+def _is_called_by_framework(method: str) -> bool:
+    return method.startswith("on_") or "epoch" in method
 
 
 def _asks_for_presence(guard: ast.expr) -> bool:
@@ -346,10 +347,9 @@ def _compares(node: ast.AST, operators: tuple[type[ast.cmpop], ...]) -> bool:
 def _is_counted(store: Store) -> bool:
     """Whether a statement stands under a condition that a number decides: a length, a step."""
     order = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
-    nodes = (node for guard in store.guards for node in ast.walk(guard))
     return any(
         _compares(node, order) or is_call_of(node, "len") or _is_operation(node, ast.Mod)
-        for node in nodes
+        for node in nodes_in(store.guards)
     )
 
 
@@ -358,11 +358,9 @@ def _few_keys(evidence: _Evidence) -> str:
     store = evidence.store
     if store.key is None or not looks_up(store):
         return ""
-    expressions: list[ast.expr] = [store.key]
-    for name in _names(store.key):
-        assigned = (other for other in evidence.stores_of(name) if _assigns_beside(other, store))
-        expressions += [other.value for other in assigned if other.value is not None]
-    if not any(_is_of_small_set(node) for part in expressions for node in ast.walk(part)):
+    assigned = chain.from_iterable(map(evidence.stores_of, _names(store.key)))
+    expressions = (store.key, *_values_beside(store, assigned))
+    if not any(map(_is_of_small_set, nodes_in(expressions))):
         return ""
     return "a cache with a limited number of keys: its key is a shape or a remainder"
 

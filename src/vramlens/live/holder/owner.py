@@ -17,7 +17,7 @@ from vramlens.live.heap.objects import (
 )
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, Link, texts_of
-from vramlens.live.holder.keeper import Keeper
+from vramlens.live.holder.keeper import Keeper, store_of
 from vramlens.live.holder.leak_class import statement_source
 from vramlens.live.leaks.leak_report import Owner
 
@@ -54,7 +54,7 @@ def _registration_name(chain: Chain, at: int, keeper: Keeper | None) -> str:
     """``loop.call_later(…)``, where what piles up is a private part of a library's object; empty
     elsewhere.
     """
-    store = None if keeper is None else keeper.store
+    store = store_of(keeper)
     if store is None or store.how != "call" or at < 1:
         return ""
     holder = chain.links[at - 1].value
@@ -71,9 +71,8 @@ def owner_name(chain: Chain, at: int) -> str:
         return "the module's variables" if chain.root is None else chain.root.name
     links = chain.links
     owner = links[at].value
-    following = links[at + 1] if at + 1 < len(links) else None
-    if following is not None and following.how == "attribute" and _is_users_class(type(owner)):
-        return f"{class_path(type(owner))}.{following.name}"  # its attributes themselves pile up
+    if _attributes_pile_up(owner, links[at + 1 :]):
+        return f"{class_path(type(owner))}.{links[at + 1].name}"
     tails: list[str] = []  # the last first
     for index in range(at, -1, -1):
         link = links[index]
@@ -83,11 +82,16 @@ def owner_name(chain: Chain, at: int) -> str:
             return start + _joined(tails)
         if link.how in ("key", "index"):
             tails.append(f"[{link.name}]")
-        elif link.how in _ATTRIBUTES and holder is not None:
+        elif link.how in _ATTRIBUTES:
             tails.append(f".{link.name}")  # a library's object is called what the user calls it
     if isinstance(owner, types.FunctionType):
         return owner.__name__
     return f"a {class_path(type(owner))}{_joined(tails)}"
+
+
+def _attributes_pile_up(owner: Any, following: Sequence[Link]) -> bool:
+    is_attribute = bool(following) and following[0].how == "attribute"
+    return is_attribute and _is_users_class(type(owner))
 
 
 def _start_of_name(link: Link, holder: Any) -> str | None:
@@ -100,14 +104,16 @@ def _start_of_name(link: Link, holder: Any) -> str | None:
         return link.name
     if link.how in ("global", "variable"):
         return link.name or "a variable"
-    if link.how in ("closure", "default"):
-        code = code_of(holder)
-        name = link.name or "closure"
-        return name if code is None or code.co_name == "<lambda>" else f"{code.co_name}.{name}"
-    if link.how == "cached":
-        code = code_of(holder)
-        return "lru_cache" if code is None else f"{code.co_name} (lru_cache)"
+    if link.how in ("closure", "default", "cached"):
+        return _start_in_function(link, code_of(holder))
     return None
+
+
+def _start_in_function(link: Link, code: types.CodeType | None) -> str:
+    if link.how == "cached":
+        return "lru_cache" if code is None else f"{code.co_name} (lru_cache)"
+    name = link.name or "closure"
+    return name if code is None or code.co_name == "<lambda>" else f"{code.co_name}.{name}"
 
 
 def _joined(tails: list[str]) -> str:

@@ -5,7 +5,10 @@ meanwhile.
 from __future__ import annotations
 
 import sys
+import types
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from vramlens.live.heap.objects import (
@@ -13,13 +16,16 @@ from vramlens.live.heap.objects import (
     class_dict,
     dict_items,
     frame_variables,
+    frames_from,
     is_kind,
     key_text,
     length_of,
 )
-from vramlens.live.holder.chain import Chain
+from vramlens.live.holder.chain import TABLES, Chain, Link
 
 _DEEPEST, _MOST_EDGES = 500, 50
+_STARTS = ("global", "variable")
+_EDGES = frozenset(("attribute", "class attribute", "key", "index"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,33 +58,33 @@ class Route:
         if self.function is None:
             names = getattr(sys.modules.get(self.module), "__dict__", None)
             return names if type(names) is dict else None
-        frame: Any = sys._getframe(1)
-        for _ in range(_DEEPEST):
-            if frame is None:
-                break
-            code = frame.f_code
-            if (code.co_filename, code.co_firstlineno, code.co_name) == self.function:
+        for frame in islice(frames_from(sys._getframe(1)), _DEEPEST):
+            if _place_of(frame.f_code) == self.function:
                 return frame_variables(frame)
-            frame = frame.f_back
         return None
 
 
 def route_of(chain: Chain) -> Route | None:
     """The route along a chain to its last object; None where not all of it has names."""
     root, links = chain.root, chain.links
-    if root is None or not links or links[0].how not in ("global", "variable"):
+    if root is None or not links or not _can_be_followed(links):
         return None
     edges = tuple((link.how, link.name) for link in links[1:])
-    if len(edges) > _MOST_EDGES or any(
-        how not in ("attribute", "class attribute", "key", "index") for how, _ in edges
-    ):
-        return None
     if root.kind == "module":
         return Route(root.name, None, links[0].name, edges)
     if root.kind == "variable" and root.code is not None and not root.thread:
-        code = root.code
-        return Route("", (code.co_filename, code.co_firstlineno, code.co_name), root.name, edges)
+        return Route("", _place_of(root.code), root.name, edges)
     return None
+
+
+def _can_be_followed(links: Sequence[Link]) -> bool:
+    start, *edges = links
+    is_short = len(edges) <= _MOST_EDGES
+    return start.how in _STARTS and is_short and _EDGES.issuperset(link.how for link in edges)
+
+
+def _place_of(code: types.CodeType) -> tuple[str, int, str]:
+    return code.co_filename, code.co_firstlineno, code.co_name
 
 
 def size_of(value: Any) -> int:
@@ -93,19 +99,29 @@ def size_of(value: Any) -> int:
 
 def _held(value: Any, how: str, name: str) -> Any:
     if how == "attribute":
-        for base in ("_buffers", "_parameters", "_modules"):
-            inner = dict(attributes_of(value)).get(base)
-            if type(inner) is dict and name in inner:
-                return inner[name]
-        return dict(attributes_of(value)).get(name)
+        return _attribute_of(value, name)
     if how == "class attribute" and is_kind(value, type):
         return class_dict(value).get(name)
     if how == "key":
-        return next(
-            (candidate for key, candidate in dict_items(value) if key_text(key) == name), None
-        )
-    if how == "index" and is_kind(value, list, tuple) and name.isdigit():
-        kind: Any = list if is_kind(value, list) else tuple
-        place = int(name)
-        return kind.__getitem__(value, place) if place < kind.__len__(value) else None
+        candidates = (candidate for key, candidate in dict_items(value) if key_text(key) == name)
+        return next(candidates, None)
+    if how == "index" and name.isdigit():
+        return _element_of(value, int(name))
     return None
+
+
+def _element_of(value: Any, place: int) -> Any:
+    kind: Any = next((kind for kind in (list, tuple) if is_kind(value, kind)), None)
+    if kind is None or place >= kind.__len__(value):
+        return None
+    return kind.__getitem__(value, place)
+
+
+def _attribute_of(owner: Any, name: str) -> Any:
+    """An attribute of an object, or a part of a module."""
+    attributes = dict(attributes_of(owner))
+    for table_name in reversed(TABLES):
+        table = attributes.get(table_name)
+        if type(table) is dict and name in table:
+            return table[name]
+    return attributes.get(name)

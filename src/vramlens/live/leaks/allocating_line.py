@@ -11,7 +11,7 @@ from typing import Any
 from vramlens.live.growth.line_observer import Observer, Stack, voted_line
 from vramlens.live.growth.piles import Item
 from vramlens.live.heap.search import Search
-from vramlens.live.holder.keeper import Keeper, Statements
+from vramlens.live.holder.keeper import Keeper, Statements, store_of
 from vramlens.live.source.source_stores import MadeAt
 from vramlens.live.source.stored_values import made_at
 
@@ -91,6 +91,12 @@ def line_in_source(statements: Statements, keeper: Keeper | None, *, is_graph: b
     if keeper.store is None:
         return MadeAt(keeper.file, keeper.line, keeper.function)
     return made_at(statements, keeper.store, is_graph=is_graph)
+
+
+def line_of_store(statements: Statements, keeper: Keeper | None) -> MadeAt:
+    """The line that makes what a statement stores; an empty one where its source is not known."""
+    store = store_of(keeper)
+    return MadeAt("", 0, "") if store is None else made_at(statements, store, is_graph=False)
 
 
 def line_of_other_thread(

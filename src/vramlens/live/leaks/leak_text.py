@@ -43,40 +43,52 @@ def place_text(file: str, line: int) -> str:
 
 def _lines(report: LeakReport) -> Iterator[str]:
     leaks = report.found
-    look_alikes = [leak for leak in report.leaks if not leak.is_leak]
-    possible = [leak for leak in look_alikes if leak.verdict == Verdict.POSSIBLE]
+    possible = [leak for leak in report.leaks if leak.verdict == Verdict.POSSIBLE]
     if not leaks:
         yield from _no_leak_lines(report, possible)
+    yield from _all_leak_lines(report)
+    yield from _look_alike_lines(report)
+    if report.unexplained is not None and (leaks or possible):
+        yield from _wrapped(f"Beside that, {_unexplained_text(report.unexplained)}.")
+    for note in report.notes:
+        yield from _wrapped(f"Note: {note}.")
+    yield from _next_step_lines(report, possible)
+
+
+def _next_step_lines(report: LeakReport, possible: Sequence[LiveLeak]) -> Iterator[str]:
+    if report.found:
+        place = _edit_place(report.found[0])
+        advice = f"change {place} and run again; this leak should no longer appear."
+    elif possible and not report.missing_steps:
+        advice = (
+            f"if {_name(possible[0])} should not keep them, change"
+            f" {_edit_place(possible[0])} and run again. More steps give a clearer answer."
+        )
+    else:
+        return
+    yield ""
+    yield from _wrapped(f"Next: {advice}")
+
+
+def _all_leak_lines(report: LeakReport) -> Iterator[str]:
+    leaks = report.found
     for number, leak in enumerate(leaks[:_MOST_SHOWN]):
         if number:
             yield ""
         yield from _leak_lines(leak, report)
     if len(leaks) > _MOST_SHOWN:
         yield f"... and {counted(len(leaks) - _MOST_SHOWN, 'smaller leak')}"
+
+
+def _look_alike_lines(report: LeakReport) -> Iterator[str]:
+    look_alikes = [leak for leak in report.leaks if not leak.is_leak]
     if look_alikes:
         yield ""
-        for leak in look_alikes[:_MOST_SHOWN]:
-            yield from _other_lines(leak)
-    if report.unexplained is not None and (leaks or possible):
-        yield from _wrapped(f"Beside that, {_unexplained_text(report.unexplained)}.")
-    for note in report.notes:
-        yield from _wrapped(f"Note: {note}.")
-    if leaks:
-        yield ""
-        place = _edit_place(leaks[0])
-        yield from _wrapped(
-            f"Next: change {place} and run again; this leak should no longer appear."
-        )
-    elif possible and not report.missing_steps:
-        yield ""
-        yield from _wrapped(
-            f"Next: if {_name(possible[0])} should not keep them, change"
-            f" {_edit_place(possible[0])} and run again. More steps give a clearer answer."
-        )
+    for leak in look_alikes[:_MOST_SHOWN]:
+        yield from _other_lines(leak)
 
 
 def _no_leak_lines(report: LeakReport, possible: Sequence[LiveLeak]) -> Iterator[str]:
-    """The answer where no leak is proven or likely."""
     if report.missing_steps:
         has = "has" if report.steps == 1 else "have"
         are = "is" if report.missing_steps == 1 else "are"
@@ -180,15 +192,10 @@ def _chain_lines(chain: Sequence[str]) -> Iterator[str]:
 
 
 def _other_lines(leak: LiveLeak) -> Iterator[str]:
-    name = _name(leak)
-    where = (
-        f" ({place_text(leak.owner.file, leak.owner.line)})"
-        if leak.owner is not None and leak.owner.line
-        else ""
-    )
     reason = leak.why[-1] if leak.why else ""
     yield from _wrapped(
-        f"{leak.verdict}: {name}{where}, {format_size(leak.bytes_per_step)} per step: {reason}"
+        f"{leak.verdict}: {_name_and_place(leak)},"
+        f" {format_size(leak.bytes_per_step)} per step: {reason}"
     )
     if leak.fix:
         yield from _wrapped(f"Fix: {leak.fix}{_freed(leak)}", "  ")
@@ -197,14 +204,12 @@ def _other_lines(leak: LiveLeak) -> Iterator[str]:
 def _possible_text(possible: Sequence[LiveLeak]) -> str:
     first = possible[0]
     owner, rate = first.owner, f"{format_size(first.bytes_per_step)} per step"
-    where = f" ({place_text(owner.file, owner.line)})" if owner is not None and owner.line else ""
     kind = "" if owner is None else f", {_article(owner.kind)}"
     if first.kind == "cycle":
         kind, rate = ", a reference cycle", f"{rate} wait for Python's collector"
     largest = "" if len(possible) == 1 else "the largest is "
-    return (
-        f"No leak proven, {len(possible):,} possible: {largest}{_name(first)}{where}{kind}: {rate}"
-    )
+    name = f"{largest}{_name_and_place(first)}{kind}"
+    return f"No leak proven, {len(possible):,} possible: {name}: {rate}"
 
 
 def _gone_text(gone: Gone) -> str:
@@ -236,6 +241,12 @@ def _unexplained_text(growth: Unexplained) -> str:
 
 def _name(leak: LiveLeak) -> str:
     return leak.owner.name if leak.owner is not None else _COUNTED.get(leak.kind, "memory")
+
+
+def _name_and_place(leak: LiveLeak) -> str:
+    if leak.owner is None or not leak.owner.line:
+        return _name(leak)
+    return f"{_name(leak)} ({place_text(leak.owner.file, leak.owner.line)})"
 
 
 def _edit_place(leak: LiveLeak) -> str:

@@ -67,7 +67,7 @@ class _PileCase:
         self._below = [link.value for link in following]
         self._kept_by_key = bool(following) and following[0].name == "a key"
         self._kept: Any = following[0].value if following else example_of(innermost)
-        self._nodes = sum(1 for item in pile.items if item.storage is None)
+        self._nodes = sum(item.storage is None for item in pile.items)
         in_graph = (item for item in pile.items if search.in_graph(item.position))
         self._graph_bytes = sum(item.size_bytes for item in in_graph)
         is_mostly_graph = 2 * self._graph_bytes > pile.bytes > 0

@@ -11,11 +11,13 @@ import os
 import stat
 import sys
 import types
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from statistics import median
 from typing import Any
 
 from vramlens.ground.verdict import Verdict
+from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.piles import pace_of
 from vramlens.live.growth.step_counters import StepCounters
 from vramlens.live.heap.objects import class_module, class_name, class_order, namespace_of
@@ -23,46 +25,34 @@ from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, chain_of
 from vramlens.live.holder.keeper import Keeper, Statements
 from vramlens.live.holder.owner import owner_of
+from vramlens.live.leaks.allocating_line import line_of_store
 from vramlens.live.leaks.leak_report import LiveLeak, Owner
-from vramlens.live.source.source_stores import MadeAt
-from vramlens.live.source.stored_values import made_at
 from vramlens.units import counted
 
 _MODULES = ("multiprocessing.queues", "torch.multiprocessing.queue")
 
 
 def handed_over_leak(
-    counters: StepCounters, search: Search, statements: Statements, steps: int, known: int
+    counters: StepCounters, search: Search, statements: Statements, steps: int, looks: Looks
 ) -> LiveLeak | None:
     """Shared memory that each step leaves behind for others to fetch; None where it does not grow.
 
     Args:
         steps: how many steps have ended.
-        known: the last step whose births are known.
+        looks: at births.
     """
     waiting = _waiting()
-    by_step: dict[int, int] = {}
-    for number, size in waiting.items():
-        step = next((step for step, last in counters.handed_over if number <= last), steps)
-        by_step[step] = by_step.get(step, 0) + size
-    pace = pace_of(by_step, steps, known)
+    pace = pace_of(_bytes_by_step(counters, waiting, steps), steps, looks)
     if pace is None or not pace.is_steady:
         return None
     owner, keeper, backlog = _queue(search, statements)
-    maker = MadeAt("", 0, "")
-    if keeper is not None and keeper.store is not None:
-        maker = made_at(statements, keeper.store, is_graph=False)
-    total = sum(by_step.values())
-    before = sum(
-        1
-        for number in waiting
-        if counters.handed_over[0][0] == 0 and number <= counters.handed_over[0][1]
-    )
+    maker = line_of_store(statements, keeper)
+    total = sum(waiting.values())
     bytes_per_step = pace.bytes_per_step
-    if backlog >= len(
-        waiting
-    ):  # the thread that sends lags behind; what was put is counted at once
-        bytes_per_step = round(median(waiting.values()) * (backlog - before) / steps)
+    if backlog >= len(waiting):
+        # The thread that sends lags behind; what was put is counted at once.
+        put = backlog - _sent_before(counters, waiting)
+        bytes_per_step = round(median(waiting.values()) * put / steps)
     return LiveLeak(
         verdict=Verdict.PROVEN if pace.is_sure else Verdict.LIKELY,
         kind="other" if owner is None else "container",
@@ -85,6 +75,25 @@ def handed_over_leak(
         "limit it (Queue(maxsize=...)) and stop sending when there is no receiver",
         device="cpu",
     )
+
+
+def _bytes_by_step(
+    counters: StepCounters, waiting: Mapping[int, int], steps: int
+) -> dict[int, int]:
+    """Bytes that wait, by the step that they were handed over in; the last where it has not
+    ended.
+    """
+    by_step: dict[int, int] = {}
+    for number, size in waiting.items():
+        step = next((step for step, last in counters.handed_over if number <= last), steps)
+        by_step[step] = by_step.get(step, 0) + size
+    return by_step
+
+
+def _sent_before(counters: StepCounters, waiting: Iterable[int]) -> int:
+    """How many of those that wait were handed over before the watch began."""
+    step, last = counters.handed_over[0]
+    return 0 if step else sum(number <= last for number in waiting)
 
 
 def _waiting() -> dict[int, int]:

@@ -28,6 +28,7 @@ from typing import Any
 
 from vramlens.ground.verdict import Verdict
 from vramlens.live.growth.autocast_cache import caching_depth
+from vramlens.live.growth.gpu_memory import ProcessGpus
 from vramlens.live.growth.piles import Pace
 from vramlens.live.growth.step_counters import CounterSeries, StepCounters
 from vramlens.live.heap.objects import class_module, class_name, class_order
@@ -92,11 +93,11 @@ def counted_leaks(
             entries.append(_reserved(search, statements, gpu.segments(), device, series, growth))
         name = f"cuda:{device}"
         entries += _unexplained(
-            counters, search, device, known.get(name, 0), explained.get(name, 0)
+            counters, gpu, search, device, known.get(name, 0), explained.get(name, 0)
         )
     for device, series in counters.outside.items():
         entries += _outside(counters, device, series)
-    return [*entries, *_contexts(counters)]
+    return [*entries, *_contexts(counters, gpu)]
 
 
 def _entry(
@@ -108,7 +109,6 @@ def _entry(
     fix: str,
     verdict: Verdict = Verdict.LIKELY,
 ) -> LiveLeak:
-    """An entry of a counter that grew."""
     return LiveLeak(
         verdict=verdict,
         kind=kind,
@@ -251,7 +251,12 @@ def _is_graph(value: Any) -> bool:
 
 
 def _unexplained(
-    counters: StepCounters, search: Search, device: int, known: int, explained_per_step: int
+    counters: StepCounters,
+    gpu: ProcessGpus,
+    search: Search,
+    device: int,
+    known: int,
+    explained_per_step: int,
 ) -> Iterator[LiveLeak]:
     """Allocated memory that grew, of which the search found less than half.
 
@@ -260,7 +265,7 @@ def _unexplained(
     """
     series = counters.requested[device]
     pace = series.pace()
-    now = None if counters.gpu is None else counters.gpu.counts(device)
+    now = gpu.counts(device)
     if pace is None or now is None or series.grown < _LEAST_BYTES or not search.complete:
         return
     hidden = now.requested - known
@@ -309,11 +314,8 @@ def _outside(counters: StepCounters, device: int, series: CounterSeries) -> Iter
     )
 
 
-def _contexts(counters: StepCounters) -> Iterator[LiveLeak]:
+def _contexts(counters: StepCounters, gpu: ProcessGpus) -> Iterator[LiveLeak]:
     """Contexts on devices that PyTorch does not use."""
-    gpu = counters.gpu
-    if gpu is None:
-        return
     if not any(series.values[-1] for series in counters.reserved.values()):
         return
     current = gpu.current()
@@ -321,8 +323,7 @@ def _contexts(counters: StepCounters) -> Iterator[LiveLeak]:
         counts = gpu.counts(device)
         if device == current or counts is None or counts.reserved:
             continue
-        outside = gpu.outside(device)
-        size = outside.size_bytes if outside is not None and outside.is_own else 0
+        size = _own_bytes_outside(gpu, device)
         since = f"since step {first}" if first else "since before the watch began"
         usual = _size(size) if size else "usually 300 to 800 MiB"
         yield LiveLeak(
@@ -346,6 +347,12 @@ def _contexts(counters: StepCounters) -> Iterator[LiveLeak]:
             fix=FIXES["context"],
             device=f"cuda:{device}",
         )
+
+
+def _own_bytes_outside(gpu: ProcessGpus, device: int) -> int:
+    """What the driver counts for this process alone beside PyTorch's memory; 0 where it cannot."""
+    outside = gpu.outside(device)
+    return outside.size_bytes if outside is not None and outside.is_own else 0
 
 
 def _size(size_bytes: int) -> str:

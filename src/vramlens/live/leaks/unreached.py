@@ -29,10 +29,10 @@ from vramlens.live.holder.chain import Link, type_text
 from vramlens.live.holder.keeper import Keeper, Statements
 from vramlens.live.holder.leak_class import fix_of, statement_source
 from vramlens.live.holder.owner import owner_with
+from vramlens.live.leaks.allocating_line import line_of_store
 from vramlens.live.leaks.leak_report import LiveLeak
 from vramlens.live.leaks.uncounted import FIXES
 from vramlens.live.source.source_stores import MadeAt
-from vramlens.live.source.stored_values import made_at
 from vramlens.units import counted
 
 _WAITS_FOR_COLLECTOR = "a reference cycle that waits for Python's garbage collector"
@@ -116,7 +116,7 @@ class _UnreachedLeaks:
         circle = [self.heap.objects[place] for place in group.places]
         casts = self._autocast_depth(group, circle[0])
         group_storages = self._kept_storages(members, counts_copies=casts > 0)
-        pace = pace_of(group_storages.bytes_by_step, self._births.steps, self._births.known_until)
+        pace = pace_of(group_storages.bytes_by_step, self._births.steps, self._births.looks)
         if pace is None:
             return None
         links = self._links(group)
@@ -218,7 +218,7 @@ class _UnreachedLeaks:
             )
         keeper, weak_edge = closing_edge(self._statements, links)
         name = weak_edge or class_path(type(circle[0]))
-        if any(self._search.torch.is_node(member) for member in circle):
+        if any(map(self._search.torch.is_node, circle)):
             gradient = gradient_name(links)
             if not gradient:
                 return _Holder("autograd_cycle", name, keeper)
@@ -237,9 +237,7 @@ class _UnreachedLeaks:
         line = voted_line(kept.stacks, traced_steps)
         if line is not None:
             return MadeAt(*line)
-        if keeper is not None and keeper.store is not None:
-            return made_at(self._statements, keeper.store, is_graph=False)
-        return MadeAt("", 0, "")
+        return line_of_store(self._statements, keeper)
 
 
 def _verdict(pace: Pace) -> Verdict:
@@ -257,18 +255,21 @@ def _autocast_why(copied_bytes: int, total_bytes: int) -> str:
 
 def _hidden_holder(statements: Statements, top: Any, name: str, keeper: Keeper | None) -> _Holder:
     """An owner that Python cannot see, by what it holds."""
-    codes = (code_of(candidate) for candidate in (top, *_values(top)))
-    code = next((code for code in codes if code is not None), None)
+    code = next(filter(None, map(code_of, (top, *_values(top)))), None)
     if code is not None:
         registered = statements.registration(code)
-        if is_kind(top, dict) and all(type(key) is int for key in dict.keys(top)):
+        if is_kind(top, dict) and _has_only_keys(top, int):
             hidden = "kept by hooks of an autograd node, which only C++ sees"
             return _Holder("hook", name, registered or keeper, hidden)
         hidden = f"{code.co_name} is kept by a C object that Python cannot see"
         return _Holder(_registered_kind(registered), name, registered or keeper, hidden)
-    if type(top) is dict and all(type(key) is str for key in dict.keys(top)):
+    if type(top) is dict and _has_only_keys(top, str):
         return _Holder("thread", name, keeper, "kept by another thread's local storage")
     return _Holder("other", name, keeper, "kept by a C++ object that Python cannot see")
+
+
+def _has_only_keys(table: Any, kind: type) -> bool:
+    return all(type(key) is kind for key in dict.keys(table))
 
 
 def _registered_kind(registered: Keeper | None) -> str:

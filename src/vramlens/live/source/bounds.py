@@ -15,17 +15,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from vramlens.live.heap.objects import attributes_of
-from vramlens.live.source.expressions import is_call_of, receiver_of, text_of
+from vramlens.live.source.expressions import is_call_of, nodes_in, receiver_of, text_of
 from vramlens.live.source.source_stores import Store, read_source
 
 _HUGE = 10**8  # things: no container is meant to get so long
 _UNKNOWN: Any = object()
 _KEEPS_FEW = ("nlargest", "nsmallest", "sample", "islice")
-_COMPARE: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+_OPERATIONS: Mapping[type[ast.cmpop | ast.operator], Callable[[Any, Any], Any]] = {
     ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Eq: operator.eq, ast.NotEq: operator.ne,
-}  # fmt: skip
-_COMPUTE: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
 }  # fmt: skip
 _SETUP = ("__init__", "__post_init__", "setup", "<module>")
@@ -45,11 +43,7 @@ def _mentions(expression: ast.AST, store: Store, cut: str) -> Iterator[str]:
     """For each time that an expression mentions what is stored to: the slice that it is cut by,
     or empty.
     """
-    if isinstance(expression, ast.Subscript) and _is_cut(expression.slice):
-        cut = f"[{', '.join(map(text_of, _parts(expression.slice)))}]"
-    elif isinstance(expression, ast.Call):
-        function = text_of(expression.func).rpartition(".")[2]
-        cut = text_of(expression) if function in _KEEPS_FEW else cut
+    cut = _cut_by(expression) or cut
     if isinstance(expression, ast.Attribute) and expression.attr == store.name:
         if text_of(expression.value) == store.base:
             yield cut
@@ -58,6 +52,16 @@ def _mentions(expression: ast.AST, store: Store, cut: str) -> Iterator[str]:
         yield cut
     for part in ast.iter_child_nodes(expression):
         yield from _mentions(part, store, cut)
+
+
+def _cut_by(expression: ast.AST) -> str:
+    """How an expression itself keeps something short; empty where it does not."""
+    if isinstance(expression, ast.Subscript) and _is_cut(expression.slice):
+        return f"[{', '.join(map(text_of, _parts(expression.slice)))}]"
+    if not isinstance(expression, ast.Call):
+        return ""
+    keeps_few = text_of(expression.func).rpartition(".")[2] in _KEEPS_FEW
+    return text_of(expression) if keeps_few else ""
 
 
 def _is_cut(index: ast.expr) -> bool:
@@ -88,16 +92,14 @@ def never_holds(guards: tuple[ast.expr, ...], store: Store, holder: object) -> b
 
 def always_holds(guard: ast.expr, store: Store, holder: object) -> bool:
     """Whether a condition still holds when the container is as long as it can get."""
-    outcome = _value(guard, store, holder)
-    return outcome is not _UNKNOWN and bool(outcome)
+    return _contrary(_value(guard, store, holder)) is False
 
 
 def length_limit(guards: tuple[ast.expr, ...], store: Store, holder: object) -> int | None:
     """The length that a condition compares what is stored to with; None where that is no number
     or not known.
     """
-    nodes = (node for guard in guards for node in ast.walk(guard))
-    for node in nodes:
+    for node in nodes_in(guards):
         if not isinstance(node, ast.Compare) or len(node.ops) != 1:
             continue
         sides = [_value(side, store, holder) for side in (node.left, node.comparators[0])]
@@ -108,7 +110,11 @@ def length_limit(guards: tuple[ast.expr, ...], store: Store, holder: object) -> 
 
 
 def _reads_false(value: Any) -> bool:
-    return value is not _UNKNOWN and not value
+    return _contrary(value) is True
+
+
+def _contrary(value: Any) -> Any:
+    return _UNKNOWN if value is _UNKNOWN else not value
 
 
 def _value(expression: ast.expr, store: Store, holder: object) -> Any:
@@ -123,12 +129,14 @@ def _value(expression: ast.expr, store: Store, holder: object) -> Any:
         case ast.Name(id=name):
             return _global(name, store)
         case ast.UnaryOp(op=ast.Not()):
-            inner = _value(expression.operand, store, holder)
-            return _UNKNOWN if inner is _UNKNOWN else not inner
+            return _contrary(_value(expression.operand, store, holder))
         case ast.BoolOp():
             return _joined(expression, [_value(part, store, holder) for part in expression.values])
-        case ast.BinOp() | ast.Compare():
-            return _computed(expression, store, holder)
+        case (
+            ast.BinOp(left=first, op=operation, right=second)
+            | ast.Compare(left=first, ops=[operation], comparators=[second])
+        ):
+            return _outcome(operation, [_value(side, store, holder) for side in (first, second)])
     return _UNKNOWN
 
 
@@ -150,24 +158,11 @@ def _joined(expression: ast.BoolOp, values: list[Any]) -> Any:
     return _UNKNOWN if any(value is _UNKNOWN for value in values) else not decides
 
 
-def _computed(expression: ast.BinOp | ast.Compare, store: Store, holder: object) -> Any:
-    if isinstance(expression, ast.BinOp):
-        first, second, compute = (
-            expression.left,
-            expression.right,
-            _COMPUTE.get(type(expression.op)),
-        )
-    elif len(expression.ops) == 1:
-        first, second, compute = (
-            expression.left,
-            expression.comparators[0],
-            _COMPARE.get(type(expression.ops[0])),
-        )
-    else:
-        return _UNKNOWN
-    values = [_value(side, store, holder) for side in (first, second)]
-    if isinstance(expression, ast.Compare) and isinstance(expression.ops[0], (ast.Is, ast.IsNot)):
-        return _is_none(expression, values)
+def _outcome(operation: ast.operator | ast.cmpop, values: list[Any]) -> Any:
+    """What an operation gives; _UNKNOWN where that cannot be told."""
+    if isinstance(operation, (ast.Is, ast.IsNot)):
+        return _is_none(operation, values)
+    compute = _OPERATIONS.get(type(operation))
     if compute is None or any(type(value) not in (int, float, bool) for value in values):
         return _UNKNOWN
     if compute in (operator.eq, operator.ne) and _HUGE in values:
@@ -175,12 +170,12 @@ def _computed(expression: ast.BinOp | ast.Compare, store: Store, holder: object)
     return compute(*values)
 
 
-def _is_none(expression: ast.Compare, values: list[Any]) -> Any:
+def _is_none(comparison: ast.Is | ast.IsNot, values: list[Any]) -> Any:
     """``x is None`` and ``x is not None``."""
     if _UNKNOWN in values or None not in values:
         return _UNKNOWN
     is_same = values[0] is values[1]
-    return is_same if isinstance(expression.ops[0], ast.Is) else not is_same
+    return is_same if isinstance(comparison, ast.Is) else not is_same
 
 
 def _attribute(expression: ast.Attribute, store: Store, holder: object) -> Any:

@@ -5,10 +5,16 @@ they mention.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 _OWN_NAMESPACES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _EMPTY_MAKERS = ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter")
+
+
+def nodes_in(expressions: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yields every node of some expressions."""
+    return chain.from_iterable(map(ast.walk, expressions))
 
 
 def names_in(expression: ast.AST) -> Iterator[tuple[str, str]]:
@@ -126,20 +132,25 @@ def bound_in(body: list[ast.stmt]) -> Iterator[str]:
     waiting: list[ast.AST] = list(body)
     while waiting:
         node = waiting.pop()
-        match node:
-            case ast.Global() | ast.Nonlocal():
-                elsewhere.update(node.names)
-            case ast.Name(ctx=ast.Store() | ast.Del()):
-                names.append(node.id)
-            case ast.Import() | ast.ImportFrom():
-                names += [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
-            case ast.ExceptHandler(name=str(name)):
-                names.append(name)
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                names.append(node.name)
+        if isinstance(node, (ast.Global, ast.Nonlocal)):
+            elsewhere.update(node.names)
+        names += _names_bound_by(node)
         if not isinstance(node, _OWN_NAMESPACES):
             waiting.extend(ast.iter_child_nodes(node))
     return (name for name in names if name not in elsewhere)
+
+
+def _names_bound_by(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+            return [name]
+        case ast.Import() | ast.ImportFrom():
+            return [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
+        case ast.ExceptHandler(name=str(name)):
+            return [name]
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return [node.name]
+    return []
 
 
 def own_expressions(statement: ast.stmt) -> Iterator[ast.expr]:

@@ -107,7 +107,6 @@ def _aliases(source: UsersSource, module: Module, searched: SearchedName) -> Ite
 def _parameters_given(
     source: UsersSource, module: Module, searched: SearchedName
 ) -> Iterator[SearchedName]:
-    """Parameters that it is passed to."""
     for site in module.all_calls():
         arguments: list[tuple[int | str, ast.expr]] = [*enumerate(site.call.args)]
         arguments += [(part.arg, part.value) for part in site.call.keywords if part.arg]
@@ -119,7 +118,6 @@ def _parameters_given(
 
 
 def _assigns(source: UsersSource, store: Store, searched: SearchedName) -> bool:
-    """Whether an assignment gives it another name."""
     if store.name == searched.name or not isinstance(store.value, _ALIAS_MAKERS):
         return False
     return _is_searched(source, store.value, store.function, searched)
@@ -135,7 +133,6 @@ def _assigned_name(store: Store, module: Module) -> SearchedName:
 
 
 def _given_out_names(function: Function, module: Module) -> Iterator[SearchedName]:
-    """Names of what a property or a function gives out."""
     last = function.name.rpartition(".")[2]
     if not function.owner:
         yield SearchedName(f"{last}()", "global", file=module.file)
@@ -147,7 +144,6 @@ def _given_out_names(function: Function, module: Module) -> Iterator[SearchedNam
 def _is_searched(
     source: UsersSource, expression: ast.expr, function: Function, searched: SearchedName
 ) -> bool:
-    """Whether an expression in a function is what is searched for."""
     receiver = receiver_of(expression)
     if receiver is None or receiver[0] != searched.name:
         return False
@@ -176,7 +172,6 @@ def _parameters(source: UsersSource, called: str, place: int | str) -> Iterator[
 
 
 def _is_called_as(function: Function, called: str) -> bool:
-    """Whether a name calls a function; a class's name calls its ``__init__``."""
     last = function.name.rpartition(".")[2]
     is_constructor = last == "__init__" and function.owner.rpartition(".")[2] == called
     return last == called or is_constructor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,12 +71,18 @@ def searched_names(chain: Chain) -> Iterator[SearchedName]:
         yield from _names_apart(chain, link, holder)
         for searched in _names_at(chain, link, holder):
             yield replace(searched, is_inside=is_inside, keys=keys)
-        if link.how != "attribute" or holder is None:
-            continue
-        if keys and keys[0].strip("'").isidentifier():  # metric.preds, by way of __getattr__
-            yield replace(_of_class(keys[0].strip("'"), holder), is_inside=is_inside)
-        if not is_users_object(holder):
-            is_inside = True
+        if link.how == "attribute" and holder is not None:
+            yield from _attributes_of_key(keys, holder, is_inside=is_inside)
+            is_inside = is_inside or not is_users_object(holder)
+
+
+def _attributes_of_key(
+    keys: Sequence[str], holder: Any, *, is_inside: bool
+) -> Iterator[SearchedName]:
+    """``metric.preds``, by way of ``__getattr__``."""
+    key = keys[0].strip("'") if keys else ""
+    if key.isidentifier():
+        yield replace(_of_class(key, holder), is_inside=is_inside)
 
 
 def _names_in_itself(link: Link) -> Iterator[SearchedName]:
@@ -98,7 +104,6 @@ def _names_apart(chain: Chain, link: Link, holder: Any) -> Iterator[SearchedName
 
 
 def _names_at(chain: Chain, link: Link, holder: Any) -> Iterator[SearchedName]:
-    """The names that one link gives."""
     if link.how == "attribute" and holder is not None:
         yield _of_class(link.name, holder)
     elif link.how == "class attribute" and holder is not None:

@@ -104,6 +104,15 @@ class Store:
     guards: tuple[ast.expr, ...]
     keys: tuple[str | None, ...] = ()
 
+    @property
+    def stored_expressions(self) -> tuple[ast.expr, ...]:
+        """What it puts there: the arguments of a call, or the value."""
+        return self.arguments or tuple(filter(None, (self.value,)))
+
+    def assigns_beside(self, other: Store) -> bool:
+        """Whether it is an assignment in the same function as another statement."""
+        return self.how == "assign" and self.function is other.function
+
 
 class CallSite(NamedTuple):
     """A call, with the function and the statement that it is in, and how many loops it is in."""
@@ -157,6 +166,10 @@ class Module:
         """Yields every call, by the name that is called."""
         return chain.from_iterable(self.calls.values())
 
+    def mentions(self, name: str) -> bool:
+        """Whether a name stands anywhere in the file."""
+        return any(name in line for line in self.lines)
+
 
 def read_source(file: str) -> Module | None:
     """The stores of a file; None where there is no source, or none that can be read."""
@@ -208,7 +221,6 @@ class _Reader:
     def _guarded_body(
         self, guard: ast.expr, body: list[ast.stmt], function: Function, owner: str
     ) -> None:
-        """Reads statements that run under one more condition."""
         before = self._guards
         self._guards = (*before, guard)
         self._body(body, function, owner)
@@ -277,9 +289,12 @@ class _Reader:
             case ast.Return(value=ast.Name() | ast.Attribute() as returned):
                 self._module.returns.append((returned, function))
             case ast.With() | ast.AsyncWith():
-                for entered in statement.items:
-                    if entered.optional_vars is not None:
-                        self._assign(entered.optional_vars, entered.context_expr, function, owner)
+                self._enter(statement.items, function, owner)
+
+    def _enter(self, items: list[ast.withitem], function: Function, owner: str) -> None:
+        for entered in items:
+            if entered.optional_vars is not None:
+                self._assign(entered.optional_vars, entered.context_expr, function, owner)
 
     def _assign(
         self, target: ast.expr, value: ast.expr | None, function: Function, owner: str
@@ -301,8 +316,6 @@ class _Reader:
         if receiver is None or self._statement is None:
             return
         name, base, key = receiver
-        if how == "add" and isinstance(target, ast.Subscript):
-            key = key or target.slice
         is_in_class_body = bool(owner) and not function.owner and function.node is None
         if not base and is_in_class_body:
             base = owner  # an attribute of the class
@@ -366,7 +379,7 @@ class _Reader:
                 base=base,
                 how="call",
                 method=method,
-                value=arguments[-1] if arguments else None,
+                value=next(reversed(arguments), None),
                 arguments=arguments,
                 key=key or inner_key,
                 file=self._module.file,

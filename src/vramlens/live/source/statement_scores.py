@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from vramlens.live.heap.objects import class_name, dict_items, elements_of, is_kind
 from vramlens.live.heap.tensors import TorchObjects
-from vramlens.live.source.expressions import is_empty
+from vramlens.live.source.expressions import is_empty, nodes_in
 from vramlens.live.source.searched_names import SearchedName
 from vramlens.live.source.source_stores import Function, Store, read_source
 
@@ -23,6 +24,7 @@ _TAKES = frozenset((
     "index", "count", "sort", "reverse", "backward", "item", "detach", "cpu", "zero_grad", "step", "size", "mean",
 ))  # fmt: skip
 _KEEPING = ("register", "add", "push", "put", "store", "record", "log", "track", "save")
+_CONTAINERS: dict[type[ast.expr], type] = {ast.Tuple: tuple, ast.Dict: dict, ast.List: list}
 _NUMBERS = ("float", "int", "str", "len", "bool", "repr")
 
 
@@ -35,13 +37,10 @@ def value_made_at(store: Store, file: str, line: int) -> bool:
     module = read_source(file)
     if module is None:
         return False
-    nodes = (node for part in store.arguments or (store.value,) for node in ast.walk(part))
+    nodes = nodes_in(store.stored_expressions)
     variables = {node.id for node in nodes if isinstance(node, ast.Name)}
-    makers = (other for name in variables for other in module.stores.get(name, ()))
-    return any(
-        other.how == "assign" and other.line == line and other.function is store.function
-        for other in makers
-    )
+    makers = chain.from_iterable(module.stores.get(name, ()) for name in variables)
+    return any(maker.line == line and maker.assigns_beside(store) for maker in makers)
 
 
 def is_removal(store: Store) -> bool:
@@ -122,12 +121,12 @@ def likeness(torch: TorchObjects, stored: ast.expr, kept: Any, *, is_graph: bool
         return -40
     if isinstance(stored, ast.Constant | ast.JoinedStr):
         return -60
-    for shape, kind in ((ast.Tuple, tuple), (ast.Dict, dict), (ast.List, list)):
-        if isinstance(stored, shape):
-            if is_kind(kept, kind):
-                return 8
-            return -10 if torch.is_tensor(kept) else 0
-    return 0
+    kind = _CONTAINERS.get(type(stored))
+    if kind is None:
+        return 0
+    if is_kind(kept, kind):
+        return 8
+    return -10 if torch.is_tensor(kept) else 0
 
 
 def _likeness_of_call(call: ast.Call, kept: Any, *, is_graph: bool) -> int | None:

@@ -89,18 +89,15 @@ def only_waits(file: str, line: int) -> bool:
     module = read_source(file)
     if module is None:
         return False
-    calls = [
-        (name, site.call)
-        for name, sites in module.calls.items()
-        for site in sites
-        if site.call.lineno == line
-    ]
+    calls = [site.call for site in module.all_calls() if site.call.lineno == line]
     waits: set[int] = set()
-    for name, call in calls:
-        if name in _WAITS and isinstance(call.func, ast.Attribute):
+    for call in calls:
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _WAITS:
             waits.add(id(call))
             waits.update(map(id, ast.walk(call.func)))  # pool.submit(f, x).result()
-    return bool(waits) and all(id(call) in waits or name in _PLAIN for name, call in calls)
+    return bool(waits) and all(
+        id(call) in waits or last_name(call.func) in _PLAIN for call in calls
+    )
 
 
 def _before(source: UsersSource, origin: _Origin, *, is_graph: bool) -> _Origin | None:
@@ -128,17 +125,21 @@ def _submitted_task(expression: ast.expr) -> ast.expr | None:
 
 
 def _assignment_before(origin: _Origin, name: str, *, is_graph: bool) -> _Origin | None:
-    """The last assignment of a variable before a line."""
-    bound = origin.function.binds(name)
-    latest: Store | None = None
-    for store in origin.module.stores.get(name, ()):
-        is_assignment = store.how == "assign" and not store.base and store.line < origin.line
-        if not is_assignment or store.value is None or store.function.binds(name) is not bound:
-            continue
-        is_later = latest is None or store.line > latest.line
-        if is_later and not _is_batch(store.value, is_graph=is_graph):
-            latest = store
+    assignments = (
+        store
+        for store in origin.module.stores.get(name, ())
+        if _assigns_before(store, origin) and not _is_batch(store.value, is_graph=is_graph)
+    )
+    latest = max(assignments, key=lambda store: store.line, default=None)
     return None if latest is None else _origin_of(origin.module, latest)
+
+
+def _assigns_before(store: Store, origin: _Origin) -> bool:
+    """Whether a statement gives a variable of the same function a value before a line."""
+    is_assignment = store.how == "assign" and not store.base and store.value is not None
+    if not is_assignment or store.line >= origin.line:
+        return False
+    return store.function.binds(store.name) is origin.function.binds(store.name)
 
 
 def _origin_of(module: Module, store: Store) -> _Origin | None:
@@ -239,8 +240,7 @@ def _is_loss(call: ast.Call) -> bool:
     return any(word in name for word in _LOSSES)
 
 
-def _is_batch(expression: ast.expr, *, is_graph: bool) -> bool:
-    """Whether a value is a batch, from which no graph goes on."""
+def _is_batch(expression: ast.expr | None, *, is_graph: bool) -> bool:
     if not is_graph or not isinstance(expression, ast.Call):
         return False
     return text_of(expression.func).startswith(_BATCH_MAKERS)
@@ -264,7 +264,6 @@ def _argument(source: UsersSource, function: Function, name: str) -> _Origin | N
 
 
 def _passed(call: ast.Call, name: str, place: int) -> ast.expr | None:
-    """What a call gives for a parameter."""
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value

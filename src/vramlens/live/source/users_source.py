@@ -6,7 +6,7 @@ import sys
 import types
 from collections.abc import Iterator
 
-from vramlens.live.heap.objects import dict_items, is_users
+from vramlens.live.heap.objects import dict_items, is_users, running_frames
 from vramlens.live.heap.roots import Root
 from vramlens.live.heap.search import Search
 from vramlens.live.source.source_stores import Function, Module, read_source
@@ -37,11 +37,8 @@ class UsersSource:
         yield from _module_files()
         for root in self._search.roots.values():
             yield from _files_of_root(root)
-        for innermost in sys._current_frames().values():
-            frame: types.FrameType | None = innermost
-            while frame is not None:
-                yield frame.f_code.co_filename
-                frame = frame.f_back
+        for frame in running_frames():
+            yield frame.f_code.co_filename
 
     def modules(self) -> Iterator[Module]:
         """The sources of all of them."""

@@ -1,0 +1,70 @@
+"""Rationed looks: the verdict on growth is the same at whichever step one asks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import pytest
+
+from vramlens.live.growth.looks import Looks
+from vramlens.live.growth.piles import Pace, pace_of
+
+DENSE = [*range(1, 540), 614, 769, *range(770, 786), 989, 1293]
+"""Looks as one program had them: each step until the first ration was spent, then rarely."""
+
+
+def _pace(born: Iterable[int], looked: list[int], steps: int) -> Pace | None:
+    """The pace of births as looks see them that were made until a step."""
+    looks = Looks([step for step in looked if step <= steps])
+    seen: dict[int, int] = {}
+    for step in born:
+        if step <= steps:
+            look = next((look for look in looks.steps if look >= step), steps + 1)
+            seen[look] = seen.get(look, 0) + 100
+    return pace_of(seen, steps, looks)
+
+
+@pytest.mark.parametrize("every", [1, 3, 18])
+@pytest.mark.parametrize("looked", [DENSE, [*range(1, 100), *range(130, 1300, 90)], [5, 400, 1290]])
+def test_steady_growth_is_steady_at_every_moment(looked: list[int], every: int) -> None:
+    for steps in range(every * 5 + 1, 1294, 7):
+        pace = _pace(range(2, 1294, every), looked, steps)
+        is_enough = sum(1 for look in looked if look <= steps) >= 100
+        assert pace is not None or not is_enough
+        assert pace is None or pace.is_steady, steps
+
+
+def test_what_stopped_is_not_steady_however_rare_looks_are() -> None:
+    for filled in (20, 100, 300, 500):
+        for steps in (600, 770, 800, 988, 989, 1292, 1293):
+            pace = _pace(range(2, filled), DENSE, steps)
+            assert pace is not None
+            assert not pace.is_steady, (filled, steps)
+
+
+def test_what_slows_down_is_not_steady() -> None:
+    births = [2**power for power in range(1, 11)]
+    pace = _pace(births, DENSE, 1293)
+    assert pace is None or not pace.is_steady
+
+
+def test_births_that_nobody_saw_do_not_make_a_run_end() -> None:
+    looks = Looks([*range(1, 40), 60], blind_step=90)
+    seen = dict.fromkeys(range(2, 40), 100) | {60: 2000}
+    steady = pace_of(seen, 100, looks)
+    assert steady is not None
+    assert steady.is_steady
+    ended = pace_of(seen, 100, Looks(looks.steps))
+    assert ended is not None
+    assert not ended.is_steady
+
+
+def test_random_looks() -> None:
+    chance = random.Random(0)
+    for _ in range(50):
+        looked = sorted({*range(1, 61), *chance.sample(range(61, 800), 25)})
+        for steps in chance.sample(range(120, 800), 5):
+            pace = _pace(range(3, 800, 4), looked, steps)
+            assert pace is not None
+            assert pace.is_steady, (looked, steps)
