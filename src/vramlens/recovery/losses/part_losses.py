@@ -178,14 +178,18 @@ def _labels_of(batch: Any, ignored: int) -> Iterator[tuple[str, torch.Tensor]]:
 def _by_class(batch: Any, class_weights: torch.Tensor, ignored: set[int]) -> Iterator[Weights]:
     """Means over the weights of labels: of each leaf that may be labels of so many classes."""
     for path, leaf in leaves_of(batch):
-        if leaf.dtype is not torch.int64 or not leaf.dim() or not leaf.numel():
-            continue
-        labels = leaf[_kept(leaf, ignored)]
-        if labels.numel() and (int(labels.min()) < 0 or int(labels.max()) >= len(class_weights)):
+        if not _may_be_labels(leaf, len(class_weights), ignored):
             continue
         for shift in (0, 1) if leaf.dim() > 1 and leaf.shape[-1] > 1 else (0,):
             name = f"class weights of {path}{'[..., 1:]' if shift else ''}"
             yield Weights(name, _class_counter(path, shift, class_weights, ignored), path)
+
+
+def _may_be_labels(leaf: torch.Tensor, classes: int, ignored: set[int]) -> bool:
+    if leaf.dtype is not torch.int64 or not leaf.dim() or not leaf.numel():
+        return False
+    labels = leaf[_kept(leaf, ignored)]
+    return not labels.numel() or (int(labels.min()) >= 0 and int(labels.max()) < classes)
 
 
 def _kept(labels: torch.Tensor, ignored: set[int]) -> torch.Tensor:
