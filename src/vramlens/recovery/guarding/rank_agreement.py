@@ -126,20 +126,24 @@ class DataParallel(Alone):
                     parameter.grad = torch.zeros_like(parameter)
                 gradients.append(parameter.grad)
         for bucket in _buckets(gradients):
-            if len(bucket) == 1:
-                torch.distributed.all_reduce(bucket[0].div_(self._world), group=self._data_group)
-                continue
-            sizes = [gradient.numel() for gradient in bucket]
-            flat = self._room[bucket[0].dtype, bucket[0].device][: sum(sizes)]
-            parts = [
-                part.view_as(gradient)
-                for part, gradient in zip(torch.split(flat, sizes), bucket, strict=True)
-            ]
-            for gradient, part in zip(bucket, parts, strict=True):
-                part.copy_(gradient)
-            torch.distributed.all_reduce(flat.div_(self._world), group=self._data_group)
-            for gradient, part in zip(bucket, parts, strict=True):
-                gradient.copy_(part)
+            self._average(bucket)
+
+    def _average(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Averages gradients of one type in one collective."""
+        if len(gradients) == 1:
+            torch.distributed.all_reduce(gradients[0].div_(self._world), group=self._data_group)
+            return
+        sizes = [gradient.numel() for gradient in gradients]
+        flat = self._room[gradients[0].dtype, gradients[0].device][: sum(sizes)]
+        parts = [
+            part.view_as(gradient)
+            for part, gradient in zip(torch.split(flat, sizes), gradients, strict=True)
+        ]
+        for gradient, part in zip(gradients, parts, strict=True):
+            part.copy_(gradient)
+        torch.distributed.all_reduce(flat.div_(self._world), group=self._data_group)
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part)
 
     def share_buffers(self, buffers: Sequence[torch.Tensor]) -> None:
         if not self._model.broadcast_buffers or not buffers:
