@@ -52,6 +52,7 @@ def rows_of(
     if not set(required) <= set(columns):
         return
     places = [columns.index(name) if name in columns else None for name in names]
-    for row in as_list(table.get("rows")):
-        if isinstance(row, list) and len(row) >= len(columns):
+    rows = filter(lambda row: isinstance(row, list), as_list(table.get("rows")))
+    for row in rows:
+        if len(row) >= len(columns):
             yield [None if place is None else row[place] for place in places]
