@@ -102,9 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
     if (arguments.exec or arguments.webhook) and not rules:
         raise UsageError("--exec and --webhook need an alert: --alert 'used > 92%'")
     is_terminal = _is_terminal()
-    wants_lines = arguments.once or arguments.plain or arguments.json
-    screen = _screen() if is_terminal and not wants_lines and _is_in_front() else None
-    options: dict[str, Any] = {"say_line": None} if screen is not None else {}
+    screen = _screen() if _wants_screen(arguments, is_terminal) else None
+    options: dict[str, Any] = {} if screen is None else {"say_line": None}
     actions = Actions(command=arguments.exec, webhook=arguments.webhook, **options)
     sinks = _sinks(arguments)
     watching = Watching(pid=arguments.pid, rules=rules, actions=actions, sinks=sinks)
@@ -239,6 +238,17 @@ def _is_terminal() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr))
 
 
+def _wants_screen(arguments: argparse.Namespace, is_terminal: bool) -> bool:
+    wants_lines = arguments.once or arguments.plain or arguments.json
+    return is_terminal and not wants_lines and _is_in_front()
+
+
+def _is_repeated(arguments: argparse.Namespace, is_terminal: bool) -> bool:
+    if arguments.plain or arguments.interval is not None:
+        return True
+    return is_terminal and not arguments.once
+
+
 def _print(
     arguments: argparse.Namespace, watching: Watching, is_terminal: bool, is_service: bool
 ) -> int:
@@ -246,11 +256,8 @@ def _print(
     from vramlens.monitor.top.watching import machine_dict, run_every
 
     width = max(60, shutil.get_terminal_size((_WIDTH, 24)).columns) if is_terminal else _WIDTH
-    forever = (
-        arguments.plain or (is_terminal and not arguments.once) or arguments.interval is not None
-    )
-    is_silent = is_service and not is_terminal and not arguments.plain and not arguments.once
-
+    is_repeated = _is_repeated(arguments, is_terminal)
+    is_silent = is_service and not (is_terminal or arguments.plain or arguments.once)
     has_printed = False
 
     def print_look(now: MachineNow) -> bool:
@@ -266,7 +273,7 @@ def _print(
             lines += _kinds(now) if arguments.pid is not None else []
         has_printed = True
         text = text_of(lines) + "\n"
-        if arguments.once or not forever:
+        if arguments.once or not is_repeated:
             write_stdout(text)
             return False
         return write_stdout(text + "\n")
