@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     if (arguments.exec or arguments.webhook) and not rules:
         raise UsageError("--exec and --webhook need an alert: --alert 'used > 92%'")
     is_terminal = _is_terminal()
-    screen = _screen() if _wants_screen(arguments, is_terminal) else None
+    screen = _screen(arguments, is_terminal)
     options: dict[str, Any] = {} if screen is None else {"say_line": None}
     actions = Actions(command=arguments.exec, webhook=arguments.webhook, **options)
     sinks = _sinks(arguments)
@@ -154,8 +154,11 @@ def _terminated(_number: int, _frame: Any) -> None:
     raise _Terminated
 
 
-def _screen() -> Any:
-    """What draws the screen; None without textual."""
+def _screen(arguments: argparse.Namespace, is_terminal: bool) -> Any:
+    """What draws the screen; None where lines are wanted, or without textual."""
+    wants_lines = arguments.once or arguments.plain or arguments.json
+    if not is_terminal or wants_lines or not _is_in_front():
+        return None
     try:
         import textual  # noqa: F401
     except ImportError:
@@ -236,11 +239,6 @@ def _terminal_restored() -> Iterator[None]:
 def _is_terminal() -> bool:
     """Whether both are: the screen is drawn on standard error, lines go to standard output."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr))
-
-
-def _wants_screen(arguments: argparse.Namespace, is_terminal: bool) -> bool:
-    wants_lines = arguments.once or arguments.plain or arguments.json
-    return is_terminal and not wants_lines and _is_in_front()
 
 
 def _is_repeated(arguments: argparse.Namespace, is_terminal: bool) -> bool:
