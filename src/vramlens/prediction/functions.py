@@ -18,7 +18,7 @@ from vramlens.prediction.card.cards import card_named
 from vramlens.prediction.own_process import in_a_process
 from vramlens.prediction.predicted_peak import Prediction
 from vramlens.prediction.predicted_run import Gathered, PredictedRun, Question, answer
-from vramlens.units import parse_size
+from vramlens.units import size_in_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +72,7 @@ def predict(
             text says why).
     """
     card = card_named(gpu)
-    sizes = tuple(parse_size(size) if isinstance(size, str) else int(size) for size in cards)
+    sizes = tuple(map(size_in_bytes, cards))
 
     def run() -> Gathered:
         began = time.perf_counter()

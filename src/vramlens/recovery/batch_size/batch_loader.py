@@ -23,7 +23,7 @@ from vramlens.recovery.batch_size.largest_batch import find_batch_size, likely_s
 from vramlens.recovery.batch_size.peak_fit import LengthCost, PeakFit, length_cost
 from vramlens.recovery.losses.part_losses import LossFunction
 from vramlens.recovery.meters import Meter
-from vramlens.units import parse_size
+from vramlens.units import size_in_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -167,7 +167,7 @@ class AdaptiveBatchLoader:
         meter: Meter | None = None,
         **options: Any,
     ) -> None:
-        self._limit = parse_size(max_memory) if isinstance(max_memory, str) else int(max_memory)
+        self._limit = size_in_bytes(max_memory)
         lengths = None
         if length_fn is not None:
             lengths = [int(length_fn(dataset[index])) for index in range(len(dataset))]

@@ -23,7 +23,7 @@ from vramlens.recovery.batch_size.peak_fit import PeakFit, Probe
 from vramlens.recovery.batch_size.probe import MakeBatch, Prober
 from vramlens.recovery.losses.part_losses import LossFunction
 from vramlens.recovery.meters import Meter, device_of, meter_of, not_counted
-from vramlens.units import parse_size
+from vramlens.units import size_in_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -396,7 +396,7 @@ def _limit(limit: int | str | None, meter: Meter) -> tuple[int, str]:
                 "find_batch_size: the limit of this device is unknown: pass limit='22GiB'"
             )
         return device_limit
-    size = parse_size(limit) if isinstance(limit, str) else int(limit)
+    size = size_in_bytes(limit)
     if size <= 0:
         raise UsageError(f"find_batch_size: limit={limit}: pass a size above zero")
     if device_limit is not None and device_limit[0] < size:

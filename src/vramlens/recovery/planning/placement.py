@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.argument_types import flag, module, takes
 from vramlens.errors import UsageError
 from vramlens.recovery.planning.shape_run import ShapeRun, run_with_shapes, weights_of
-from vramlens.units import format_size, parse_size
+from vramlens.units import format_size, size_in_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -353,10 +353,7 @@ def _leaf_blocks(model: Any, deep: bool, prefix: str = "") -> Iterator[tuple[str
 
 def _limits(memory: dict[Any, int | str] | None) -> dict[Any, int]:
     if memory is not None:
-        return {
-            where: parse_size(size) if isinstance(size, str) else int(size)
-            for where, size in memory.items()
-        }
+        return {where: size_in_bytes(size) for where, size in memory.items()}
     count = torch.cuda.device_count()
     if not count:
         raise UsageError(

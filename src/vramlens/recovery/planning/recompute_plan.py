@@ -32,7 +32,7 @@ from vramlens.recovery.training.recompute import (
     units_of,
 )
 from vramlens.recovery.training.training_state import TrainingState
-from vramlens.units import counted, format_size, parse_size
+from vramlens.units import counted, format_size, size_in_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -203,7 +203,7 @@ def plan(
     counter = meter or meter_of(trained_on)
     if isinstance(counter, NoMeter):
         raise not_counted("plan", trained_on.type)
-    budget_bytes = parse_size(budget) if isinstance(budget, str) else int(budget)
+    budget_bytes = size_in_bytes(budget)
     units = units_of(model)
     if not units:
         raise UsageError("plan: the model has no blocks that can be recomputed one by one")
