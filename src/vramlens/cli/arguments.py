@@ -146,3 +146,8 @@ def limit_size(text: str) -> int:
         return check_limit(size_bytes, text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def limit_sizes(text: str) -> list[int]:
+    """The same for several, separated by commas."""
+    return [limit_size(size) for size in text.split(",")]

@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vramlens.cli.arguments import limit_size, positive
+from vramlens.cli.arguments import limit_sizes, positive
 from vramlens.cli.message import say
 from vramlens.cli.output import as_json, as_text, refuse_inputs, write_stdout
 from vramlens.errors import InputError, UsageError
@@ -62,7 +62,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--cards",
-        type=_sizes,
+        type=limit_sizes,
         default=(),
         metavar="SIZE,SIZE",
         help="card sizes to check",
@@ -261,7 +261,3 @@ def _drawn(prediction: Prediction, explanation: Explanation, arguments: argparse
     return f"{prediction}\n\n" + as_text(
         lambda console: render(explanation, console, "line", None), to_file=False
     )
-
-
-def _sizes(text: str) -> list[int]:
-    return [limit_size(size) for size in text.split(",")]

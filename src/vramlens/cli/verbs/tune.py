@@ -13,6 +13,7 @@ from vramlens.cli.arguments import (
     add_recorded_cap,
     hints_on_settings,
     limit_size,
+    limit_sizes,
 )
 from vramlens.cli.input import read_recording
 from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
@@ -40,7 +41,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     limit.add_argument(
         "--cards",
-        type=_sizes,
+        type=limit_sizes,
         default=[],
         metavar="SIZE,SIZE",
         help="card sizes to check, with each setting",
@@ -91,7 +92,3 @@ def _drawn(tuning: Tuning, arguments: argparse.Namespace) -> str:
         lambda console: render_tuning(tuning, console, whole=arguments.all or to_file),
         to_file=to_file,
     )
-
-
-def _sizes(text: str) -> list[int]:
-    return [limit_size(size) for size in text.split(",")]

@@ -133,7 +133,7 @@ def _of_device(device: DeviceNow) -> GpuFigures:
     return replace(figures, **_outlook(device), **_refusals(programs)) if programs else figures
 
 
-def _refusals(programs: Sequence[InsideDevice]) -> dict[str, int]:
+def _refusals(programs: Sequence[InsideDevice]) -> dict[str, Any]:
     return {
         "retries": sum(memory.retries or 0 for memory in programs),
         "failures": sum(memory.failures or 0 for memory in programs),
