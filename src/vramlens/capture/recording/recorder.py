@@ -363,7 +363,7 @@ class Recorder:
             "written_us": time.time_ns() // 1000,
         }
 
-    def _wrapped(self, snapshot: Mapping[str, Any]) -> dict[str, bool]:
+    def _wrapped(self, snapshot: Mapping[str, Any]) -> dict[str, bool | None]:
         """For each device with events, whether the oldest ones were overwritten."""
         settings = snapshot.get("allocator_settings", {})
         overflowed = bool(settings.get("trace_alloc_overflowed"))

@@ -192,7 +192,7 @@ class AdaptiveBatchLoader:
         self.loader = torch.utils.data.DataLoader(dataset, **options)
 
     def _options_for_equal_samples(self, fit: PeakFit, shuffle: bool, seed: int) -> dict[str, Any]:
-        options = {"batch_size": self._size(self.found, fit), "shuffle": shuffle}
+        options: dict[str, Any] = {"batch_size": self._size(self.found, fit), "shuffle": shuffle}
         if shuffle:
             options["generator"] = torch.Generator().manual_seed(seed)
         return options

@@ -113,7 +113,6 @@ def strategies(
 
 
 def _chosen(names: Sequence[str] | None) -> list[str]:
-    """The strategies to compare, the default among them; UsageError for an unknown name."""
     chosen = list(names) if names is not None else [*STRATEGIES, *COMBINATIONS]
     for name in chosen:
         parts_of(name)

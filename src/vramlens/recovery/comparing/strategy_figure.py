@@ -56,7 +56,6 @@ class _Axes:
     y_range: tuple[float, float]
 
     def place(self, time_ms: float, size_bytes: float) -> tuple[float, float]:
-        """Where a strategy lies in the picture."""
         x = (math.log(time_ms) - self.x_range[0]) / (self.x_range[1] - self.x_range[0])
         y = (math.log(size_bytes) - self.y_range[0]) / (self.y_range[1] - self.y_range[0])
         return _LEFT + x * (_WIDTH - _LEFT - _RIGHT), _HEIGHT - _BOTTOM - y * (
@@ -64,7 +63,6 @@ class _Axes:
         )
 
     def grid(self) -> Iterator[str]:
-        """The grid's lines, with the times and sizes they stand for."""
         for share in (0.0, 0.25, 0.5, 0.75, 1.0):
             time_ms = math.exp(self.x_range[0] + share * (self.x_range[1] - self.x_range[0]))
             size = math.exp(self.y_range[0] + share * (self.y_range[1] - self.y_range[0]))

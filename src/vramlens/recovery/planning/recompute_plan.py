@@ -4,6 +4,7 @@ by measurement.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 from dataclasses import dataclass
@@ -263,9 +264,9 @@ def _search(
         if offload or high - low <= 1:
             break
         middle = min(max(middle, low + 1), high - 1)
-        trial_of_fewer = run(middle)
-        if fits(trial_of_fewer):
-            high, final = middle, trial_of_fewer
+        peak_and_time = run(middle)
+        if fits(peak_and_time):
+            high, final = middle, peak_and_time
         else:
             low = middle
         middle = (low + high) // 2
@@ -324,10 +325,7 @@ class _Trial:
                 self._meter.restart()
                 _wait(self._parameters[0])
                 began = time.perf_counter()
-                if offload:
-                    with offloaded(self._parameters):
-                        loss = loss_of(self._loss_fn(self._model, inputs)).mean
-                else:
+                with offloaded(self._parameters) if offload else contextlib.nullcontext():
                     loss = loss_of(self._loss_fn(self._model, inputs)).mean
                 loss.backward()  # type: ignore[no-untyped-call]
                 del loss

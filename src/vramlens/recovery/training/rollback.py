@@ -167,7 +167,6 @@ class Buffers:
         return [*replaced, *self._overwritten(slots)]
 
     def _overwritten(self, slots: list[_Slot]) -> Iterator[str]:
-        """The names of those that have other values than when they were saved."""
         copies = {slot.place: copy for slot, copy in self._copied}
         for slot in slots:
             copy = copies.get(slot.place)
