@@ -115,7 +115,7 @@ class DataParallel(_Agreeing):
         self._source = ranks[0]
 
     def settle(self, status: int) -> int:
-        # The least, as in ``least``: a rank whose rollback fails tells those that ask for a size.
+        # The operation of ``least``, which a rank that fails in its rollback meets here.
         return -self._agreed([-status], "how the step went", torch.distributed.ReduceOp.MIN)[0]
 
     def least(self, number: int) -> int:
