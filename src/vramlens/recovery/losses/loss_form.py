@@ -140,7 +140,7 @@ def batch_form(value: Any, count: int, path: str = "batch") -> Iterator[Any]:
 
 
 def _tensor_form(tensor: torch.Tensor, count: int) -> tuple[Any, ...]:
-    has_samples = tensor.dim() > 0 and tensor.shape[0] == count
+    has_samples = tensor.shape[:1] == (count,)
     settings = None if tensor.dim() else _tensor_key(tensor)
     return str(tensor.dtype), tensor.dim(), has_samples, tensor.requires_grad, settings
 

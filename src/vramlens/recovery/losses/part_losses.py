@@ -159,13 +159,16 @@ def candidates(batch: Any, calls: LossCalls) -> list[Weights]:
     weights = [BY_SAMPLES]
     for ignored in sorted(calls.ignored):
         for path, leaf in _labels_of(batch, ignored):
-            weights.append(
-                Weights(f"items of {path} that are not {ignored}", _counter(path, 0, ignored), path)
-            )
-            if leaf.dim() > 1 and leaf.shape[-1] > 1:  # language models shift their labels by one
-                name = f"items of {path}[..., 1:] that are not {ignored}"
-                weights.append(Weights(name, _counter(path, 1, ignored), path))
+            for shift, cut in _shifts(leaf):
+                name = f"items of {path}{cut} that are not {ignored}"
+                weights.append(Weights(name, _counter(path, shift, ignored), path))
     return [*weights, ADDED_UP]
+
+
+def _shifts(labels: torch.Tensor) -> list[tuple[int, str]]:
+    """By how much labels may be shifted, in words too: language models shift them by one."""
+    has_next = labels.dim() > 1 and labels.shape[-1] > 1
+    return [(0, ""), (1, "[..., 1:]")] if has_next else [(0, "")]
 
 
 def _labels_of(batch: Any, ignored: int) -> Iterator[tuple[str, torch.Tensor]]:
@@ -180,8 +183,8 @@ def _by_class(batch: Any, class_weights: torch.Tensor, ignored: set[int]) -> Ite
     for path, leaf in leaves_of(batch):
         if not _may_be_labels(leaf, len(class_weights), ignored):
             continue
-        for shift in (0, 1) if leaf.dim() > 1 and leaf.shape[-1] > 1 else (0,):
-            name = f"class weights of {path}{'[..., 1:]' if shift else ''}"
+        for shift, cut in _shifts(leaf):
+            name = f"class weights of {path}{cut}"
             yield Weights(name, _class_counter(path, shift, class_weights, ignored), path)
 
 

@@ -133,7 +133,7 @@ class BatchSamples:
     def _cut(self, value: Any, chosen: slice | list[int]) -> Any:
         """A batch's part, or a part of what lies in it, with some of the samples."""
         if isinstance(value, torch.Tensor):
-            has_samples = value.dim() > 0 and value.shape[0] == self.count
+            has_samples = value.shape[:1] == (self.count,)
             return value[chosen] if has_samples else value
         if self._is_listed(value):
             if isinstance(chosen, slice):

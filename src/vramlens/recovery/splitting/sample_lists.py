@@ -103,7 +103,7 @@ def _is_accompanied(nested: NestedList, others: list[NestedList], batch: Any) ->
     if count <= 1:
         return False
     beside = tensors_of_batch(batch, left_out=nested.entries)
-    return any(tensor.dim() > 0 and tensor.shape[0] == count for tensor in beside)
+    return any(tensor.shape[:1] == (count,) for tensor in beside)
 
 
 def _like_detector_lists(
