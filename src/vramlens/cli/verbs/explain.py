@@ -181,13 +181,8 @@ def _are_flight_records(files: list[str]) -> bool:
     Raises:
         UsageError: they are several, and not all of them are.
     """
-    from vramlens.read.flight_record import looks_like_flight_record
-
-    if len(files) == 1:
-        # What cannot be opened is told by what reads it.
-        with contextlib.suppress(VramlensError, OSError):
-            return looks_like_flight_record(files[0])
-        return False
+    if len(files) == 1:  # what cannot be opened is told by what reads it
+        return not _why_no_flight_record(files[0])
     for file in files:
         trouble = _why_no_flight_record(file)
         if trouble:
@@ -227,7 +222,6 @@ def _instead_of(files: list[str]) -> str:
 
 
 def _readable(files: list[str]) -> Iterator[CandidateFile]:
-    """Yields what can be read as a file of a rank."""
     from vramlens.fleet.rank_files import examine
 
     for file in files:
