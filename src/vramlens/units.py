@@ -37,6 +37,11 @@ def parse_size(text: str) -> int:
     return round(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
 
 
+def size_in_bytes(size: int | str) -> int:
+    """The bytes of a size that is a number, or a text that ``parse_size`` reads."""
+    return parse_size(size) if isinstance(size, str) else int(size)
+
+
 def check_limit(size_bytes: int, said: object) -> int:
     """The bytes that a process or a card may have; less than 1 MiB is a unit that was forgotten.
 

@@ -95,11 +95,11 @@ def attach(pid: int, request: AttachRequest, tell: Callable[[int], None]) -> Att
         line.wait_for_end(_LEAVES_WITHIN_S)  # it closes when nothing of us is left in it
         keeps_folder = request.copies and bool(answer.get("installed"))
         attachment = Attachment(
-            answer,
-            entry.way,
-            entry.stopped_s + taken_back_s,
-            _fetched(answer, place.folder, request.output),
-            [str(note) for note in answer.get("notes", ())],
+            answer=answer,
+            way=entry.way,
+            stopped_s=entry.stopped_s + taken_back_s,
+            recording=_fetched(answer, place.folder, request.output),
+            notes=[str(note) for note in answer.get("notes", ())],
         )
     finally:
         place.close(keeps_folder=keeps_folder)

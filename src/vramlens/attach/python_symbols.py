@@ -106,9 +106,14 @@ def mappings_of(pid: int) -> list[Mapping]:
         for line in lines:
             fields = line.rstrip("\n").split(None, 5)
             start, _, end = fields[0].partition("-")
-            path = fields[5] if len(fields) == 6 else ""
-            offset = int(fields[2], 16)
-            mappings.append(Mapping(int(start, 16), int(end, 16), "x" in fields[1], offset, path))
+            mapping = Mapping(
+                start=int(start, 16),
+                end=int(end, 16),
+                is_code="x" in fields[1],
+                offset=int(fields[2], 16),
+                path=fields[5] if len(fields) == 6 else "",
+            )
+            mappings.append(mapping)
     return mappings
 
 
@@ -119,21 +124,22 @@ def python_image(mappings: Iterable[Mapping], read: Reader) -> PythonImage | Non
         elf = _exports(_base_of(mappings, path), read)
         if elf is None or _SOUGHT not in elf.addresses:
             continue
-        libc_code = [
-            (mapping.start, mapping.end)
-            for mapping in mappings
-            if mapping.is_code and mapping.name.startswith(_LIBC_NAMES)
-        ]
+        libc_code = _code_of(m for m in mappings if m.name.startswith(_LIBC_NAMES))
         instruction = _syscall_instruction(libc_code, read)
         if instruction is None:
             return None
-        code = [
-            (mapping.start, mapping.end)
-            for mapping in mappings
-            if mapping.is_code and mapping.path == path
-        ]
-        return PythonImage(elf, code, libc_code, instruction, _thread_functions(mappings, read))
+        return PythonImage(
+            elf=elf,
+            python_code=_code_of(m for m in mappings if m.path == path),
+            libc_code=libc_code,
+            syscall_instruction=instruction,
+            thread_functions=_thread_functions(mappings, read),
+        )
     return None
+
+
+def _code_of(mappings: Iterable[Mapping]) -> list[tuple[int, int]]:
+    return [(mapping.start, mapping.end) for mapping in mappings if mapping.is_code]
 
 
 def _thread_functions(mappings: list[Mapping], read: Reader) -> dict[str, int]:

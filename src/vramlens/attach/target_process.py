@@ -91,7 +91,7 @@ def target_process(pid: int) -> TargetProcess:
             f"process {pid} is being traced by process {tracer} (a debugger, strace): end that first"
         )
     gid = int(status["Gid"].split()[1])
-    return TargetProcess(pid, uid, gid, _root(pid), _executable(pid))
+    return TargetProcess(pid=pid, uid=uid, gid=gid, root=_root(pid), executable=_executable(pid))
 
 
 def permission_remedy(pid: int) -> str:

@@ -167,10 +167,16 @@ def _reason_of(error: Exception) -> str | None:
     return None
 
 
+def _with_help_option(argv: list[str]) -> list[str]:
+    """``help VERB`` as ``VERB --help``."""
+    if argv[:1] != ["help"]:
+        return argv
+    return [*(word for word in argv[1:2] if word in VERBS), "--help"]
+
+
 def _run_verb(argv: list[str]) -> int | Callable[[], int]:
     command_line, by_verb = _parsers()
-    if argv and argv[0] == "help":
-        argv = [*(word for word in argv[1:2] if word in VERBS), "--help"]
+    argv = _with_help_option(argv)
     _refuse_mistyped_verb(argv)
     try:
         arguments, unknown = command_line.parse_known_args(argv)

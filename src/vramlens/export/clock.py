@@ -56,7 +56,7 @@ class Clock:
 def start_of(devices: Sequence[DeviceTrace]) -> int:
     """When the first event of several devices happened, in microseconds since the epoch."""
     return min(
-        (int(np.clip(device.clock_us[0], 0, _LATEST_US)) for device in devices if _timed(device)),
+        (int(np.clip(device.clock_us[0], 0, _LATEST_US)) for device in devices if device.is_timed),
         default=0,
     )
 
@@ -64,15 +64,10 @@ def start_of(devices: Sequence[DeviceTrace]) -> int:
 def clock_of(device: DeviceTrace, start_us: int) -> Clock:
     """The clock of a device whose beginning is ``start_us``."""
     count = len(device.events)
-    if not _timed(device):
+    if not device.is_timed:
         return Clock(np.arange(count, dtype=np.int64) * 1000, start_us, False)
     times = np.clip(np.clip(device.clock_us, 0, _LATEST_US) - start_us, 0, _LONGEST_US)
     first = np.flatnonzero(np.append(True, times[1:] != times[:-1]))
     alike = np.diff(np.append(first, count))
     place = np.arange(count) - np.repeat(first, alike)
     return Clock(times * 1000 + place * 1000 // np.repeat(alike, alike), start_us, True)
-
-
-def _timed(device: DeviceTrace) -> bool:
-    clock = device.clock_us
-    return bool(len(clock)) and int(clock[-1]) > int(clock[0])

@@ -188,8 +188,10 @@ class Measuring:
         is_required = self._needs_gpu and not _is_distributed(self._config)
         if is_required and self._find(import_torch=True) is None:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-        if hasattr(session.config, "workerinput") or not self._peaks:
-            return
+        if self._peaks and not hasattr(session.config, "workerinput"):
+            self._store_peaks()
+
+    def _store_peaks(self) -> None:
         is_first = self._compares and not os.path.exists(self._path)
         if self._updates or is_first:
             write_baseline(self._path, {**(self._baseline or {}), **self._peaks})

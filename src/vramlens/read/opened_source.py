@@ -202,12 +202,7 @@ def _look_inside(name: str, file: io.BufferedReader) -> Source:
         return Source(name=name, kind=kind, stream=stream, size_bytes=size, _file=file)
     limit = max(EXPANDS_ALWAYS_BYTES, EXPANDS_TIMES * (size or 0))
     bounded = _Bounded(inner, name, limit)
-    stream = io.BufferedReader(cast(Any, bounded), 1 << 20)
-    head = stream.peek(8)
-    if not head:
-        fault = "is damaged from the start" if bounded.damaged else "contains nothing"
-        raise InputError(f"{name}: {fault}")
-    kind, stream = _kind_of(stream)
+    kind, stream = _kind_of(_begun(bounded, name))
     return Source(
         name=name,
         kind=kind,
@@ -217,6 +212,15 @@ def _look_inside(name: str, file: io.BufferedReader) -> Source:
         _bounded=bounded,
         members=members,
     )
+
+
+def _begun(bounded: _Bounded, name: str) -> io.BufferedReader:
+    """A reader of what was compressed; InputError where there is nothing to read."""
+    stream = io.BufferedReader(cast(Any, bounded), 1 << 20)
+    if not stream.peek(8):
+        fault = "is damaged from the start" if bounded.damaged else "contains nothing"
+        raise InputError(f"{name}: {fault}")
+    return stream
 
 
 def _decompressed(head: bytes, file: io.BufferedReader) -> BinaryIO | None:

@@ -87,7 +87,7 @@ def inject_oom(
     if phase not in PHASES:
         raise UsageError(f"inject_oom: {phase!r} is not a phase: use forward, backward or step")
     numbers = (at,) if isinstance(at, int) else tuple(at)
-    if any(number < 1 for number in numbers) or (every is not None and every < 1):
+    if min((*numbers, 1 if every is None else every)) < 1:
         raise UsageError("inject_oom: at and every must be 1 or more")
     drill = Drill(phase)
     if rank is not None and rank != _rank():
@@ -107,15 +107,16 @@ def inject_oom(
     with _Steps(due, fail) if phase == "step" else _Calls(due, fail, phase == "backward"):
         yield drill
     if not drill.raised:  # reached only where the block ended well
-        compiled = (
-            ""
-            if drill.seen or phase == "step"
-            else ": modules compiled with .compile() cannot be observed"
-        )
-        say(
-            f"inject_oom: nothing failed: {counted(drill.seen, phase)} began, and none was to"
-            f" fail{compiled}"
-        )
+        _say_nothing_failed(drill)
+
+
+def _say_nothing_failed(drill: Drill) -> None:
+    compiled = ": modules compiled with .compile() cannot be observed"
+    is_observed = drill.seen or drill.phase == "step"
+    say(
+        f"inject_oom: nothing failed: {counted(drill.seen, drill.phase)} began, and none was to"
+        f" fail{'' if is_observed else compiled}"
+    )
 
 
 def out_of_memory_error(phase: str, number: int) -> RuntimeError:

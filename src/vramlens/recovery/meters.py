@@ -161,8 +161,8 @@ class CudaMeter:
         return int(counted or 0)
 
 
-class _NotesNothing:
-    """A device without an allocator to replay."""
+class _WithoutAllocator:
+    """A device without an allocator: there is nothing to replay, cached or lost between blocks."""
 
     def note_requests(self) -> None:
         """There is no allocator to replay."""
@@ -173,8 +173,14 @@ class _NotesNothing:
     def stop_noting(self) -> None:
         """Nothing was begun."""
 
+    def waste_bytes(self) -> int:
+        return 0
 
-class NoMeter(_NotesNothing):
+    def release(self) -> None:
+        """There is no cache."""
+
+
+class NoMeter(_WithoutAllocator):
     """The CPU, whose memory is the system's: nothing is counted, nothing limited."""
 
     kind = "none"
@@ -191,23 +197,17 @@ class NoMeter(_NotesNothing):
     def figures(self) -> tuple[int, int, int]:
         return 0, 0, 0
 
-    def waste_bytes(self) -> int:
-        return 0
-
     def restart(self) -> None:
         """Counts nothing."""
 
     def limit_bytes(self) -> tuple[int, str] | None:
         return None
 
-    def release(self) -> None:
-        """There is no cache."""
-
     def failed_requests(self) -> int:
         return 0
 
 
-class CountingMeter(_NotesNothing):
+class CountingMeter(_WithoutAllocator):
     """A simulated device: counts the bytes of all storages that operators make on the CPU while it
     is entered.
 
@@ -254,9 +254,6 @@ class CountingMeter(_NotesNothing):
     def figures(self) -> tuple[int, int, int]:
         return self._now, self._peak, 0
 
-    def waste_bytes(self) -> int:
-        return 0
-
     def restart(self) -> None:
         self._peak = self._now
 
@@ -264,9 +261,6 @@ class CountingMeter(_NotesNothing):
         return (
             None if self.capacity_bytes is None else (self.capacity_bytes, "the simulated device")
         )
-
-    def release(self) -> None:
-        """There is no cache."""
 
     def failed_requests(self) -> int:
         return self.failures

@@ -141,6 +141,12 @@ class DeviceTrace:
         times = self.events.time_us
         return np.asarray(np.maximum.accumulate(times)) if len(times) else times
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether the events tell how much time passed between them."""
+        clock = self.clock_us
+        return bool(len(clock)) and int(clock[-1]) > int(clock[0])
+
     @cached_property
     def requested_curve(self) -> NDArray[np.int64]:
         """Requested bytes right after each event."""

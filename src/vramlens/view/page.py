@@ -91,9 +91,7 @@ def data_of(
     columns = Columns()
     sources = Sources(choices.sources) if choices.sources is not None else None
     problems = problems_of(flights)
-    known_ranks: Sequence[int | None] = ranks or [
-        trace.meta.rank if trace.meta is not None else None for trace in recordings
-    ]
+    known_ranks: Sequence[int | None] = ranks or [_rank_of(trace) for trace in recordings]
     job = ranks_of_a_job(recordings, known_ranks)
     summaries: list[RankSummary] = []
     tracks: list[dict[str, Any]] = []
@@ -198,6 +196,15 @@ def _devices(trace: Trace, device: int | None) -> list[int]:
     return sorted(used, key=lambda number: -trace.devices[number].requested.peak_bytes)
 
 
+def _rank_of(trace: Trace) -> int | None:
+    return trace.meta.rank if trace.meta is not None else None
+
+
+def _limit_bytes(trace: Trace, device: int) -> int | None:
+    device_meta = trace.meta.devices.get(device) if trace.meta is not None else None
+    return device_meta.process_limit_bytes if device_meta is not None else None
+
+
 def _track(
     view: Attribution,
     columns: Columns,
@@ -209,12 +216,11 @@ def _track(
     trace, chosen = view.trace, view.device
     explanation = explain_recording(trace, device=chosen.device, view=view)
     meta = trace.meta
-    device_meta = meta.devices.get(chosen.device) if meta is not None else None
-    limit = device_meta.process_limit_bytes if device_meta is not None else None
+    limit = _limit_bytes(trace, chosen.device)
     verdict = verdict_of(view, explanation, columns)
     if trace.profile is not None and trace.is_profiler_trace:
         verdict = with_profile(verdict, trace.profile, view)
-    rank = meta.rank if meta is not None else None
+    rank = _rank_of(trace)
     return {
         **track_of(view, columns, sources, flight, problems),
         "source": visible(trace.source),

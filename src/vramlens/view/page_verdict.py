@@ -4,6 +4,7 @@ and what it marks.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.explanation import Explanation
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.report.explain.story import story_of
+from vramlens.report.explain.story import CountedFigure, story_of
 from vramlens.view.columns import Columns
 from vramlens.view.findings import finding_data, words
 
@@ -25,8 +26,8 @@ def verdict_of(view: Attribution, explanation: Explanation, columns: Columns) ->
         "failed": story.failed,
         "headline": words(story.headline),
         "sentences": [words(text) for text in story.sentences],
-        "figures": [[figure.size_bytes, words(figure.words)] for figure in story.figures],
-        "ledger": [[figure.size_bytes, words(figure.words)] for figure in story.ledger],
+        "figures": _figures(story.figures),
+        "ledger": _figures(story.ledger),
         "ledger_when": story.ledger_when,
         "findings": [_finding(view, finding, failure, columns) for finding in explanation.findings],
         "steps": story.steps,
@@ -36,6 +37,10 @@ def verdict_of(view: Attribution, explanation: Explanation, columns: Columns) ->
         "exact": list(explanation.peak.exact) if explanation.peak is not None else [],
         "limit": explanation.oom.limit_bytes if explanation.oom is not None else None,
     }
+
+
+def _figures(figures: Iterable[CountedFigure]) -> list[list[Any]]:
+    return [[figure.size_bytes, words(figure.words)] for figure in figures]
 
 
 def _finding(

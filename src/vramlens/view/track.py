@@ -39,7 +39,7 @@ def track_of(
         "device": device.device,
         "events": len(device.events),
         "start_us": start_us,
-        "timed": bool(len(clock) and clock[-1] > clock[0]),
+        "timed": device.is_timed,
         "clock": columns.add(clock - start_us, differences=True),
         "counters": {
             name: [counter.base_bytes, counter.peak_bytes, counter.peak_event]

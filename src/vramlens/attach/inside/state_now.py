@@ -41,8 +41,8 @@ def state_now(request: dict[str, Any], pauses: Pauses) -> dict[str, Any]:
     }
     if not torch_is_whole():
         return answer
-    gpu = torch_api.connect()
-    gpu_kind = gpu.kind if gpu is not None and gpu.is_initialized() else None
+    gpu = _initialized_gpu()
+    gpu_kind = None if gpu is None else gpu.kind
     tensors = _tensors_of_copy(gpu_kind, pauses)
     if tensors is None:
         tensors = _tensors_here(gpu_kind, pauses, float(request["pause_s"]))
@@ -52,11 +52,16 @@ def state_now(request: dict[str, Any], pauses: Pauses) -> dict[str, Any]:
     answer.update(tensors)
     for kind, its_tensors in by_kind.items():
         answer["names"] += _named(kind, its_tensors)
-    if gpu is not None and gpu_kind is not None:
+    if gpu is not None:
         with pauses.counted():
             segments: Segments = (gpu.state() or gpu.snapshot()).get("segments", [])
-        answer["fragmentation"] = segments_summary(segments, by_kind[gpu_kind])
+        answer["fragmentation"] = segments_summary(segments, by_kind[gpu.kind])
     return answer
+
+
+def _initialized_gpu() -> torch_api.Allocator | None:
+    gpu = torch_api.connect()
+    return gpu if gpu is not None and gpu.is_initialized() else None
 
 
 def _tensors_of_copy(gpu_kind: str | None, pauses: Pauses) -> dict[str, Any] | None:

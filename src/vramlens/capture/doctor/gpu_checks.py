@@ -314,23 +314,24 @@ def nvml(evidence: Seen) -> DoctorCheck | None:
     if evidence.nvml is None:
         more = " Memory of other processes cannot be distinguished." if evidence.visible else ""
         return DoctorCheck("nvml", "note", f"{evidence.reason}{more}")
+    gap = _missing_figures(evidence.nvml, evidence.gpus)
+    if gap:
+        return DoctorCheck("nvml", "note", gap)
     _, at_home = own_pids()
-    figures = [memory for memory in map(evidence.nvml.memory, evidence.gpus) if memory is not None]
-    if evidence.gpus and not figures:
-        return DoctorCheck(
-            "nvml", "note", "The driver reports no memory numbers (permission, or an old driver)."
-        )
-    if any(memory.processes is None for memory in figures):
-        return DoctorCheck(
-            "nvml",
-            "note",
-            "The driver reports the memory but not which processes use it.",
-        )
     if not at_home:
         text = "The driver uses the host's process numbers, and this container uses different ones."
         do = "Your process is inferred; docker run --pid=host makes it certain."
         return DoctorCheck("nvml", "note", text, do)
     return DoctorCheck("nvml", "ok", "Memory and processes of every GPU can be read.")
+
+
+def _missing_figures(driver: Driver, gpus: Sequence[Gpu]) -> str:
+    figures = [memory for memory in map(driver.memory, gpus) if memory is not None]
+    if gpus and not figures:
+        return "The driver reports no memory numbers (permission, or an old driver)."
+    if any(memory.processes is None for memory in figures):
+        return "The driver reports the memory but not which processes use it."
+    return ""
 
 
 def nccl(evidence: Seen) -> DoctorCheck | None:

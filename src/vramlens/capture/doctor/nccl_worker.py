@@ -33,11 +33,12 @@ def main(address: str, rank: int, world: int, backend: str, timeout_s: float) ->
 
     gpu = backend == "nccl"
     device = torch.device("cuda", rank) if gpu else torch.device("cpu")
+    before = 0
     if gpu:
         torch.cuda.set_device(device)
         torch.zeros(1, device=device)  # the context is not NCCL's
         torch.cuda.synchronize()
-    before = torch.cuda.mem_get_info(device)[0] if gpu else 0
+        before = torch.cuda.mem_get_info(device)[0]
     dist.init_process_group(
         backend,
         init_method=f"tcp://{address}",
@@ -54,13 +55,9 @@ def main(address: str, rank: int, world: int, backend: str, timeout_s: float) ->
     rows = []
     for name, (make, share) in operations.items():
         right = _is_right(name, make, torch, rank, world)
-        speeds = []
-        for size in _SIZES_BYTES if gpu else _SIZES_BYTES[:2]:
-            seconds = _seconds(make(size), torch, dist, gpu)
-            speeds.append(
-                {"bytes": size, "seconds": seconds, "bus_bytes_per_s": size / seconds * share}
-            )
-        rows.append({"name": name, "right": right, "speeds": speeds})
+        rows.append(
+            {"name": name, "right": right, "speeds": _speeds(make, share, torch, dist, gpu)}
+        )
     after = (
         before - torch.cuda.mem_get_info(device)[0] - torch.cuda.memory_reserved(device)
         if gpu
@@ -81,6 +78,18 @@ def main(address: str, rank: int, world: int, backend: str, timeout_s: float) ->
 
 
 Call = Callable[[], Any]
+
+
+def _speeds(
+    make: Callable[[int], Call], share: float, torch: Any, dist: Any, gpu: bool
+) -> list[dict[str, float]]:
+    speeds = []
+    for size in _SIZES_BYTES if gpu else _SIZES_BYTES[:2]:
+        seconds = _seconds(make(size), torch, dist, gpu)
+        speeds.append(
+            {"bytes": size, "seconds": seconds, "bus_bytes_per_s": size / seconds * share}
+        )
+    return speeds
 
 
 def _operations(

@@ -189,9 +189,9 @@ def facts(torch: Any) -> dict[str, Any]:
     release = tuple(int(part) for part in re.findall(r"\d+", version or "")[:2])
     cuda: Any = getattr(torch, "cuda", None)
     c_module: Any = getattr(torch, "_C", None)
-    is_cuda = hasattr(c_module, "_cuda_memorySnapshot")  # ROCm answers to the same names
-    is_xpu = not is_cuda and hasattr(c_module, "_xpu_recordMemoryHistory")
-    module: Any = cuda if is_cuda else getattr(torch, "xpu", None) if is_xpu else None
+    kind = _kind(c_module)
+    is_cuda = kind == "cuda"
+    module: Any = None if kind is None else getattr(torch, kind, None)
     memory: Any = getattr(module, "memory", None)
     record = getattr(memory, "_record_memory_history", None)
     return {
@@ -200,17 +200,15 @@ def facts(torch: Any) -> dict[str, Any]:
         "cuda": answer_of(lambda: torch.version.cuda),
         "hip": answer_of(lambda: torch.version.hip),
         "xpu": answer_of(lambda: torch.version.xpu),
-        "kind": "cuda" if is_cuda else "xpu" if is_xpu else None,
-        "visible": 0
-        if module is None
-        else answer_of(lambda: int(module.device_count()) if module.is_available() else 0),
+        "kind": kind,
+        "visible": 0 if module is None else answer_of(lambda: _visible(module)),
         "archs": answer_of(lambda: str(c_module._cuda_getArchFlags()).split()) if is_cuda else None,
         "backend": answer_of(lambda: str(memory.get_allocator_backend())) if is_cuda else None,
         "history": record is not None,
         "skip_actions": _takes(record, "skip_actions"),
         "marks": hasattr(c_module, "_cuda_setMemoryMetadata"),
         "cheap_state": _takes(getattr(memory, "memory_snapshot", None), "include_traces"),
-        "pool_ids": "pool_id" in (answer_of(lambda: memory._snapshot.__doc__) or ""),
+        "pool_ids": answer_of(lambda: "pool_id" in memory._snapshot.__doc__, False),
         "annotations": is_cuda and release >= (2, 5),
         "observer": hasattr(c_module, "_cuda_attach_out_of_memory_observer"),
         "kineto": answer_of(lambda: bool(torch.profiler.kineto_available())),
@@ -225,6 +223,16 @@ def facts(torch: Any) -> dict[str, Any]:
         ),
         "distributed": answer_of(lambda: bool(torch.distributed.is_available())),
     }
+
+
+def _kind(c_module: Any) -> str | None:
+    if hasattr(c_module, "_cuda_memorySnapshot"):  # ROCm answers to the same names
+        return "cuda"
+    return "xpu" if hasattr(c_module, "_xpu_recordMemoryHistory") else None
+
+
+def _visible(module: Any) -> int:
+    return int(module.device_count()) if module.is_available() else 0
 
 
 def try_gpu() -> dict[str, Any]:
@@ -256,8 +264,6 @@ def try_gpu() -> dict[str, Any]:
     taken = gpu.snapshot()
     gpu.stop_history()
     del tensor
-    events = [event for trace in taken.get("device_traces", ()) for event in trace]
-    born = [event for event in events if event.get("action") == "alloc"]
     room = answer_of(lambda: module.mem_get_info(index))
     about = gpu.properties(index)
     return {
@@ -265,16 +271,22 @@ def try_gpu() -> dict[str, Any]:
         "capability": answer_of(lambda: list(module.get_device_capability(index))),
         "total_bytes": about["total_bytes"],
         "free_bytes": None if room is None else int(room[0]),
-        "events": len(events),
-        "python_stacks": any(
-            str(f.get("filename", "")).endswith(".py") for e in born for f in e.get("frames", ())
-        ),
-        "marks": any(event.get("user_metadata") == "vramlens-doctor" for event in born),
-        "pool_ids": any("pool_id" in event for event in born),
-        "times": any("time_us" in event for event in born),
+        **_facts_of_events([event for trace in taken.get("device_traces", ()) for event in trace]),
         "state": gpu.state() is not None,
         "observer": bool(called),
         "seconds": round(time.monotonic() - begin, 3),
+    }
+
+
+def _facts_of_events(events: list[dict[str, Any]]) -> dict[str, Any]:
+    born = [event for event in events if event.get("action") == "alloc"]
+    frames = [frame for event in born for frame in event.get("frames", ())]
+    return {
+        "events": len(events),
+        "python_stacks": any(str(frame.get("filename", "")).endswith(".py") for frame in frames),
+        "marks": any(event.get("user_metadata") == "vramlens-doctor" for event in born),
+        "pool_ids": any("pool_id" in event for event in born),
+        "times": any("time_us" in event for event in born),
     }
 
 

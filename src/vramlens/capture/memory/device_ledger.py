@@ -308,17 +308,12 @@ def _process_rows(listed: _Listed, outside: int, counters: PyTorchCounters) -> l
     the driver's own sum.
     """
     own_process = _own_process(listed, counters)
-    own_pid = None if own_process is None else own_process.pid
-    other_processes = [process for process in listed.processes or () if process.pid != own_pid]
+    other_processes = _other_processes(listed, own_process)
     has_all_sizes = all(process.used_bytes is not None for process in other_processes)
     if own_process is None or (own_process.bytes is None and not has_all_sizes):
         return _rows_together(outside, counters, _why_together(listed, other_processes))
     other_bytes = sum(process.used_bytes or 0 for process in other_processes)
-    own_bytes, confidence = outside - other_bytes, own_process.confidence
-    if own_process.bytes is not None:
-        own_bytes = own_process.bytes - (counters.reserved_bytes or 0)
-    if own_bytes < 0:
-        own_bytes, confidence = 0, RowConfidence.INFERRED
+    own_bytes, confidence = _own_bytes(own_process, counters, outside - other_bytes)
     nccl = _nccl_rows(counters, own_bytes)
     own_row = LedgerRow(
         kind=LedgerKind.THIS_PROCESS_OTHER,
@@ -327,13 +322,29 @@ def _process_rows(listed: _Listed, outside: int, counters: PyTorchCounters) -> l
         note=_what_is_other(counters, own_process, bool(nccl)),
     )
     names = _names(other_processes, listed.at_home)
-    if has_all_sizes:
-        is_certain = own_process.confidence == RowConfidence.EXACT or own_process.bytes is None
-        size, certainty = other_bytes, _exact_if(is_certain)
-    else:
+    is_certain = own_process.confidence == RowConfidence.EXACT or own_process.bytes is None
+    certainty = _exact_if(is_certain)
+    if not has_all_sizes:
         names += "; by subtraction, because the driver does not report each size"
-        size, certainty = max(other_bytes, outside - own_bytes), RowConfidence.INFERRED
-    return [*nccl, own_row, LedgerRow(LedgerKind.OTHER_PROCESSES, size, certainty, names)]
+        other_bytes, certainty = max(other_bytes, outside - own_bytes), RowConfidence.INFERRED
+    return [*nccl, own_row, LedgerRow(LedgerKind.OTHER_PROCESSES, other_bytes, certainty, names)]
+
+
+def _other_processes(listed: _Listed, own_process: _OwnProcess | None) -> list[GpuProcess]:
+    own_pid = None if own_process is None else own_process.pid
+    return [process for process in listed.processes or () if process.pid != own_pid]
+
+
+def _own_bytes(
+    own_process: _OwnProcess, counters: PyTorchCounters, remainder: int
+) -> tuple[int, RowConfidence]:
+    """This process's bytes that are not PyTorch's; ``remainder`` where the driver tells no size."""
+    own_bytes = remainder
+    if own_process.bytes is not None:
+        own_bytes = own_process.bytes - (counters.reserved_bytes or 0)
+    if own_bytes < 0:
+        return 0, RowConfidence.INFERRED
+    return own_bytes, own_process.confidence
 
 
 def _rows_together(outside: int, counters: PyTorchCounters, why: str) -> list[LedgerRow]:

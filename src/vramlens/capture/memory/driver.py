@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -223,11 +223,7 @@ class Driver:
             except Exception:
                 properties = None
             entry = named[index].strip() if index < len(named) else ""
-            handle = (
-                self._ask("nvmlDeviceGetHandleByUUID", entry) if entry.startswith("MIG-") else None
-            )
-            if handle is None:
-                handle = self._by_properties(properties)
+            handle = self._handle_of(entry, properties)
             if handle is not None:
                 gpus.append(self._gpu(index, handle))
             elif not _names_itself(properties) and index < len(guessed):
@@ -236,6 +232,10 @@ class Driver:
                 note = "It is unknown which of the driver's GPUs or MIG instances this is."
                 gpus.append(Gpu(index, _text(getattr(properties, "name", None)), note=note))
         return tuple(gpus)
+
+    def _handle_of(self, entry: str, properties: Any) -> Any:
+        instance = self._named(entry, [])
+        return self._by_properties(properties) if instance is None else instance
 
     def _by_properties(self, properties: Any) -> Any:
         uuid = _bare_uuid(properties)
@@ -282,10 +282,13 @@ class Driver:
             known_handles = [handle for handle in handles if handle is not None]
             chosen = self._chosen_by_uuid(variable, known_handles)
             return tuple(self._gpu(index, handle) for index, handle in enumerate(chosen))
-        note = self._doubt_of_order(order, handles)
+        numbers = range(count) if variable is None else _ordinals(variable)
+        return tuple(self._chosen_by_number(numbers, handles, self._doubt_of_order(order, handles)))
+
+    def _chosen_by_number(self, numbers: Iterable[int], handles: list[Any], note: str) -> list[Gpu]:
         gpus: list[Gpu] = []
-        for number in range(count) if variable is None else _ordinals(variable):
-            if number >= count or handles[number] is None:
+        for number in numbers:
+            if number >= len(handles) or handles[number] is None:
                 break
             parts = self._parts(handles[number])
             doubt = note
@@ -293,7 +296,7 @@ class Driver:
                 doubt = "It is not yet known which instances of this GPU CUDA uses."
             for part in parts:
                 gpus.append(self._gpu(len(gpus), part, doubt))
-        return tuple(gpus)
+        return gpus
 
     def _doubt_of_order(self, order: str, handles: list[Any]) -> str:
         """A note where CUDA may number GPUs otherwise than by their address; else empty."""
@@ -311,25 +314,29 @@ class Driver:
 
     def _chosen_by_uuid(self, variable: str, handles: list[Any]) -> list[Any]:
         uuids = [_text(self._ask("nvmlDeviceGetUUID", handle)) or "" for handle in handles]
+        by_uuid = list(zip(uuids, handles, strict=True))
         chosen: list[Any] = []
         taken: set[str] = set()
         for entry in map(str.strip, variable.split(",")):
             if entry in taken:
                 return []  # CUDA shows nothing where a device is named twice
             taken.add(entry)
-            if entry.startswith("MIG-"):
-                handle = self._ask("nvmlDeviceGetHandleByUUID", entry)
-            else:
-                matches = [
-                    handle
-                    for handle, uuid in zip(handles, uuids, strict=True)
-                    if entry.startswith("GPU-") and uuid.startswith(entry)
-                ]
-                handle = matches[0] if len(matches) == 1 else None
+            handle = self._named(entry, by_uuid)
             if handle is None:
                 break  # CUDA stops at the first name that it does not know
             chosen.append(handle)
         return chosen
+
+    def _named(self, entry: str, by_uuid: list[tuple[str, Any]]) -> Any:
+        """The instance of that name, or the only GPU whose UUID begins so; None: there is none."""
+        if entry.startswith("MIG-"):
+            return self._ask("nvmlDeviceGetHandleByUUID", entry)
+        matches = [
+            handle
+            for uuid, handle in by_uuid
+            if entry.startswith("GPU-") and uuid.startswith(entry)
+        ]
+        return matches[0] if len(matches) == 1 else None
 
     def _gpu(self, index: int, handle: Any, note: str = "") -> Gpu:
         name, uuid = (

@@ -101,8 +101,11 @@ class PyTorch:
         allocated, reserved = (
             int(stats.get(f"{key}_bytes.all.current", 0)) for key in ("allocated", "reserved")
         )
-        pools = (key for key in stats if key.startswith("reserved_bytes_by_private_pools."))
-        pool_bytes = sum(int(stats[key]) for key in pools if key.endswith(".all.current"))
+        pool_bytes = sum(
+            int(figure)
+            for key, figure in stats.items()
+            if key.startswith("reserved_bytes_by_private_pools.") and key.endswith(".all.current")
+        )
         return PyTorchCounters(reserved > 0 or bool(context), allocated, reserved, pool_bytes)
 
     def with_nccl(self, index: int, counters: PyTorchCounters) -> PyTorchCounters:
@@ -118,7 +121,7 @@ class PyTorch:
             stats = answer_of(lambda backend=backend: backend.memory_stats())
             if stats and "total" in stats:
                 total = (total or 0) + int(stats["total"])
-                is_certain = is_certain and (uses_one_device or is_bound)
+                is_certain &= uses_one_device or is_bound
         return replace(counters, nccl_bytes=total, nccl_certain=is_certain)
 
     def _backends_on(self, index: int, world: Any) -> Iterator[tuple[Any, bool]]:

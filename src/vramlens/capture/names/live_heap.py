@@ -159,10 +159,14 @@ class LiveHeap:
         instances, with their paths.
         """
         kind = self.kind(owner)
-        if kind in ("tensor", "module", "optimizer"):  # the latter speak for themselves
-            if kind == "tensor":
-                yield "", owner
-            return
+        if kind == "tensor":
+            yield "", owner
+        elif kind not in ("module", "optimizer"):  # which speak for themselves
+            yield from self._tensors_inside(owner, depth, object if objects else CONTAINERS)
+
+    def _tensors_inside(
+        self, owner: Any, depth: int, searched: type | tuple[type, ...]
+    ) -> Iterator[tuple[str, Any]]:
         waiting: deque[tuple[str, Any, int]] = deque([("", owner, depth)])
         visited = {id(owner)}
         while waiting:
@@ -176,7 +180,7 @@ class LiveHeap:
                     yield path + label, member
                 elif kind or levels == 1 or id(member) in visited or not gc.is_tracked(member):
                     continue
-                elif objects or issubclass(type(member), CONTAINERS):
+                elif issubclass(type(member), searched):
                     visited.add(id(member))
                     waiting.append((path + label, member, levels - 1))
 

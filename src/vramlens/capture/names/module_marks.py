@@ -93,7 +93,9 @@ class ModuleMarks:
         """Nothing runs on this thread: what an interrupt left behind is dropped."""
         self._threads.state.entered.clear()
 
-    def _hooks(self) -> tuple[Callable[[Any, Any], None], Callable[[Any, Any, Any], None]]:
+    def _hooks(  # noqa: C901 - they run before and after every module: a call would cost
+        self,
+    ) -> tuple[Callable[[Any, Any], None], Callable[[Any, Any, Any], None]]:
         """The hooks that run before and after every module: a few microseconds each, so everything
         is a local name.
         """

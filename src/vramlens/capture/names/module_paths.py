@@ -62,16 +62,7 @@ class ModulePaths:
             self._look_at_all()
 
     def _look_at_all(self) -> None:
-        base = loaded_torch().nn.Module
-        is_module: dict[type, bool] = {}
-        modules = []
-        for instance in tracked_objects():
-            cls = type(instance)
-            is_torchs = is_module.get(cls)
-            if is_torchs is None:
-                is_torchs = is_module[cls] = issubclass(cls, base)
-            if is_torchs and "_modules" in instance.__dict__:
-                modules.append(instance)
+        modules = _tracked_modules()
         children = {id(child) for module in modules for child in _children(module).values()}
         roots = [module for module in modules if id(module) not in children]
         roots.sort(key=_size, reverse=True)
@@ -123,6 +114,20 @@ class ModulePaths:
     def _forget(self, key: int) -> None:
         for table in (self._paths, self._alive, self._roots):
             table.pop(key, None)
+
+
+def _tracked_modules() -> list[Any]:
+    base = loaded_torch().nn.Module
+    is_module: dict[type, bool] = {}
+    modules = []
+    for instance in tracked_objects():
+        cls = type(instance)
+        is_torchs = is_module.get(cls)
+        if is_torchs is None:
+            is_torchs = is_module[cls] = issubclass(cls, base)
+        if is_torchs and "_modules" in instance.__dict__:
+            modules.append(instance)
+    return modules
 
 
 def _children(module: Any) -> dict[str, Any]:

@@ -133,14 +133,7 @@ class Recorder:
         self._start_state = None if state is None else zlib.compress(pickle.dumps(state, 4), 1)
         self._by_the_program = gpu.history_is_on()
         if not self._by_the_program:
-            self._max_events = self.wanted_events or default_max_events(_rings(gpu))
-            try:
-                gpu.start_history(self._max_events)
-            except RuntimeError as error:
-                reason = str(error).partition("\n")[0]
-                say(
-                    f"this allocator has no memory history ({reason}): the recording contains only counters"
-                )
+            self._start_history(gpu)
         self._started_us = time.time_ns() // 1000
         # Those of an earlier block: other tensors may have their addresses by now.
         self._earlier_names = []
@@ -148,6 +141,17 @@ class Recorder:
         self.mark_modules()
         if self._marks is not None:
             self._marks.start()
+
+    def _start_history(self, gpu: Allocator) -> None:
+        self._max_events = self.wanted_events or default_max_events(_rings(gpu))
+        try:
+            gpu.start_history(self._max_events)
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            say(
+                f"this allocator has no memory history ({reason}): the recording contains only"
+                " counters"
+            )
 
     @harmless("preparing module marks")
     def mark_modules(self) -> None:
@@ -324,9 +328,6 @@ class Recorder:
 
         facts = self.facts
         devices = facts.devices() if facts is not None else {}
-        traces = snapshot.get("device_traces", ())
-        settings = snapshot.get("allocator_settings", {})
-        overflowed = bool(settings.get("trace_alloc_overflowed"))
         main: dict[str, Any] = next(iter(devices.values()), {})
         return {
             "schema": SCHEMA,
@@ -353,18 +354,24 @@ class Recorder:
             "settings": {name: os.environ[name] for name in _SETTINGS if name in os.environ},
             "max_events": self._max_events or None,
             "recorded_by_the_program": self._by_the_program,
-            "wrapped": {
-                str(device): overflowed
-                or _is_full(len(trace), settings.get("trace_alloc_max_entries") or self._max_events)
-                for device, trace in enumerate(traces)
-                if trace
-            },
+            "wrapped": self._wrapped(snapshot),
             "step": self.steps.count,
             "step_source": self.steps.source,
             "module_marks": self._marks is not None and self._marks.is_on,
             "oom": request.failure,
             "started_us": self._started_us,
             "written_us": time.time_ns() // 1000,
+        }
+
+    def _wrapped(self, snapshot: Mapping[str, Any]) -> dict[str, bool | None]:
+        """For each device with events, whether the oldest ones were overwritten."""
+        settings = snapshot.get("allocator_settings", {})
+        overflowed = bool(settings.get("trace_alloc_overflowed"))
+        most = settings.get("trace_alloc_max_entries") or self._max_events
+        return {
+            str(device): overflowed or _is_full(len(trace), most)
+            for device, trace in enumerate(snapshot.get("device_traces", ()))
+            if trace
         }
 
 

@@ -167,17 +167,12 @@ class Session:
         except BaseException as error:
             # Of several ranks, or failures, not just ``path``.
             written = getattr(error, "__vramlens_path__", None)
-            has_recording = written is not None and (is_outermost or written == path)
+            has_recording = written == path or (is_outermost and written is not None)
             raise
         finally:
             self._open_blocks -= 1
-            gpu = self.recorder.gpu
-            if gpu is None or not gpu.is_initialized():
-                say("the block did not use a GPU, so nothing was recorded")
-            elif is_outermost and not has_recording:
-                self._write_block(self.recorder.places.next(), since_us=0)
-            elif not has_recording:
-                self._write_block(path, began_us)
+            if not has_recording:
+                self._write_block(None if is_outermost else path, began_us)
             if self.plan.blocks_only and not self._open_blocks:
                 self.recorder.stop()
                 self._failures.enabled = False
@@ -189,7 +184,14 @@ class Session:
         if recorder.gpu is not None:
             recorder.gpu.when_initialized(self._start_if_wanted)
 
-    def _write_block(self, path: str, since_us: int) -> None:
+    def _write_block(self, path: str | None, since_us: int) -> None:
+        """Writes the events since a moment; path None: all of them, to the recorder's next one."""
+        gpu = self.recorder.gpu
+        if gpu is None or not gpu.is_initialized():
+            say("the block did not use a GPU, so nothing was recorded")
+            return
+        if path is None:
+            path, since_us = self.recorder.places.next(), 0
         answer = self.recorder.write(WriteRequest("api", since_us=since_us), path)
         if "error" in answer:
             say(f"no {path}: {answer['error']}")

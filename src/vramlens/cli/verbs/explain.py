@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_device, add_output, positive, size
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
     from vramlens.analyses.finding import Finding
     from vramlens.analyses.profile.explained_profile import Profile
+    from vramlens.fleet.rank_files import CandidateFile
     from vramlens.ranks import Comparison
 
 HELP = "Explain what uses the memory, why it ran out and what to change."
@@ -105,24 +106,11 @@ def _add_form(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Explains one file and writes the answer."""
-
-    if (
-        not arguments.files
-        and arguments.log is None
-        and not goes_to_file(arguments.output)
-        and has_input()
-    ):
+    if _is_piped(arguments):
         arguments.files = ["-"]
     if _are_flight_records(arguments.files):
         return _explain_flights(arguments)
-    path = arguments.files[0] if arguments.files else _example(arguments)
-    if os.path.isdir(path):
-        ranks = shlex.join(["vramlens", "ranks", path])
-        raise InputError(
-            f"{path}: is a directory; choose one recording in it, or compare its ranks: {ranks}"
-        )
-    if arguments.log == "-" and path == "-":
-        raise UsageError("standard input can be used for FILE or for --log, not for both")
+    path = _path_of(arguments)
     # To a person a failure is about the moment it happened; data keep to the peak unless told
     # otherwise.
     moment = arguments.at or ("peak" if arguments.format == "json" else None)
@@ -137,6 +125,24 @@ def run(arguments: argparse.Namespace) -> int:
     inputs = [path] if arguments.log is None else [path, arguments.log]
     write_answer(_drawn(explanation, arguments), arguments.output, inputs)
     return 0
+
+
+def _is_piped(arguments: argparse.Namespace) -> bool:
+    """True where nothing is named, and standard input has something to explain."""
+    names_input = bool(arguments.files) or arguments.log is not None
+    return not names_input and not goes_to_file(arguments.output) and has_input()
+
+
+def _path_of(arguments: argparse.Namespace) -> str:
+    path: str = arguments.files[0] if arguments.files else _example(arguments)
+    if os.path.isdir(path):
+        ranks = shlex.join(["vramlens", "ranks", path])
+        raise InputError(
+            f"{path}: is a directory; choose one recording in it, or compare its ranks: {ranks}"
+        )
+    if arguments.log == "-" and path == "-":
+        raise UsageError("standard input can be used for FILE or for --log, not for both")
+    return path
 
 
 def _example(arguments: argparse.Namespace) -> str:
@@ -175,13 +181,8 @@ def _are_flight_records(files: list[str]) -> bool:
     Raises:
         UsageError: they are several, and not all of them are.
     """
-    from vramlens.read.flight_record import looks_like_flight_record
-
-    if len(files) == 1:
-        # What cannot be opened is told by what reads it.
-        with contextlib.suppress(VramlensError, OSError):
-            return looks_like_flight_record(files[0])
-        return False
+    if len(files) == 1:  # what cannot be opened is told by what reads it
+        return not _why_no_flight_record(files[0])
     for file in files:
         trouble = _why_no_flight_record(file)
         if trouble:
@@ -206,13 +207,9 @@ def _why_no_flight_record(file: str) -> str:
 
 def _instead_of(files: list[str]) -> str:
     """What to do with several files: a command that takes them."""
-    from vramlens.fleet.rank_files import RECORDING, CandidateFile, examine
+    from vramlens.fleet.rank_files import RECORDING
 
-    candidates: list[CandidateFile] = []
-    for file in files:
-        with contextlib.suppress(VramlensError, OSError):
-            candidate = examine(file)
-            candidates += [] if candidate is None else [candidate]
+    candidates = list(_readable(files))
     if len(candidates) < len(files):  # logs, or files that are not there
         first = next((file for file in files if os.path.isfile(file)), "FILE")
         return f"one at a time: {shlex.join(['vramlens', 'explain', first])}"
@@ -222,6 +219,16 @@ def _instead_of(files: list[str]) -> str:
     if candidates[0].is_profiler_trace != candidates[1].is_profiler_trace:
         return f"a recording and a trace of the same run are shown together: vramlens view {named}"
     return f"compare before and after: vramlens diff {named}; or ranks: vramlens ranks {named}"
+
+
+def _readable(files: list[str]) -> Iterator[CandidateFile]:
+    from vramlens.fleet.rank_files import examine
+
+    for file in files:
+        with contextlib.suppress(VramlensError, OSError):
+            candidate = examine(file)
+            if candidate is not None:
+                yield candidate
 
 
 def _explain_flights(arguments: argparse.Namespace) -> int:

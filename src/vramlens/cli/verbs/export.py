@@ -116,7 +116,7 @@ def _refuse_standard_output(form: Format, name: str) -> None:
 
 
 def _export_one(arguments: argparse.Namespace) -> int:
-    from vramlens.export import FORMATS, default_name
+    from vramlens.export import FORMATS
 
     sources, name = arguments.sources, arguments.to
     if len(sources) > 1 or os.path.isdir(sources[0]):
@@ -124,9 +124,7 @@ def _export_one(arguments: argparse.Namespace) -> int:
             f"--to {name} takes one recording; for many ranks at once, write a lake: --to lake/"
         )
     source, form = sources[0], FORMATS[name]
-    target = arguments.output or default_name(source, name)
-    if "://" in (arguments.output or ""):
-        raise UsageError(f"-o {target}: name a local file; only a lake goes elsewhere")
+    target = _target(arguments.output, source, name)
     if arguments.at is not None and not form.has_moment:
         raise UsageError(f"--at is for flamegraph and speedscope; {name} contains every moment")
     if target == "-":
@@ -137,6 +135,14 @@ def _export_one(arguments: argparse.Namespace) -> int:
     if goes_to_file(target):
         _tell(written, form, target)
     return 0
+
+
+def _target(output: str | None, source: str, name: str) -> str:
+    from vramlens.export import default_name
+
+    if output and "://" in output:
+        raise UsageError(f"-o {output}: name a local file; only a lake goes elsewhere")
+    return output or default_name(source, name)
 
 
 def _write(trace: Trace, form: Format, target: str, arguments: argparse.Namespace) -> Written:

@@ -102,9 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
     if (arguments.exec or arguments.webhook) and not rules:
         raise UsageError("--exec and --webhook need an alert: --alert 'used > 92%'")
     is_terminal = _is_terminal()
-    wants_lines = arguments.once or arguments.plain or arguments.json
-    screen = _screen() if is_terminal and not wants_lines and _is_in_front() else None
-    options: dict[str, Any] = {"say_line": None} if screen is not None else {}
+    screen = _screen(arguments, is_terminal)
+    options: dict[str, Any] = {} if screen is None else {"say_line": None}
     actions = Actions(command=arguments.exec, webhook=arguments.webhook, **options)
     sinks = _sinks(arguments)
     watching = Watching(pid=arguments.pid, rules=rules, actions=actions, sinks=sinks)
@@ -155,8 +154,11 @@ def _terminated(_number: int, _frame: Any) -> None:
     raise _Terminated
 
 
-def _screen() -> Any:
-    """What draws the screen; None without textual."""
+def _screen(arguments: argparse.Namespace, is_terminal: bool) -> Any:
+    """What draws the screen; None where lines are wanted, or without textual."""
+    wants_lines = arguments.once or arguments.plain or arguments.json
+    if not is_terminal or wants_lines or not _is_in_front():
+        return None
     try:
         import textual  # noqa: F401
     except ImportError:
@@ -239,6 +241,12 @@ def _is_terminal() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr))
 
 
+def _is_repeated(arguments: argparse.Namespace, is_terminal: bool) -> bool:
+    if arguments.plain or arguments.interval is not None:
+        return True
+    return is_terminal and not arguments.once
+
+
 def _print(
     arguments: argparse.Namespace, watching: Watching, is_terminal: bool, is_service: bool
 ) -> int:
@@ -246,11 +254,8 @@ def _print(
     from vramlens.monitor.top.watching import machine_dict, run_every
 
     width = max(60, shutil.get_terminal_size((_WIDTH, 24)).columns) if is_terminal else _WIDTH
-    forever = (
-        arguments.plain or (is_terminal and not arguments.once) or arguments.interval is not None
-    )
-    is_silent = is_service and not is_terminal and not arguments.plain and not arguments.once
-
+    is_repeated = _is_repeated(arguments, is_terminal)
+    is_silent = is_service and not (is_terminal or arguments.plain or arguments.once)
     has_printed = False
 
     def print_look(now: MachineNow) -> bool:
@@ -266,7 +271,7 @@ def _print(
             lines += _kinds(now) if arguments.pid is not None else []
         has_printed = True
         text = text_of(lines) + "\n"
-        if arguments.once or not forever:
+        if arguments.once or not is_repeated:
             write_stdout(text)
             return False
         return write_stdout(text + "\n")

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vramlens.allowance import release
@@ -112,16 +113,18 @@ def run(arguments: argparse.Namespace) -> int:
         return _serve(data, title, arguments)
     page = one_file(data, title)
     write_answer(page, arguments.output, [*arguments.files, *files])
-    if not goes_to_file(arguments.output):
-        return 0
-    allocations = sum(
-        len(device.allocations) for trace in recordings for device in trace.devices.values()
-    )
-    content = f"all of its {counted(allocations, 'allocation')}"
-    if allocations == 1:
-        content = "the one allocation"
-    say(f"{arguments.output}: {format_size(len(page))}, with {content}; open it in a browser")
+    if goes_to_file(arguments.output):
+        content = f"{format_size(len(page))}, with {_counted_allocations(recordings)}"
+        say(f"{arguments.output}: {content}; open it in a browser")
     return 0
+
+
+def _counted_allocations(recordings: Sequence[Trace]) -> str:
+    devices = [device for trace in recordings for device in trace.devices.values()]
+    allocations = sum(len(device.allocations) for device in devices)
+    if allocations == 1:
+        return "the one allocation"
+    return f"all of its {counted(allocations, 'allocation')}"
 
 
 def _write_file_opener(files: list[str], output: str | None) -> int:
@@ -140,14 +143,20 @@ def _write_file_opener(files: list[str], output: str | None) -> int:
     return 0
 
 
+def _is_of_a_job(file: str) -> bool:
+    from vramlens.read.flight_record import looks_like_flight_record
+
+    return os.path.isdir(file) or looks_like_flight_record(file)
+
+
 def _of_a_job(files: list[str]) -> tuple[list[str], list[int], list[RankFlight | None]]:
     """The recordings among the files; of each, if a folder or flight records are there, its rank
     and flight record.
     """
-    from vramlens.read.flight_record import looks_like_flight_record, read_flight_record
+    from vramlens.read.flight_record import read_flight_record
     from vramlens.view.timeline.collective_calls import RankFlight
 
-    if not any(os.path.isdir(file) or looks_like_flight_record(file) for file in files):
+    if not any(map(_is_of_a_job, files)):
         return files, [], []
     from vramlens.fleet.files import find_ranks
 

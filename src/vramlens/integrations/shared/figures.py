@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from vramlens.capture.memory.memory_now import HostMemory, host_memory
 from vramlens.integrations.shared.program_totals import ProgramTotals
 from vramlens.monitor.allocator_counters import counters, loaded_cuda
 from vramlens.monitor.machine.device_memory import visible_gpus
+from vramlens.monitor.machine.inside import InsideDevice
 from vramlens.monitor.machine.machine import DeviceNow, MachineNow
 from vramlens.monitor.step_pace import seconds_left
 
@@ -129,14 +130,14 @@ def _of_device(device: DeviceNow) -> GpuFigures:
         power_w=device.power_w,
         peak_bytes=max(peaks, default=None),
     )
-    if not programs:
-        return figures
-    figures = replace(figures, **_outlook(device))
-    return replace(
-        figures,
-        retries=sum(memory.retries or 0 for memory in programs),
-        failures=sum(memory.failures or 0 for memory in programs),
-    )
+    return replace(figures, **_outlook(device), **_refusals(programs)) if programs else figures
+
+
+def _refusals(programs: Sequence[InsideDevice]) -> dict[str, Any]:
+    return {
+        "retries": sum(memory.retries or 0 for memory in programs),
+        "failures": sum(memory.failures or 0 for memory in programs),
+    }
 
 
 def _outlook(device: DeviceNow) -> dict[str, Any]:

@@ -186,7 +186,6 @@ def _message(
     hidden = len(figures.other_processes) - len(other_processes)
     process_is_hidden = figures.sizes.get("process_bytes", 0) >= NOT_AVAILABLE
     context = buffer[max(0, begin - _CONTEXT) : begin]
-    rank = _RANK.search(before)
     logged_at = _LOGGED_AT.search(before)
     return OomMessage(
         kind=kind,
@@ -194,7 +193,7 @@ def _message(
         line_number=line,
         verdict=_verdict_of(kind, figures.text),
         device=_device_of(match, kind, before, figures),
-        rank=int(rank[1] or rank[2]) if rank else None,
+        rank=_rank_of(before),
         other_processes=other_processes,
         hidden_processes=hidden + process_is_hidden,
         hint_expandable="expandable_segments" in figures.text,
@@ -208,6 +207,11 @@ def _message(
         logged_at=logged_at[0].decode("ascii") if logged_at else "",
         **sizes,
     )
+
+
+def _rank_of(before: bytes) -> int | None:
+    rank = _RANK.search(before)
+    return int(rank[1] or rank[2]) if rank else None
 
 
 _STYLES = {"bare": "alloc", "wrapped": "alloc", "alloc": "alloc", "async": "async", "mps": "mps"}

@@ -42,13 +42,17 @@ def as_texts(value: object, most: int, longest: int = LONGEST_TEXT) -> Iterator[
             yield text
 
 
+def _column_names(table: dict[str, Any]) -> list[str]:
+    return [name if isinstance(name, str) else "" for name in as_list(table.get("columns"))]
+
+
 def rows_of(
     table: dict[str, Any], names: tuple[str, ...], required: tuple[str, ...]
 ) -> Iterator[list[Any]]:
     """Yields the cells of ``{columns, rows}`` under these names; nothing without the required
     columns, None for another that is not there. Rows that are too short are passed over.
     """
-    columns = [name if isinstance(name, str) else "" for name in as_list(table.get("columns"))]
+    columns = _column_names(table)
     if not set(required) <= set(columns):
         return
     places = [columns.index(name) if name in columns else None for name in names]

@@ -68,19 +68,16 @@ class BalancedBatchSampler:
         place = _place()
         self.rank = place[0] if rank is None else rank
         self.num_replicas = place[1] if num_replicas is None else num_replicas
-        if batch_size < 1 or self.num_replicas < 1 or not 0 <= self.rank < self.num_replicas:
+        if batch_size < 1 or not 0 <= self.rank < self.num_replicas:
             raise UsageError(
                 f"BalancedBatchSampler: batch_size {batch_size}, rank {self.rank} of"
                 f" {self.num_replicas}: each must be at least 1, and the rank must be smaller "
                 "than their number"
             )
-        self.lengths, self.batch_size, self.packed = (
-            [int(length) for length in lengths],
-            batch_size,
-            packed,
-        )
+        self.lengths = [int(length) for length in lengths]
         if not self.lengths:
             raise UsageError("BalancedBatchSampler: there are no samples")
+        self.batch_size, self.packed = batch_size, packed
         self.shuffle, self.seed, self.drop_last, self.epoch = shuffle, seed, drop_last, 0
         samples_per_step = self.num_replicas * batch_size
         self._steps, left_over = divmod(len(self.lengths), samples_per_step)

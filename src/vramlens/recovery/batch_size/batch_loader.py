@@ -23,7 +23,7 @@ from vramlens.recovery.batch_size.largest_batch import find_batch_size, likely_s
 from vramlens.recovery.batch_size.peak_fit import LengthCost, PeakFit, length_cost
 from vramlens.recovery.losses.part_losses import LossFunction
 from vramlens.recovery.meters import Meter
-from vramlens.units import parse_size
+from vramlens.units import size_in_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -167,47 +167,35 @@ class AdaptiveBatchLoader:
         meter: Meter | None = None,
         **options: Any,
     ) -> None:
-        self._limit = parse_size(max_memory) if isinstance(max_memory, str) else int(max_memory)
+        self._limit = size_in_bytes(max_memory)
         lengths = None
         if length_fn is not None:
             lengths = [int(length_fn(dataset[index])) for index in range(len(dataset))]
             longest = longest or max(lengths, default=0)
-        shorter: BatchSize | None = None
+        at_half_length: BatchSize | None = None
         if found is None:
-            if model is None or make_batch is None or loss_fn is None:
-                raise UsageError(
-                    "AdaptiveBatchLoader: pass found=find_batch_size(...), or model, "
-                    "make_batch and loss_fn"
-                )
-
-            def search(length: int | None) -> BatchSize:
-                make = make_batch if length is None else (lambda n: make_batch(n, length))
-                return find_batch_size(
-                    model, make, loss_fn, optimizer, limit=self._limit, meter=meter
-                )
-
-            found = search(longest)
-            if longest is not None and longest >= _LONG_ENOUGH_TO_HALVE:
-                shorter = search(longest // 2)
+            search = _search_by_length(model, make_batch, loss_fn, optimizer, self._limit, meter)
+            found, at_half_length = search(longest), _at_half_length(search, longest)
         if found.fit is None or not found.size:
             raise UsageError(f"AdaptiveBatchLoader: not even a single sample fits in {max_memory}")
         self.found = found
         self.cost: LengthCost | None = None
         if lengths is None:
-            options |= {"batch_size": self._size(found, found.fit), "shuffle": shuffle}
-            if shuffle:
-                options["generator"] = torch.Generator().manual_seed(seed)
+            options |= self._options_for_equal_samples(found.fit, shuffle, seed)
         else:
             assert longest is not None
-            points = [(longest, _sample_bytes(found.fit))]
-            if shorter is not None and shorter.fit is not None:
-                points.append((longest // 2, _sample_bytes(shorter.fit)))
-            self.cost = length_cost(points)
+            self.cost = _cost_by_length(longest, found.fit, at_half_length)
             room = self._limit * _USED_SHARE - _base_bytes(found, found.fit)
             options["batch_sampler"] = TokenBudgetSampler(
                 lengths, self.cost, room, shuffle=shuffle, seed=seed
             )
         self.loader = torch.utils.data.DataLoader(dataset, **options)
+
+    def _options_for_equal_samples(self, fit: PeakFit, shuffle: bool, seed: int) -> dict[str, Any]:
+        options: dict[str, Any] = {"batch_size": self._size(self.found, fit), "shuffle": shuffle}
+        if shuffle:
+            options["generator"] = torch.Generator().manual_seed(seed)
+        return options
 
     def _size(self, found: BatchSize, fit: PeakFit) -> int:
         """The samples in a batch where all cost the same; no more than were found to fit."""
@@ -221,6 +209,42 @@ class AdaptiveBatchLoader:
 
     def __len__(self) -> int:
         return len(self.loader)
+
+
+def _search_by_length(
+    model: torch.nn.Module | None,
+    make_batch: Callable[..., Any] | None,
+    loss_fn: LossFunction | None,
+    optimizer: torch.optim.Optimizer | None,
+    limit_bytes: int,
+    meter: Meter | None,
+) -> Callable[[int | None], BatchSize]:
+    """Finds the batch size at a length of the samples; None: they have none."""
+    if model is None or make_batch is None or loss_fn is None:
+        raise UsageError(
+            "AdaptiveBatchLoader: pass found=find_batch_size(...), or model, make_batch and loss_fn"
+        )
+
+    def search(length: int | None) -> BatchSize:
+        make = make_batch if length is None else (lambda n: make_batch(n, length))
+        return find_batch_size(model, make, loss_fn, optimizer, limit=limit_bytes, meter=meter)
+
+    return search
+
+
+def _at_half_length(
+    search: Callable[[int | None], BatchSize], longest: int | None
+) -> BatchSize | None:
+    if longest is None or longest < _LONG_ENOUGH_TO_HALVE:
+        return None
+    return search(longest // 2)
+
+
+def _cost_by_length(longest: int, fit: PeakFit, at_half_length: BatchSize | None) -> LengthCost:
+    points = [(longest, _sample_bytes(fit))]
+    if at_half_length is not None and at_half_length.fit is not None:
+        points.append((longest // 2, _sample_bytes(at_half_length.fit)))
+    return length_cost(points)
 
 
 def _sample_bytes(fit: PeakFit) -> float:

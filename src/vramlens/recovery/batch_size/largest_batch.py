@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from vramlens.recovery.batch_size.peak_fit import PeakFit, Probe
 from vramlens.recovery.batch_size.probe import MakeBatch, Prober
 from vramlens.recovery.losses.part_losses import LossFunction
 from vramlens.recovery.meters import Meter, device_of, meter_of, not_counted
-from vramlens.units import parse_size
+from vramlens.units import size_in_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -306,6 +306,14 @@ def _by_fit(fit: PeakFit, limit_bytes: int) -> _Estimate:
     )
 
 
+def _doubts(replayed: _Estimate | None, top: Probe, fails_at: float, size: float) -> Iterator[str]:
+    """Reasons why no more is known to fit than what was measured."""
+    if replayed is None and top.retries:  # workspaces take what the fit does not see
+        yield "the allocator had to empty its cache"
+    if size >= fails_at:
+        yield f"a batch of {int(fails_at):,} failed, unlike the prediction from smaller batches"
+
+
 def _answer(
     prober: Prober,
     fit: PeakFit,
@@ -318,14 +326,10 @@ def _answer(
     top = fit.probes[-1]
     cap = allowed = min(largest or math.inf, too_large - 1)
     estimate = replayed or _by_fit(fit, limit_bytes)
-    if replayed is None and top.retries:  # workspaces take what the fit does not see
+    doubts = tuple(_doubts(replayed, top, too_large, estimate.size))
+    if doubts:
         cap = min(cap, top.size)
-        limited_by = f"{limited_by}: the allocator had to empty its cache"
-    if estimate.size >= too_large:
-        # A probe failed where it should have fitted: only what was measured is known to fit.
-        cap = min(cap, top.size)
-        failed = f"a batch of {int(too_large):,} failed, unlike the prediction from smaller batches"
-        limited_by = f"{limited_by}: {failed}"
+        limited_by = ": ".join((limited_by, *doubts))
     size = int(min(max(estimate.size, top.size), cap, _MOST_SAMPLES))
     high = min(max(estimate.high, size), allowed)
     if largest is not None and size == largest:
@@ -392,7 +396,7 @@ def _limit(limit: int | str | None, meter: Meter) -> tuple[int, str]:
                 "find_batch_size: the limit of this device is unknown: pass limit='22GiB'"
             )
         return device_limit
-    size = parse_size(limit) if isinstance(limit, str) else int(limit)
+    size = size_in_bytes(limit)
     if size <= 0:
         raise UsageError(f"find_batch_size: limit={limit}: pass a size above zero")
     if device_limit is not None and device_limit[0] < size:

@@ -23,7 +23,7 @@ from vramlens.recovery.batch_size.scaled_requests import (
 from vramlens.recovery.losses.part_losses import LossFunction, loss_of
 from vramlens.replay.settings import parse_settings
 from vramlens.replay.versions import version_named
-from vramlens.units import parse_size
+from vramlens.units import size_in_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -121,7 +121,7 @@ def predicted_limit(limit: int | str) -> tuple[Card, int, str]:
     if isinstance(limit, str) and limit.lower() in CARDS:
         card = card_named(limit)
         return card, card.total_bytes - card.outside_bytes[1], f"a whole {card.name}"
-    limit_bytes = parse_size(limit) if isinstance(limit, str) else int(limit)
+    limit_bytes = size_in_bytes(limit)
     return card_named(_GPU), limit_bytes, "the given limit"
 
 

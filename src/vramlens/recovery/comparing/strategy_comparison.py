@@ -86,11 +86,7 @@ def strategies(
             this process already and the functions cannot be sent to another (define them in a file,
             or call this before anything else uses the GPU).
     """
-    chosen = list(names) if names is not None else [*STRATEGIES, *COMBINATIONS]
-    for name in chosen:
-        parts_of(name)
-    if "default" not in chosen:
-        chosen.insert(0, "default")
+    chosen = _chosen(names)
     program = Program(model_fn, make_batch, loss_fn, optimizer_fn, batch=batch)
     budget_bytes = parse_size(budget) if isinstance(budget, str) else budget
     if device == PREDICTED:
@@ -98,15 +94,12 @@ def strategies(
     # Counting asks without touching the GPU.
     where = device or ("cuda" if torch.cuda.device_count() else "cpu")
     context = _context(where, model_fn, make_batch, loss_fn, optimizer_fn)
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
-    for turn in range(repeats):
-        for name in chosen:
-            if runs[name] and runs[name][-1]["outcome"] != "done":
-                continue  # it will not be another the second time
-            if progress is not None:
-                progress(f"turn {turn + 1} of {repeats}: {name}")
-            runs[name].append(_in_a_process(context, (name, where, program, steps)))
-            _refuse_failing_optimizer(runs["default"])
+    runs = _runs_in_turn(
+        chosen,
+        repeats,
+        lambda name: _in_a_process(context, (name, where, program, steps)),
+        progress,
+    )
     reference = runs["default"][0]
     rows = [_row(name, runs[name], reference) for name in chosen]
     return StrategyTable(
@@ -117,6 +110,33 @@ def strategies(
         repeats=repeats,
         steps=steps,
     )
+
+
+def _chosen(names: Sequence[str] | None) -> list[str]:
+    chosen = list(names) if names is not None else [*STRATEGIES, *COMBINATIONS]
+    for name in chosen:
+        parts_of(name)
+    if "default" not in chosen:
+        chosen.insert(0, "default")
+    return chosen
+
+
+def _runs_in_turn(
+    names: list[str],
+    repeats: int,
+    run: Callable[[str], dict[str, Any]],
+    progress: Callable[[str], Any] | None,
+) -> dict[str, list[dict[str, Any]]]:
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for turn in range(repeats):
+        for name in names:
+            if runs[name] and runs[name][-1]["outcome"] != "done":
+                continue  # it will not be another the second time
+            if progress is not None:
+                progress(f"turn {turn + 1} of {repeats}: {name}")
+            runs[name].append(run(name))
+            _refuse_failing_optimizer(runs["default"])
+    return runs
 
 
 def _refuse_failing_optimizer(runs: list[dict[str, Any]]) -> None:
@@ -205,13 +225,12 @@ def _work(send: Any, arguments: tuple[Any, ...]) -> None:
     send.close()
 
 
-def _row(name: str, runs: list[dict[str, Any]], reference: dict[str, Any]) -> StrategyRow:
+def _without_figures(name: str, run: dict[str, Any]) -> StrategyRow:
     parts = parts_of(name)
-    done = [run for run in runs if run["outcome"] == "done"]
-    not_done = StrategyRow(
+    return StrategyRow(
         name=name,
-        outcome=runs[0]["outcome"],
-        why=runs[0].get("why", ""),
+        outcome=run["outcome"],
+        why=run.get("why", ""),
         peak_allocated_bytes=None,
         peak_reserved_bytes=None,
         step_ms=None,
@@ -223,6 +242,11 @@ def _row(name: str, runs: list[dict[str, Any]], reference: dict[str, Any]) -> St
         best_for=parts[-1].best_for,
         edit="; ".join(part.edit for part in parts),
     )
+
+
+def _row(name: str, runs: list[dict[str, Any]], reference: dict[str, Any]) -> StrategyRow:
+    not_done = _without_figures(name, runs[0])
+    done = [run for run in runs if run["outcome"] == "done"]
     if not done:
         return not_done
     times = [run["step_ms"] for run in done if run["step_ms"] is not None]

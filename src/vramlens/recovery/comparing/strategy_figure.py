@@ -5,7 +5,8 @@ line.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 _WIDTH, _HEIGHT = 860, 520
 _LEFT, _RIGHT, _TOP, _BOTTOM = 80, 150, 40, 50
+_Point = tuple[str, float, int, bool]
+"""Name, milliseconds of a step, bytes of the peak, and if it is on the front."""
 _INK, _GRAY, _BLUE, _RED = "#1f2933", "#9aa5b1", "#1c64c4", "#c0392b"
 
 
@@ -45,53 +48,66 @@ def figure_svg(rows: Sequence[StrategyRow], budget_bytes: int | None) -> str:
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _drawing(points: list[tuple[str, float, int, bool]], budget_bytes: int | None) -> list[str]:
-    times = [point[1] for point in points]
-    sizes = [point[2] for point in points] + ([budget_bytes] if budget_bytes else [])
-    x_range = (math.log(min(times) / 1.15), math.log(max(times) * 1.15))
-    y_range = (math.log(min(sizes) / 1.15), math.log(max(sizes) * 1.15))
+@dataclass(frozen=True, slots=True)
+class _Axes:
+    """Logarithmic axes: the logarithms at which each begins and ends."""
 
-    def place(time_ms: float, size_bytes: float) -> tuple[float, float]:
-        x = (math.log(time_ms) - x_range[0]) / (x_range[1] - x_range[0])
-        y = (math.log(size_bytes) - y_range[0]) / (y_range[1] - y_range[0])
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+
+    def place(self, time_ms: float, size_bytes: float) -> tuple[float, float]:
+        x = (math.log(time_ms) - self.x_range[0]) / (self.x_range[1] - self.x_range[0])
+        y = (math.log(size_bytes) - self.y_range[0]) / (self.y_range[1] - self.y_range[0])
         return _LEFT + x * (_WIDTH - _LEFT - _RIGHT), _HEIGHT - _BOTTOM - y * (
             _HEIGHT - _TOP - _BOTTOM
         )
 
-    parts = []
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        time_ms = math.exp(x_range[0] + share * (x_range[1] - x_range[0]))
-        size = math.exp(y_range[0] + share * (y_range[1] - y_range[0]))
-        x, y = place(time_ms, size)
-        parts.append(
-            f'<path d="M{x:.1f} {_TOP}V{_HEIGHT - _BOTTOM}M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}" stroke="#e4e7eb"/>'
-        )
-        parts.append(_text(x, _HEIGHT - _BOTTOM + 16, f"{time_ms:.3g} ms", 11, _GRAY, "middle"))
-        parts.append(_text(_LEFT - 6, y + 4, format_size(size), 11, _GRAY, "end"))
+    def grid(self) -> Iterator[str]:
+        for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+            time_ms = math.exp(self.x_range[0] + share * (self.x_range[1] - self.x_range[0]))
+            size = math.exp(self.y_range[0] + share * (self.y_range[1] - self.y_range[0]))
+            x, y = self.place(time_ms, size)
+            yield (
+                f'<path d="M{x:.1f} {_TOP}V{_HEIGHT - _BOTTOM}M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}"'
+                ' stroke="#e4e7eb"/>'
+            )
+            yield _text(x, _HEIGHT - _BOTTOM + 16, f"{time_ms:.3g} ms", 11, _GRAY, "middle")
+            yield _text(_LEFT - 6, y + 4, format_size(size), 11, _GRAY, "end")
+
+
+def _range(numbers: Sequence[float]) -> tuple[float, float]:
+    return math.log(min(numbers) / 1.15), math.log(max(numbers) * 1.15)
+
+
+def _drawing(points: list[_Point], budget_bytes: int | None) -> Iterator[str]:
+    sizes = [point[2] for point in points] + ([budget_bytes] if budget_bytes else [])
+    axes = _Axes(_range([point[1] for point in points]), _range(sizes))
+    yield from axes.grid()
     if budget_bytes:
-        y = place(times[0], budget_bytes)[1]
-        parts.append(
+        y = axes.place(points[0][1], budget_bytes)[1]
+        yield (
             f'<path d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}" stroke="{_RED}" stroke-dasharray="5 4"/>'
         )
-        parts.append(_text(_WIDTH - _RIGHT + 4, y + 4, "budget", 11, _RED))
+        yield _text(_WIDTH - _RIGHT + 4, y + 4, "budget", 11, _RED)
     front = sorted((point for point in points if point[3]), key=lambda point: point[1])
     if len(front) > 1:
-        corners = " ".join("{:.1f},{:.1f}".format(*place(point[1], point[2])) for point in front)
-        parts.append(
-            f'<polyline points="{corners}" fill="none" stroke="{_BLUE}" stroke-width="1.5"/>'
-        )
+        places = [axes.place(point[1], point[2]) for point in front]
+        corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        yield f'<polyline points="{corners}" fill="none" stroke="{_BLUE}" stroke-width="1.5"/>'
+    yield from _dots(axes, points)
+
+
+def _dots(axes: _Axes, points: list[_Point]) -> Iterator[str]:
+    """A dot a strategy, with its name; names that would lie on another's are moved down."""
     taken: list[tuple[float, float]] = []
     for name, time_ms, size, on_front in points:
-        x, y = place(time_ms, size)
+        x, y = axes.place(time_ms, size)
         label = y + 4
         while any(abs(label - other) < 12 and abs(x - at) < 110 for at, other in taken):
             label += 12
         taken.append((x, label))
-        parts.append(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{_BLUE if on_front else _GRAY}"/>'
-        )
-        parts.append(_text(x + 8, label, name, 12, _INK if on_front else _GRAY))
-    return parts
+        yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{_BLUE if on_front else _GRAY}"/>'
+        yield _text(x + 8, label, name, 12, _INK if on_front else _GRAY)
 
 
 def _text(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from vramlens.argument_types import flag, function_given, number_given, optional, takes
 from vramlens.recovery.memory_errors import OUT_OF_MEMORY, failure_of, kind_of, let_go
 from vramlens.recovery.splitting.batch_parts import BatchSamples, CannotSplit, ranges
+from vramlens.recovery.splitting.sample_lists import is_named_tuple
 
 if TYPE_CHECKING:
     import torch
@@ -140,9 +141,8 @@ def joined(results: list[Any], sizes: list[int]) -> Any:
     if isinstance(first, torch.Tensor):
         return _concatenated(results, sizes)
     if isinstance(first, dict):
-        joined_entries = {key: joined([chunk[key] for chunk in results], sizes) for key in first}
-        return type(first)(joined_entries)
-    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(_joined_by_key(results, sizes))
+    if is_named_tuple(first):
         return type(first)(*_joined_in_turn(results, sizes))
     if isinstance(first, list) and [len(chunk) for chunk in results] == sizes:
         return list(itertools.chain.from_iterable(results))
@@ -151,6 +151,10 @@ def joined(results: list[Any], sizes: list[int]) -> Any:
     if all(chunk is None for chunk in results):
         return None
     raise CannotSplit(f"the result is a {type(first).__name__}, which cannot be joined from chunks")
+
+
+def _joined_by_key(results: list[Any], sizes: list[int]) -> dict[Any, Any]:
+    return {key: joined([chunk[key] for chunk in results], sizes) for key in results[0]}
 
 
 def _joined_in_turn(results: list[Any], sizes: list[int]) -> Iterator[Any]:

@@ -161,18 +161,12 @@ class GuardReport:
                 f" {counted(self.calls, 'batch', 'batches')} (including parts and repeated "
                 "attempts, without checks)"
             )
-        shown = (
-            self.events
-            if len(self.events) <= _SHOWN
-            else (*self.events[:2], *self.events[2 - _SHOWN :])
-        )
-        for index, event in enumerate(shown):
-            if index == 2 and len(self.events) > _SHOWN:
-                lines.append(
-                    f"  ... {counted(len(self.events) - _SHOWN + self.left_out, 'more event')} in"
-                    " .events ..."
-                )
-            lines.append(f"  step {event.step:,}: {event.text}")
+        shown = (*self.events[:2], *self.events[2:][2 - _SHOWN :])
+        event_lines = [f"  step {event.step:,}: {event.text}" for event in shown]
+        if len(self.events) > _SHOWN:
+            more = counted(len(self.events) - _SHOWN + self.left_out, "more event")
+            event_lines.insert(2, f"  ... {more} in .events ...")
+        lines += event_lines
         shown_texts = {event.text for event in shown}
         for finding in self.findings:
             if finding.id == "guard_refused" and shown_texts.issuperset(
@@ -195,11 +189,7 @@ class GuardReport:
             return f"Stopped: {self.stop.reason} (in step {self.stop.step:,})"
         if not self.failures and (self.elsewhere or self.caught):
             return self._headline_of_others(steps)
-        if (
-            not self.failures
-            and not self.micro_batch
-            and not any(e.kind in _ACTS for e in self.events)
-        ):
+        if not self._has_acted:
             return f"Memory did not run out in {steps}; the guard changed nothing."
         if self.failures and not self.recovered:
             failed = counted(self.failures, "out-of-memory error")
@@ -207,18 +197,20 @@ class GuardReport:
                 f"{failed} in step {self.steps + 1:,}, which then ended with another error; "
                 f"{steps} completed."
             )
-        sameness = self._same
         size = (
             f". Batches now run in parts of at most {counted(self.micro_batch, 'sample')}."
             if self.micro_batch
             else "."
         )
+        outcome = f"{self._same}{size}"
         if not self.failures:
-            return f"Memory did not run out in {steps}, thanks to earlier changes; {sameness}{size}"
-        return (
-            f"Survived {counted(self.recovered, 'out-of-memory error')} in {steps};"
-            f" {sameness}{size}"
-        )
+            return f"Memory did not run out in {steps}, thanks to earlier changes; {outcome}"
+        return f"Survived {counted(self.recovered, 'out-of-memory error')} in {steps}; {outcome}"
+
+    @property
+    def _has_acted(self) -> bool:
+        acts = any(event.kind in _ACTS for event in self.events)
+        return bool(self.failures or self.micro_batch or acts)
 
     def _headline_of_others(self, steps: str) -> str:
         """The first sentence where memory ran out, but not in an attempt of this guard."""

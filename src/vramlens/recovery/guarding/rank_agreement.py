@@ -64,7 +64,34 @@ class Alone:
         yield
 
 
-class DataParallel(Alone):
+class _Agreeing(Alone):
+    """Ranks that agree on numbers over gloo, each of which waits so long for the others."""
+
+    _hint = ""
+
+    def __init__(self, timeout_s: float, ranks: Sequence[int] | None = None) -> None:
+        self._timeout_s = timeout_s
+        self._group = torch.distributed.new_group(
+            ranks, timeout=timedelta(seconds=timeout_s), backend="gloo"
+        )
+
+    def _agreed(self, numbers: list[int], about: str, operation: Any) -> list[int]:
+        answer = torch.tensor(numbers, dtype=torch.int64)
+        self._collective(about, answer, operation)
+        return [int(number) for number in answer.tolist()]
+
+    def _collective(self, about: str, tensor: torch.Tensor, operation: Any) -> None:
+        try:
+            torch.distributed.all_reduce(tensor, op=operation, group=self._group)
+        except RuntimeError as error:
+            reason = str(error).strip().partition("\n")[0][:200]
+            raise PeerFailed(
+                f"guard: a rank did not agree on {about} within {self._timeout_s:g} s"
+                f" ({reason}){self._hint}; this rank stops"
+            ) from None
+
+
+class DataParallel(_Agreeing):
     """Ranks of ``DistributedDataParallel``.
 
     Attempts run on the module inside of it, so that no collective is in them: a rank that fails
@@ -77,23 +104,22 @@ class DataParallel(Alone):
     """
 
     kind = "ddp"
+    _hint = ": see the log of the rank that exited first"
 
     def __init__(self, model: Any, timeout_s: float) -> None:
-        self._model, self._timeout_s = model, timeout_s
-        self._data_group = model.process_group
+        self._model, self._data_group = model, model.process_group
         ranks = torch.distributed.get_process_group_ranks(self._data_group)
-        self._group = torch.distributed.new_group(
-            ranks, timeout=timedelta(seconds=timeout_s), backend="gloo"
-        )
+        super().__init__(timeout_s, ranks)
         self._world = len(ranks)
         self._room: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
         self._source = ranks[0]
 
     def settle(self, status: int) -> int:
-        return -self._least([-status], "how the step went")[0]
+        # The operation of ``least``, which a rank that fails in its rollback meets here.
+        return -self._agreed([-status], "how the step went", torch.distributed.ReduceOp.MIN)[0]
 
     def least(self, number: int) -> int:
-        return self._least([number], "the size of the parts")[0]
+        return self._agreed([number], "the size of the parts", torch.distributed.ReduceOp.MIN)[0]
 
     def inside(self, model: Any) -> Any:
         return self._model.module if model is self._model else model
@@ -126,20 +152,23 @@ class DataParallel(Alone):
                     parameter.grad = torch.zeros_like(parameter)
                 gradients.append(parameter.grad)
         for bucket in _buckets(gradients):
-            if len(bucket) == 1:
-                torch.distributed.all_reduce(bucket[0].div_(self._world), group=self._data_group)
-                continue
-            sizes = [gradient.numel() for gradient in bucket]
-            flat = self._room[bucket[0].dtype, bucket[0].device][: sum(sizes)]
-            parts = [
-                part.view_as(gradient)
-                for part, gradient in zip(torch.split(flat, sizes), bucket, strict=True)
-            ]
-            for gradient, part in zip(bucket, parts, strict=True):
-                part.copy_(gradient)
-            torch.distributed.all_reduce(flat.div_(self._world), group=self._data_group)
-            for gradient, part in zip(bucket, parts, strict=True):
-                gradient.copy_(part)
+            self._average(bucket)
+
+    def _average(self, gradients: Sequence[torch.Tensor]) -> None:
+        if len(gradients) == 1:
+            torch.distributed.all_reduce(gradients[0].div_(self._world), group=self._data_group)
+            return
+        sizes = [gradient.numel() for gradient in gradients]
+        flat = self._room[gradients[0].dtype, gradients[0].device][: sum(sizes)]
+        parts = [
+            part.view_as(gradient)
+            for part, gradient in zip(torch.split(flat, sizes), gradients, strict=True)
+        ]
+        for gradient, part in zip(gradients, parts, strict=True):
+            part.copy_(gradient)
+        torch.distributed.all_reduce(flat.div_(self._world), group=self._data_group)
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part)
 
     def share_buffers(self, buffers: Sequence[torch.Tensor]) -> None:
         if not self._model.broadcast_buffers or not buffers:
@@ -151,23 +180,8 @@ class DataParallel(Alone):
         for buffer in buffers:
             torch.distributed.broadcast(buffer, self._source, group=self._data_group)
 
-    def _least(self, numbers: list[int], about: str) -> list[int]:
-        answer = torch.tensor(numbers, dtype=torch.int64)
-        self._collective(about, answer, torch.distributed.ReduceOp.MIN)
-        return [int(number) for number in answer.tolist()]
 
-    def _collective(self, about: str, tensor: torch.Tensor, operation: Any) -> None:
-        try:
-            torch.distributed.all_reduce(tensor, op=operation, group=self._group)
-        except RuntimeError as error:
-            reason = str(error).strip().partition("\n")[0][:200]
-            raise PeerFailed(
-                f"guard: a rank did not agree on {about} within {self._timeout_s:g} s "
-                f"({reason}): see the log of the rank that exited first; this rank stops"
-            ) from None
-
-
-class Sharded(Alone):
+class Sharded(_Agreeing):
     """Ranks that share one model (FSDP, tensor or pipeline parallel, SyncBatchNorm): collectives
     lie inside the step.
 
@@ -178,32 +192,14 @@ class Sharded(Alone):
     sharded = True
     kind = "sharded"
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._group = torch.distributed.new_group(
-            timeout=timedelta(seconds=timeout_s), backend="gloo"
-        )
-
     def least(self, number: int) -> int:
-        return -self._most([-number])[0]
+        return -self._agreed([-number], "the split", torch.distributed.ReduceOp.MAX)[0]
 
     def parts(self, wanted: int, count: int) -> int:
-        parts, negative_count = self._most([wanted, -count])
+        parts, negative_count = self._agreed(
+            [wanted, -count], "the split", torch.distributed.ReduceOp.MAX
+        )
         return max(1, min(parts, -negative_count))
-
-    def _most(self, numbers: list[int]) -> list[int]:
-        answer = torch.tensor(numbers, dtype=torch.int64)
-        try:
-            torch.distributed.all_reduce(
-                answer, op=torch.distributed.ReduceOp.MAX, group=self._group
-            )
-        except RuntimeError as error:
-            reason = str(error).strip().partition("\n")[0][:200]
-            raise PeerFailed(
-                f"guard: a rank did not agree on the split within {self._timeout_s:g} s"
-                f" ({reason}); this rank stops"
-            ) from None
-        return [int(number) for number in answer.tolist()]
 
 
 def ranks_of(model: Any, timeout_s: float) -> Alone:

@@ -102,12 +102,18 @@ def watched(calls: LossCalls | None = None) -> Iterator[None]:
                 return args[0] if inplace or name.endswith("_") else args[0].clone()
             if calls is not None and name in _MEANS:
                 calls.note(name, args, kwargs)
-            place = _dropout_place(name, args)
-            if place is not None and len(args) > place:
-                args = (*args[:place], 0.0, *args[place + 1 :])
-            elif place is not None and "dropout_p" in kwargs:
-                kwargs["dropout_p"] = 0.0
+            args, kwargs = _without_dropout(name, args, kwargs)
             return function(*args, **kwargs)
 
     with LossWatch():
         yield
+
+
+def _without_dropout(name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The arguments of a function, with 0 in place of its dropout."""
+    place = _dropout_place(name, args)
+    if place is not None and len(args) > place:
+        return (*args[:place], 0.0, *args[place + 1 :]), kwargs
+    if place is not None and "dropout_p" in kwargs:
+        return args, {**kwargs, "dropout_p": 0.0}
+    return args, kwargs

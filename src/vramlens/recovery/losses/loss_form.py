@@ -122,9 +122,7 @@ class PlainValues:
 def batch_form(value: Any, count: int, path: str = "batch") -> Iterator[Any]:
     """The structure of a batch: types, keys and settings, but not the samples."""
     if isinstance(value, torch.Tensor):
-        has_samples = value.dim() > 0 and value.shape[0] == count
-        settings = None if value.dim() else _tensor_key(value)
-        yield path, str(value.dtype), value.dim(), has_samples, value.requires_grad, settings
+        yield path, *_tensor_form(value, count)
     elif isinstance(value, Mapping):
         for key, inner in value.items():
             yield from batch_form(inner, count, f"{path}[{key!r}]")
@@ -139,6 +137,12 @@ def batch_form(value: Any, count: int, path: str = "batch") -> Iterator[Any]:
         yield path, type(value).__qualname__
         for name, inner in list(getattr(value, "__dict__", {}).items())[:_MOST_ENTRIES]:
             yield from batch_form(inner, count, f"{path}.{name}")
+
+
+def _tensor_form(tensor: torch.Tensor, count: int) -> tuple[Any, ...]:
+    has_samples = tensor.shape[:1] == (count,)
+    settings = None if tensor.dim() else _tensor_key(tensor)
+    return str(tensor.dtype), tensor.dim(), has_samples, tensor.requires_grad, settings
 
 
 def surroundings() -> tuple[Any, ...]:

@@ -33,6 +33,7 @@ _LINEAR = (
     "CloneBackward0",
     "ExpandBackward0",
     "MaskedFillBackward0",
+    "NegBackward0",
     "ReshapeAliasBackward0",
     "SqueezeBackward0",
     "SqueezeBackward1",
@@ -126,13 +127,7 @@ def operations_of(loss: torch.Tensor) -> frozenset[str]:
 
 def numbers_of(terms: Sequence[Term]) -> list[float]:
     """The coefficient of each term: waits for the GPU, once."""
-    factors = [factor for term in terms for factor, _ in term.factors]
-    on_device = [factor for factor in factors if isinstance(factor, torch.Tensor)]
-    fetched: Iterator[float] = iter(())
-    if on_device:
-        device = on_device[0].device
-        scalars = [factor.detach().reshape(()).to(device, torch.float64) for factor in on_device]
-        fetched = iter(torch.stack(scalars).tolist())
+    fetched = _numbers_on_device([factor for term in terms for factor, _ in term.factors])
     numbers = []
     for term in terms:
         coefficient = 1.0
@@ -141,6 +136,16 @@ def numbers_of(terms: Sequence[Term]) -> list[float]:
             coefficient = coefficient * number if power > 0 else _over(coefficient, number)
         numbers.append(coefficient)
     return numbers
+
+
+def _numbers_on_device(factors: Sequence[Any]) -> Iterator[float]:
+    """The numbers of those factors that are tensors, fetched together."""
+    on_device = [factor for factor in factors if isinstance(factor, torch.Tensor)]
+    if not on_device:
+        return iter(())
+    device = on_device[0].device
+    scalars = [factor.detach().reshape(()).to(device, torch.float64) for factor in on_device]
+    return iter(torch.stack(scalars).tolist())
 
 
 def _over(number: float, divisor: float) -> float:
@@ -157,18 +162,10 @@ def _descend(node: Any, term: Term, terms: list[Term]) -> None:
         if name in ("AddBackward0", "SubBackward0"):
             _branches(node, name, below, term, terms)
             return
-        if name in _LINEAR or name == "NegBackward0":
-            term.path.append(name)
-        elif name in ("MulBackward1", "DivBackward1"):  # by a Python number
-            term.path.append(name[:3])
-            term.factors.append((node._saved_other, -1 if name == "DivBackward1" else 1))
-        elif name in ("MulBackward0", "DivBackward0"):
-            below = [_through_product(node, name, below, term)]
-            if below[0] is None:
-                break
-        elif not _through_reduction(node, name, term) or name in _LOSSES:
+        followed = _followed(node, name, below, term)
+        if not followed:
             break
-        node = below[0]
+        node = followed[0]
     if not term.is_reduced:
         raise NotLinear
     terms.append(term)
@@ -186,17 +183,27 @@ def _branches(node: Any, name: str, below: list[Any], term: Term, terms: list[Te
         _descend(function, summand, terms)
 
 
-def _through_product(node: Any, name: str, below: list[Any], term: Term) -> Any:
-    """The factor that is differentiated; None where the loss stops being linear here."""
+def _followed(node: Any, name: str, below: list[Any], term: Term) -> list[Any]:
+    """The node that a term goes on to; empty where it ends."""
+    if name in ("MulBackward0", "DivBackward0"):
+        return _through_product(node, name, below, term)
+    if name in _LINEAR:
+        term.path.append(name)
+    elif name in ("MulBackward1", "DivBackward1"):  # by a Python number
+        term.path.append(name[:3])
+        term.factors.append((node._saved_other, -1 if name == "DivBackward1" else 1))
+    elif not _through_reduction(node, name, term) or name in _LOSSES:
+        return []
+    return below[:1]
+
+
+def _through_product(node: Any, name: str, below: list[Any], term: Term) -> list[Any]:
+    """The factor that is differentiated; empty where the loss stops being linear here."""
     constants = [index for index, function in enumerate(below) if function is None]
     if len(constants) != 1:
-        if not term.is_reduced:
-            raise NotLinear
-        return None
+        return []
     if name == "DivBackward0" and constants[0] == 0:  # a constant divided by the loss
-        if not term.is_reduced:
-            raise NotLinear
-        return None
+        return []
     saved = "other" if constants[0] == 1 else "self"
     constant = _saved(node, saved)
     term.path.append(name[:3])
@@ -204,7 +211,7 @@ def _through_product(node: Any, name: str, below: list[Any], term: Term) -> Any:
         term.operand_sizes.append(constant.numel())
     else:
         term.factors.append((constant, -1 if name == "DivBackward0" else 1))
-    return below[1 - constants[0]]
+    return [below[1 - constants[0]]]
 
 
 def _through_reduction(node: Any, name: str, term: Term) -> bool:

@@ -159,13 +159,16 @@ def candidates(batch: Any, calls: LossCalls) -> list[Weights]:
     weights = [BY_SAMPLES]
     for ignored in sorted(calls.ignored):
         for path, leaf in _labels_of(batch, ignored):
-            weights.append(
-                Weights(f"items of {path} that are not {ignored}", _counter(path, 0, ignored), path)
-            )
-            if leaf.dim() > 1 and leaf.shape[-1] > 1:  # language models shift their labels by one
-                name = f"items of {path}[..., 1:] that are not {ignored}"
-                weights.append(Weights(name, _counter(path, 1, ignored), path))
+            for shift, cut in _shifts(leaf):
+                name = f"items of {path}{cut} that are not {ignored}"
+                weights.append(Weights(name, _counter(path, shift, ignored), path))
     return [*weights, ADDED_UP]
+
+
+def _shifts(labels: torch.Tensor) -> list[tuple[int, str]]:
+    """By how much labels may be shifted, in words too: language models shift them by one."""
+    has_next = labels.dim() > 1 and labels.shape[-1] > 1
+    return [(0, ""), (1, "[..., 1:]")] if has_next else [(0, "")]
 
 
 def _labels_of(batch: Any, ignored: int) -> Iterator[tuple[str, torch.Tensor]]:
@@ -178,14 +181,18 @@ def _labels_of(batch: Any, ignored: int) -> Iterator[tuple[str, torch.Tensor]]:
 def _by_class(batch: Any, class_weights: torch.Tensor, ignored: set[int]) -> Iterator[Weights]:
     """Means over the weights of labels: of each leaf that may be labels of so many classes."""
     for path, leaf in leaves_of(batch):
-        if leaf.dtype is not torch.int64 or not leaf.dim() or not leaf.numel():
+        if not _may_be_labels(leaf, len(class_weights), ignored):
             continue
-        labels = leaf[_kept(leaf, ignored)]
-        if labels.numel() and (int(labels.min()) < 0 or int(labels.max()) >= len(class_weights)):
-            continue
-        for shift in (0, 1) if leaf.dim() > 1 and leaf.shape[-1] > 1 else (0,):
-            name = f"class weights of {path}{'[..., 1:]' if shift else ''}"
+        for shift, cut in _shifts(leaf):
+            name = f"class weights of {path}{cut}"
             yield Weights(name, _class_counter(path, shift, class_weights, ignored), path)
+
+
+def _may_be_labels(leaf: torch.Tensor, classes: int, ignored: set[int]) -> bool:
+    if leaf.dtype is not torch.int64 or not leaf.dim() or not leaf.numel():
+        return False
+    labels = leaf[_kept(leaf, ignored)]
+    return not labels.numel() or (int(labels.min()) >= 0 and int(labels.max()) < classes)
 
 
 def _kept(labels: torch.Tensor, ignored: set[int]) -> torch.Tensor:

@@ -8,12 +8,13 @@ import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from vramlens.argument_types import flag, module, takes
 from vramlens.errors import UsageError
 from vramlens.recovery.planning.shape_run import ShapeRun, run_with_shapes, weights_of
-from vramlens.units import format_size, parse_size
+from vramlens.units import format_size, size_in_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -126,26 +127,13 @@ def place(
             accelerate is not installed.
     """
     limits = _limits(memory)
-    shares = None
-    for deep in (False, True):  # smaller blocks only where it does not fit otherwise
-        if shares is None:
-            blocks = measured_blocks(model, batch, deep=deep)
-            pieces: dict[str, list[Block]] = {}
-            for block in blocks:
-                pieces.setdefault(block.beside, []).append(block)
-            shares = balanced(
-                list(pieces.values()),
-                [size - _workspace(device) for device, size in limits.items()],
-            )
-    if shares is None:
-        raise _no_room(list(pieces.values()), limits)
+    blocks, blocks_of = _spread(model, batch, limits)
     output = sum(block.output_bytes for block in blocks)
-    where: dict[str, Any] = {}
-    used: dict[Any, int] = {}
-    for device, (start, stop) in zip(limits, shares, strict=True):
-        blocks_here = [block for piece in list(pieces.values())[start:stop] for block in piece]
-        where.update({block.name: device for block in blocks_here})
-        used[device] = needed_bytes(blocks_here, output) + _workspace(device) if blocks_here else 0
+    where = {block.name: device for device, here in blocks_of.items() for block in here}
+    used = {
+        device: needed_bytes(here, output) + _workspace(device) if here else 0
+        for device, here in blocks_of.items()
+    }
     device_map = {block.name: where[block.name] for block in blocks}
     if dispatch:
         _dispatch(model, device_map)
@@ -156,6 +144,28 @@ def place(
         used_bytes=used,
         limits_bytes=limits,
     )
+
+
+def _spread(
+    model: torch.nn.Module, batch: Any, limits: dict[Any, int]
+) -> tuple[list[Block], dict[Any, list[Block]]]:
+    """All blocks, and those of each device; UsageError where there is no room for them."""
+    rooms = [size - _workspace(device) for device, size in limits.items()]
+    for deep in (False, True):  # smaller blocks only where it does not fit otherwise
+        blocks = measured_blocks(model, batch, deep=deep)
+        together: dict[str, list[Block]] = {}
+        for block in blocks:
+            together.setdefault(block.beside, []).append(block)
+        pieces = list(together.values())
+        shares = balanced(pieces, rooms)
+        if shares is not None:
+            break
+    else:
+        raise _no_room(pieces, limits)
+    return blocks, {
+        device: list(chain.from_iterable(pieces[start:stop]))
+        for device, (start, stop) in zip(limits, shares, strict=True)
+    }
 
 
 def _workspace(device: Any) -> int:
@@ -329,14 +339,13 @@ def _leaf_blocks(model: Any, deep: bool, prefix: str = "") -> Iterator[tuple[str
         *model.named_buffers(recurse=False),
     ]:
         yield f"{prefix}{name}", tensor
+    is_list = isinstance(model, lists) and not deep  # its members stay whole
     for name, child in model.named_children():
-        is_member = isinstance(model, lists) and not deep
         holds_list = any(isinstance(inner, searched) for inner in child.modules())
-        if (
-            not is_member
-            and (holds_list or isinstance(child, lists))
-            and any(True for _ in child.children())
-        ):
+        is_cut = (holds_list or isinstance(child, lists)) and next(
+            child.children(), None
+        ) is not None
+        if is_cut and not is_list:
             yield from _leaf_blocks(child, deep, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", child
@@ -344,10 +353,7 @@ def _leaf_blocks(model: Any, deep: bool, prefix: str = "") -> Iterator[tuple[str
 
 def _limits(memory: dict[Any, int | str] | None) -> dict[Any, int]:
     if memory is not None:
-        return {
-            where: parse_size(size) if isinstance(size, str) else int(size)
-            for where, size in memory.items()
-        }
+        return {where: size_in_bytes(size) for where, size in memory.items()}
     count = torch.cuda.device_count()
     if not count:
         raise UsageError(

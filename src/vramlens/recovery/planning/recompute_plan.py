@@ -4,9 +4,11 @@ by measurement.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from vramlens.analyses.finding import Finding
@@ -31,7 +33,7 @@ from vramlens.recovery.training.recompute import (
     units_of,
 )
 from vramlens.recovery.training.training_state import TrainingState
-from vramlens.units import counted, format_size, parse_size
+from vramlens.units import counted, format_size, size_in_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -202,7 +204,7 @@ def plan(
     counter = meter or meter_of(trained_on)
     if isinstance(counter, NoMeter):
         raise not_counted("plan", trained_on.type)
-    budget_bytes = parse_size(budget) if isinstance(budget, str) else int(budget)
+    budget_bytes = size_in_bytes(budget)
     units = units_of(model)
     if not units:
         raise UsageError("plan: the model has no blocks that can be recomputed one by one")
@@ -239,7 +241,6 @@ def _search(
 ) -> Plan:
     """Bisection over how many blocks, in order of bytes a millisecond, each count measured."""
     order = sorted(measured, key=lambda pair: -pair[0].saved_bytes / max(pair[1], 1e-3))
-    results: dict[int, tuple[int, float] | None] = {}
 
     def run(count: int, offload: bool = False) -> tuple[int, float] | None:
         for unit, _ in order[:count]:
@@ -249,42 +250,50 @@ def _search(
             uncheckpoint_module(unit.module)
         return peak_and_time
 
-    def fits(found: tuple[int, float] | None) -> bool:
-        return found is not None and found[0] <= budget_bytes
+    def fits(peak_and_time: tuple[int, float] | None) -> bool:
+        return peak_and_time is not None and peak_and_time[0] <= budget_bytes
 
     low, high = 0, len(order)
-    results[high] = run(high)
-    offload = False
-    if not fits(results[high]):
-        offload = True
-        results[high] = run(high, True) or results[high]
-    else:
-        guess = high
-        if before is not None:
-            over = before[0] - budget_bytes
-            freed, guess = 0, 0
-            while guess < high and freed < over:
-                freed += order[guess][0].saved_bytes
-                guess += 1
-        for _ in range(_TRIALS):
-            if high - low <= 1:
-                break
-            middle = min(max(guess, low + 1), high - 1)
-            results[middle] = run(middle)
-            low, high = (low, middle) if fits(results[middle]) else (middle, high)
-            guess = (low + high) // 2
-    final = results[high]
-    chosen = {unit.name for unit, _ in order[:high]}
+    final = run(high)
+    offload = not fits(final)
+    if offload:
+        final = run(high, True) or final
+    before_bytes, before_ms = before or (None, None)
+    middle = _blocks_that_free(order, before_bytes, budget_bytes)
+    for _ in range(_TRIALS):
+        if offload or high - low <= 1:
+            break
+        middle = min(max(middle, low + 1), high - 1)
+        peak_and_time = run(middle)
+        if fits(peak_and_time):
+            high, final = middle, peak_and_time
+        else:
+            low = middle
+        middle = (low + high) // 2
+    after_bytes, after_ms = final or (0, 0.0)
     return Plan(
-        choices=tuple(Choice(u.name, u.saved_bytes, ms, u.name in chosen) for u, ms in order),
+        choices=tuple(
+            Choice(unit.name, unit.saved_bytes, ms, index < high)
+            for index, (unit, ms) in enumerate(order)
+        ),
         offload=offload,
         budget_bytes=budget_bytes,
-        before_bytes=None if before is None else before[0],
-        after_bytes=final[0] if final is not None else 0,
-        before_ms=None if before is None else before[1],
-        after_ms=final[1] if final is not None else 0.0,
+        before_bytes=before_bytes,
+        after_bytes=after_bytes,
+        before_ms=before_ms,
+        after_ms=after_ms,
         fits=fits(final),
     )
+
+
+def _blocks_that_free(
+    order: list[tuple[Unit, float]], before_bytes: int | None, budget_bytes: int
+) -> int:
+    """The number of blocks after which the step probably fits; all where it ran out of memory."""
+    if before_bytes is None:
+        return len(order)
+    freed = accumulate((unit.saved_bytes for unit, _ in order), initial=0)
+    return sum(1 for bytes_so_far in freed if bytes_so_far < before_bytes - budget_bytes)
 
 
 class _Trial:
@@ -316,10 +325,7 @@ class _Trial:
                 self._meter.restart()
                 _wait(self._parameters[0])
                 began = time.perf_counter()
-                if offload:
-                    with offloaded(self._parameters):
-                        loss = loss_of(self._loss_fn(self._model, inputs)).mean
-                else:
+                with offloaded(self._parameters) if offload else contextlib.nullcontext():
                     loss = loss_of(self._loss_fn(self._model, inputs)).mean
                 loss.backward()  # type: ignore[no-untyped-call]
                 del loss

@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import functools
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -99,18 +99,23 @@ class ShapeRun:
         as well.
         """
         epoch = self._inside[-1] if self._inside else max(0, len(self.names) - 1)
-        places = [self.owner[_key(tensor)] for tensor in given if _key(tensor) in self.owner]
-        if self._inside:
-            places.insert(0, self.names[epoch])
-        else:
-            places += [self.home[_key(tensor)] for tensor in given if _key(tensor) in self.home]
+        places = list(self._places_of([_key(tensor) for tensor in given]))
         self.ties += [(places[0], other) for other in places[1:] if other != places[0]]
         for tensor in results:
             key = _key(tensor)
-            if key not in self.made and key not in self.owner:
-                self._make(key, epoch, tensor.untyped_storage())
-                if places:
-                    self.home[key] = places[0]
+            if key in self.made or key in self.owner:
+                continue
+            self._make(key, epoch, tensor.untyped_storage())
+            if places:
+                self.home[key] = places[0]
+
+    def _places_of(self, keys: list[int]) -> Iterator[str]:
+        """The blocks that an operation ties together."""
+        if self._inside:
+            yield self.names[self._inside[-1]]
+        yield from (self.owner[key] for key in keys if key in self.owner)
+        if not self._inside:
+            yield from (self.home[key] for key in keys if key in self.home)
 
     def where(self) -> str:
         return f"in {self.names[self._inside[-1]]}" if self._inside else "outside of its blocks"
@@ -219,6 +224,45 @@ def _writes(function: Any) -> bool:
     return written is not None and bool(written.is_write)
 
 
+def _takes_flash(query: Any, attn_mask: Any) -> bool:
+    return (
+        query.dtype in (torch.float16, torch.bfloat16)
+        and attn_mask is None
+        and query.shape[-1] <= 256
+        and torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
+    )
+
+
+def _takes_efficient(query: Any, enable_gqa: bool) -> bool:
+    return (
+        query.dtype in (torch.float16, torch.bfloat16, torch.float32)
+        and not enable_gqa
+        and torch.backends.cuda.mem_efficient_sdp_enabled()  # type: ignore[no-untyped-call]
+    )
+
+
+def _fused(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, *_: Any, enable_gqa: bool = False,
+    **options: Any,
+) -> Any:  # fmt: skip
+    """The output of a fused kernel, called as ``scaled_dot_product_attention``; None where PyTorch
+    would choose none.
+    """
+    width = query.shape[-1]
+    if query.dim() != 4 or width != key.shape[-1] or width * query.element_size() % 16:
+        return None
+    is_flash = _takes_flash(query, attn_mask)
+    if not (is_flash or _takes_efficient(query, enable_gqa)):
+        return None
+    batch, heads, length, _ = query.shape
+    sums = query.new_empty((batch, heads, length), dtype=torch.float32) if is_flash else None
+    is_bias = attn_mask is not None and attn_mask.dtype is torch.bool
+    bias = query.new_empty(attn_mask.shape) if is_bias else None
+    output = query.new_empty((batch, length, heads, value.shape[-1])).transpose(1, 2)
+    del sums, bias
+    return output
+
+
 def _attention_of_a_gpu() -> Any:
     """A mode in which attention takes what CUDA's fused kernels take (sdp_utils.cpp), where they
     would be chosen.
@@ -227,45 +271,13 @@ def _attention_of_a_gpu() -> Any:
     from torch.nn.functional import scaled_dot_product_attention
     from torch.overrides import TorchFunctionMode
 
-    def fused(
-        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-        scale: Any = None, enable_gqa: bool = False,
-    ) -> Any:  # fmt: skip
-        cuda: Any = torch.backends.cuda
-        is_half = query.dtype in (torch.float16, torch.bfloat16)
-        fits = (
-            query.dim() == 4
-            and query.shape[-1] == key.shape[-1]
-            and query.shape[-1] * query.element_size() % 16 == 0
-        )
-        is_flash = (
-            is_half and attn_mask is None and query.shape[-1] <= 256 and cuda.flash_sdp_enabled()
-        )
-        is_efficient = (
-            (is_half or query.dtype is torch.float32)
-            and not enable_gqa
-            and cuda.mem_efficient_sdp_enabled()
-        )
-        if not (fits and (is_flash or is_efficient)):
-            return None
-        batch, heads, length, _ = query.shape
-        sums = query.new_empty((batch, heads, length), dtype=torch.float32) if is_flash else None
-        bias = (
-            query.new_empty(attn_mask.shape)
-            if attn_mask is not None and attn_mask.dtype is torch.bool
-            else None
-        )
-        output = query.new_empty((batch, length, heads, value.shape[-1])).transpose(1, 2)
-        del sums, bias
-        return output
-
     class FusedAttention(TorchFunctionMode):
         def __torch_function__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             if function is not scaled_dot_product_attention:
                 return function(*args, **(kwargs or {}))
-            output = fused(*args, **(kwargs or {}))
+            output = _fused(*args, **(kwargs or {}))
             if output is not None:
                 return output
             with sdpa_kernel(SDPBackend.MATH):

@@ -9,7 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
-from vramlens.recovery.splitting.sample_lists import entries_of, sample_lists
+from vramlens.recovery.splitting.sample_lists import (
+    entries_of,
+    is_dataclass_instance,
+    is_named_tuple,
+    sample_lists,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -128,7 +133,7 @@ class BatchSamples:
     def _cut(self, value: Any, chosen: slice | list[int]) -> Any:
         """A batch's part, or a part of what lies in it, with some of the samples."""
         if isinstance(value, torch.Tensor):
-            has_samples = value.dim() > 0 and value.shape[0] == self.count
+            has_samples = value.shape[:1] == (self.count,)
             return value[chosen] if has_samples else value
         if self._is_listed(value):
             if isinstance(chosen, slice):
@@ -168,11 +173,11 @@ def _rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
     """A container of the same type whose entries are changed; anything else as it is."""
     if isinstance(value, Mapping):
         return _mapping_like(value, {key: change(inner) for key, inner in value.items()})
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
+    if is_named_tuple(value):
         return type(value)(*map(change, value))
     if type(value) in (list, tuple):
         return type(value)(map(change, value))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if is_dataclass_instance(value):
         names = [field.name for field in dataclasses.fields(value) if field.init]
         return dataclasses.replace(value, **{name: change(getattr(value, name)) for name in names})
     return value

@@ -82,33 +82,35 @@ def gradients_of(
     Args:
         factor: multiplies the loss in the backward, and is taken out again.
     """
-    forget([parameter for _, parameter in training.parameters])
+    parameters = [parameter for _, parameter in training.parameters]
+    forget(parameters)
     with watched(calls):
         loss = loss_of(training.loss_fn(training.model, batch))
         mean = loss.mean
         top = top_of(terms_of(loss.value))
         factor *= training.scale
         (mean if factor == 1.0 else mean * factor).backward()  # type: ignore[no-untyped-call]
-    taken: list[torch.Tensor | None] = []
-    dtypes = set()
-    for _, parameter in training.parameters:
-        gradient = parameter.grad
-        if gradient is None:
-            taken.append(None)
-            continue
-        dtypes.add(str(gradient.dtype))
-        local: Any = gradient.to_local() if hasattr(gradient, "to_local") else gradient
-        if local.layout is not torch.strided:
-            local = local.to_dense()
-        flat = local.detach().reshape(-1)
-        numbers = host_copy(flat[:: -(-flat.numel() // _LOOKED_AT) or 1], torch.float64)
-        with on_host():
-            taken.append(numbers if factor == 1.0 else numbers / factor)
-    forget([parameter for _, parameter in training.parameters])
+    gradients = [
+        None if parameter.grad is None else _numbers_of(parameter.grad, factor)
+        for parameter in parameters
+    ]
+    dtypes = {str(parameter.grad.dtype) for parameter in parameters if parameter.grad is not None}
+    forget(parameters)
     count = None if loss.count is None else float(loss.count)
     return GradientRun(
-        loss=float(mean.detach()), count=count, gradients=taken, dtypes=dtypes, top=top
+        loss=float(mean.detach()), count=count, gradients=gradients, dtypes=dtypes, top=top
     )
+
+
+def _numbers_of(gradient: Any, factor: float) -> torch.Tensor:
+    """Some of a gradient's numbers, on the host, without the factor of the loss."""
+    local = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+    if local.layout is not torch.strided:
+        local = local.to_dense()
+    flat = local.detach().reshape(-1)
+    numbers = host_copy(flat[:: -(-flat.numel() // _LOOKED_AT) or 1], torch.float64)
+    with on_host():
+        return numbers if factor == 1.0 else numbers / factor
 
 
 def forget(parameters: Sequence[torch.nn.Parameter]) -> None:

@@ -60,18 +60,28 @@ def sample_lists(batch: Any) -> frozenset[int]:
     return _lists_of_words(nested, batch)
 
 
+def is_named_tuple(value: Any) -> bool:
+    """Whether it is a tuple with names for its entries."""
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def is_dataclass_instance(value: Any) -> bool:
+    """Whether it is a dataclass, and not the class itself."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
 def entries_of(batch: Any) -> Iterator[tuple[str, Any]]:
     """Yields what lies directly in a mapping, list, tuple or dataclass, with how it is reached."""
     if isinstance(batch, Mapping):
         for key, inner in batch.items():
             yield f"[{key!r}]", inner
-    elif isinstance(batch, tuple) and hasattr(batch, "_fields"):
+    elif is_named_tuple(batch):
         for key in batch._fields:
             yield f".{key}", getattr(batch, key)
     elif isinstance(batch, (list, tuple)):
         for index, inner in enumerate(batch):
             yield f"[{index}]", inner
-    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+    elif is_dataclass_instance(batch):
         for field in dataclasses.fields(batch):
             yield f".{field.name}", getattr(batch, field.name)
 
@@ -93,7 +103,7 @@ def _is_accompanied(nested: NestedList, others: list[NestedList], batch: Any) ->
     if count <= 1:
         return False
     beside = tensors_of_batch(batch, left_out=nested.entries)
-    return any(tensor.dim() > 0 and tensor.shape[0] == count for tensor in beside)
+    return any(tensor.shape[:1] == (count,) for tensor in beside)
 
 
 def _like_detector_lists(
@@ -118,12 +128,14 @@ def _lists_of_words(nested: list[NestedList], batch: Any) -> frozenset[int]:
     """The lists that are as long as those of strings or numbers, where these have one length."""
     lists = [entry for entry in nested if isinstance(entry.entries, list)]
     lengths = {len(entry.entries) for entry in lists if entry.holds_words}
-    tensors = {int(tensor.shape[0]) for tensor in tensors_of_batch(batch) if tensor.dim()} - {1}
-    if tensors:
-        lengths &= tensors
+    lengths &= _lengths_of_tensors(batch) or lengths
     if len(lengths) != 1:
         return frozenset()
     return frozenset(id(entry.entries) for entry in lists if len(entry.entries) in lengths)
+
+
+def _lengths_of_tensors(batch: Any) -> set[int]:
+    return {int(tensor.shape[0]) for tensor in tensors_of_batch(batch) if tensor.dim()} - {1}
 
 
 def _nested_lists(batch: Any, outer: tuple[Any, ...] = ()) -> Iterator[NestedList]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random as random_numbers
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -255,17 +255,13 @@ class SplitComparison:
         )
 
     def _judged(self, measured: Measurements) -> SplitCheck:
-        small_batch, reference, rounding = (
-            measured.small_batch,
-            measured.reference,
-            measured.rounding,
-        )
+        small_batch, reference = measured.small_batch, measured.reference
         best = _best(measured.ways)
-        tolerance = rounding.tolerance(reference)
+        tolerance = measured.rounding.tolerance(reference)
         unequal = SplitCheck(
             False,
             error=best.error,
-            noise=rounding.noise,
+            noise=measured.rounding.noise,
             tolerance=tolerance,
             parameter=best.parameter,
             samples=small_batch.count,
@@ -288,18 +284,26 @@ class SplitComparison:
             buffers=measured.changed_buffers,
             whole_compared=small_batch.count == self._samples.count == 2,
         )
-        if not self._training.compares_whole or self._samples.count <= 2:
-            return check
-        equal_ways = [way.weights for way in measured.ways if way.error <= tolerance]
-        other_ways = [weights for weights in equal_ways if weights is not best.weights]
-        comparison = WholeComparison(self._training, self._samples, self._buffers, self._random)
-        answer = comparison.fitting([best.weights, *other_ways], rounding.loss_tolerance(reference))
+        answer = self._fitting_whole(measured, best.weights, tolerance)
         if isinstance(answer, Weights):
             return replace(check, weights=answer, whole_compared=True)
         if answer:
             reason = f"{answer}, although a few samples agree: {means_over(is_counted)}"
             return replace(unequal, reason=reason)
         return check
+
+    def _fitting_whole(
+        self, measured: Measurements, best: Weights, tolerance: float
+    ) -> Weights | str:
+        """The weights that fit the whole batch, too, or why none do; empty: it is not compared."""
+        if not self._training.compares_whole or self._samples.count <= 2:
+            return ""
+        equal_ways = [way.weights for way in measured.ways if way.error <= tolerance]
+        other_ways = [weights for weights in equal_ways if weights is not best]
+        comparison = WholeComparison(self._training, self._samples, self._buffers, self._random)
+        return comparison.fitting(
+            [best, *other_ways], measured.rounding.loss_tolerance(measured.reference)
+        )
 
     def _run(self, batch: Any, factor: float = 1.0, *, goes_on: bool = False) -> GradientRun:
         if not goes_on:
@@ -435,16 +439,23 @@ def _scales(whole: GradientRun, parts: list[GradientRun], sizes: list[int]) -> t
         return ()
     if not together.paths == first.paths == second.paths:
         return ()
-    scales = []
-    for index in range(len(first.paths)):
-        numbers = [top.coefficients[index] for top in (together, first, second)]
-        adds_up = all(numbers) and math.isclose(
-            1 / numbers[0], 1 / numbers[1] + 1 / numbers[2], rel_tol=1e-5
-        )
-        grows = adds_up and not math.isclose(numbers[1], numbers[2], rel_tol=1e-6)
-        operands = zip(first.operand_sizes[index], second.operand_sizes[index], strict=True)
-        scales.append(grows and all(a * sizes[1] == b * sizes[0] for a, b in operands))
-    return tuple(scales)
+    return tuple(
+        _divisors_add_up(together.coefficients[index], first.coefficients[index], coefficient)
+        and _grows_with_size(first.operand_sizes[index], second.operand_sizes[index], sizes)
+        for index, coefficient in enumerate(second.coefficients)
+    )
+
+
+def _divisors_add_up(whole: float, first: float, second: float) -> bool:
+    """Whether parts are divided by different numbers that together make the whole's."""
+    if not (whole and first and second):
+        return False
+    adds_up = math.isclose(1 / whole, 1 / first + 1 / second, rel_tol=1e-5)
+    return adds_up and not math.isclose(first, second, rel_tol=1e-6)
+
+
+def _grows_with_size(first: Sequence[int], second: Sequence[int], sizes: list[int]) -> bool:
+    return all(a * sizes[1] == b * sizes[0] for a, b in zip(first, second, strict=True))
 
 
 def _updated_otherwise(whole: dict[str, torch.Tensor], parts: dict[str, torch.Tensor]) -> str:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from vramlens.recovery.guarding.guard_options import GuardOptions
 from vramlens.recovery.guarding.guard_story import UNCHECKED
 from vramlens.recovery.losses.loss_form import PlainValues, batch_form, surroundings
-from vramlens.recovery.losses.loss_graph import top_of
+from vramlens.recovery.losses.loss_graph import Top, top_of
 from vramlens.recovery.losses.part_losses import BY_SAMPLES, Weights
-from vramlens.recovery.splitting.batch_parts import BatchSamples
 from vramlens.recovery.splitting.gradient_runs import CheckedTraining
 from vramlens.recovery.splitting.split_check import SplitCheck, check_split
 from vramlens.recovery.training.batch_attempts import Call, PartsSeen
@@ -34,6 +33,7 @@ _UNEVEN = (
     "the parts were divided by a number that does not match their counts: return (sum, count), "
     "or pass count_fn"
 )
+_REFUSED_ELSEWHERE = "refused on another rank"
 _EMPTY_PART = "the loss of a part is zero, so its divisor may differ from its count"
 _MOST_FORMS = 64
 _MOST_DOUBTS = 2  # checks of one batch after its parts have run
@@ -125,38 +125,54 @@ class SplitProofs:
         proof = self._proofs[call.form]
         if not proof.check.equal:
             return True  # strict=False: what it changes has been said
+        agreed, reason = self._agreed_verdict(call, proof, parts_seen, changed_buffers)
+        if agreed == UNSURE:
+            before, proof = proof.check, self._checked(call, model)
+            if not proof.check.equal:
+                return not self._options.strict
+            if proof.check.weights.name != before.weights.name:
+                return False
+            agreed = CONFIRMED if self._agreed(int(proof.check.whole_compared)) else REFUSED
+            proof.operations = (proof.operations or frozenset()) | parts_seen.operations
+        if agreed == REFUSED:
+            return self._refused(call, reason)
+        proof.splits += 1
+        proof.trusted += 1
+        return True
+
+    def _refused(self, call: Call, reason: str) -> bool:
+        """Notes that parts did something else; whether the batch is split all the same."""
+        reason = reason or _REFUSED_ELSEWHERE
+        self._note_difference(reason)
+        if self._options.strict:
+            call.refusal = reason
+        return not self._options.strict
+
+    def _agreed_verdict(
+        self,
+        call: Call,
+        proof: Proof,
+        parts_seen: PartsSeen,
+        changed_buffers: Callable[[], list[str]],
+    ) -> tuple[int, str]:
+        """The least verdict of all ranks, and this rank's reason; no more doubts than a few."""
         verdict, reason = self._verdict(proof, parts_seen, changed_buffers)
         if verdict == UNSURE and proof.checked == call.number:  # the check of this very batch tells
             verdict = CONFIRMED if proof.check.whole_compared else REFUSED
         agreed = self._agreed(verdict)
         call.doubts += agreed == UNSURE
         if call.doubts > _MOST_DOUBTS:
-            agreed, reason = REFUSED, reason or _UNREAD
-        if agreed == UNSURE:
-            before, proof = proof.check, self._checked(call, model)
-            if not proof.check.equal or proof.check.weights.name != before.weights.name:
-                return not proof.check.equal and not self._options.strict
-            agreed = CONFIRMED if self._agreed(int(proof.check.whole_compared)) else REFUSED
-            proof.operations = (proof.operations or frozenset()) | parts_seen.operations
-        if agreed == REFUSED:
-            reason = reason or "refused on another rank"
-            if not self._options.strict:
-                self._around.note("check", f"splits even though gradients change: {reason}", True)
-                return True
-            call.refusal = reason
-            self._note_refusal(reason)
-            return False
-        proof.splits += 1
-        proof.trusted += 1
-        return True
+            return REFUSED, reason or _UNREAD
+        return agreed, reason
 
     def prove(self, call: Call, model: Any) -> SplitCheck:
         """Checks a batch on demand; what was found holds for later batches of its form."""
         call.form = self._form(call)
         return self._checked(call, model).check
 
-    def _check(self, call: Call, samples: BatchSamples, model: Any) -> SplitCheck:
-        around = self._around
+    def _check(self, call: Call, model: Any) -> SplitCheck:
+        around, samples = self._around, call.samples
+        assert samples is not None
         values = PlainValues(call.loss_fn, around.model)
         settings = CheckedTraining(
             model=getattr(model, "_orig_mod", model),
@@ -198,23 +214,17 @@ class SplitProofs:
         return values.key, tuple(batch_form(call.batch, call.samples.count)), surroundings()
 
     def _checked(self, call: Call, model: Any) -> Proof:
-        assert call.samples is not None
         before = self._proofs.get(call.form)
-        check = self._check(call, call.samples, model)
-        if (
-            self._agreed(int(not check.undecided)) == 0
-            and before is not None
-            and before.check.equal
-        ):
-            check = replace(
-                before.check, whole_compared=False
-            )  # proven before, and nothing was learned
-            return self._kept(call, check, before)
+        proven = before if before is not None and before.check.equal else None
+        check = self._check(call, model)
+        is_decided = self._agreed(int(not check.undecided))
+        if proven is not None and not is_decided:  # nothing was learned
+            return self._kept(call, replace(proven.check, whole_compared=False), before)
         if not self._agreed(int(check.equal)) and check.equal:
-            check = replace(check, equal=False, error=None, reason="refused on another rank")
+            check = replace(check, equal=False, error=None, reason=_REFUSED_ELSEWHERE)
         self._note_check(check)
-        if before is not None and before.check.equal and not check.equal and before.trusted:
-            batches = counted(before.trusted, "batch", "batches")
+        if proven is not None and proven.trusted and not check.equal:
+            batches = counted(proven.trusted, "batch", "batches")
             self._around.note(
                 "check",
                 f"{batches} since the last check may have had a different gradient: {check.reason}",
@@ -257,8 +267,11 @@ class SplitProofs:
         self._latest = SplitCheck(True, weights=weights, reason="not checked: verify=False")
         return weights
 
-    def _note_refusal(self, reason: str) -> None:
-        self._around.note("refusal", f"does not split: {reason}")
+    def _note_difference(self, reason: str) -> None:
+        if self._options.strict:
+            self._around.note("refusal", f"does not split: {reason}")
+            return
+        self._around.note("check", f"splits even though gradients change: {reason}", True)
 
     def _note_check(self, check: SplitCheck) -> None:
         if check.equal:
@@ -274,12 +287,7 @@ class SplitProofs:
             if check.error is None
             else f" (gradients differ by {check.error:.1%} at {check.parameter})"
         )
-        if self._options.strict:
-            self._note_refusal(f"{check.reason}{differ}")
-        else:
-            self._around.note(
-                "check", f"splits even though gradients change: {check.reason}{differ}", True
-            )
+        self._note_difference(f"{check.reason}{differ}")
 
 
 def _counting(weights: Weights) -> str:
@@ -292,21 +300,33 @@ def _evenness(check: SplitCheck, seen: PartsSeen) -> tuple[int, str]:
     """Whether each item of a batch weighs alike, whichever part it lay in: share over divisor is
     the same for all.
     """
-    tops = [top for terms in seen.tops if (top := top_of(terms))]
-    if check.paths is None or len(tops) < len(seen.tops):
-        return UNSURE, _UNREAD
-    if any(top.paths != check.paths for top in tops):
+    tops = _tops_as_proven(check, seen)
+    if tops is None:
         return UNSURE, _UNREAD
     if any(seen.empty):  # divisors are often kept from being zero: then they do not add up
         return UNSURE, _EMPTY_PART
     shares = [float(share) for share in seen.shares]
-    are_sums = check.weights.add_up or check.weights.name == "sum and count"
-    adds_up = [are_sums or scale for scale in check.scales or [False] * len(check.paths)]
-    for index, is_sum in enumerate(adds_up):
+    for index, adds_up in enumerate(_summands_that_add_up(check)):
         coefficients = [top.coefficients[index] for top in tops]
         weights = list(map(operator.mul, coefficients, shares))
-        if not is_sum or not all(map(math.isfinite, weights)):
+        if not adds_up or not all(map(math.isfinite, weights)):
             return UNSURE, _UNREAD
         if max(weights) - min(weights) > _ROUNDED * max(map(abs, weights)):
             return REFUSED, _UNEVEN
     return CONFIRMED, ""
+
+
+def _tops_as_proven(check: SplitCheck, seen: PartsSeen) -> list[Top] | None:
+    """The linear tops of the parts' losses; None where one is not as it was proven."""
+    tops = [top for terms in seen.tops if (top := top_of(terms))]
+    if check.paths is None or len(tops) < len(seen.tops):
+        return None
+    return tops if all(top.paths == check.paths for top in tops) else None
+
+
+def _summands_that_add_up(check: SplitCheck) -> Sequence[bool]:
+    """For each summand of the loss, whether the divisors of parts make that of the batch."""
+    summands = len(check.paths or ())
+    if check.weights.add_up or check.weights.name == "sum and count":
+        return [True] * summands
+    return check.scales or [False] * summands

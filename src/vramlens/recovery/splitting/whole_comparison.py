@@ -76,7 +76,7 @@ class WholeComparison:
     ) -> list[Weights]:
         """Those weights by which the losses of these parts make that of the batch."""
         parts = [self._samples.part(start, stop) for start, stop in bounds]
-        losses = [self._loss_of(part) for part in parts]
+        losses = list(map(self._loss_of, parts))
         if losses[0].count is None:
             sizes = [stop - start for start, stop in bounds]
             return [way for way in ways if _make(losses, way.of(parts, sizes), loss, tolerance)]

@@ -215,14 +215,7 @@ def _steady_running_statistics(model: Any, parts: int) -> Iterator[None]:
     With momentum m, one update keeps 1 - m of what was; k updates with 1 - (1 - m)^(1/k) keep as
     much in all.
     """
-    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
-    norms: list[Any] = [
-        module
-        for module in modules
-        if isinstance(module, torch.nn.modules.batchnorm._NormBase)
-        and module.training
-        and module.momentum is not None
-    ]
+    norms = _norms_with_momentum(model)
     momenta = [norm.momentum for norm in norms]
     counted = [norm for norm in norms if norm.num_batches_tracked is not None]
     before = [norm.num_batches_tracked.clone() for norm in counted]
@@ -236,3 +229,14 @@ def _steady_running_statistics(model: Any, parts: int) -> Iterator[None]:
             norm.momentum = momentum
     for norm, count in zip(counted, before, strict=True):
         norm.num_batches_tracked.copy_(count + 1)
+
+
+def _norms_with_momentum(model: Any) -> list[Any]:
+    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
+    return [
+        module
+        for module in modules
+        if isinstance(module, torch.nn.modules.batchnorm._NormBase)
+        and module.training
+        and module.momentum is not None
+    ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from vramlens.recovery.memory_errors import OUT_OF_MEMORY, kind_of
@@ -38,24 +39,32 @@ def make_state(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
         return []
     trained = _trained(optimizer.param_groups)
     missing = _without_state(optimizer, trained)
-    stand_ins = [p for p in missing if p.grad is None and p.layout is torch.strided]
     try:
-        for parameter in stand_ins:
-            parameter.grad = _zero_like(parameter)
-        waiting = set(missing)
-        for group in optimizer.param_groups:
-            if not waiting.isdisjoint(group["params"]):
-                begin(group, *_lists(begin))
+        with _gradients_of_zero(missing):
+            waiting = set(missing)
+            for group in optimizer.param_groups:
+                if not waiting.isdisjoint(group["params"]):
+                    begin(group, *_lists(begin))
     except Exception as error:
         drop_state(optimizer, missing)
         if kind_of(error) == OUT_OF_MEMORY:
             raise
         return []  # settings that its own step would refuse, too, or another package's _init_group
+    drop_state(optimizer, _without_state(optimizer, missing))
+    return [parameter for parameter in missing if optimizer.state.get(parameter)]
+
+
+@contextlib.contextmanager
+def _gradients_of_zero(parameters: list[Any]) -> Iterator[None]:
+    """Has a zero stand in for each gradient that is missing."""
+    stand_ins = [p for p in parameters if p.grad is None and p.layout is torch.strided]
+    try:
+        for parameter in stand_ins:
+            parameter.grad = _zero_like(parameter)
+        yield
     finally:
         for parameter in stand_ins:
             parameter.grad = None
-    drop_state(optimizer, _without_state(optimizer, missing))
-    return [parameter for parameter in missing if optimizer.state.get(parameter)]
 
 
 def _trained(groups: list[dict[str, Any]]) -> list[Any]:

@@ -179,10 +179,7 @@ def _put_back(kept: _Kept) -> Any:
     if isinstance(original, torch.Tensor):
         original.detach().copy_(contents)
     elif isinstance(original, dict):
-        entries = {key: _put_back(inner) for key, inner in contents.items()}
-        for key in [key for key in original if key not in entries]:
-            del original[key]
-        original.update(entries)
+        _put_entries_back(original, contents)
     elif isinstance(original, list):
         original[:] = [_put_back(inner) for inner in contents]
     elif isinstance(original, tuple):
@@ -191,3 +188,10 @@ def _put_back(kept: _Kept) -> Any:
     else:
         _put_back(contents)
     return original
+
+
+def _put_entries_back(original: dict[Any, Any], contents: dict[Any, _Kept]) -> None:
+    entries = {key: _put_back(inner) for key, inner in contents.items()}
+    for key in original.keys() - entries.keys():
+        del original[key]
+    original.update(entries)

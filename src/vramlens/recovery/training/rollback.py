@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,10 @@ class _Slot:
     tensor: torch.Tensor | None
     name: str
 
+    @property
+    def place(self) -> tuple[int, str]:
+        return id(self.holder), self.key
+
 
 class Buffers:
     """A model's buffers as they were when ``save`` was called last: their values decide, not
@@ -113,18 +117,17 @@ class Buffers:
             slot for slot in slots if slot.tensor is not None and id(slot.tensor) not in resting
         ]
         with torch.no_grad():
-            if [id(slot.tensor) for slot in copied] == [
-                id(slot.tensor) for slot, _ in self._copied
-            ]:
-                self._copied = [
-                    (slot, _copied_into(copy, slot.tensor))
-                    for slot, (_, copy) in zip(copied, self._copied, strict=True)
-                ]
-            else:
-                self._copied = [
-                    (slot, _copy(slot.tensor)) for slot in copied if slot.tensor is not None
-                ]
+            self._copied = self._copies_of(copied)
         self._slots = slots
+
+    def _copies_of(self, slots: list[_Slot]) -> list[tuple[_Slot, torch.Tensor]]:
+        """Copies of these tensors, written over the last ones where these are of the same."""
+        if [id(slot.tensor) for slot in slots] != [id(slot.tensor) for slot, _ in self._copied]:
+            return [(slot, _copy(slot.tensor)) for slot in slots if slot.tensor is not None]
+        return [
+            (slot, _copied_into(copy, slot.tensor))
+            for slot, (_, copy) in zip(slots, self._copied, strict=True)
+        ]
 
     def restore(self) -> None:
         """Back to what they were.
@@ -133,9 +136,9 @@ class Buffers:
             BuffersLost: a large one has changed since it was copied; nothing tells whether before
                 this attempt.
         """
-        saved_places = {(id(slot.holder), slot.key) for slot in self._slots}
+        saved_places = {slot.place for slot in self._slots}
         for slot in self._now():
-            if (id(slot.holder), slot.key) not in saved_places:
+            if slot.place not in saved_places:
                 del slot.holder[slot.key]
         with torch.no_grad():
             for slot, copy in self._copied:
@@ -156,23 +159,22 @@ class Buffers:
         """The names of those that are not what they were when they were saved; waits for the
         GPU.
         """
-        before = {(id(slot.holder), slot.key): slot for slot in self._slots}
-        names = []
-        for slot in self._now():
-            old = before.get((id(slot.holder), slot.key))
-            if old is None or (old.tensor is None) != (slot.tensor is None):
-                names.append(slot.name)
-        copies = {(id(slot.holder), slot.key): copy for slot, copy in self._copied}
-        for slot in self._now():
-            copy = copies.get((id(slot.holder), slot.key))
-            if copy is not None and slot.tensor is not None and not equal_values(slot.tensor, copy):
-                names.append(slot.name)
-        names += [
-            slot.name
-            for slot, _, version in self._resting.values()
-            if version_of(slot.tensor) != version
+        slots = self._now()
+        had_tensor = {slot.place: slot.tensor is not None for slot in self._slots}
+        replaced = [
+            slot.name for slot in slots if had_tensor.get(slot.place) != (slot.tensor is not None)
         ]
-        return names
+        return [*replaced, *self._overwritten(slots)]
+
+    def _overwritten(self, slots: list[_Slot]) -> Iterator[str]:
+        copies = {slot.place: copy for slot, copy in self._copied}
+        for slot in slots:
+            copy = copies.get(slot.place)
+            if copy is not None and slot.tensor is not None and not equal_values(slot.tensor, copy):
+                yield slot.name
+        for slot, _, version in self._resting.values():
+            if version_of(slot.tensor) != version:
+                yield slot.name
 
     def values(self) -> dict[str, torch.Tensor]:
         """Copies of all as they are now, by name."""

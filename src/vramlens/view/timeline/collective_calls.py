@@ -11,7 +11,7 @@ each other: of one call the flight record's time lies within the mark, by some t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -150,22 +150,15 @@ def collectives_of(
         flight = None
     if not marks and flight is None:
         return None
-    clock = device.clock_us
-    if not len(clock) or int(clock[-1]) <= int(clock[0]):
+    if not device.is_timed:
         return _empty(columns, ["This recording has no times: its collectives cannot be placed."])
-    last_us = min(int(clock[-1]) - start_us, LONGEST_US)
+    last_us = min(int(device.clock_us[-1]) - start_us, LONGEST_US)
     recorded = flight.record.collectives if flight is not None else ()
     calls, notes = _within(_joined(marks, recorded), start_us, last_us)
-    if flight is None:
-        notes.append("A flight record opened with it adds groups, sizes, states and lines.")
     table = _CallTable(flight, problems, texts)
     rows = [table.row(call, start_us, last_us) for call in calls]
     numbers = np.array(rows, np.int64).reshape(-1, len(_COLUMNS))
-    if table.stacks.is_full:
-        notes.append(
-            "Stacks are shown of some calls only:"
-            f" there are more than {_MOST_STACKS:,} different ones."
-        )
+    notes += _notes_on(flight, has_all_stacks=not table.stacks.is_full)
     return {
         "n": len(numbers),
         "notes": notes,
@@ -289,6 +282,16 @@ def _end(mark: Region) -> int:
     return mark.begin_us + _ENTERED_US if mark.end_us is None else mark.end_us
 
 
+def _notes_on(flight: RankFlight | None, *, has_all_stacks: bool) -> Iterator[str]:
+    if flight is None:
+        yield "A flight record opened with it adds groups, sizes, states and lines."
+    if not has_all_stacks:
+        yield (
+            "Stacks are shown of some calls only:"
+            f" there are more than {_MOST_STACKS:,} different ones."
+        )
+
+
 def _within(calls: Sequence[_Call], start_us: int, last_us: int) -> tuple[list[_Call], list[str]]:
     """The calls of the recording's time, and in words how many are not."""
     inside = [call for call in calls if start_us <= call.at_us <= start_us + last_us + _LATER_US]
@@ -301,13 +304,13 @@ def _within(calls: Sequence[_Call], start_us: int, last_us: int) -> tuple[list[_
             " is it of another run?"
         )
         return inside, [note]
-    if not early and not late:
-        return inside, []
     parts = []
     if early:
         parts.append(f"{early:,} before it began")
     if late:
         parts.append(f"{late:,} after it ended")
+    if not parts:
+        return inside, []
     return inside, [f"Not drawn: {counted(early + late, 'call')}, {' and '.join(parts)}."]
 
 
