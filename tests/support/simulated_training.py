@@ -215,10 +215,11 @@ class SimulatedRank:
 
     def forward(self, step: int, outside: str, scale: float = 1.0) -> list[Block]:
         """The activations of a forward pass, in order; the logits are the last."""
-        blocks = []
-        for _ in range(self._layer_count):
-            for operation in LAYERS[self.model.kind]:
-                blocks.append(self._activation(operation, self.model.unit, step, outside, scale))
+        unit = self.model.unit
+        operations = LAYERS[self.model.kind] * self._layer_count
+        blocks = [
+            self._activation(operation, unit, step, outside, scale) for operation in operations
+        ]
         blocks.append(self._activation(HEAD, self.model.head, step, outside, scale))
         return blocks
 
@@ -256,10 +257,8 @@ class SimulatedRank:
         self.gradients = []
         gpu.mark("Optimizer.zero_grad#AdamW.zero_grad", "END")
         batch = gpu.alloc(max(512, int(self.model.unit * length) // 64), BATCH)
-        if self.model.kind == "pipeline":
-            received = [gpu.alloc(self.model.unit, SEND)]
-        else:
-            received = []
+        is_stage = self.model.kind == "pipeline"
+        received = [gpu.alloc(self.model.unit, SEND)] if is_stage else []
         self.activations = self.forward(step, "training", length)
         loss = self._activation(LOSS, self.model.head, step, "training", length)
         for habit in self.habits:
