@@ -316,7 +316,6 @@ class BesidePeers:
         ranked = sorted(
             excesses, key=lambda excess: (excess.at_peak_bytes, excess.bytes), reverse=True
         )
-        places = (excess.line.place for excess in ranked if excess.line.place is not None)
         evidence = [
             f"+{format_size(excess.bytes)} at {excess.place} ({_way_of_differing(excess)})"
             for excess in ranked[:3]
@@ -330,7 +329,7 @@ class BesidePeers:
             cause,
             Verdict.PROVEN if is_sure else verdict,
             bytes_,
-            place=next(places, None),
+            place=_place_to_blame(ranked, bytes_),
             evidence=evidence,
         )
 
@@ -431,6 +430,15 @@ def _bytes_of(excesses: Iterable[_Excess]) -> int:
 def _more_at_peak(excesses: Iterable[_Excess]) -> int:
     """The bytes of some lines at this rank's peak beyond those at a typical rank's."""
     return sum(max(0, excess.at_peak_bytes) for excess in excesses)
+
+
+def _place_to_blame(excesses: Iterable[_Excess], bytes_: int) -> Place | None:
+    """The first recorded line, where it holds half of the bytes; else they are many lines'."""
+    for excess in excesses:
+        if excess.line.place is not None:
+            holds_half = 2 * max(excess.at_peak_bytes, excess.bytes) >= bytes_
+            return excess.line.place if holds_half else None
+    return None
 
 
 def _way_of_differing(excess: _Excess) -> str:

@@ -157,7 +157,8 @@ def _cause_of_calls(own: LineUse, peer: LineUse | None, position: Position) -> s
         return None
     if own.hints & Hint.EXPERTS and peer is not None:
         return "moe_hot_rank"
-    if own.hints & Hint.EVALUATION and position.first:
+    # Others evaluate, too: what the first rank holds more is what it got from them.
+    if own.hints & Hint.EVALUATION and position.first and peer is not None:
         return "rank0_gather"
     return None
 
@@ -191,13 +192,9 @@ def _only_grows(own: LineUse) -> bool:
 
 def _looks_gathered(own: LineUse, world: int) -> bool:
     """True if each step makes one equal tensor for every rank: the list that a gather fills."""
-    return (
-        world > 1
-        and own.sizes == 1
-        and own.per_step > 0
-        and own.per_step % world == 0
-        and not own.static
-    )
+    is_one_a_rank = own.per_step % world == own.allocations % world == 0
+    is_each_step = 0 < 2 * own.per_step <= own.allocations
+    return world > 1 and own.sizes == 1 and not own.static and is_one_a_rank and is_each_step
 
 
 def fix_of(cause: str, place: object | None, bytes_: int) -> str:

@@ -169,12 +169,14 @@ class _Job:
         cohort = "stage" if self.cohorts.staged else "ranks with other coordinates"
         peak_bytes = summary.peak_requested_bytes
         more = peak_bytes - usual.peak_bytes
+        line_bytes = 0 if line is None else line.peak_bytes - usual.line_bytes(line)
+        holds_half = 2 * line_bytes >= more
         return RankDifference(
             ranks=members,
             cause=cause,
             verdict=Verdict.POSSIBLE if cause == "unknown" else Verdict.LIKELY,
             bytes=more,
-            place=None if line is None else line.place,
+            place=line.place if line is not None and holds_half else None,
             title=f"{WORDS[cause]}: {format_size(more)} more than a typical {cohort}",
             evidence=(f"peak {format_size(peak_bytes)}, typical {format_size(usual.peak_bytes)}",),
             fix=fix_of(cause, None, more),

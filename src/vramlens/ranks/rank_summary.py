@@ -26,7 +26,7 @@ class LineUse:
         at_peak_bytes: of it, alive at the device's own peak.
         allocations: how many in all.
         total_bytes: of all of them, requested.
-        per_step: allocations in the step that has most of them.
+        per_step: allocations in the usual one of the steps that have any (the lower median).
         sizes: how many different sizes they have.
         static: whether most of its bytes were there before the first step ended and stayed to the
             last.
