@@ -215,10 +215,25 @@ class MadeJob:
     runs: dict[int, SimulatedGpu] | None = None
 
     def excess(self, rank: int, line: Line) -> int:
-        """How much more a rank holds at a line at its peak than the usual other rank at its own."""
+        """How much more a rank holds at a line than the usual other rank: at its peak, or at its
+        end, whichever is more.
+        """
         runs = self.runs or {}
-        others = [gpu.bytes_at_peak(line) for other, gpu in runs.items() if other != rank]
-        return runs[rank].bytes_at_peak(line) - int(statistics.median_low(others or [0]))
+        others = [gpu for other, gpu in runs.items() if other != rank]
+        at_peak = [gpu.bytes_at_peak(line) for gpu in others]
+        at_end = [gpu.bytes_at_end(line) for gpu in others]
+        return max(
+            runs[rank].bytes_at_peak(line) - statistics.median_low(at_peak),
+            runs[rank].bytes_at_end(line) - statistics.median_low(at_end),
+        )
+
+    def reserves_more(self, rank: int) -> int:
+        """How much more than the usual other rank a rank reserves beyond what it requests."""
+        gaps = {
+            number: gpu.peak_reserved - gpu.peak_requested
+            for number, gpu in (self.runs or {}).items()
+        }
+        return gaps.pop(rank) - statistics.median_low(gaps.values())
 
 
 @dataclass
@@ -248,6 +263,10 @@ class Factory:
     def usual_peak(self) -> SimulatedGpu:
         """A rank on which nothing is planted."""
         return self._run(-1)[0]
+
+    def fails(self, number: int) -> bool:
+        """True if a rank runs out of memory."""
+        return self._run(number)[0].failed is not None
 
     def runs(self) -> dict[int, SimulatedGpu]:
         runs = {}
@@ -366,8 +385,30 @@ def planted_size(made: Factory, least: float = 0.04, most: float = 0.5) -> int:
     return max(8 * MIB, int(peak * made.chance.uniform(least, most)))
 
 
+class NotPlanted(Exception):
+    """What was planted does not show: the peak comes at another moment."""
+
+
 def done(made: Factory, kind: str, *expected: Expected, **more: Any) -> MadeJob:
     return MadeJob(kind, made.world, made.folder, differences=expected, runs=made.runs(), **more)
+
+
+def higher(made: Factory, kind: str, *expected: Expected, **more: Any) -> MadeJob:
+    """A job in which the ranks at fault have higher peaks than the others, as must be.
+
+    Raises:
+        NotPlanted: they have not.
+    """
+    job = done(made, kind, *expected, **more)
+    runs = job.runs or {}
+    at_fault = {rank for difference in expected for rank in difference.ranks}
+    usual = statistics.median(
+        gpu.peak_requested for rank, gpu in runs.items() if rank not in at_fault
+    )
+    least = usual + max(8 * MIB, usual * 0.04)
+    if min(runs[rank].peak_requested for rank in at_fault) < least:
+        raise NotPlanted
+    return job
 
 
 def any_kind(chance: random.Random) -> str:

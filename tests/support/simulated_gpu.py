@@ -187,8 +187,15 @@ class SimulatedGpu:
 
     def bytes_at_peak(self, line: Line) -> int:
         """The bytes alive at the highest moment whose stack goes through a line."""
+        return self._bytes_after(self._peak_event, line)
+
+    def bytes_at_end(self, line: Line) -> int:
+        """The bytes alive at the end whose stack goes through a line."""
+        return self._bytes_after(len(self.events), line)
+
+    def _bytes_after(self, events: int, line: Line) -> int:
         live: dict[int, int] = {}
-        for event in self.events[: self._peak_event]:
+        for event in self.events[:events]:
             if event["action"] == "alloc" and goes_through(event["frames"], line):
                 live[event["addr"]] = event["size"]
             elif event["action"] == "free_completed":
