@@ -244,6 +244,7 @@ class Factory:
         vram: whether they are recordings of vramlens, else PyTorch's snapshots.
         facts: of single ranks' recordings, by rank.
         ledgers: bytes of the ledger that are not the usual ones, by rank.
+        salt: what makes the noise of these ranks theirs.
     """
 
     chance: random.Random
@@ -257,6 +258,7 @@ class Factory:
     divisions: dict[int, int]
     facts: dict[int, dict[str, Any]]
     ledgers: dict[int, dict[str, int]]
+    salt: float
     stop_after: int | None = None
     per_host: int = 8
 
@@ -276,7 +278,7 @@ class Factory:
         return runs
 
     def _run(self, number: int) -> tuple[SimulatedGpu, bool]:
-        chance = random.Random(f"{self.folder.name} {number}")
+        chance = random.Random(f"{self.salt} {number}")
         start = START_US + chance.randrange(200_000)
         divisions = self.divisions.get(number, 0)
         limit = self.limits.get(number, TOTAL)
@@ -375,6 +377,7 @@ def factory(chance: random.Random, folder: Path, kind: str, **more: Any) -> Fact
         divisions={},
         facts={},
         ledgers={},
+        salt=chance.random(),
         **more,
     )
 

@@ -32,10 +32,13 @@ _BY_STEP = (
 )
 _BUILT_ONCE = ("parameters", "optimizer_state")
 _SURE = ("map_location", "object_collective", "data_parallel", "full_state_dict", "rank0_gather")
+_OF_LONE_LINES = ("leak", "rank_only")
 _LEAKS = (Verdict.PROVEN, Verdict.LIKELY)
 _LEAST_PART = 0.3
 """What is left of a difference is told where it is more than this share of all of it."""
 _NOT_TOLD_APART = "this may be the CUDA context, loaded kernels, NCCL or other libraries"
+_DEFAULT = "PyTorch's own"
+_SAME_SETTINGS = "give all ranks the same PYTORCH_CUDA_ALLOC_CONF"
 _OUTSIDE = (
     ("nccl", "nccl", Verdict.PROVEN),
     ("this_process_other", "nccl", Verdict.POSSIBLE),
@@ -242,7 +245,13 @@ class BesidePeers:
         layers = _bytes_of(excess for excess in stages if excess.line.category in STAY)
         if layers > max(0.1 * self.more, 0):
             return "pipeline_stage"  # more layers have more activations, too
-        return max(sums, key=lambda cause: (sums[cause], cause != "unknown"))
+        main = max(sums, key=lambda cause: (sums[cause], cause != "unknown"))
+        # Longer sequences make the experts' lines larger, too, and no more than all others.
+        if main == "moe_hot_rank" and "uneven_batch" in sums:
+            experts, others = by_cause[main], by_cause["uneven_batch"]
+            if _growth(others) >= _growth(experts) / 2 and 4 * sums["uneven_batch"] >= sums[main]:
+                return "uneven_batch"
+        return main
 
     def _is_echo(self, excesses: Sequence[_Excess]) -> bool:
         """True if this is what a peer put on this rank's device, seen from the one whose device
@@ -275,23 +284,39 @@ class BesidePeers:
         """The main cause with no more bytes than its lines hold more at the peak; what they do
         not hold overlaps.
         """
+        apart = self._lone_differences(cause, bytes_, by_cause)
+        bytes_ -= sum(difference.bytes for difference in apart)
+        told_apart = {difference.cause for difference in apart}
         # More layers or a larger batch show on many lines, each with what looks like a cause of its
         # own.
-        shows_by_step = cause in _BY_STEP
-        causes = set(by_cause) - set(_SURE) if shows_by_step else {cause}
-        excesses = [excess for other in causes for excess in by_cause[other]]
+        causes = set(by_cause) - set(_SURE) if cause in _BY_STEP else {cause}
+        excesses = [
+            excess
+            for other in causes
+            for excess in by_cause[other]
+            if other not in told_apart or not excess.is_alone
+        ]
         explained = min(bytes_, _more_at_peak(excesses))
-        apart = _more_at_peak(excess for excess in excesses if excess.is_alone)
-        only_here = [excess for excess in by_cause.get("rank_only", ()) if excess.is_alone]
         differences = []
-        if shows_by_step and only_here and self.least <= apart < explained:
-            differences.append(self._from_lines("rank_only", apart, only_here))
-            bytes_, explained = bytes_ - apart, explained - apart
         if explained >= self.least or 2 * explained >= bytes_:
-            differences.insert(0, self._from_lines(cause, explained, by_cause[cause]))
+            differences.append(self._from_lines(cause, explained, by_cause[cause]))
             bytes_ -= explained
+        differences += apart
         if bytes_ >= max(self.least, _LEAST_PART * self.more):
             differences.append(self._overlap(bytes_))
+        return differences
+
+    def _lone_differences(
+        self, main_cause: str, most_bytes: int, by_cause: _Excesses
+    ) -> list[RankDifference]:
+        """What lines of this rank alone hold beside its main cause: each a fault of its own."""
+        differences = []
+        for cause in _OF_LONE_LINES:
+            alone = [excess for excess in by_cause.get(cause, ()) if excess.is_alone]
+            bytes_ = _more_at_peak(alone)
+            if cause != main_cause and alone and self.least <= bytes_ < most_bytes:
+                differences.append(self._from_lines(cause, bytes_, alone))
+                most_bytes -= bytes_
         return differences
 
     def _overlap(self, bytes_: int) -> RankDifference:
@@ -363,13 +388,30 @@ class BesidePeers:
         more = gap - usual_gap
         # A rank that holds less than its peers has a wider gap under the same reserved memory.
         wider = self.rank.peak_reserved_bytes - usual_reserved
-        threshold = max(0.1 * usual_reserved, 64 * MIB, _SPREADS * spread)
+        threshold = max(0.1 * usual_reserved, 64 * MIB)
+        # Other settings are a reason; else chance decides in which order requests are served.
+        other_settings = self._other_settings()
+        if not other_settings:
+            threshold = max(threshold, _SPREADS * spread)
         if min(more, 2 * wider) < threshold or more < self.more:
             return []
         evidence = [
             f"reserved but not allocated: {format_size(gap)}, peers: {format_size(usual_gap)}"
         ]
-        return [self._difference("allocator", Verdict.PROVEN, more, evidence=evidence)]
+        if not other_settings:
+            return [self._difference("allocator", Verdict.PROVEN, more, evidence=evidence)]
+        fix = f"{_SAME_SETTINGS}; about {format_size(more)}"
+        evidence.insert(0, other_settings)
+        return [self._difference("allocator", Verdict.PROVEN, more, evidence=evidence, fix=fix)]
+
+    def _other_settings(self) -> str:
+        """One sentence on allocator settings that most peers do not have; "" where they are alike
+        or unknown.
+        """
+        own, usual = self.rank.alloc_conf, self.usual.alloc_conf
+        if own is None or usual is None or own == usual:
+            return ""
+        return f"allocator settings: {own or _DEFAULT}; its peers: {usual or _DEFAULT}"
 
     def _outside(self) -> list[RankDifference]:
         """Memory outside of PyTorch's allocator, where the driver was asked."""
@@ -427,6 +469,12 @@ def _bytes_of(excesses: Iterable[_Excess]) -> int:
     return sum(excess.bytes for excess in excesses)
 
 
+def _growth(excesses: Sequence[_Excess]) -> float:
+    """The share by which some lines hold more than is usual."""
+    usual_bytes = sum(excess.usual.peak_bytes for excess in excesses if excess.usual is not None)
+    return _bytes_of(excesses) / max(1, usual_bytes)
+
+
 def _more_at_peak(excesses: Iterable[_Excess]) -> int:
     """The bytes of some lines at this rank's peak beyond those at a typical rank's."""
     return sum(max(0, excess.at_peak_bytes) for excess in excesses)
@@ -436,7 +484,7 @@ def _place_to_blame(excesses: Iterable[_Excess], bytes_: int) -> Place | None:
     """The first recorded line, where it holds half of the bytes; else they are many lines'."""
     for excess in excesses:
         if excess.line.place is not None:
-            holds_half = 2 * max(excess.at_peak_bytes, excess.bytes) >= bytes_
+            holds_half = 2 * excess.at_peak_bytes >= bytes_
             return excess.line.place if holds_half else None
     return None
 

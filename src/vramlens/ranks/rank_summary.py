@@ -148,6 +148,8 @@ class RankSummary:
         step_us: the median time of its steps, in microseconds; None where fewer than two are
             recorded.
         launch: how its process was started.
+        alloc_conf: the allocator's settings, as text; "" for PyTorch's own, None where the
+            recording does not say.
     """
 
     rank: int
@@ -176,6 +178,7 @@ class RankSummary:
     started_us: int | None = None
     step_us: int | None = None
     launch: Launch | None = None
+    alloc_conf: str | None = None
 
     @property
     def died(self) -> bool:
