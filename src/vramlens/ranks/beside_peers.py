@@ -277,8 +277,12 @@ class BesidePeers:
         is_built_once = largest.static and largest.category in _BUILT_ONCE
         if not shows_by_step or is_built_once:
             return True
-        steps = self.usual.steps if self.is_among else PeerStepPeaks([self.rank, *self.usual.ranks])
-        return not steps.is_chance(self.rank, self.least)
+        return not self._steps().is_chance(self.rank, self.least)
+
+    def _steps(self) -> PeerStepPeaks:
+        if self.is_among:
+            return self.usual.steps
+        return PeerStepPeaks([self.rank, *self.usual.ranks])
 
     def _bounded(self, cause: str, bytes_: int, by_cause: _Excesses) -> list[RankDifference]:
         """The main cause with no more bytes than its lines hold more at the peak; what they do
@@ -395,6 +399,8 @@ class BesidePeers:
             threshold = max(threshold, _SPREADS * spread)
         if min(more, 2 * wider) < threshold or more < self.more:
             return []
+        if not other_settings and self._steps().vary:
+            return []  # which rank's cache fits least to batches that vary is chance
         evidence = [
             f"reserved but not allocated: {format_size(gap)}, peers: {format_size(usual_gap)}"
         ]
