@@ -179,7 +179,8 @@ def allocator_settings(chance: random.Random, folder: Path) -> MadeJob:
         made.divisions[-1] = parts
         if made.usual_peak().peak_reserved > usual * 1.1 + 64 * MIB:
             made.divisions = {odd: parts}
-            return done(made, "allocator_settings", Expected((odd,), ("allocator",)))
+            expected = Expected((odd,), ("allocator_settings", "allocator"))
+            return done(made, "allocator_settings", expected)
     made.divisions = {}
     return done(made, "clean, settings that change nothing")
 

@@ -38,7 +38,6 @@ _LEAST_PART = 0.3
 """What is left of a difference is told where it is more than this share of all of it."""
 _NOT_TOLD_APART = "this may be the CUDA context, loaded kernels, NCCL or other libraries"
 _DEFAULT = "PyTorch's own"
-_SAME_SETTINGS = "give all ranks the same PYTORCH_CUDA_ALLOC_CONF"
 _OUTSIDE = (
     ("nccl", "nccl", Verdict.PROVEN),
     ("this_process_other", "nccl", Verdict.POSSIBLE),
@@ -246,12 +245,19 @@ class BesidePeers:
         if layers > max(0.1 * self.more, 0):
             return "pipeline_stage"  # more layers have more activations, too
         main = max(sums, key=lambda cause: (sums[cause], cause != "unknown"))
-        # Longer sequences make the experts' lines larger, too, and no more than all others.
-        if main == "moe_hot_rank" and "uneven_batch" in sums:
-            experts, others = by_cause[main], by_cause["uneven_batch"]
-            if _growth(others) >= _growth(experts) / 2 and 4 * sums["uneven_batch"] >= sums[main]:
-                return "uneven_batch"
+        if main == "moe_hot_rank" and self._are_batches_larger(by_cause):
+            return "uneven_batch"
         return main
+
+    @staticmethod
+    def _are_batches_larger(by_cause: _Excesses) -> bool:
+        """True if longer sequences make all lines larger, those of experts no more than others."""
+        experts = by_cause["moe_hot_rank"]
+        places = {excess.line.place for excess in experts}
+        larger = by_cause.get("uneven_batch", ())
+        others = [excess for excess in larger if excess.line.place not in places]
+        is_much = 4 * _bytes_of(others) >= _bytes_of(experts)
+        return is_much and _growth(others) >= _growth(experts) / 2
 
     def _is_echo(self, excesses: Sequence[_Excess]) -> bool:
         """True if this is what a peer put on this rank's device, seen from the one whose device
@@ -306,7 +312,8 @@ class BesidePeers:
             differences.append(self._from_lines(cause, explained, by_cause[cause]))
             bytes_ -= explained
         differences += apart
-        if bytes_ >= max(self.least, _LEAST_PART * self.more):
+        # Where batches vary, chance decides what falls together.
+        if bytes_ >= max(self.least, _LEAST_PART * self.more) and not self._steps().vary:
             differences.append(self._overlap(bytes_))
         return differences
 
@@ -401,14 +408,12 @@ class BesidePeers:
             return []
         if not other_settings and self._steps().vary:
             return []  # which rank's cache fits least to batches that vary is chance
+        cause = "allocator_settings" if other_settings else "allocator"
         evidence = [
-            f"reserved but not allocated: {format_size(gap)}, peers: {format_size(usual_gap)}"
+            *([other_settings] if other_settings else []),
+            f"reserved but not allocated: {format_size(gap)}, peers: {format_size(usual_gap)}",
         ]
-        if not other_settings:
-            return [self._difference("allocator", Verdict.PROVEN, more, evidence=evidence)]
-        fix = f"{_SAME_SETTINGS}; about {format_size(more)}"
-        evidence.insert(0, other_settings)
-        return [self._difference("allocator", Verdict.PROVEN, more, evidence=evidence, fix=fix)]
+        return [self._difference(cause, Verdict.PROVEN, more, evidence=evidence)]
 
     def _other_settings(self) -> str:
         """One sentence on allocator settings that most peers do not have; "" where they are alike

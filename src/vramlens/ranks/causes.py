@@ -23,7 +23,7 @@ _CAUSES_OF_HINTS = {
 }
 """What a call alone gives away, the first that is there."""
 _HINTS_OF_WHAT_STAYS = (Hint.LOAD, Hint.STATE_DICT)
-_FIXED_ELSEWHERE = ("uneven_batch", "nccl", "allocator")
+_FIXED_ELSEWHERE = ("uneven_batch", "nccl", "allocator", "allocator_settings")
 """Causes that no edit of the line mends."""
 
 FIXES = {
@@ -56,6 +56,7 @@ FIXES = {
     "nccl": "use fewer process groups on this rank, or lower NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS",
     "allocator": "set expandable_segments:True on all ranks, and compare vramlens tune of this"
     " rank's recording",
+    "allocator_settings": "give all ranks the same PYTORCH_CUDA_ALLOC_CONF",
     "other_process": "stop the other process on this GPU, or keep it away with "
     "CUDA_VISIBLE_DEVICES",
     "overlap": "free these tensors before the next ones are created, as the other ranks do "
@@ -83,6 +84,7 @@ WORDS = {
     "nccl": "has more memory in NCCL's communicators",
     "allocator": "has more reserved but unused memory: its allocator served requests in a "
     "different order",
+    "allocator_settings": "has other allocator settings, and more reserved but unused memory",
     "other_process": "shares its GPU with another process",
     "overlap": "uses at one moment what its peers use one after the other",
     "rank_only": "does something that no other rank does",
