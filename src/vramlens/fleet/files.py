@@ -303,26 +303,32 @@ def _by_rank(
     files: Sequence[CandidateFile], kind: str
 ) -> tuple[dict[int, CandidateFile], list[str]]:
     """One file a rank; and what was odd."""
-    notes = []
-    by_rank: dict[int, list[CandidateFile]] = defaultdict(list)
-    for file in files:
-        if file.rank is not None:
-            by_rank[file.rank].append(file)
-    unnumbered = [file for file in files if file.rank is None]
-    if unnumbered:
-        numbers = range(len(files) + max(by_rank, default=-1) + 1)
-        free_numbers = [number for number in numbers if number not in by_rank]
-        by_rank |= {number: [file] for number, file in zip(free_numbers, unnumbered, strict=False)}
-        if len(files) > 1:
-            notes.append(
-                f"{counted(len(unnumbered), kind)} without a rank in the name, numbered in "
-                "alphabetical order"
-            )
+    by_rank, notes = _rivals_by_rank(files, kind)
     best = {rank: max(rivals, key=lambda file: file.worth) for rank, rivals in by_rank.items()}
     doubled = {rank: rivals for rank, rivals in by_rank.items() if len(rivals) > 1}
     if doubled:
         notes.append(_note_of_doubled(doubled, best, kind, len(files) - len(best)))
     return best, notes
+
+
+def _rivals_by_rank(
+    files: Sequence[CandidateFile], kind: str
+) -> tuple[dict[int, list[CandidateFile]], list[str]]:
+    """The files of each rank; those without a rank get the numbers that are free."""
+    by_rank: dict[int, list[CandidateFile]] = defaultdict(list)
+    for file in files:
+        if file.rank is not None:
+            by_rank[file.rank].append(file)
+    unnumbered = [file for file in files if file.rank is None]
+    if not unnumbered:
+        return by_rank, []
+    numbers = range(len(files) + max(by_rank, default=-1) + 1)
+    free_numbers = [number for number in numbers if number not in by_rank]
+    by_rank |= {number: [file] for number, file in zip(free_numbers, unnumbered, strict=False)}
+    if len(files) == 1:
+        return by_rank, []
+    without = counted(len(unnumbered), kind)
+    return by_rank, [f"{without} without a rank in the name, numbered in alphabetical order"]
 
 
 def _note_of_doubled(

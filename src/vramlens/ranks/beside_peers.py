@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
@@ -152,7 +153,7 @@ class BesidePeers:
         many lines.
         """
         by_cause = self._excesses_by_cause(leak)
-        excesses = [excess for group in by_cause.values() for excess in group]
+        excesses = list(chain.from_iterable(by_cause.values()))
         alone_bytes = sum(excess.line.at_peak_bytes for excess in excesses if excess.is_alone)
         # The peak of a rank is the sum of many lines' noise; single lines may stand out of their
         # own.
@@ -160,15 +161,18 @@ class BesidePeers:
             return []
         total = max(self.more, alone_bytes)
         sure = self._sure_differences(by_cause, total)
-        explained = [*sure, leak] if leak else sure
+        explained = sure if leak is None else [*sure, leak]
         unexplained = total - sum(difference.bytes for difference in explained)
         threshold = max(self.least if sure else LEAST_BYTES, _LEAST_PART * total)
+        if unexplained < threshold or not self._differs_surely(excesses):
+            return sure
+        return [*sure, *self._by_main_cause(unexplained, by_cause)]
+
+    def _by_main_cause(self, bytes_: int, by_cause: _Excesses) -> list[RankDifference]:
         cause = self._main_cause(by_cause)
-        if cause is None or unexplained < threshold or not self._differs_surely(excesses):
-            return sure
-        if not self._is_worth_it(cause, by_cause[cause]):
-            return sure
-        return [*sure, *self._bounded(cause, unexplained, by_cause)]
+        if cause is None or not self._is_worth_it(cause, by_cause[cause]):
+            return []
+        return self._bounded(cause, bytes_, by_cause)
 
     def _sure_differences(self, by_cause: _Excesses, total: int) -> list[RankDifference]:
         sums = {cause: _bytes_of(by_cause.get(cause, ())) for cause in _SURE}
@@ -296,16 +300,7 @@ class BesidePeers:
         """
         apart = self._lone_differences(cause, bytes_, by_cause)
         bytes_ -= sum(difference.bytes for difference in apart)
-        told_apart = {difference.cause for difference in apart}
-        # More layers or a larger batch show on many lines, each with what looks like a cause of its
-        # own.
-        causes = set(by_cause) - set(_SURE) if cause in _BY_STEP else {cause}
-        excesses = [
-            excess
-            for other in causes
-            for excess in by_cause[other]
-            if other not in told_apart or not excess.is_alone
-        ]
+        excesses = _explained_by(cause, by_cause, {difference.cause for difference in apart})
         explained = min(bytes_, _more_at_peak(excesses))
         differences = []
         if explained >= self.least or 2 * explained >= bytes_:
@@ -474,6 +469,17 @@ class BesidePeers:
             return words
         total, alone = format_size(self.more), format_size(cause_bytes)
         return f"{words}: {total} more for all reasons together, {alone} for this one"
+
+
+def _explained_by(cause: str, by_cause: _Excesses, told_apart: set[str]) -> list[_Excess]:
+    """The lines that a main cause explains.
+
+    More layers or a larger batch show on many lines, each with what looks like a cause of its own.
+    """
+    causes = set(by_cause) - set(_SURE) if cause in _BY_STEP else {cause}
+    excesses = chain.from_iterable(by_cause[other] for other in causes - told_apart)
+    not_alone = chain.from_iterable(by_cause[other] for other in causes & told_apart)
+    return [*excesses, *(excess for excess in not_alone if not excess.is_alone)]
 
 
 def _bytes_of(excesses: Iterable[_Excess]) -> int:
