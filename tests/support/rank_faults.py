@@ -180,7 +180,7 @@ def allocator_settings(chance: random.Random, folder: Path) -> MadeJob:
         if made.usual_peak().peak_reserved > usual * 1.1 + 64 * MIB:
             made.divisions = {odd: parts}
             expected = Expected((odd,), ("allocator_settings", "allocator"))
-            return done(made, "allocator_settings", expected)
+            return _reserving(done(made, "allocator_settings", expected), odd)
     made.divisions = {}
     return done(made, "clean, settings that change nothing")
 
@@ -195,9 +195,20 @@ def fragmentation(chance: random.Random, folder: Path) -> MadeJob:
     for rank in range(made.world):
         made.habits[rank] = [growing if rank == odd else steady]
     job = done(made, "fragmentation", Expected((odd,), ("allocator",)))
+    return _reserving(job, odd)
+
+
+def _reserving(job: MadeJob, odd: int) -> MadeJob:
+    """A job in which one rank alone reserves much more than the others.
+
+    Raises:
+        NotPlanted: the order of requests made others reserve more, too, or this one less.
+    """
     runs = job.runs or {}
     others = sorted(gpu.peak_reserved for rank, gpu in runs.items() if rank != odd)
-    if runs[odd].peak_reserved < others[-1] * 1.1 + 64 * MIB:
+    if others[-1] > others[0] * 1.1 + 64 * MIB:
+        raise NotPlanted
+    if runs[odd].peak_reserved < others[-1] * 1.25 + 64 * MIB:
         raise NotPlanted
     return job
 

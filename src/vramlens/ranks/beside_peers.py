@@ -38,6 +38,10 @@ _LEAKS = (Verdict.PROVEN, Verdict.LIKELY)
 _LEAST_PART = 0.3
 """What is left of a difference is told where it is more than this share of all of it."""
 _NOT_TOLD_APART = "this may be the CUDA context, loaded kernels, NCCL or other libraries"
+_LEAST_RESERVED_SHARE, _LEAST_RESERVED_BY_CHANCE = 0.1, 0.2
+"""A rank's unused reserved memory differs by so large a share of what is usually reserved; less
+of it is chance where the ranks' sizes are a percent apart.
+"""
 _DEFAULT = "PyTorch's own"
 _OUTSIDE = (
     ("nccl", "nccl", Verdict.PROVEN),
@@ -394,11 +398,13 @@ class BesidePeers:
         more = gap - usual_gap
         # A rank that holds less than its peers has a wider gap under the same reserved memory.
         wider = self.rank.peak_reserved_bytes - usual_reserved
-        threshold = max(0.1 * usual_reserved, 64 * MIB)
         # Other settings are a reason; else chance decides in which order requests are served.
         other_settings = self._other_settings()
+        share = _LEAST_RESERVED_SHARE if other_settings else _LEAST_RESERVED_BY_CHANCE
+        threshold = max(share * usual_reserved, 64 * MIB)
         if not other_settings:
-            threshold = max(threshold, _SPREADS * spread)
+            is_known = len(self.usual.ranks) >= _ENOUGH_PEERS
+            threshold = max(threshold, (_SPREADS if is_known else 2) * spread)
         if min(more, 2 * wider) < threshold or more < self.more:
             return []
         if not other_settings and self._steps().vary:
