@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from vramlens.analyses.finding import Finding, Place
 from vramlens.ground.verdict import Verdict
@@ -23,19 +23,20 @@ def shared_leaks(ranks: Sequence[RankSummary]) -> tuple[Finding, ...]:
     for rank in ranks:
         for place, leak in _largest_leaks(rank).items():
             by_place[place].append(leak)
-    shared = [(place, leaks) for place, leaks in by_place.items() if _is_shared(leaks, ranks)]
+    shared = [(place, _shared(leaks, ranks)) for place, leaks in by_place.items()]
     shared.sort(key=lambda row: -_median_bytes(row[1]))
-    return tuple(_shared_leak(place, leaks, len(ranks)) for place, leaks in shared)
+    return tuple(_shared_leak(place, leaks, len(ranks)) for place, leaks in shared if leaks)
 
 
-def _is_shared(leaks: Sequence[RankGrowth], ranks: Sequence[RankSummary]) -> bool:
-    bytes_ = _median_bytes(leaks)
-    sure = sum(leak.verdict in _SURE for leak in leaks)
-    if sure > max(1, len(ranks) / 2):
-        return bytes_ >= LEAST_BYTES
+def _shared(leaks: Sequence[RankGrowth], ranks: Sequence[RankSummary]) -> Sequence[RankGrowth]:
+    """Those of one line's leaks that the ranks share; none where they do not."""
+    sure = [leak for leak in leaks if leak.verdict in _SURE]
+    if len(sure) > max(1, len(ranks) / 2):
+        return sure if _median_bytes(sure) >= LEAST_BYTES else []
     usual_peak = lower_median(rank.peak_requested_bytes for rank in ranks)
     least_bytes = max(LEAST_BYTES, LEAST_SHARE * usual_peak)
-    return 1 < len(ranks) == len(leaks) and bytes_ >= least_bytes
+    is_everywhere = 1 < len(ranks) == len(leaks)
+    return leaks if is_everywhere and _median_bytes(leaks) >= least_bytes else []
 
 
 def _largest_leaks(rank: RankSummary) -> dict[Place | None, RankGrowth]:
@@ -54,7 +55,7 @@ def _median_bytes(leaks: Sequence[RankGrowth]) -> int:
 
 def _shared_leak(place: Place | None, leaks: Sequence[RankGrowth], ranks: int) -> Finding:
     per_step = lower_median(leak.bytes_per_step for leak in leaks)
-    verdict = max((leak.verdict for leak in leaks), key=lambda verdict: verdict.rank)
+    verdict = _verdict({leak.verdict for leak in leaks})
     trouble = "growth, maybe a leak" if verdict == Verdict.POSSIBLE else "leak"
     return Finding(
         id="leak",
@@ -66,6 +67,12 @@ def _shared_leak(place: Place | None, leaks: Sequence[RankGrowth], ranks: int) -
         evidence=(f"{leaks[0].steps:,} steps recorded; the ranks do not differ",),
         fix=next((leak.fix for leak in leaks if leak.fix), None),
     )
+
+
+def _verdict(verdicts: Set[Verdict]) -> Verdict:
+    if verdicts == {Verdict.PROVEN}:
+        return Verdict.PROVEN
+    return Verdict.LIKELY if verdicts <= set(_SURE) else Verdict.POSSIBLE
 
 
 def _who(leaking: int, ranks: int) -> str:
