@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.causes import STAY, WORDS, Position, cause_of, fix_of
+from vramlens.ranks.line_excess import (
+    LineExcess,
+    bytes_of,
+    growth_of,
+    more_at_peak,
+    place_to_blame,
+    way_of_differing,
+)
 from vramlens.ranks.peers.steps_beside_peers import PeerStepPeaks
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, RankDifference
@@ -51,34 +58,7 @@ _OUTSIDE = (
 """Kinds of the ledger that PyTorch does not count: each with the cause that it stands for."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Excess:
-    """A line that holds more on this rank than is usual.
-
-    Attributes:
-        line: it, on this rank.
-        usual: the same line on a typical rank; None where most have none.
-        bytes: by how much its peak is higher.
-        at_peak_bytes: how much more of it is alive at this rank's peak than at a typical rank's.
-    """
-
-    line: LineUse
-    usual: LineUse | None
-    bytes: int
-    at_peak_bytes: int
-
-    @property
-    def is_alone(self) -> bool:
-        """True if this is a recorded line that most peers do not have."""
-        return self.usual is None and self.line.place is not None
-
-    @property
-    def place(self) -> object:
-        """The line, in words."""
-        return self.line.place or "no recorded line"
-
-
-_Excesses = Mapping[str, Sequence[_Excess]]
+_Excesses = Mapping[str, Sequence[LineExcess]]
 """Lines that hold more, by the cause of it."""
 
 
@@ -179,18 +159,18 @@ class BesidePeers:
         return self._bounded(cause, bytes_, by_cause)
 
     def _sure_differences(self, by_cause: _Excesses, total: int) -> list[RankDifference]:
-        sums = {cause: _bytes_of(by_cause.get(cause, ())) for cause in _SURE}
+        sums = {cause: bytes_of(by_cause.get(cause, ())) for cause in _SURE}
         return [
             self._from_lines(cause, min(size, total), by_cause[cause])
             for cause, size in sums.items()
             if size >= self.least_sure
         ]
 
-    def _differs_surely(self, excesses: Sequence[_Excess]) -> bool:
-        return self.differs or _bytes_of(filter(self._is_certain, excesses)) >= self.least
+    def _differs_surely(self, excesses: Sequence[LineExcess]) -> bool:
+        return self.differs or bytes_of(filter(self._is_certain, excesses)) >= self.least
 
     def _excesses_by_cause(self, leak: RankDifference | None) -> _Excesses:
-        by_cause: dict[str, list[_Excess]] = defaultdict(list)
+        by_cause: dict[str, list[LineExcess]] = defaultdict(list)
         for line in self.rank.lines:
             excess = self._excess(line)
             is_leak = leak is not None and line.place == leak.place
@@ -199,16 +179,16 @@ class BesidePeers:
                 by_cause[cause].append(excess)
         return dict(by_cause)
 
-    def _excess(self, line: LineUse) -> _Excess:
+    def _excess(self, line: LineUse) -> LineExcess:
         usual = self.usual.line(line)
-        return _Excess(
+        return LineExcess(
             line=line,
             usual=usual,
             bytes=line.peak_bytes - (usual.peak_bytes if usual else 0),
             at_peak_bytes=line.at_peak_bytes - self.usual.line_at_peak_bytes(line),
         )
 
-    def _cause(self, excess: _Excess) -> str | None:
+    def _cause(self, excess: LineExcess) -> str | None:
         """The reason why a line holds more; None where it does because one rank died and the other
         went on.
 
@@ -225,7 +205,7 @@ class BesidePeers:
             return "uneven_batch" if is_larger else None
         return cause_of(line, usual, self.position)
 
-    def _is_certain(self, excess: _Excess) -> bool:
+    def _is_certain(self, excess: LineExcess) -> bool:
         """True if a line holds more than chance makes it: chance does nothing to what is built
         once, or by one rank.
         """
@@ -242,14 +222,14 @@ class BesidePeers:
     def _main_cause(self, by_cause: _Excesses) -> str | None:
         """Of the causes that show on many lines, the one that explains the others."""
         sums = {
-            cause: _bytes_of(excesses)
+            cause: bytes_of(excesses)
             for cause, excesses in by_cause.items()
             if cause not in _SURE and not self._is_echo(excesses)
         }
         if not sums:
             return None
         stages = by_cause.get("pipeline_stage", ())
-        layers = _bytes_of(excess for excess in stages if excess.line.category in STAY)
+        layers = bytes_of(excess for excess in stages if excess.line.category in STAY)
         if layers > max(0.1 * self.more, 0):
             return "pipeline_stage"  # more layers have more activations, too
         main = max(sums, key=lambda cause: (sums[cause], cause != "unknown"))
@@ -264,14 +244,14 @@ class BesidePeers:
         places = {excess.line.place for excess in experts}
         larger = by_cause.get("uneven_batch", ())
         others = [excess for excess in larger if excess.line.place not in places]
-        is_much = 4 * _bytes_of(others) >= _bytes_of(experts)
-        return is_much and _growth(others) >= _growth(experts) / 2
+        is_much = 4 * bytes_of(others) >= bytes_of(experts)
+        return is_much and growth_of(others) >= growth_of(experts) / 2
 
-    def _is_echo(self, excesses: Sequence[_Excess]) -> bool:
+    def _is_echo(self, excesses: Sequence[LineExcess]) -> bool:
         """True if this is what a peer put on this rank's device, seen from the one whose device
         it is.
         """
-        more = _bytes_of(excesses)
+        more = bytes_of(excesses)
         places = {excess.line.place for excess in excesses}
         return any(
             abs(more - stray.reserved_bytes) <= 2 * MIB + stray.reserved_bytes // 100
@@ -279,7 +259,7 @@ class BesidePeers:
             if stray.place in places
         )
 
-    def _is_worth_it(self, cause: str, excesses: Sequence[_Excess]) -> bool:
+    def _is_worth_it(self, cause: str, excesses: Sequence[LineExcess]) -> bool:
         """True if to act on a difference: not where sizes vary and this rank had the largest by
         chance, nor where stages of a pipeline differ as they do by nature.
         """
@@ -305,7 +285,7 @@ class BesidePeers:
         apart = self._lone_differences(cause, bytes_, by_cause)
         bytes_ -= sum(difference.bytes for difference in apart)
         excesses = _explained_by(cause, by_cause, {difference.cause for difference in apart})
-        explained = min(bytes_, _more_at_peak(excesses))
+        explained = min(bytes_, more_at_peak(excesses))
         differences = []
         if explained >= self.least or 2 * explained >= bytes_:
             differences.append(self._from_lines(cause, explained, by_cause[cause]))
@@ -323,7 +303,7 @@ class BesidePeers:
         differences = []
         for cause in _OF_LONE_LINES:
             alone = [excess for excess in by_cause.get(cause, ()) if excess.is_alone]
-            bytes_ = _more_at_peak(alone)
+            bytes_ = more_at_peak(alone)
             if cause != main_cause and alone and self.least <= bytes_ < most_bytes:
                 differences.append(self._from_lines(cause, bytes_, alone))
                 most_bytes -= bytes_
@@ -347,12 +327,14 @@ class BesidePeers:
         place = excesses[0].line.place if has_main_line else None
         return self._difference("overlap", Verdict.LIKELY, bytes_, place=place, evidence=evidence)
 
-    def _from_lines(self, cause: str, bytes_: int, excesses: Sequence[_Excess]) -> RankDifference:
+    def _from_lines(
+        self, cause: str, bytes_: int, excesses: Sequence[LineExcess]
+    ) -> RankDifference:
         ranked = sorted(
             excesses, key=lambda excess: (excess.at_peak_bytes, excess.bytes), reverse=True
         )
         evidence = [
-            f"+{format_size(excess.bytes)} at {excess.place} ({_way_of_differing(excess)})"
+            f"+{format_size(excess.bytes)} at {excess.place} ({way_of_differing(excess)})"
             for excess in ranked[:3]
         ]
         is_sure = cause in _SURE or cause == "rank_only"
@@ -364,11 +346,11 @@ class BesidePeers:
             cause,
             Verdict.PROVEN if is_sure else verdict,
             bytes_,
-            place=_place_to_blame(ranked, bytes_),
+            place=place_to_blame(ranked, bytes_),
             evidence=evidence,
         )
 
-    def _leveled(self, excesses: Sequence[_Excess]) -> list[str]:
+    def _leveled(self, excesses: Sequence[LineExcess]) -> list[str]:
         """One sentence on the batches of all, and the highest peak, if the ranks shared the work
         evenly.
         """
@@ -477,7 +459,7 @@ class BesidePeers:
         return f"{words}: {total} more for all reasons together, {alone} for this one"
 
 
-def _explained_by(cause: str, by_cause: _Excesses, told_apart: set[str]) -> list[_Excess]:
+def _explained_by(cause: str, by_cause: _Excesses, told_apart: set[str]) -> list[LineExcess]:
     """The lines that a main cause explains.
 
     More layers or a larger batch show on many lines, each with what looks like a cause of its own.
@@ -486,39 +468,3 @@ def _explained_by(cause: str, by_cause: _Excesses, told_apart: set[str]) -> list
     excesses = chain.from_iterable(by_cause[other] for other in causes - told_apart)
     not_alone = chain.from_iterable(by_cause[other] for other in causes & told_apart)
     return [*excesses, *(excess for excess in not_alone if not excess.is_alone)]
-
-
-def _bytes_of(excesses: Iterable[_Excess]) -> int:
-    return sum(excess.bytes for excess in excesses)
-
-
-def _growth(excesses: Sequence[_Excess]) -> float:
-    """The share by which some lines hold more than is usual."""
-    usual_bytes = sum(excess.usual.peak_bytes for excess in excesses if excess.usual is not None)
-    return _bytes_of(excesses) / max(1, usual_bytes)
-
-
-def _more_at_peak(excesses: Iterable[_Excess]) -> int:
-    """The bytes of some lines at this rank's peak beyond those at a typical rank's."""
-    return sum(max(0, excess.at_peak_bytes) for excess in excesses)
-
-
-def _place_to_blame(excesses: Iterable[_Excess], bytes_: int) -> Place | None:
-    """The first recorded line, where it holds half of the bytes; else they are many lines'."""
-    for excess in excesses:
-        if excess.line.place is not None:
-            holds_half = 2 * excess.at_peak_bytes >= bytes_
-            return excess.line.place if holds_half else None
-    return None
-
-
-def _way_of_differing(excess: _Excess) -> str:
-    line, usual = excess.line, excess.usual
-    if usual is None or not usual.peak_bytes:
-        return "no peer has it"
-    if abs(line.allocations - usual.allocations) > 0.02 * usual.allocations:
-        return f"{line.allocations:,} allocations, usual {usual.allocations:,}"
-    if abs(line.mean_bytes - usual.mean_bytes) > 0.02 * usual.mean_bytes:
-        ratio = line.mean_bytes / max(1.0, usual.mean_bytes)
-        return f"the same number of allocations, {ratio:.2f}x the size"
-    return "the same number and size, but more of them in use at once"
