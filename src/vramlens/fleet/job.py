@@ -205,7 +205,19 @@ def read_lake(lake: Lake) -> Job:
     present = {*(summary.rank for summary in summaries), *flights}
     told_sizes = [summary.world_size or 0 for summary in summaries]
     world_size = max([as_number(facts.get("world_size"), MOST_RANKS) or 0, *told_sizes])
-    notes = [note for note in map(as_text, as_list(facts.get("notes"))[:_MOST_NOTES]) if note]
+    return Job(
+        summaries=summaries,
+        flights=flights,
+        missing=missing_ranks(world_size or None, present, flights),
+        by_device=False,
+        notes=tuple(dict.fromkeys([*_notes_of_attempt(lake, facts), *lake.notes])),
+        errors=errors,
+    )
+
+
+def _notes_of_attempt(lake: Lake, facts: Mapping[str, object]) -> list[str]:
+    told = as_list(facts.get("notes"))[:_MOST_NOTES]
+    notes = [note for note in map(as_text, told) if note]
     if not lake.is_committed:
         notes.append("the export into this lake did not come to its end: run it again")
     if len(lake.runs[lake.run]) > 1:
@@ -213,14 +225,7 @@ def read_lake(lake: Lake) -> Job:
         notes.append(
             f"the job has attempts {numbers}: this is {lake.attempt}; --attempt tells another"
         )
-    return Job(
-        summaries=summaries,
-        flights=flights,
-        missing=missing_ranks(world_size or None, present, flights),
-        by_device=False,
-        notes=tuple(dict.fromkeys([*notes, *lake.notes])),
-        errors=errors,
-    )
+    return notes
 
 
 def summary_of(path: str, rank: int, device: int | None = None) -> RankSummary:

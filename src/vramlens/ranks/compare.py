@@ -131,9 +131,8 @@ class _Job:
             usual = Usual(peers)
             for peer in peers:
                 # Of two ranks, the other one is what is usual.
-                if len(peers) == 2:
-                    usual = Usual([other for other in peers if other is not peer])
-                beside = BesidePeers(peer, usual, positions[peer.rank], strays)
+                compared = usual if len(peers) > 2 else _usual_without(peers, peer)
+                beside = BesidePeers(peer, compared, positions[peer.rank], strays)
                 yield from beside.differences()
 
     def between_cohorts(self) -> Iterator[RankDifference]:
@@ -206,6 +205,10 @@ class _Job:
         return any(call.is_p2p for call in calls) or any(
             line.hints & Hint.POINT_TO_POINT for line in lines
         )
+
+
+def _usual_without(peers: Sequence[RankSummary], rank: RankSummary) -> Usual:
+    return Usual([peer for peer in peers if peer is not rank])
 
 
 def _is_of_experts(line: LineUse) -> bool:
