@@ -17,7 +17,7 @@ from vramlens.trace import NO_STACK, DeviceTrace, Meta, Trace
 
 _MOST_STEPS = 4096
 _FEWEST_TIMED_STEPS = 4
-_LONGEST_COMMAND = 500
+_LONGEST_COMMAND, _LONGEST_CONF = 500, 1000
 _KINDS_OF_THIS_PROCESS = ("pytorch_", "this_process", "nccl")
 """How the names of the ledger's kinds begin that belong to the recorded process."""
 
@@ -37,7 +37,7 @@ def summarise(
         rank=rank,
         source=trace.source,
         missing=trace.missing,
-        alloc_conf=recorded_conf(trace.settings) if trace.settings else None,
+        alloc_conf=recorded_conf(trace.settings)[:_LONGEST_CONF] if trace.settings else None,
     )
     if trace.meta is not None:
         summary = _with_process(summary, trace.meta)
