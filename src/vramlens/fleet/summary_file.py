@@ -13,6 +13,7 @@ import sys
 import zlib
 from dataclasses import dataclass, replace
 
+from vramlens.allowance import EXPANDS_TIMES, count_expanded, count_file
 from vramlens.api import load
 from vramlens.errors import InputError, VramlensError
 from vramlens.fleet.lake.staging import summary_of
@@ -134,6 +135,8 @@ def summary_in(unread: UnreadSummary) -> SummaryFile:
         InputError: it is none.
     """
     path = unread.path
+    # There may be thousands, without a recording beside them.
+    count_file(path, len(unread.data))
     try:
         told_bytes, summary = _content(unread.data)
     except (ValueError, RecursionError, zlib.error) as error:
@@ -153,6 +156,7 @@ def _content(data: bytes) -> tuple[object, RankSummary]:
     text = expanding.decompress(data, _LONGEST_TEXT)
     if expanding.unconsumed_tail:
         raise ValueError("expands to more than any summary")
+    count_expanded(min(len(text), EXPANDS_TIMES * len(data)))
     content = json.loads(text)
     if not isinstance(content, dict) or content.get("schema") != _SCHEMA:
         raise ValueError("no summary of this form")
