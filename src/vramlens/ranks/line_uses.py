@@ -124,6 +124,8 @@ class _Lines:
         is_in_step = self.view.step >= 0
         steps = max(1, len(self.view.steps))
         cell = self.line[is_in_step] * steps + self.view.step[is_in_step]
+        cells: NDArray[np.integer]
+        births: NDArray[np.integer]
         if self.count * steps <= 8 * len(self.line):
             table = np.bincount(cell, minlength=self.count * steps)
             cells = np.flatnonzero(table)
