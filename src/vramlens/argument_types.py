@@ -189,6 +189,12 @@ def texts(name: str, value: Any) -> None:
         raise wrong_type(name, "a list of texts", value)
 
 
+def several(name: str, value: Any) -> None:
+    """Refuses what is no collection; a text is none."""
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes)):
+        raise wrong_type(name, "a list", value)
+
+
 def command_words(name: str, value: Any) -> None:
     """Refuses what is no command: a text, or a list of texts."""
     if not isinstance(value, str):

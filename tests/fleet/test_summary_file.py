@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.lake_jobs import write_job
+from vramlens.allowance import allowance
 from vramlens.errors import InputError
 from vramlens.fleet import compare_files, find_ranks
 from vramlens.fleet.summary_file import ENDING, main, read_summary, write_summary
@@ -73,3 +74,13 @@ def test_what_a_rank_runs_at_its_end(job: Path, tmp_path: Path) -> None:
     assert main([str(job / "rank00000.vram")]) == 0
     assert read_summary(str(job / f"rank00000.vram{ENDING}")).summary.rank == 0
     assert main([str(tmp_path / "nothing.vram")]) == 1
+
+
+def test_summaries_count_as_input_of_the_verb_that_reads_them(job: Path) -> None:
+    """Thousands of them, without a recording, take memory that no other file justifies."""
+    path = Path(write_summary(str(job / "rank00000.vram")))
+    with allowance() as allowed:
+        before = allowed.most_bytes
+        read_summary(str(path))
+        assert allowed.input_bytes > path.stat().st_size
+        assert allowed.most_bytes > before

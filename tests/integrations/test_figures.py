@@ -12,7 +12,7 @@ import pytest
 
 from vramlens.errors import UsageError
 from vramlens.integrations.prometheus import parse_address
-from vramlens.integrations.shared.scalars import scalars, scalars_of
+from vramlens.monitor.scalars import scalars, scalars_of
 from vramlens.integrations.slurm import file_name, job_id
 from vramlens.monitor import Monitor
 from vramlens.monitor.monitor_samples import DeviceSample, Sample

@@ -117,3 +117,29 @@ def test_what_falls_together_is_a_cause_of_its_own(world: int) -> None:
     (difference,) = compare(ranks).differences
     assert (difference.ranks, difference.cause, difference.bytes) == ((1,), "overlap", more)
     assert difference.place not in (None, TINY)
+
+
+def test_growth_that_may_be_a_leak_is_told_where_all_ranks_share_it() -> None:
+    possible = replace(growth(48 * MIB), verdict="possible")
+    ranks = [replace(rank, leaks=(possible,)) for rank in job(4)]
+    (finding,) = compare(ranks).findings
+    assert finding.verdict == "possible"
+    assert finding.title.startswith("All 4 ranks have the same growth, maybe a leak")
+    assert not compare(ranks).has_trouble
+    assert compare([*ranks[:3], replace(ranks[3], leaks=())]).findings == ()
+
+
+def test_other_allocator_settings_are_told_as_such() -> None:
+    ranks = [replace(rank, alloc_conf="") for rank in job(4)]
+    more = replace(
+        ranks[2],
+        alloc_conf="roundup_power2_divisions:1",
+        peak_reserved_bytes=ranks[2].peak_reserved_bytes * 13 // 10 + 64 * MIB,
+    )
+    (difference,) = compare([*ranks[:2], more, ranks[3]]).differences
+    assert (difference.ranks, difference.cause) == ((2,), "allocator_settings")
+    assert difference.evidence[0] == (
+        "allocator settings: roundup_power2_divisions:1; its peers: PyTorch's own"
+    )
+    alike = [replace(rank, alloc_conf=more.alloc_conf) for rank in (*ranks[:2], more, ranks[3])]
+    assert {found.cause for found in compare(alike).differences} == {"allocator"}

@@ -494,7 +494,7 @@ def allocator(rank: Rank, size: int) -> None:
     """Segments that small blocks keep alive."""
     rank.put(rank.steps()[0][0], 128 * 1024, MAIN)
     segment = rank.segments[-1]
-    whole = int((size + 0.15 * rank.base.peak) * ROOM) // (2 * MIB) * 2 * MIB + 128 * MIB
+    whole = int((size + 0.25 * rank.base.peak) * ROOM) // (2 * MIB) * 2 * MIB + 128 * MIB
     segment["total_size"] = whole
     used = segment["blocks"][0]["size"]
     segment["blocks"].append(

@@ -9,7 +9,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from vramlens.errors import InputError, VramlensError
 from vramlens.fleet.attempts import attempts_of
@@ -23,12 +25,12 @@ from vramlens.fleet.rank_files import (
     from_summary,
     may_be_of_rank,
 )
-from vramlens.fleet.summary_file import ENDING
+from vramlens.fleet.summary_file import ENDING, UnreadSummary, open_summary
 from vramlens.ranks import RankSummary
 from vramlens.units import counted, listed
 
 _MOST_NAMED = 5
-_OPENED_AT_ONCE = 16
+_OPENED_AT_ONCE, _OPENED_BY_A_THREAD = 16, 64
 # torchrun's log folder has one of each attempt.
 _ATTEMPT_FOLDER = re.compile(r"attempt_(\d{1,7})[/\\]")
 _NEVER, _APART_US = 1 << 62, 60_000_000
@@ -248,13 +250,27 @@ def _examined(paths: Sequence[str]) -> Iterator[tuple[str, CandidateFile | str |
     """
     summaries = [path for path in paths if path.endswith(ENDING)]
     with ThreadPoolExecutor(_OPENED_AT_ONCE) as threads:
-        summarised = list(threads.map(from_summary, summaries))
+        # Threads wait for files; what is in a summary is worked out here, where no other thread
+        # asks for the interpreter's lock.
+        starts = range(0, len(summaries), _OPENED_BY_A_THREAD)
+        parts = [summaries[start : start + _OPENED_BY_A_THREAD] for start in starts]
+        unread = chain.from_iterable(threads.map(_open_summaries, parts))
+        summarised = map(from_summary, unread)
         by_recording = {file.path: file for file in summarised if file is not None}
         yield from by_recording.items()
         unsummarised = [
             path for path in paths if not path.endswith(ENDING) and path not in by_recording
         ]
         yield from zip(unsummarised, threads.map(_look, unsummarised), strict=True)
+
+
+def _open_summaries(paths: Sequence[str]) -> list[UnreadSummary]:
+    """The summaries of which the bytes can be read."""
+    opened = []
+    for path in paths:
+        with suppress(OSError):
+            opened.append(open_summary(path))
+    return opened
 
 
 def _look(path: str) -> CandidateFile | str | None:
@@ -287,26 +303,32 @@ def _by_rank(
     files: Sequence[CandidateFile], kind: str
 ) -> tuple[dict[int, CandidateFile], list[str]]:
     """One file a rank; and what was odd."""
-    notes = []
-    by_rank: dict[int, list[CandidateFile]] = defaultdict(list)
-    for file in files:
-        if file.rank is not None:
-            by_rank[file.rank].append(file)
-    unnumbered = [file for file in files if file.rank is None]
-    if unnumbered:
-        numbers = range(len(files) + max(by_rank, default=-1) + 1)
-        free_numbers = [number for number in numbers if number not in by_rank]
-        by_rank |= {number: [file] for number, file in zip(free_numbers, unnumbered, strict=False)}
-        if len(files) > 1:
-            notes.append(
-                f"{counted(len(unnumbered), kind)} without a rank in the name, numbered in "
-                "alphabetical order"
-            )
+    by_rank, notes = _rivals_by_rank(files, kind)
     best = {rank: max(rivals, key=lambda file: file.worth) for rank, rivals in by_rank.items()}
     doubled = {rank: rivals for rank, rivals in by_rank.items() if len(rivals) > 1}
     if doubled:
         notes.append(_note_of_doubled(doubled, best, kind, len(files) - len(best)))
     return best, notes
+
+
+def _rivals_by_rank(
+    files: Sequence[CandidateFile], kind: str
+) -> tuple[dict[int, list[CandidateFile]], list[str]]:
+    """The files of each rank; those without a rank get the numbers that are free."""
+    by_rank: dict[int, list[CandidateFile]] = defaultdict(list)
+    for file in files:
+        if file.rank is not None:
+            by_rank[file.rank].append(file)
+    unnumbered = [file for file in files if file.rank is None]
+    if not unnumbered:
+        return by_rank, []
+    numbers = range(len(files) + max(by_rank, default=-1) + 1)
+    free_numbers = [number for number in numbers if number not in by_rank]
+    by_rank |= {number: [file] for number, file in zip(free_numbers, unnumbered, strict=False)}
+    if len(files) == 1:
+        return by_rank, []
+    without = counted(len(unnumbered), kind)
+    return by_rank, [f"{without} without a rank in the name, numbered in alphabetical order"]
 
 
 def _note_of_doubled(

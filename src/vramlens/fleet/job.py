@@ -133,42 +133,19 @@ def read_job(
     Raises:
         InputError: not one of them can be read.
     """
-    summarised = {
-        file.rank: file.summary
-        for file in files.ranks
-        if file.summary is not None and device in (None, file.summary.device)
-    }
-    recordings = {
-        file.rank: file.recording
-        for file in files.ranks
-        if file.recording is not None and file.rank not in summarised
-    }
-    if len(files.ranks) == 1 and recordings and device is None:
-        ((rank, path),) = recordings.items()
-        trace = load(path)
+    lone_recording = _lone_recording(files) if device is None else None
+    if lone_recording is None:
+        summaries, unread = _read_summaries(files, executor, progress, device)
+    else:
+        trace = load(lone_recording)
         devices = _busy_devices(trace)
         if len(devices) > 1:
-            return Job(
-                summaries=tuple(summarise(trace, device, device) for device in devices),
-                flights={},
-                missing=(),
-                by_device=True,
-                notes=files.notes,
-            )
+            return _job_of_devices(trace, devices, files.notes)
+        rank = files.ranks[0].rank
         summaries, unread = for_each({rank: (trace, rank)}, summarise, None, progress)
-    else:
-        tasks = {rank: (path, rank, device) for rank, path in recordings.items()}
-        summaries, unread = for_each(tasks, summary_of, executor, progress)
-        summaries |= summarised
-    errors, unread_errors = for_each(
-        {file.rank: (file.error,) for file in files.ranks if file.error is not None},
-        read_error_file,
-    )
-    flights, unread_flights = for_each(
-        {file.rank: (file.flight,) for file in files.ranks if file.flight is not None},
-        read_flight_record,
-    )
-    traces = {file.rank: (recordings[file.rank],) for file in files.ranks if file.is_profiler_trace}
+    errors, unread_errors = for_each(_of_each_rank(files, "error"), read_error_file)
+    flights, unread_flights = for_each(_of_each_rank(files, "flight"), read_flight_record)
+    traces = {file.rank: (file.recording,) for file in files.ranks if file.is_profiler_trace}
     times, _unreadable = for_each(traces, times_of_trace, executor)  # told where memory is read
     reasons = [*unread.items(), *unread_errors.items(), *unread_flights.items()]
     notes = (*files.notes, *notes_of_ranks(reasons), *trace_notes(times))
@@ -182,6 +159,48 @@ def read_job(
         by_device=False,
         notes=notes,
         errors=errors,
+    )
+
+
+def _lone_recording(files: JobFiles) -> str | None:
+    """The recording to be read, where there is no other rank."""
+    if len(files.ranks) != 1 or files.ranks[0].summary is not None:
+        return None
+    return files.ranks[0].recording
+
+
+def _read_summaries(
+    files: JobFiles, executor: ExecutorLike | None, progress: Progress | None, device: int | None
+) -> tuple[dict[int, RankSummary], dict[int, str]]:
+    """The summaries of the ranks, and why those of others cannot be had."""
+    summarised = {
+        file.rank: file.summary
+        for file in files.ranks
+        if file.summary is not None and device in (None, file.summary.device)
+    }
+    tasks = {
+        file.rank: (file.recording, file.rank, device)
+        for file in files.ranks
+        if file.recording is not None and file.rank not in summarised
+    }
+    summaries, unread = for_each(tasks, summary_of, executor, progress)
+    return {**summaries, **summarised}, unread
+
+
+def _of_each_rank(files: JobFiles, kind: str) -> dict[int, tuple[str]]:
+    """The paths of a kind of file, by rank."""
+    paths = {file.rank: getattr(file, kind) for file in files.ranks}
+    return {rank: (path,) for rank, path in paths.items() if path is not None}
+
+
+def _job_of_devices(trace: Trace, devices: Sequence[int], notes: tuple[str, ...]) -> Job:
+    """One process's devices as if they were ranks."""
+    return Job(
+        summaries=tuple(summarise(trace, device, device) for device in devices),
+        flights={},
+        missing=(),
+        by_device=True,
+        notes=notes,
     )
 
 
@@ -199,7 +218,19 @@ def read_lake(lake: Lake) -> Job:
     present = {*(summary.rank for summary in summaries), *flights}
     told_sizes = [summary.world_size or 0 for summary in summaries]
     world_size = max([as_number(facts.get("world_size"), MOST_RANKS) or 0, *told_sizes])
-    notes = [note for note in map(as_text, as_list(facts.get("notes"))[:_MOST_NOTES]) if note]
+    return Job(
+        summaries=summaries,
+        flights=flights,
+        missing=missing_ranks(world_size or None, present, flights),
+        by_device=False,
+        notes=tuple(dict.fromkeys([*_notes_of_attempt(lake, facts), *lake.notes])),
+        errors=errors,
+    )
+
+
+def _notes_of_attempt(lake: Lake, facts: Mapping[str, object]) -> list[str]:
+    told = as_list(facts.get("notes"))[:_MOST_NOTES]
+    notes = [note for note in map(as_text, told) if note]
     if not lake.is_committed:
         notes.append("the export into this lake did not come to its end: run it again")
     if len(lake.runs[lake.run]) > 1:
@@ -207,14 +238,7 @@ def read_lake(lake: Lake) -> Job:
         notes.append(
             f"the job has attempts {numbers}: this is {lake.attempt}; --attempt tells another"
         )
-    return Job(
-        summaries=summaries,
-        flights=flights,
-        missing=missing_ranks(world_size or None, present, flights),
-        by_device=False,
-        notes=tuple(dict.fromkeys([*notes, *lake.notes])),
-        errors=errors,
-    )
+    return notes
 
 
 def summary_of(path: str, rank: int, device: int | None = None) -> RankSummary:

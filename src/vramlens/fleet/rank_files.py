@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from vramlens.errors import VramlensError
 from vramlens.fleet.process import Process, process_of_meta, process_of_summary
-from vramlens.fleet.summary_file import ENDING, read_summary, recording_of
+from vramlens.fleet.summary_file import ENDING, UnreadSummary, recording_of, summary_in
 from vramlens.ranks import RankSummary
 from vramlens.read.error_file import is_error_file
 from vramlens.read.flight_record import is_flight_record
@@ -84,19 +84,20 @@ def may_be_of_rank(name: str) -> bool:
     return bool(is_one) and not name.startswith(".")
 
 
-def from_summary(path: str) -> CandidateFile | None:
+def from_summary(unread: UnreadSummary) -> CandidateFile | None:
     """The recording that a summary lies beside, as the summary tells of it; None where it cannot
     be used: the recording is then read itself.
     """
     try:
-        summary_file = read_summary(path)
-    except (OSError, VramlensError):
+        summary_file = summary_in(unread)
+    except VramlensError:
         return None
     if not summary_file.is_current:
         return None
     summary = summary_file.summary
     process = process_of_summary(summary)
-    return CandidateFile(recording_of(path), RECORDING, summary.rank, process, summary)
+    path = recording_of(unread.path)
+    return CandidateFile(path, RECORDING, summary.rank, process, summary)
 
 
 def examine(path: str) -> CandidateFile | None:

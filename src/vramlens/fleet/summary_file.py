@@ -13,6 +13,7 @@ import sys
 import zlib
 from dataclasses import dataclass, replace
 
+from vramlens.allowance import EXPANDS_TIMES, count_expanded, count_file
 from vramlens.api import load
 from vramlens.errors import InputError, VramlensError
 from vramlens.fleet.lake.staging import summary_of
@@ -34,21 +35,13 @@ class SummaryFile:
 
     Attributes:
         path: where it is.
-        recording_bytes: the size of its recording.
+        is_current: True where its recording is the one that it tells of, or is not there.
         summary: of the rank.
     """
 
     path: str
-    recording_bytes: int
+    is_current: bool
     summary: RankSummary
-
-    @property
-    def is_current(self) -> bool:
-        """True where its recording is the one that it tells of, or is not there."""
-        try:
-            return os.stat(recording_of(self.path)).st_size == self.recording_bytes
-        except OSError:
-            return True
 
 
 def recording_of(path: str) -> str:
@@ -94,6 +87,37 @@ def _shortened(summary: RankSummary) -> RankSummary:
     return replace(summary, lines=tuple(lines[:_MOST_LINES]))
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadSummary:
+    """The bytes of a file beside a recording: reading them waits, what is in them is worked out
+    later.
+
+    Attributes:
+        path: where it is.
+        data: what it holds; one byte more than any summary has where it is larger.
+        recording_bytes: the size of its recording; None where there is none.
+    """
+
+    path: str
+    data: bytes
+    recording_bytes: int | None
+
+
+def open_summary(path: str) -> UnreadSummary:
+    """The bytes of a summary.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:
+        data = file.read(_LARGEST_BYTES + 1)
+    try:
+        recording_bytes = os.stat(recording_of(path)).st_size
+    except OSError:
+        recording_bytes = None
+    return UnreadSummary(path, data, recording_bytes)
+
+
 def read_summary(path: str) -> SummaryFile:
     """The summary in a file.
 
@@ -101,28 +125,42 @@ def read_summary(path: str) -> SummaryFile:
         InputError: it is none.
         OSError: it cannot be read.
     """
-    with open(path, "rb") as file:
-        data = file.read(_LARGEST_BYTES + 1)
+    return summary_in(open_summary(path))
+
+
+def summary_in(unread: UnreadSummary) -> SummaryFile:
+    """The summary in the bytes of a file.
+
+    Raises:
+        InputError: it is none.
+    """
+    path = unread.path
+    # There may be thousands, without a recording beside them.
+    count_file(path, len(unread.data))
     try:
-        if len(data) > _LARGEST_BYTES:
-            raise ValueError("larger than any summary")
-        expanding = zlib.decompressobj()
-        text = expanding.decompress(data, _LONGEST_TEXT)
-        if expanding.unconsumed_tail:
-            raise ValueError("expands to more than any summary")
-        content = json.loads(text)
-        if not isinstance(content, dict) or content.get("schema") != _SCHEMA:
-            raise ValueError("no summary of this form")
-        size = content.get("recording_bytes")
-        summary = summary_from_json(content.get("summary"))
+        told_bytes, summary = _content(unread.data)
     except (ValueError, RecursionError, zlib.error) as error:
         raise InputError(f"{path}: {error}") from None
-    source = os.path.join(os.path.dirname(path), os.path.basename(recording_of(path)))
     return SummaryFile(
         path=path,
-        recording_bytes=size if isinstance(size, int) else -1,
-        summary=replace(summary, source=source),
+        is_current=unread.recording_bytes in (None, told_bytes),
+        summary=replace(summary, source=recording_of(path)),
     )
+
+
+def _content(data: bytes) -> tuple[object, RankSummary]:
+    """The size of the recording that a summary tells of, and the summary."""
+    if len(data) > _LARGEST_BYTES:
+        raise ValueError("larger than any summary")
+    expanding = zlib.decompressobj()
+    text = expanding.decompress(data, _LONGEST_TEXT)
+    if expanding.unconsumed_tail:
+        raise ValueError("expands to more than any summary")
+    count_expanded(min(len(text), EXPANDS_TIMES * len(data)))
+    content = json.loads(text)
+    if not isinstance(content, dict) or content.get("schema") != _SCHEMA:
+        raise ValueError("no summary of this form")
+    return content.get("recording_bytes"), summary_from_json(content.get("summary"))
 
 
 def main(arguments: list[str]) -> int:

@@ -155,15 +155,16 @@ def _dataclass(kind: Any, where: str) -> _Reader:
         for field in fields(kind)
         if field.default is MISSING and field.default_factory is MISSING
     ]
+    in_order, names = tuple(readers.items()), readers.keys()
     fewest = (len(required) + 1) // 2
     absent = {name: _nothing(hints[name]) for name in required}
 
     def read(value: object) -> Any:
         if not isinstance(value, dict):
             raise _wrong(where)
-        present = {name: read(value[name]) for name, read in readers.items() if name in value}
-        if len(present) == len(readers):
-            return kind(**present)
+        if value.keys() >= names:
+            return kind(*[read(value[name]) for name, read in in_order])
+        present = {name: read(value[name]) for name, read in in_order if name in value}
         missing = [name for name in required if name not in present]
         if len(required) - len(missing) < fewest:
             raise ValueError(f"{where} has other fields ({', '.join(missing)[:100]} missing)")

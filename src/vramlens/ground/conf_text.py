@@ -6,6 +6,8 @@ Source: ConfigTokenizer in c10/core/AllocatorConfig.h of PyTorch 2.13.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """The environment's variables that hold it, in the order in which PyTorch looks."""
@@ -33,3 +35,11 @@ def conf_options(conf: str) -> list[str]:
 def is_power_of_two(number: int) -> bool:
     """True for 1, 2, 4 and so on."""
     return number.bit_count() == 1 and number > 0
+
+
+def recorded_conf(settings: Mapping[str, Any]) -> str:
+    """The text of the settings that a recording was made under, as its snapshot gives it."""
+    for key in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):
+        if isinstance(value := settings.get(key), str) and value:
+            return value
+    return ""

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from vramlens.errors import UsageError
 from vramlens.integrations.shared.extras import need
-from vramlens.integrations.shared.scalars import scalars
 from vramlens.monitor import Monitor
+from vramlens.monitor.scalars import scalars
 
 
 class MlflowMemory:

@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from vramlens.integrations.shared.extras import need
-from vramlens.integrations.shared.scalars import scalars
 from vramlens.monitor import Monitor
+from vramlens.monitor.scalars import scalars
 
 
 class TensorBoardMemory:

@@ -10,8 +10,8 @@ from typing import Any
 
 from vramlens.errors import UsageError
 from vramlens.integrations.shared.extras import need
-from vramlens.integrations.shared.scalars import scalars
 from vramlens.monitor import Monitor
+from vramlens.monitor.scalars import scalars
 
 
 class WandbMemory:

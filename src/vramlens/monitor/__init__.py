@@ -5,6 +5,7 @@ the machine.
 ``summary``: them in a few lines; ``step_growth``: what steps leave behind.
 ``step_pace``: how long steps take, and clock times; ``place_in_job``: machine, job and rank.
 ``allocator_counters``: PyTorch's counters on each GPU.
+``scalars``: what experiment trackers get; ``loggers``: how.
 ``publisher``: the thread that tells ``vramlens top``.
 ``alerts``, ``machine``, ``top``: rooms of their own.
 """

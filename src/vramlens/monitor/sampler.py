@@ -16,6 +16,7 @@ from vramlens.argument_types import (
     function_given,
     optional,
     seconds,
+    several,
     takes,
     text,
     texts,
@@ -34,9 +35,11 @@ from vramlens.monitor.allocator_counters import (
     room_bytes,
     used_devices,
 )
+from vramlens.monitor.loggers import LogFunction, Scalars, log_function
 from vramlens.monitor.machine.device_memory import free_and_total, visible_gpus
 from vramlens.monitor.monitor_samples import DeviceSample, MonitorSamples, Sample
 from vramlens.monitor.place_in_job import place_of_process
+from vramlens.monitor.scalars import scalars
 from vramlens.monitor.step_growth import StepGrowth, steps_left
 from vramlens.monitor.step_pace import StepPace
 from vramlens.monitor.summary import Extremes, Summary
@@ -44,6 +47,7 @@ from vramlens.monitor.summary import Extremes, Summary
 _SHORTEST_S, _LONGEST_S = 0.01, 86400
 _MOST_ALERTS = 100
 _DEVICES_EVERY = 10
+_LOGGED_EVERY = 50
 _THREAD_ENDS_WITHIN_S = 2.0
 _COMMANDS_END_WITHIN_S = 2.0
 """How long the end of the monitor waits for an alert's command: the program has more to do."""
@@ -77,6 +81,7 @@ class Monitor:
         command=optional(command_words),
         webhook=optional(text),
         quiet=flag,
+        loggers=several,
     )
     def __init__(
         self,
@@ -87,6 +92,7 @@ class Monitor:
         command: str | Sequence[str] | None = None,
         webhook: str | None = None,
         quiet: bool = False,
+        loggers: Iterable[object] = (),
     ) -> None:
         """Prepares; ``start``, or a ``with`` block, begins.
 
@@ -99,9 +105,12 @@ class Monitor:
                 alert's sentence.
             webhook: an http or https address that gets the alert as JSON.
             quiet: whether the line on standard error is left out.
+            loggers: where scalars go every 50 steps and at the end: Lightning's loggers, a
+                ``SummaryWriter``, a W&B run, ``mlflow``, an ``Accelerator``, or functions of
+                scalars and step. A copy of the monitor has none.
 
         Raises:
-            UsageError: a rule, the interval, the command or the address is wrong.
+            UsageError: a rule, the interval, the command, the address or a logger is wrong.
         """
         if not _SHORTEST_S <= interval <= _LONGEST_S:
             raise UsageError(
@@ -116,6 +125,7 @@ class Monitor:
             "alerts": [rule.text for rule in self._watch.rules],
             **ways,
         }
+        self._log_functions = [log_function(logger) for logger in loggers]
         self._listeners: list[Callable[[Sample], object]] = []
         self.samples = MonitorSamples()
         self.latest: Sample | None = None
@@ -172,6 +182,8 @@ class Monitor:
             thread.join(_THREAD_ENDS_WITHIN_S)
         if thread is threading.current_thread() or not thread.is_alive():
             self.sample()  # else the driver does not answer the thread, and would not answer here
+            if self._steps % _LOGGED_EVERY:
+                self._log()
         self._ended = time.monotonic()
         self._actions.finish(_COMMANDS_END_WITHIN_S)
 
@@ -195,6 +207,11 @@ class Monitor:
             return
         self._steps += 1
         self._pace.add(self._steps)
+        self._measure_growth()
+        if self._steps % _LOGGED_EVERY == 0:
+            self._log()
+
+    def _measure_growth(self) -> None:
         cuda = loaded_cuda()
         if cuda is None:
             return
@@ -204,6 +221,12 @@ class Monitor:
             now = counters(cuda, index)
             if now is not None:
                 self._growth.setdefault(index, StepGrowth()).add(self._steps, now.allocated_bytes)
+
+    def _log(self) -> None:
+        """Writes the newest scalars to the loggers; what one raises becomes one warning."""
+        values = scalars(self) if self._log_functions else {}
+        for write in self._log_functions if values else ():
+            _write(write, values, self._steps)
 
     def on_sample(self, listener: Callable[[Sample], object]) -> None:
         """Has ``listener`` called with each sample, on the monitor's thread; what it raises
@@ -316,6 +339,11 @@ class Monitor:
             growth_bytes=None if rate is None else rate.bytes_per_step,
             steps_left=remaining_steps,
         )
+
+
+@harmless("logging memory")
+def _write(write: LogFunction, values: Scalars, step: int) -> None:
+    write(values, step)
 
 
 @harmless("calling a listener of the monitor")

@@ -7,8 +7,8 @@ compares ranks works on summaries and flight records alone (``compare``).
 ``recording_summary``: it, from a recording; ``line_uses``: its lines; ``hints``: what their
 stacks went through.
 ``rank_comparison``: the answer about the ranks of a job.
-``compare``: it, from summaries; ``beside_peers``: one rank beside its peers; ``causes``: why a
-line holds more; ``rank_difference``: ranks that hold more, for one reason.
+``compare``: it, from summaries; ``beside_peers``: one rank beside its peers; ``line_excess``: a
+line that holds more; ``causes``: why; ``rank_difference``: ranks that hold more, for one reason.
 ``peers``: who is compared with whom, and what is usual among them.
 ``shared``: leaks that the ranks share.
 ``collectives``: where flight records differ; ``desync``: who is at fault.

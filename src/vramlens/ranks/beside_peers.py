@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.causes import STAY, WORDS, Position, cause_of, fix_of
+from vramlens.ranks.line_excess import (
+    LineExcess,
+    bytes_of,
+    growth_of,
+    more_at_peak,
+    place_to_blame,
+    way_of_differing,
+)
 from vramlens.ranks.peers.steps_beside_peers import PeerStepPeaks
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, RankDifference
@@ -32,10 +40,16 @@ _BY_STEP = (
 )
 _BUILT_ONCE = ("parameters", "optimizer_state")
 _SURE = ("map_location", "object_collective", "data_parallel", "full_state_dict", "rank0_gather")
+_OF_LONE_LINES = ("leak", "rank_only")
 _LEAKS = (Verdict.PROVEN, Verdict.LIKELY)
 _LEAST_PART = 0.3
 """What is left of a difference is told where it is more than this share of all of it."""
 _NOT_TOLD_APART = "this may be the CUDA context, loaded kernels, NCCL or other libraries"
+_LEAST_RESERVED_SHARE, _LEAST_RESERVED_BY_CHANCE = 0.1, 0.2
+"""A rank's unused reserved memory differs by so large a share of what is usually reserved; less
+of it is chance where the ranks' sizes are a percent apart.
+"""
+_DEFAULT = "PyTorch's own"
 _OUTSIDE = (
     ("nccl", "nccl", Verdict.PROVEN),
     ("this_process_other", "nccl", Verdict.POSSIBLE),
@@ -44,34 +58,7 @@ _OUTSIDE = (
 """Kinds of the ledger that PyTorch does not count: each with the cause that it stands for."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Excess:
-    """A line that holds more on this rank than is usual.
-
-    Attributes:
-        line: it, on this rank.
-        usual: the same line on a typical rank; None where most have none.
-        bytes: by how much its peak is higher.
-        at_peak_bytes: how much more of it is alive at this rank's peak than at a typical rank's.
-    """
-
-    line: LineUse
-    usual: LineUse | None
-    bytes: int
-    at_peak_bytes: int
-
-    @property
-    def is_alone(self) -> bool:
-        """True if this is a recorded line that most peers do not have."""
-        return self.usual is None and self.line.place is not None
-
-    @property
-    def place(self) -> object:
-        """The line, in words."""
-        return self.line.place or "no recorded line"
-
-
-_Excesses = Mapping[str, Sequence[_Excess]]
+_Excesses = Mapping[str, Sequence[LineExcess]]
 """Lines that hold more, by the cause of it."""
 
 
@@ -150,7 +137,7 @@ class BesidePeers:
         many lines.
         """
         by_cause = self._excesses_by_cause(leak)
-        excesses = [excess for group in by_cause.values() for excess in group]
+        excesses = list(chain.from_iterable(by_cause.values()))
         alone_bytes = sum(excess.line.at_peak_bytes for excess in excesses if excess.is_alone)
         # The peak of a rank is the sum of many lines' noise; single lines may stand out of their
         # own.
@@ -158,29 +145,32 @@ class BesidePeers:
             return []
         total = max(self.more, alone_bytes)
         sure = self._sure_differences(by_cause, total)
-        explained = [*sure, leak] if leak else sure
+        explained = sure if leak is None else [*sure, leak]
         unexplained = total - sum(difference.bytes for difference in explained)
         threshold = max(self.least if sure else LEAST_BYTES, _LEAST_PART * total)
+        if unexplained < threshold or not self._differs_surely(excesses):
+            return sure
+        return [*sure, *self._by_main_cause(unexplained, by_cause)]
+
+    def _by_main_cause(self, bytes_: int, by_cause: _Excesses) -> list[RankDifference]:
         cause = self._main_cause(by_cause)
-        if cause is None or unexplained < threshold or not self._differs_surely(excesses):
-            return sure
-        if not self._is_worth_it(cause, by_cause[cause]):
-            return sure
-        return [*sure, *self._bounded(cause, unexplained, by_cause)]
+        if cause is None or not self._is_worth_it(cause, by_cause[cause]):
+            return []
+        return self._bounded(cause, bytes_, by_cause)
 
     def _sure_differences(self, by_cause: _Excesses, total: int) -> list[RankDifference]:
-        sums = {cause: _bytes_of(by_cause.get(cause, ())) for cause in _SURE}
+        sums = {cause: bytes_of(by_cause.get(cause, ())) for cause in _SURE}
         return [
             self._from_lines(cause, min(size, total), by_cause[cause])
             for cause, size in sums.items()
             if size >= self.least_sure
         ]
 
-    def _differs_surely(self, excesses: Sequence[_Excess]) -> bool:
-        return self.differs or _bytes_of(filter(self._is_certain, excesses)) >= self.least
+    def _differs_surely(self, excesses: Sequence[LineExcess]) -> bool:
+        return self.differs or bytes_of(filter(self._is_certain, excesses)) >= self.least
 
     def _excesses_by_cause(self, leak: RankDifference | None) -> _Excesses:
-        by_cause: dict[str, list[_Excess]] = defaultdict(list)
+        by_cause: dict[str, list[LineExcess]] = defaultdict(list)
         for line in self.rank.lines:
             excess = self._excess(line)
             is_leak = leak is not None and line.place == leak.place
@@ -189,16 +179,16 @@ class BesidePeers:
                 by_cause[cause].append(excess)
         return dict(by_cause)
 
-    def _excess(self, line: LineUse) -> _Excess:
+    def _excess(self, line: LineUse) -> LineExcess:
         usual = self.usual.line(line)
-        return _Excess(
+        return LineExcess(
             line=line,
             usual=usual,
             bytes=line.peak_bytes - (usual.peak_bytes if usual else 0),
             at_peak_bytes=line.at_peak_bytes - self.usual.line_at_peak_bytes(line),
         )
 
-    def _cause(self, excess: _Excess) -> str | None:
+    def _cause(self, excess: LineExcess) -> str | None:
         """The reason why a line holds more; None where it does because one rank died and the other
         went on.
 
@@ -215,7 +205,7 @@ class BesidePeers:
             return "uneven_batch" if is_larger else None
         return cause_of(line, usual, self.position)
 
-    def _is_certain(self, excess: _Excess) -> bool:
+    def _is_certain(self, excess: LineExcess) -> bool:
         """True if a line holds more than chance makes it: chance does nothing to what is built
         once, or by one rank.
         """
@@ -232,23 +222,36 @@ class BesidePeers:
     def _main_cause(self, by_cause: _Excesses) -> str | None:
         """Of the causes that show on many lines, the one that explains the others."""
         sums = {
-            cause: _bytes_of(excesses)
+            cause: bytes_of(excesses)
             for cause, excesses in by_cause.items()
             if cause not in _SURE and not self._is_echo(excesses)
         }
         if not sums:
             return None
         stages = by_cause.get("pipeline_stage", ())
-        layers = _bytes_of(excess for excess in stages if excess.line.category in STAY)
+        layers = bytes_of(excess for excess in stages if excess.line.category in STAY)
         if layers > max(0.1 * self.more, 0):
             return "pipeline_stage"  # more layers have more activations, too
-        return max(sums, key=lambda cause: (sums[cause], cause != "unknown"))
+        main = max(sums, key=lambda cause: (sums[cause], cause != "unknown"))
+        if main == "moe_hot_rank" and self._are_batches_larger(by_cause):
+            return "uneven_batch"
+        return main
 
-    def _is_echo(self, excesses: Sequence[_Excess]) -> bool:
+    @staticmethod
+    def _are_batches_larger(by_cause: _Excesses) -> bool:
+        """True if longer sequences make all lines larger, those of experts no more than others."""
+        experts = by_cause["moe_hot_rank"]
+        places = {excess.line.place for excess in experts}
+        larger = by_cause.get("uneven_batch", ())
+        others = [excess for excess in larger if excess.line.place not in places]
+        is_much = 4 * bytes_of(others) >= bytes_of(experts)
+        return is_much and growth_of(others) >= growth_of(experts) / 2
+
+    def _is_echo(self, excesses: Sequence[LineExcess]) -> bool:
         """True if this is what a peer put on this rank's device, seen from the one whose device
         it is.
         """
-        more = _bytes_of(excesses)
+        more = bytes_of(excesses)
         places = {excess.line.place for excess in excesses}
         return any(
             abs(more - stray.reserved_bytes) <= 2 * MIB + stray.reserved_bytes // 100
@@ -256,7 +259,7 @@ class BesidePeers:
             if stray.place in places
         )
 
-    def _is_worth_it(self, cause: str, excesses: Sequence[_Excess]) -> bool:
+    def _is_worth_it(self, cause: str, excesses: Sequence[LineExcess]) -> bool:
         """True if to act on a difference: not where sizes vary and this rank had the largest by
         chance, nor where stages of a pipeline differ as they do by nature.
         """
@@ -268,30 +271,42 @@ class BesidePeers:
         is_built_once = largest.static and largest.category in _BUILT_ONCE
         if not shows_by_step or is_built_once:
             return True
-        steps = self.usual.steps if self.is_among else PeerStepPeaks([self.rank, *self.usual.ranks])
-        return not steps.is_chance(self.rank, self.least)
+        return not self._steps().is_chance(self.rank, self.least)
+
+    def _steps(self) -> PeerStepPeaks:
+        if self.is_among:
+            return self.usual.steps
+        return PeerStepPeaks([self.rank, *self.usual.ranks])
 
     def _bounded(self, cause: str, bytes_: int, by_cause: _Excesses) -> list[RankDifference]:
         """The main cause with no more bytes than its lines hold more at the peak; what they do
         not hold overlaps.
         """
-        # More layers or a larger batch show on many lines, each with what looks like a cause of its
-        # own.
-        shows_by_step = cause in _BY_STEP
-        causes = set(by_cause) - set(_SURE) if shows_by_step else {cause}
-        excesses = [excess for other in causes for excess in by_cause[other]]
-        explained = min(bytes_, _more_at_peak(excesses))
-        apart = _more_at_peak(excess for excess in excesses if excess.is_alone)
-        only_here = [excess for excess in by_cause.get("rank_only", ()) if excess.is_alone]
+        apart = self._lone_differences(cause, bytes_, by_cause)
+        bytes_ -= sum(difference.bytes for difference in apart)
+        excesses = _explained_by(cause, by_cause, {difference.cause for difference in apart})
+        explained = min(bytes_, more_at_peak(excesses))
         differences = []
-        if shows_by_step and only_here and self.least <= apart < explained:
-            differences.append(self._from_lines("rank_only", apart, only_here))
-            bytes_, explained = bytes_ - apart, explained - apart
         if explained >= self.least or 2 * explained >= bytes_:
-            differences.insert(0, self._from_lines(cause, explained, by_cause[cause]))
+            differences.append(self._from_lines(cause, explained, by_cause[cause]))
             bytes_ -= explained
-        if bytes_ >= max(self.least, _LEAST_PART * self.more):
+        differences += apart
+        # Where batches vary, chance decides what falls together.
+        if bytes_ >= max(self.least, _LEAST_PART * self.more) and not self._steps().vary:
             differences.append(self._overlap(bytes_))
+        return differences
+
+    def _lone_differences(
+        self, main_cause: str, most_bytes: int, by_cause: _Excesses
+    ) -> list[RankDifference]:
+        """What lines of this rank alone hold beside its main cause: each a fault of its own."""
+        differences = []
+        for cause in _OF_LONE_LINES:
+            alone = [excess for excess in by_cause.get(cause, ()) if excess.is_alone]
+            bytes_ = more_at_peak(alone)
+            if cause != main_cause and alone and self.least <= bytes_ < most_bytes:
+                differences.append(self._from_lines(cause, bytes_, alone))
+                most_bytes -= bytes_
         return differences
 
     def _overlap(self, bytes_: int) -> RankDifference:
@@ -312,13 +327,14 @@ class BesidePeers:
         place = excesses[0].line.place if has_main_line else None
         return self._difference("overlap", Verdict.LIKELY, bytes_, place=place, evidence=evidence)
 
-    def _from_lines(self, cause: str, bytes_: int, excesses: Sequence[_Excess]) -> RankDifference:
+    def _from_lines(
+        self, cause: str, bytes_: int, excesses: Sequence[LineExcess]
+    ) -> RankDifference:
         ranked = sorted(
             excesses, key=lambda excess: (excess.at_peak_bytes, excess.bytes), reverse=True
         )
-        places = (excess.line.place for excess in ranked if excess.line.place is not None)
         evidence = [
-            f"+{format_size(excess.bytes)} at {excess.place} ({_way_of_differing(excess)})"
+            f"+{format_size(excess.bytes)} at {excess.place} ({way_of_differing(excess)})"
             for excess in ranked[:3]
         ]
         is_sure = cause in _SURE or cause == "rank_only"
@@ -330,11 +346,11 @@ class BesidePeers:
             cause,
             Verdict.PROVEN if is_sure else verdict,
             bytes_,
-            place=next(places, None),
+            place=place_to_blame(ranked, bytes_),
             evidence=evidence,
         )
 
-    def _leveled(self, excesses: Sequence[_Excess]) -> list[str]:
+    def _leveled(self, excesses: Sequence[LineExcess]) -> list[str]:
         """One sentence on the batches of all, and the highest peak, if the ranks shared the work
         evenly.
         """
@@ -364,13 +380,32 @@ class BesidePeers:
         more = gap - usual_gap
         # A rank that holds less than its peers has a wider gap under the same reserved memory.
         wider = self.rank.peak_reserved_bytes - usual_reserved
-        threshold = max(0.1 * usual_reserved, 64 * MIB, _SPREADS * spread)
+        # Other settings are a reason; else chance decides in which order requests are served.
+        other_settings = self._other_settings()
+        share = _LEAST_RESERVED_SHARE if other_settings else _LEAST_RESERVED_BY_CHANCE
+        threshold = max(share * usual_reserved, 64 * MIB)
+        if not other_settings:
+            is_known = len(self.usual.ranks) >= _ENOUGH_PEERS
+            threshold = max(threshold, (_SPREADS if is_known else 2) * spread)
         if min(more, 2 * wider) < threshold or more < self.more:
             return []
+        if not other_settings and self._steps().vary:
+            return []  # which rank's cache fits least to batches that vary is chance
+        cause = "allocator_settings" if other_settings else "allocator"
         evidence = [
-            f"reserved but not allocated: {format_size(gap)}, peers: {format_size(usual_gap)}"
+            *([other_settings] if other_settings else []),
+            f"reserved but not allocated: {format_size(gap)}, peers: {format_size(usual_gap)}",
         ]
-        return [self._difference("allocator", Verdict.PROVEN, more, evidence=evidence)]
+        return [self._difference(cause, Verdict.PROVEN, more, evidence=evidence)]
+
+    def _other_settings(self) -> str:
+        """One sentence on allocator settings that most peers do not have; "" where they are alike
+        or unknown.
+        """
+        own, usual = self.rank.alloc_conf, self.usual.alloc_conf
+        if own is None or usual is None or own == usual:
+            return ""
+        return f"allocator settings: {own or _DEFAULT}; its peers: {usual or _DEFAULT}"
 
     def _outside(self) -> list[RankDifference]:
         """Memory outside of PyTorch's allocator, where the driver was asked."""
@@ -424,22 +459,12 @@ class BesidePeers:
         return f"{words}; {total} more for all reasons, {alone} for this one"
 
 
-def _bytes_of(excesses: Iterable[_Excess]) -> int:
-    return sum(excess.bytes for excess in excesses)
+def _explained_by(cause: str, by_cause: _Excesses, told_apart: set[str]) -> list[LineExcess]:
+    """The lines that a main cause explains.
 
-
-def _more_at_peak(excesses: Iterable[_Excess]) -> int:
-    """The bytes of some lines at this rank's peak beyond those at a typical rank's."""
-    return sum(max(0, excess.at_peak_bytes) for excess in excesses)
-
-
-def _way_of_differing(excess: _Excess) -> str:
-    line, usual = excess.line, excess.usual
-    if usual is None or not usual.peak_bytes:
-        return "no peer has it"
-    if abs(line.allocations - usual.allocations) > 0.02 * usual.allocations:
-        return f"{line.allocations:,} allocations; its peers: {usual.allocations:,}"
-    if abs(line.mean_bytes - usual.mean_bytes) > 0.02 * usual.mean_bytes:
-        ratio = line.mean_bytes / max(1.0, usual.mean_bytes)
-        return f"the same number of allocations, {ratio:.2f}x the size"
-    return "the same number and size, but more of them in use at once"
+    More layers or a larger batch show on many lines, each with what looks like a cause of its own.
+    """
+    causes = set(by_cause) - set(_SURE) if cause in _BY_STEP else {cause}
+    excesses = chain.from_iterable(by_cause[other] for other in causes - told_apart)
+    not_alone = chain.from_iterable(by_cause[other] for other in causes & told_apart)
+    return [*excesses, *(excess for excess in not_alone if not excess.is_alone)]

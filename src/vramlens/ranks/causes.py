@@ -23,7 +23,7 @@ _CAUSES_OF_HINTS = {
 }
 """What a call alone gives away, the first that is there."""
 _HINTS_OF_WHAT_STAYS = (Hint.LOAD, Hint.STATE_DICT)
-_FIXED_ELSEWHERE = ("uneven_batch", "nccl", "allocator")
+_FIXED_ELSEWHERE = ("uneven_batch", "nccl", "allocator", "allocator_settings")
 """Causes that no edit of the line mends."""
 
 FIXES = {
@@ -56,6 +56,7 @@ FIXES = {
     "nccl": "use fewer process groups on this rank, or lower NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS",
     "allocator": "set expandable_segments:True on all ranks, and compare vramlens tune of this"
     " rank's recording",
+    "allocator_settings": "give all ranks the same PYTORCH_CUDA_ALLOC_CONF",
     "other_process": "stop the other process on this GPU, or keep it away with "
     "CUDA_VISIBLE_DEVICES",
     "overlap": "free these tensors before the next ones are created, as the other ranks do "
@@ -83,6 +84,7 @@ WORDS = {
     "nccl": "has more memory in NCCL's communicators",
     "allocator": "has more reserved but unused memory: its allocator served requests in a "
     "different order",
+    "allocator_settings": "has other allocator settings, and more reserved but unused memory",
     "other_process": "shares its GPU with another process",
     "overlap": "uses at one moment what its peers use one after the other",
     "rank_only": "does something that no other rank does",
@@ -125,18 +127,35 @@ def cause_of(own: LineUse, peer: LineUse | None, position: Position) -> str:
         return "unknown"
     if peer is None or not peer.peak_bytes:
         return _cause_of_lone_line(own, position)
-    larger = own.mean_bytes / max(1.0, peer.mean_bytes) - 1
-    more_often = own.allocations / max(1, peer.allocations) - 1
     if own.category in STAY or own.static:
-        if _has_other_layers(own, peer, position) or abs(more_often) > _SAME:
-            return "pipeline_stage"
-        is_embedding = larger > _LARGER_TABLE or bool(own.hints & Hint.EMBEDDING)
-        return "embedding_shard" if is_embedding else "uneven_shard"
+        return _cause_of_what_stays(own, peer, position)
+    return _cause_of_what_moves(own, peer, position)
+
+
+def _cause_of_what_moves(own: LineUse, peer: LineUse, position: Position) -> str:
+    """The cause of activations and the like that are larger, or more."""
+    larger, more_often = _larger(own, peer), _more_often(own, peer)
     if larger > _SAME and larger >= more_often:
         return "uneven_batch"
     if position.sends:
         return "pipeline_stage"
     return "rank_only" if more_often > _SAME else "unknown"
+
+
+def _larger(own: LineUse, peer: LineUse) -> float:
+    return own.mean_bytes / max(1.0, peer.mean_bytes) - 1
+
+
+def _more_often(own: LineUse, peer: LineUse) -> float:
+    return own.allocations / max(1, peer.allocations) - 1
+
+
+def _cause_of_what_stays(own: LineUse, peer: LineUse, position: Position) -> str:
+    """The cause of parameters and the like that are larger, or more."""
+    if _has_other_layers(own, peer, position) or abs(_more_often(own, peer)) > _SAME:
+        return "pipeline_stage"
+    is_embedding = _larger(own, peer) > _LARGER_TABLE or bool(own.hints & Hint.EMBEDDING)
+    return "embedding_shard" if is_embedding else "uneven_shard"
 
 
 def _has_other_layers(own: LineUse, peer: LineUse, position: Position) -> bool:
@@ -146,19 +165,28 @@ def _has_other_layers(own: LineUse, peer: LineUse, position: Position) -> bool:
 
 def _cause_of_calls(own: LineUse, peer: LineUse | None, position: Position) -> str | None:
     """The cause that the functions called give away."""
+    cause = _cause_of_hints(own)
+    if cause is not None:
+        return cause
+    if peer is None:
+        return "rank0_gather" if _calls_gather(own, position) else None
+    if own.category in STAY:
+        return None
+    if own.hints & Hint.EXPERTS:
+        return "moe_hot_rank"
+    # Others evaluate, too: what the first rank holds more is what it got from them.
+    if own.hints & Hint.EVALUATION and position.first:
+        return "rank0_gather"
+    return None
+
+
+def _cause_of_hints(own: LineUse) -> str | None:
+    """The cause that one call alone gives away."""
     stays = own.category in STAY
     for hint, cause in _CAUSES_OF_HINTS.items():
         is_unsharded = hint is not Hint.GATHER or not own.hints & Hint.SHARDED
         if own.hints & hint and is_unsharded and (not stays or hint in _HINTS_OF_WHAT_STAYS):
             return cause
-    if peer is None and _calls_gather(own, position):
-        return "rank0_gather"
-    if stays:
-        return None
-    if own.hints & Hint.EXPERTS and peer is not None:
-        return "moe_hot_rank"
-    if own.hints & Hint.EVALUATION and position.first:
-        return "rank0_gather"
     return None
 
 
@@ -168,16 +196,22 @@ def _calls_gather(own: LineUse, position: Position) -> bool:
 
 def _cause_of_lone_line(own: LineUse, position: Position) -> str:
     """The cause of a line that no peer has."""
+    of_stage = _cause_of_stage(own, position)
+    if of_stage is not None:
+        return of_stage
+    if position.first and _looks_gathered(own, position.world):
+        return "rank0_gather"
+    return "leak" if _only_grows(own) else "rank_only"
+
+
+def _cause_of_stage(own: LineUse, position: Position) -> str | None:
+    """The cause of what only the first or the last stage of a model has."""
     is_at_end = position.sends and (position.first or position.last)
     if position.last and own.hints & Hint.LOSS and not position.first:
         return "first_last_stage"
     if own.hints & Hint.EMBEDDING:
         return "first_last_stage" if is_at_end else "embedding_shard"
-    if position.first and _looks_gathered(own, position.world):
-        return "rank0_gather"
-    if is_at_end and own.static:
-        return "first_last_stage"
-    return "leak" if _only_grows(own) else "rank_only"
+    return "first_last_stage" if is_at_end and own.static else None
 
 
 def _only_grows(own: LineUse) -> bool:
@@ -191,13 +225,9 @@ def _only_grows(own: LineUse) -> bool:
 
 def _looks_gathered(own: LineUse, world: int) -> bool:
     """True if each step makes one equal tensor for every rank: the list that a gather fills."""
-    return (
-        world > 1
-        and own.sizes == 1
-        and own.per_step > 0
-        and own.per_step % world == 0
-        and not own.static
-    )
+    is_one_a_rank = own.per_step % world == own.allocations % world == 0
+    is_each_step = 0 < 2 * own.per_step <= own.allocations
+    return world > 1 and own.sizes == 1 and not own.static and is_one_a_rank and is_each_step
 
 
 def fix_of(cause: str, place: object | None, bytes_: int) -> str:

@@ -131,9 +131,8 @@ class _Job:
             usual = Usual(peers)
             for peer in peers:
                 # Of two ranks, the other one is what is usual.
-                if len(peers) == 2:
-                    usual = Usual([other for other in peers if other is not peer])
-                beside = BesidePeers(peer, usual, positions[peer.rank], strays)
+                compared = usual if len(peers) > 2 else _usual_without(peers, peer)
+                beside = BesidePeers(peer, compared, positions[peer.rank], strays)
                 yield from beside.differences()
 
     def between_cohorts(self) -> Iterator[RankDifference]:
@@ -169,12 +168,14 @@ class _Job:
         cohort = "stage" if self.cohorts.staged else "ranks with other coordinates"
         peak_bytes = summary.peak_requested_bytes
         more = peak_bytes - usual.peak_bytes
+        line_bytes = 0 if line is None else line.peak_bytes - usual.line_bytes(line)
+        holds_half = 2 * line_bytes >= more
         return RankDifference(
             ranks=members,
             cause=cause,
             verdict=Verdict.POSSIBLE if cause == "unknown" else Verdict.LIKELY,
             bytes=more,
-            place=None if line is None else line.place,
+            place=line.place if line is not None and holds_half else None,
             title=f"{WORDS[cause]}: {format_size(more)} more than a typical {cohort}",
             evidence=(f"peak {format_size(peak_bytes)}, typical {format_size(usual.peak_bytes)}",),
             fix=fix_of(cause, None, more),
@@ -204,6 +205,10 @@ class _Job:
         return any(call.is_p2p for call in calls) or any(
             line.hints & Hint.POINT_TO_POINT for line in lines
         )
+
+
+def _usual_without(peers: Sequence[RankSummary], rank: RankSummary) -> Usual:
+    return Usual([peer for peer in peers if peer is not rank])
 
 
 def _is_of_experts(line: LineUse) -> bool:

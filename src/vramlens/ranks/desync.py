@@ -18,6 +18,7 @@ _TITLES = {
     "not_completed": "all called the same collective, and it did not complete",
 }
 _OF_SHAPES = ("size_mismatch", "dtype_mismatch")
+_SAME_CALLS = "make every rank of the group call the same collectives in the same order"
 _MISMATCH = "called different collectives"
 
 
@@ -34,7 +35,7 @@ def _difference(rows: Sequence[CollectiveProblem]) -> RankDifference:
     blamed = suspected or rows
     group, seq, problem = rows[0].group, rows[0].seq, rows[0].problem
     place = next((row.place for row in blamed if row.place is not None), None)
-    fix = "make every rank of the group call the same collectives in the same order"
+    where = f" ({place})" if place else ""
     return RankDifference(
         ranks=tuple(sorted(row.rank for row in blamed)),
         cause="desync",
@@ -44,10 +45,10 @@ def _difference(rows: Sequence[CollectiveProblem]) -> RankDifference:
         title=f"{_TITLES.get(problem, _MISMATCH)}: number {seq} of group {group}",
         evidence=(
             f"group {group}, collective number {seq}: {_calls(rows)}",
-            *(row.detail for row in suspected[:2] if row.detail),
+            *filter(None, (row.detail for row in suspected[:2])),
             *_caveat(suspected),
         ),
-        fix=f"{fix} ({place})" if place else fix,
+        fix=f"{_SAME_CALLS}{where}",
     )
 
 

@@ -34,7 +34,7 @@ def line_uses(view: Attribution) -> tuple[LineUse, ...]:
     at_peak_bytes = lines.bytes_of(view.device.allocations.alive_after(peak_event))
     static_bytes = lines.bytes_of(_static_allocations(view))
     peak_bytes = lines.peak_bytes()
-    per_step = lines.most_births_of_a_step()
+    per_step = lines.births_of_a_step()
     sizes = lines.counts_of_sizes()
     category = lines.main_kind(view.categories.category)
     phase = lines.main_kind(view.phases.phase)
@@ -116,18 +116,30 @@ class _Lines:
         starts = np.searchsorted(lines[order], np.arange(self.count))
         return np.asarray(np.maximum.reduceat(running, starts), np.int64)
 
-    def most_births_of_a_step(self) -> NDArray[np.int64]:
-        """Births of each line in the step that has most of them."""
+    def births_of_a_step(self) -> NDArray[np.int64]:
+        """Births of each line in the usual one of the steps that have any.
+
+        Not the most: what a program allocates after a step may count for either of two.
+        """
         is_in_step = self.view.step >= 0
         steps = max(1, len(self.view.steps))
         cell = self.line[is_in_step] * steps + self.view.step[is_in_step]
+        cells: NDArray[np.integer]
+        births: NDArray[np.integer]
         if self.count * steps <= 8 * len(self.line):
-            table = np.bincount(cell, minlength=self.count * steps).reshape(self.count, steps)
-            return np.asarray(table.max(axis=1), np.int64)
-        cells, births = np.unique(cell, return_counts=True)
-        most_births = np.zeros(self.count, np.int64)
-        np.maximum.at(most_births, cells // steps, births)
-        return most_births
+            table = np.bincount(cell, minlength=self.count * steps)
+            cells = np.flatnonzero(table)
+            births = table[cells]
+        else:
+            cells, births = np.unique(cell, return_counts=True)
+        line = cells // steps
+        ordered = births[np.lexsort((births, line))]
+        ends = np.searchsorted(line, np.arange(self.count + 1))
+        first, step_count = ends[:-1], np.diff(ends)
+        usual = np.zeros(self.count, np.int64)
+        has_any = step_count > 0
+        usual[has_any] = ordered[(first + (step_count - 1) // 2)[has_any]]
+        return usual
 
     def counts_of_sizes(self) -> NDArray[np.int64]:
         """The number of different sizes that each line has."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 
 from vramlens.ranks.peers.usual import lower_median
 from vramlens.ranks.rank_failures import FailureOrder
@@ -67,17 +67,20 @@ def note_of_slow_ranks(ranks: Sequence[RankSummary], differing: Collection[int])
         return []
     worst = max(slow, key=lambda rank: times_us[rank])
     verb = "takes" if len(slow) == 1 else "take"
-    memory = "they hold no more memory than their peers: memory does not explain it"
-    if set(slow) <= set(differing):
-        memory = "they hold more memory, too"
-    elif set(slow) & set(differing):
-        memory = "some of them hold more memory, too"
-    if len(slow) == 1:
-        memory = memory.replace("they hold", "it holds").replace("their peers", "its peers")
+    memory = _memory_of_slow_ranks(set(slow), set(differing))
     return [
         f"{named(slow)} {verb} longer for a step: {times_us[worst] / 1000:,.1f} ms on rank {worst},"
         f" usually {usual_us / 1000:,.1f} ms; {memory}"
     ]
+
+
+def _memory_of_slow_ranks(slow: Set[int], differing: Set[int]) -> str:
+    they, their = ("it holds", "its") if len(slow) == 1 else ("they hold", "their")
+    if slow <= differing:
+        return f"{they} more memory, too"
+    if slow & differing:
+        return "some of them hold more memory, too"
+    return f"{they} no more memory than {their} peers: memory does not explain it"
 
 
 def _note_of_steps(ranks: Sequence[RankSummary]) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from vramlens.analyses.finding import Finding
 from vramlens.ground.printed_answer import PrintedAnswer
+from vramlens.ground.verdict import Verdict
 from vramlens.ranks.collectives import CollectiveProblem
 from vramlens.ranks.peers.rank_cohorts import RankCohorts
 from vramlens.ranks.rank_difference import RankDifference
@@ -49,3 +50,10 @@ class Comparison(PrintedAnswer):
     def findings(self) -> tuple[Finding, ...]:
         """The differences as findings, then what all share."""
         return tuple(difference.finding for difference in self.differences) + self.shared
+
+    @property
+    def has_trouble(self) -> bool:
+        """True if a rank failed, or a finding is proven or likely."""
+        return bool(self.failures.failed) or any(
+            finding.verdict in (Verdict.PROVEN, Verdict.LIKELY) for finding in self.findings
+        )

@@ -26,7 +26,7 @@ class LineUse:
         at_peak_bytes: of it, alive at the device's own peak.
         allocations: how many in all.
         total_bytes: of all of them, requested.
-        per_step: allocations in the step that has most of them.
+        per_step: allocations in the usual one of the steps that have any (the lower median).
         sizes: how many different sizes they have.
         static: whether most of its bytes were there before the first step ended and stayed to the
             last.
@@ -148,6 +148,8 @@ class RankSummary:
         step_us: the median time of its steps, in microseconds; None where fewer than two are
             recorded.
         launch: how its process was started.
+        alloc_conf: the allocator's settings, as text; "" for PyTorch's own, None where the
+            recording does not say.
     """
 
     rank: int
@@ -176,6 +178,7 @@ class RankSummary:
     started_us: int | None = None
     step_us: int | None = None
     launch: Launch | None = None
+    alloc_conf: str | None = None
 
     @property
     def died(self) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.analyses.leaks.growth import leaks_of
 from vramlens.analyses.leaks.leak import Leak
+from vramlens.ground.conf_text import recorded_conf
 from vramlens.ranks.hints import Hint, hints_of
 from vramlens.ranks.line_uses import line_uses
 from vramlens.ranks.rank_summary import Launch, RankFailure, RankGrowth, RankSummary, Stray
@@ -16,7 +17,7 @@ from vramlens.trace import NO_STACK, DeviceTrace, Meta, Trace
 
 _MOST_STEPS = 4096
 _FEWEST_TIMED_STEPS = 4
-_LONGEST_COMMAND = 500
+_LONGEST_COMMAND, _LONGEST_CONF = 500, 1000
 _KINDS_OF_THIS_PROCESS = ("pytorch_", "this_process", "nccl")
 """How the names of the ledger's kinds begin that belong to the recorded process."""
 
@@ -32,7 +33,12 @@ def summarise(
         device: the device; by default the one with the highest requested peak.
         view: that device's attribution, where it is at hand.
     """
-    summary = RankSummary(rank=rank, source=trace.source, missing=trace.missing)
+    summary = RankSummary(
+        rank=rank,
+        source=trace.source,
+        missing=trace.missing,
+        alloc_conf=recorded_conf(trace.settings)[:_LONGEST_CONF] if trace.settings else None,
+    )
     if trace.meta is not None:
         summary = _with_process(summary, trace.meta)
     index = trace.main_device if device is None else device

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from vramlens.analyses.finding import Finding, Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.peers.usual import lower_median
-from vramlens.ranks.rank_difference import LEAST_BYTES
+from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE
 from vramlens.ranks.rank_summary import RankGrowth, RankSummary
 from vramlens.units import format_size
 
@@ -16,31 +16,35 @@ _SURE = (Verdict.PROVEN, Verdict.LIKELY)
 
 
 def shared_leaks(ranks: Sequence[RankSummary]) -> tuple[Finding, ...]:
-    """The leaks that more than half of the ranks have at one line, the largest first."""
+    """The leaks that more than half of the ranks have at one line, the largest first; growth that
+    may be a leak only where all ranks have it.
+    """
     by_place: dict[Place | None, list[RankGrowth]] = defaultdict(list)
     for rank in ranks:
         for place, leak in _largest_leaks(rank).items():
             by_place[place].append(leak)
-    leaks_by_size = sorted(
-        (
-            (_median_bytes(leaks), place, leaks)
-            for place, leaks in by_place.items()
-            if len(leaks) > max(1, len(ranks) / 2)
-        ),
-        key=lambda row: -row[0],
-    )
-    return tuple(
-        _shared_leak(place, leaks, len(ranks))
-        for size, place, leaks in leaks_by_size
-        if size >= LEAST_BYTES
-    )
+    shared = [(place, _shared(leaks, ranks)) for place, leaks in by_place.items()]
+    shared.sort(key=lambda row: -_median_bytes(row[1]))
+    return tuple(_shared_leak(place, leaks, len(ranks)) for place, leaks in shared if leaks)
+
+
+def _shared(leaks: Sequence[RankGrowth], ranks: Sequence[RankSummary]) -> Sequence[RankGrowth]:
+    """Those of one line's leaks that the ranks share; none where they do not."""
+    sure = [leak for leak in leaks if leak.verdict in _SURE]
+    if len(sure) > max(1, len(ranks) / 2):
+        return sure if _median_bytes(sure) >= LEAST_BYTES else []
+    usual_peak = lower_median(rank.peak_requested_bytes for rank in ranks)
+    least_bytes = max(LEAST_BYTES, LEAST_SHARE * usual_peak)
+    is_everywhere = 1 < len(ranks) == len(leaks)
+    return leaks if is_everywhere and _median_bytes(leaks) >= least_bytes else []
 
 
 def _largest_leaks(rank: RankSummary) -> dict[Place | None, RankGrowth]:
-    """A rank's largest leak at each line, of those that are sure and not empty."""
+    """A rank's largest leak at each line, of those that are not empty; sure ones first."""
     largest: dict[Place | None, RankGrowth] = {}
-    for leak in sorted(rank.leaks, key=lambda leak: leak.bytes, reverse=True):
-        if leak.verdict in _SURE and leak.bytes > 0:
+    ordered = sorted(rank.leaks, key=lambda leak: (leak.verdict in _SURE, leak.bytes), reverse=True)
+    for leak in ordered:
+        if leak.verdict != Verdict.NOT_A_PROBLEM and leak.bytes > 0:
             largest.setdefault(leak.place, leak)
     return largest
 
@@ -51,21 +55,27 @@ def _median_bytes(leaks: Sequence[RankGrowth]) -> int:
 
 def _shared_leak(place: Place | None, leaks: Sequence[RankGrowth], ranks: int) -> Finding:
     per_step = lower_median(leak.bytes_per_step for leak in leaks)
-    certain = all(leak.verdict == Verdict.PROVEN for leak in leaks)
-    if len(leaks) < ranks:
-        who = f"{len(leaks)} of {ranks} ranks have the same leak"
-    else:
-        who = (
-            "Both ranks have the same leak"
-            if ranks == 2
-            else f"All {ranks} ranks have the same leak"
-        )
+    verdict = _verdict({leak.verdict for leak in leaks})
+    trouble = "growth, maybe a leak" if verdict == Verdict.POSSIBLE else "leak"
     return Finding(
         id="leak",
-        verdict=Verdict.PROVEN if certain else Verdict.LIKELY,
-        title=f"{who}: {format_size(per_step)} more on each rank after every step",
+        verdict=verdict,
+        title=f"{_who(len(leaks), ranks)} have the same {trouble}:"
+        f" {format_size(per_step)} more on each rank after every step",
         bytes=_median_bytes(leaks),
         place=place,
         evidence=(f"{leaks[0].steps:,} steps recorded; the ranks do not differ",),
         fix=next((leak.fix for leak in leaks if leak.fix), None),
     )
+
+
+def _verdict(verdicts: Set[Verdict]) -> Verdict:
+    if verdicts == {Verdict.PROVEN}:
+        return Verdict.PROVEN
+    return Verdict.LIKELY if verdicts <= set(_SURE) else Verdict.POSSIBLE
+
+
+def _who(leaking: int, ranks: int) -> str:
+    if leaking < ranks:
+        return f"{leaking} of {ranks} ranks"
+    return "Both ranks" if ranks == 2 else f"All {ranks} ranks"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vramlens.errors import UsageError
-from vramlens.ground.conf_text import conf_tokens, is_power_of_two
+from vramlens.ground.conf_text import conf_tokens, is_power_of_two, recorded_conf
 from vramlens.replay.versions import VERSIONS, Version
 from vramlens.units import MIB
 
@@ -256,14 +256,6 @@ class _Parser:
                 f"Expected 'True' or 'False' at index {at} in ConfigTokenizer but got '{token}'"
             )
         return token == "True"
-
-
-def recorded_conf(settings: Mapping[str, Any]) -> str:
-    """The text of the settings that a recording was made under, as its snapshot gives it."""
-    for key in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):
-        if isinstance(value := settings.get(key), str) and value:
-            return value
-    return ""
 
 
 def recorded_settings(settings: Mapping[str, Any], version: Version) -> Settings:

@@ -79,3 +79,19 @@ def test_what_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
 def test_a_file_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert answer(capsys, str(RANKS / "ddp"), "-o", str(tmp_path / "x.txt")) == ""
     assert (tmp_path / "x.txt").read_text().startswith("No difference worth acting on")
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("ddp", 0), ("leak_rank1", 1), ("desync", 1), ("oom_one", 1)]
+)
+def test_fail_tells_a_job_with_trouble_by_the_exit_code(
+    name: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ranks", str(RANKS / name), "--fail"]) == code
+    assert main(["ranks", str(RANKS / name)]) == 0
+    capsys.readouterr()
+
+
+def test_fail_is_not_for_queries(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ranks", "lake", "--fail", "--ask", "worst-lines"]) == 2
+    assert "--fail is about a comparison" in capsys.readouterr().err

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vramlens.ranks import Comparison
 
 HELP = "Compare the ranks of a job: which one differs, why, and who failed first."
+_TROUBLE = 1
 _QUESTIONS = (
     "failing-causes-this-month",
     "worst-lines",
@@ -32,6 +33,7 @@ EXAMPLES = (
     ("vramlens ranks runs/r1", "which rank differs, and why"),
     ("vramlens ranks lake/ --ask worst-lines", "over all jobs of a lake"),
     ("vramlens ranks runs/r1 --html ranks.html", "the same as an HTML page"),
+    ("vramlens ranks runs/r1 --fail", "exit with 1 if a rank differs or failed"),
 )
 
 
@@ -69,6 +71,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="WHERE",
         help="how to read the recordings: a number of processes, or dask://HOST:PORT",
     )
+    parser.add_argument(
+        "--fail",
+        action="store_true",
+        help="exit with 1 if a rank failed, or a difference or a shared leak is proven or likely",
+    )
     add_forms(parser, "json")
     parser.add_argument(
         "--html",
@@ -79,38 +86,51 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compares the ranks and writes the answer."""
-    from vramlens.fleet import compare_files
-    from vramlens.report.progress import reading_progress
-
+    """Compares the ranks and writes the answer; 1 with ``--fail`` where there is trouble."""
     if arguments.sql is not None or arguments.ask is not None:
-        if arguments.html is not None:
-            raise UsageError("--html shows a comparison, not the result of a query")
-        text = _answered(arguments)
+        _refuse_options_of_comparisons(arguments)
+        text, has_trouble = _answered(arguments), False
     else:
-        with reading_progress("reading") as progress:
-            comparison = compare_files(
-                arguments.paths,
-                progress,
-                where=arguments.workers,
-                run=arguments.run,
-                attempt=arguments.attempt,
-            )
+        comparison = _compared(arguments)
         if arguments.html is not None:
-            from vramlens.report.ranks.ranks_page import comparison_to_html
-
-            page = comparison_to_html(comparison)
-            write_file(
-                arguments.html, page, _inputs(arguments.paths, arguments.html), option="--html"
-            )
-            say(
-                f"{arguments.html}: {format_size(len(page.encode('utf-8', 'replace')))}, written; open it in a browser"
-            )
+            _write_page(comparison, arguments)
         text = comparison_drawn(
             comparison, json=arguments.json, to_file=goes_to_file(arguments.output)
         )
+        has_trouble = comparison.has_trouble
     write_answer(text, arguments.output, _inputs(arguments.paths, arguments.output))
-    return 0
+    return _TROUBLE if arguments.fail and has_trouble else 0
+
+
+def _refuse_options_of_comparisons(arguments: argparse.Namespace) -> None:
+    if arguments.html is not None:
+        raise UsageError("--html shows a comparison, not the result of a query")
+    if arguments.fail:
+        raise UsageError("--fail is about a comparison, not the result of a query")
+
+
+def _compared(arguments: argparse.Namespace) -> Comparison:
+    from vramlens.fleet import compare_files
+    from vramlens.report.progress import reading_progress
+
+    with reading_progress("reading") as progress:
+        return compare_files(
+            arguments.paths,
+            progress,
+            where=arguments.workers,
+            run=arguments.run,
+            attempt=arguments.attempt,
+        )
+
+
+def _write_page(comparison: Comparison, arguments: argparse.Namespace) -> None:
+    from vramlens.report.ranks.ranks_page import comparison_to_html
+
+    path = arguments.html
+    page = comparison_to_html(comparison)
+    write_file(path, page, _inputs(arguments.paths, path), option="--html")
+    size = format_size(len(page.encode("utf-8", "replace")))
+    say(f"{path}: {size}, written; open it in a browser")
 
 
 def _inputs(paths: Sequence[str], output: str | None) -> list[str]:

@@ -5,7 +5,6 @@ figures: the figures of a GPU that go to monitoring systems
 kept_artifacts: a text and files that are kept with a run of an experiment tracker
 program_totals: totals of what programs count, which never fall
 rank_peaks: the peaks of all ranks, through the store of the process group
-scalars: the scalars that a monitor gives to experiment trackers
 training: what the callbacks of all training loops share
 uncaught_error: the error that ends a program
 """

@@ -14,9 +14,9 @@ from vramlens.capture.warn import harmless
 from vramlens.errors import UsageError
 from vramlens.integrations.shared.kept_artifacts import keep
 from vramlens.integrations.shared.rank_peaks import peaks_of_ranks
-from vramlens.integrations.shared.scalars import fullest, scalars
 from vramlens.monitor import Monitor, Summary
 from vramlens.monitor.allocator_counters import loaded_cuda
+from vramlens.monitor.scalars import fullest, scalars
 from vramlens.program import install, snapshot
 
 OnOutOfMemory = Callable[[str, "str | None"], object]

@@ -55,13 +55,21 @@ def _names_of_sets(ranks: Sequence[RankSummary]) -> dict[frozenset[int], str]:
         members = present & _ranks_in(spans, len(present))
         names[frozenset(members)] = f"group {description}"
     for words, key_of in _FACTORS:
-        by_key: dict[object, set[int]] = defaultdict(set)
-        for rank in ranks:
-            key = key_of(rank)
-            if key is not None:
-                by_key[key].add(rank.rank)
+        by_key = _ranks_by_key(ranks, key_of)
         names |= {frozenset(members): f"{words} {key}" for key, members in by_key.items()}
     return {members: name for members, name in names.items() if 1 < len(members) < len(present)}
+
+
+def _ranks_by_key(
+    ranks: Sequence[RankSummary], key_of: Callable[[RankSummary], object]
+) -> dict[object, set[int]]:
+    """The ranks of which something is the same; those that do not say are left out."""
+    by_key: dict[object, set[int]] = defaultdict(set)
+    for rank in ranks:
+        key = key_of(rank)
+        if key is not None:
+            by_key[key].add(rank.rank)
+    return by_key
 
 
 def _ranks_in(spans: Sequence[Span], largest: int) -> set[int]:

@@ -47,6 +47,11 @@ class PeerStepPeaks:
         self._variation = (self._highest - lowest) / np.maximum(self._highest, 1)
         self._ascending = np.sort(peaks, axis=0)
 
+    @property
+    def vary(self) -> bool:
+        """True if the usual rank's steps are apart by more than equal batches are."""
+        return bool(len(self._row)) and float(np.median(self._variation)) >= _VARIES
+
     def is_chance(self, summary: RankSummary, least_bytes: float) -> bool:
         """True if a rank's higher peak comes of batches that vary from step to step, on every rank
         alike.

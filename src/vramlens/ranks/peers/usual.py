@@ -105,6 +105,13 @@ class Usual:
         return lower_median(summary.peak_reserved_bytes for summary in self.ranks)
 
     @cached_property
+    def alloc_conf(self) -> str | None:
+        """The allocator's settings that most have, of those that say."""
+        told = Counter(summary.alloc_conf for summary in self.ranks)
+        del told[None]
+        return max(told, key=lambda conf: told[conf], default=None)
+
+    @cached_property
     def ledger(self) -> dict[str, int]:
         """The median of each kind of the ledger, of the ranks whose driver was asked; empty
         where none was.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from vramlens.monitor import Monitor
+from typing import TYPE_CHECKING
+
 from vramlens.monitor.monitor_samples import DeviceSample, Sample
 from vramlens.units import GIB, MIB
+
+if TYPE_CHECKING:
+    from vramlens.monitor.sampler import Monitor
 
 
 def scalars(monitor: Monitor) -> dict[str, float]:

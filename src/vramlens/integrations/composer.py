@@ -1,0 +1,74 @@
+"""Composer: ``MemoryCallback`` for ``Trainer(callbacks=[...])``.
+
+It begins with ``fit``, steps with every batch, logs scalars to all that the trainer logs to, and
+ends however training ends. The class is made when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vramlens.capture.warn import harmless
+from vramlens.integrations.shared.extras import need
+from vramlens.integrations.shared.kept_artifacts import handles_of_process
+from vramlens.integrations.shared.training import LoopMonitor
+from vramlens.integrations.shared.uncaught_error import UncaughtError
+
+__all__ = ["MemoryCallback"]  # noqa: F822 - made by __getattr__
+
+
+def __getattr__(name: str) -> Any:
+    if name != "MemoryCallback":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    callback = globals()[name] = _made()
+    return callback
+
+
+@harmless("logging memory")
+def _log(logger: Any, values: dict[str, float]) -> None:
+    logger.log_metrics(values)  # under the trainer's own step
+
+
+def _made() -> type:
+    base: Any = need("composer", "composer", "Composer").Callback
+
+    class MemoryCallback(base):  # type: ignore[misc]
+        """Watches memory during training; ``callback.monitor`` is the monitor, ``callback.summary``
+        what it saw.
+
+        Args:
+            every: log scalars after so many batches, under the trainer's step; 0 is never.
+            options: record, leaks and on_oom, as ``LoopMonitor`` says; and for
+                ``vramlens.Monitor``: interval, alerts, on_alert, command, webhook, quiet.
+        """
+
+        def __init__(self, every: int = 50, **options: Any) -> None:
+            super().__init__()
+            self._loop = LoopMonitor(every, **options)
+            self._uncaught = UncaughtError(self._end)
+            self.monitor = self._loop.monitor
+            self.summary: Any = None
+            self.leaks: Any = None
+            self._batches = 0
+
+        def fit_start(self, state: Any, logger: Any) -> None:
+            self._uncaught.begin()
+            self._loop.begin()
+
+        def batch_end(self, state: Any, logger: Any) -> None:
+            self._batches += 1
+            values = self._loop.stepped(self._batches)
+            if values:
+                _log(logger, values)
+
+        def fit_end(self, state: Any, logger: Any) -> None:
+            self._end()
+
+        @harmless("ending to watch memory")
+        def _end(self, error: BaseException | None = None) -> None:
+            self._uncaught.end()
+            self.summary = self._loop.end(handles_of_process, error)
+            self.leaks = self._loop.leaks
+
+    MemoryCallback.__module__, MemoryCallback.__qualname__ = __name__, "MemoryCallback"
+    return MemoryCallback

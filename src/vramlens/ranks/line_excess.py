@@ -1,0 +1,74 @@
+"""A line that holds more on a rank than is usual."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from vramlens.analyses.finding import Place
+from vramlens.ranks.rank_summary import LineUse
+
+
+@dataclass(frozen=True, slots=True)
+class LineExcess:
+    """A line that holds more on this rank than is usual.
+
+    Attributes:
+        line: it, on this rank.
+        usual: the same line on a typical rank; None where most have none.
+        bytes: by how much its peak is higher.
+        at_peak_bytes: how much more of it is alive at this rank's peak than at a typical rank's.
+    """
+
+    line: LineUse
+    usual: LineUse | None
+    bytes: int
+    at_peak_bytes: int
+
+    @property
+    def is_alone(self) -> bool:
+        """True if this is a recorded line that most peers do not have."""
+        return self.usual is None and self.line.place is not None
+
+    @property
+    def place(self) -> object:
+        """The line, in words."""
+        return self.line.place or "no recorded line"
+
+
+def bytes_of(excesses: Iterable[LineExcess]) -> int:
+    """The bytes by which the peaks of some lines are higher."""
+    return sum(excess.bytes for excess in excesses)
+
+
+def more_at_peak(excesses: Iterable[LineExcess]) -> int:
+    """The bytes of some lines at this rank's peak beyond those at a typical rank's."""
+    return sum(max(0, excess.at_peak_bytes) for excess in excesses)
+
+
+def growth_of(excesses: Sequence[LineExcess]) -> float:
+    """The share by which some lines hold more than is usual."""
+    usual_bytes = sum(excess.usual.peak_bytes for excess in excesses if excess.usual is not None)
+    return bytes_of(excesses) / max(1, usual_bytes)
+
+
+def place_to_blame(excesses: Iterable[LineExcess], bytes_: int) -> Place | None:
+    """The first recorded line, where it holds half of the bytes; else they are many lines'."""
+    for excess in excesses:
+        if excess.line.place is not None:
+            holds_half = 2 * excess.at_peak_bytes >= bytes_
+            return excess.line.place if holds_half else None
+    return None
+
+
+def way_of_differing(excess: LineExcess) -> str:
+    """The difference between a line and the usual one, in words."""
+    line, usual = excess.line, excess.usual
+    if usual is None or not usual.peak_bytes:
+        return "no peer has it"
+    if abs(line.allocations - usual.allocations) > 0.02 * usual.allocations:
+        return f"{line.allocations:,} allocations; its peers: {usual.allocations:,}"
+    if abs(line.mean_bytes - usual.mean_bytes) > 0.02 * usual.mean_bytes:
+        ratio = line.mean_bytes / max(1.0, usual.mean_bytes)
+        return f"the same number of allocations, {ratio:.2f}x the size"
+    return "the same number and size, but more of them in use at once"
