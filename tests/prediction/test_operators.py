@@ -62,6 +62,10 @@ with run.going():
     of_step = int(most_of(optimizer.step)[0] * MIB)
     of_states, of_rows = 2 * 20000 * 512, len(words.unique()) * 512
     print("sparse_adam", (of_step - of_states - 40960 * 8) / of_rows, len(run.mode.runner.notes))
+    bags = torch.nn.EmbeddingBag(20000, 128, sparse=True).cuda()
+    bags(words.view(-1, 8).cuda()).sum().backward()
+    distinct = bags.weight.grad.coalesce()._nnz()
+    print("bags", bags.weight.grad._nnz(), distinct == len(words.unique()))
     for name in ("SGD", "Adagrad"):
         plain = torch.nn.Embedding(2000, 16, sparse=True).cuda()
         steps = getattr(torch.optim, name)(plain.parameters(), lr=0.1)
@@ -71,6 +75,7 @@ with run.going():
         print(name, rows, len(run.mode.runner.notes))
     run.mode.runner.notes.clear()
 
+    print("hidden", isinstance(x, torch._subclasses.FakeTensor))
     older = set(run.log.bounds)
     layers = torch.nn.LayerNorm(256), torch.nn.GELU(), torch.nn.Linear(256, 64), torch.nn.ReLU()
     torch.compile(torch.nn.Sequential(*layers).cuda())(x)
@@ -130,9 +135,17 @@ def test_sparse_adam_holds_what_it_held_on_an_h200(said: dict[str, str]) -> None
     assert said["sparse_adam"] == "6.0 0"  # the run of recommender: six times the distinct rows
 
 
+def test_bags_know_their_indices(said: dict[str, str]) -> None:
+    assert said["bags"] == "40960 True"
+
+
 def test_sparse_gradients_of_unknown_indices_are_noted(said: dict[str, str]) -> None:
     assert said["SGD"] == "300 0"
     assert said["Adagrad"] == "300 1"
+
+
+def test_libraries_do_not_take_shapes_for_a_trace(said: dict[str, str]) -> None:
+    assert said["hidden"] == "False"  # transformers makes a mask then that a run leaves out
 
 
 def test_what_is_fused_may_never_be_made(said: dict[str, str]) -> None:

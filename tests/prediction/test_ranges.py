@@ -50,3 +50,25 @@ def test_frees_come_later_but_never_first_and_never_after_the_cache_is_emptied()
 def rows() -> dict[str, Any]:
     answer: dict[str, Any] = json.loads(RESCORED.read_text())
     return answer
+
+
+def width(row: dict[str, Any]) -> float:
+    """How wide a range is, as a share of what was reserved."""
+    share: float = (row["high_bytes"] - row["low_bytes"]) / row["measured_reserved_bytes"]
+    return share
+
+
+def test_every_measured_program_reserved_what_its_range_says(rows: dict[str, Any]) -> None:
+    assert len(rows) == 90
+    outside = {
+        name
+        for name, row in rows.items()
+        if not row["low_bytes"] <= row["measured_reserved_bytes"] <= row["high_bytes"]
+    }
+    assert outside == set()
+
+
+def test_ranges_are_not_simply_wide(rows: dict[str, Any]) -> None:
+    widths = [width(row) for row in rows.values()]
+    assert mean(widths) < 0.2
+    assert median(widths) < 0.12

@@ -5,10 +5,12 @@ A predicted program has no weights: a file of it would take the place of a check
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,8 +52,26 @@ def put_saved_files(runner: OperatorRunner) -> None:
         return _copied(saved[path], lambda tensor: tensor)
 
     torch.save, torch.load = save, load_saved
+    _show_saved_files(saved)
     _put_safetensors(save, load_saved)
     _put_distributed_checkpoints()
+
+
+def _show_saved_files(saved: dict[str, Any]) -> None:
+    """Makes files that were saved be there for a program that looks before it loads them."""
+
+    def shown(plain: Callable[..., bool]) -> Callable[..., bool]:
+        @functools.wraps(plain)
+        def is_there(path: Any, *args: Any, **options: Any) -> bool:
+            if plain(path, *args, **options):
+                return True
+            return bool(saved) and _path_of(path) in saved
+
+        return is_there
+
+    for place, names in ((os.path, ("exists", "isfile")), (Path, ("exists", "is_file"))):
+        for name in names:
+            setattr(place, name, shown(getattr(place, name)))
 
 
 def _put_safetensors(save: Callable[..., None], load: Callable[..., Any]) -> None:

@@ -23,6 +23,8 @@ UNKNOWN_ROWS = "sparse gradients: rows whose indices are not known are taken as 
 ACCUMULATED = "sparse gradients that are accumulated over several backwards: the rows of each"
 _INDICES = "vramlens_indices"
 _INDEX_BYTES = 8
+_MAKERS = {"aten._sparse_coo_tensor_with_dims_and_tensors", "aten._embedding_bag_backward"}
+_MEAN = 1  # EmbeddingBagMode
 
 
 class SparseGradients:
@@ -39,6 +41,7 @@ class SparseGradients:
         self.notes = notes
         self._results = {
             "aten._sparse_coo_tensor_with_dims_and_tensors": self._made,
+            "aten._embedding_bag_backward": self._of_bags,
             "aten.clone": self._cloned,
             "aten.add": self._added,
             "aten.add_": self._added_in_place,
@@ -52,12 +55,35 @@ class SparseGradients:
         if make is None:
             return None
         is_about_sparse = any(tensor.layout is torch.sparse_coo for tensor in tensors)
-        is_constructor = operator.name.startswith("aten._sparse_coo")
-        return make(args) if is_about_sparse or is_constructor else None
+        makes_one = operator.name in _MAKERS
+        return make(args) if is_about_sparse or makes_one else None
 
     def _made(self, args: Any) -> Any:
         sparse_dims, dense_dims, shape, indices, values = args[:5]
         return self._sparse(sparse_dims, dense_dims, shape, indices, values)
+
+    def _of_bags(self, args: Any) -> Any | None:
+        """The gradient of an embedding bag: a row for each index, of means divided in place
+        (_embedding_bag_sparse_backward and apply_bag_size_backward in EmbeddingBag.cpp).
+        """
+        gradient, indices, mode, is_sparse = args[0], args[1], args[8], args[9]
+        if not is_sparse:
+            return None
+        rows, width = int(indices.numel()), int(gradient.shape[1])
+        with self._fake_mode:
+            values = gradient.new_empty((rows, width))
+        self._log.note(values)
+        if mode == _MEAN:
+            size = gradient.element_size()
+            of_bags = [self._log.allocate(int(gradient.shape[0]) * size) for _ in range(2)]
+            self._log.scratch(rows * size)
+            for row in of_bags:
+                self._log.free(row)
+        in_a_row = indices.view(1, -1)
+        content = self._values.of(indices)
+        if content is not None:
+            self._values.set(in_a_row, content.view(1, -1))
+        return self._sparse(1, 1, [args[6], width], in_a_row, values)
 
     def _sparse(
         self,
