@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 _BLOCK = 512
@@ -92,7 +92,8 @@ class CudaIsMarkedCpu(TorchFunctionMode):
         if name == "to" and len(args) > 1 and is_cuda(args[1]):
             return self._moved(args[0].to(*["cpu", *args[2:]], **kwargs))
         if name == "cpu":
-            return args[0].clone()
+            with _disable_current_modes():
+                return args[0].clone()  # what comes back to the CPU is not marked
         if device is None or not is_cuda(device):
             return function(*args, **kwargs)
         kwargs["device"] = "cpu"
