@@ -149,6 +149,7 @@ def test_an_unknown_card_is_wrong_usage(tmp_path: Path) -> None:
 
 
 def test_inference_mode_saves_and_compiled_models_go_on(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
     text = """
 import os
 from pathlib import Path
@@ -162,6 +163,10 @@ assert os.path.isfile(path) and Path(path).exists()  # the program sees it, no f
 saved = torch.load(path, map_location="cpu")
 assert saved["epoch"] == 3
 net.load_state_dict(saved["model"])
+import safetensors.torch as safetensors
+safetensors.save_model(net, path + ".safetensors")
+assert os.path.exists(path + ".safetensors")
+safetensors.load_model(net, path + ".safetensors")
 packed = torch.nn.utils.rnn.pack_padded_sequence(
     torch.randn(2, 7, 64, device="cuda"), torch.tensor([7, 4]), batch_first=True)
 out, _ = torch.nn.LSTM(64, 32, bidirectional=True).cuda()(packed)

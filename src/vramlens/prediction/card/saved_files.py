@@ -53,7 +53,7 @@ def put_saved_files(runner: OperatorRunner) -> None:
 
     torch.save, torch.load = save, load_saved
     _show_saved_files(saved)
-    _put_safetensors(save, load_saved)
+    _put_safetensors(saved, save, load_saved)
     _put_distributed_checkpoints()
 
 
@@ -74,19 +74,21 @@ def _show_saved_files(saved: dict[str, Any]) -> None:
             setattr(place, name, shown(getattr(place, name)))
 
 
-def _put_safetensors(save: Callable[..., None], load: Callable[..., Any]) -> None:
+def _put_safetensors(
+    saved: dict[str, Any], save: Callable[..., None], load: Callable[..., Any]
+) -> None:
     if importlib.util.find_spec("safetensors") is None:
         return
     safetensors: Any = importlib.import_module("safetensors.torch")
     load_file = safetensors.load_file
 
-    def save_file(tensors: Any, filename: Any, metadata: Any = None) -> None:
+    def save_file(tensors: Any, filename: Any, *args: Any, **options: Any) -> None:
         save(tensors, filename)
 
-    def load_saved_file(filename: Any, device: Any = "cpu", *args: Any) -> Any:
-        if os.path.exists(filename):
-            return load_file(filename, device, *args)
-        return load(filename, str(device))
+    def load_saved_file(filename: Any, device: Any = "cpu", *args: Any, **options: Any) -> Any:
+        if _path_of(filename) in saved:
+            return load(filename, str(device))
+        return load_file(filename, device, *args, **options)
 
     safetensors.save_file = save_file
     safetensors.load_file = load_saved_file
