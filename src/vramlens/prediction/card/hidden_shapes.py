@@ -8,6 +8,7 @@ has not asks for a tensor's device (torch/_meta_registrations.py, device_hint).
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 
@@ -16,12 +17,9 @@ def hide_shapes(torch: Any) -> None:
     fake_tensor = torch._subclasses.fake_tensor.FakeTensor
     device_hint = torch._meta_registrations.device_hint
 
-    class NoTensor(fake_tensor):  # type: ignore[misc, valid-type]
-        """A kind that no tensor is of."""
-
     def device_hint_of(tensor: Any) -> Any:
         is_shape = isinstance(tensor, fake_tensor)
         return tensor.fake_device.type if is_shape else device_hint(tensor)
 
-    torch._subclasses.FakeTensor = NoTensor
+    torch._subclasses.FakeTensor = types.new_class("NoTensor", (fake_tensor,))
     torch._meta_registrations.device_hint = device_hint_of

@@ -96,7 +96,7 @@ class RequestLog:
     def must_exist(self, tensor: Any) -> None:
         """Notes that a tensor's request is made after all."""
         row = self._row_of(tensor)
-        if row in self._vanishing:
+        if row is not None and row in self._vanishing:
             self._vanishing.discard(row)
             del self.bounds[row]
 
