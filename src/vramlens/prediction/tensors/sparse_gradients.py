@@ -75,9 +75,9 @@ class SparseGradients:
         self._log.note(values)
         if mode == _MEAN:
             size = gradient.element_size()
-            of_bags = [self._log.allocate(int(gradient.shape[0]) * size) for _ in range(2)]
+            reciprocals = [self._log.allocate(int(gradient.shape[0]) * size) for _ in range(2)]
             self._log.scratch(rows * size)
-            for row in of_bags:
+            for row in reciprocals:
                 self._log.free(row)
         in_a_row = indices.view(1, -1)
         content = self._values.of(indices)
@@ -139,12 +139,12 @@ class SparseGradients:
             return None
         indices = torch.cat([first._indices(), second._indices()], 1)
         values = torch.cat([first._values(), second._values()])
-        both = self._like(first, indices, values)
-        known = [tensor.__dict__.get(_INDICES) for tensor in (first, second)]
-        both.__dict__.pop(_INDICES, None)
-        if all(content is not None for content in known):
-            setattr(both, _INDICES, torch.cat(known, 1))
-        return both
+        total = self._like(first, indices, values)
+        contents = [tensor.__dict__.get(_INDICES) for tensor in (first, second)]
+        total.__dict__.pop(_INDICES, None)
+        if all(content is not None for content in contents):
+            setattr(total, _INDICES, torch.cat(contents, 1))
+        return total
 
     def _added_in_place(self, args: Any) -> Any:
         """The dense tensor, whose rows are added to where they are (add_out_dense_sparse_cuda).
@@ -166,7 +166,7 @@ class SparseGradients:
         with self._fake_mode:
             flat = source._indices().new_empty((rows,))
         self._log.note(flat)
-        beside = [self._log.allocate(rows * _INDEX_BYTES) for _ in range(2)]
+        positions = [self._log.allocate(rows * _INDEX_BYTES) for _ in range(2)]
         self._log.scratch(2 * rows * _INDEX_BYTES)  # a merge sort's copies of keys and positions
         with self._fake_mode:
             values = source._values().new_empty((remaining, *source._values().shape[1:]))
@@ -175,7 +175,7 @@ class SparseGradients:
                 indices = flat.new_empty((source.sparse_dim(), remaining))
         self._log.note(values)
         self._log.note(indices)
-        for row in beside:
+        for row in positions:
             self._log.free(row)
         if distinct is None:
             self.notes[UNKNOWN_ROWS] = None
@@ -198,10 +198,10 @@ class SparseGradients:
             shape = mask._values().shape
             indices = torch.empty_like(mask._indices())
             values = dense.new_empty(shape)
-        one = self._log.allocate(dense.element_size())
+        factor = self._log.allocate(dense.element_size())
         gathered = self._log.allocate(values.numel() * values.element_size())
         self._log.note(indices)
         self._log.note(values)
         self._log.free(gathered)
-        self._log.free(one)
+        self._log.free(factor)
         return self._like(mask, indices, values)
