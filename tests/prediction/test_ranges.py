@@ -59,7 +59,7 @@ def width(row: dict[str, Any]) -> float:
 
 
 def test_every_measured_program_reserved_what_its_range_says(rows: dict[str, Any]) -> None:
-    assert len(rows) == 68
+    assert len(rows) == 90
     outside = {
         name
         for name, row in rows.items()
@@ -70,5 +70,5 @@ def test_every_measured_program_reserved_what_its_range_says(rows: dict[str, Any
 
 def test_ranges_are_not_simply_wide(rows: dict[str, Any]) -> None:
     widths = [width(row) for row in rows.values()]
-    assert mean(widths) < 0.2
-    assert median(widths) < 0.12
+    assert mean(widths) < 0.19
+    assert median(widths) < 0.13
