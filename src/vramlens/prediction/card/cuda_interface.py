@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.card.cards import Card
+from vramlens.prediction.card.hidden_shapes import hide_shapes
 from vramlens.prediction.card.lazy_layers import put_lazy_layers
 from vramlens.prediction.card.saved_files import put_saved_files
 from vramlens.prediction.card.taken_as_eager import put_eager
@@ -35,6 +36,7 @@ def behave_as(card: Card, runner: OperatorRunner, devices: int = 1) -> None:
     fake_tensor.init_gpu_context = _constant(
         None
     )  # it would make a tensor on a GPU that is not there
+    hide_shapes(torch)
     _put_device(torch, card, devices)
     _put_streams(torch, runner)
     _put_random_state(torch)

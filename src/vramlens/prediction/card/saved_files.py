@@ -5,10 +5,12 @@ A predicted program has no weights: a file of it would take the place of a check
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,23 +52,43 @@ def put_saved_files(runner: OperatorRunner) -> None:
         return _copied(saved[path], lambda tensor: tensor)
 
     torch.save, torch.load = save, load_saved
-    _put_safetensors(save, load_saved)
+    _show_saved_files(saved)
+    _put_safetensors(saved, save, load_saved)
     _put_distributed_checkpoints()
 
 
-def _put_safetensors(save: Callable[..., None], load: Callable[..., Any]) -> None:
+def _show_saved_files(saved: dict[str, Any]) -> None:
+    """Makes files that were saved be there for a program that looks before it loads them."""
+
+    def shown(plain: Callable[..., bool]) -> Callable[..., bool]:
+        @functools.wraps(plain)
+        def is_there(path: Any, *args: Any, **options: Any) -> bool:
+            if plain(path, *args, **options):
+                return True
+            return bool(saved) and _path_of(path) in saved
+
+        return is_there
+
+    for place, names in ((os.path, ("exists", "isfile")), (Path, ("exists", "is_file"))):
+        for name in names:
+            setattr(place, name, shown(getattr(place, name)))
+
+
+def _put_safetensors(
+    saved: dict[str, Any], save: Callable[..., None], load: Callable[..., Any]
+) -> None:
     if importlib.util.find_spec("safetensors") is None:
         return
     safetensors: Any = importlib.import_module("safetensors.torch")
     load_file = safetensors.load_file
 
-    def save_file(tensors: Any, filename: Any, metadata: Any = None) -> None:
+    def save_file(tensors: Any, filename: Any, *args: Any, **options: Any) -> None:
         save(tensors, filename)
 
-    def load_saved_file(filename: Any, device: Any = "cpu", *args: Any) -> Any:
-        if os.path.exists(filename):
-            return load_file(filename, device, *args)
-        return load(filename, str(device))
+    def load_saved_file(filename: Any, device: Any = "cpu", *args: Any, **options: Any) -> Any:
+        if _path_of(filename) in saved:
+            return load(filename, str(device))
+        return load_file(filename, device, *args, **options)
 
     safetensors.save_file = save_file
     safetensors.load_file = load_saved_file

@@ -1,8 +1,8 @@
 """``torch.compile``, CUDA graphs and the fast path of transformer layers: what a program asks for
 without them, and that it was so.
 
-torch.compile: kernels that are fused make fewer results, so that eager is what it seldom exceeds;
-its own pool of CUDA graphs (mode="reduce-overhead") comes on top.
+torch.compile: kernels that are fused make fewer results, so that eager is what it seldom exceeds
+(``tensors/fused_results.py``); its own pool of CUDA graphs (mode="reduce-overhead") comes on top.
 CUDA graphs: what is asked for while a graph is captured comes from a pool of its own, which
 nobody else gets (c10/cuda/CUDACachingAllocator.cpp, beginAllocateToPool): as from a stream of
 its own.
@@ -13,7 +13,8 @@ operator a layer (torch/nn/modules/transformer.py).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.requests.request_log import RequestLog
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 COMPILED = "torch.compile: predicted as eager; what its kernels fuse needs less"
 GRAPHS = "CUDA graphs: their pools are predicted as streams of their own"
 FAST_PATH = "the fast path of transformer layers in evaluation: predicted as their plain operators"
-_FUSED_SHARE = 0.15
-"""Of the peak, which fusion may save: an encoder under bf16 saved 13 % (docs/predict.md)."""
 _FIRST_POOL = 1 << 20
 """Numbers of pools, beyond those of streams."""
 
@@ -36,17 +35,46 @@ def put_eager(runner: OperatorRunner) -> None:
 
     def compile_nothing(model: Any = None, *args: Any, **options: Any) -> Any:
         runner.notes[COMPILED] = None
-        runner.widen("torch.compile, predicted as eager", _FUSED_SHARE)
+        runner.widen("torch.compile, predicted as eager: what it fuses may never be made", 0.0)
         if model is None:
-            return lambda function: function
-        if isinstance(model, torch.nn.Module):
-            object.__setattr__(model, "_orig_mod", model)
+            return lambda function: compile_nothing(function, *args, **options)
+        if not isinstance(model, torch.nn.Module):
+            return _as_compiled(runner, model)
+        object.__setattr__(model, "_orig_mod", model)
+        model.register_forward_pre_hook(lambda module, inputs: runner.fused.begin())
+        model.register_forward_hook(
+            lambda module, inputs, result: runner.fused.end(_tensors_of(result)), always_call=True
+        )
         return model
 
     torch.compile = compile_nothing
     torch.compiler.compile = compile_nothing
     _put_graphs(runner)
     torch.backends.mha.get_fastpath_enabled = lambda: _leave_fast_path(runner)
+
+
+def _as_compiled(runner: OperatorRunner, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that runs as it is, with its results noted as those of a compiled one."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **options: Any) -> Any:
+        result = None
+        runner.fused.begin()
+        try:
+            result = function(*args, **options)
+        finally:
+            runner.fused.end(_tensors_of(result))
+        return result
+
+    return run
+
+
+def _tensors_of(result: Any) -> list[Any]:
+    """The tensors that a function returns, in containers, too."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    return [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
 def _leave_fast_path(runner: OperatorRunner) -> bool:

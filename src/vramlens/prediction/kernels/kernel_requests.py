@@ -88,9 +88,9 @@ class Kernels:
         torch/csrc/autograd/input_buffer.cpp (can_accumulate_inplace): where nothing else holds the
         first one.
         """
-        if operator.name in _IN_PLACE_IN_FORMULAS and _is_called_by_autograd():
+        if operator.name in _IN_PLACE_IN_FORMULAS and is_called_by_autograd():
             return args[0]
-        if operator.name != "aten.add" or len(tensors) != 2 or not _is_called_by_autograd():
+        if operator.name != "aten.add" or len(tensors) != 2 or not is_called_by_autograd():
             return None
         first, second = tensors
         if first.shape != second.shape or first.dtype != second.dtype:
@@ -325,7 +325,7 @@ def _reduced_dimensions(tensor: Any, args: Any) -> set[int] | None:
     return {dim % max(1, tensor.dim()) for dim in dims}
 
 
-def _is_called_by_autograd() -> bool:
+def is_called_by_autograd() -> bool:
     """Whether autograd's own thread runs an operator without any Python function in between."""
     frame = sys._getframe(1)
     while frame is not None and is_of_prediction(frame.f_code.co_filename):

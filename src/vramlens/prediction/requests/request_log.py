@@ -8,12 +8,18 @@ import sys
 import weakref
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.ground.late_torch import torch
 
 OWN_FOLDER = "vramlens/prediction/"
 """Where the frames lie that only a prediction has; with slashes on every system."""
 _MOST_FRAMES = 255  # torch/csrc/profiler/python/combined_traceback.cpp
 NO_STACK = 0
+_LEAST_BYTES = 1
 
 ALLOCATE, FREE, EMPTY_CACHE = range(3)
 
@@ -46,6 +52,7 @@ class RequestLog:
         self.guessed: dict[int, tuple[int, int]] = {}
         self.bounds: dict[int, tuple[int, int]] = {}
         self.allocated_bytes = self.peak_bytes = 0
+        self._vanishing: set[int] = set()
         self._row_of_storage: dict[int, tuple[int, Any]] = {}
         self.stack_table = _StackTable()
 
@@ -78,6 +85,26 @@ class RequestLog:
             row = entry[0]
             self.guessed[row] = number, most
             self.bounds[row] = 1, most * self.sizes[row]
+
+    def may_vanish(self, tensor: Any) -> None:
+        """Notes that a tensor's request may never be made."""
+        row = self._row_of(tensor)
+        if row is not None and row not in self.bounds:
+            self.bounds[row] = _LEAST_BYTES, self.sizes[row]
+            self._vanishing.add(row)
+
+    def must_exist(self, tensor: Any) -> None:
+        """Notes that a tensor's request is made after all."""
+        row = self._row_of(tensor)
+        if row is not None and row in self._vanishing:
+            self._vanishing.discard(row)
+            del self.bounds[row]
+
+    def _row_of(self, tensor: Any) -> int | None:
+        if tensor.layout is not torch.strided:
+            return None
+        entry = self._row_of_storage.get(tensor.untyped_storage()._cdata)
+        return None if entry is None else entry[0]
 
     def with_sizes(self, choose: Callable[[int, int, int], int]) -> RequestLog:
         """A copy in which every size that is not sure is another.
@@ -150,6 +177,7 @@ class RequestLog:
         self._row_of_storage.clear()
         self.guessed.clear()
         self.bounds.clear()
+        self._vanishing.clear()
         self.allocated_bytes = self.peak_bytes = 0
 
     def plain(self) -> RequestLog:

@@ -15,6 +15,7 @@ import numpy as np
 from vramlens._native import Replay
 from vramlens.errors import InputError
 from vramlens.prediction.requests.request_log import ALLOCATE, EMPTY_CACHE, RequestLog
+from vramlens.prediction.requests.shifted_frees import with_shifted_frees
 from vramlens.replay.settings import Settings, parse_settings
 from vramlens.replay.versions import version_named
 from vramlens.trace import Action
@@ -45,8 +46,9 @@ class ServedRequests:
 
     Attributes:
         peaks: requested_bytes, allocated_bytes, active_bytes and reserved_bytes at their most.
-        low_bytes, high_bytes: peak reserved, over the places where the driver may put segments, and
-            with sizes that are not sure at their least and most.
+        low_bytes, high_bytes: peak reserved, over the places where the driver may put segments,
+            with tensors that go a little later, and with sizes that are not sure at their least and
+            most.
         floor_bytes: peak requested, with such sizes at their least.
         snapshot: as ``torch.cuda.memory._snapshot`` gives it.
     """
@@ -79,6 +81,7 @@ def serve(log: RequestLog, conf: str, torch_version: str) -> ServedRequests:
     if log.bounds:
         lowest = _served_at(log.with_sizes(lambda size, least, most: least), native)
         runs += [lowest, *(_served_at(other, native) for other in _with_other_sizes(log))]
+    runs += [_served_at(other, native) for other in with_shifted_frees(log)]
     reserved = [run["peak_reserved"] for run in runs]
     return ServedRequests(
         peaks={f"{kind}_bytes": outcome[f"peak_{kind}"] for kind in kinds},

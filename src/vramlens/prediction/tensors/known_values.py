@@ -61,6 +61,8 @@ class KnownValues:
 
     def is_worth(self, tensor: Any) -> bool:
         """Whether a tensor is small enough, and of a kind that decides shapes."""
+        if tensor.layout is not torch.strided:
+            return False
         size = tensor.numel() * tensor.element_size()
         return bool(
             size <= (_MOST_FLOAT_BYTES if tensor.is_floating_point() else _MOST_INTEGER_BYTES)

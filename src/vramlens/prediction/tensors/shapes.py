@@ -11,8 +11,10 @@ from vramlens.prediction.kernels.kernel_requests import Kernels
 from vramlens.prediction.ranks.collective_memory import Collectives
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.even_choices import follow_choices, share_of
+from vramlens.prediction.tensors.fused_results import FusedResults
 from vramlens.prediction.tensors.known_values import KnownValues
 from vramlens.prediction.tensors.operator_schema import Operator, operator_of
+from vramlens.prediction.tensors.sparse_gradients import SparseGradients
 
 if TYPE_CHECKING:
     import torch
@@ -21,9 +23,6 @@ else:
 
 _LARGEST_ON_HOST = 1 << 20
 """Bytes of a new floating-point tensor on the CPU that still is real: weights are larger."""
-SPARSE = "sparse gradients: the copies that summing equal rows and a sparse optimizer hold"
-_SPARSE_COPIES = 7
-"""Times the values, at most: SparseAdam on an H200 held six (benchmarks/prediction/held_out)."""
 _LARGEST_READ_BACK = 16 << 20
 """Bytes of a tensor that comes back to the CPU as made-up numbers; a larger one has a shape
 only.
@@ -85,6 +84,7 @@ class OperatorRunner:
 
     Attributes:
         notes: what was done otherwise than on a GPU, in words, with its likely bytes.
+        fused: the results that a compiled program may never make.
     """
 
     def __init__(
@@ -99,6 +99,8 @@ class OperatorRunner:
         self.fake_mode, self.fake_tensor = fake_mode, fake_tensor
         self.notes: dict[str, int | None] = {}
         self._collectives = Collectives(log, values, self.run)
+        self.fused = FusedResults(log)
+        self._sparse = SparseGradients(log, values, fake_mode, self.notes)
         self._special: dict[Any, Callable[..., Any]] = {
             torch.ops.aten._local_scalar_dense.default: self._item,
             torch.ops.aten.equal.default: lambda operator, args, kwargs: self._values.are_equal(
@@ -150,6 +152,10 @@ class OperatorRunner:
             )
 
     def _run_shapes(self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any]) -> Any:
+        sparse = self._sparse.result(operator, args, tensors)
+        if sparse is not None:
+            self._note([sparse])
+            return sparse
         accumulated = self._kernels.accumulated(operator, args, tensors)
         if accumulated is not None:
             return accumulated
@@ -168,6 +174,7 @@ class OperatorRunner:
             self._note(self._kernels.on_device(operator, outputs))
         if self.log.guessed:
             self._spread_guesses(tensors, outputs)
+        self.fused.follow(operator, tensors, outputs)
         self._values.follow(operator, args, kwargs, tensors, output)
         follow_choices(operator, args, outputs)
         self._kernels.after(operator, args, kwargs, outputs)
@@ -176,17 +183,8 @@ class OperatorRunner:
     def _note(self, outputs: list[Any]) -> None:
         for tensor in outputs:
             if isinstance(tensor, self.fake_tensor) and tensor.fake_device.type == "cuda":
-                if tensor.layout is torch.sparse_coo:
-                    self._note_sparse(tensor)
                 for part in strided_parts(tensor):
                     self.log.note(part)
-
-    def _note_sparse(self, tensor: Any) -> None:
-        """Notes what is not gathered of sparse gradients: how many rows remain of equal indices
-        hangs on values.
-        """
-        size = _SPARSE_COPIES * tensor._values().nbytes
-        self.notes[SPARSE] = max(size, self.notes.get(SPARSE) or 0)
 
     def _spread_guesses(self, inputs: list[Any], outputs: list[Any]) -> None:
         """Results that have a guessed number of rows, as what they are made of, hang on it, too."""

@@ -1,0 +1,68 @@
+"""Results that torch.compile may never make: those of operators that it fuses into their readers.
+
+Inductor joins pointwise operators, reductions and normalizations into one kernel, and makes again in
+the backward what is cheap to make (torch/_inductor/scheduler.py; torch/_functorch/partitioners.py,
+min_cut_rematerialization_partition). What a matrix product, a convolution, attention or an
+optimizer reads has to be there, and so has what a compiled function returns. Nothing says how much
+of the others remains: the prediction has them all, and its range begins where none is made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vramlens.prediction.kernels.kernel_requests import is_called_by_autograd
+from vramlens.prediction.requests.request_log import RequestLog
+from vramlens.prediction.tensors.operator_schema import Operator
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.ground.late_torch import torch
+
+_ALSO_FUSED = {
+    "aten._to_copy", "aten.native_layer_norm", "aten.native_layer_norm_backward", "aten._softmax",
+    "aten._softmax_backward_data", "aten._log_softmax", "aten._log_softmax_backward_data",
+    "aten.native_dropout", "aten.native_dropout_backward", "aten.clone", "aten.cat", "aten.sum",
+    "aten.mean", "aten.var_mean", "aten.amax", "aten._fused_rms_norm", "aten.native_group_norm",
+    "aten.native_group_norm_backward", "aten.nll_loss_backward",
+}  # fmt: skip
+
+
+class FusedResults:
+    """Which results of a compiled program may never be made."""
+
+    def __init__(self, log: RequestLog) -> None:
+        self._log = log
+        self._depth = 0
+        self._is_used = False
+
+    def begin(self) -> None:
+        """A compiled function begins; its backward is compiled, too."""
+        self._depth += 1
+        self._is_used = True
+
+    def end(self, results: list[Any]) -> None:
+        """It returns these tensors."""
+        self._depth -= 1
+        self._need(results)
+
+    def follow(self, operator: Operator, inputs: list[Any], outputs: list[Any]) -> None:
+        """Notes which results an operator may leave unmade, and which inputs it needs."""
+        if not self._is_used or operator.is_view:
+            return
+        if _is_fused(operator) and (self._depth > 0 or is_called_by_autograd()):
+            for tensor in outputs:
+                self._log.may_vanish(tensor)
+            return
+        self._need(inputs)
+
+    def _need(self, tensors: list[Any]) -> None:
+        for tensor in tensors:
+            self._log.must_exist(tensor)
+
+
+def _is_fused(operator: Operator) -> bool:
+    is_pointwise = torch.Tag.pointwise in operator.function.tags
+    is_in_place = bool(operator.written)
+    return not is_in_place and (is_pointwise or operator.name in _ALSO_FUSED)

@@ -1,0 +1,74 @@
+"""The range of a prediction: other histories of the allocator, and all programs that were measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import pytest
+
+from vramlens.prediction.requests.request_log import ALLOCATE, EMPTY_CACHE, FREE, RequestLog
+from vramlens.prediction.requests.shifted_frees import with_shifted_frees
+
+RESCORED = Path(__file__).parents[2] / "benchmarks" / "prediction" / "rescored.json"
+MIB = 1 << 20
+
+
+def log_of(count: int) -> RequestLog:
+    """Many short-lived requests, with the cache emptied once."""
+    log = RequestLog()
+    log.stack_table.number = lambda: 0  # type: ignore[method-assign]
+    live: list[int] = []
+    for number in range(count):
+        live.append(log.allocate((1 + number % 7) * MIB))
+        if number % 3 == 2:
+            log.free(live.pop(0))
+        if number == count // 2:
+            log.empty_cache()
+    return log
+
+
+def test_frees_come_later_but_never_first_and_never_after_the_cache_is_emptied() -> None:
+    log = log_of(300)
+    events = list(zip(log.kinds, log.rows, strict=True))
+    emptied = log.kinds.index(EMPTY_CACHE)
+    histories = list(with_shifted_frees(log))
+    assert len(histories) == 8
+    for history in histories:
+        shifted = list(zip(history.kinds, history.rows, strict=True))
+        assert sorted(shifted) == sorted(events)
+        assert shifted[emptied] == (EMPTY_CACHE, -1)
+        for row in range(300):
+            if (FREE, row) in shifted:
+                assert shifted.index((ALLOCATE, row)) < shifted.index((FREE, row))
+    assert any(list(history.kinds) != log.kinds for history in histories)
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(RESCORED.read_text())
+    return answer
+
+
+def width(row: dict[str, Any]) -> float:
+    """How wide a range is, as a share of what was reserved."""
+    share: float = (row["high_bytes"] - row["low_bytes"]) / row["measured_reserved_bytes"]
+    return share
+
+
+def test_every_measured_program_reserved_what_its_range_says(rows: dict[str, Any]) -> None:
+    assert len(rows) == 90
+    outside = {
+        name
+        for name, row in rows.items()
+        if not row["low_bytes"] <= row["measured_reserved_bytes"] <= row["high_bytes"]
+    }
+    assert outside == set()
+
+
+def test_ranges_are_not_simply_wide(rows: dict[str, Any]) -> None:
+    widths = [width(row) for row in rows.values()]
+    assert mean(widths) < 0.19
+    assert median(widths) < 0.13
