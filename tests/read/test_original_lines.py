@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 
 import pytest
 
@@ -36,6 +37,24 @@ def test_the_lines_of_a_text_are_told_innermost_first():
         "train/model.py:309 in forward",
         "train/model.py:331 in forward",
     ]
+
+
+def test_a_text_of_empty_lines_is_read_at_once():
+    before = time.process_time()
+    assert original_lines("\n" * (1 << 16)) == ()
+    assert time.process_time() - before < 1
+
+
+def test_a_frame_that_stands_in_a_stack_without_end_brings_bounded_lines():
+    text = "".join(f'  File "a.py", line {line}, in f\n' for line in range(1, 65))
+    generated = {"filename": "fx_generated__a.py", "line": 1, "name": "f", FIELD: text}
+    own = {"filename": "train/run.py", "line": 7, "name": "step"}
+    frames = [*[generated] * 3000, own]
+    trace = read(pickle.dumps(snapshot([event("alloc", 4096, 512, frames=frames)], [])))
+    added = len(trace.stacks.frames) - len(frames)
+    bound = (1 << 16) + 8 * len(frames)
+    assert bound - 64 < added <= bound
+    assert trace.stacks.of(0)[-1] == Frame("train/run.py", 7, "step")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 import { fromBase64, inflate } from "./data/container";
 import { visible, FileError } from "./file/file_error";
-import { opened } from "./file/opened";
+import { type Opened, opened } from "./file/opened";
+import type { Progress } from "./file/pauses";
 import { rulesOf } from "./file/rules";
 import { Scene } from "./state/scene";
 import { App } from "./ui/app";
@@ -15,11 +16,11 @@ const packedReader = textOf("reader");
 const reader = inflate(fromBase64(packedReader));
 let shown: App | null = null;
 
-async function open(file: File): Promise<void> {
+async function open(file: File, progress: Progress): Promise<void> {
   shown?.close();
   const isFirst = !shown;
   shown = null;
-  const { header, tracks } = await read(file);
+  const { header, tracks } = await read(file, progress);
   // An address that somebody was sent is about the first file; it says nothing of the next one.
   if (!isFirst) history.replaceState(null, "", location.pathname + location.search);
   document.body.replaceChildren();
@@ -30,9 +31,9 @@ async function open(file: File): Promise<void> {
   );
 }
 
-async function read(file: File): Promise<Awaited<ReturnType<typeof opened>>> {
+async function read(file: File, progress: Progress): Promise<Opened> {
   try {
-    return await opened(file, await reader, rules);
+    return await opened(file, await reader, rules, progress);
   } catch (error) {
     const name = visible(file.name);
     if (error instanceof FileError) throw new FileError(`${name}: ${error.message}`);

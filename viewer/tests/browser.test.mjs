@@ -251,6 +251,70 @@ test("a flame graph by the keyboard alone", async () => {
   clean(seen, address);
 });
 
+test("a frame between its callers and callees: by the keyboard, by clicks, in the address, as a picture", async () => {
+  const { seen, address } = await open("lightning", { hash: "#view=who&of=peak&table=line&frames=code" });
+  const heard = () => page.textContent(".heard");
+  const middle = () => page.textContent(".path [aria-current]");
+  await page.click(".bar button:has-text('callers and callees')");
+  await hashHas(/around=\d+/);
+  assert.match(await heard(), /^Callers and callees of .+\.py:\d+ in .+, your code: \d+ callers?, \d+ callees?$/, "where nothing is chosen, the heaviest line");
+  const amount = /^Callers and callees of .+, ([\d.]+ \wiB), /.exec(await heard())[1];
+  assert.match(await page.textContent(".who .merged"), new RegExp(`; ${amount} of it through `));
+  const [first] = await page.$$eval(".who tbody td:first-child", (all) => all.map((one) => one.textContent));
+  const [through, lent] = /([\d.]+ \wiB) of it through .+, ([\d.]+ \wiB) more likely for it/.exec(await page.textContent(".who .merged")).slice(1).map(bytesOf);
+  assert.equal(through + lent, bytesOf(first), "with what it was lent, as the table says");
+  await page.keyboard.press("v");
+  assert.equal(await page.isVisible(".path"), false, "the flame graph again");
+  await page.focus("canvas.flame");
+  for (const key of ["ArrowDown", "ArrowDown", "ArrowDown"]) await page.keyboard.press(key);
+  const chosen = (await heard()).split(",")[0];
+  await page.keyboard.press("v");
+  assert.equal(await middle(), chosen);
+  await page.keyboard.press("ArrowUp");
+  assert.match(await heard(), /, a caller, level 1.*(, \d+ above|, the outermost)$/);
+  const caller = (await heard()).split(",")[0];
+  await page.keyboard.press("ArrowDown");
+  assert.match(await heard(), /, the frame in the middle, \d+ callers?, \d+ callees?$/);
+  await page.keyboard.press("ArrowDown");
+  assert.match(await heard(), /, a callee, level 1, /);
+  await page.keyboard.press("ArrowUp");
+  await page.keyboard.press("ArrowUp");
+  await page.keyboard.press("Enter");
+  assert.equal(await middle(), caller);
+  await quiet();
+  const hash = await page.evaluate(() => location.hash);
+  const svg = await saved();
+  for (const words of [/>↑ /, />↓ calls</, /the peak; callers and callees of /]) assert.match(svg, words);
+  const words = await page.textContent(".who .merged");
+  await page.keyboard.press("Escape");
+  assert.equal(await page.$eval(".bar button:has-text('flame graph')", (button) => button.ariaPressed), "true");
+  await page.keyboard.press("u");
+  assert.equal(await middle(), caller);
+  assert.deepEqual(seen.problems, []);
+  for (const colorScheme of ["light", "dark"]) {
+    const again = await open("lightning", { hash, colorScheme });
+    assert.equal(await page.textContent(".who .merged"), words);
+    assert.ok((await colours("canvas.flame")) > 3);
+    clean(again.seen, address);
+  }
+  await open("lightning", { hash: hash.replace(/around=\d+/, "around=999999") });
+  assert.equal(await page.isVisible(".path"), false, "a frame that the recording does not have");
+});
+
+test("the search leaves the same in the flame graph and in the table", async () => {
+  const { seen, address } = await open("gpt", { hash: "#view=who&of=peak&table=line" });
+  const whole = /^([\d.]+ \wiB) at the peak/.exec(await page.textContent(".who .merged"))[1];
+  for (const query of [">16MiB", "line:workloads.py:39", "layer_norm"]) {
+    await page.fill("header input[type=search]", query);
+    const [, matching, of] = /^([\d.]+ \w+) of ([\d.]+ \wiB) at the peak match the search/.exec(await page.textContent(".who .merged"));
+    assert.equal(of, whole);
+    const cells = await page.$$eval(".who tbody td:first-child", (all) => all.map((one) => one.textContent));
+    const total = cells.reduce((sum, cell) => sum + bytesOf(cell), 0);
+    assert.ok(total > 0 && Math.abs(total - bytesOf(matching)) <= [matching, ...cells].reduce((sum, cell) => sum + roundedBy(cell), 0), `${query}: ${matching} is the sum of its lines`);
+  }
+  clean(seen, address);
+});
+
 test("in the address map, blocks and holes say what they are, and the heap goes event by event", async () => {
   const { seen, address } = await open("oom_fragmented", { hash: "#view=addresses" });
   await frame();
@@ -669,7 +733,7 @@ test("the legend marks a group, a double click shows it alone; every change can 
 
 test("the link is the state: another page that is opened with it shows the same", async () => {
   const hash = "#view=addresses&by=pool&axis=events&x=1000.0_3000.0&addresses=100000000_900000000&at=2000&allocation=900&range=1500_1800&search=line%3Aworkloads.py";
-  for (const state of [hash, "#view=who&by=category&axis=time&at=2000&table=module&of=cursor&frames=all&zoom=0.0.0&sort=-share", "#view=memory&by=line&axis=events&at=2000&only=2&lines=ac&range=100_900"]) {
+  for (const state of [hash, "#view=who&by=category&axis=time&at=2000&table=module&of=cursor&frames=all&zoom=n&sort=-share", "#view=memory&by=line&axis=events&at=2000&only=2&lines=ac&range=100_900"]) {
     const { seen, address } = await open("gpt", { hash: state });
     await frame();
     const text = await page.textContent(".right");

@@ -218,16 +218,80 @@ test("arrow keys lead through a flame graph, and back the same way", async () =>
   const root = viewer.flameOf(track, viewer.weighAt(track, 200), "all");
   const walk = (flame) => {
     for (const [i, inside] of flame.inside.entries()) {
-      assert.equal(viewer.neighbour(inside, "ArrowUp"), flame);
-      assert.equal(viewer.neighbour(inside, "ArrowRight"), flame.inside[i + 1] ?? null);
-      assert.equal(viewer.neighbour(inside, "ArrowLeft"), flame.inside[i - 1] ?? null);
+      assert.equal(viewer.neighbor(inside, "ArrowUp"), flame);
+      assert.equal(viewer.neighbor(inside, "ArrowRight"), flame.inside[i + 1] ?? null);
+      assert.equal(viewer.neighbor(inside, "ArrowLeft"), flame.inside[i - 1] ?? null);
       walk(inside);
     }
-    assert.equal(viewer.neighbour(flame, "ArrowDown"), flame.inside[0] ?? null);
+    assert.equal(viewer.neighbor(flame, "ArrowDown"), flame.inside[0] ?? null);
   };
   walk(root);
-  assert.equal(viewer.neighbour(root, "ArrowUp"), null);
-  assert.equal(viewer.neighbour(root, "ArrowLeft"), null);
+  assert.equal(viewer.neighbor(root, "ArrowUp"), null);
+  assert.equal(viewer.neighbor(root, "ArrowLeft"), null);
+});
+
+/** Every flame of a tree, and what lies inside of it. */
+function* flamesOf(flame) {
+  yield flame;
+  for (const inside of flame.inside) yield* flamesOf(inside);
+}
+
+test("a frame of the graph names the heaviest allocation through it, and the way to it holds when others come and go", async () => {
+  const { track } = await made(11, 300);
+  const graphs = [100, 200].map((event) => {
+    const weighed = viewer.weighAt(track, event);
+    return { weighed, root: viewer.flameOf(track, weighed, "all") };
+  });
+  for (const { weighed, root } of graphs) {
+    const heaviest = Math.max(...Array.from(weighed.rows, weighed.weight));
+    assert.equal(weighed.weight(root.example), heaviest);
+    for (const flame of flamesOf(root)) {
+      assert.equal(weighed.weight(flame.example), flame.most);
+      assert.equal(viewer.flameAt(root, viewer.pathOf(flame)), flame);
+    }
+  }
+  let shared = 0;
+  for (const flame of flamesOf(graphs[0].root)) {
+    const same = viewer.flameAt(graphs[1].root, viewer.pathOf(flame));
+    if (same.depth !== flame.depth) continue;
+    shared++;
+    if (flame.depth) assert.equal(same.long, flame.long, "not another one at the same place");
+  }
+  assert.ok(shared > 3);
+});
+
+test("a frame between callers and callees: each stack through it counts once, whole, on both sides", async () => {
+  const { track } = await made(11, 300);
+  const weighed = viewer.weighAt(track, 200);
+  const place = (frame) => `${frame.file}:${frame.line} in ${frame.function}`;
+  const stacks = Array.from(weighed.rows, (row) => ({ row, bytes: weighed.weight(row), frames: track.stack(track.row.stack[row]).map(place).reverse() }));
+  for (const number of new Set(track.samePlaces)) {
+    const name = place(track.frame(number));
+    const through = stacks.filter(({ frames }) => frames.includes(name));
+    const sandwich = viewer.sandwichOf(track, weighed, number, "all");
+    assert.equal(sandwich.center.weight, sum(through));
+    const line = track.header.lines.findIndex(([file, at, name]) => `${track.text(file)}:${at} in ${track.text(name)}` === place(track.frame(number)));
+    const lent = stacks.filter(({ row, frames }) => track.row.line[row] === line + 1 && line >= 0 && !frames.includes(name));
+    assert.equal(sandwich.lent, sum(lent));
+    const beside = (by) => {
+      const sums = new Map();
+      for (const { bytes, frames } of through) {
+        const next = frames[frames.indexOf(name) + by];
+        if (next) sums.set(next, (sums.get(next) ?? 0) + bytes);
+      }
+      return [...sums].sort();
+    };
+    const shown = (flames) => flames.map(({ long, weight }) => [long, weight]).sort();
+    assert.deepEqual(shown(sandwich.callers), beside(-1));
+    assert.deepEqual(shown(sandwich.center.inside), beside(1));
+    const { center, callers } = sandwich;
+    const go = (flame, key) => viewer.sandwichNeighbor(sandwich, flame, key);
+    if (callers.length) assert.equal(go(go(center, "ArrowUp"), "ArrowDown"), center);
+    if (center.inside.length) assert.equal(go(go(center, "ArrowDown"), "ArrowUp"), center);
+    if (callers.length > 1) assert.equal(go(go(callers[0], "ArrowRight"), "ArrowLeft"), callers[0]);
+    for (const caller of callers) assert.ok(viewer.isCaller(sandwich, caller));
+    for (const callee of center.inside) assert.ok(!viewer.isCaller(sandwich, callee));
+  }
 });
 
 /** Calls of random lengths; every 17th never finished. */
@@ -343,6 +407,7 @@ test("a query keeps what each of its words keeps", async () => {
   const all = rows.map((_, i) => i);
   assert.deepEqual(kept(""), all);
   assert.deepEqual(kept(">1MiB"), all.filter((i) => rows[i].bytes >= 1 << 20));
+  assert.deepEqual(kept("unfreed"), all.filter((i) => rows[i].died >= track.events));
   assert.deepEqual(kept("<=4k alive"), all.filter((i) => rows[i].bytes <= 4096 && rows[i].born <= 120 && rows[i].died > 120));
   const inside = 4096 + rows[7].address + rows[7].bytes - 1;
   assert.deepEqual(kept(`0x${inside.toString(16)}`), [7]);
@@ -350,7 +415,7 @@ test("a query keeps what each of its words keeps", async () => {
   assert.ok(kept("line:train.py").length > kept("line:train.py:9").length);
   assert.deepEqual(kept("nothing of the kind"), []);
   assert.deepEqual(kept("step:3"), [], "this one has no steps");
-  assert.deepEqual({ ...viewer.parse("step:2-5 foo >1.5GiB bar 0x7f00") }, { least: 1.5 * 2 ** 30, most: Infinity, steps: [2, 5], line: "", alive: false, address: 0x7f00n, text: "foo bar" });
+  assert.deepEqual({ ...viewer.parse("step:2-5 foo >1.5GiB bar 0x7f00") }, { least: 1.5 * 2 ** 30, most: Infinity, steps: [2, 5], line: "", alive: false, unfreed: false, address: 0x7f00n, text: "foo bar" });
 });
 
 test("what a range bears and keeps adds up", async () => {

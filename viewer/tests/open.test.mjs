@@ -114,6 +114,26 @@ test("a failed run shows the request that failed, its stack, and where the verdi
   clean();
 });
 
+test("while a file is read the page says how far it has come, and what comes of it is the same", async () => {
+  await open();
+  await page.evaluate(() => {
+    // A clock by which every part of the work has taken too long: the reader pauses as often as it can.
+    let now = 0;
+    performance.now = () => (now += 1000);
+    window.words = [];
+    const heard = () => window.words.push(document.querySelector(".dropping [role=status]")?.textContent);
+    new MutationObserver(heard).observe(document.body, { subtree: true, childList: true, characterData: true });
+  });
+  await drop("plain.pickle");
+  await shown();
+  const words = await page.evaluate(() => window.words);
+  const canWait = await page.evaluate(() => "Suspending" in WebAssembly);
+  assert.equal(words.some((line) => /^Reading: \d0? %$/.test(line)), canWait);
+  for (const step of ["Following every allocation…", "Drawing…"]) assert.ok(words.includes(step), step);
+  assert.equal(await page.textContent(".verdict .figures tr:nth-last-child(2) td"), format.size(files["plain.pickle"].peaks[0]));
+  clean();
+});
+
 test("a file of several devices has a choice of them, and the next file takes its place", async () => {
   await open();
   await drop("two.pickle");

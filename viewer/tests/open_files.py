@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import pickle
 import shutil
 import sys
 import zipfile
@@ -28,11 +29,13 @@ else:
 
 from test_page import hostile  # noqa: E402
 
-from support.recordings import DATA, block, dump_slowly, segment, snapshot  # noqa: E402
+from support.recordings import DATA, block, dump_slowly, event, segment, snapshot  # noqa: E402
 from vramlens import api  # noqa: E402
 from vramlens.view.file_opener import file_opener_page  # noqa: E402
 from vramlens.view.page import data_of  # noqa: E402
 
+MADE = ("endless_lines.pickle",)
+"""Recordings that are made here and compared as those of the checkout are."""
 COMPARED = (
     "recordings/streams.pickle.xz",
     "recordings/graphs.pickle.xz",
@@ -61,21 +64,23 @@ def main() -> None:
         path = DATA / name
         shutil.copy(path, folder / path.name)
         (folder / f"{path.name}.view").write_bytes(data_of([api.load(path)]))
+    for name in MADE:
+        (folder / f"{name}.view").write_bytes(data_of([api.load(folder / name)]))
 
 
 def readable(folder: Path) -> dict[str, Any]:
     """One failed run in every form, two devices, and a file that ends early."""
     packed = (DATA / "recordings" / "oom_train.pickle.xz").read_bytes()
-    pickle = lzma.decompress(packed)
-    (folder / "plain.pickle").write_bytes(pickle)
+    content = lzma.decompress(packed)
+    (folder / "plain.pickle").write_bytes(content)
     (folder / "packed.pickle.xz").write_bytes(packed)
-    (folder / "packed.pickle.gz").write_bytes(gzip.compress(pickle, 1))
-    (folder / "packed.pickle.zst").write_bytes(zstd.compress(pickle))
+    (folder / "packed.pickle.gz").write_bytes(gzip.compress(content, 1))
+    (folder / "packed.pickle.zst").write_bytes(zstd.compress(content))
     for name, method in (("deflated", zipfile.ZIP_DEFLATED), ("stored", zipfile.ZIP_STORED)):
         with zipfile.ZipFile(folder / f"{name}.vram", "w", method) as archive:
-            archive.writestr("snapshot.pickle", pickle)
+            archive.writestr("snapshot.pickle", content)
             archive.writestr("meta.json", json.dumps({"torch": "2.13.0", "rank": 3}))
-    (folder / "cut.pickle").write_bytes(pickle[: len(pickle) // 2])
+    (folder / "cut.pickle").write_bytes(content[: len(content) // 2])
     (folder / "hostile.pickle").write_bytes(dump_slowly(hostile()))
     two = [
         segment(
@@ -84,8 +89,18 @@ def readable(folder: Path) -> dict[str, Any]:
         for device in (0, 1)
     ]
     (folder / "two.pickle").write_bytes(dump_slowly(snapshot([], two)))
+    (folder / "endless_lines.pickle").write_bytes(pickle.dumps(endless_lines()))
     names = [path.name for path in folder.iterdir() if path.suffix != ".html"]
     return {name: {"peaks": peaks_of(folder / name)} for name in names}
+
+
+def endless_lines() -> dict[str, Any]:
+    """A frame of compiled code that names 64 lines of the user's, 3,000 times in one stack."""
+    text = "".join(f'  File "a.py", line {line}, in f\n' for line in range(1, 65))
+    generated = {"filename": "fx.py", "line": 1, "name": "f", "fx_original_trace": text}
+    own = {"filename": "train/run.py", "line": 7, "name": "step"}
+    allocation = event("alloc", 4096, 512, frames=[*[generated] * 3000, own])
+    return snapshot([allocation], [])
 
 
 def peaks_of(path: Path) -> list[int]:

@@ -5,6 +5,7 @@ import { type Codes, codesOf } from "./codes";
 import type { ColumnSource, Numbers } from "./container";
 import { Curve, StepCurve } from "./curve";
 import type { Mark, Place, TrackHeader } from "./header";
+import { samePlaces } from "./same_places";
 import { upperBound } from "./search";
 import { WhatIfLine } from "./what_if";
 
@@ -100,6 +101,13 @@ export class Track {
   /** The lines of code, a library's too. */
   get codes(): Codes {
     return (this.lines ??= codesOf(this));
+  }
+
+  private firstFrames: Uint32Array | null = null;
+
+  /** By frame, the first one of the same place. */
+  get samePlaces(): Uint32Array {
+    return (this.firstFrames ??= samePlaces(this));
   }
 
   /** What to add to an allocation's address to make it one of a segment's. */
@@ -203,14 +211,23 @@ export class Track {
     return found;
   }
 
+  isUserFrame(number: number): boolean {
+    return this.frames.kind[number] === USER;
+  }
+
+  /** Whether a frame only passes calls on. */
+  isPlumbing(number: number): boolean {
+    return this.frames.kind[number] < LIBRARY;
+  }
+
   frame(number: number): Frame {
-    const { file, line, function: name, kind } = this.frames;
+    const { file, line, function: name } = this.frames;
     return {
       file: this.text(file[number]),
       line: line[number],
       function: this.text(name[number]),
-      user: kind[number] === USER,
-      plumbing: kind[number] < LIBRARY,
+      user: this.isUserFrame(number),
+      plumbing: this.isPlumbing(number),
     };
   }
 

@@ -8,15 +8,29 @@ export type Column =
   | BigInt64Array<ArrayBuffer>
   | BigUint64Array<ArrayBuffer>;
 
-/** Hands over at most so many bytes of the file; none at its end. */
-export type Fill = (capacity: number) => Uint8Array;
+/** Where the reader has its bytes from. */
+export interface Source {
+  /** At most so many more bytes of the file; none at its end. */
+  take(capacity: number): Uint8Array;
+  /** What the reader waits for before it goes on; null for nothing. */
+  pause(): Promise<void> | null;
+}
+
+/** What newer browsers have: WebAssembly that waits for JavaScript. Elsewhere a file is read without a pause. */
+interface Waiting {
+  Suspending?: new (imported: Import) => WebAssembly.ImportValue;
+  promising?: (exported: () => number) => () => Promise<number>;
+}
+type Import = (buffer: number, capacity: number) => number | Promise<number>;
+
+const { Suspending, promising } = WebAssembly as unknown as Waiting;
 
 interface Exports {
   memory: WebAssembly.Memory;
   _initialize(): void;
   malloc(bytes: number): number;
   vl_layout(): number;
-  vl_page_read(): number;
+  vl_page_read: () => number;
   vl_snapshot_status(snapshot: number, out: number): void;
   vl_snapshot_column: (snapshot: number, name: number, out: number) => number;
   vl_snapshot_json(snapshot: number, value: bigint, buffer: number, capacity: bigint): bigint;
@@ -52,17 +66,17 @@ export class Native {
     for (const line of this.text(exports.vl_layout()).trim().split("\n")) this.describe(line);
   }
 
-  static async start(wasm: BufferSource, fill: Fill): Promise<Native> {
+  static async start(wasm: BufferSource, source: Source): Promise<Native> {
     let memory: WebAssembly.Memory | null = null;
     const bytes = (at: number, count: number) => new Uint8Array(memory!.buffer, at, count);
+    const fill: Import = (buffer, capacity) => {
+      const chunk = source.take(capacity);
+      bytes(buffer, chunk.length).set(chunk);
+      const pause = Suspending ? source.pause() : null;
+      return pause ? pause.then(() => chunk.length) : chunk.length;
+    };
     const imports = {
-      page: {
-        fill: (buffer: number, capacity: number): number => {
-          const chunk = fill(capacity);
-          bytes(buffer, chunk.length).set(chunk);
-          return chunk.length;
-        },
-      },
+      page: { fill: Suspending ? new Suspending(fill) : fill },
       env: {
         emscripten_notify_memory_growth: () => undefined,
         getentropy: (buffer: number, count: number): number => {
@@ -83,9 +97,10 @@ export class Native {
     return new Native(exports);
   }
 
-  /** Reads the file that `fill` hands over; its status is to be asked before anything else. */
-  read(): number {
-    return this.given(this.exports.vl_page_read());
+  /** Reads the whole source; the status of what comes of it is to be asked before anything else. */
+  async read(): Promise<number> {
+    const read = promising?.(this.exports.vl_page_read) ?? this.exports.vl_page_read;
+    return this.given(await read());
   }
 
   status(snapshot: number): { code: string; offset: number; message: string } {

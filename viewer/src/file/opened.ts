@@ -6,6 +6,7 @@ import { type Device, DeviceTables } from "./device";
 import { missingParts } from "./facts";
 import { FileError, visible } from "./file_error";
 import { Meta } from "./meta";
+import { Pauses, type Progress } from "./pauses";
 import { PreparedColumns } from "./prepared";
 import type { Rules } from "./rules";
 import { Snapshot } from "./snapshot";
@@ -17,16 +18,27 @@ export interface Opened {
   tracks: Track[];
 }
 
-export async function opened(file: File, wasm: BufferSource, rules: Rules): Promise<Opened> {
+export async function opened(
+  file: File,
+  wasm: BufferSource,
+  rules: Rules,
+  progress: Progress = () => undefined,
+): Promise<Opened> {
   const name = visible(file.name);
+  const pauses = new Pauses(progress);
   const { bytes, archive } = await unpack(file);
-  const snapshot = await Snapshot.read(wasm, (capacity) => bytes.take(capacity));
+  const snapshot = await Snapshot.read(wasm, {
+    take: (capacity) => bytes.take(capacity),
+    pause: () => pauses.due(() => `Reading: ${bytes.share()}`),
+  });
+  await pauses.take("Following every allocation…");
   refuseOtherPickles(snapshot);
   const settings = snapshot.settings();
   const meta = await Meta.of(archive);
   const devices = new DeviceTables(snapshot, settings).devices().filter(isUsed);
   if (!devices.length) throw new FileError("this recording holds no GPU memory and no events");
   devices.sort((a, b) => b.counters.requested[1] - a.counters.requested[1]);
+  await pauses.take("Looking at the stacks…");
   const maker = new TrackMaker(snapshot, rules, {
     name,
     meta,
@@ -36,11 +48,14 @@ export async function opened(file: File, wasm: BufferSource, rules: Rules): Prom
   const headers: TrackHeader[] = [];
   const tracks: Track[] = [];
   for (const device of devices) {
+    await pauses.take(`Preparing the picture of device ${device.device}…`);
     const columns = new PreparedColumns();
     const header = maker.header(device, columns);
     headers.push(header);
+    await pauses.take("Drawing…");
     tracks.push(await Track.read(columns, header));
   }
+  await pauses.take("Drawing…");
   return {
     header: {
       version: 1,

@@ -1,7 +1,7 @@
 // A snapshot's tables, as the native reader fills them (src/vramlens/read/snapshot.py is its other caller).
 
 import { FileError, visible } from "./file_error";
-import { type Column, type Fill, Native } from "./native";
+import { type Column, Native, type Source } from "./native";
 import { type Wide, wide } from "./wide";
 
 export class Snapshot {
@@ -33,9 +33,9 @@ export class Snapshot {
     );
   }
 
-  static async read(wasm: BufferSource, fill: Fill): Promise<Snapshot> {
-    const native = await Native.start(wasm, fill);
-    return new Snapshot(native, native.read());
+  static async read(wasm: BufferSource, source: Source): Promise<Snapshot> {
+    const native = await Native.start(wasm, source);
+    return new Snapshot(native, await native.read());
   }
 
   /** A column, "table.name", as it is. */

@@ -11,8 +11,17 @@ import { inflated, partsOf } from "./inflate";
 export class Bytes {
   private at = 0;
   private next = 0;
+  private taken = 0;
+  private readonly total: number;
 
-  constructor(private readonly parts: (Uint8Array | null)[]) {}
+  constructor(private readonly parts: (Uint8Array | null)[]) {
+    this.total = parts.reduce((sum, part) => sum + (part?.length ?? 0), 0);
+  }
+
+  /** How much of them has been taken, in tens of percent: whoever hears it is not told every one. */
+  share(): string {
+    return `${10 * Math.floor((10 * this.taken) / this.total)} %`;
+  }
 
   /** At most so many more of them; none at the end. */
   take(capacity: number): Uint8Array {
@@ -24,6 +33,7 @@ export class Bytes {
     }
     const from = this.at;
     this.at = Math.min(part?.length ?? 0, from + capacity);
+    this.taken += this.at - from;
     return part?.subarray(from, this.at) ?? new Uint8Array(0);
   }
 }

@@ -11,6 +11,8 @@ export interface Range {
   born: number[];
   freed: number[];
   kept: number[];
+  /** Those of them that nothing freed up to the end. */
+  unfreed: number[];
   /** Requested bytes just before it, and after its last event. */
   before: number;
   after: number;
@@ -28,8 +30,9 @@ export function rangeOf(track: Track, first: number, last: number): Range {
   for (let event = Math.max(0, first); event <= last; event++)
     if (track.eventRow[event] >= 0 && track.eventKind[event] & DIED)
       freed.push(track.eventRow[event]);
+  const unfreed = kept.filter((row) => track.died[row] >= track.events);
   const before = track.requested.at(first - 1);
-  return { first, last, born, freed, kept, before, after: track.requested.at(last) };
+  return { first, last, born, freed, kept, unfreed, before, after: track.requested.at(last) };
 }
 
 export const bytesOf = (track: Track, rows: number[]): number =>

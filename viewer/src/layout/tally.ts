@@ -1,6 +1,6 @@
-// Who holds it: bytes added up by line, module, category, phase or stack, and as a tree of frames.
+// Who holds it: bytes added up by line, module, category, phase or stack.
 
-import type { Frame, Track } from "../data/track";
+import type { Track } from "../data/track";
 import { longPlace, shortPlace } from "../base/format";
 
 export const TABLES = ["line", "code", "module", "category", "phase", "stack"] as const;
@@ -10,7 +10,7 @@ export type TableKind = (typeof TABLES)[number];
 export interface Weighed {
   rows: ArrayLike<number>;
   weight: (row: number) => number;
-  /** What a weight is: bytes, or byte-seconds. */
+  /** What a weight is: bytes, or bytes times seconds or events. */
   unit: "bytes" | "byte-seconds" | "byte-events";
 }
 
@@ -21,6 +21,12 @@ export function weighAt(track: Track, event: number): Weighed {
 /** Those of some allocations that are marked. */
 export function among(weighed: Weighed, flags: Uint8Array): Weighed {
   return { ...weighed, rows: Array.from(weighed.rows).filter((row) => flags[row]) };
+}
+
+export function totalOf({ rows, weight }: Weighed): number {
+  let total = 0;
+  for (let i = 0; i < rows.length; i++) total += weight(rows[i]);
+  return total;
 }
 
 /** Every allocation that lives in [from, to], times how long of it. */
@@ -78,7 +84,7 @@ export function tally(track: Track, weighed: Weighed, kind: TableKind): Entry[] 
   }));
 }
 
-function named(track: Track, kind: TableKind, key: number): { name: string; long: string } {
+export function named(track: Track, kind: TableKind, key: number): { name: string; long: string } {
   const same = (name: string) => ({ name, long: name });
   switch (kind) {
     case "line": {
@@ -166,142 +172,4 @@ export function moduleTree(entries: Entry[]): Branch[] {
   };
   walk(root);
   return found;
-}
-
-/** A frame in a tree of stacks, outermost first. */
-export interface Flame {
-  name: string;
-  long: string;
-  user: boolean;
-  weight: number;
-  depth: number;
-  parent: Flame | null;
-  inside: Flame[];
-  example: number;
-}
-
-/** Of deeper stacks (a recursion that went wild) the middle is left out. */
-const DEEPEST = 400;
-
-/** Whose frames: the user's alone, a library's code as well, or every one. */
-export type FrameKind = "own" | "code" | "all";
-
-/** Of those that are left out, the innermost frame stays: what of PyTorch was called. */
-export function flameOf(
-  track: Track,
-  weighed: Weighed,
-  total: string,
-  kind: FrameKind = "all",
-): Flame {
-  const isShown = (frame: Frame): boolean =>
-    kind === "all" || frame.user || (kind === "code" && !frame.plumbing);
-  const sums = new Map<number, [number, number]>();
-  for (let i = 0; i < weighed.rows.length; i++) {
-    const row = weighed.rows[i];
-    const stack = track.row.stack[row];
-    const { starts } = track.frames;
-    // Without a stack of its own, or with an empty one, an allocation belongs to the line that it was lent.
-    const key =
-      (stack && starts[stack] > starts[stack - 1] ? stack : 0) || -1 - track.row.line[row];
-    const sum = sums.get(key);
-    if (sum) sum[0] += weighed.weight(row);
-    else sums.set(key, [weighed.weight(row), row]);
-  }
-  const root: Flame = {
-    name: total,
-    long: total,
-    user: true,
-    weight: 0,
-    depth: 0,
-    parent: null,
-    inside: [],
-    example: -1,
-  };
-  const known = new Map<Flame, Map<string, Flame>>();
-  const into = (
-    node: Flame,
-    name: string,
-    long: string,
-    user: boolean,
-    weight: number,
-    example: number,
-  ): Flame => {
-    let names = known.get(node);
-    if (!names) known.set(node, (names = new Map<string, Flame>()));
-    let next = names.get(long);
-    if (!next) {
-      next = {
-        name,
-        long,
-        user,
-        weight: 0,
-        depth: node.depth + 1,
-        parent: node,
-        inside: [],
-        example,
-      };
-      names.set(long, next);
-      node.inside.push(next);
-    }
-    next.weight += weight;
-    return next;
-  };
-  for (const [key, [weight, example]] of sums) {
-    root.weight += weight;
-    if (key > 0) {
-      let node = root;
-      const stack = track.stack(key);
-      const shown = stack.filter((frame, i) => i === 0 || isShown(frame)).reverse();
-      if (shown.length > DEEPEST) shown.splice(DEEPEST / 2, shown.length - DEEPEST);
-      for (const frame of shown) {
-        node = into(
-          node,
-          shortPlace(frame),
-          `${longPlace(frame)} in ${frame.function}`,
-          frame.user,
-          weight,
-          example,
-        );
-      }
-      continue;
-    }
-    const lost = into(root, "no stack (PyTorch's own threads)", "no stack", false, weight, example);
-    const line = named(track, "line", -1 - key);
-    if (key < -1)
-      into(lost, `likely for ${line.name}`, `likely for ${line.long}`, true, weight, example);
-  }
-  const sort = (node: Flame): void => {
-    node.inside.sort((a, b) => b.weight - a.weight);
-    node.inside.forEach(sort);
-  };
-  sort(root);
-  joinChains(root);
-  return root;
-}
-
-/** Frames through which everything of the one above goes become one bar with it: launchers take many lines. */
-function joinChains(root: Flame): void {
-  for (const first of root.inside) {
-    const names = [first.name];
-    let last = first;
-    while (
-      last.inside.length === 1 &&
-      last.inside[0].weight === last.weight &&
-      last.inside[0].inside.length
-    ) {
-      last = last.inside[0]!;
-      names.push(last.name);
-    }
-    if (names.length < 3) continue;
-    first.name = `${names[0]} … ${names[names.length - 1]}`;
-    first.long = names.join(" > ");
-    first.user = last.user;
-    first.inside = last.inside;
-    const raise = (node: Flame, parent: Flame): void => {
-      node.parent = parent;
-      node.depth = parent.depth + 1;
-      for (const inside of node.inside) raise(inside, node);
-    };
-    for (const inside of first.inside) raise(inside, first);
-  }
 }

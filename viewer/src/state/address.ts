@@ -18,6 +18,7 @@ export const UNSET: Partial<State> = {
   sort: "",
   frames: "own",
   zoom: "",
+  around: -1,
   both: null,
   search: "",
   track: 0,
@@ -53,6 +54,7 @@ export function toHash(state: State): string {
     parts.set("of", state.of);
     put("frames", state.frames, "own");
     put("zoom", state.zoom, "");
+    put("around", state.around, -1);
   }
   if (state.tab === "compare") {
     parts.set("pair", state.pair.join("_"));
@@ -108,7 +110,8 @@ export function fromHash(hash: string): Partial<State> {
   put("of", oneOf("of", MOMENTS));
   put("table", oneOf("table", TABLE_KINDS));
   put("frames", oneOf("frames", FRAMES));
-  put("zoom", matching("zoom", /^\d{1,6}(\.\d{1,6}){0,400}$/));
+  put("zoom", matching("zoom", /^(n|l?\d{1,9})(\.(n|l?\d{1,9})){0,400}$/));
+  put("around", number("around"));
   put(
     "pair",
     rangeIn(parts.get("pair") ?? "", () => true),

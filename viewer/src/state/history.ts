@@ -16,6 +16,7 @@ const PLACES = [
   "only",
   "frames",
   "zoom",
+  "around",
   "pair",
   "of",
 ] as const;

@@ -12,6 +12,8 @@ export interface Query {
   line: string;
   /** Alive at the cursor. */
   alive: boolean;
+  /** Never freed in the recording. */
+  unfreed: boolean;
   /** An address inside of the block; null is any. */
   address: bigint | null;
   /** What its stack, module, name or category must match. */
@@ -30,6 +32,7 @@ const EVERYTHING: Query = {
   steps: null,
   line: "",
   alive: false,
+  unfreed: false,
   address: null,
   text: "",
 };
@@ -57,6 +60,7 @@ function read(word: string, query: Query): boolean {
   } else if (steps) query.steps = [Number(steps[1]), Number(steps[2] ?? steps[1])];
   else if (line) query.line = line[1];
   else if (word.toLowerCase() === "alive") query.alive = true;
+  else if (word.toLowerCase() === "unfreed") query.unfreed = true;
   else if (ADDRESS.test(word)) query.address = BigInt(word);
   else return false;
   return true;
@@ -92,6 +96,7 @@ export function matches(track: Track, query: Query, cursor: number): Uint8Array 
     keep((i) => born[i] >= from && born[i] < to);
   }
   if (query.alive) keep((i) => born[i] <= cursor && died[i] > cursor);
+  if (query.unfreed) keep((i) => died[i] >= track.events);
   if (query.address !== null) {
     const at = Number(query.address - BigInt(track.header.rows.base));
     keep((i) => row.address[i] <= at && at < row.address[i] + Math.max(1, track.taken[i]));

@@ -44,6 +44,8 @@ export interface State {
   /** Whose frames the flame graph shows, and the way down to the frame that it is zoomed in on. */
   frames: (typeof FRAMES)[number];
   zoom: string;
+  /** The frame whose callers and callees it shows instead; -1 is none. */
+  around: number;
   /** The two recordings that are compared. */
   pair: [number, number];
   /** Whether steps of one number lie at one place, and what part of that axis is looked at. */
@@ -86,7 +88,7 @@ export class Store {
     const isRegrouped = turned || after.by !== before.by;
     const unset = {
       ...(isRegrouped && { group: -1, only: -1 }),
-      ...(turned && { range: null, space: null, zoom: "" }),
+      ...(turned && { range: null, space: null, zoom: "", around: -1 }),
     };
     for (const part of Object.keys(unset) as (keyof typeof unset)[])
       if (change[part] === undefined) Object.assign(others, { [part]: unset[part] });

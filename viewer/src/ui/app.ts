@@ -56,7 +56,7 @@ export class App implements Host {
     type: "search",
     placeholder: "search  /",
     title:
-      "Files, functions, modules, names; or >64MiB, step:3, line:model.py, alive, 0x7f…: words that all must hold",
+      "Files, functions, modules, names; or >64MiB, step:3, line:model.py, alive, unfreed, 0x7f…: words that all must hold",
     "aria-label": "Search: files, functions, modules, names, or words of the query language",
     spellcheck: false,
   });

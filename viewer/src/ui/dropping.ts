@@ -26,7 +26,9 @@ export class Dropping {
   );
   private isReading = false;
 
-  constructor(private readonly open: (file: File) => Promise<void>) {
+  constructor(
+    private readonly open: (file: File, progress: (words: string) => void) => Promise<void>,
+  ) {
     this.chooser.accept = ENDINGS;
     this.listen();
     this.wait();
@@ -80,7 +82,7 @@ export class Dropping {
     this.say("Reading…");
     await painted();
     try {
-      await this.open(file);
+      await this.open(file, (words) => this.say(words));
       delete document.documentElement.dataset.waiting;
       this.say("");
     } catch (error) {

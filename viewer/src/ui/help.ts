@@ -12,7 +12,7 @@ const KEYS: [string, string][] = [
   ["← →", "the event before, after; with Shift: 100 at once"],
   ["↑ ↓", "the allocation above, below at the cursor"],
   ["Enter, double click", "the whole life of the chosen allocation"],
-  ["P, O", "the peak, the failed request"],
+  ["P, O, End", "the peak, the failed request, the last event"],
   ["N, K; with Shift: back", "the next finding, the next collective"],
   ["/, then ] and [", "search; the next match, the one before"],
   ["U, Shift + U, Back", "undo, redo a change of the view; the place before"],
@@ -21,6 +21,7 @@ const KEYS: [string, string][] = [
   ["X", "axis: time or events"],
   ["1 … 6", "memory, addresses, who, list, compare, ranks"],
   ["← → ↑ ↓ Enter Esc", "in a flame graph: from frame to frame, zoom in, out"],
+  ["V", "callers and callees of the frame, and back to the flame graph"],
   ["L", "light, dark"],
   ["Esc", "close, or mark nothing"],
 ];
@@ -29,7 +30,7 @@ const WORDS: [string, string][] = [
   [">64MiB, <1KiB", "at least, at most so large"],
   ["step:3, step:3-5", "born in these steps"],
   ["line:model.py:12", "asked for by this file or line"],
-  ["alive", "alive at the cursor"],
+  ["alive, unfreed", "alive at the cursor; never freed in the recording"],
   ["0x7f00a000", "the block at an address"],
   ["anything else", "a regular expression for files, functions, modules and names"],
 ];

@@ -67,6 +67,7 @@ const ACTIONS: Record<string, Action> = {
     const failure = board.scene().track.header.failures.at(-1);
     if (failure) board.navigation.goTo(failure.event);
   },
+  End: (board) => board.navigation.goTo(board.scene().track.events - 1),
   n: (board, event) => board.navigation.nextFinding(turn(event)),
   k: (board, event) => board.navigation.turnCall(turn(event)),
   "]": (board) => board.navigation.turnMatch(1),

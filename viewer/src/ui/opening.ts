@@ -73,6 +73,7 @@ function nothingChosen(scene: Scene): State {
     sort: "",
     frames: "own",
     zoom: "",
+    around: -1,
     pair: [0, 1],
     align: "steps",
     both: null,
@@ -160,6 +161,7 @@ export function within(scenes: Scene[], state: State): State {
     finding: below(state.finding, header.verdict.findings.length),
     group: below(state.group, groups),
     only: below(state.only, groups),
+    around: below(state.around, shown.frames.file.length),
     range: state.range && state.range[1] < events ? state.range : null,
     pair: state.pair.every(isKnown) ? state.pair : [0, Math.min(1, scenes.length - 1)],
   };

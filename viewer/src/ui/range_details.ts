@@ -40,6 +40,7 @@ export function rangeDetails(
         figure(asked.born, "born in it"),
         figure(asked.freed, "freed in it"),
         figure(asked.kept, "born in it and kept after it"),
+        figure(asked.unfreed, "born in it and never freed"),
       ),
     ),
     h("div", { class: "soft" }, `${size(asked.before)} before it, ${size(asked.after)} after it`),

@@ -4,7 +4,10 @@ import { css } from "../base/palette";
 import { count, size, time } from "../base/format";
 import type { Surface } from "../draw/surface";
 import type { Host } from "../state/pane";
+import type { Scene } from "../state/scene";
+import type { State } from "../state/store";
 import { fit } from "./frame";
+import { momentWords } from "./moment_words";
 
 const MARGIN = 14;
 const LINE = 17;
@@ -18,16 +21,19 @@ export function captionLines(host: Host): string[] {
   const title = [header.name, header.gpu, header.torch && `torch ${header.torch}`];
   const axis = scene.axis(state.axis);
   const [from, to] = scene.window(state);
-  const part =
+  const window =
     axis.kind === "time"
       ? `${time(from)} to ${time(to)} of ${time(axis.end)}`
       : `events ${count(Math.floor(from))} to ${count(Math.ceil(to))} of ${count(events)}`;
   const bytes = state.bytes ? `, ${size(state.bytes[0])} to ${size(state.bytes[1])}` : "";
+  const part = state.tab === "who" ? whoPart(scene, state, window) : window + bytes;
   const [lead = ""] = header.verdict.sentences;
-  return [title.filter(Boolean).join(" · "), header.verdict.headline, lead, part + bytes].filter(
-    Boolean,
-  );
+  return [title.filter(Boolean).join(" · "), header.verdict.headline, lead, part].filter(Boolean);
 }
+
+/** A flame graph is about a moment, or about the whole window. */
+const whoPart = (scene: Scene, state: State, window: string): string =>
+  state.of === "lifetime" ? `${momentWords(scene, state)}; ${window}` : momentWords(scene, state);
 
 export const captionHeight = (host: Host): number => MARGIN + captionLines(host).length * LINE;
 

@@ -2,7 +2,7 @@
 
 import { css, mix, type Colour } from "../base/palette";
 import type { Surface } from "../draw/surface";
-import type { Flame } from "../layout/tally";
+import type { Flame } from "../layout/flame_tree";
 import type { Theme } from "../state/theme";
 import { fit } from "./frame";
 
@@ -15,74 +15,96 @@ export interface Shown {
   width: number;
 }
 
-const OWN: Colour = [239, 177, 74];
-const LIBRARY: Colour = [164, 178, 194];
-
-/** Draws what is inside a frame, and says where each frame is. Frames under half a pixel are left to the zoom. */
-export function drawFlame(
-  surface: Surface,
-  root: Flame,
-  focus: Flame,
-  theme: Theme,
-  wanted: RegExp | null,
-  value: (weight: number) => string,
-  chosen: Flame | null = null,
-): { shown: Shown[]; hidden: number } {
-  const shown: Shown[] = [];
-  let hidden = 0;
-  const path: Flame[] = [];
-  for (let node = focus.parent; node; node = node.parent) path.unshift(node);
-  const bar = (flame: Flame, x: number, y: number, width: number, above: boolean): void => {
-    const base = flame.user ? OWN : LIBRARY;
-    const miss = wanted && !wanted.test(flame.long);
-    const colour = miss
-      ? mix(base, theme.paper, 0.75)
-      : above
-        ? mix(base, theme.paper, 0.5)
-        : mix(base, theme.paper, theme.dark ? 0.22 : 0.08);
-    surface.rect(x, y, Math.max(0.5, width - 1), LINE - 1, css(colour));
-    const room = width - 10;
-    if (room > 20) {
-      const ink = theme.dark && (miss || above) ? theme.ink : "#1c2430";
-      const bytes = value(flame.weight);
-      const name = fit(surface, flame.name, room);
-      surface.text(name, x + 5, y + LINE / 2, ink);
-      const used = surface.measure(name);
-      if (room - used > surface.measure(bytes) + 14)
-        surface.text(bytes, x + width - 7, y + LINE / 2, ink, "right");
-    }
-    shown.push({ flame, x, y, width });
-  };
-  const outline = ({ x, y, width }: Shown): void => {
-    const [a, b] = [x + 1, Math.max(x + 4, x + width - 2)];
-    surface.line([a, y + 1, b, y + 1, b, y + LINE - 2, a, y + LINE - 2, a, y], theme.ink, 2);
-  };
-  path.forEach((flame, i) => bar(flame, 0, i * LINE, surface.width, true));
-  const walk = (flame: Flame, x: number, width: number, depth: number): void => {
-    const y = depth * LINE;
-    if (y > surface.height) return;
-    bar(flame, x, y, width, false);
-    let at = x;
-    for (const inside of flame.inside) {
-      const wide = flame.weight ? (width * inside.weight) / flame.weight : 0;
-      if (wide < 0.5) hidden++;
-      else walk(inside, at, wide, depth + 1);
-      at += wide;
-    }
-  };
-  walk(root === focus ? root : focus, 0, surface.width, path.length);
-  const at = shown.find((one) => one.flame === chosen);
-  if (at) outline(at);
-  return { shown, hidden };
+/** How bars look. */
+export interface FlameLook {
+  theme: Theme;
+  /** Bars that do not match are pale; null is none. */
+  wanted: RegExp | null;
+  /** The frame that is outlined. */
+  chosen: Flame | null;
+  value: (weight: number) => string;
 }
 
-/** The frame that an arrow key leads to from another: down is into the largest, up is out, sideways are its neighbours. */
-export function neighbour(flame: Flame, key: string): Flame | null {
-  const { parent, inside } = flame;
-  if (key === "ArrowDown") return inside[0] ?? null;
-  if (key === "ArrowUp") return parent;
-  const by = { ArrowLeft: -1, ArrowRight: 1 }[key];
-  return (by && parent?.inside[parent.inside.indexOf(flame) + by]) || null;
+const OWN: Colour = [239, 177, 74];
+const LIBRARY: Colour = [164, 178, 194];
+/** Bars that are narrower are left to the zoom. */
+const NARROWEST = 0.5;
+
+/** Draws bars, and knows where each is. */
+export class Bars {
+  readonly shown: Shown[] = [];
+  hidden = 0;
+
+  constructor(
+    private readonly surface: Surface,
+    private readonly look: FlameLook,
+  ) {}
+
+  bar(place: Shown, isPale = false): void {
+    const { surface, look } = this;
+    const { flame, x, y, width } = place;
+    const { theme } = look;
+    const base = flame.user ? OWN : LIBRARY;
+    const isMiss = look.wanted !== null && !look.wanted.test(flame.long);
+    const usual = theme.dark ? 0.22 : 0.08;
+    const paleness = isMiss ? 0.75 : isPale ? 0.5 : usual;
+    const colour = css(mix(base, theme.paper, paleness));
+    surface.rect(x, y, Math.max(NARROWEST, width - 1), LINE - 1, colour);
+    this.label(place, theme.dark && (isMiss || isPale) ? theme.ink : "#1c2430");
+    this.shown.push(place);
+  }
+
+  /** What is inside of a frame, level by level away from it: downward, or upward. */
+  inside(inside: Flame[], outer: Shown, by: 1 | -1): void {
+    const { weight } = outer.flame;
+    const y = outer.y + by * LINE;
+    if (y > this.surface.height) return;
+    let { x } = outer;
+    for (const flame of inside) {
+      const width = weight ? (outer.width * flame.weight) / weight : 0;
+      const place = { flame, x, y, width };
+      x += width;
+      if (width < NARROWEST) {
+        this.hidden++;
+        continue;
+      }
+      this.bar(place);
+      this.inside(flame.inside, place, by);
+    }
+  }
+
+  outline(flame: Flame | null): void {
+    const place = this.shown.find((bar) => bar.flame === flame);
+    if (!place) return;
+    const { x, y, width } = place;
+    const [a, b] = [x + 1, Math.max(x + 4, x + width - 2)];
+    const points = [a, y + 1, b, y + 1, b, y + LINE - 2, a, y + LINE - 2, a, y];
+    this.surface.line(points, this.look.theme.ink, 2);
+  }
+
+  private label({ flame, x, y, width }: Shown, ink: string): void {
+    const { surface } = this;
+    const room = width - 10;
+    if (room <= 20) return;
+    const bytes = this.look.value(flame.weight);
+    const name = fit(surface, flame.name, room);
+    surface.text(name, x + 5, y + LINE / 2, ink);
+    if (room - surface.measure(name) > surface.measure(bytes) + 14)
+      surface.text(bytes, x + width - 7, y + LINE / 2, ink, "right");
+  }
+}
+
+/** Draws what is inside a frame below the frames that it lies in. */
+export function drawFlame(surface: Surface, focus: Flame, look: FlameLook): Bars {
+  const bars = new Bars(surface, look);
+  const path: Flame[] = [];
+  for (let node = focus.parent; node; node = node.parent) path.unshift(node);
+  path.forEach((flame, i) => bars.bar({ flame, x: 0, y: i * LINE, width: surface.width }, true));
+  const place = { flame: focus, x: 0, y: path.length * LINE, width: surface.width };
+  bars.bar(place);
+  bars.inside(focus.inside, place, 1);
+  bars.outline(look.chosen);
+  return bars;
 }
 
 export function frameAt(shown: Shown[], x: number, y: number): Flame | null {
@@ -90,33 +112,4 @@ export function frameAt(shown: Shown[], x: number, y: number): Flame | null {
     shown.find((one) => x >= one.x && x < one.x + one.width && y >= one.y && y < one.y + LINE)
       ?.flame ?? null
   );
-}
-
-export function heightOf(flame: Flame): number {
-  let deepest = flame.depth;
-  const walk = (node: Flame): void => {
-    deepest = Math.max(deepest, node.depth);
-    node.inside.forEach(walk);
-  };
-  walk(flame);
-  return (deepest + 1) * LINE;
-}
-
-/** The way from the root to a frame: at each level, which of the frames beside each other. */
-export function pathOf(flame: Flame): string {
-  const places: number[] = [];
-  for (let node = flame; node.parent; node = node.parent)
-    places.unshift(node.parent.inside.indexOf(node));
-  return places.join(".");
-}
-
-/** The frame that a way leads to, or as far as it leads. */
-export function flameAt(root: Flame, path: string): Flame {
-  let flame = root;
-  for (const place of path ? path.split(".").map(Number) : []) {
-    const next = flame.inside[place];
-    if (!next) break;
-    flame = next;
-  }
-  return flame;
 }

@@ -150,7 +150,7 @@ export class ListPane implements Pane {
     let bytes = 0;
     for (const row of this.rows) bytes += track.row.bytes[row];
     const all = this.rows.length === track.n ? "" : ` of ${count(track.n)}`;
-    this.words.textContent = `${count(this.rows.length)}${all} allocations, ${size(bytes)} asked for in all. Search above: >64MiB, step:3, line:model.py, alive, 0x7f…, or any words.`;
+    this.words.textContent = `${count(this.rows.length)}${all} allocations, ${size(bytes)} asked for in all. Search above: >64MiB, step:3, line:model.py, alive, unfreed, 0x7f…, or any words.`;
   }
 
   private drawHead(sort: string): void {

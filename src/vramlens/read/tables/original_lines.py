@@ -17,23 +17,33 @@ from numpy.typing import NDArray
 from vramlens.trace import Frame, SideColumn, Stacks
 
 FIELD = "fx_original_trace"
-_LINE = re.compile(r'^\s*File "([^"\n]{1,4096})", line (\d{1,9}), in (.{1,1000})$', re.MULTILINE)
+_LINE = re.compile(
+    r'^[^\S\n]*File "([^"\n]{1,4096})", line (\d{1,9}), in (.{1,1000})$', re.MULTILINE
+)
 _MOST_LINES = 64
 """Of one frame: no program nests deeper in one operation."""
+_ADDED_ALWAYS = 1 << 16
+_ADDED_PER_FRAME = 8
+"""A file can name one frame a million times for two bytes each. So lines are added while they are
+no more than so many, and so many for each frame of a stack: stacks behind that stay as they are.
+"""
 
 
 def with_original_lines(stacks: Stacks, side_columns: Sequence[SideColumn]) -> Stacks:
     """The stacks, the user's lines beside each frame of code that ``torch.compile`` wrote; the
     same where the recording names none.
     """
-    traces = {
-        int(row): original_lines(value)
+    texts = {
+        int(row): value
         for column in side_columns
         if (column.table, column.name) == ("frames", FIELD)
         for row, value in zip(column.rows.tolist(), column.values, strict=True)
         if isinstance(value, str)
     }
-    lines_of_frame = {row: lines for row, lines in traces.items() if lines}
+    lines_of_text = {text: original_lines(text) for text in set(texts.values())}
+    lines_of_frame = {
+        row: lines_of_text[text] for row, text in texts.items() if lines_of_text[text]
+    }
     return _with_lines(stacks, lines_of_frame) if lines_of_frame else stacks
 
 
@@ -76,8 +86,14 @@ def _inserted(
     where each stack begins.
     """
     places = np.flatnonzero(np.isin(stacks.frames, np.array(list(lines_of_frame), np.uint32)))
+    count_of_frame = np.zeros(len(stacks.frame_line), np.int64)
+    for frame, of_frame in lines_of_frame.items():
+        count_of_frame[frame] = len(of_frame)
+    counts = count_of_frame[stacks.frames[places]]
+    most = _ADDED_ALWAYS + _ADDED_PER_FRAME * len(stacks.frames)
+    places = places[np.cumsum(counts) <= most]
+    counts = counts[: len(places)]
     lines = [lines_of_frame[frame] for frame in stacks.frames[places].tolist()]
-    counts = np.array([len(of_place) for of_place in lines], np.int64)
     ids = np.array([number[line] for of_place in lines for line in of_place], np.uint32)
     frames = np.insert(stacks.frames, np.repeat(places + 1, counts), ids)
     added_before = np.append(0, np.cumsum(counts))[np.searchsorted(places, stacks.starts)]
