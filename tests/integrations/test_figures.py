@@ -12,10 +12,10 @@ import pytest
 
 from vramlens.errors import UsageError
 from vramlens.integrations.prometheus import parse_address
-from vramlens.monitor.scalars import scalars, scalars_of
 from vramlens.integrations.slurm import file_name, job_id
 from vramlens.monitor import Monitor
 from vramlens.monitor.monitor_samples import DeviceSample, Sample
+from vramlens.monitor.scalars import scalars, scalars_of
 
 GIB = 1 << 30
 DASHBOARD = Path(__file__).parents[2] / "docs" / "grafana.json"

@@ -41,4 +41,5 @@ def retry_releases(device: DeviceTrace, limit_bytes: int | None) -> NDArray[np.i
         until = np.append(0, np.cumsum(growth))
         grown_bytes = until[end] - until[releases]
         is_retry |= (action_at_end == Action.ALLOC) & (before + grown_bytes > limit_bytes)
-    return releases[is_retry]
+    retries: NDArray[np.int64] = releases[is_retry]
+    return retries
