@@ -282,10 +282,16 @@ def _card_table(tuning: Tuning, listed_rows: Sequence[Tuned], width: int) -> Tab
 
 
 def _card_row(tuning: Tuning, tuned: Tuned) -> list[str]:
-    row, size = tuned.row, tuned.smallest_card
-    smallest = card_words(size) if size is not None else "none of them"
+    row = tuned.row
     on_cards = [_fit(card.fits, card.row.retries) for card in tuned.cards]
+    smallest = _smallest_card(tuned)
     return [size_range(row), f"{row.retries:,}", *on_cards, smallest, _name(tuning, tuned)]
+
+
+def _smallest_card(tuned: Tuned) -> str:
+    if tuned.smallest_card is not None:
+        return card_words(tuned.smallest_card)
+    return "unknown" if any(card.fits is None for card in tuned.cards) else "none of them"
 
 
 def _figures_width(rows: Sequence[Sequence[str]]) -> int:
