@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from vramlens.errors import InputError, VramlensError
 from vramlens.fleet.attempts import attempts_of
@@ -29,7 +30,7 @@ from vramlens.ranks import RankSummary
 from vramlens.units import counted, listed
 
 _MOST_NAMED = 5
-_OPENED_AT_ONCE, _OPENED_BY_A_THREAD = 16, 8
+_OPENED_AT_ONCE, _OPENED_BY_A_THREAD = 16, 16
 # torchrun's log folder has one of each attempt.
 _ATTEMPT_FOLDER = re.compile(r"attempt_(\d{1,7})[/\\]")
 _NEVER, _APART_US = 1 << 62, 60_000_000
@@ -261,15 +262,14 @@ def _examined(paths: Sequence[str]) -> Iterator[tuple[str, CandidateFile | str |
 
 
 def _unread_summaries(paths: Sequence[str], threads: ThreadPoolExecutor) -> Iterator[UnreadSummary]:
-    """Yields the summaries, a few opened ahead: thousands of large files would fill the memory."""
-    ahead: deque[Future[list[UnreadSummary]]] = deque()
-    for start in range(0, len(paths), _OPENED_BY_A_THREAD):
-        part = paths[start : start + _OPENED_BY_A_THREAD]
-        ahead.append(threads.submit(_open_summaries, part))
-        if len(ahead) > _OPENED_AT_ONCE:
-            yield from ahead.popleft().result()
-    while ahead:
-        yield from ahead.popleft().result()
+    """Yields the summaries; those of one turn are opened together, as thousands of large files
+    would fill the memory.
+    """
+    turn = _OPENED_AT_ONCE * _OPENED_BY_A_THREAD
+    for first in range(0, len(paths), turn):
+        starts = range(first, min(first + turn, len(paths)), _OPENED_BY_A_THREAD)
+        parts = [paths[start : start + _OPENED_BY_A_THREAD] for start in starts]
+        yield from chain.from_iterable(threads.map(_open_summaries, parts))
 
 
 def _open_summaries(paths: Sequence[str]) -> list[UnreadSummary]:
