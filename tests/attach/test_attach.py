@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from support.installed import PYTHON_PATH
 from vramlens.attach import target_process as target_module
 from vramlens.attach.attachment import Attachment
 from vramlens.attach.bootstrap import bootstrap_text
+from vramlens.attach.inside.installation import _uses_gpu
 from vramlens.attach.inside.segments import segments_summary
 from vramlens.attach.stopped_thread import is_supported
 from vramlens.attach.story import story
@@ -389,6 +391,27 @@ def test_what_is_installed_promises_no_recording_without_a_gpu(
     text = story(Attachment(answer, "thread", 0.0))
     assert next_step in text
     assert ("does not use a GPU yet" in text) is not uses_gpu
+
+
+@pytest.mark.parametrize(
+    ("torch", "uses_gpu"),
+    [
+        (SimpleNamespace(), False),  # half imported
+        (SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: True)), True),
+        (
+            SimpleNamespace(
+                cuda=SimpleNamespace(is_initialized=lambda: False),
+                xpu=SimpleNamespace(is_initialized=lambda: True),
+            ),
+            True,
+        ),
+    ],
+)
+def test_a_program_on_any_kind_of_gpu_uses_one(
+    monkeypatch: pytest.MonkeyPatch, torch: SimpleNamespace, uses_gpu: bool
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert _uses_gpu() is uses_gpu
 
 
 def test_the_leak_report_of_a_program_needs_no_numpy() -> None:

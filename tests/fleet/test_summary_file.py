@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from support.lake_jobs import write_job
 from vramlens.allowance import allowance
 from vramlens.errors import InputError
-from vramlens.fleet import compare_files, find_ranks
+from vramlens.fleet import compare_files, files, find_ranks
 from vramlens.fleet.summary_file import ENDING, main, read_summary, write_summary
 from vramlens.report.ranks.json import comparison_to_json
 
@@ -84,3 +85,16 @@ def test_summaries_count_as_input_of_the_verb_that_reads_them(job: Path) -> None
         read_summary(str(path))
         assert allowed.input_bytes > path.stat().st_size
         assert allowed.most_bytes > before
+
+
+def test_summaries_are_opened_a_few_at_a_time(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"rank{rank}.vram.summary") for rank in range(1000)]
+    for path in paths:
+        Path(path).write_bytes(b"none")
+    with ThreadPoolExecutor(files._OPENED_AT_ONCE) as threads:
+        unread = files._unread_summaries(paths, threads)
+        first = next(unread)
+        Path(paths[-1]).write_bytes(b"later")
+        last = list(unread)[-1]
+    assert (first.path, last.path) == (paths[0], paths[-1])
+    assert last.data == b"later"

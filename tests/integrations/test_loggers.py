@@ -67,6 +67,13 @@ def test_a_logger_that_raises_changes_nothing(capsys: pytest.CaptureFixture[str]
     assert calls == [1]
 
 
+def test_a_program_that_names_no_steps_gets_its_scalars_at_the_end() -> None:
+    steps: list[int] = []
+    with Monitor(60.0, quiet=True, loggers=[lambda _, step: steps.append(step)]):
+        pass
+    assert steps == [0]
+
+
 @pytest.mark.parametrize("loggers", [[3], [object()]])
 def test_what_is_no_logger_is_refused(loggers: list[object]) -> None:
     with pytest.raises(UsageError, match="log_metrics, add_scalar or log"):

@@ -62,6 +62,8 @@ with run.going():
     of_step = int(most_of(optimizer.step)[0] * MIB)
     of_states, of_rows = 2 * 20000 * 512, len(words.unique()) * 512
     print("sparse_adam", (of_step - of_states - 40960 * 8) / of_rows, len(run.mode.runner.notes))
+    gradient = table.weight.grad
+    print("clone", most_of(gradient.clone)[0] == gradient._nnz() * (512 + 8) / MIB)
     bags = torch.nn.EmbeddingBag(20000, 128, sparse=True).cuda()
     bags(words.view(-1, 8).cuda()).sum().backward()
     distinct = bags.weight.grad.coalesce()._nnz()
@@ -134,6 +136,10 @@ def test_operators_made_of_others_hold_their_temporaries(said: dict[str, str]) -
 
 def test_sparse_adam_holds_what_it_held_on_an_h200(said: dict[str, str]) -> None:
     assert said["sparse_adam"] == "6.0 0"  # the run of recommender: six times the distinct rows
+
+
+def test_a_clone_of_a_sparse_gradient_has_its_own_rows(said: dict[str, str]) -> None:
+    assert said["clone"] == "True"
 
 
 def test_bags_know_their_indices(said: dict[str, str]) -> None:

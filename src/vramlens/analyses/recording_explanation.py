@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
-from vramlens.analyses.error_text.other_ranks import others_failed
-from vramlens.analyses.error_text.text_verdict import explain_message
 from vramlens.analyses.explanation import Explanation, OomVerdict, RecordingFacts, StepFacts
 from vramlens.analyses.facts import facts_of
 from vramlens.analyses.failure.surroundings import ledger_rows
@@ -150,6 +148,10 @@ def explain_text(
         count: how many errors of its kind the text has.
         messages: all that it has.
     """
+    # Only here: without an error's text its words need not be loaded.
+    from vramlens.analyses.error_text.other_ranks import others_failed
+    from vramlens.analyses.error_text.text_verdict import explain_message
+
     verdict = explain_message(message, log=getattr(messages, "engine_log", None))
     failed = OomVerdict(
         event=None,

@@ -30,7 +30,7 @@ from vramlens.ranks import RankSummary
 from vramlens.units import counted, listed
 
 _MOST_NAMED = 5
-_OPENED_AT_ONCE, _OPENED_BY_A_THREAD = 16, 64
+_OPENED_AT_ONCE, _OPENED_BY_A_THREAD = 16, 16
 # torchrun's log folder has one of each attempt.
 _ATTEMPT_FOLDER = re.compile(r"attempt_(\d{1,7})[/\\]")
 _NEVER, _APART_US = 1 << 62, 60_000_000
@@ -252,16 +252,24 @@ def _examined(paths: Sequence[str]) -> Iterator[tuple[str, CandidateFile | str |
     with ThreadPoolExecutor(_OPENED_AT_ONCE) as threads:
         # Threads wait for files; what is in a summary is worked out here, where no other thread
         # asks for the interpreter's lock.
-        starts = range(0, len(summaries), _OPENED_BY_A_THREAD)
-        parts = [summaries[start : start + _OPENED_BY_A_THREAD] for start in starts]
-        unread = chain.from_iterable(threads.map(_open_summaries, parts))
-        summarised = map(from_summary, unread)
+        summarised = map(from_summary, _unread_summaries(summaries, threads))
         by_recording = {file.path: file for file in summarised if file is not None}
         yield from by_recording.items()
         unsummarised = [
             path for path in paths if not path.endswith(ENDING) and path not in by_recording
         ]
         yield from zip(unsummarised, threads.map(_look, unsummarised), strict=True)
+
+
+def _unread_summaries(paths: Sequence[str], threads: ThreadPoolExecutor) -> Iterator[UnreadSummary]:
+    """Yields the summaries; those of one turn are opened together, as thousands of large files
+    would fill the memory.
+    """
+    turn = _OPENED_AT_ONCE * _OPENED_BY_A_THREAD
+    for first in range(0, len(paths), turn):
+        starts = range(first, min(first + turn, len(paths)), _OPENED_BY_A_THREAD)
+        parts = [paths[start : start + _OPENED_BY_A_THREAD] for start in starts]
+        yield from chain.from_iterable(threads.map(_open_summaries, parts))
 
 
 def _open_summaries(paths: Sequence[str]) -> list[UnreadSummary]:

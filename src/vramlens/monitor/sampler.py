@@ -182,7 +182,7 @@ class Monitor:
             thread.join(_THREAD_ENDS_WITHIN_S)
         if thread is threading.current_thread() or not thread.is_alive():
             self.sample()  # else the driver does not answer the thread, and would not answer here
-            if self._steps % _LOGGED_EVERY:
+            if not self._steps or self._steps % _LOGGED_EVERY:
                 self._log()
         self._ended = time.monotonic()
         self._actions.finish(_COMMANDS_END_WITHIN_S)

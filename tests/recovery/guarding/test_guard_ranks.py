@@ -15,8 +15,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vramlens.recovery import guard
+from vramlens.recovery import guard, inject_oom
 from vramlens.recovery.guarding.rank_agreement import PeerFailed, Sharded
+from vramlens.recovery.training.rollback import BuffersLost
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "fork") or not torch.distributed.is_available(), reason="needs fork, gloo"
@@ -92,6 +93,29 @@ def test_another_error_on_one_rank_ends_the_other_with_words() -> None:
         "PeerFailed: guard: another rank failed with a different error (not out of memory)"
     )
     assert second == "ValueError: the program's own"
+
+
+def test_a_rank_that_cannot_go_back_ends_the_other_with_words() -> None:
+    def train(rank: int) -> str:
+        watch = guard(DistributedDataParallel(nn.Linear(3, 3)), timeout_s=20, verify=False)
+        if rank == 1:
+            watch._start.restore = _cannot_go_back  # type: ignore[method-assign]
+        try:
+            with inject_oom("forward", at=1, rank=1):
+                watch.step(torch.ones(4, 3), loss_fn)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return "none"
+
+    first, second = in_two_ranks(train)
+    assert first.startswith(
+        "PeerFailed: guard: another rank failed with a different error (not out of memory)"
+    )
+    assert second == "BuffersLost: guard: a buffer is gone"
+
+
+def _cannot_go_back() -> None:
+    raise BuffersLost("guard: a buffer is gone")
 
 
 def test_a_rank_that_is_gone_is_waited_for_no_longer_than_told() -> None:

@@ -14,7 +14,6 @@ from dataclasses import replace
 import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.analyses.error_text.text_verdict import explain_message
 from vramlens.analyses.failure.oom import Outside, failure_of, message_of
 from vramlens.analyses.memory.ledger import LedgerRow, ledger_of
 from vramlens.errors import UsageError
@@ -157,6 +156,8 @@ def ledger_rows(
     if outside.total_bytes is None or is_prediction:
         return ()
     if message is not None and message.total_bytes is not None:
+        from vramlens.analyses.error_text.text_verdict import explain_message
+
         verdict = explain_message(replace(message, total_bytes=outside.total_bytes))
         if verdict.ledger:
             return verdict.ledger

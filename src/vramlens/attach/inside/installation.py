@@ -26,6 +26,7 @@ def installed(request: dict[str, Any]) -> dict[str, Any]:
 
 def _uses_gpu() -> bool:
     """Whether PyTorch has begun to use a GPU here: only that is recorded."""
-    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)  # torch may be half imported
-    is_initialized = getattr(cuda, "is_initialized", None)
-    return is_initialized is not None and bool(is_initialized())
+    torch = sys.modules.get("torch")  # it may be half imported
+    modules = (getattr(torch, kind, None) for kind in ("cuda", "xpu"))
+    answers = (getattr(module, "is_initialized", bool) for module in modules)
+    return any(is_initialized() for is_initialized in answers)

@@ -61,6 +61,21 @@ def is_users(file: str) -> bool:
     return is_user_file(file) and not is_own_file(file)
 
 
+def is_users_class(cls: type) -> bool:
+    """Whether a class is from the user's own code.
+
+    A module without a file is a library's, such as what C code adds to a package; the user's are
+    what runs as the program and what is in no module at all.
+    """
+    name = class_module(cls)
+    module = sys.modules.get(name)
+    names = getattr(module, "__dict__", None) if type(module) is types.ModuleType else None
+    file = names.get("__file__") if type(names) is dict else None
+    if type(file) is str:
+        return is_users(file)
+    return name in ("__main__", "") or module is None
+
+
 def attributes_of(owner: object) -> list[tuple[str, Any]]:
     """Names and values of an instance's own attributes: the real dict and the slots, never a
     property.

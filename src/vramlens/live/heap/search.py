@@ -21,7 +21,7 @@ from typing import Any
 
 from vramlens.capture.process.referents import Referents, without_giants
 from vramlens.capture.process.undisturbed import undisturbed
-from vramlens.live.heap.objects import class_module, is_users
+from vramlens.live.heap.objects import class_module, is_users_class
 from vramlens.live.heap.roots import Root, all_roots, module_objects
 from vramlens.live.heap.tensors import Storage, TorchObjects
 from vramlens.units import GIB, counted
@@ -376,7 +376,7 @@ class Search:
 
     def _is_passed_over(self, value: Any, kind: str) -> bool:
         """Whether nothing is looked for behind an object now; a library's class waits."""
-        if kind == "class" and self._tier == 0 and not _is_users_class(value):
+        if kind == "class" and self._tier == 0 and not is_users_class(value):
             self._later.append(value)
             return True
         return kind == "code"
@@ -483,12 +483,3 @@ def _is_array(value: Any) -> bool:
     them.
     """
     return class_module(type(value)) == "numpy" and type(value).__name__ == "ndarray"
-
-
-def _is_users_class(cls: type) -> bool:
-    module = sys.modules.get(class_module(cls))
-    names = getattr(module, "__dict__", None) if type(module) is types.ModuleType else None
-    file = names.get("__file__") if type(names) is dict else None
-    if type(file) is str:
-        return is_users(file)
-    return class_module(cls) in ("__main__", "") or module is None

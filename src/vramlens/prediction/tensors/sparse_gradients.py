@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vramlens.prediction.kernels.kernel_requests import is_called_by_autograd
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.known_values import KnownValues
 from vramlens.prediction.tensors.operator_schema import Operator
@@ -124,11 +125,14 @@ class SparseGradients:
         return sparse
 
     def _cloned(self, args: Any) -> Any:
-        """The same parts: autograd takes a gradient over where nothing else holds it
-        (torch/csrc/autograd/functions/accumulate_grad.h).
+        """A copy; autograd's own has the same parts, as it takes a gradient over where nothing
+        else holds it (torch/csrc/autograd/functions/accumulate_grad.h).
         """
         source = args[0]
-        return self._like(source, source._indices(), source._values())
+        indices, values = source._indices(), source._values()
+        if not is_called_by_autograd():
+            indices, values = indices.clone(), values.clone()
+        return self._like(source, indices, values)
 
     def _added(self, args: Any) -> Any | None:
         """The rows of both, one after the other (s_add_out_sparse_cuda in

@@ -17,7 +17,14 @@ from vramlens.recovery.guarding.guard_options import GuardOptions
 from vramlens.recovery.guarding.guard_story import FOREIGN, NO_OPTIMIZER, GuardReport, size_words
 from vramlens.recovery.guarding.optimizer_commit import Committing, StepOptions, is_half_done
 from vramlens.recovery.guarding.part_size import PartSize
-from vramlens.recovery.guarding.rank_agreement import BROKEN, FAILED, FINE, PeerFailed, ranks_of
+from vramlens.recovery.guarding.rank_agreement import (
+    BROKEN,
+    FAILED,
+    FINE,
+    OTHER_ERROR,
+    PeerFailed,
+    ranks_of,
+)
 from vramlens.recovery.guarding.remedies import Remedies
 from vramlens.recovery.guarding.step_start import StepStart
 from vramlens.recovery.guarding.stopping import Stopping, add_note
@@ -265,10 +272,7 @@ class Guard:
                 self._log.elsewhere += others_failed and not has_failed
                 return attempt.loss
             if status == BROKEN:
-                raise PeerFailed(
-                    "guard: another rank failed with a different error (not out of memory): "
-                    "see its log"
-                )
+                raise PeerFailed(OTHER_ERROR)
             has_failed |= attempt.failure is not None
             others_failed |= attempt.is_fine
             self._log.failures += attempt.failure is not None

@@ -19,6 +19,7 @@ else:
 FINE, FAILED, BROKEN = 0, 1, 2
 """How an attempt went on a rank: fine, out of memory, any other error."""
 _BUCKET_BYTES = 32 * 1024**2
+OTHER_ERROR = "guard: another rank failed with a different error (not out of memory): see its log"
 
 
 class PeerFailed(VramlensError):
@@ -119,7 +120,11 @@ class DataParallel(_Agreeing):
         return -self._agreed([-status], "how the step went", torch.distributed.ReduceOp.MIN)[0]
 
     def least(self, number: int) -> int:
-        return self._agreed([number], "the size of the parts", torch.distributed.ReduceOp.MIN)[0]
+        operation = torch.distributed.ReduceOp.MIN
+        answer = self._agreed([number], "the size of the parts", operation)[0]
+        if answer == -BROKEN:  # of a rank that meets this in ``settle``
+            raise PeerFailed(OTHER_ERROR)
+        return answer
 
     def inside(self, model: Any) -> Any:
         return self._model.module if model is self._model else model
@@ -174,9 +179,7 @@ class DataParallel(_Agreeing):
         if not self._model.broadcast_buffers or not buffers:
             return
         if self.settle(FINE) == BROKEN:  # a rank whose optimizer failed says so here
-            raise PeerFailed(
-                "guard: another rank failed with a different error (not out of memory): see its log"
-            )
+            raise PeerFailed(OTHER_ERROR)
         for buffer in buffers:
             torch.distributed.broadcast(buffer, self._source, group=self._data_group)
 
