@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from array import array
 from bisect import bisect_left
 from contextlib import suppress
 from itertools import compress
@@ -29,6 +30,7 @@ _SHARE = 0.003  # of the program's time, for long ones
 _SECONDS_A_NEW_OBJECT, _SECONDS_AN_OBJECT = 1.5e-7, 1.5e-8
 _CHUNK = 2000
 _MOST_SIZES = 64
+_MOST_STEPS_OF_SIZES = 2000
 _MOST_BIRTHS = 1_000_000
 _REFRESH_EVERY = 32
 _FREE_SUM_SECONDS = 0.02  # for summing what is alive
@@ -43,8 +45,8 @@ class Births:
     Attributes:
         steps: steps that have ended.
         looks: at which steps' ends there was time to look.
-        sizes: of each step that was looked at, the sizes of the largest storages that it left
-            alive.
+        sizes: of each step that was looked at, of the latest of them, the sizes of the largest
+            storages that it left alive.
         spent_seconds: what all looking has cost.
         latest_sum: the latest step at whose end bytes alive were summed, and they, by step of
             birth.
@@ -53,13 +55,13 @@ class Births:
     def __init__(self, torch: TorchObjects) -> None:
         self._torch = torch
         self.steps = 0
-        self._looked_at: list[int] = []
+        self._looked_at = array("q")  # eight bytes a look, in programs that run for weeks
         self._blind_step = 0
         self.sizes: dict[int, list[int]] = {}
         self.spent_seconds = 0.0
         self.latest_sum: tuple[int, dict[int, int]] = (0, {})
         self._born: dict[tuple[int, int], int] = {}
-        self._sequence: list[int] = []
+        self._sequence = array("q")
         self._sentinel: list[Any] | None = None
         self._count = 0
         began = thread_time()
@@ -234,6 +236,8 @@ class Births:
                     born[key] = step
                 sizes.add(storage.size_bytes)
         self.sizes[step] = sorted(sizes, reverse=True)[:_MOST_SIZES]
+        if len(self.sizes) > _MOST_STEPS_OF_SIZES:
+            del self.sizes[next(iter(self.sizes))]
 
 
 def _follow_collections(births: Births) -> Any:
