@@ -14,7 +14,7 @@ from vramlens.live.heap.objects import class_module, class_name, class_order, is
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, Link
 from vramlens.live.holder.keeper import Keeper, Statements, store_of
-from vramlens.live.holder.registrations import is_registered_hook
+from vramlens.live.holder.registrations import is_hook_name, is_registered_hook
 from vramlens.live.leaks.leak_report import Owner
 from vramlens.live.source.expressions import receiver_of, text_of
 from vramlens.live.source.source_stores import Store, read_source
@@ -290,7 +290,7 @@ def _has_exception(chain: Chain) -> bool:
 
 
 def _is_hook(links: Sequence[Link], keeper: Keeper | None, statements: Statements) -> bool:
-    if any("hook" in link.name.lower() for link in links):
+    if any(is_hook_name(link.name) for link in links):
         return True
     if keeper is None or keeper.store is None:
         return False
