@@ -59,3 +59,22 @@ def test_a_name_that_only_contains_hook_is_none(
         """,
     )
     assert leak.kind == "graph"
+
+
+def test_a_list_that_is_sliced_stays_a_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leak = _run(
+        tmp_path,
+        monkeypatch,
+        """\
+        teachers = []
+        def train():
+            for _ in range(12):
+                teachers.append(torch.randn(1024))
+                torch.stack(teachers[-3:])
+                watch.step()
+        train()
+        """,
+    )
+    assert leak.fix.startswith("limit teachers (del teachers[:-n])"), leak.fix
