@@ -78,3 +78,28 @@ def test_a_list_that_is_sliced_stays_a_list(
         """,
     )
     assert leak.fix.startswith("limit teachers (del teachers[:-n])"), leak.fix
+
+
+def test_the_statement_in_the_function_that_made_the_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leak = _run(
+        tmp_path,
+        monkeypatch,
+        """\
+        def capture(model):
+            captured = {}
+            def hook(module, inputs, output):
+                captured.setdefault("out", []).append(output.detach())
+            model.register_forward_hook(hook)
+            return captured
+
+        model = torch.nn.Linear(64, 64)
+        maps = capture(model)
+        for _ in range(12):
+            model(torch.randn(16, 64))
+            watch.step()
+        """,
+    )
+    assert leak.owner is not None
+    assert leak.owner.line == 4
