@@ -208,6 +208,10 @@ class Statements(UsersSource):
             return False
         return self.has_run(store.file, node.lineno, node.end_lineno or node.lineno)
 
+    def was_seen_running(self, store: Store) -> bool:
+        """Whether a statement has run while lines were watched."""
+        return self.lines_run is not None and self._statement_has_run(store)
+
     def _statement_has_run(self, store: Store) -> bool:
         last = store.statement.end_lineno or store.line
         return self.has_run(store.file, store.line, min(last, store.line + _LONGEST_STATEMENT))
