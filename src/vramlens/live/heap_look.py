@@ -8,6 +8,7 @@ from itertools import chain
 
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.live.growth.accounting import unexplained_growth
+from vramlens.live.growth.backlogs import with_backlogs, with_rising
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.line_observer import Observer
 from vramlens.live.growth.piles import (
@@ -128,6 +129,8 @@ class HeapLook:
             parents = by_store
             growing, doubtful = piles(search, items, parents, births.steps, births.looks)
         remade = remade_larger(items, births)
+        growing = with_rising(growing, births)
+        doubtful = with_backlogs(doubtful, births)
         doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]
         scene = HeapScene(search, self._statements, self._observer, parents)
         return scene, [*growing, *remade, *doubtful]

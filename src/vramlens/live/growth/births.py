@@ -35,6 +35,7 @@ _MOST_BIRTHS = 1_000_000
 _REFRESH_EVERY = 32
 _FREE_SUM_SECONDS = 0.02  # for summing what is alive
 _SUM_SHARE = 0.0005
+_FREE_SUMS = 10  # of young objects, however slow the machine: about a millisecond each
 _FIRST_SUM = 5  # steps: growth and warm-up cannot be told apart before
 BEFORE = 0
 
@@ -50,6 +51,7 @@ class Births:
         spent_seconds: what all looking has cost.
         latest_sum: the latest step at whose end bytes alive were summed, and they, by step of
             birth.
+        sums: of each sum, its step and the bytes.
     """
 
     def __init__(self, torch: TorchObjects) -> None:
@@ -60,6 +62,7 @@ class Births:
         self.sizes: dict[int, list[int]] = {}
         self.spent_seconds = 0.0
         self.latest_sum: tuple[int, dict[int, int]] = (0, {})
+        self.sums: list[tuple[int, int]] = []
         self._born: dict[tuple[int, int], int] = {}
         self._sequence = array("q")
         self._sentinel: list[Any] | None = None
@@ -160,7 +163,7 @@ class Births:
         seconds_left = (
             _FREE_SUM_SECONDS + _SUM_SHARE * (perf_counter() - self._began) - self._sum_seconds
         )
-        if seconds_left <= 0:
+        if seconds_left <= 0 and len(self.sums) >= _FREE_SUMS:
             return
         began = thread_time()
         if self._whole_seconds < seconds_left:
@@ -181,6 +184,7 @@ class Births:
             if born > BEFORE:
                 bytes_by_step[born] = bytes_by_step.get(born, 0) + storage.size_bytes
         self.latest_sum = self.steps, bytes_by_step
+        self.sums.append((self.steps, sum(bytes_by_step.values())))
         self._sum_seconds += thread_time() - began
 
     @property

@@ -88,6 +88,8 @@ class Pile:
         pace: how they came.
         older_bytes: what the same object keeps from before the watch.
         is_remade: of a tensor that grows by being made anew: sizes are in ``pace`` only.
+        is_backlog: its oldest went, and it grew all the same: ``pace`` is of the difference.
+        is_rising: it is what the sums of live bytes rose by, at each of them.
         is_spread: of one variable of a function that runs many times at once (in threads, in
             itself): the object is what one of them holds.
     """
@@ -97,6 +99,8 @@ class Pile:
     pace: Pace
     is_remade: bool = False
     is_spread: bool = False
+    is_backlog: bool = False
+    is_rising: bool = False
 
     @property
     def bytes(self) -> int:

@@ -11,6 +11,7 @@ from vramlens.live.heap.objects import class_path, code_of
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, Link, link_between
 from vramlens.live.holder.keeper import Keeper, Statements
+from vramlens.live.holder.registrations import is_hook_name
 
 _MOST_STARTS = 50
 _SHORT_CIRCLE = 4
@@ -190,7 +191,7 @@ def closing_edge(statements: Statements, links: Sequence[Link]) -> tuple[Keeper 
     candidates: list[tuple[int, Keeper, str]] = []
     for index, link in enumerate(links):
         holder = links[index - 1].value  # of the first, the last: it is a circle
-        if "hook" in link.name:
+        if is_hook_name(link.name):
             functions = _functions_in(links)
             registrations = (statements.registration(code) for code in functions)
             registered = next(filter(None, registrations), None)

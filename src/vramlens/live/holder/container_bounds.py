@@ -38,6 +38,8 @@ class Growth:
         is_graph: whether autograd graphs are kept.
         is_remade: whether it is one tensor that is made anew, larger, in each step.
         kept_bytes: what it keeps now.
+        is_backlog: whether its oldest went, and it grew all the same.
+        is_rising: whether the sums of live bytes rose at each of them by what it left.
     """
 
     container: Any
@@ -46,6 +48,8 @@ class Growth:
     is_graph: bool = False
     is_remade: bool = False
     kept_bytes: int = 0
+    is_backlog: bool = False
+    is_rising: bool = False
 
     @property
     def store(self) -> Store | None:

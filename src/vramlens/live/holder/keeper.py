@@ -16,7 +16,12 @@ from typing import Any
 from vramlens.live.heap.objects import attributes_of, class_name, code_of, is_users
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain
-from vramlens.live.holder.registrations import caching_line, calls_with, registrations
+from vramlens.live.holder.registrations import (
+    caching_line,
+    calls_with,
+    is_hook_name,
+    registrations,
+)
 from vramlens.live.source.name_candidates import candidate_stores
 from vramlens.live.source.searched_names import NAMED, SearchedName, searched_names
 from vramlens.live.source.source_stores import CallSite, MadeAt, Module, Store
@@ -151,7 +156,7 @@ class Statements(UsersSource):
 
     def _hook(self, chain: Chain, kept: Any) -> Keeper | None:
         """Where a table of hooks grows: the registration of such a hook."""
-        if not chain.links or "hook" not in chain.links[-1].name.lower():
+        if not chain.links or not is_hook_name(chain.links[-1].name):
             return None
         code = code_of(kept)
         return None if code is None or not is_users(code.co_filename) else self.registration(code)
@@ -202,6 +207,10 @@ class Statements(UsersSource):
         if self.lines_run is None or node is None or self._statement_has_run(store):
             return False
         return self.has_run(store.file, node.lineno, node.end_lineno or node.lineno)
+
+    def was_seen_running(self, store: Store) -> bool:
+        """Whether a statement has run while lines were watched."""
+        return self.lines_run is not None and self._statement_has_run(store)
 
     def _statement_has_run(self, store: Store) -> bool:
         last = store.statement.end_lineno or store.line

@@ -14,7 +14,7 @@ from vramlens.live.heap.objects import class_module, class_name, class_order, is
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, Link
 from vramlens.live.holder.keeper import Keeper, Statements, store_of
-from vramlens.live.holder.registrations import is_registered_hook
+from vramlens.live.holder.registrations import is_hook_name, is_registered_hook
 from vramlens.live.leaks.leak_report import Owner
 from vramlens.live.source.expressions import receiver_of, text_of
 from vramlens.live.source.source_stores import Store, read_source
@@ -217,7 +217,7 @@ def _result_fix(owner: Owner, source: str, facts: Kept) -> str:
 
 
 def _container_fix(owner: Owner, moved: str) -> str:
-    bound = _BOUNDS.get(owner.kind)
+    bound = f"del {owner.name}[:-n]" if _must_stay_a_list(owner) else _BOUNDS.get(owner.kind)
     if bound is None:
         return (
             f"free what {owner.name} no longer needs: set it to None, or empty it at the end of "
@@ -225,6 +225,18 @@ def _container_fix(owner: Owner, moved: str) -> str:
         )
     conjunction = "," if moved else " or"
     return f"limit {owner.name} ({bound}){conjunction} empty it at the end of the epoch{moved}"
+
+
+def _must_stay_a_list(owner: Owner) -> bool:
+    """Whether the program slices a list, or hands it to ``cat`` or ``stack``: a deque would
+    break it.
+    """
+    module = read_source(owner.file) if owner.kind == "list" and owner.file else None
+    if module is None:
+        return False
+    last = re.escape(owner.name.partition("[")[0].rpartition(".")[2])
+    list_use = re.compile(rf"\b{last}(?:\[[^]]+\])?\[[^]]*:|\b(?:cat|stack)\([^)]*\b{last}\b")
+    return any(map(list_use.search, module.lines))
 
 
 def _hook_fix(keeper: Keeper | None, name: str) -> str:
@@ -290,7 +302,7 @@ def _has_exception(chain: Chain) -> bool:
 
 
 def _is_hook(links: Sequence[Link], keeper: Keeper | None, statements: Statements) -> bool:
-    if any("hook" in link.name.lower() for link in links):
+    if any(is_hook_name(link.name) for link in links):
         return True
     if keeper is None or keeper.store is None:
         return False

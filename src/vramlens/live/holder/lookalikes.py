@@ -80,16 +80,28 @@ def gate(statements: Statements, growth: Growth) -> Excuse | None:
         return excuse
     if growth.keeper is not None and growth.store is not None:
         evidence = _Evidence(growth, growth.store, growth.keeper.others, statements)
-        for verdict, rule in _RULES:
-            reason = rule(evidence)
-            if reason:
-                return verdict, reason
+        excuse = _excuse_in_source(evidence)
+        if excuse is not None:
+            return excuse
     if growth.is_remade and (growth.store is None or not made_of_itself(growth.store)):
         return (
             POSSIBLE,
             "nothing in it comes from the step before: its inputs may be getting larger",
         )
     return None
+
+
+def _excuse_in_source(evidence: _Evidence) -> Excuse | None:
+    """What the source says against a leak; None where it says nothing."""
+    outgrown: Excuse | None = None
+    for verdict, rule in _RULES:
+        reason = rule(evidence)
+        if not reason:
+            continue
+        if rule is not _emptied or not _outgrows_removals(evidence):
+            return verdict, reason
+        outgrown = Verdict.LIKELY, f"{reason}, but more comes than goes"
+    return outgrown
 
 
 def are_numbers(leak: LiveLeak) -> str:
@@ -278,11 +290,31 @@ def _emptied(evidence: _Evidence) -> str:
     """A statement that takes things away again, and that runs some time."""
     if evidence.growth.is_graph:
         return ""
+    removal = next(_removals(evidence), None)
+    return "" if removal is None else f"line {removal.line} empties it: {_short(removal)}"
+
+
+def _removals(evidence: _Evidence) -> Iterator[Store]:
+    """Yields the statements that can take things away again and again."""
     for other in evidence.others:
         is_removal_of_it = is_removal(other) and not _is_first_value(other, evidence.store)
         if is_removal_of_it and _takes_from_it(other, evidence) and _runs(other, evidence):
-            return f"line {other.line} empties it: {_short(other)}"
-    return ""
+            yield other
+
+
+def _outgrows_removals(evidence: _Evidence) -> bool:
+    """Whether it grew all the time though entries were taken away: both were seen."""
+    if evidence.growth.is_backlog:
+        return True
+    return evidence.growth.is_rising and all(
+        _takes_one(removal) and evidence.statements.was_seen_running(removal)
+        for removal in _removals(evidence)
+    )
+
+
+def _takes_one(removal: Store) -> bool:
+    """Whether a removal takes one entry, and leaves the others."""
+    return removal.how == "delete" or (removal.how == "call" and removal.method != "clear")
 
 
 def _takes_from_it(removal: Store, evidence: _Evidence) -> bool:

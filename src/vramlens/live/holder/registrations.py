@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import types
 from collections.abc import Iterator
 
@@ -17,6 +18,12 @@ from vramlens.live.source.source_stores import CallSite, Module
 from vramlens.live.source.users_source import UsersSource
 
 _REGISTERING = ("register", "add", "submit", "create")
+_HOOK_WORD = re.compile(r"(?:^|[\W_])hooks?(?:$|[\W_])", re.IGNORECASE)
+
+
+def is_hook_name(name: str) -> bool:
+    """Whether a name has the word: ``_forward_hooks``, but not ``_datahook_selector``."""
+    return _HOOK_WORD.search(name) is not None
 
 
 def is_registered_hook(source: UsersSource, function_name: str, file: str, line: int) -> bool:

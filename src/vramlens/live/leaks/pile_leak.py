@@ -112,6 +112,8 @@ class _PileCase:
             is_graph=self._is_graph,
             is_remade=pile.is_remade,
             kept_bytes=pile.bytes,
+            is_backlog=pile.is_backlog,
+            is_rising=pile.is_rising,
         )
         verdict, why = pile_verdict(search, scene.statements, pile, growth)
         kept_things = self._kept_things()

@@ -40,8 +40,11 @@ def candidate_stores(source: UsersSource, searched: SearchedName) -> dict[Store,
         visited.add(mark)
         for module in _modules_for(source, alias):
             for store in module.stores.get(alias.name, ()):
-                if _fits(source, store, alias):
-                    candidates.setdefault(store, hops)
+                if not _fits(source, store, alias):
+                    continue
+                candidates.setdefault(store, hops)
+                if hops < _HOPS:
+                    waiting += [(other, hops + 1) for other in _returned_variables(source, store)]
             if hops < _HOPS:
                 waiting += [(other, hops + 1) for other in _aliases(source, module, alias)]
     return candidates
@@ -102,6 +105,22 @@ def _aliases(source: UsersSource, module: Module, searched: SearchedName) -> Ite
     for expression, function in module.returns:
         if function.node is not None and _is_searched(source, expression, function, searched):
             yield from _given_out_names(function, module)
+
+
+def _returned_variables(source: UsersSource, store: Store) -> Iterator[SearchedName]:
+    """What the function calls it that made it: ``captured`` of ``maps = capture(model)``, where
+    ``capture`` ends with ``return captured``.
+    """
+    if store.how != "assign" or not isinstance(store.value, ast.Call):
+        return
+    called = last_name(store.value.func)
+    for module in source.modules():
+        for expression, function in module.returns:
+            if not isinstance(expression, ast.Name) or not _is_called_as(function, called):
+                continue
+            if function.binds(expression.id).node is not None:
+                code = code_for(function, module.file)
+                yield SearchedName(expression.id, "variable", code=code)
 
 
 def _parameters_given(

@@ -1,0 +1,96 @@
+"""Queues that are drained more slowly than they fill, and those that are not."""
+
+from __future__ import annotations
+
+import queue
+from typing import Any
+
+import pytest
+
+from vramlens import LeakWatch
+from vramlens.live.growth import births
+from vramlens.live.growth.backlogs import steady_rise
+
+torch = pytest.importorskip("torch")
+
+
+def test_steady_rise() -> None:
+    assert steady_rise([(5, 50), (7, 70), (9, 90), (12, 120), (16, 160)]) == 10
+    assert steady_rise([(5, 50), (7, 70), (9, 90), (12, 120)]) is None  # too few
+    assert steady_rise([(5, 50), (7, 70), (9, 90), (12, 10), (16, 50), (21, 100)]) is None
+    assert steady_rise([(step, 50) for step in (5, 7, 9, 12, 16)]) is None
+
+
+@pytest.fixture(params=[0.02, 0.0], ids=["quick", "slow"])
+def _machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that has time to sum all objects, and one that has not."""
+    monkeypatch.setattr(births, "_FREE_SUM_SECONDS", request.param)
+
+
+@pytest.mark.usefixtures("_machine")
+def test_a_queue_that_is_drained_too_slowly() -> None:
+    backlog: queue.Queue[Any] = queue.Queue()
+    watch = LeakWatch()
+    for _ in range(40):
+        backlog.put(torch.zeros(4096))
+        backlog.put(torch.zeros(4096))
+        backlog.get_nowait()
+        watch.step()
+    (leak,) = watch.report().found
+    assert leak.verdict == "likely"
+    assert leak.bytes_per_step == 4 * 4096
+
+
+def test_a_queue_that_is_drained_now_and_then() -> None:
+    for drained_at in (21, 25, 30):
+        backlog: queue.Queue[Any] = queue.Queue()
+        watch = LeakWatch()
+        for step in range(40):
+            backlog.put(torch.zeros(4096))
+            while step == drained_at and not backlog.empty():
+                backlog.get_nowait()
+            watch.step()
+        assert not watch.report().found
+
+
+@pytest.mark.usefixtures("_machine")
+def test_half_of_the_entries_are_taken() -> None:
+    answers: dict[int, Any] = {}
+    watch = LeakWatch()
+    for request in range(40):
+        answers[request] = torch.zeros(4096)
+        if request % 2:
+            answers.pop(request, None)
+        watch.step()
+    (leak,) = watch.report().found
+    assert leak.verdict == "likely"
+    assert any("more comes than goes" in reason for reason in leak.why)
+
+
+def test_entries_that_wait_to_be_taken() -> None:
+    answers: dict[int, Any] = {}
+    watch = LeakWatch()
+    for request in range(40):
+        answers[request] = torch.zeros(4096)
+        if request > 30:
+            for number in [*answers]:
+                answers.pop(number, None)
+        if request == 30:
+            break
+        watch.step()
+    assert not watch.report().found
+
+
+def test_a_full_store_that_gives_up_any_entry_for_a_new_one() -> None:
+    samples: list[Any] = []
+    budget = 20 * 4 * 4096
+    spent = 0
+    watch = LeakWatch()
+    for step in range(40):
+        if spent >= budget:
+            samples.pop(7 * step % 20)
+            spent -= 4 * 4096
+        samples.append(torch.zeros(4096))
+        spent += 4 * 4096
+        watch.step()
+    assert not watch.report().found
