@@ -59,7 +59,7 @@ def _registration_name(chain: Chain, at: int, keeper: Keeper | None) -> str:
         return ""
     holder = chain.links[at - 1].value
     is_private = chain.links[at].how == "attribute" and chain.links[at].name.startswith("_")
-    if not is_private or is_kind(holder, type) or _is_users_class(type(holder)):
+    if not is_private or is_kind(holder, type) or is_users_class(type(holder)):
         return ""
     receiver = f"{store.base}.{store.name}" if store.base else store.name
     return f"{receiver}.{store.method}(…)"
@@ -91,14 +91,14 @@ def owner_name(chain: Chain, at: int) -> str:
 
 def _attributes_pile_up(owner: Any, following: Sequence[Link]) -> bool:
     is_attribute = bool(following) and following[0].how == "attribute"
-    return is_attribute and _is_users_class(type(owner))
+    return is_attribute and is_users_class(type(owner))
 
 
 def _start_of_name(link: Link, holder: Any) -> str | None:
     """What a name can begin with at a link; None where it goes on to the holder."""
     if link.how in _ATTRIBUTES and holder is not None:
         cls = holder if is_kind(holder, type) else type(holder)
-        has_name = cls is holder or _is_users_class(cls)
+        has_name = cls is holder or is_users_class(cls)
         return f"{class_path(cls)}.{link.name}" if has_name else None
     if link.how in ("attribute", "root"):
         return link.name
@@ -125,7 +125,7 @@ def _joined(tails: list[str]) -> str:
     return "".join((*tails[: -_MOST_TAILS // 2 - 1 : -1], "…", *tails[_MOST_TAILS // 2 - 1 :: -1]))
 
 
-def _is_users_class(cls: type) -> bool:
+def is_users_class(cls: type) -> bool:
     """Whether a class is from the user's code; a library's object is called what the user calls
     it.
     """
