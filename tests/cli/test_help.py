@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import textwrap
 
 import pytest
 
@@ -57,3 +59,12 @@ def test_a_mistyped_option_is_named(arguments, meant, capsys):
 def test_an_option_like_no_other_gets_no_hint(capsys):
     assert main(["explain", "x", "--zebra"]) == 2
     assert "did you mean" not in capsys.readouterr().err
+
+
+def test_help_of_strategies_shows_a_script_with_the_functions_that_it_needs(capsys):
+    assert main(["strategies", "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    code = lines[lines.index("A SCRIPT defines four functions:") + 1 : lines.index("examples:")]
+    tree = ast.parse(textwrap.dedent("\n".join(code)))
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    assert functions == ["model_fn", "make_batch", "loss_fn", "optimizer_fn"]

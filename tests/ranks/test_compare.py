@@ -42,11 +42,37 @@ def test_recordings_of_different_programs_accuse_nobody() -> None:
     of_two = compare(summaries[:2])
     assert of_two.differences == ()
     assert of_two.strangers == {0, 1}
-    assert "look like recordings of different programs" in of_two.notes[0]
+    assert of_two.is_no_job
+    assert "put the rank into each file's name" in of_two.notes[0]
     beside_a_job = compare([*real("ddp"), summarise(programs[1], 2)])
     assert beside_a_job.differences == ()
     assert beside_a_job.strangers == {2}
     assert beside_a_job.notes[0].startswith("rank 2 looks like a recording of another program")
+
+
+def test_programs_that_share_a_model_accuse_nobody() -> None:
+    """They share most of their lines: each one's own training function tells them apart."""
+    names = ("oom_leak", "gpt_annotated")
+    programs = [
+        summarise(read(data_of(f"recordings/{name}")), rank) for rank, name in enumerate(names)
+    ]
+    comparison = compare(programs)
+    assert comparison.is_no_job
+    assert comparison.findings == ()
+    title, *_ = str(comparison).splitlines()
+    assert title.startswith("These 2 recordings are not one job")
+    assert "Failures, in order" not in str(comparison)
+    names_of_ranks = [replace(rank, source=f"run/rank{rank.rank}.pickle") for rank in programs]
+    assert not compare(names_of_ranks).is_no_job  # who names them so says that they are one job
+
+
+@pytest.mark.parametrize(("name", "cause"), [("leak_rank1", "leak"), ("rank0_gather", None)])
+def test_a_job_whose_files_name_no_rank_is_compared(name: str, cause: str | None) -> None:
+    summaries = [replace(rank, source=f"run/{rank.rank}.pickle") for rank in real(name)]
+    comparison = compare(summaries)
+    assert not comparison.strangers
+    assert cause is None or comparison.differences[0].cause == cause
+    assert comparison.differences
 
 
 @pytest.mark.parametrize("with_flights", [True, False])

@@ -38,9 +38,12 @@ def main_epilog() -> str:
 
 
 def verb_epilog(note: str | None, examples: Sequence[tuple[str, str]]) -> str:
-    """A verb's note, paragraph by paragraph, and its examples."""
+    """A verb's note, paragraph by paragraph, and its examples. A paragraph that is indented is
+    code and stays as it is.
+    """
     paragraphs = (note or "").split("\n\n") if note else []
-    return "\n\n".join([*map(filled, paragraphs), _examples(examples)])
+    shown = [text if text.startswith("  ") else filled(text) for text in paragraphs]
+    return "\n\n".join([*shown, _examples(examples)])
 
 
 def filled(text: str) -> str:

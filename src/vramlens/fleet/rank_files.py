@@ -11,6 +11,7 @@ from vramlens.errors import VramlensError
 from vramlens.fleet.process import Process, process_of_meta, process_of_summary
 from vramlens.fleet.summary_file import ENDING, UnreadSummary, recording_of, summary_in
 from vramlens.ranks import RankSummary
+from vramlens.ranks.rank_names import RANK_IN_NAME, names_a_rank
 from vramlens.read.error_file import is_error_file
 from vramlens.read.flight_record import is_flight_record
 from vramlens.read.opened_source import open_source
@@ -19,8 +20,6 @@ from vramlens.read.values import MOST_RANKS
 RECORDING, FLIGHT_RECORD, ERROR_FILE = "recording", "flight record", "error file"
 _ENDINGS = re.compile(r"(?i)\.(?:vram|(?:pickle|pkl|json)(?:\.(?:xz|gz|zst))?)$")
 _HEAD_BYTES = 1 << 16
-# "rank0003", "rank_3", "global-rank 3", "r3" between separators; the last such in the name counts.
-_RANK = re.compile(r"(?i)rank[_\-. ]?0*(\d{1,7})(?!\d)|(?:^|[_\-./])r0*(\d{1,7})(?=[_\-./]|$)")
 # torchrun's log folder: attempt_0/3/error.json, where 3 is the rank on its machine.
 _LOCAL = re.compile(r"attempt_\d+[/\\](\d{1,7})[/\\]error\.json$")
 # Kineto's metadata, before the events: "distributedInfo": {"backend": "nccl", "rank": 3, ...}
@@ -54,7 +53,7 @@ class CandidateFile:
     def job_folder(self) -> str:
         """The folder of its job: its own, or that above where only the folder says the rank."""
         folder, name = os.path.split(self.path)
-        if not _RANK.search(name) and _RANK.search(os.path.basename(folder)):
+        if not names_a_rank(name) and names_a_rank(os.path.basename(folder)):
             folder = os.path.dirname(folder)
         return folder or os.curdir
 
@@ -137,9 +136,10 @@ def _profiler_trace(path: str, head: bytes) -> CandidateFile | None:
     return CandidateFile(path, RECORDING, rank, is_profiler_trace=True)
 
 
-def _rank_of(path: str, of_path: re.Pattern[str] = _RANK) -> int | None:
+def _rank_of(path: str, of_path: re.Pattern[str] = RANK_IN_NAME) -> int | None:
     """The rank that a file's name says, or its path, or another pattern for the path."""
-    for pattern, text in ((_RANK, os.path.basename(path)), (_RANK, path), (of_path, path)):
+    patterns = (RANK_IN_NAME, RANK_IN_NAME, of_path)
+    for pattern, text in zip(patterns, (os.path.basename(path), path, path), strict=True):
         matches = list(pattern.finditer(text))
         if matches:
             rank = int(next(filter(None, matches[-1].groups())))

@@ -14,7 +14,8 @@ line that holds more; ``causes``: why; ``rank_difference``: ranks that hold more
 ``collectives``: where flight records differ; ``desync``: who is at fault.
 ``expert_load``: who receives most in all-to-all.
 ``rank_failures``: who failed first.
-``notes``: what keeps ranks from being compared; ``rank_words``: ranks in words.
+``notes``: what keeps ranks from being compared; ``rank_words``: ranks in words; ``rank_names``: in
+file names.
 """
 
 from vramlens.ground.callable_package import make_callable

@@ -72,12 +72,8 @@ def compare(
     )
     problems = collective_problems(flights)
     failures = failure_order(ordered, flights, errors)
-    differences = [
-        *desync_differences(problems),
-        *job.within_cohorts(),
-        *job.between_cohorts(),
-        *(_stray(summary, stray) for summary in ordered for stray in summary.strays),
-    ]
+    is_one_job = not ordered or len(strangers) < len(ordered)
+    differences = [*desync_differences(problems), *job.differences()] if is_one_job else []
     merged = with_common_factors(_merged(differences), ordered)
     differing = {rank for difference in merged for rank in difference.ranks}
     return Comparison(
@@ -85,7 +81,7 @@ def compare(
         missing=tuple(missing),
         cohorts=job.cohorts,
         differences=merged,
-        shared=shared_leaks(ordered),
+        shared=shared_leaks(ordered) if is_one_job else (),
         collectives=problems,
         failures=failures,
         flights=flights,
@@ -96,7 +92,7 @@ def compare(
             *note_of_hot_experts(flights),
             *note_of_slow_ranks(() if strangers else ordered, differing),
             *notes,
-            *notes_of_recordings(ordered),
+            *(notes_of_recordings(ordered) if is_one_job else ()),
         ),
         strangers=strangers,
     )
@@ -119,6 +115,13 @@ class _Job:
     cohorts: RankCohorts
     strangers: frozenset[int]
     flights: Mapping[int, FlightRecord]
+
+    def differences(self) -> Iterator[RankDifference]:
+        """Yields what one rank does and its peers do not."""
+        yield from self.within_cohorts()
+        yield from self.between_cohorts()
+        for summary in self.ranks.values():
+            yield from (_stray(summary, stray) for stray in summary.strays)
 
     def within_cohorts(self) -> Iterator[RankDifference]:
         """Yields the differences of ranks from those that do the same work."""

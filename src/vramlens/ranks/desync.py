@@ -12,14 +12,14 @@ from vramlens.ranks.rank_words import named
 
 _MOST_CALLS = 4
 _TITLES = {
-    "no_record": "left no flight record, and the others are waiting",
-    "missing": "did not call the collective that the others are waiting in",
-    "waiting": "did not call the collective that the others are waiting in",
-    "not_completed": "all called the same collective, and it did not complete",
+    "no_record": "left no flight record, and the others are waiting:",
+    "missing": "did not call the collective that the others are waiting in:",
+    "waiting": "did not call the collective that the others are waiting in:",
+    "not_completed": "all called the same collective, and it did not complete:",
 }
 _OF_SHAPES = ("size_mismatch", "dtype_mismatch")
 _SAME_CALLS = "make every rank of the group call the same collectives in the same order"
-_MISMATCH = "called different collectives"
+_MISMATCH = "called different collectives as"
 
 
 def desync_differences(problems: Sequence[CollectiveProblem]) -> list[RankDifference]:
@@ -42,9 +42,9 @@ def _difference(rows: Sequence[CollectiveProblem]) -> RankDifference:
         verdict=Verdict.LIKELY if problem == "no_record" else Verdict.PROVEN,
         bytes=0,
         place=place,
-        title=f"{_TITLES.get(problem, _MISMATCH)}: number {seq} of group {group}",
+        title=f"{_TITLES.get(problem, _MISMATCH)} call {seq} of process group {group}",
         evidence=(
-            f"group {group}, collective number {seq}: {_calls(rows)}",
+            f"process group {group}, call {seq}: {_calls(rows)}",
             *filter(None, (row.detail for row in suspected[:2])),
             *_caveat(suspected),
         ),

@@ -52,6 +52,11 @@ class Comparison(PrintedAnswer):
         return tuple(difference.finding for difference in self.differences) + self.shared
 
     @property
+    def is_no_job(self) -> bool:
+        """True if the recordings look like different programs, so that none was compared."""
+        return bool(self.ranks) and len(self.strangers) == len(self.ranks)
+
+    @property
     def has_trouble(self) -> bool:
         """True if a rank failed, or a finding is proven or likely."""
         return bool(self.failures.failed) or any(

@@ -155,9 +155,14 @@ def test_what_cannot_be_told_does_not_pass():
     assert (found.results[0].value, found.results[0].passed) == (None, None)
     assert "3 steps recorded" in found.findings[0].title
     assert found.findings[0].id == "cannot_tell"
-    retries = check("recordings/oom_fragmented", "alloc_retries = 0")
-    assert retries.results[0].passed is None
-    assert "does not count retries" in retries.results[0].why
+
+
+def test_each_failed_request_is_one_retry_at_least():
+    broken = check("recordings/oom_fragmented", "alloc_retries = 0").results[0]
+    assert (broken.value, broken.passed) == (1, False)
+    untold = check("recordings/oom_fragmented", "alloc_retries = 2").results[0]
+    assert (untold.value, untold.passed) == (None, None)
+    assert untold.why.startswith("1 is a lower bound: a PyTorch snapshot does not count retries")
 
 
 def test_retries_are_known_where_nothing_was_ever_given_back():
@@ -360,6 +365,6 @@ def test_no_setting_is_the_fix_of_a_limit_of_allocated_memory():
 
 
 def test_a_broken_limit_comes_before_one_that_is_unknown():
-    first, second = check("recordings/oom_train", "alloc_retries = 0").findings
+    first, second = check("recordings/oom_train", "alloc_retries = 9").findings
     assert (first.id, second.id) == ("over_budget", "cannot_tell")
-    assert second.title.startswith("alloc_retries is unknown: a PyTorch snapshot does not count")
+    assert second.title.startswith("alloc_retries is unknown: 1 is a lower bound")

@@ -106,6 +106,10 @@ def test_values(text, value):
             "[budget]\nfragmentation = 20\n",
             'vram.toml:2: fragmentation = 20 is not a share: write 0.2 or "20 %"',
         ),
+        (
+            '[budget]\ntolerance = "300 %"\n',
+            "vram.toml:2: tolerance = '300 %' is not a share: write",
+        ),
         ("[budget]\nfragmentation = nan\n", "vram.toml:2: fragmentation = nan is not a share"),
         ("[budget]\nmodule = 3\n", 'vram.toml:2: module takes names: [budget.module."NAME"]'),
         ('[budget.module]\n"a.b" = 3\n', 'vram.toml:2: module."a.b" takes limits'),

@@ -43,7 +43,10 @@ def test_several_records_are_one_answer(
 ) -> None:
     assert main(["explain", *flights]) == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[0] == "Ranks 0-1 called different collectives: number 6 of group 0."
+    assert (
+        out.splitlines()[0]
+        == "Ranks 0-1 called different collectives as call 6 of process group 0."
+    )
     assert "train/multi.py:62" in out
     assert "train/multi.py:63" in out
     assert main(["ranks", *flights]) == 0

@@ -186,8 +186,6 @@ def _number(value: Any, kind: str, where: str, key: str) -> float:
     Raises:
         InputError: it is none.
     """
-    if kind == SHARE:
-        value = _fraction(value)
     number = _READ[kind](value)
     if number is None:
         raise InputError(f"{where}: {key} = {_shown(value)} is not a {_WRITE[kind]}")
@@ -208,7 +206,8 @@ def _count(value: Any) -> float | None:
 
 
 def _share(value: Any) -> float | None:
-    return float(value) if _is_number(value, (int, float)) and 0 <= value <= 1 else None
+    share = _fraction(value)
+    return float(share) if _is_number(share, (int, float)) and 0 <= share <= 1 else None
 
 
 def _fraction(value: Any) -> Any:

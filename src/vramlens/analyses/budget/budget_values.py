@@ -50,14 +50,26 @@ def measured(run: Run, path: tuple[str, ...]) -> Measurement:
     if path[0] == "growth_per_step":
         return _growth(run)
     if path[0] == "alloc_retries":
-        why = "a PyTorch snapshot does not count retries; a recording of vramlens run does"
-        return Measurement(run.retries, why if run.retries is None else "")
+        return _retries(run)
     if path == FAILURES:
         return _failures(run)
     fragmentation = run.explanation.fragmentation
     if fragmentation is None or not fragmentation.reserved_bytes:
         return Measurement(None, "no memory was reserved")
     return _of_window(run, fragmentation.free_bytes / fragmentation.reserved_bytes)
+
+
+def _retries(run: Run) -> Measurement:
+    """What the allocator counted; else one for each failed request: it fails only after a retry
+    (``malloc`` in PyTorch's CUDACachingAllocator.cpp).
+    """
+    if run.retries is not None:
+        return Measurement(run.retries)
+    why = "a PyTorch snapshot does not count retries; a recording of vramlens run does"
+    failed_requests = len(run.view.device.out_of_memory)
+    if not failed_requests:
+        return Measurement(None, why)
+    return Measurement(failed_requests, f"a lower bound: {why}", is_lower_bound=True)
 
 
 def ended_by_failure(run: Run) -> bool:

@@ -15,10 +15,27 @@ EXAMPLES = (
     ("vramlens strategies train.py --batch 16", "each way to save memory, its peak"),
     ("vramlens strategies train.py --batch 16 --budget 22GiB", "and which of them fit"),
 )
+_SCRIPT = """A SCRIPT defines four functions:
+
+  from torch import nn, optim, rand
+
+  def model_fn():
+      return nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 8))
+
+  def make_batch(samples):
+      return rand(samples, 512, device="cuda"), rand(samples, 8, device="cuda")
+
+  def loss_fn(model, batch):
+      inputs, targets = batch
+      return nn.functional.mse_loss(model(inputs), targets)
+
+  def optimizer_fn(parameters):
+      return optim.AdamW(parameters)"""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``strategies``."""
+    parser.epilog = _SCRIPT
     parser.add_argument(
         "--batch", type=positive, required=True, metavar="N", help="samples in a batch"
     )

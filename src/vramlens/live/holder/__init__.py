@@ -6,7 +6,7 @@ keeper: the statement that keeps.
 keeper_position: the link of a chain that keeps.
 leak_class: the class of a leak, and its fix.
 lookalikes: rules by which growth ends by itself.
-owner: the name of what keeps.
+owner: the name of what keeps; library_part: a private part of a library's object.
 registrations: calls that hand over a function.
 route: a chain as names alone, to find it again.
 """

@@ -24,6 +24,7 @@ from vramlens.live.holder.keeper_position import (
     outermost_table,
 )
 from vramlens.live.holder.leak_class import WORTH_DETACHING, Kept, class_of, fix_of
+from vramlens.live.holder.library_part import library_fix
 from vramlens.live.holder.owner import owner_of
 from vramlens.live.holder.route import route_of
 from vramlens.live.leaks.allocating_line import (
@@ -134,12 +135,16 @@ class _PileCase:
             nodes=self._nodes,
             owner=owner,
             why=why,
-            fix=fix_of(kind, keeper, owner, kept_things) if is_freeable else "",
+            fix=self._fix(kind, keeper, owner) if is_freeable else "",
             device=kept_things.device,
             route=route_of(self._way_to_container),
             is_freed=kind == "graph" and self._is_freed(),
             fix_share=_fix_share(kind, kept_things),
         )
+
+    def _fix(self, kind: str, keeper: Keeper | None, owner: Owner) -> str:
+        of_library = library_fix(kind, self._chain, self._at, keeper)
+        return of_library or fix_of(kind, keeper, owner, self._kept_things())
 
     def _keeper(self, observed: MadeAt | None) -> Keeper | None:
         """The statement that keeps; of threads' variables, what began the threads."""

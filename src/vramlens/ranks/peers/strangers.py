@@ -5,21 +5,33 @@ say anything.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
+from itertools import chain, combinations
 
 from vramlens.analyses.finding import Place
+from vramlens.ranks.rank_names import names_a_rank
 from vramlens.ranks.rank_summary import RankSummary
 
 _LEAST_SHARED = 0.25
 """Ranks of one job have more than this of their bytes on lines that another one has, too. (In
 tests/data they have 0.63 and more, different programs of one file 0.)
 """
+_OWN_SHARE = 0.02
+"""Where no file says that it is of a rank: two different programs that share a model each have this
+share of their bytes in functions that the other never calls. (In tests/data 0.04 and more, ranks of
+one job 0: where one rank does more, the others do nothing of their own.)
+"""
+_MOST_PROGRAMS = 100
+"""Sets of functions that are compared pair by pair. Ranks of one job have few."""
+
+_Function = tuple[str, str]
+"""A file and the name of a function in it."""
 
 
 def strangers_of(ranks: Sequence[RankSummary]) -> frozenset[int]:
     """The ranks whose recordings share next to no line with any other; none where the job's own
-    record joins them.
+    record joins them. All ranks, where no file says that it is of a rank and those that share
+    lines are of several programs, too.
     """
     bytes_of_lines = {summary.rank: _bytes_of_lines(summary) for summary in ranks}
     candidates = {rank: sizes for rank, sizes in bytes_of_lines.items() if sizes}
@@ -27,9 +39,44 @@ def strangers_of(ranks: Sequence[RankSummary]) -> frozenset[int]:
     if len(candidates) < 2 or is_one_job:
         return frozenset()
     owners = Counter(chain.from_iterable(candidates.values()))
-    return frozenset(
+    strangers = frozenset(
         rank for rank, sizes in candidates.items() if _shared_share(sizes, owners) < _LEAST_SHARED
     )
+    alike = [sizes for rank, sizes in candidates.items() if rank not in strangers]
+    if not any(_says_its_rank(summary) for summary in ranks) and _are_several_programs(alike):
+        return frozenset(summary.rank for summary in ranks)
+    return strangers
+
+
+def _says_its_rank(summary: RankSummary) -> bool:
+    """True if a recording, or its name, says that it is of a rank."""
+    return (summary.world_size or 0) > 1 or bool(summary.groups) or names_a_rank(summary.source)
+
+
+def _are_several_programs(lines_of_ranks: Iterable[Counter[Place]]) -> bool:
+    """True if each of two ranks calls functions that the other never calls."""
+    programs: dict[frozenset[_Function], Counter[_Function]] = {}
+    for sizes in lines_of_ranks:
+        functions = _bytes_of_functions(sizes)
+        programs.setdefault(frozenset(functions), functions)
+    few = list(programs.values())[:_MOST_PROGRAMS]
+    return any(
+        min(_own_share(first, second), _own_share(second, first)) >= _OWN_SHARE
+        for first, second in combinations(few, 2)
+    )
+
+
+def _bytes_of_functions(sizes: Counter[Place]) -> Counter[_Function]:
+    functions: Counter[_Function] = Counter()
+    for place, size in sizes.items():
+        functions[place.file, place.function] += size
+    return functions
+
+
+def _own_share(functions: Counter[_Function], other: Counter[_Function]) -> float:
+    """The share of bytes in functions that the other does not call, from 0 to 1."""
+    own_bytes = sum(size for function, size in functions.items() if function not in other)
+    return own_bytes / max(1, functions.total())
 
 
 def _bytes_of_lines(summary: RankSummary) -> Counter[Place]:
@@ -59,14 +106,16 @@ def strangers_note(strangers: frozenset[int], count: int) -> list[str]:
         return []
     if len(strangers) == count:
         return [
-            "these look like recordings of different programs (they share almost no lines), so "
-            "the ranks are not compared"
+            "if these are recordings of one job, put the rank into each file's name: rank0.pickle, "
+            "rank1.pickle, and so on"
         ]
     names = ", ".join(map(str, sorted(strangers)))
-    subject = f"ranks {names} look like recordings"
     if len(strangers) == 1:
-        subject = f"rank {names} looks like a recording"
+        return [
+            f"rank {names} looks like a recording of another program (it shares almost no lines "
+            "with the others), so it is not compared"
+        ]
     return [
-        f"{subject} of another program (it shares almost no lines with the others), so it is "
-        "not compared"
+        f"ranks {names} look like recordings of other programs (they share almost no lines with "
+        "the others), so they are not compared"
     ]

@@ -204,10 +204,10 @@ def _headline(explanation: Explanation, failed: bool) -> str:
     if peak is None or heap is None:
         return oom.headline if oom is not None else _NO_DEVICE
     if heap.event == peak.heap.event:
-        return f"Peak {_peak(peak, where)}{_made_of(heap)}"
+        return f"Peak {_peak(peak, where)}{_made_of(heap)}."
     moment = _MOMENTS.get(explanation.at, f"after event {heap.event:,}")
     size = format_size(heap.requested_bytes)
-    return f"{size} requested {moment}{where}{_when(heap)}{_made_of(heap)}. Peak: {_peak(peak)}"
+    return f"{size} requested {moment}{where}{_when(heap)}{_made_of(heap)}. Peak: {_peak(peak)}."
 
 
 _NO_DEVICE = "There is no GPU memory to explain: the input shows no device"

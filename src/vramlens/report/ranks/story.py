@@ -62,6 +62,11 @@ def comparison_document(comparison: Comparison) -> Document:
 
 def headline(comparison: Comparison) -> str:
     """The answer in one sentence."""
+    if comparison.is_no_job:
+        return (
+            f"These {len(comparison.ranks)} recordings are not one job: they look like different"
+            " programs, so nothing was compared."
+        )
     missing = _missing_words(comparison.missing)
     if comparison.differences:
         return f"{difference_title(comparison.differences[0])}{missing}."
@@ -98,8 +103,6 @@ def _agreement(comparison: Comparison) -> str:
         return (
             f"The flight records of {count} ranks agree on every collective that they all contain"
         )
-    if len(comparison.strangers) == len(comparison.ranks):
-        return f"Cannot compare: the {count} recordings look like different programs"
     low, high = format_size(min(peaks)), format_size(max(peaks))
     spread = f"peaks from {low} to {high}"
     if low == high:
@@ -186,7 +189,7 @@ def failed_words(rank: FailedRank, when: str = "") -> str:
 
 def _failure_parts(comparison: Comparison) -> Iterator[Part]:
     failed = comparison.failures.failed
-    if not failed:
+    if not failed or comparison.is_no_job:  # of different programs, none failed before another
         return
     clock = f" ({comparison.failures.clock})" if comparison.failures.clock else ""
     rows = [_failure_words(rank, is_first=rank is failed[0]) for rank in failed[:_MOST_ROWS]]

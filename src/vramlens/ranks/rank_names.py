@@ -1,0 +1,15 @@
+"""Rank numbers in file names: ``rank3.pickle``, ``global-rank 3``, ``run.r3.vram``."""
+
+from __future__ import annotations
+
+import re
+
+# "rank0003", "rank_3", "global-rank 3", "r3" between separators; the last such in the name counts.
+RANK_IN_NAME = re.compile(
+    r"(?i)rank[_\-. ]?0*(\d{1,7})(?!\d)|(?:^|[_\-./])r0*(\d{1,7})(?=[_\-./]|$)"
+)
+
+
+def names_a_rank(path: str) -> bool:
+    """True if a path contains the number of a rank."""
+    return RANK_IN_NAME.search(path) is not None

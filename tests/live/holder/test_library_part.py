@@ -1,0 +1,77 @@
+"""What a library's object keeps by itself: the advice is about what the user calls."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import vramlens  # noqa: E402
+from vramlens.live import LiveLeak  # noqa: E402
+
+LIBRARY = """
+class _Outputs:
+    def __init__(self):
+        self._kept = []
+
+    def collect(self, result):
+        self._kept.append(result)
+
+
+class _PredictionLoop:
+    def __init__(self):
+        self._predictions = [[]]
+
+    def collect(self, result):
+        self._predictions[0].append(result)
+
+
+class Runner:
+    def __init__(self, collector):
+        self.collector = collector
+
+    def run(self, task):
+        task.runner = self
+        for _ in range(12):
+            self.collector.collect(task.predict())
+            task.watch.step()
+        task.leaks = task.watch.report().leaks
+"""
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A library that keeps every result of what it calls."""
+    file = "/usr/lib/python3/site-packages/somelib/runner.py"
+    module = types.ModuleType("somelib.runner")
+    module.__file__ = file
+    exec(compile(LIBRARY, file, "exec"), module.__dict__)
+    monkeypatch.setitem(sys.modules, "somelib.runner", module)
+    return module
+
+
+class Task:
+    def __init__(self) -> None:
+        self.layer = torch.nn.Linear(100, 1000)
+        self.watch = vramlens.LeakWatch()
+        self.leaks: tuple[LiveLeak, ...] = ()
+
+    def predict(self) -> object:
+        with torch.no_grad():
+            return self.layer(torch.randn(10, 100))
+
+
+def test_no_advice_edits_a_library(library: types.ModuleType) -> None:
+    task = Task()
+    library.Runner(library._Outputs()).run(task)
+    assert task.leaks[0].fix.startswith(
+        "somelib keeps this itself, in _Outputs._kept: look for an option"
+    )
+
+
+def test_a_library_whose_option_is_known_names_it(library: types.ModuleType) -> None:
+    task = Task()
+    library.Runner(library._PredictionLoop()).run(task)
+    assert task.leaks[0].fix.startswith("call trainer.predict(..., return_predictions=False)")
