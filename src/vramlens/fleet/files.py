@@ -80,6 +80,13 @@ class JobFiles:
     attempts: int = 1
 
     @property
+    def several_jobs(self) -> str:
+        """How many jobs they are of, with the first folders; empty where it is one."""
+        if not self.jobs:
+            return ""
+        return f"{counted(len(self.jobs), 'job')} ({listed(self.jobs, _MOST_NAMED)})"
+
+    @property
     def missing(self) -> tuple[int, ...]:
         """The ranks of which there is nothing."""
         present = {files.rank for files in self.ranks}

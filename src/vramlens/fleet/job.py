@@ -23,9 +23,7 @@ from vramlens.read.values import MOST_RANKS, as_list, as_number, as_text
 from vramlens.trace import Trace
 from vramlens.trace.flight import FlightRecord
 from vramlens.trace.rank_error import RankError
-from vramlens.units import counted, listed
 
-_MOST_NAMED = 5
 _MOST_NOTES = 1000
 
 
@@ -91,9 +89,7 @@ def compare_files(
                 f"{paths[0]}: a lake contains each rank's fullest device only: leave out --device"
             )
         return read_lake(Lake(paths[0], run, attempt)).compare()
-    with (
-        no_collection()
-    ):  # the summaries of thousands of ranks: small objects, none of them garbage
+    with no_collection():  # summaries of thousands of ranks: small objects, none of them garbage
         files = find_ranks(paths, attempt)
     _refuse_several_jobs(files)
     unread = sum(file.recording is not None and file.summary is None for file in files.ranks)
@@ -105,11 +101,10 @@ def compare_files(
 
 def _refuse_several_jobs(files: JobFiles) -> None:
     """Ranks of different jobs differ for many reasons, none of which is a fault."""
-    if files.jobs:
-        folders = listed(files.jobs, _MOST_NAMED)
+    if files.several_jobs:
         raise InputError(
-            f"{counted(len(files.jobs), 'job')} ({folders}) would be compared as one: choose the"
-            " folder of one job, or name the files"
+            f"{files.several_jobs} would be compared as one: choose the folder of one job, or name"
+            " the files"
         )
 
 

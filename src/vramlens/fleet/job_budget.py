@@ -17,10 +17,8 @@ from vramlens.errors import InputError
 from vramlens.fleet.files import find_ranks
 from vramlens.fleet.job import notes_of_ranks
 from vramlens.fleet.workers import Progress, for_each, workers, worth_workers
-from vramlens.units import counted, listed
 
 _NO_RECORDING = "left no recording"
-_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +111,9 @@ def _recordings_of(folder: str) -> _JobRecordings:
         InputError: there is none, or they are of several jobs.
     """
     files = find_ranks([folder])
-    if files.jobs:
-        folders = listed(files.jobs, _MOST_NAMED)
+    if files.several_jobs:
         raise InputError(
-            f"{folder}: {counted(len(files.jobs), 'job')} ({folders}) would be checked as one:"
-            " choose the folder of one job"
+            f"{folder}: {files.several_jobs} would be checked as one: choose the folder of one job"
         )
     recordings = {file.rank: file.recording for file in files.ranks if file.recording is not None}
     if not recordings:

@@ -22,9 +22,6 @@ from vramlens.fleet.lake.store import is_url, store_of, told
 from vramlens.fleet.process import JobIdentity, identity_of
 from vramlens.fleet.workers import ExecutorLike, Progress, for_each, workers, worth_workers
 from vramlens.ranks import RankSummary
-from vramlens.units import counted, listed
-
-_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +86,8 @@ def export_lake(
 
 
 def _refuse_several_jobs(files: JobFiles) -> None:
-    if files.jobs:
-        folders = listed(files.jobs, _MOST_NAMED)
-        raise UsageError(
-            f"{counted(len(files.jobs), 'job')} ({folders}) would become one run:"
-            " choose the folder of one job"
-        )
+    if files.several_jobs:
+        raise UsageError(f"{files.several_jobs} would become one run: choose the folder of one job")
 
 
 def _together(exported: Sequence[Exported]) -> Exported:
