@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from vramlens.capture.warn import harmless
+from vramlens.integrations.shared.batch_callback import BatchCallback
 from vramlens.integrations.shared.extras import need
 from vramlens.integrations.shared.kept_artifacts import handles_of_process
-from vramlens.integrations.shared.training import LoopMonitor
 from vramlens.integrations.shared.uncaught_error import UncaughtError
 
 __all__ = ["MemoryCallback"]  # noqa: F822 - made by __getattr__
@@ -32,32 +32,19 @@ def _log(logger: Any, values: dict[str, float]) -> None:
 def _made() -> type:
     base: Any = need("composer", "composer", "Composer").Callback
 
-    class MemoryCallback(base):  # type: ignore[misc]
-        """Watches memory during training; ``callback.monitor`` is the monitor, ``callback.summary``
-        what it saw.
-
-        Args:
-            every: log scalars after so many batches, under the trainer's step; 0 is never.
-            options: record, leaks and on_oom, as ``LoopMonitor`` says; and for
-                ``vramlens.Monitor``: interval, alerts, on_alert, command, webhook, quiet.
-        """
+    class MemoryCallback(BatchCallback, base):  # type: ignore[misc]
+        __doc__ = BatchCallback.__doc__
 
         def __init__(self, every: int = 50, **options: Any) -> None:
-            super().__init__()
-            self._loop = LoopMonitor(every, **options)
+            super().__init__(every, **options)
             self._uncaught = UncaughtError(self._end)
-            self.monitor = self._loop.monitor
-            self.summary: Any = None
-            self.leaks: Any = None
-            self._batches = 0
 
         def fit_start(self, state: Any, logger: Any) -> None:
             self._uncaught.begin()
             self._loop.begin()
 
         def batch_end(self, state: Any, logger: Any) -> None:
-            self._batches += 1
-            values = self._loop.stepped(self._batches)
+            values = self._stepped()
             if values:
                 _log(logger, values)
 

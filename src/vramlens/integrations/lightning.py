@@ -12,9 +12,9 @@ import sys
 from typing import Any
 
 from vramlens.capture.warn import harmless
+from vramlens.integrations.shared.batch_callback import BatchCallback
 from vramlens.integrations.shared.extras import need
 from vramlens.integrations.shared.kept_artifacts import handles_of_loggers
-from vramlens.integrations.shared.training import LoopMonitor
 
 __all__ = ["MemoryCallback"]  # noqa: F822 - made by __getattr__
 
@@ -36,32 +36,14 @@ def _made() -> type:
     package = "pytorch_lightning" if "pytorch_lightning" in sys.modules else "lightning.pytorch"
     base: Any = need(package, "lightning", "Lightning").Callback
 
-    class MemoryCallback(base):  # type: ignore[misc]
-        """Watches memory during training; ``callback.monitor`` is the monitor, ``callback.summary``
-        what it saw.
-
-        Args:
-            every: log scalars after so many batches, under the trainer's step; 0 is never.
-            options: record, leaks and on_oom, as ``LoopMonitor`` says; and for
-                ``vramlens.Monitor``: interval, alerts, on_alert, command, webhook, quiet.
-        """
-
-        def __init__(self, every: int = 50, **options: Any) -> None:
-            super().__init__()
-            self._loop = LoopMonitor(every, **options)
-            self.monitor = self._loop.monitor
-            self.summary: Any = None
-            self.leaks: Any = None
-            self._batches = 0
+    class MemoryCallback(BatchCallback, base):  # type: ignore[misc]
+        __doc__ = BatchCallback.__doc__
 
         def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
             self._loop.begin()
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, *_batch: Any) -> None:
-            # The trainer's own count stands still while gradients accumulate, and leaps where there
-            # are two optimizers.
-            self._batches += 1
-            values = self._loop.stepped(self._batches)
+            values = self._stepped()
             if values and trainer.is_global_zero:
                 _log(trainer, values)
 
