@@ -73,6 +73,15 @@ def loss_fn(model: Any, batch: torch.Tensor) -> torch.Tensor:
     return model(batch).square().mean()
 
 
+def outcome_of_step(watch: Any, loss: Callable[..., torch.Tensor]) -> str:
+    """How one guarded step ends on this rank: the error, or "none"."""
+    try:
+        watch.step(torch.ones(4, 3), loss)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "none"
+
+
 def test_another_error_on_one_rank_ends_the_other_with_words() -> None:
     def train(rank: int) -> str:
         watch = guard(DistributedDataParallel(nn.Linear(3, 3)), timeout_s=20)
@@ -82,11 +91,7 @@ def test_another_error_on_one_rank_ends_the_other_with_words() -> None:
                 raise ValueError("the program's own")
             return loss_fn(model, batch)
 
-        try:
-            watch.step(torch.ones(4, 3), fails)
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        return "none"
+        return outcome_of_step(watch, fails)
 
     first, second = in_two_ranks(train)
     assert first.startswith(
@@ -100,12 +105,8 @@ def test_a_rank_that_cannot_go_back_ends_the_other_with_words() -> None:
         watch = guard(DistributedDataParallel(nn.Linear(3, 3)), timeout_s=20, verify=False)
         if rank == 1:
             watch._start.restore = _cannot_go_back  # type: ignore[method-assign]
-        try:
-            with inject_oom("forward", at=1, rank=1):
-                watch.step(torch.ones(4, 3), loss_fn)
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        return "none"
+        with inject_oom("forward", at=1, rank=1):
+            return outcome_of_step(watch, loss_fn)
 
     first, second = in_two_ranks(train)
     assert first.startswith(
