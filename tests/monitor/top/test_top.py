@@ -72,6 +72,12 @@ def tell(folder: Path, *, step_us: int | None = None, **others: Any) -> None:
     write_inside(inside_path(inside.pid, started, str(folder)), inside)
 
 
+def test_it_leaves_no_signal_handler_behind(capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["top", "--once"]) == 0
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--once"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     actions = Actions(command=arguments.exec, webhook=arguments.webhook, **options)
     sinks = _sinks(arguments)
     watching = Watching(pid=arguments.pid, rules=rules, actions=actions, sinks=sinks)
-    signal.signal(signal.SIGTERM, _terminated)
+    handler_before = signal.signal(signal.SIGTERM, _terminated)
     try:
         if screen is not None:
             watching.look()  # an error belongs to the shell, not to the screen
@@ -117,6 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     finally:
         watching.close()
+        signal.signal(signal.SIGTERM, handler_before or signal.SIG_DFL)
 
 
 def _sinks(arguments: argparse.Namespace) -> list[Sink]:
