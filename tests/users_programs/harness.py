@@ -289,11 +289,8 @@ def _faults(program: Program, plain: Outcome, outcome: Outcome, mode: str) -> It
             "guard",
             "profile",
         ):  # they print reports, and PyTorch's profiler lines of its own
-            missing = [
-                line
-                for line in _kept(plain.stderr, is_pytest)
-                if line not in outcome.stderr.splitlines()
-            ]
+            printed = _kept(outcome.stderr, is_pytest)
+            missing = [line for line in _kept(plain.stderr, is_pytest) if line not in printed]
             if missing:
                 yield f"standard error lacks {missing[0]!r}"
         else:
