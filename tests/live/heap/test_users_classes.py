@@ -22,7 +22,11 @@ def test_what_c_code_adds_to_a_package_is_no_class_of_the_user(
     assert not is_users_class(int)
 
 
-def test_the_program_and_what_is_in_no_module_are_the_users() -> None:
+def test_the_program_and_what_is_in_no_module_are_the_users(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Under `python -m pytest` the program is a file of pytest.
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
     assert is_users_class(class_of("__main__"))
     assert is_users_class(class_of("never.imported"))
     assert is_users_class(class_of(__name__))
