@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from mutants import seeds
-from mutants.values import HOSTILE_TEXTS, NUMBERS, as_json, damaged, mutated
+from mutants.values import HOSTILE_TEXTS, NUMBERS, as_json, damaged, deepened, mutated
 
 Arguments = list[str]
 _DAMAGED_SHARE = 0.1
@@ -156,20 +156,21 @@ def write_budget(folder: Path, random: Random) -> str:
     _toml(mutated(seeds.BUDGET, random), (), lines)
     if random.random() < 0.2:
         random.shuffle(lines)
-    _write(folder / "vram.toml", "\n".join(lines).encode("utf-8", "surrogatepass"), random)
+    text = deepened("\n".join(lines))
+    _write(folder / "vram.toml", text.encode("utf-8", "surrogatepass"), random)
     return "vram.toml"
 
 
 def _toml(table: Any, path: tuple[str, ...], lines: list[str]) -> None:
     """Lines of TOML; what TOML has no word for becomes JSON, which it mostly takes."""
     if not isinstance(table, dict):
-        lines.append(f"{'.'.join(path) or 'x'} = {as_json(table).decode()}")
+        lines.append(f"{'.'.join(path) or 'x'} = {json.dumps(table)}")
         return
     if path:
         lines.append("[" + ".".join(json.dumps(key) for key in path) + "]")
     for key, value in table.items():
         if not isinstance(value, dict):
-            lines.append(f"{json.dumps(key)} = {as_json(value).decode()}")
+            lines.append(f"{json.dumps(key)} = {json.dumps(value)}")
     for key, value in table.items():
         if isinstance(value, dict) and len(path) < 20:
             _toml(value, (*path, str(key)), lines)

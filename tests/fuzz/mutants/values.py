@@ -62,12 +62,18 @@ _PLAIN = (None, True, False, [], {}, [None], {"": None}, [[]], [{}])
 _MOST_COPIES = 300
 _DEEP_MARK = "a list in a list in a list"
 _DEEPEST = 100_000
+_MOST_DEEP_PLACES = 20  # of a document: a change may have copied one without end
 
 
 def as_json(value: Any) -> bytes:
     """JSON of a value; a marked place becomes lists nested deeper than any reader goes."""
-    text = json.dumps(value)
-    return text.replace(json.dumps(_DEEP_MARK), "[" * _DEEPEST + "]" * _DEEPEST).encode()
+    return deepened(json.dumps(value)).encode()
+
+
+def deepened(text: str) -> str:
+    """The text of a file, its first marked places replaced."""
+    deep_list = "[" * _DEEPEST + "]" * _DEEPEST
+    return text.replace(json.dumps(_DEEP_MARK), deep_list, _MOST_DEEP_PLACES)
 
 
 def nasty(random: Random) -> Any:
