@@ -15,6 +15,7 @@ from typing import Any
 from vramlens.capture.recording.step_marks import NO_STEP
 from vramlens.capture.warn import harmless, say
 from vramlens.ground.verdict import Verdict
+from vramlens.leak.leak import joined
 from vramlens.live.growth import last_frames
 from vramlens.live.growth.module_calls import ModuleCalls
 from vramlens.live.heap_look import OwnedStorage
@@ -237,18 +238,18 @@ class LeakFollower:
         """A leak of an earlier look that is gone by now: likely at most, and only if it grew
         until the last step.
         """
-        if not leak.is_leak:
+        if not leak.sure:
             return leak
         steps = 0 if self._watch is None else self._watch.steps
         sizes = None if leak.route is None else self._followed.get(leak.route)
         if sizes is not None and sizes.grew_until(steps):
-            why = (
+            reason = (
                 f"it grew until step {steps:,}, the last, and is gone now: it is unknown whether"
                 " it would have stayed"
             )
-            return replace(leak, verdict=Verdict.LIKELY, why=(*leak.why, why))
-        why = "it is gone now and did not grow until the last step, so it may have been emptied"
-        return replace(leak, verdict=Verdict.POSSIBLE, why=(*leak.why, why))
+            return replace(leak, verdict=Verdict.LIKELY, reason=joined(leak.reason, reason))
+        reason = "it is gone now and did not grow until the last step, so it may have been emptied"
+        return replace(leak, verdict=Verdict.POSSIBLE, reason=joined(leak.reason, reason))
 
     @harmless("finding who owns what")
     def owners(self, kind: str) -> dict[str, Any] | None:
@@ -332,6 +333,7 @@ def _owner_columns(owner: Any) -> dict[str, Any]:
         "line": owner.line,
         "function": owner.function or None,
         "chain": [text[:_LONGEST_TEXT] for text in owner.chain[:_LONGEST_CHAIN]],
+        "source": owner.source[:_LONGEST_TEXT],
     }
 
 
@@ -345,4 +347,5 @@ def _row(owner: Any, leak: Any) -> dict[str, Any]:
         "steps": leak.steps,
         "fix": leak.fix or None,
         "fix_share": round(leak.fix_share, 4),
+        "freed": leak.is_freed,
     }

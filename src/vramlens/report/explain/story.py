@@ -31,9 +31,9 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation, OomVerdict, Peak
     from vramlens.analyses.finding import Finding, Place
-    from vramlens.analyses.leaks.leak import Leak
     from vramlens.analyses.memory.heap import Heap
     from vramlens.analyses.memory.ledger import LedgerRow
+    from vramlens.leak.leak import Leak
 
 _WALLS = {
     "process_limit": "This process reached its memory limit; the GPU itself was not full",
@@ -408,7 +408,7 @@ def _not_yet_claimed(explanation: Explanation) -> list[Leak]:
 def _growth(leak: Leak) -> str:
     where = place_name(leak.place) if leak.place is not None else "(no line known)"
     a_step, after = format_size(leak.bytes_per_step), counted(leak.steps, "step")
-    fix = f" {sentence(leak.fix)}" if leak.fix else ""
+    fix = f" {sentence(leak.advice)}" if leak.advice else ""
     return (
         f"{a_step} per step from {where}: {format_size(leak.bytes)} after {after} "
         f"({leak.verdict}).{fix}"
