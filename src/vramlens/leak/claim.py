@@ -16,6 +16,13 @@ from vramlens.units import counted, format_size
 
 _LONGEST_CHAIN = 12
 _HELD_BY = "held by "
+_KEEPERS = {
+    "external": "no tensor uses it: a library (NCCL, cuBLAS), a CUDA context or another process"
+    " does",
+    "waiting": "it was freed, but another stream that is steps behind still uses it",
+    "stream": "nothing keeps it, but no other stream or pool can use it",
+    "pool": "nothing keeps it, but no other stream or pool can use it",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,22 +122,17 @@ def with_article(kind: str) -> str:
 
 def _allocated(leak: Leak) -> tuple[str, ...]:
     """The line that asks for the memory, where that is not the owner's own."""
-    if leak.place is None or not leak.file:
-        return ()
-    if leak.owner is not None and (leak.file, leak.line) == (leak.owner.file, leak.owner.line):
+    owner = leak.owner
+    is_owners = owner is not None and (leak.file, leak.line) == (owner.file, owner.line)
+    if is_owners or not leak.file:
         return ()
     return (f"allocated at {place_text(leak.file, leak.line, leak.function)}",)
 
 
 def _keeper_by_class(leak: Leak) -> str:
-    """What keeps memory that no object does, by the leak's class."""
-    if leak.kind == "external":
-        return "no tensor uses it: a library (NCCL, cuBLAS), a CUDA context or another process does"
-    if leak.kind not in ("stream", "pool"):
-        return ""
-    if leak.is_freed:
-        return "it was freed, but another stream that is steps behind still uses it"
-    return "nothing keeps it, but no other stream or pool can use it"
+    """What keeps memory that no object does, by the leak's class; empty where that tells nothing."""
+    is_waiting = leak.kind == "stream" and leak.is_freed
+    return _KEEPERS.get("waiting" if is_waiting else leak.kind or "", "")
 
 
 def _keeps(leak: Leak) -> str:

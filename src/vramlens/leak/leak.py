@@ -140,6 +140,10 @@ class Leak:
         """All that is said of the verdict: the evidence, and the reason for doubt."""
         return (*self.evidence, self.reason) if self.reason else self.evidence
 
+    def reason_and(self, reason: str) -> str:
+        """The reason for doubt, and another."""
+        return "; ".join(filter(None, (self.reason, reason)))
+
     @property
     def fix_bytes_per_step(self) -> int:
         """The bytes that the fix frees of each step's."""
@@ -199,13 +203,7 @@ def is_too_small(leak: Leak, least_bytes: int, peak_bytes: int | None) -> bool:
         peak_bytes: the most that the run held: what is a hundredth of it matters already; None
             where only the rate does.
     """
-    if not leak.bytes_per_step or leak.verdict == Verdict.NOT_A_PROBLEM:
-        return False
-    if max(leak.bytes_per_step, leak.taken_per_step) >= least_bytes:
-        return False
-    return peak_bytes is None or leak.bytes < LEAST_SHARE * peak_bytes
-
-
-def joined(*reasons: str) -> str:
-    """Reasons as one; empty ones say nothing."""
-    return "; ".join(filter(None, reasons))
+    is_growth = leak.bytes_per_step > 0 and leak.verdict != Verdict.NOT_A_PROBLEM
+    is_slow = max(leak.bytes_per_step, leak.taken_per_step) < least_bytes
+    is_little = peak_bytes is None or leak.bytes < LEAST_SHARE * peak_bytes
+    return is_growth and is_slow and is_little

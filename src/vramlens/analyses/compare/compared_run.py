@@ -28,7 +28,6 @@ HISTORY_SHARE = 0.01
 that nobody asked for, where that is not worth splitting off (c10/cuda/CUDACachingAllocator.cpp:
 should_split), and which ones depends on addresses. The requested peak is free of that.
 """
-_SURE = (Verdict.PROVEN, Verdict.LIKELY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +175,7 @@ def _sure_leaks(explanation: Explanation) -> tuple[RecordedLeak, ...]:
     """The tensors that every step leaves behind, for certain or likely: what is reserved in vain
     is not among them.
     """
-    return tuple(
-        leak for leak in explanation.leaks if leak.verdict in _SURE and leak.rows is not None
-    )
+    return tuple(leak for leak in explanation.leaks if leak.sure and leak.rows is not None)
 
 
 def _retries(trace: Trace, device: DeviceTrace) -> int | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.leak.fixes import fix_of_class
+from vramlens.leak.leak import LeakOwner
 
 if TYPE_CHECKING:
     from vramlens.trace import Frame
@@ -38,41 +39,40 @@ def with_fix(
     """
     if leak.fix is not None:
         return leak
-    if leak.kind is not None:
-        share = _graph_share(leak, result_bytes) if leak.kind == "graph" else 1.0
-        return replace(leak, fix=fix_of_class(leak.kind, _keeper_name(leak)), fix_share=share)
-    line = f"{leak.file}:{leak.line}" if leak.place is not None else "that line"
-    if scalar_loss:
-        return replace(
-            leak,
-            fix=f"find what keeps the result of {line} (a list, an attribute, a running sum) and "
-            f"let it keep `.item()`: the scalar of {scalar_loss}, detached too, keeps all errors",
-        )
-    if graph:
-        return replace(
-            leak,
-            fix=f"find what keeps the result of {line} (a list, an attribute, a running sum or a "
-            "caught exception). Keep `.detach()` or `.item()` of it instead, which frees the graph",
-            fix_share=_graph_share(leak, result_bytes),
-            frees_more=True,
-        )
+    cuts_graph = graph and leak.kind is None and not scalar_loss
+    stays = result_bytes if cuts_graph or leak.kind == "graph" else 0
+    freed = max(0, leak.bytes_per_step - stays)
     return replace(
         leak,
-        fix=f"at the end of each step, release what {line} allocated. If a list, attribute, cache "
-        "or hook keeps it, clear or limit it, or keep `.detach().cpu()`. If it is in a reference "
-        "cycle, break the cycle",
+        fix=_edit(leak, graph=cuts_graph, scalar_loss=scalar_loss),
+        fix_share=freed / max(leak.bytes_per_step, 1),
+        frees_more=cuts_graph,
     )
 
 
-def _graph_share(leak: RecordedLeak, result_bytes: int) -> float:
-    """How much of its bytes only the graph keeps."""
-    freed_bytes = max(0, leak.bytes_per_step - result_bytes)
-    return freed_bytes / max(leak.bytes_per_step, 1)
+def _edit(leak: RecordedLeak, *, graph: bool, scalar_loss: str) -> str:
+    line = f"{leak.file}:{leak.line}" if leak.place is not None else "that line"
+    if leak.kind is not None:
+        return fix_of_class(leak.kind, _owner_name(leak.owner) or line)
+    if scalar_loss:
+        return (
+            f"find what keeps the result of {line} (a list, an attribute, a running sum) and "
+            f"let it keep `.item()`: the scalar of {scalar_loss}, detached too, keeps all errors"
+        )
+    if graph:
+        return (
+            f"find what keeps the result of {line} (a list, an attribute, a running sum or a "
+            "caught exception). Keep `.detach()` or `.item()` of it instead, which frees the graph"
+        )
+    return (
+        f"at the end of each step, release what {line} allocated. If a list, attribute, cache "
+        "or hook keeps it, clear or limit it, or keep `.detach().cpu()`. If it is in a reference "
+        "cycle, break the cycle"
+    )
 
 
-def _keeper_name(leak: RecordedLeak) -> str:
+def _owner_name(owner: LeakOwner | None) -> str:
     """What keeps it, with its line: the fix says where to make the edit."""
-    owner = leak.owner
     if owner is None:
-        return f"{leak.file}:{leak.line}" if leak.place is not None else "that line"
+        return ""
     return f"{owner.name} ({owner.file}:{owner.line})" if owner.file else owner.name

@@ -16,7 +16,6 @@ from vramlens.analyses.leaks.judgement import evidence_of, judged_leak, no_probl
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.leaks.rhythm import rhythm_of
 from vramlens.ground.verdict import Verdict
-from vramlens.leak.leak import joined
 from vramlens.units import MIB, counted
 
 FEWEST_STEPS = 3
@@ -102,7 +101,7 @@ def _given_back(view: Attribution, leak: RecordedLeak) -> RecordedLeak | None:
         return None
     step = int(view.steps.of(given_up[-1:])[0])
     reason = f"all of it was freed in step {step}, perhaps when its function ended"
-    return replace(leak, reason=joined(leak.reason, reason))
+    return replace(leak, reason=leak.reason_and(reason))
 
 
 def _growth_at(view: Attribution, event: int | None, step: int | None = None) -> list[RecordedLeak]:

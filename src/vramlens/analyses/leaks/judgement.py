@@ -33,7 +33,6 @@ from vramlens.analyses.leaks.recorded_owners import owner_of
 from vramlens.analyses.leaks.rhythm import EVERY, IRREGULAR, PERIODIC, Rhythm, rhythm_of
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.claim import with_article
-from vramlens.leak.leak import joined
 from vramlens.trace import NO_STACK
 from vramlens.trace.owners import KeptBy
 from vramlens.trace.stacks import is_user_file
@@ -384,7 +383,7 @@ def _leak_of(evidence: GroupEvidence, judgement: Judgement) -> RecordedLeak:
         storages=len(evidence.rows),
         stacks=evidence.stacks,
         device=view.device.device,
-        reason=joined(*judgement.doubts),
+        reason="; ".join(judgement.doubts),
         evidence=tuple(_sentences(evidence)),
         needs_steps=judgement.needs_steps if is_open else None,
         rows=evidence.rows,

@@ -101,19 +101,13 @@ def _no_leak_lines(report: LeakReport, possible: Sequence[LiveLeak]) -> Iterator
 
 
 def _leak_lines(leak: LiveLeak, report: LeakReport) -> Iterator[str]:
-    claim = claim_of(leak, unseen=_unseen(leak), end=_end(leak, report.headroom_bytes))
+    unseen = f"{_name(leak)} of {leak.device}: no tensor and no reference explains them"
+    claim = claim_of(leak, unseen=unseen, end=_end(leak, report.headroom_bytes))
     yield from _wrapped(claim.headline)
     for line in filter(None, (claim.owner, *claim.facts, *claim.notes)):
         yield from _wrapped(line, "  ")
     if claim.fix:
         yield from _wrapped(f"Fix: {claim.fix}", "  ")
-
-
-def _unseen(leak: LiveLeak) -> str:
-    """What to say of memory that only a counter shows."""
-    if leak.kind not in _COUNTED:
-        return ""
-    return f"{_COUNTED[leak.kind]} of {leak.device}: no tensor and no reference explains them"
 
 
 def _end(leak: LiveLeak, headroom_bytes: int | None) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-from vramlens.leak.leak import joined
 from vramlens.live.heap.tensors import Storage
 from vramlens.live.holder.lookalikes import POSSIBLE, are_numbers
 from vramlens.live.leaks.leak_report import LiveLeak
@@ -52,6 +51,4 @@ def _sum(first: LiveLeak, second: LiveLeak) -> LiveLeak:
 
 def _weighed(leak: LiveLeak) -> LiveLeak:
     reason = are_numbers(leak) if leak.sure else ""
-    return (
-        leak if not reason else replace(leak, verdict=POSSIBLE, reason=joined(leak.reason, reason))
-    )
+    return leak if not reason else replace(leak, verdict=POSSIBLE, reason=leak.reason_and(reason))

@@ -104,6 +104,7 @@ def _entry(
         evidence=why,
         fix=fix_of_class(fix) if fix else None,
         device=device,
+        is_freed=fix == "waiting",
     )
 
 
@@ -133,8 +134,7 @@ def _waiting(series: CounterSeries, device: int) -> Iterator[LiveLeak]:
     pace = series.pace()
     if pace is not None and series.grown >= _LEAST_BYTES:
         why = f"{_size(series.values[-1])} is freed but waits for another stream (record_stream)"
-        leak = _entry("stream", f"cuda:{device}", series, pace, (why,), "waiting")
-        yield replace(leak, is_freed=True)
+        yield _entry("stream", f"cuda:{device}", series, pace, (why,), "waiting")
 
 
 def _reserved(
@@ -172,8 +172,7 @@ def _reserved(
             " (this version of PyTorch cannot cheaply tell whether streams or private pools "
             "keep it)"
         )
-    leak = _entry("other", name, series, pace, (), "", Verdict.NOT_A_PROBLEM)
-    return replace(leak, reason=why)
+    return replace(_entry("other", name, series, pace, (), "", Verdict.NOT_A_PROBLEM), reason=why)
 
 
 def _idle_bytes(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from vramlens.analyses.error_text.message_sums import ROUNDING
 from vramlens.ground.verdict import Verdict
+from vramlens.leak.claim import growth_words
 from vramlens.report.explain.advice import NextStep, next_step
 from vramlens.report.explain.foreign_advice import step_for_others
 from vramlens.report.explain.holder_tables import HolderList, table_of
@@ -406,13 +407,9 @@ def _not_yet_claimed(explanation: Explanation) -> list[Leak]:
 
 
 def _growth(leak: Leak) -> str:
-    where = place_name(leak.place) if leak.place is not None else "(no line known)"
-    a_step, after = format_size(leak.bytes_per_step), counted(leak.steps, "step")
+    where = f", at {place_name(leak.place)}" if leak.place is not None else ""
     fix = f" {sentence(leak.advice)}" if leak.advice else ""
-    return (
-        f"{a_step} per step from {where}: {format_size(leak.bytes)} after {after} "
-        f"({leak.verdict}).{fix}"
-    )
+    return f"{growth_words(leak)}{where} ({leak.verdict}).{fix}"
 
 
 def _steps(explanation: Explanation) -> str:
