@@ -92,12 +92,12 @@ def test_it_is_one_type_with_the_same_words(
     assert isinstance(recorded, RecordedLeak)
     assert live.to_dict().keys() == recorded.to_dict().keys()
     shared = ("class", "line", "bytes_per_step", "bytes", "steps", "storages", "owner", "fix")
-    told = [{key: leak.to_dict()[key] for key in shared} for leak in (live, recorded)]
-    assert told[0] == told[1]
+    live_data, recorded_data = live.to_dict(), recorded.to_dict()
+    assert [live_data[key] for key in shared] == [recorded_data[key] for key in shared]
 
-    (finding,) = (one for one in explanation.findings if one.id == "leak")
+    (finding,) = (claim for claim in explanation.findings if claim.id == "leak")
     page = verdict_of(attribute(recording, recording.devices[0]), explanation, Columns())
-    (shown,) = (one for one in page["findings"] if one["id"] == "leak")
+    (shown,) = (claim for claim in page["findings"] if claim["id"] == "leak")
     texts = [
         str(report),
         leaks_to_markdown(recorded_report),
@@ -116,7 +116,8 @@ def test_it_is_one_type_with_the_same_words(
     assert shown["title"] == finding.title
     assert shown["evidence"] == [sentence(text) for text in finding.evidence]
     assert shown["fix"] == sentence(finding.fix or "")
-    chain = " > ".join(live.owner.chain) if live.owner else ""
+    assert live.owner is not None
+    chain = " > ".join(live.owner.chain)
     for text in map(one_line, texts[:2]):
         assert f"eld by {one_line(chain)}" in text
-        assert f"llocated at {Path(__file__).name}" in text or "llocated at" in text
+        assert f"test_one_leak.py:{batch_line()} in step" in text
