@@ -24,7 +24,7 @@ import numpy as np
 from support import leak_attacks
 from support.leak_programs import LEAKS, LOOK_ALIKES, Run, Truth, made
 from vramlens.analyses.attribution.attribution import attribute
-from vramlens.analyses.leaks.leak import Leak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.leaks.recorded_leaks import leaks_at
 
 OURS = ("vramlens leaks, cut off", "vramlens leaks, to the end")
@@ -70,7 +70,7 @@ class Score:
         )
 
 
-def sure(run: Run) -> list[Leak]:
+def sure(run: Run) -> list[RecordedLeak]:
     """What vramlens is sure of."""
     trace = run.trace()
     return [leak for leak in leaks_at(attribute(trace, trace.devices[0])) if leak.sure]

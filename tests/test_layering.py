@@ -24,6 +24,7 @@ RANKS = {
     "whole_file": 1,
     "_layout": 1,
     "_native": 2,
+    "leak": 2,
     "capture": 2,
     "trace": 3,
     "read": 4,
@@ -51,6 +52,7 @@ RANKS = {
 }
 """A stage may import those of lower rank, and itself."""
 NARROWER = {
+    "leak": {"ground", "foreign_text", "units"},  # said in the user's program: no NumPy
     "capture": {
         "ground",
         "_core",
@@ -59,9 +61,9 @@ NARROWER = {
         "units",
         "whole_file",
     },  # runs in the user's program: no NumPy
-    "trace": {"ground"},  # columns: nothing that judges, reads or prints
+    "trace": {"ground", "leak"},  # columns: nothing that judges, reads or prints
     "read": {"ground", "_layout", "_native", "allowance", "trace", "errors", "units"},
-    "analyses": {"ground", "read.oom.oom_text", "trace", "errors", "units"},
+    "analyses": {"ground", "leak", "read.oom.oom_text", "trace", "errors", "units"},
     "replay": {"ground", "_layout", "_native", "analyses", "trace", "errors", "units"},
     "ranks": {"ground", "analyses", "trace", "errors", "units"},
     "monitor": {

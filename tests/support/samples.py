@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from vramlens.analyses.explanation import Explanation, OomVerdict, Peak, RecordingFacts, StepFacts
 from vramlens.analyses.finding import Finding, Place
-from vramlens.analyses.leaks.leak import Leak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.fragmentation import Fragmentation, Pin
 from vramlens.analyses.memory.heap import CategoryBytes, Heap, LineBytes, StackBytes
 from vramlens.analyses.memory.ledger import LedgerRow
@@ -95,15 +95,15 @@ def refuted() -> Finding:
     )
 
 
-LEAK = Leak(
-    "proven",
-    None,
-    Place("train.py", 88, "loop"),
-    36 * MIB,
-    360 * MIB,
-    10,
-    None,
-    "append loss.item()",
+LEAK = RecordedLeak(
+    verdict="proven",
+    kind=None,
+    place=Place("train.py", 88, "loop"),
+    bytes_per_step=36 * MIB,
+    bytes=360 * MIB,
+    steps=10,
+    fix="append loss.item()",
+    fix_share=0.0,
 )
 
 

@@ -50,7 +50,7 @@ def leaks(
     for leak in report.leaks:
         if leak.place is not None and leak.sure:
             claim = f"leaves {format_size(leak.bytes_per_step)} a step"
-            spots.append(Spot(leak.place, claim, leak.fix))
+            spots.append(Spot(leak.place, claim, leak.advice))
         if leak.owner is not None and leak.owner.file and leak.owner.line:
             spots.append(Spot(_place(leak.owner), f"{leak.owner.name} keeps it"))
     return _with_code(report, spots, sources)

@@ -10,7 +10,7 @@ from typing import Any
 
 from vramlens.analyses.failure.need import Need, SettingVerdict
 from vramlens.analyses.finding import Finding, Place
-from vramlens.analyses.leaks.leak import Leak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.fragmentation import Fragmentation
 from vramlens.analyses.memory.heap import Heap
 from vramlens.analyses.memory.ledger import LedgerRow
@@ -194,7 +194,7 @@ class Explanation(PrintedAnswer):
     oom: OomVerdict | None
     steps: StepFacts
     fragmentation: Fragmentation | None
-    leaks: tuple[Leak, ...]
+    leaks: tuple[RecordedLeak, ...]
     ledger: tuple[LedgerRow, ...]
     findings: tuple[Finding, ...]
     moment: Moment | None = None

@@ -5,28 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from vramlens.ground.place import Place as Place  # a finding's own
 from vramlens.ground.verdict import Verdict
 
 if TYPE_CHECKING:
     from vramlens.analyses.extent import Extent
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A line of the user's program: the file as the recording names it, the line (from 1; 0:
-    unknown), the function.
-    """
-
-    file: str
-    line: int
-    function: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.file}:{self.line} in {self.function}"
-            if self.line
-            else f"{self.file} in {self.function}"
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from vramlens.analyses.evaluation_passes import Evaluation, evaluation_of
 from vramlens.analyses.explanation import OomVerdict, Peak
 from vramlens.analyses.failure.oom import Failure, Outside, failure_of, verdict_of
 from vramlens.analyses.failure.surroundings import message_for, outside_of
-from vramlens.analyses.leaks.leak import Leak, sized
 from vramlens.analyses.leaks.outside_pytorch import external_leak
 from vramlens.analyses.leaks.rate import TimeToFull
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak, sized
 from vramlens.analyses.leaks.recorded_leaks import leaks_at, least_that_matters, predicted
 from vramlens.analyses.memory.fragmentation import Fragmentation, fragmentation_at
 from vramlens.analyses.memory.heap import Heap, heap_at
@@ -142,13 +142,13 @@ class Scene:
     # What grows
 
     @cached_property
-    def leaking_tensors(self) -> tuple[Leak, ...]:
+    def leaking_tensors(self) -> tuple[RecordedLeak, ...]:
         """What surely leaks by the failure, else by the last step, without stranded caches."""
         growing = self._leaks_to_fix(self.failed_event)
         return tuple(leak for leak in growing if leak.sure and leak.rows is not None)
 
     @cached_property
-    def growth(self) -> tuple[Leak, ...]:
+    def growth(self) -> tuple[RecordedLeak, ...]:
         """All that grows and can be mended; what is too small to matter is marked and last."""
         event = self.failed_event if self.is_ended_by_failure else None
         growing = (*self._leaks_to_fix(event), *external_leak(self.view))
@@ -169,7 +169,7 @@ class Scene:
 
     # What was computed for one moment
 
-    def _leaks_to_fix(self, event: int | None) -> tuple[Leak, ...]:
+    def _leaks_to_fix(self, event: int | None) -> tuple[RecordedLeak, ...]:
         if event not in self._leaks:
             leaks = leaks_at(self.view, event)
             self._leaks[event] = tuple(leak for leak in leaks if leak.fix is not None)
@@ -180,5 +180,5 @@ class Scene:
         return {}
 
     @cached_property
-    def _leaks(self) -> dict[int | None, tuple[Leak, ...]]:
+    def _leaks(self) -> dict[int | None, tuple[RecordedLeak, ...]]:
         return {}

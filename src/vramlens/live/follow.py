@@ -15,6 +15,7 @@ from typing import Any
 from vramlens.capture.recording.step_marks import NO_STEP
 from vramlens.capture.warn import harmless, say
 from vramlens.ground.verdict import Verdict
+from vramlens.leak.leak import LeakOwner
 from vramlens.live.growth import last_frames
 from vramlens.live.growth.module_calls import ModuleCalls
 from vramlens.live.heap_look import OwnedStorage
@@ -237,18 +238,18 @@ class LeakFollower:
         """A leak of an earlier look that is gone by now: likely at most, and only if it grew
         until the last step.
         """
-        if not leak.is_leak:
+        if not leak.sure:
             return leak
         steps = 0 if self._watch is None else self._watch.steps
         sizes = None if leak.route is None else self._followed.get(leak.route)
         if sizes is not None and sizes.grew_until(steps):
-            why = (
+            reason = (
                 f"it grew until step {steps:,}, the last, and is gone now: it is unknown whether"
                 " it would have stayed"
             )
-            return replace(leak, verdict=Verdict.LIKELY, why=(*leak.why, why))
-        why = "it is gone now and did not grow until the last step, so it may have been emptied"
-        return replace(leak, verdict=Verdict.POSSIBLE, why=(*leak.why, why))
+            return replace(leak, verdict=Verdict.LIKELY, reason=leak.reason_and(reason))
+        reason = "it is gone now and did not grow until the last step, so it may have been emptied"
+        return replace(leak, verdict=Verdict.POSSIBLE, reason=leak.reason_and(reason))
 
     @harmless("finding who owns what")
     def owners(self, kind: str) -> dict[str, Any] | None:
@@ -286,7 +287,6 @@ def owners_of(
     report: LeakReport, rows: Sequence[OwnedStorage], time_us: int, kind: str
 ) -> dict[str, Any]:
     """Who owns storages on devices of a kind, and the leaks, at a time."""
-    owners = [_row(leak_owner, facts) for leak_owner, facts in report_owners(report)]
     table: list[Sequence[int]] = []
     for storage, owner, born in rows:
         device, _, index = storage.device.partition(":")
@@ -308,7 +308,7 @@ def owners_of(
         "watched_from_step": 1,
         "complete": report.complete and len(table) <= _MOST_ROWS,
         "skipped": list(report.notes),
-        "owners": owners[:_MOST_OWNERS],
+        "owners": [_row(leak) for leak in report.leaks[:_MOST_OWNERS]],
         "storages": {
             "columns": ["device", "address", "bytes", "owner", "born_step"],
             "rows": table[:_MOST_ROWS],
@@ -317,27 +317,17 @@ def owners_of(
     }
 
 
-def report_owners(report: LeakReport) -> list[tuple[Any, Any]]:
-    """Owners in the order in which storages refer to them."""
-    return [(leak.owner, leak) for leak in report.leaks]
-
-
-def _owner_columns(owner: Any) -> dict[str, Any]:
-    if owner is None:
-        return {"name": None, "kind": None, "file": None, "line": 0, "function": None, "chain": []}
+def _row(leak: LiveLeak) -> dict[str, Any]:
+    """A leak's owner, and what it keeps, as a row of ``owners.json``."""
+    owner = leak.owner or LeakOwner(name="", kind="")
     return {
-        "name": owner.name[:_LONGEST_TEXT],
-        "kind": owner.kind[:_LONGEST_TEXT],
+        "name": owner.name[:_LONGEST_TEXT] or None,
+        "kind": owner.kind[:_LONGEST_TEXT] or None,
         "file": owner.file or None,
         "line": owner.line,
         "function": owner.function or None,
         "chain": [text[:_LONGEST_TEXT] for text in owner.chain[:_LONGEST_CHAIN]],
-    }
-
-
-def _row(owner: Any, leak: Any) -> dict[str, Any]:
-    return {
-        **_owner_columns(owner),
+        "source": owner.source[:_LONGEST_TEXT],
         "class": leak.kind,
         "verdict": leak.verdict,
         "bytes_per_step": leak.bytes_per_step,
@@ -345,4 +335,5 @@ def _row(owner: Any, leak: Any) -> dict[str, Any]:
         "steps": leak.steps,
         "fix": leak.fix or None,
         "fix_share": round(leak.fix_share, 4),
+        "freed": leak.is_freed,
     }

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 
 from vramlens.capture.process.undisturbed import undisturbed
+from vramlens.ground.leak_size import least_bytes_per_step
+from vramlens.leak.leak import is_too_small
 from vramlens.live.growth.accounting import unexplained_growth
 from vramlens.live.growth.backlogs import with_backlogs, with_rising
 from vramlens.live.growth.births import Births
@@ -102,12 +105,16 @@ class HeapLook:
         except Exception as error:  # a counter that says something unheard of: the rest stands
             self._failures.append(f"the counters could not be read ({type(error).__name__})")
         leaks = merged(kept_leaks)
+        least_bytes = least_bytes_per_step(None, 0, births.steps)
         unexplained = self._unexplained(items, kept_leaks)
         kernels = kernels_note(self._torch.torch, unexplained, births.sizes)
         notes = [*search.skipped, *self._failures, *filter(None, [kernels])]
         report = LeakReport(
             steps=births.steps,
-            leaks=tuple(leak for leak, _ in leaks),
+            leaks=tuple(
+                replace(leak, is_small=is_too_small(leak, least_bytes, search.live_bytes))
+                for leak, _ in leaks
+            ),
             notes=tuple(notes),
             headroom_bytes=self._headroom(),
             seconds=search.seconds,

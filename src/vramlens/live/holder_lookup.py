@@ -15,6 +15,8 @@ from vramlens.capture.process.tracked_objects import referrer_ids
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.errors import UsageError
 from vramlens.foreign_text import text_of
+from vramlens.leak.claim import place_text
+from vramlens.leak.leak import LeakOwner
 from vramlens.live.heap.dominators import Retained, nearest_by, retained_by
 from vramlens.live.heap.objects import class_name, is_users
 from vramlens.live.heap.roots import Root, all_roots
@@ -23,8 +25,6 @@ from vramlens.live.heap.tensors import Storage, loaded
 from vramlens.live.holder.chain import Chain, chain_of, root_text
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.holder.owner import owner_of
-from vramlens.live.leaks.leak_report import Owner
-from vramlens.live.leaks.leak_text import place_text
 from vramlens.schema import SCHEMA
 from vramlens.units import counted, format_size
 
@@ -47,7 +47,7 @@ class Holders:
 
     what: str
     bytes: int
-    owners: tuple[Owner, ...]
+    owners: tuple[LeakOwner, ...]
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class HolderTable:
         notes: what was left out.
     """
 
-    rows: tuple[tuple[Owner, int, int], ...]
+    rows: tuple[tuple[LeakOwner, int, int], ...]
     live_bytes: int
     seconds: float
     objects: int
@@ -136,8 +136,8 @@ class _HolderList:
 
     def __init__(self, caller: FrameType) -> None:
         self._caller = caller
-        self.owners: dict[tuple[str, str, int], Owner] = {}
-        self.passing: dict[tuple[str, str, int], Owner] = {}
+        self.owners: dict[tuple[str, str, int], LeakOwner] = {}
+        self.passing: dict[tuple[str, str, int], LeakOwner] = {}
         self.own_names: list[str] = []
 
     def add_variables(self, roots: Iterable[Root], tensor_ids: set[int]) -> None:
@@ -149,7 +149,7 @@ class _HolderList:
                 self.own_names.append(root.name)
                 continue
             place = root_text(root)
-            owner = Owner(root.name, "variable", chain=(place, f"variable {root.name}"))
+            owner = LeakOwner(root.name, "variable", chain=(place, f"variable {root.name}"))
             table = self.passing if root.tier else self.owners
             table.setdefault((owner.name, place, 0), owner)
 
@@ -168,14 +168,14 @@ class _HolderList:
         table = self.passing if _is_passing(chain, owner) else self.owners
         table.setdefault((owner.name, owner.file, owner.line), owner)
 
-    def ranked(self) -> list[Owner]:
+    def ranked(self) -> list[LeakOwner]:
         """The owners, plain variables last; the caller's own variables where there are no others."""
         has_better = bool(self.owners or self.own_names)
         table = self.owners if has_better else self.passing
         owners = sorted(table.values(), key=lambda owner: owner.kind == "variable")
         own_names = dict.fromkeys(self.own_names)
         return owners or [
-            Owner(name, "variable", chain=(f"variable {name}",)) for name in own_names
+            LeakOwner(name, "variable", chain=(f"variable {name}",)) for name in own_names
         ]
 
     def notes(self) -> list[str]:
@@ -309,8 +309,8 @@ def nearest_holders(top: int, allowed: SearchTime) -> HolderTable:
 
 def _holder_table(search: Search, entries: list[Retained]) -> HolderTable:
     statements = Statements(search)
-    rows: list[tuple[Owner, int, int]] = []
-    passing: list[tuple[Owner, int, int]] = []
+    rows: list[tuple[LeakOwner, int, int]] = []
+    passing: list[tuple[LeakOwner, int, int]] = []
     for entry in entries:
         owner, is_passing = _owner_at(search, statements, entry)
         (passing if is_passing else rows).append((owner, entry.bytes, entry.storages))
@@ -330,7 +330,7 @@ def _holder_table(search: Search, entries: list[Retained]) -> HolderTable:
     )
 
 
-def _owner_at(search: Search, statements: Statements, entry: Retained) -> tuple[Owner, bool]:
+def _owner_at(search: Search, statements: Statements, entry: Retained) -> tuple[LeakOwner, bool]:
     parents = search.parents([entry.position])
     path = search.path(entry.position, parents)
     chain = chain_of(search, path, parents)
@@ -340,7 +340,7 @@ def _owner_at(search: Search, statements: Statements, entry: Retained) -> tuple[
     return owner, _is_passing(chain, owner)
 
 
-def _is_passing(chain: Chain, owner: Owner) -> bool:
+def _is_passing(chain: Chain, owner: LeakOwner) -> bool:
     """Whether an owner has no name of the user's: a variable of a library's function that runs,
     or no root at all.
     """

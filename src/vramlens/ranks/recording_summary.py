@@ -8,7 +8,7 @@ import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.analyses.leaks.growth import leaks_of
-from vramlens.analyses.leaks.leak import Leak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.ground.conf_text import recorded_conf
 from vramlens.ranks.hints import Hint, hints_of
 from vramlens.ranks.line_uses import line_uses
@@ -108,14 +108,14 @@ def _with_memory(summary: RankSummary, view: Attribution) -> RankSummary:
     )
 
 
-def _growth(leak: Leak) -> RankGrowth:
+def _growth(leak: RecordedLeak) -> RankGrowth:
     return RankGrowth(
         verdict=leak.verdict,
         place=leak.place,
         bytes_per_step=leak.bytes_per_step,
         bytes=leak.bytes,
         steps=leak.steps,
-        fix=leak.fix,
+        fix=leak.advice,
     )
 
 

@@ -7,36 +7,30 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.ground.verdict import Verdict
+from vramlens.leak.leak import LeakOwner
+
 NO_OWNER = -1
 """In a column: nothing that Python can see keeps it."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeptBy:
-    """What keeps memory: a list, an attribute, a hook.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptBy(LeakOwner):
+    """What keeps memory: a list, an attribute, a hook; and what the process said of it.
 
     Attributes:
-        name: as the program calls it.
-        kind: what it is.
-        file, line, function: the statement that keeps it; "" and 0 where none was found.
-        chain: from the root to the tensor, one link each.
         leak_class: the contract's class; None for what does not grow.
-        verdict: what the process judged: proven, likely, possible or not a problem; None for what
-            does not grow.
+        verdict: what the process judged; None for what does not grow.
         fix: what to do; None where nothing needs doing.
         fix_share: how much of its bytes that frees, from 0 to 1.
+        is_freed: of graphs: whether backward passes have freed what they saved.
     """
 
-    name: str
-    kind: str
-    file: str
-    line: int
-    function: str
-    chain: tuple[str, ...]
     leak_class: str | None
-    verdict: str | None
+    verdict: Verdict | None
     fix: str | None
     fix_share: float = 1.0
+    is_freed: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from support.recordings import DATA, event, read, snapshot, truth_of
 from vramlens import Recording, load
 from vramlens.analyses.attribution.attribution import attribute
 from vramlens.analyses.leaks.growth import leaks_of
-from vramlens.analyses.leaks.leak import Leak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.trace import Action
 
 LEAKS = {
@@ -46,7 +46,7 @@ def opened(name: str) -> Recording:
     return load(DATA / f"{name}.pickle.xz")
 
 
-def the_leak(name: str) -> Leak:
+def the_leak(name: str) -> RecordedLeak:
     (leak,) = opened(name).explain().leaks
     return leak
 
@@ -129,7 +129,7 @@ def test_more_steps_make_it_more_certain() -> None:
     assert leaks_of(opened("recordings/streams").attribution()) == ()
 
 
-def loop(kept_in: set[int], steps: int = 12) -> tuple[Leak, ...]:
+def loop(kept_in: set[int], steps: int = 12) -> tuple[RecordedLeak, ...]:
     """The leaks of a loop of which some steps keep 512 bytes."""
     base, events, marks = 1 << 30, [event("segment_alloc", 1 << 30, 2 * MIB, time_us=0)], []
     for step in range(steps):

@@ -35,8 +35,8 @@ from support.vram_files import META, TOTAL, vram
 from vramlens import load
 from vramlens.analyses.attribution.attribution import attribute
 from vramlens.analyses.failure.oom import Outside
-from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.leaks.rate import prediction_of, rate_of
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.leaks.recorded_leaks import (
     LeakReport,
     leaks_at,
@@ -63,11 +63,11 @@ def opened(name: str) -> Trace:
     return load(DATA / f"{name}.pickle.xz")
 
 
-def growing(report: LeakReport) -> list[Leak]:
+def growing(report: LeakReport) -> list[RecordedLeak]:
     return [leak for leak in report.leaks if leak.verdict != "not a problem"]
 
 
-def judged(run: Run) -> list[Leak]:
+def judged(run: Run) -> list[RecordedLeak]:
     trace = run.trace()
     return [
         leak
@@ -206,7 +206,7 @@ def test_under_a_trainer_of_a_library_each_line_is_a_leak_of_its_own() -> None:
     fit = ("/usr/lib/python3.11/site-packages/trainer/loop.py", 7, "run")
     step = (MAIN, fit, at(70, "training_step"))
 
-    def run_of(kept: Any) -> list[Leak]:
+    def run_of(kept: Any) -> list[RecordedLeak]:
         run = Run(0)
         run.setup()
         run.layers = [(*step, ("/home/user/model.py", 30 + n, "forward")) for n in range(6)]
@@ -570,7 +570,7 @@ def test_every_device_is_judged() -> None:
         leaks_of_trace(trace, device=7)
 
 
-def sampled(tmp_path: Path, free: Any, reserved: Any) -> list[Leak]:
+def sampled(tmp_path: Path, free: Any, reserved: Any) -> list[RecordedLeak]:
     """What a run leaks whose recording is gpt's, and whose samples are these, by number."""
     columns = [
         "time_us",

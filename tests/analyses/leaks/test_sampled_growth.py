@@ -238,6 +238,6 @@ def test_what_grows_by_the_minute_is_not_said_to_grow_by_the_step(tmp_path: Path
         tmp_path / "a.vram", data_of("recordings/gpt"), {"wrapped": {"0": True}}, samples=grows
     )
     (finding,) = [one for one in load(path).explain().findings if one.id == "leak"]
-    assert finding.title.endswith(" more over the recording outside PyTorch's allocator")
+    assert finding.title.endswith(" over the recording, outside PyTorch")
     assert finding.fix is not None
     assert "a step less" not in finding.fix

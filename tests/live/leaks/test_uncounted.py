@@ -13,13 +13,15 @@ torch = pytest.importorskip("torch")
 
 import vramlens  # noqa: E402
 from live.counted_gpu import MIB, CountedGpu  # noqa: E402
+from vramlens.ground.place import Place  # noqa: E402
+from vramlens.leak.fixes import FIXES  # noqa: E402
 from vramlens.live.growth import gpu_memory as gpus  # noqa: E402
 from vramlens.live.growth.step_counters import CounterSeries, StepCounters  # noqa: E402
 from vramlens.live.heap.search import Search  # noqa: E402
 from vramlens.live.heap.tensors import loaded  # noqa: E402
 from vramlens.live.holder.keeper import Statements  # noqa: E402
 from vramlens.live.leaks.leak_report import LiveLeak  # noqa: E402
-from vramlens.live.leaks.uncounted import FIXES, counted_leaks  # noqa: E402
+from vramlens.live.leaks.uncounted import counted_leaks  # noqa: E402
 
 STEPS = 20
 Step = Callable[[CountedGpu, int], None]
@@ -57,9 +59,8 @@ def seen(
     search = Search(objects)
     found = gpu.allocated[0] if known is None else known
     owned = LiveLeak(
-        verdict="proven", kind="container", file="train.py", line=1, function="step", bytes_per_step=owned_per_step,
-        bytes=steps * owned_per_step, steps=steps, first_step=2, last_step=steps, storages=steps, nodes=0, owner=None,
-        why=(), fix="", device="cuda:0",
+        verdict="proven", kind="container", place=Place("train.py", 1, "step"), bytes_per_step=owned_per_step,
+        bytes=steps * owned_per_step, steps=steps, first_step=2, last_step=steps, storages=steps, device="cuda:0",
     )  # fmt: skip
     leaks = [owned] if owned_per_step else []
     return counted_leaks(counters, search, Statements(search), {"cuda:0": found}, leaks)
@@ -280,7 +281,7 @@ def test_the_report_names_them_and_their_device(gpu: CountedGpu) -> None:
         watch.step()
     text = str(watch.report())
     assert text.startswith("LEAK likely: 32.00 MiB per step, 608.00 MiB so far in 18 steps")
-    assert "private pools of cuda:0: no tensor and no reference explains them" in text
+    assert "nothing keeps it, but no other stream or pool can use it" in text
     assert "graph.reset()" in text
     (entry,) = (leak for leak in watch.report().to_dict()["leaks"] if leak["class"] == "pool")
     assert (entry["device"], entry["owner"]) == ("cuda:0", None)

@@ -79,10 +79,11 @@ def test_the_tables_sum_to_the_requested_bytes(part):
 
 def test_a_leak_has_the_contracts_names():
     (leak,) = to_json(run(leaks=(LEAK,)))["leaks"]
-    assert leak == {
+    contract = {
         "verdict": "proven", "class": None, "file": "train.py", "line": 88, "function": "loop",
         "bytes_per_step": 37748736, "bytes": 377487360, "steps": 10, "owner": None, "fix": "append loss.item()",
     }  # fmt: skip
+    assert contract.items() <= leak.items()
 
 
 def test_what_a_text_cannot_tell_is_null():

@@ -248,7 +248,7 @@ def test_a_terminal_without_unicode_gets_dots():
 def test_leaks_are_told_once():
     leak = replace(finding(), id="leak", place=LEAK.place)
     assert "Grows with every step" in text_of(run(leaks=(LEAK,)))
-    assert "36.00 MiB per step from train.py:88 in loop: 360.00 MiB after 10 steps" in text_of(
+    assert "36.00 MiB per step, 360.00 MiB so far in 10 steps, at train.py:88 in loop" in text_of(
         run(leaks=(LEAK,))
     )
     assert "Grows with every step" not in text_of(run(leaks=(LEAK,), findings=(leak,)))

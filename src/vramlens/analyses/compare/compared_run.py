@@ -13,7 +13,7 @@ from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.finding import Place
 from vramlens.analyses.leaks.growth import steps_missing
-from vramlens.analyses.leaks.leak import Leak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.recording_explanation import choose_device, explain_trace
 from vramlens.errors import InputError
 from vramlens.ground.verdict import Verdict
@@ -28,7 +28,6 @@ HISTORY_SHARE = 0.01
 that nobody asked for, where that is not worth splitting off (c10/cuda/CUDACachingAllocator.cpp:
 should_split), and which ones depends on addresses. The requested peak is free of that.
 """
-_SURE = (Verdict.PROVEN, Verdict.LIKELY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ class Run:
         return self.explanation.recording.source
 
     @property
-    def leaks(self) -> tuple[Leak, ...]:
+    def leaks(self) -> tuple[RecordedLeak, ...]:
         """What grows for certain or likely, the fastest first."""
         return _sure_leaks(self.explanation)
 
@@ -172,13 +171,11 @@ def _growth_at_most(explanation: Explanation, growth: int | None) -> int | None:
     return (growth or 0) + sum(possible)
 
 
-def _sure_leaks(explanation: Explanation) -> tuple[Leak, ...]:
+def _sure_leaks(explanation: Explanation) -> tuple[RecordedLeak, ...]:
     """The tensors that every step leaves behind, for certain or likely: what is reserved in vain
     is not among them.
     """
-    return tuple(
-        leak for leak in explanation.leaks if leak.verdict in _SURE and leak.rows is not None
-    )
+    return tuple(leak for leak in explanation.leaks if leak.sure and leak.rows is not None)
 
 
 def _retries(trace: Trace, device: DeviceTrace) -> int | None:

@@ -14,7 +14,7 @@ from vramlens.units import KIB, MIB, counted, format_size
 if TYPE_CHECKING:
     from vramlens.analyses.compare.run_diff import Diff, LineChange
     from vramlens.analyses.explanation import OomVerdict
-    from vramlens.analyses.leaks.leak import Leak
+    from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 
 _LINES = 10
 
@@ -235,11 +235,11 @@ def _growth(diff: Diff) -> Iterator[Finding]:
         bytes=abs(new - old),
         place=None if leak is None else leak.place,
         evidence=(f"{steps_before} recorded before, {steps_after:,} after",),
-        fix=leak.fix if leak is not None and new > old else None,
+        fix=leak.advice if leak is not None and new > old else None,
     )
 
 
-def _verdict_of_growth(leak: Leak | None, *, is_shown: bool) -> Verdict:
+def _verdict_of_growth(leak: RecordedLeak | None, *, is_shown: bool) -> Verdict:
     return leak.verdict if leak is not None and is_shown else Verdict.LIKELY
 
 

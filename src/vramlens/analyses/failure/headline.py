@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vramlens.analyses.failure.failed_request import Failure
 from vramlens.analyses.failure.need import Need
-from vramlens.analyses.leaks.leak import Leak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.ground.failure import Cause, Wall
 from vramlens.units import format_size
 
@@ -31,7 +31,7 @@ class HeadlineFacts:
     failure: Failure
     wall: str
     cause: str | None
-    leaks: Sequence[Leak] = ()
+    leaks: Sequence[RecordedLeak] = ()
     short_bytes: int | None = None
     need: Need | None = None
     capacity_bytes: int | None = None
@@ -86,7 +86,7 @@ def _reason(facts: HeadlineFacts) -> str:
     return reason
 
 
-def _leak(leaks: Sequence[Leak]) -> str:
+def _leak(leaks: Sequence[RecordedLeak]) -> str:
     kept = format_size(sum(leak.bytes for leak in leaks))
     each_step = format_size(sum(leak.bytes_per_step for leak in leaks))
     return f"Earlier steps leaked {kept}, {each_step} per step ({leaks[0].place})"

@@ -23,7 +23,7 @@ from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
 from vramlens.analyses.failure.need import open_settings, unknown_need
 from vramlens.analyses.failure.step_evidence import leaks_of_steps
 from vramlens.analyses.finding import Place
-from vramlens.analyses.leaks.leak import Leak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.fragmentation import SMALL_REQUEST_BYTES, Holes, holes_at
 from vramlens.analyses.memory.run_shape import StepPeaks
 from vramlens.read.oom.oom_text import OomMessage
@@ -232,7 +232,7 @@ def _limit_bounds(device: DeviceTrace, reserved: int, large_segment: int) -> tup
 def verdict_of(
     view: Attribution,
     failure: Failure,
-    leaks: tuple[Leak, ...],
+    leaks: tuple[RecordedLeak, ...],
     peaks: StepPeaks,
     outside: Outside = Outside(),
 ) -> OomVerdict:
@@ -315,7 +315,9 @@ def _wall(failure: Failure, outside: Outside) -> str:
     return "device"
 
 
-def _cause(view: Attribution, failure: Failure, leaks: tuple[Leak, ...], peaks: StepPeaks) -> str:
+def _cause(
+    view: Attribution, failure: Failure, leaks: tuple[RecordedLeak, ...], peaks: StepPeaks
+) -> str:
     request = failure.request.size_bytes
     limit = failure.limit_low_bytes or failure.reserved_bytes
     if failure.usable_free_bytes >= max(request, _TELLING_HOLES * limit):

@@ -13,7 +13,7 @@ from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.analyses.leaks.groups import Loop
-from vramlens.analyses.leaks.leak import Leak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.trace import NO_STACK
 
 _NUMBER = re.compile(r"(?:^|\.)\d+(?:\.|$)")
@@ -38,7 +38,7 @@ def are_steps(view: Attribution) -> bool:
     return _repeats_inside(view, 1)
 
 
-def leaks_of_steps(view: Attribution, leaks: Sequence[Leak]) -> list[Leak]:
+def leaks_of_steps(view: Attribution, leaks: Sequence[RecordedLeak]) -> list[RecordedLeak]:
     """The leaks that grow with what is known to be steps.
 
     Without an optimizer, a rollout that collects its observations looks like a leak: of a pattern
@@ -52,7 +52,7 @@ def leaks_of_steps(view: Attribution, leaks: Sequence[Leak]) -> list[Leak]:
     return [leak for leak in with_rows if _computed_by_modules(view, leak)]
 
 
-def _computed_by_modules(view: Attribution, leak: Leak) -> bool:
+def _computed_by_modules(view: Attribution, leak: RecordedLeak) -> bool:
     assert leak.rows is not None
     sizes = view.device.allocations.requested_bytes[leak.rows]
     is_inside = view.modules.module[leak.rows] != OUTSIDE

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.leaks.leak import Leak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.leaks.recorded_leaks import leak_finding
 from vramlens.analyses.leaks.sampled_growth import sampled_growth
 from vramlens.analyses.scene import Scene
@@ -20,7 +20,7 @@ def leaks(scene: Scene) -> Iterator[Finding]:
             yield replace(leak_finding(leak, scene.prediction), extent=_extent(scene, leak))
 
 
-def _extent(scene: Scene, leak: Leak) -> Extent | None:
+def _extent(scene: Scene, leak: RecordedLeak) -> Extent | None:
     """What the leak held when it was judged; None for memory outside of PyTorch."""
     if leak.rows is None or not len(leak.rows):
         return None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding, Place
-from vramlens.analyses.leaks.leak import Leak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.heap import Heap, LineBytes
 from vramlens.analyses.scene import Scene
 from vramlens.ground.failure import Cause
@@ -54,7 +54,7 @@ def activations(scene: Scene) -> Iterator[Finding]:
     )
 
 
-def _main_line(heap: Heap, leaks: Iterable[Leak]) -> LineBytes | None:
+def _main_line(heap: Heap, leaks: Iterable[RecordedLeak]) -> LineBytes | None:
     """The line with most activations, without what it leaks."""
     leaking = {leak.place: leak.bytes for leak in leaks}
     lines = [row for row in heap.by_line if row.category == "activations"]

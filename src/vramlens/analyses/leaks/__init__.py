@@ -1,6 +1,7 @@
 """Leaks: what grows in a recording, how sure that is, and what keeps it.
 
-recorded_leaks: the answer of ``vramlens leaks``; leak: its type, and how much of it matters.
+recorded_leaks: the answer of ``vramlens leaks``.
+recorded_leak: a leak with its allocations, and how much of it matters.
 growth: what outlives its step, as leaks or with the reason why it is none.
 cohorts, groups: what each stack left behind; which of it is one leak.
 rhythm, rate: in which steps, and how much a step.

@@ -13,7 +13,7 @@ from vramlens.analyses.leaks.certainty import inside_one_call
 from vramlens.analyses.leaks.cohorts import Cohort, Cohorts, cohorts_of
 from vramlens.analyses.leaks.groups import CohortGroup, Loop, grouped
 from vramlens.analyses.leaks.judgement import evidence_of, judged_leak, no_problem
-from vramlens.analyses.leaks.leak import Leak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.leaks.rhythm import rhythm_of
 from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB, counted
@@ -40,7 +40,7 @@ def steps_missing(judged_steps: int) -> int | None:
     return missing if missing > 0 else None
 
 
-def leaks_of(view: Attribution, event: int | None = None) -> tuple[Leak, ...]:
+def leaks_of(view: Attribution, event: int | None = None) -> tuple[RecordedLeak, ...]:
     """What each step leaves behind and no later step gives back: the surest first, then the fastest
     growing.
 
@@ -53,7 +53,7 @@ def leaks_of(view: Attribution, event: int | None = None) -> tuple[Leak, ...]:
     )
 
 
-def growth_of_steps(view: Attribution, event: int | None = None) -> tuple[Leak, ...]:
+def growth_of_steps(view: Attribution, event: int | None = None) -> tuple[RecordedLeak, ...]:
     """All that outlived its step and is worth a word: leaks first, then what is no problem, with
     the reason.
     """
@@ -67,7 +67,7 @@ def growth_of_steps(view: Attribution, event: int | None = None) -> tuple[Leak, 
     )
 
 
-def _given_back_at_the_end(view: Attribution) -> list[Leak]:
+def _given_back_at_the_end(view: Attribution) -> list[RecordedLeak]:
     """What had grown until its function returned, before the moment that leaks are judged at.
 
     Judged at the step that began with most memory. What is asked for again after it was given back
@@ -89,7 +89,7 @@ def _given_back_at_the_end(view: Attribution) -> list[Leak]:
     return [replace(leak, verdict=Verdict.POSSIBLE) for leak in given_back]
 
 
-def _given_back(view: Attribution, leak: Leak) -> Leak | None:
+def _given_back(view: Attribution, leak: RecordedLeak) -> RecordedLeak | None:
     """The leak with the step that gave it back; None where part of it was not, or came again."""
     if leak.rows is None or leak.verdict == Verdict.NOT_A_PROBLEM:
         return None
@@ -101,10 +101,10 @@ def _given_back(view: Attribution, leak: Leak) -> Leak | None:
         return None
     step = int(view.steps.of(given_up[-1:])[0])
     reason = f"all of it was freed in step {step}, perhaps when its function ended"
-    return replace(leak, reason="; ".join(filter(None, (leak.reason, reason))))
+    return replace(leak, reason=leak.reason_and(reason))
 
 
-def _growth_at(view: Attribution, event: int | None, step: int | None = None) -> list[Leak]:
+def _growth_at(view: Attribution, event: int | None, step: int | None = None) -> list[RecordedLeak]:
     """What grows until a moment, and what does not."""
     cohorts = cohorts_of(view, event, step)
     if cohorts.last < FEWEST_STEPS:
@@ -149,7 +149,7 @@ def _state_reason(cohort: Cohort) -> str | None:
 
 def _leaks_of_groups(
     view: Attribution, loop: Loop, cohorts: Cohorts, groups: Iterable[CohortGroup], *, failed: bool
-) -> Iterator[Leak]:
+) -> Iterator[RecordedLeak]:
     for group in groups:
         leak = _leak_of_group(view, loop, cohorts, group, failed=failed)
         if leak is not None:
@@ -164,7 +164,7 @@ def _leak_of_group(
     *,
     failed: bool,
     pooled: bool = False,
-) -> Leak | None:
+) -> RecordedLeak | None:
     evidence = evidence_of(view, loop, cohorts, group, failed=failed, pooled=pooled)
     return judged_leak(evidence) if evidence is not None else None
 
@@ -195,7 +195,7 @@ _REASONS = {
 
 def _dismissed(
     view: Attribution, loop: Loop, cohorts: Cohorts, dismissed: Sequence[tuple[Cohort, str]]
-) -> list[Leak]:
+) -> list[RecordedLeak]:
     """What outlives its step without being a leak, by reason and statement, where it is much."""
     least_bytes = max(_NOTABLE_BYTES, view.device.requested.peak_bytes // 100)
     by_reason: dict[tuple[str, tuple[int, ...]], list[Cohort]] = {}

@@ -25,14 +25,16 @@ from vramlens.analyses.leaks.certainty import (
 )
 from vramlens.analyses.leaks.cohorts import Cohort, Cohorts
 from vramlens.analyses.leaks.evidence import OLDEST_FIRST, fate_of
-from vramlens.analyses.leaks.fixes import fix_of, wide_scalar
+from vramlens.analyses.leaks.fixes import wide_scalar, with_fix
 from vramlens.analyses.leaks.groups import CohortGroup, Loop, place_of
-from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.leaks.rate import Rate, rate_of
-from vramlens.analyses.leaks.recorded_owners import Owner, owner_of
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
+from vramlens.analyses.leaks.recorded_owners import owner_of
 from vramlens.analyses.leaks.rhythm import EVERY, IRREGULAR, PERIODIC, Rhythm, rhythm_of
 from vramlens.ground.verdict import Verdict
+from vramlens.leak.claim import with_article
 from vramlens.trace import NO_STACK
+from vramlens.trace.owners import KeptBy
 from vramlens.trace.stacks import is_user_file
 from vramlens.units import counted
 
@@ -167,7 +169,7 @@ class GroupEvidence:
         return SIGN if self.signs else RESULT
 
     @cached_property
-    def owner(self) -> Owner | None:
+    def owner(self) -> KeptBy | None:
         """What the recording says keeps it; None where it does not say."""
         return owner_of(self.view, self.rows)
 
@@ -334,7 +336,7 @@ def _is_replacement(evidence: GroupEvidence) -> bool:
 # The leak
 
 
-def judged_leak(evidence: GroupEvidence) -> Leak | None:
+def judged_leak(evidence: GroupEvidence) -> RecordedLeak | None:
     """The leak that a group is, or why it is none; None where it shows too little."""
     judgement = judgement_of(evidence)
     if judgement is None:
@@ -345,16 +347,14 @@ def judged_leak(evidence: GroupEvidence) -> Leak | None:
         return no_problem(view, loop, cohorts, reason)
     owner = evidence.owner
     if owner is not None and owner.verdict == Verdict.NOT_A_PROBLEM:
-        reason = f"{owner.name}, a {owner.kind}, keeps it and has a size limit"
+        reason = f"{owner.name}, {with_article(owner.kind)}, keeps it and has a size limit"
         return no_problem(view, loop, cohorts, reason, owner)
-    leak = _leak_of(evidence, judgement)
-    fix = fix_of(
-        leak,
+    return with_fix(
+        _leak_of(evidence, judgement),
         graph=evidence.keeps_graph,
         result_bytes=int(evidence.sizes.max()),
         scalar_loss=_scalar_loss(evidence),
     )
-    return replace(leak, fix=fix)
 
 
 def _scalar_loss(evidence: GroupEvidence) -> str:
@@ -365,31 +365,38 @@ def _scalar_loss(evidence: GroupEvidence) -> str:
     return next(filter(None, losses), "")
 
 
-def _leak_of(evidence: GroupEvidence, judgement: Judgement) -> Leak:
+def _leak_of(evidence: GroupEvidence, judgement: Judgement) -> RecordedLeak:
     view, rate, owner = evidence.view, evidence.rate, evidence.owner
     kind = "pinned" if view.device.device < 0 else None
-    if owner is not None:
-        kind = owner.leak_class
     is_open = judgement.verdict == Verdict.POSSIBLE
-    return Leak(
+    leak = RecordedLeak(
         verdict=judgement.verdict,
         kind=kind,
         place=place_of(view, evidence.loop, evidence.group.cohorts),
         bytes_per_step=round(rate.bytes),
         bytes=evidence.total_bytes,
         steps=len(np.unique(evidence.born)),
-        owner=owner,
-        fix=None,
         low=round(rate.low),
         high=round(rate.high),
         taken_per_step=round(evidence.taken_rate.bytes),
         allocations_per_step=evidence.blocks_per_step,
+        storages=len(evidence.rows),
         stacks=evidence.stacks,
         device=view.device.device,
         reason="; ".join(judgement.doubts),
         evidence=tuple(_sentences(evidence)),
         needs_steps=judgement.needs_steps if is_open else None,
         rows=evidence.rows,
+    )
+    if owner is None:
+        return leak
+    return replace(
+        leak,
+        owner=owner,
+        kind=owner.leak_class,
+        fix=owner.fix or None,
+        fix_share=owner.fix_share,
+        is_freed=owner.is_freed,
     )
 
 
@@ -398,12 +405,12 @@ def no_problem(
     loop: Loop,
     cohorts: Sequence[Cohort],
     reason: str,
-    owner: Owner | None = None,
-) -> Leak:
+    owner: KeptBy | None = None,
+) -> RecordedLeak:
     """What outlived its step and is none, with the reason."""
     allocations = view.device.allocations
     rows = np.sort(np.concatenate([cohort.rows for cohort in cohorts]))
-    return Leak(
+    return RecordedLeak(
         verdict=Verdict.NOT_A_PROBLEM,
         kind=None,
         place=place_of(view, loop, cohorts),
@@ -411,7 +418,7 @@ def no_problem(
         bytes=int(allocations.requested_bytes[rows].sum()),
         steps=len(np.unique(view.step[rows])),
         owner=owner,
-        fix=None,
+        storages=len(rows),
         stacks=len({cohort.stack for cohort in cohorts}),
         device=view.device.device,
         reason=reason,

@@ -5,10 +5,10 @@ processes.
 from __future__ import annotations
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.analyses.leaks.fixes import fix_of_class
-from vramlens.analyses.leaks.leak import Leak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.leaks.sampled_growth import outside_growth
 from vramlens.ground.verdict import Verdict
+from vramlens.leak.fixes import fix_of_class
 from vramlens.trace import Trace
 from vramlens.trace.ledgers import DeviceLedger
 from vramlens.units import MIB, format_size
@@ -17,7 +17,7 @@ _LEAST_CONTEXT = 100 * MIB
 """A CUDA context takes 300 to 800 MB; what a driver notes for a process without one takes a few."""
 
 
-def external_leak(view: Attribution) -> list[Leak]:
+def external_leak(view: Attribution) -> list[RecordedLeak]:
     """What grew outside PyTorch's allocator, as samples of the whole run show it; and contexts
     that nothing uses.
     """
@@ -29,17 +29,15 @@ def external_leak(view: Attribution) -> list[Leak]:
     by_step = growth.unit == "step"
     return [
         *contexts,
-        Leak(
+        RecordedLeak(
             verdict=Verdict.POSSIBLE,
             kind="external",
-            place=None,
             bytes_per_step=rate_bytes if by_step else 0,
             bytes=growth.bytes,
             steps=growth.last - growth.first if by_step else 0,
-            owner=None,
-            fix=fix_of_class("external", None, rate_bytes if by_step else 0),
+            fix=fix_of_class("external"),
             device=view.device.device,
-            reason="another process on this GPU looks the same (check with `nvidia-smi`)",
+            reason="another process on this GPU looks the same (check with nvidia-smi)",
             evidence=(
                 "memory that is neither free nor reserved by PyTorch grew by "
                 f"{format_size(rate_bytes)} per"
@@ -50,7 +48,7 @@ def external_leak(view: Attribution) -> list[Leak]:
     ]
 
 
-def stray_contexts(trace: Trace, device: int) -> list[Leak]:
+def stray_contexts(trace: Trace, device: int) -> list[RecordedLeak]:
     """Memory of this process on devices on which PyTorch asked for nothing, as the recording
     measured it at its end.
 
@@ -65,15 +63,13 @@ def stray_contexts(trace: Trace, device: int) -> list[Leak]:
         if index == device or size_bytes < _LEAST_CONTEXT:
             continue
         leaks.append(
-            Leak(
+            RecordedLeak(
                 verdict=Verdict.POSSIBLE,
                 kind="context",
-                place=None,
                 bytes_per_step=0,
                 bytes=size_bytes,
                 steps=0,
-                owner=None,
-                fix=fix_of_class("context", None, 0),
+                fix=fix_of_class("context"),
                 device=index,
                 reason="it does not grow and may be intended",
                 evidence=(

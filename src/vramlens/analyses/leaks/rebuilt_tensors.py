@@ -11,8 +11,8 @@ import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.leaks.cohorts import moment_of
-from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.leaks.rate import rate_of
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK
 from vramlens.units import MIB, counted, format_size
@@ -30,7 +30,7 @@ keeps of them.
 """
 
 
-def rebuilt_larger(view: Attribution, event: int | None = None) -> list[Leak]:
+def rebuilt_larger(view: Attribution, event: int | None = None) -> list[RecordedLeak]:
     """What one line replaces by something larger in every step: possible leaks, for such may well
     be meant.
 
@@ -68,20 +68,22 @@ def rebuilt_larger(view: Attribution, event: int | None = None) -> list[Leak]:
             continue
         rate = rate_of(np.diff(sizes))
         alive_rows = rows[(allocations.free_requested[rows] > moment)]
+        fix, fix_share = _fix_and_share(view, stack)
         leaks.append(
-            Leak(
+            RecordedLeak(
                 verdict=Verdict.POSSIBLE,
                 kind=None,
                 place=view.place_of_stack(stack),
                 bytes_per_step=round(rate.bytes),
                 bytes=int(sizes[-1]),
                 steps=len(at),
-                owner=None,
-                fix=_fix(view, stack, round(rate.bytes)),
+                fix=fix,
+                fix_share=fix_share,
                 low=round(rate.low),
                 high=round(rate.high),
                 taken_per_step=round(rate.bytes),
                 allocations_per_step=1.0,
+                storages=len(alive_rows),
                 stacks=1,
                 device=device.device,
                 reason="it may be intended to grow, as a KV cache does until the text ends",
@@ -96,24 +98,23 @@ def rebuilt_larger(view: Attribution, event: int | None = None) -> list[Leak]:
     return leaks
 
 
-def _fix(view: Attribution, stack: int, bytes_per_step: int) -> str:
-    """What to do: a cache that attention reads in each step cannot go to the CPU, and its growth
-    is what it is for.
+def _fix_and_share(view: Attribution, stack: int) -> tuple[str, float]:
+    """What to do, and how much that frees: a cache that attention reads in each step cannot go to
+    the CPU, and its growth is what it is for.
     """
     stacks = view.trace.stacks
     names = [f"{frame.file}:{frame.function}" for frame in stacks.of(stack)]
     if not any(_GENERATES.search(name) for name in names):
         return (
             "collect the parts in a list on the CPU (`parts.append(part.cpu())`) and join them "
-            "once, or limit its"
-            f" length and allocate it once (saves {format_size(bytes_per_step)} per step)"
-        )
+            "once, or limit its length and allocate it once"
+        ), 1.0
     if any("transformers" in name for name in names):
         return (
             "it grows until the text ends: limit it with `max_new_tokens`, or allocate it once with"
             ' `cache_implementation="static"`'
-        )
+        ), 0.0
     return (
         "it grows until the text ends: limit the length of the text, or allocate it once for that "
         "length and write into it"
-    )
+    ), 0.0

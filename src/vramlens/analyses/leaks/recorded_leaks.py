@@ -17,20 +17,20 @@ from vramlens.analyses.failure.oom import Outside, failure_of
 from vramlens.analyses.failure.surroundings import measured_ledger, message_for, outside_of
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.certainty import inside_one_call
-from vramlens.analyses.leaks.fixes import fix_of
 from vramlens.analyses.leaks.growth import growth_of_steps, steps_missing
-from vramlens.analyses.leaks.leak import Leak, sized
 from vramlens.analyses.leaks.outside_pytorch import (
     external_leak as external_leak,  # what explain takes from here
 )
 from vramlens.analyses.leaks.rate import Rate, TimeToFull, prediction_of
 from vramlens.analyses.leaks.rebuilt_tensors import rebuilt_larger
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak, sized
 from vramlens.analyses.leaks.reserved_growth import reserved_growth
 from vramlens.analyses.leaks.sampled_growth import sampled_growth
 from vramlens.errors import UsageError
 from vramlens.ground.leak_size import least_bytes_per_step
 from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.ground.verdict import Verdict
+from vramlens.leak.claim import growth_words, notes_of, owner_words
 from vramlens.trace import Action, DeviceTrace, Trace
 from vramlens.units import MIB, counted, format_size
 
@@ -74,7 +74,7 @@ class DeviceLeaks:
     steps: int
     source: str | None
     judged_steps: int
-    leaks: tuple[Leak, ...]
+    leaks: tuple[RecordedLeak, ...]
     prediction: TimeToFull | None
     failed_step: int | None
     wrapped: bool
@@ -104,7 +104,7 @@ class LeakReport(PrintedAnswer):
     has_owners: bool
 
     @property
-    def leaks(self) -> tuple[Leak, ...]:
+    def leaks(self) -> tuple[RecordedLeak, ...]:
         """Of all devices: the surest first, then the fastest growing."""
         return tuple(
             sorted(
@@ -113,12 +113,12 @@ class LeakReport(PrintedAnswer):
         )
 
     @property
-    def sure(self) -> tuple[Leak, ...]:
+    def sure(self) -> tuple[RecordedLeak, ...]:
         """Those that are proven or likely, and large enough to matter."""
         return tuple(leak for leak in self.leaks if leak.sure and not leak.is_small)
 
     @property
-    def small(self) -> tuple[Leak, ...]:
+    def small(self) -> tuple[RecordedLeak, ...]:
         """Those that are too small to matter, however certain."""
         return tuple(leak for leak in self.leaks if leak.is_small)
 
@@ -134,7 +134,7 @@ class LeakReport(PrintedAnswer):
         )
 
 
-def _order(leak: Leak) -> tuple[bool, int, int, int]:
+def _order(leak: RecordedLeak) -> tuple[bool, int, int, int]:
     return leak.is_small, leak.verdict.rank, -leak.bytes_per_step, -leak.bytes
 
 
@@ -182,7 +182,7 @@ def _order_of_device(answer: DeviceLeaks) -> tuple[bool, int, int, int]:
     return min(map(_order, answer.leaks), default=(True, len(Verdict), 0, 0))
 
 
-def leaks_by_parts(view: Attribution) -> tuple[Leak, ...]:
+def leaks_by_parts(view: Attribution) -> tuple[RecordedLeak, ...]:
     """What grows through a recording that shows no steps: the same judgement, over equal parts of
     its requests.
 
@@ -201,7 +201,6 @@ def leaks_by_parts(view: Attribution) -> tuple[Leak, ...]:
             leak,
             verdict=Verdict.POSSIBLE,
             bytes_per_step=0,
-            fix=fix_of(replace(leak, bytes_per_step=0)),
             low=0,
             high=0,
             taken_per_step=0,
@@ -293,7 +292,7 @@ def _leaks_of_host(trace: Trace, host: DeviceTrace) -> DeviceLeaks | None:
     )
 
 
-def leaks_at(view: Attribution, event: int | None = None) -> tuple[Leak, ...]:
+def leaks_at(view: Attribution, event: int | None = None) -> tuple[RecordedLeak, ...]:
     """All that grows on a device, and what only seems to; judged after an event, or when the
     last step begins.
     """
@@ -306,7 +305,7 @@ def leaks_at(view: Attribution, event: int | None = None) -> tuple[Leak, ...]:
 
 def predicted(
     view: Attribution,
-    leaks: tuple[Leak, ...],
+    leaks: tuple[RecordedLeak, ...],
     outside: Outside,
     total_bytes: int | None = None,
     event: int | None = None,
@@ -351,33 +350,23 @@ def _limit(view: Attribution, outside: Outside, total_bytes: int | None) -> int 
     return min(limits, default=None)
 
 
-def leak_finding(leak: Leak, prediction: TimeToFull | None = None) -> Finding:
-    """A leak as a finding of ``vramlens explain``."""
-    where = (
-        f" at {leak.place}"
-        if leak.place
-        else " outside PyTorch's allocator"
-        if leak.kind == "external"
-        else ""
-    )
-    title = f"{format_size(leak.bytes_per_step)} more after each step{where}, {format_size(leak.bytes)} so far"
+def leak_finding(leak: RecordedLeak, prediction: TimeToFull | None = None) -> Finding:
+    """A leak as a finding of ``vramlens explain``, in the words of every report."""
     if leak.kind == "context":
         title = f"this process has {format_size(leak.bytes)} on a device that it does not use"
-    elif not leak.steps:  # no steps are known
-        title = f"{format_size(leak.bytes)} more over the recording{where}"
+    else:
+        title = growth_words(leak) + (f", at {leak.place}" if leak.place else "")
     if prediction is not None and leak.sure:
         title += f"; {when(prediction)}"
-    evidence = leak.evidence
-    if leak.owner is not None:
-        evidence = (f"{leak.owner.name}, a {leak.owner.kind}, keeps it", *evidence)
+    owner = () if leak.owner is None else (owner_words(leak, leak.owner),)
     return Finding(
         id="leak",
         verdict=leak.verdict,
         title=title,
         bytes=leak.bytes,
         place=leak.place,
-        evidence=(*evidence, *((leak.reason,) if leak.reason else ())),
-        fix=leak.fix,
+        evidence=(*owner, *notes_of(leak)),
+        fix=leak.advice,
     )
 
 

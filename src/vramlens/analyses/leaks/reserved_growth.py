@@ -14,11 +14,11 @@ from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.finding import Place
 from vramlens.analyses.leaks.certainty import PATTERN, RESULT, SIGN, verdict_of_steps
 from vramlens.analyses.leaks.cohorts import moment_of
-from vramlens.analyses.leaks.fixes import fix_of_class
-from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.leaks.rate import rate_of
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.leaks.rhythm import rhythm_of
 from vramlens.ground.verdict import Verdict
+from vramlens.leak.fixes import fix_of_class
 from vramlens.trace import NO_TEXT
 from vramlens.units import MIB, counted, format_size
 
@@ -33,8 +33,8 @@ _NOUNS = {"stream": "stream", "pool": "private pool"}
 
 
 def reserved_growth(
-    view: Attribution, leaks: tuple[Leak, ...], event: int | None = None
-) -> list[Leak]:
+    view: Attribution, leaks: tuple[RecordedLeak, ...], event: int | None = None
+) -> list[RecordedLeak]:
     """Streams and pools of which each step leaves new ones behind; and a cache that grew without
     any of them.
 
@@ -73,7 +73,7 @@ def _made_again(
     last: int,
     moment: int,
     kind: str,
-) -> list[Leak]:
+) -> list[RecordedLeak]:
     """What new streams or pools of many steps hold, and none of their later requests uses."""
     table, allocations, steps = view.device.segments, view.device.allocations, view.steps
     if not len(segments):
@@ -108,15 +108,14 @@ def _made_again(
     rate = rate_of(idle_bytes[rhythm.first :])
     where = _most_frequent_place(view, rows[is_own & idle[place]])
     return [
-        Leak(
+        RecordedLeak(
             verdict=verdict,
             kind=kind,
             place=where,
             bytes_per_step=round(rate.bytes),
             bytes=total,
             steps=rhythm.steps,
-            owner=None,
-            fix=fix_of_class(kind, where, round(rate.bytes)),
+            fix=fix_of_class(kind),
             low=round(rate.low),
             high=round(rate.high),
             taken_per_step=0 if kind == "stream" else round(rate.bytes),
@@ -150,7 +149,7 @@ def _most_frequent_place(view: Attribution, rows: NDArray[np.int64]) -> Place | 
     return view.place(int(np.bincount(frames).argmax())) if len(frames) else None
 
 
-def _waiting(view: Attribution, last: int, moment: int) -> list[Leak]:
+def _waiting(view: Attribution, last: int, moment: int) -> list[RecordedLeak]:
     """What the program gave up and the allocator cannot have back: another stream, which has not
     got that far, uses it.
 
@@ -180,21 +179,17 @@ def _waiting(view: Attribution, last: int, moment: int) -> list[Leak]:
     frames = view.phases.frame[rows]
     frames, sizes = frames[frames >= 0], allocations.requested_bytes[rows][frames >= 0]
     where = view.place(int(np.bincount(frames, weights=sizes).argmax())) if len(frames) else None
-    line = f" at {where.file}:{where.line}" if where is not None else ""
     return [
-        Leak(
+        RecordedLeak(
             verdict=verdict,
             kind="stream",
             place=where,
             bytes_per_step=round(rate.bytes),
             bytes=total,
             steps=rhythm.steps,
-            owner=None,
-            fix="let the stream that allocated the memory wait for the stream that uses it "
-            "(`wait_stream`) before the"
-            f" memory is freed{line}, instead of `record_stream`. Or let the other stream catch "
-            "up: it is steps behind"
-            f" (saves {format_size(round(rate.bytes))} per step)",
+            fix=fix_of_class("waiting"),
+            is_freed=True,
+            storages=len(rows),
             low=round(rate.low),
             high=round(rate.high),
             taken_per_step=round(rate.bytes),
@@ -210,7 +205,7 @@ def _waiting(view: Attribution, last: int, moment: int) -> list[Leak]:
     ]
 
 
-def _cache(view: Attribution, last: int, moment: int) -> list[Leak]:
+def _cache(view: Attribution, last: int, moment: int) -> list[RecordedLeak]:
     """What PyTorch's cache grew by since the first step, while what was kept between steps did
     not.
     """
@@ -238,15 +233,12 @@ def _cache(view: Attribution, last: int, moment: int) -> list[Leak]:
             "largest step"
         )
     return [
-        Leak(
+        RecordedLeak(
             verdict=Verdict.NOT_A_PROBLEM,
             kind=None,
-            place=None,
             bytes_per_step=0,
             bytes=grown,
             steps=last,
-            owner=None,
-            fix=None,
             device=device.device,
             reason=why,
         )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.failure.oom import Outside
 from vramlens.analyses.finding import Finding, Place
-from vramlens.analyses.leaks.leak import Leak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Samples
 from vramlens.units import MIB, counted, format_size
@@ -59,7 +59,7 @@ class SampledGrowth:
 
 
 def sampled_growth(
-    view: Attribution, leaks: tuple[Leak, ...], outside: Outside, *, failed: bool = False
+    view: Attribution, leaks: tuple[RecordedLeak, ...], outside: Outside, *, failed: bool = False
 ) -> list[Finding]:
     """The growth that samples show and events cannot, where the ring wrapped or the samples go back
     much further.
@@ -119,7 +119,7 @@ def _fix(unit: str, rate: str) -> str:
     )
 
 
-def _leak_of(growth: SampledGrowth, leaks: tuple[Leak, ...]) -> Leak | None:
+def _leak_of(growth: SampledGrowth, leaks: tuple[RecordedLeak, ...]) -> RecordedLeak | None:
     """The leak among those that events show that is this growth; None without one."""
     if growth.unit != "step":
         return None

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vramlens.ground.place import Place
 from vramlens.live.heap.objects import attributes_of, class_name, code_of, is_users
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain
@@ -24,7 +25,7 @@ from vramlens.live.holder.registrations import (
 )
 from vramlens.live.source.name_candidates import candidate_stores
 from vramlens.live.source.searched_names import NAMED, SearchedName, searched_names
-from vramlens.live.source.source_stores import CallSite, MadeAt, Module, Store
+from vramlens.live.source.source_stores import CallSite, Module, Store
 from vramlens.live.source.statement_scores import (
     class_around,
     is_among,
@@ -71,7 +72,7 @@ class _Example:
 
     kept: Any
     is_graph: bool
-    made: MadeAt | None
+    made: Place | None
 
 
 class Statements(UsersSource):
@@ -87,7 +88,7 @@ class Statements(UsersSource):
         kept: Any,
         *,
         is_graph: bool,
-        made: MadeAt | None = None,
+        made: Place | None = None,
         below: Sequence[Any] = (),
     ) -> Keeper | None:
         """The statement that puts things into the last object of a chain.

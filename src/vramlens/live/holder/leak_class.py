@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vramlens.leak.fixes import fix_of_class
+from vramlens.leak.leak import LeakOwner
 from vramlens.live.heap.objects import class_module, class_name, class_order, is_kind
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, Link
 from vramlens.live.holder.keeper import Keeper, Statements, store_of
 from vramlens.live.holder.registrations import is_hook_name, is_registered_hook
-from vramlens.live.leaks.leak_report import Owner
 from vramlens.live.source.expressions import receiver_of, text_of
 from vramlens.live.source.source_stores import Store, read_source
 
@@ -35,23 +36,6 @@ _WEAK_HOOK = (
     "refer to the module with weakref.ref in the hook, or keep the handle and call "
     "handle.remove() when done"
 )
-_OTHER_FIX = "clear {name} when it is no longer used"
-_FIXES = {
-    "lru_cache": "give it a limit, @lru_cache(maxsize=...), or call {function}.cache_clear() "
-    "when its keys are done; do not use a tensor or a module as a key",
-    "cache": "give {name} a limit on its keys, or empty it when its keys are over",
-    "exception": "keep str(error) instead of the exception in {name}, or call"
-    " vramlens.release(error): its traceback holds every variable of its frames",
-    "closure": "do not let the functions in {name} capture tensors, or remove them when they "
-    "are done",
-    "thread": "empty {name} when the thread's task ends: a thread's variables live as long as the"
-    " thread",
-    "autograd_cycle": "compute second derivatives with torch.autograd.grad(..., "
-    "create_graph=True), or"
-    " set p.grad = None after use; on ctx, use save_for_backward",
-    "cycle": "make {name} a weak reference (weakref.ref), or set it to None when done",
-}
-"""The edit by class, where it is the same sentence for all."""
 _CACHE = re.compile(r"(?:^|_)(?:lru)?(?:cache[sd]?|memo|memos|registry)(?:_|$)|[a-z]cache$")
 
 
@@ -114,7 +98,7 @@ def class_of(
     return next((kind for kind, applies in rules if applies()), "container")
 
 
-def fix_of(kind: str, keeper: Keeper | None, owner: Owner, kept: Kept | None = None) -> str:
+def fix_of(kind: str, keeper: Keeper | None, owner: LeakOwner, kept: Kept | None = None) -> str:
     """One edit, in terms of the user's line.
 
     Args:
@@ -138,7 +122,7 @@ def fix_of(kind: str, keeper: Keeper | None, owner: Owner, kept: Kept | None = N
     return _fix_of_class(kind, owner)
 
 
-def _fix_of_class(kind: str, owner: Owner) -> str:
+def _fix_of_class(kind: str, owner: LeakOwner) -> str:
     name = owner.name
     is_attribute = "." in name
     if kind == "thread" and is_attribute and owner.kind in _BOUNDS:
@@ -146,8 +130,7 @@ def _fix_of_class(kind: str, owner: Owner) -> str:
     if kind == "cycle" and "hooks)" in name:
         return _WEAK_HOOK
     row = "lru_cache" if kind == "cache" and owner.kind == "lru_cache" else kind
-    function = name.removesuffix(" (lru_cache)")
-    return _FIXES.get(row, _OTHER_FIX).format(name=name, function=function)
+    return fix_of_class(row, name)
 
 
 def _pinned_fix(source: str, facts: Kept) -> str:
@@ -175,7 +158,7 @@ def _carrying_store(keeper: Keeper | None) -> Store | None:
     return store if store is not None and store.refers_to_itself else None
 
 
-def _graph_or_result_fix(keeper: Keeper | None, owner: Owner, source: str, facts: Kept) -> str:
+def _graph_or_result_fix(keeper: Keeper | None, owner: LeakOwner, source: str, facts: Kept) -> str:
     """For a graph that is kept: cut it, unless what is kept is mostly the results themselves."""
     keeps_results = not facts.pinned_size and facts.graph_share < WORTH_DETACHING
     if keeps_results and facts.is_number and source:
@@ -207,7 +190,7 @@ def _graph_fix(source: str, kept: Kept) -> str:
     return f"keep {copy}{number} instead of {source}, which frees the graph behind it"
 
 
-def _result_fix(owner: Owner, source: str, facts: Kept) -> str:
+def _result_fix(owner: LeakOwner, source: str, facts: Kept) -> str:
     """For a graph that holds little beside the results themselves, which a detached tensor
     keeps.
     """
@@ -216,18 +199,15 @@ def _result_fix(owner: Owner, source: str, facts: Kept) -> str:
     return f"{_container_fix(owner, moved)}; {shares}"
 
 
-def _container_fix(owner: Owner, moved: str) -> str:
+def _container_fix(owner: LeakOwner, moved: str) -> str:
     bound = f"del {owner.name}[:-n]" if _must_stay_a_list(owner) else _BOUNDS.get(owner.kind)
     if bound is None:
-        return (
-            f"free what {owner.name} no longer needs: set it to None, or empty it at the end of "
-            f"the epoch{moved}"
-        )
+        return fix_of_class("container", owner.name) + moved
     conjunction = "," if moved else " or"
     return f"limit {owner.name} ({bound}){conjunction} empty it at the end of the epoch{moved}"
 
 
-def _must_stay_a_list(owner: Owner) -> bool:
+def _must_stay_a_list(owner: LeakOwner) -> bool:
     """Whether the program slices a list, or hands it to ``cat`` or ``stack``: a deque would
     break it.
     """
@@ -246,10 +226,7 @@ def _hook_fix(keeper: Keeper | None, name: str) -> str:
     call = statement_source(keeper).partition("#")[0].strip().removeprefix("return ").rstrip(";")
     registration = re.search(r"register_\w+", call)
     if registration is None:
-        return (
-            f"empty {name} in each step and keep detached values only (.detach()); or remove the hook:"
-            " handle = ...register_..._hook(...), then handle.remove()"
-        )
+        return fix_of_class("hook", name)
     if re.match(r"[\w.]+\(", call) and call.endswith(")") and len(call) <= _LONGEST_CALL:
         advice = f"keep the handle, handle = {call},"
     else:

@@ -6,6 +6,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+from vramlens.leak.leak import LeakOwner
 from vramlens.live.heap.objects import (
     class_name,
     class_path,
@@ -17,18 +18,17 @@ from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, Link, texts_of
 from vramlens.live.holder.keeper import Keeper, store_of
 from vramlens.live.holder.leak_class import statement_source
-from vramlens.live.leaks.leak_report import Owner
 
 _LONGEST_NAME = 120
 _MOST_TAILS = 8
 _ATTRIBUTES = ("attribute", "class attribute", "gradient", "base")
 
 
-def owner_with(keeper: Keeper | None, name: str, kind: str, chain: Sequence[str]) -> Owner:
+def owner_with(keeper: Keeper | None, name: str, kind: str, chain: Sequence[str]) -> LeakOwner:
     """An owner at the statement that keeps, where that is known."""
     if keeper is None:
-        return Owner(name, kind, chain=tuple(chain))
-    return Owner(
+        return LeakOwner(name, kind, chain=tuple(chain))
+    return LeakOwner(
         name=name,
         kind=kind,
         file=keeper.file,
@@ -39,7 +39,7 @@ def owner_with(keeper: Keeper | None, name: str, kind: str, chain: Sequence[str]
     )
 
 
-def owner_of(search: Search, chain: Chain, at: int, keeper: Keeper | None) -> Owner:
+def owner_of(search: Search, chain: Chain, at: int, keeper: Keeper | None) -> LeakOwner:
     """The owner at an index of a chain's links; -1 is the root itself."""
     kind = class_name(type(chain.links[at].value)) if at >= 0 else "module"
     if at >= 0 and kind == "_lru_cache_wrapper":

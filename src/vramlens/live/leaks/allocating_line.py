@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from vramlens.ground.place import Place
 from vramlens.live.growth.line_observer import Observer, Stack, voted_line
 from vramlens.live.growth.piles import Item
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.keeper import Keeper, Statements, store_of
-from vramlens.live.source.source_stores import MadeAt
 from vramlens.live.source.stored_values import made_at
 
 _Stacks = dict[int, list[tuple[Stack, int]]]
@@ -35,7 +35,7 @@ class HeapScene:
     parents: Mapping[int, tuple[int, str]]
 
 
-def observed_line(scene: HeapScene, items: Sequence[Item]) -> MadeAt | None:
+def observed_line(scene: HeapScene, items: Sequence[Item]) -> Place | None:
     """The line that made what was born in one of the steps that were traced."""
     if scene.observer is None:
         return None
@@ -43,7 +43,7 @@ def observed_line(scene: HeapScene, items: Sequence[Item]) -> MadeAt | None:
     if not stacks:
         stacks = _stacks_of_nodes(scene, scene.observer, items)
     line = voted_line(stacks, scene.observer.steps)
-    return None if line is None else MadeAt(*line)
+    return None if line is None else Place(*line)
 
 
 def _stacks_of_storages(scene: HeapScene, observer: Observer, items: Sequence[Item]) -> _Stacks:
@@ -84,24 +84,28 @@ def _stack_of_node(scene: HeapScene, observer: Observer, position: int) -> Stack
     return None if number is None else observer.made_node(number)
 
 
-def line_in_source(statements: Statements, keeper: Keeper | None, *, is_graph: bool) -> MadeAt:
-    """The line that makes what a statement stores; the statement itself where that is all."""
+def line_in_source(
+    statements: Statements, keeper: Keeper | None, *, is_graph: bool
+) -> Place | None:
+    """The line that makes what a statement stores; the statement itself where that is all, None
+    where there is none.
+    """
     if keeper is None:
-        return MadeAt("", 0, "")
+        return None
     if keeper.store is None:
-        return MadeAt(keeper.file, keeper.line, keeper.function)
+        return Place(keeper.file, keeper.line, keeper.function)
     return made_at(statements, keeper.store, is_graph=is_graph)
 
 
-def line_of_store(statements: Statements, keeper: Keeper | None) -> MadeAt:
-    """The line that makes what a statement stores; an empty one where its source is not known."""
+def line_of_store(statements: Statements, keeper: Keeper | None) -> Place | None:
+    """The line that makes what a statement stores; None where its source is not known."""
     store = store_of(keeper)
-    return MadeAt("", 0, "") if store is None else made_at(statements, store, is_graph=False)
+    return None if store is None else made_at(statements, store, is_graph=False)
 
 
 def line_of_other_thread(
     statements: Statements, keeper: Keeper | None, *, is_key: bool
-) -> MadeAt | None:
+) -> Place | None:
     """The line that makes it, from the source, where this thread was seen only to wait while
     another made it.
     """

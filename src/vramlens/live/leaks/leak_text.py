@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Iterator, Sequence
 
 from vramlens.foreign_text import text_of
-from vramlens.ground.leak_size import LEAST_SHARE, least_bytes_per_step
 from vramlens.ground.verdict import Verdict
+from vramlens.leak.claim import claim_of, place_text, with_article
 from vramlens.live.leaks.leak_report import Gone, LeakReport, LiveLeak, Unexplained
 from vramlens.units import counted, format_size
 
 _WIDTH = 80
 _MOST_SHOWN = 10
-_LONGEST_CHAIN = 12
 _COUNTED = {
     "stream": "blocks that belong to side streams",
     "pool": "private pools",
@@ -28,17 +26,6 @@ _COUNTED = {
 def report_text(report: LeakReport) -> str:
     """A whole report."""
     return text_of(_lines(report))
-
-
-def place_text(file: str, line: int) -> str:
-    """``train.py:41``, with the folder where that is not the present one."""
-    if not file:
-        return ""
-    try:
-        near = os.path.relpath(file)
-    except ValueError:  # another drive
-        near = file
-    return f"{file if near.startswith('..') else near}:{line}"
 
 
 def _lines(report: LeakReport) -> Iterator[str]:
@@ -81,7 +68,7 @@ def _all_leak_lines(report: LeakReport) -> Iterator[str]:
 
 
 def _look_alike_lines(report: LeakReport) -> Iterator[str]:
-    look_alikes = [leak for leak in report.leaks if not leak.is_leak]
+    look_alikes = [leak for leak in report.leaks if not leak.sure]
     if look_alikes:
         yield ""
     for leak in look_alikes[:_MOST_SHOWN]:
@@ -114,97 +101,38 @@ def _no_leak_lines(report: LeakReport, possible: Sequence[LiveLeak]) -> Iterator
 
 
 def _leak_lines(leak: LiveLeak, report: LeakReport) -> Iterator[str]:
-    yield from _wrapped(_first_line(leak, report))
-    owner = leak.owner
-    if owner is not None:
-        where = f" ({place_text(owner.file, owner.line)} {owner.source})" if owner.line else ""
-        yield from _wrapped(f"{owner.name}, {_article(owner.kind)}{where}, {_keeps(leak)}", "  ")
-        yield from _chain_lines(owner.chain)
-    elif leak.kind in _COUNTED:
-        counted_bytes = f"{_COUNTED[leak.kind]} of {leak.device}"
-        yield from _wrapped(f"{counted_bytes}: no tensor and no reference explains them", "  ")
-    if leak.line and (owner is None or (leak.file, leak.line) != (owner.file, owner.line)):
-        place = place_text(leak.file, leak.line)
-        yield from _wrapped(f"allocated at {place} in {leak.function}", "  ")
-    for reason in leak.why:
-        yield from _wrapped(reason, "  ")
-    if leak.fix:
-        yield from _wrapped(f"Fix: {leak.fix}{_freed(leak)}", "  ")
+    unseen = f"{_name(leak)} of {leak.device}: no tensor and no reference explains them"
+    claim = claim_of(leak, unseen=unseen, end=_end(leak, report.headroom_bytes))
+    yield from _wrapped(claim.headline)
+    for line in filter(None, (claim.owner, *claim.facts, *claim.notes)):
+        yield from _wrapped(line, "  ")
+    if claim.fix:
+        yield from _wrapped(f"Fix: {claim.fix}", "  ")
 
 
-def _first_line(leak: LiveLeak, report: LeakReport) -> str:
-    headroom_bytes = report.headroom_bytes
-    rate = "autograd nodes without data"
-    if leak.bytes_per_step:
-        rate = f"{format_size(leak.bytes_per_step)} per step"
-    steps, total = counted(leak.steps, "step"), format_size(leak.bytes)
-    small = ", too small to matter" if _is_small(leak, report) else ""
-    line = f"LEAK {leak.verdict}{small}: {rate}, {total} so far in {steps}"
+def _end(leak: LiveLeak, headroom_bytes: int | None) -> str:
+    """When the GPU's memory will be full."""
     is_on_gpu = leak.device.startswith(("cuda", "xpu"))
     if headroom_bytes is None or leak.bytes_per_step <= 0 or not is_on_gpu:
-        return line
-    steps_left = counted(headroom_bytes // leak.bytes_per_step, "step")
-    return f"{line}; out of memory in about {steps_left}"
-
-
-def _is_small(leak: LiveLeak, report: LeakReport) -> bool:
-    """Whether it matters as little as a recording's leaks that are too small to matter."""
-    if not leak.bytes_per_step:
-        return False
-    least_bytes = least_bytes_per_step(None, 0, report.steps)
-    is_small_so_far = leak.bytes < LEAST_SHARE * report.live_bytes
-    return leak.bytes_per_step < least_bytes and is_small_so_far
-
-
-def _freed(leak: LiveLeak) -> str:
-    """What the fix frees, and what stays of it."""
-    freed = leak.fix_bytes_per_step
-    stays = leak.bytes_per_step - freed
-    if not freed:
         return ""
-    remainder = f", {format_size(stays)} remain" if stays * 100 >= leak.bytes_per_step else ""
-    return f" (saves {format_size(freed)} per step{remainder})"
-
-
-def _keeps(leak: LiveLeak) -> str:
-    if leak.kind == "exception":
-        return "keeps exceptions: their tracebacks keep every variable of their frames"
-    tensors = round(leak.storages / max(1, leak.steps))
-    if leak.kind != "graph":
-        return f"keeps {counted(max(tensors, 1), 'tensor')} of every step"
-    if not tensors:
-        return "keeps the autograd graph of every step, without its tensors"
-    freed = " (backward freed its saved tensors)" if leak.is_freed else ""
-    return f"keeps the autograd graph of every step: {counted(tensors, 'tensor')} each{freed}"
-
-
-def _chain_lines(chain: Sequence[str]) -> Iterator[str]:
-    shown = list(chain)
-    if len(shown) > _LONGEST_CHAIN:
-        left_out = len(shown) - _LONGEST_CHAIN + 1
-        shown = [
-            *shown[: _LONGEST_CHAIN // 2],
-            f"... {left_out:,} more",
-            *shown[-(_LONGEST_CHAIN // 2 - 1) :],
-        ]
-    text = " > ".join(shown)
-    yield from _wrapped(text if text.startswith("held by ") else f"held by {text}", "  ")
+    steps_left = counted(headroom_bytes // leak.bytes_per_step, "step")
+    return f"; out of memory in about {steps_left}"
 
 
 def _other_lines(leak: LiveLeak) -> Iterator[str]:
-    reason = leak.why[-1] if leak.why else ""
+    reason = leak.reason or "".join(leak.evidence[-1:])
     yield from _wrapped(
         f"{leak.verdict}: {_name_and_place(leak)},"
         f" {format_size(leak.bytes_per_step)} per step: {reason}"
     )
     if leak.fix:
-        yield from _wrapped(f"Fix: {leak.fix}{_freed(leak)}", "  ")
+        yield from _wrapped(f"Fix: {leak.advice}", "  ")
 
 
 def _possible_text(possible: Sequence[LiveLeak]) -> str:
     first = possible[0]
     owner, rate = first.owner, f"{format_size(first.bytes_per_step)} per step"
-    kind = "" if owner is None else f", {_article(owner.kind)}"
+    kind = "" if owner is None else f", {with_article(owner.kind)}"
     if first.kind == "cycle":
         kind, rate = ", a reference cycle", f"{rate} wait for Python's collector"
     largest = "" if len(possible) == 1 else "the largest is "
@@ -240,7 +168,7 @@ def _unexplained_text(growth: Unexplained) -> str:
 
 
 def _name(leak: LiveLeak) -> str:
-    return leak.owner.name if leak.owner is not None else _COUNTED.get(leak.kind, "memory")
+    return leak.owner.name if leak.owner is not None else _COUNTED.get(leak.kind or "", "memory")
 
 
 def _name_and_place(leak: LiveLeak) -> str:
@@ -253,10 +181,6 @@ def _edit_place(leak: LiveLeak) -> str:
     if leak.owner is not None and leak.owner.line:
         return place_text(leak.owner.file, leak.owner.line)
     return leak.owner.name if leak.owner is not None else "the line above"
-
-
-def _article(kind: str) -> str:
-    return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
 
 
 def _wrapped(text: str, indent: str = "") -> Iterator[str]:

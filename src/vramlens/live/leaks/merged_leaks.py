@@ -34,7 +34,7 @@ def _statement(leak: LiveLeak) -> Hashable:
     owner = leak.owner
     if owner is None or not owner.line:
         return id(leak)
-    return owner.file, owner.line, leak.kind, leak.is_leak
+    return owner.file, owner.line, leak.kind, leak.sure
 
 
 def _sum(first: LiveLeak, second: LiveLeak) -> LiveLeak:
@@ -50,5 +50,5 @@ def _sum(first: LiveLeak, second: LiveLeak) -> LiveLeak:
 
 
 def _weighed(leak: LiveLeak) -> LiveLeak:
-    reason = are_numbers(leak) if leak.is_leak else ""
-    return replace(leak, verdict=POSSIBLE, why=(*leak.why, reason)) if reason else leak
+    reason = are_numbers(leak) if leak.sure else ""
+    return leak if not reason else replace(leak, verdict=POSSIBLE, reason=leak.reason_and(reason))

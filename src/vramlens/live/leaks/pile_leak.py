@@ -6,7 +6,9 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
+from vramlens.leak.leak import LeakOwner
 from vramlens.live.growth.births import BEFORE
 from vramlens.live.growth.piles import FEWEST, Item, Pile
 from vramlens.live.heap.objects import is_users
@@ -33,9 +35,8 @@ from vramlens.live.leaks.allocating_line import (
     line_of_other_thread,
     observed_line,
 )
-from vramlens.live.leaks.leak_report import LiveLeak, Owner
+from vramlens.live.leaks.leak_report import LiveLeak
 from vramlens.live.leaks.pile_verdict import pile_verdict
-from vramlens.live.source.source_stores import MadeAt
 from vramlens.live.source.statement_scores import example_of
 from vramlens.live.source.stored_values import only_waits
 from vramlens.units import format_size
@@ -116,16 +117,14 @@ class _PileCase:
             is_backlog=pile.is_backlog,
             is_rising=pile.is_rising,
         )
-        verdict, why = pile_verdict(search, scene.statements, pile, growth)
+        verdict, evidence, reason = pile_verdict(search, scene.statements, pile, growth)
         kept_things = self._kept_things()
         is_freeable = verdict != Verdict.NOT_A_PROBLEM
         born_steps = {item.born for item in pile.items if item.born}
         return LiveLeak(
             verdict=verdict,
             kind=kind,
-            file=maker.file,
-            line=maker.line,
-            function=maker.function,
+            place=maker,
             bytes_per_step=pace.bytes_per_step,
             bytes=pile.bytes,
             steps=pace.steps if pile.is_remade else len(born_steps),
@@ -134,19 +133,20 @@ class _PileCase:
             storages=len(pile.items) - self._nodes,
             nodes=self._nodes,
             owner=owner,
-            why=why,
-            fix=self._fix(kind, keeper, owner) if is_freeable else "",
+            evidence=evidence,
+            reason=reason,
+            fix=self._fix(kind, keeper, owner) if is_freeable else None,
             device=kept_things.device,
             route=route_of(self._way_to_container),
             is_freed=kind == "graph" and self._is_freed(),
             fix_share=_fix_share(kind, kept_things),
         )
 
-    def _fix(self, kind: str, keeper: Keeper | None, owner: Owner) -> str:
+    def _fix(self, kind: str, keeper: Keeper | None, owner: LeakOwner) -> str:
         of_library = library_fix(kind, self._chain, self._at, keeper)
         return of_library or fix_of(kind, keeper, owner, self._kept_things())
 
-    def _keeper(self, observed: MadeAt | None) -> Keeper | None:
+    def _keeper(self, observed: Place | None) -> Keeper | None:
         """The statement that keeps; of threads' variables, what began the threads."""
         statements, root = self._scene.statements, self._chain.root
         keeper = statements.keeper(
@@ -162,14 +162,14 @@ class _PileCase:
             return keeper
         return statements.registration(root.code) or keeper
 
-    def _owner(self, keeper: Keeper | None) -> Owner:
+    def _owner(self, keeper: Keeper | None) -> LeakOwner:
         owner = owner_of(self._scene.search, self._chain, self._at, keeper)
         root = self._chain.root
         if not self._pile.is_spread or root is None or root.code is None:
             return owner
         return replace(owner, name=f"{root.code.co_name}.{owner.name}")
 
-    def _made(self, keeper: Keeper | None, observed: MadeAt | None) -> MadeAt:
+    def _made(self, keeper: Keeper | None, observed: Place | None) -> Place | None:
         """The line that asks for the memory: as observed, unless that only waited."""
         statements = self._scene.statements
         if observed is None:

@@ -17,8 +17,8 @@ from vramlens.units import counted
 
 _EVERY_STEP = 0.95  # of the steps: the few that are missing were not looked at
 _CONTAINERS = (list, tuple, set, dict, frozenset)
-Judgment = tuple[Verdict, tuple[str, ...]]
-"""A verdict and its reasons."""
+Judgment = tuple[Verdict, tuple[str, ...], str]
+"""A verdict, its evidence, and why it is not more certain."""
 
 
 def pile_verdict(search: Search, statements: Statements, pile: Pile, growth: Growth) -> Judgment:
@@ -28,26 +28,27 @@ def pile_verdict(search: Search, statements: Statements, pile: Pile, growth: Gro
     if not pace.is_steady:
         return _unsteady_verdict(pace, excuse)
     reasons = [_pace_text(pile), distant_bound(growth)]
-    why = tuple(reason for reason in reasons if reason)
+    evidence = tuple(reason for reason in reasons if reason)
     if excuse is not None:
         verdict, reason = excuse
-        return verdict, (*why, reason)
+        return verdict, evidence, reason
     is_uniform = pile.is_remade or pile.is_spread or _is_uniform(search, pile, growth.container)
     if not is_uniform:
         reason = "but something different each time: state that is created when it is needed"
-        return Verdict.POSSIBLE, (*why, reason)
-    return (Verdict.PROVEN if pace.is_sure else Verdict.LIKELY), why
+        return Verdict.POSSIBLE, evidence, reason
+    return (Verdict.PROVEN if pace.is_sure else Verdict.LIKELY), evidence, ""
 
 
 def _unsteady_verdict(pace: Pace, excuse: Excuse | None) -> Judgment:
     if excuse is not None and excuse[0] == Verdict.NOT_A_PROBLEM:
-        return Verdict.NOT_A_PROBLEM, (excuse[1],)
+        return Verdict.NOT_A_PROBLEM, (), excuse[1]
     if pace.is_late:
-        return Verdict.POSSIBLE, (
+        reason = (
             f"nothing from before step {pace.first} is kept: it is emptied from time to time, "
-            "or started there",
+            "or started there"
         )
-    return Verdict.NOT_A_PROBLEM, (f"it has not grown since step {pace.last}",)
+        return Verdict.POSSIBLE, (), reason
+    return Verdict.NOT_A_PROBLEM, (), f"it has not grown since step {pace.last}"
 
 
 def _pace_text(pile: Pile) -> str:

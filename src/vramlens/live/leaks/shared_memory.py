@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 from vramlens.ground.verdict import Verdict
+from vramlens.leak.leak import LeakOwner
 from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.piles import pace_of
 from vramlens.live.growth.step_counters import StepCounters
@@ -26,7 +27,7 @@ from vramlens.live.holder.chain import Chain, chain_of
 from vramlens.live.holder.keeper import Keeper, Statements
 from vramlens.live.holder.owner import owner_of
 from vramlens.live.leaks.allocating_line import line_of_store
-from vramlens.live.leaks.leak_report import LiveLeak, Owner
+from vramlens.live.leaks.leak_report import LiveLeak
 from vramlens.units import counted
 
 _MODULES = ("multiprocessing.queues", "torch.multiprocessing.queue")
@@ -46,7 +47,6 @@ def handed_over_leak(
     if pace is None or not pace.is_steady:
         return None
     owner, keeper, backlog = _queue(search, statements)
-    maker = line_of_store(statements, keeper)
     total = sum(waiting.values())
     bytes_per_step = pace.bytes_per_step
     if backlog >= len(waiting):
@@ -56,18 +56,15 @@ def handed_over_leak(
     return LiveLeak(
         verdict=Verdict.PROVEN if pace.is_sure else Verdict.LIKELY,
         kind="other" if owner is None else "container",
-        file=maker.file,
-        line=maker.line,
-        function=maker.function,
+        place=line_of_store(statements, keeper),
         bytes_per_step=bytes_per_step,
         bytes=total,
         steps=pace.steps,
         first_step=pace.first,
         last_step=pace.last,
         storages=len(waiting),
-        nodes=0,
         owner=owner,
-        why=(
+        evidence=(
             f"{counted(len(waiting), 'tensor')} of {total:,} B in shared memory, each behind a file descriptor of this"
             " process, which no other process has fetched",
         ),
@@ -118,7 +115,7 @@ def _descriptor(close: Any) -> int:
     raise ValueError
 
 
-def _queue(search: Search, statements: Statements) -> tuple[Owner | None, Keeper | None, int]:
+def _queue(search: Search, statements: Statements) -> tuple[LeakOwner | None, Keeper | None, int]:
     """The queue in which most waits, the statement that puts things there, and how many there
     are.
     """

@@ -27,6 +27,7 @@ from dataclasses import replace
 from typing import Any
 
 from vramlens.ground.verdict import Verdict
+from vramlens.leak.fixes import fix_of_class
 from vramlens.live.growth.autocast_cache import caching_depth
 from vramlens.live.growth.gpu_memory import ProcessGpus
 from vramlens.live.growth.piles import Pace
@@ -43,23 +44,6 @@ _LEAST_BYTES = 2 * MIB  # the allocator's smallest segment
 _LEAST_PINNED = MIB
 _FEWEST_HOLDERS = 3  # streams or pools
 _SURE_RISES = 8  # of what the driver counts: kernels that are loaded late look the same for a while
-FIXES = {
-    "pinned": "copy into one pinned buffer that is allocated once, or lower the loader's "
-    "prefetch_factor or num_workers",
-    "waiting": "let the streams wait for each other (stream.wait_stream) and free the tensor "
-    "after that, instead of tensor.record_stream(stream)",
-    "stream": "create the stream once, before the loop: memory freed on one stream cannot be "
-    "used by another",
-    "pool": "capture fewer shapes (pad them), let graphs share one pool (pool=graph.pool()), "
-    "and call graph.reset() on graphs that are done",
-    "external": "create process groups, communicators and library handles once, not in every step",
-    "other": "look for C++ code that keeps tensors; for tensors sent to other processes, let "
-    "the receiver delete them and call torch.cuda.ipc_collect()",
-    "autocast": "enter torch.autocast again in each step, or use torch.autocast(..., "
-    "cache_enabled=False)",
-    "context": "call torch.cuda.set_device(rank) before anything else touches a GPU, and"
-    " torch.load(..., map_location=...)",
-}  # fmt: skip
 
 
 def counted_leaks(
@@ -112,20 +96,15 @@ def _entry(
     return LiveLeak(
         verdict=verdict,
         kind=kind,
-        file="",
-        line=0,
-        function="",
         bytes_per_step=pace.bytes_per_step,
         bytes=series.grown,
         steps=pace.steps,
         first_step=pace.first,
         last_step=pace.last,
-        storages=0,
-        nodes=0,
-        owner=None,
-        why=why,
-        fix=FIXES.get(fix, ""),
+        evidence=why,
+        fix=fix_of_class(fix) if fix else None,
         device=device,
+        is_freed=fix == "waiting",
     )
 
 
@@ -193,7 +172,7 @@ def _reserved(
             " (this version of PyTorch cannot cheaply tell whether streams or private pools "
             "keep it)"
         )
-    return _entry("other", name, series, pace, (why,), "", Verdict.NOT_A_PROBLEM)
+    return replace(_entry("other", name, series, pace, (), "", Verdict.NOT_A_PROBLEM), reason=why)
 
 
 def _idle_bytes(
@@ -225,8 +204,8 @@ def _with_owner(search: Search, statements: Statements, leak: LiveLeak) -> LiveL
     if len(graphs) < _FEWEST_HOLDERS:
         return replace(
             leak,
-            why=(
-                *leak.why,
+            evidence=(
+                *leak.evidence,
                 "few of them exist as Python objects: captures failed, or a compiled function "
                 "keeps them",
             ),
@@ -240,7 +219,7 @@ def _with_owner(search: Search, statements: Statements, leak: LiveLeak) -> LiveL
     )
     owner = owner_of(search, chain, at, keeper)
     why = f"{len(graphs):,} of them exist as Python objects"
-    return replace(leak, owner=owner, why=(*leak.why, why))
+    return replace(leak, owner=owner, evidence=(*leak.evidence, why))
 
 
 def _is_graph(value: Any) -> bool:
@@ -284,7 +263,7 @@ def _unexplained(
         why += f"; this thread is in {counted(depth, 'torch.autocast block')}, which keeps cast copies of weights"
         yield _entry("cache", f"cuda:{device}", series, pace, (why,), "autocast")
     else:
-        yield _entry("other", f"cuda:{device}", series, pace, (why,), "other")
+        yield _entry("other", f"cuda:{device}", series, pace, (why,), "hidden")
 
 
 def _outside(counters: StepCounters, device: int, series: CounterSeries) -> Iterator[LiveLeak]:
@@ -301,9 +280,7 @@ def _outside(counters: StepCounters, device: int, series: CounterSeries) -> Iter
             f"there were {counters.groups:,} process groups when the watch began, now there are {groups:,}"
         )
     is_sure = counters.is_own and pace.steps >= _SURE_RISES
-    if not counters.is_own:
-        why.append("another process on this GPU looks the same (check with nvidia-smi)")
-    yield _entry(
+    leak = _entry(
         "external",
         f"cuda:{device}",
         series,
@@ -312,6 +289,8 @@ def _outside(counters: StepCounters, device: int, series: CounterSeries) -> Iter
         "external",
         Verdict.LIKELY if is_sure else Verdict.POSSIBLE,
     )
+    doubt = "another process on this GPU looks the same (check with nvidia-smi)"
+    yield leak if counters.is_own else replace(leak, reason=doubt)
 
 
 def _contexts(counters: StepCounters, gpu: ProcessGpus) -> Iterator[LiveLeak]:
@@ -329,22 +308,16 @@ def _contexts(counters: StepCounters, gpu: ProcessGpus) -> Iterator[LiveLeak]:
         yield LiveLeak(
             verdict=Verdict.POSSIBLE,
             kind="context",
-            file="",
-            line=0,
-            function="",
             bytes_per_step=0,
             bytes=size,
             steps=0,
             first_step=first,
             last_step=first,
-            storages=0,
-            nodes=0,
-            owner=None,
-            why=(
+            evidence=(
                 f"this process has a CUDA context on cuda:{device} {since}, but PyTorch has no "
                 f"memory there: {usual}, once; it does not grow",
             ),
-            fix=FIXES["context"],
+            fix=fix_of_class("context"),
             device=f"cuda:{device}",
         )
 

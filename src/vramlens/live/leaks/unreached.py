@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vramlens.capture.process.undisturbed import undisturbed
+from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
+from vramlens.leak.fixes import fix_of_class
 from vramlens.live.growth.autocast_cache import block_around, caching_depth, copy_bytes
 from vramlens.live.growth.births import BEFORE, Births
 from vramlens.live.growth.line_observer import Observer, Stack, voted_line
@@ -31,8 +33,6 @@ from vramlens.live.holder.leak_class import fix_of, statement_source
 from vramlens.live.holder.owner import owner_with
 from vramlens.live.leaks.allocating_line import line_of_store
 from vramlens.live.leaks.leak_report import LiveLeak
-from vramlens.live.leaks.uncounted import FIXES
-from vramlens.live.source.source_stores import MadeAt
 from vramlens.units import counted
 
 _WAITS_FOR_COLLECTOR = "a reference cycle that waits for Python's garbage collector"
@@ -128,27 +128,23 @@ class _UnreachedLeaks:
         )
         owner = owner_with(holder.keeper, holder.name, class_name(type(circle[0])), chain)
         total_bytes = sum(group_storages.bytes_by_step.values())
-        maker = self._made(group_storages, holder.keeper)
         return LiveLeak(
             verdict=_verdict(pace),
             kind=holder.kind,
-            file=maker.file,
-            line=maker.line,
-            function=maker.function,
+            place=self._made(group_storages, holder.keeper),
             bytes_per_step=pace.bytes_per_step,
             bytes=total_bytes,
             steps=len(group_storages.bytes_by_step),
             first_step=pace.first,
             last_step=pace.last,
             storages=len(group_storages.storages),
-            nodes=0,
             owner=owner,
-            why=(
+            evidence=(
                 _autocast_why(group_storages.copied_bytes, total_bytes)
                 if casts
                 else _WHY.get(holder.kind, holder.hidden),
             ),
-            fix=FIXES["autocast"] if casts else fix_of(holder.kind, holder.keeper, owner),
+            fix=fix_of_class("autocast") if casts else fix_of(holder.kind, holder.keeper, owner),
             device=device_of(group_storages.storages),
         )
 
@@ -231,12 +227,12 @@ class _UnreachedLeaks:
             name = getattr(code, "co_qualname", code.co_name)
         return _hidden_holder(self._statements, circle[0], name, keeper)
 
-    def _made(self, kept: _KeptStorages, keeper: Keeper | None) -> MadeAt:
+    def _made(self, kept: _KeptStorages, keeper: Keeper | None) -> Place | None:
         """The line that makes them: as observed, else from the source."""
         traced_steps = set() if self._observer is None else self._observer.steps
         line = voted_line(kept.stacks, traced_steps)
         if line is not None:
-            return MadeAt(*line)
+            return Place(*line)
         return line_of_store(self._statements, keeper)
 
 

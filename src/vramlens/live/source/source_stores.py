@@ -123,15 +123,6 @@ class CallSite(NamedTuple):
     loops: int
 
 
-@dataclass(frozen=True, slots=True)
-class MadeAt:
-    """A line that makes a value."""
-
-    file: str
-    line: int
-    function: str
-
-
 @dataclass(slots=True)
 class Module:
     """A file's functions and stores.

@@ -12,8 +12,9 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from vramlens.ground.place import Place
 from vramlens.live.source.expressions import last_name, receiver_of, text_of
-from vramlens.live.source.source_stores import Function, MadeAt, Module, Store, read_source
+from vramlens.live.source.source_stores import Function, Module, Store, read_source
 from vramlens.live.source.users_source import UsersSource
 
 _HOPS = 8
@@ -56,7 +57,7 @@ class _Origin(NamedTuple):
     line: int
 
 
-def made_at(source: UsersSource, store: Store, *, is_graph: bool) -> MadeAt:
+def made_at(source: UsersSource, store: Store, *, is_graph: bool) -> Place:
     """The line that asks for the memory of what a statement stores.
 
     Args:
@@ -64,7 +65,7 @@ def made_at(source: UsersSource, store: Store, *, is_graph: bool) -> MadeAt:
             the last operation.
     """
     module = read_source(store.file)
-    best = MadeAt(store.file, store.line, store.function.name)
+    best = Place(store.file, store.line, store.function.name)
     if store.value is None or module is None:
         return best
     origin = _Origin(module, store.function, store.value, store.line)
@@ -78,7 +79,7 @@ def made_at(source: UsersSource, store: Store, *, is_graph: bool) -> MadeAt:
         if mark in visited:
             break
         visited.add(mark)
-        best = MadeAt(origin.module.file, origin.line, origin.function.name)
+        best = Place(origin.module.file, origin.line, origin.function.name)
     return best
 
 

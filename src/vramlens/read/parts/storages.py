@@ -114,7 +114,9 @@ def _kept_by(entry: dict[str, Any]) -> KeptBy:
         function=text("function"),
         chain=tuple(filter(None, as_texts(entry.get("chain"), _MOST_LINKS, _LONGEST_LINK))),
         leak_class=leak_class if isinstance(leak_class, str) and leak_class in _CLASSES else None,
-        verdict=verdict if verdict in tuple(Verdict) else None,
+        verdict=Verdict(verdict) if verdict in tuple(Verdict) else None,
         fix=as_text(entry.get("fix")),
+        source=text("source"),
+        is_freed=entry.get("freed") is True,
         fix_share=1.0 if fix_share is None else min(1.0, fix_share),
     )

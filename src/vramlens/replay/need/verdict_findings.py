@@ -15,7 +15,7 @@ from vramlens.analyses.failure.need import EARLIER_STEP, EXPANDABLE, Need, Setti
 from vramlens.analyses.failure.oom import failure_of, settings_variable
 from vramlens.analyses.failure.step_evidence import are_steps, leaks_of_steps
 from vramlens.analyses.finding import Finding, Place
-from vramlens.analyses.leaks.leak import Leak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.run_shape import step_peaks
 from vramlens.ground.verdict import Verdict
 from vramlens.replay.answer import assignment
@@ -79,7 +79,7 @@ def with_judgement(
     )
 
 
-def _leave_much(leaks: Sequence[Leak], capacity: int | None) -> bool:
+def _leave_much(leaks: Sequence[RecordedLeak], capacity: int | None) -> bool:
     return sum(leak.bytes for leak in leaks) >= _LARGE * (capacity or 1)
 
 
@@ -107,7 +107,7 @@ def _verdict(
 
 
 def _about_failure(
-    explanation: Explanation, view: Attribution, oom: OomVerdict, step_leaks: Sequence[Leak]
+    explanation: Explanation, view: Attribution, oom: OomVerdict, step_leaks: Sequence[RecordedLeak]
 ) -> list[Finding]:
     """The findings of the sums that the cause leaves standing."""
     step_places = {leak.place for leak in step_leaks}
@@ -122,7 +122,7 @@ _RUNS_FOR_BATCH = 40
 
 
 def _of_a_pattern(
-    finding: Finding, leaks: Sequence[Leak], step_places: Collection[Place | None]
+    finding: Finding, leaks: Sequence[RecordedLeak], step_places: Collection[Place | None]
 ) -> Finding:
     """A leak as merely possible, where what repeats may be a part of one step.
 
@@ -214,7 +214,7 @@ def _rank(finding: Finding, order: tuple[str, ...]) -> tuple[bool, bool, int]:
 
 
 def _facts(
-    view: Attribution, need: Need, capacity: int | None, step_leaks: Sequence[Leak]
+    view: Attribution, need: Need, capacity: int | None, step_leaks: Sequence[RecordedLeak]
 ) -> CauseFacts:
     leaked = sum(leak.bytes for leak in step_leaks if leak.sure)
     peaks = step_peaks(view)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vramlens.report.finding_json import finding_to_json, place_to_json
-from vramlens.report.leaks.json import leak_to_json
 from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
             "peak_bytes": list(explanation.steps.peak_bytes),
         },
         "fragmentation": _fragmentation(explanation.fragmentation),
-        "leaks": [leak_to_json(leak) for leak in explanation.leaks],
+        "leaks": [leak.to_dict() for leak in explanation.leaks],
         "ledger": [
             {
                 "kind": row.kind,

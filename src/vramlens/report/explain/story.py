@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from vramlens.analyses.error_text.message_sums import ROUNDING
 from vramlens.ground.verdict import Verdict
+from vramlens.leak.claim import growth_words
 from vramlens.report.explain.advice import NextStep, next_step
 from vramlens.report.explain.foreign_advice import step_for_others
 from vramlens.report.explain.holder_tables import HolderList, table_of
@@ -31,9 +32,9 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation, OomVerdict, Peak
     from vramlens.analyses.finding import Finding, Place
-    from vramlens.analyses.leaks.leak import Leak
     from vramlens.analyses.memory.heap import Heap
     from vramlens.analyses.memory.ledger import LedgerRow
+    from vramlens.leak.leak import Leak
 
 _WALLS = {
     "process_limit": "This process reached its memory limit; the GPU itself was not full",
@@ -406,13 +407,9 @@ def _not_yet_claimed(explanation: Explanation) -> list[Leak]:
 
 
 def _growth(leak: Leak) -> str:
-    where = place_name(leak.place) if leak.place is not None else "(no line known)"
-    a_step, after = format_size(leak.bytes_per_step), counted(leak.steps, "step")
-    fix = f" {sentence(leak.fix)}" if leak.fix else ""
-    return (
-        f"{a_step} per step from {where}: {format_size(leak.bytes)} after {after} "
-        f"({leak.verdict}).{fix}"
-    )
+    where = f", at {place_name(leak.place)}" if leak.place is not None else ""
+    fix = f" {sentence(leak.advice)}" if leak.advice else ""
+    return f"{growth_words(leak)}{where} ({leak.verdict}).{fix}"
 
 
 def _steps(explanation: Explanation) -> str:

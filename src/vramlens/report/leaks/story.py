@@ -23,9 +23,9 @@ from vramlens.report.document import (
     gone,
 )
 from vramlens.report.leaks.leak_claim import (
-    LeakClaim,
-    claim_of,
+    LeakParagraph,
     context_claim,
+    paragraph_of,
     sampled_claim,
 )
 from vramlens.report.markdown import markdown_of
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vramlens.analyses.explanation import RecordingFacts
-    from vramlens.analyses.leaks.leak import Leak
+    from vramlens.analyses.leaks.recorded_leak import RecordedLeak
     from vramlens.analyses.leaks.recorded_leaks import DeviceLeaks, LeakReport
 
 DEFAULT_TOP = 5
@@ -62,7 +62,7 @@ class LeakStory:
     """
 
     headline: str | None
-    claims: tuple[LeakClaim, ...]
+    claims: tuple[LeakParagraph, ...]
     more: int
     dismissed: tuple[tuple[str, str, str], ...]
     notes: tuple[str, ...]
@@ -91,15 +91,15 @@ def leak_story(report: LeakReport, top: int | None = None) -> LeakStory:
     )
 
 
-def _growth_claims(report: LeakReport, shown: Sequence[Leak]) -> list[LeakClaim]:
+def _growth_claims(report: LeakReport, shown: Sequence[RecordedLeak]) -> list[LeakParagraph]:
     """The claims; what is surer stands first, whether events or samples show it."""
-    sure = [claim_of(report, leak) for leak in shown if leak.sure]
+    sure = [paragraph_of(report, leak) for leak in shown if leak.sure]
     sampled = [sampled_claim(finding) for use in report.devices for finding in use.findings]
-    unsure = [claim_of(report, leak) for leak in shown if not leak.sure]
+    unsure = [paragraph_of(report, leak) for leak in shown if not leak.sure]
     return [*sure, *sampled, *unsure]
 
 
-def _is_growing(leak: Leak) -> bool:
+def _is_growing(leak: RecordedLeak) -> bool:
     """True for a leak that matters; a context does not grow."""
     return leak.verdict != Verdict.NOT_A_PROBLEM and leak.kind != "context" and not leak.is_small
 
@@ -301,7 +301,7 @@ def _has_steps(device: DeviceLeaks) -> bool:
     return bool(device.steps) and not device.inside_one_call
 
 
-def _next(report: LeakReport, growing: Sequence[Leak]) -> tuple[str, str]:
+def _next(report: LeakReport, growing: Sequence[RecordedLeak]) -> tuple[str, str]:
     """Why, and the command."""
     source = quoted(report.recording.source)
     program = program_words(report.recording)
@@ -318,7 +318,7 @@ def _next(report: LeakReport, growing: Sequence[Leak]) -> tuple[str, str]:
     return "record more steps", f"vramlens run{output} {program}"
 
 
-def _step_after_leak(leak: Leak, source: str, program: str) -> tuple[str, str]:
+def _step_after_leak(leak: RecordedLeak, source: str, program: str) -> tuple[str, str]:
     if leak.owner is not None:
         why = "make the change, record again and check that the growth is gone"
         return why, f"vramlens run -o fixed.vram {program} && vramlens diff {source} fixed.vram"

@@ -1,0 +1,42 @@
+"""A recording's leak: with the allocations that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.leak.leak import Leak, is_too_small
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedLeak(Leak):
+    """A leak, and what only a recording knows of it.
+
+    Attributes:
+        device: the index of the device; -1 is the host.
+        stacks: from how many stacks.
+        rows: the allocations that it held; None for memory that is no tensor's.
+    """
+
+    device: int = 0
+    low: int = 0
+    high: int = 0
+    allocations_per_step: float = 0.0
+    stacks: int = 0
+    rows: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
+
+
+def sized(
+    leaks: Sequence[RecordedLeak], least_bytes: int, peak_bytes: int | None
+) -> tuple[RecordedLeak, ...]:
+    """The leaks, those that are too small to matter marked and last.
+
+    Args:
+        least_bytes: what a step has to leave behind to matter.
+        peak_bytes: the run's requested peak; None where only the rate matters.
+    """
+    marked = [replace(leak, is_small=is_too_small(leak, least_bytes, peak_bytes)) for leak in leaks]
+    return tuple(sorted(marked, key=lambda leak: leak.is_small))

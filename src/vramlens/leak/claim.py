@@ -1,0 +1,161 @@
+"""A leak in words, the same in every report: how much grows how fast, what keeps it, what to do,
+and what that rests on.
+
+The texts are as the leak has them: whoever prints them makes them visible.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from vramlens.ground.verdict import Verdict
+from vramlens.leak.leak import Leak, LeakOwner
+from vramlens.units import counted, format_size
+
+_LONGEST_CHAIN = 12
+_HELD_BY = "held by "
+_KEEPERS = {
+    "external": "no tensor uses it: a library (NCCL, cuBLAS), a CUDA context or another process"
+    " does",
+    "waiting": "it was freed, but another stream that is steps behind still uses it",
+    "stream": "nothing keeps it, but no other stream or pool can use it",
+    "pool": "nothing keeps it, but no other stream or pool can use it",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeakClaim:
+    """A leak in words.
+
+    Attributes:
+        headline: how certain it is, how much grows how fast.
+        owner: what keeps it, and how; empty where no owner can be seen.
+        facts: what more is known of who keeps it and where it is allocated, one clause each.
+        fix: what to do; empty where nothing needs doing.
+        notes: what that rests on; the last says why no more is certain.
+    """
+
+    headline: str
+    owner: str
+    facts: tuple[str, ...]
+    fix: str
+    notes: tuple[str, ...]
+
+
+def claim_of(leak: Leak, *, unseen: str, where: str = "", end: str = "") -> LeakClaim:
+    """The words for a leak.
+
+    Args:
+        unseen: what to say of who keeps it where neither an owner nor its class tells.
+        where: on which device, as an end of "1.00 MiB per step".
+        end: what follows the headline: when memory is full.
+    """
+    label = f"LEAK {leak.verdict}" if leak.sure else "GROWTH, maybe a leak"
+    small = ", too small to matter" if leak.is_small else ""
+    allocated = _allocated(leak)
+    if leak.owner is None:
+        facts = (*allocated, _keeper_by_class(leak) or unseen)
+    else:
+        facts = (*_chain_words(leak.owner.chain), *allocated)
+    return LeakClaim(
+        headline=f"{label}{small}: {growth_words(leak, where)}{end}",
+        owner="" if leak.owner is None else owner_words(leak, leak.owner),
+        facts=facts,
+        fix=leak.advice or "",
+        notes=tuple(notes_of(leak)),
+    )
+
+
+def growth_words(leak: Leak, where: str = "") -> str:
+    """How much grows how fast: ``1.00 MiB per step, 12.00 MiB so far in 12 steps``.
+
+    Args:
+        where: on which device, or at which line.
+    """
+    total = format_size(leak.bytes)
+    outside = ", outside PyTorch" if leak.kind == "external" else ""
+    if not leak.steps:
+        return f"{total}{where} over the recording{outside}"
+    rate = f"{format_size(leak.bytes_per_step)} per step"
+    if leak.nodes and not leak.bytes_per_step:
+        rate = "autograd nodes without data"
+    return f"{rate}{where}, {total} so far in {counted(leak.steps, 'step')}{outside}"
+
+
+def owner_words(leak: Leak, owner: LeakOwner) -> str:
+    """What keeps it and how: ``history, a list (train.py:41), keeps 1 tensor of every step``."""
+    statement = f"{place_text(owner.file, owner.line)} {owner.source}".strip()
+    where = f" ({statement})" if statement else ""
+    return f"{owner.name}, {with_article(owner.kind or 'holder')}{where}, {_keeps(leak)}"
+
+
+def notes_of(leak: Leak) -> Iterator[str]:
+    """Yields what the verdict rests on, and at last why no more is certain."""
+    if leak.low is not None and leak.high is not None and leak.low != leak.high:
+        bounds = f"{format_size(leak.low)} to {format_size(leak.high)} per step"
+        yield f"{bounds}, if at least half of the steps are considered"
+    yield from leak.evidence
+    if leak.reason:
+        doubt = "not proven: " if leak.sure else "not certain: "
+        yield leak.reason if leak.verdict == Verdict.NOT_A_PROBLEM else doubt + leak.reason
+
+
+def place_text(file: str, line: int, function: str = "") -> str:
+    """``train.py:41 in step``, with the folder where that is not the present one."""
+    if not file:
+        return ""
+    try:
+        near = os.path.relpath(file)
+    except ValueError:  # another drive
+        near = file
+    number = f":{line}" if line else ""
+    inside = f" in {function}" if function else ""
+    return f"{file if near.startswith('..') else near}{number}{inside}"
+
+
+def with_article(kind: str) -> str:
+    """``a list``, ``an OrderedDict``."""
+    return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
+
+
+def _allocated(leak: Leak) -> tuple[str, ...]:
+    """The line that asks for the memory, where that is not the owner's own."""
+    owner = leak.owner
+    is_owners = owner is not None and (leak.file, leak.line) == (owner.file, owner.line)
+    if is_owners or not leak.file:
+        return ()
+    return (f"allocated at {place_text(leak.file, leak.line, leak.function)}",)
+
+
+def _keeper_by_class(leak: Leak) -> str:
+    """What keeps memory that no object does, by the leak's class; empty where that tells nothing."""
+    is_waiting = leak.kind == "stream" and leak.is_freed
+    return _KEEPERS.get("waiting" if is_waiting else leak.kind or "", "")
+
+
+def _keeps(leak: Leak) -> str:
+    if leak.kind == "exception":
+        return "keeps exceptions: their tracebacks keep every variable of their frames"
+    if not leak.steps:
+        return "keeps it"
+    tensors = round(leak.storages / leak.steps)
+    if leak.kind != "graph":
+        return f"keeps {counted(max(tensors, 1), 'tensor')} of every step"
+    if not tensors:
+        return "keeps the autograd graph of every step, without its tensors"
+    freed = " (backward freed its saved tensors)" if leak.is_freed else ""
+    return f"keeps the autograd graph of every step: {counted(tensors, 'tensor')} each{freed}"
+
+
+def _chain_words(chain: Sequence[str]) -> tuple[str, ...]:
+    """The way from a root, without the middle of a long one."""
+    if not chain:
+        return ()
+    shown = list(chain)
+    left_out = len(shown) - _LONGEST_CHAIN + 1
+    if left_out > 1:
+        half = _LONGEST_CHAIN // 2
+        shown[half : 1 - half] = [f"... {left_out:,} more"]
+    return (_HELD_BY + " > ".join(shown).removeprefix(_HELD_BY),)

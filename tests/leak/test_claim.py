@@ -1,0 +1,101 @@
+"""A leak in words and as JSON, by hand-made leaks: no recording and no search is needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from vramlens.ground.place import Place
+from vramlens.ground.verdict import Verdict
+from vramlens.leak.claim import claim_of, growth_words
+from vramlens.leak.fixes import FIXES, fix_of_class
+from vramlens.leak.leak import Leak, LeakOwner, is_too_small
+from vramlens.read.parts.storages import _CLASSES
+from vramlens.units import MIB
+
+OWNER = LeakOwner("Trainer.history", "list", "train.py", 41, "step", ("global trainer", ".history"))
+LEAK = Leak(
+    verdict=Verdict.PROVEN,
+    kind="graph",
+    bytes_per_step=MIB,
+    bytes=12 * MIB,
+    steps=12,
+    storages=36,
+    place=Place("train.py", 40, "step"),
+    owner=OWNER,
+    fix="keep loss.detach()",
+    fix_share=0.75,
+    evidence=("12 steps left memory behind",),
+)
+
+
+def test_all_of_a_claim() -> None:
+    claim = claim_of(LEAK, unseen="unseen", end="; soon")
+    assert claim.headline == "LEAK proven: 1.00 MiB per step, 12.00 MiB so far in 12 steps; soon"
+    assert claim.owner == (
+        "Trainer.history, a list (train.py:41), keeps the autograd graph of every step: "
+        "3 tensors each"
+    )
+    assert claim.facts == (
+        "held by global trainer > .history",
+        "allocated at train.py:40 in step",
+    )
+    assert claim.fix == "keep loss.detach() (saves 768.00 KiB per step, 256.00 KiB remain)"
+    assert claim.notes == LEAK.evidence
+
+
+def test_the_line_is_said_once_where_the_owner_allocates() -> None:
+    leak = replace(LEAK, place=Place("train.py", 41, "step"))
+    assert claim_of(leak, unseen="").facts == ("held by global trainer > .history",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_freed", "words"),
+    [
+        ("stream", True, "steps behind"),
+        ("stream", False, "no other stream or pool"),
+        ("external", False, "another process does"),
+        (None, False, "unseen"),
+    ],
+)
+def test_who_keeps_what_has_no_owner(kind: str | None, is_freed: bool, words: str) -> None:
+    leak = replace(LEAK, kind=kind, owner=None, is_freed=is_freed)
+    allocated, keeper = claim_of(leak, unseen="unseen").facts
+    assert allocated == "allocated at train.py:40 in step"
+    assert words in keeper
+
+
+def test_a_doubt_stands_last_and_says_what_it_is() -> None:
+    doubtful = replace(LEAK, verdict=Verdict.POSSIBLE, reason="few steps", low=1, high=2 * MIB)
+    bounds, _, doubt = claim_of(doubtful, unseen="").notes
+    assert bounds.startswith("1 byte to 2.00 MiB per step")
+    assert doubt == "not certain: few steps"
+    assert doubtful.why == ("12 steps left memory behind", "few steps")
+    assert doubtful.reason_and("and more") == "few steps; and more"
+
+
+def test_growth_without_steps_or_bytes() -> None:
+    assert growth_words(replace(LEAK, steps=0)) == "12.00 MiB over the recording"
+    nodes = replace(LEAK, bytes_per_step=0, nodes=9)
+    assert growth_words(nodes).startswith("autograd nodes without data, ")
+
+
+def test_every_class_has_its_fix() -> None:
+    assert set(_CLASSES) <= set(FIXES)
+    assert fix_of_class("lru_cache", "encode (lru_cache)").count("encode.cache_clear()") == 1
+    assert fix_of_class("unheard of", "kept") == "clear kept when it is no longer used"
+
+
+def test_at_least() -> None:
+    leak = replace(LEAK, frees_more=True)
+    assert leak.advice == "keep loss.detach() (saves at least 768.00 KiB per step)"
+    assert replace(LEAK, fix=None).advice is None
+    assert replace(LEAK, fix_share=0.0).advice == "keep loss.detach()"
+
+
+def test_what_is_too_small() -> None:
+    assert is_too_small(LEAK, 2 * MIB, None)
+    assert not is_too_small(LEAK, MIB, None)
+    assert not is_too_small(LEAK, 2 * MIB, 1200 * MIB)
+    assert not is_too_small(replace(LEAK, bytes_per_step=0), 2 * MIB, None)
