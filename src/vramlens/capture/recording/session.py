@@ -244,7 +244,8 @@ class Session:
         return self.recorder.write(WriteRequest(trigger), path)
 
     def _write_failure(self, failure: RefusedRequest) -> str | None:
-        path = self.recorder.write(WriteRequest("oom", failure=failure.to_dict())).get("path")
+        request = WriteRequest("oom", failure=failure.to_dict())
+        path = self.recorder.write(request, failure.takes_place_of).get("path")
         if self._leaks is not None:
             self._leaks.tell()
         return None if path is None else str(path)

@@ -5,9 +5,10 @@ exception.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vramlens.capture.torch_api import Allocator
@@ -18,9 +19,7 @@ VerdictOf = Callable[[str, str], str]
 
 RECORDED = "vramlens: recording of this failure:"
 _FAILURES_IN_FULL = 8
-_SECONDS_BETWEEN = (
-    60.0  # after that many: cuDNN tries algorithm after algorithm, some programs batch after batch
-)
+_SECONDS_BETWEEN = 60.0  # after that many: some programs try batch after batch
 
 
 @dataclass
@@ -29,13 +28,19 @@ class RefusedRequest:
 
     Attributes:
         device, requested_bytes, device_free_bytes: as PyTorch told the observer.
+        thread: the number of the thread that asked.
         path: the recording that was written; None where that failed or was left out.
+        is_another_try: whether a library made it because one before it had failed.
+        takes_place_of: the recording of the one before it; None where there is none.
     """
 
     device: int
     requested_bytes: int
     device_free_bytes: int
+    thread: int = field(default_factory=threading.get_ident)
     path: str | None = None
+    is_another_try: bool = False
+    takes_place_of: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """For the recording's meta data."""
@@ -49,6 +54,10 @@ class RefusedRequest:
 class OutOfMemoryWatch:
     """Hears of failed requests, writes a recording for each, and gives the exception that
     follows its note.
+
+    A library may ask for less where a request fails, as cuDNN does with one algorithm after the
+    other: a request that fails where no exception followed the one before. It is recorded once it
+    has become an exception, in place of the one that was survived.
     """
 
     def __init__(
@@ -72,6 +81,14 @@ class OutOfMemoryWatch:
         if not self.enabled:
             return
         failure = RefusedRequest(int(device), int(requested), int(free))
+        before, self._latest = self._latest, failure
+        if before is not None and before.thread == failure.thread:
+            failure.is_another_try = True
+            failure.takes_place_of = before.path or before.takes_place_of
+        else:
+            self._record(failure)
+
+    def _record(self, failure: RefusedRequest) -> None:
         self._count += 1
         if (
             self._count <= _FAILURES_IN_FULL
@@ -79,7 +96,6 @@ class OutOfMemoryWatch:
         ):
             failure.path = self._write(failure)
             self._last_written = time.monotonic()
-        self._latest = failure
 
     def _annotate(self, error: type[BaseException]) -> None:
         """Has every new exception of this type take the latest failure's verdict with it."""
@@ -95,13 +111,15 @@ class OutOfMemoryWatch:
     @harmless("explaining an out-of-memory error")
     def _add_note(self, exception: BaseException) -> None:
         failure = self._latest
-        if failure is None or failure.path is None or not self.enabled:
+        if failure is None or not self.enabled:
             return
         if _as_pytorch_says(failure.requested_bytes) not in str(exception):
-            # The program raised it itself, or another allocator did; cuDNN's inner failures raise
-            # nothing.
-            return
+            return  # the program raised it itself, or another allocator did
         self._latest = None
+        if failure.is_another_try:
+            self._record(failure)
+        if failure.path is None:
+            return
         exception.__vramlens_path__ = failure.path  # type: ignore[attr-defined]
         lines = [f"{RECORDED} {failure.path}"]
         if self._verdict is not None:
