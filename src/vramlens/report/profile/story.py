@@ -6,7 +6,6 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from vramlens.ground.verdict import Verdict
 from vramlens.report.document import (
     Blank,
     Claim,
@@ -20,13 +19,21 @@ from vramlens.report.document import (
     Table,
     gone,
 )
-from vramlens.report.explain.advice import VERBS, NextStep
+from vramlens.report.explain.advice import VERBS
 from vramlens.report.explain.holder_tables import DEFAULT_TOP
 from vramlens.report.markdown import markdown_of
 from vramlens.report.profile.profile_tables import gap_words, tables_of
 from vramlens.report.screen import room_of
 from vramlens.report.text import print_document
-from vramlens.report.wording import plain, sentence, share, short_place_name, visible
+from vramlens.report.wording import (
+    plain,
+    sentence,
+    share,
+    short_place_name,
+    visible,
+    visible_sentences,
+    with_verdict,
+)
 from vramlens.units import counted, format_duration, format_size
 
 if TYPE_CHECKING:
@@ -48,7 +55,7 @@ class ProfileStory:
     tables: tuple[Table, ...]
     claims: tuple[Claim, ...]
     notes: tuple[str, ...]
-    next: NextStep
+    next: Command
 
 
 def profile_story(profile: Profile) -> ProfileStory:
@@ -68,7 +75,7 @@ def profile_story(profile: Profile) -> ProfileStory:
         ),
         tables=tuple(tables_of(profile)),
         claims=tuple(_claim(finding) for finding in profile.findings),
-        notes=tuple(sentence(visible(text)) for text in profile.missing),
+        notes=visible_sentences(profile.missing),
         next=_next(profile),
     )
 
@@ -106,11 +113,11 @@ def profile_document(profile: Profile, top: int | None = None) -> Document:
         parts += [blank, replace(table, top=DEFAULT_TOP if top is None else top)]
     parts += [
         blank,
-        Claims("What to do", story.claims, "--top 10", cuts=claim_cuts),
+        Claims(story.claims, (": --top 10 shows all",), cuts=claim_cuts),
         blank,
         Sentences(story.notes, "Missing: "),
         blank,
-        Command(story.next.why, story.next.lines),
+        story.next,
     ]
     return Document(tuple(parts))
 
@@ -213,16 +220,11 @@ def _cpu_sentence(profile: Profile) -> str:
 
 
 def _claim(finding: Finding) -> Claim:
-    sure = (
-        ""
-        if finding.verdict in (Verdict.PROVEN, Verdict.NOT_A_PROBLEM)
-        else f"{finding.verdict.capitalize()}: "
-    )
     where = f" at {short_place_name(finding.place)}" if finding.place else ""
-    title = visible(finding.title) + visible(where)
+    title = sentence(visible(finding.title) + visible(where))
     return Claim(
-        title=sentence(title) if not sure else sure + title + ".",
-        evidence=tuple(sentence(visible(text)) for text in finding.evidence),
+        title=with_verdict(finding.verdict, title),
+        evidence=visible_sentences(finding.evidence),
         fix=sentence(finding.fix or ""),
     )
 
@@ -230,26 +232,26 @@ def _claim(finding: Finding) -> Claim:
 _ASK = "torch.profiler.profile(profile_memory=True, record_shapes=True, with_stack=True)"
 
 
-def _next(profile: Profile) -> NextStep:
+def _next(profile: Profile) -> Command:
     """What tells more than this trace did."""
     memory = profile.memory
     if memory is None:
-        return NextStep("profile memory, too", (_ASK,))
+        return Command("profile memory, too", (_ASK,))
     if not memory.is_cpu and "run" in VERBS:
         size = format_size(memory.allocated_bytes)
-        return NextStep(
+        return Command(
             f"see which lines use the {size}",
             ("vramlens run -o run.vram YOUR_SCRIPT.py",),
         )
     if not profile.with_stack:
-        return NextStep(
+        return Command(
             f"see which functions request the {format_size(memory.allocated_bytes)}", (_ASK,)
         )
     source = profile.source
     if source == "-":
-        return NextStep("show more of each table", ("vramlens explain - --top 30 < FILE",))
+        return Command("show more of each table", ("vramlens explain - --top 30 < FILE",))
     name = shlex.quote(f"./{source}" if source.startswith("-") else source)
     size = format_size(memory.allocated_bytes)
-    return NextStep(
+    return Command(
         f"show more of each table, and the {size} over time", (f"vramlens explain {name} --top 30",)
     )
