@@ -27,7 +27,7 @@ from vramlens.view.texts import Texts
 from vramlens.view.timeline.marked_regions import LONGEST_US, Region, regions_of
 
 if TYPE_CHECKING:  # most pages need no more of it than these names
-    from vramlens.ranks.collectives import CollectiveProblem
+    from vramlens.ranks.flights.collectives import CollectiveProblem
 
 STATES = ("", "completed", "started", "scheduled", "unknown", "not returned")
 """What is known of a call: nothing more than that it returned; the flight record's words; or not
@@ -90,7 +90,7 @@ def problems_of(flights: Sequence[RankFlight | None]) -> Problems:
     by_rank = {flight.rank: flight.record for flight in flights if flight is not None}
     if len(by_rank) < 2:
         return {}
-    from vramlens.ranks.collectives import collective_problems
+    from vramlens.ranks.flights.collectives import collective_problems
 
     by_call: dict[tuple[str, int], list[CollectiveProblem]] = {}
     for problem in collective_problems(by_rank):
