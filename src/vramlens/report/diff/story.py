@@ -45,8 +45,8 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from vramlens.analyses.compare.diff_answer import CounterChange, Diff, LineChange
     from vramlens.analyses.compare.growth_changes import GrowthChange
-    from vramlens.analyses.compare.run_diff import CounterChange, Diff, LineChange
     from vramlens.analyses.finding import Finding
 
 _FIGURE_NAMES = ("change", "line", "", "")
