@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramlens.report.document import (
@@ -16,7 +16,6 @@ from vramlens.report.document import (
     Heading,
     Part,
     Sentences,
-    Table,
     gone,
 )
 from vramlens.report.explain.advice import VERBS
@@ -44,42 +43,6 @@ if TYPE_CHECKING:
     from vramlens.analyses.profile.memory_events import MemoryReport
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileStory:
-    """What there is to say: the answer, its figures, the tables, what to do, what is missing,
-    what is next.
-    """
-
-    headline: str
-    sentences: tuple[str, ...]
-    tables: tuple[Table, ...]
-    claims: tuple[Claim, ...]
-    notes: tuple[str, ...]
-    next: Command
-
-
-def profile_story(profile: Profile) -> ProfileStory:
-    """The story; names that came with the trace have their control characters made visible."""
-    return ProfileStory(
-        headline=_headline(profile),
-        sentences=tuple(
-            filter(
-                None,
-                (
-                    _use_sentence(profile),
-                    _memory_sentence(profile),
-                    _trace_sentence(profile),
-                    _cpu_sentence(profile),
-                ),
-            )
-        ),
-        tables=tuple(tables_of(profile)),
-        claims=tuple(_claim(finding) for finding in profile.findings),
-        notes=visible_sentences(profile.missing),
-        next=_next(profile),
-    )
-
-
 def render_profile(
     profile: Profile, console: Console, top: int | None = None, *, whole: bool = False
 ) -> None:
@@ -101,28 +64,30 @@ def profile_to_markdown(profile: Profile, top: int | None = None) -> str:
 
 def profile_document(profile: Profile, top: int | None = None) -> Document:
     """The story in parts; the answer, what to do and what is next always stay."""
-    story = profile_story(profile)
+    opening = sentences(profile)
     blank = Blank(cuts=gone(5))
-    fewer_sentences = Cut(8, {"texts": story.sentences[:2]})
+    fewer_sentences = Cut(8, {"texts": opening[:2]})
     claim_cuts = (Cut(3, {"has_evidence": False}), Cut(4, {"top": 2}), Cut(6, {"top": 1}))
+    claims = tuple(map(_claim, profile.findings))
     parts: list[Part] = [
-        Heading(story.headline),
-        Sentences(story.sentences, cuts=(fewer_sentences,)),
+        Heading(headline(profile)),
+        Sentences(opening, cuts=(fewer_sentences,)),
     ]
-    for table in story.tables:
+    for table in tables_of(profile):
         parts += [blank, replace(table, top=DEFAULT_TOP if top is None else top)]
     parts += [
         blank,
-        Claims(story.claims, (": --top 10 shows all",), cuts=claim_cuts),
+        Claims(claims, (": --top 10 shows all",), cuts=claim_cuts),
         blank,
-        Sentences(story.notes, "Missing: "),
+        Sentences(visible_sentences(profile.missing), "Missing: "),
         blank,
-        story.next,
+        next_command(profile),
     ]
     return Document(tuple(parts))
 
 
-def _headline(profile: Profile) -> str:
+def headline(profile: Profile) -> str:
+    """The answer in one sentence."""
     wall, use, memory = format_duration(profile.wall_ns), profile.use, profile.memory
     parts = []
     if use is not None:
@@ -146,6 +111,17 @@ def _headline(profile: Profile) -> str:
         memory_name = "memory" if not memory.is_cpu else "CPU memory"
         parts.append(f"{memory_name} peaks at {format_size(memory.allocated_bytes)}{more}")
     return f"{'; '.join(parts)}."
+
+
+def sentences(profile: Profile) -> tuple[str, ...]:
+    """The figures behind the answer."""
+    texts = (
+        _use_sentence(profile),
+        _memory_sentence(profile),
+        _trace_sentence(profile),
+        _cpu_sentence(profile),
+    )
+    return tuple(filter(None, texts))
 
 
 def _use_sentence(profile: Profile) -> str:
@@ -232,7 +208,7 @@ def _claim(finding: Finding) -> Claim:
 _ASK = "torch.profiler.profile(profile_memory=True, record_shapes=True, with_stack=True)"
 
 
-def _next(profile: Profile) -> Command:
+def next_command(profile: Profile) -> Command:
     """What tells more than this trace did."""
     memory = profile.memory
     if memory is None:
