@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from vramlens.report.holders import Holder, Holders
+from vramlens.report.holders import HeldMemory, HolderRow
 from vramlens.report.layout import Layout, left, right
 from vramlens.report.wording import place_name
 
@@ -23,7 +23,7 @@ _UNITS = {"count": "x", "inferred": " inferred"}
 """How figures stand without a header."""
 
 
-def holder_lines(holders: Holders, layout: Layout) -> Iterator[Text]:
+def holder_lines(holders: HeldMemory, layout: Layout) -> Iterator[Text]:
     """Yields the title and the rows."""
     title = layout.wrap(f"{holders.title}, by {holders.by}")
     yield from (Text(line, style="bold") for line in title)
@@ -31,7 +31,7 @@ def holder_lines(holders: Holders, layout: Layout) -> Iterator[Text]:
     yield from map(Text, lines)
 
 
-def _lines(holders: Holders, layout: Layout) -> list[str]:
+def _lines(holders: HeldMemory, layout: Layout) -> list[str]:
     """The rows, sizes right-aligned; columns that say nothing, or find no room, are left out."""
     rows = holders.lines()
     is_headed = _is_headed(holders, layout)
@@ -52,12 +52,12 @@ def _lines(holders: Holders, layout: Layout) -> list[str]:
     return lines
 
 
-def _is_headed(holders: Holders, layout: Layout) -> bool:
+def _is_headed(holders: HeldMemory, layout: Layout) -> bool:
     has_room = bool(holders.note_header) or layout.width >= _WIDTH_FOR_COUNTS
     return has_room and layout.width >= holders.header_from
 
 
-def _figure_columns(holders: Holders, width: int, is_headed: bool) -> Iterator[list[str]]:
+def _figure_columns(holders: HeldMemory, width: int, is_headed: bool) -> Iterator[list[str]]:
     """Yields sizes and shares, counts where there is room, and inferred shares."""
     for name, cells in holders.figures():
         if name == "count" and width < _WIDTH_FOR_COUNTS:
@@ -68,14 +68,16 @@ def _figure_columns(holders: Holders, width: int, is_headed: bool) -> Iterator[l
         )
 
 
-def _note_columns(holders: Holders, rows: Sequence[Holder], layout: Layout) -> list[list[str]]:
+def _note_columns(
+    holders: HeldMemory, rows: Sequence[HolderRow], layout: Layout
+) -> list[list[str]]:
     """The column of notes, in a list that is empty where the rows have none."""
     if not holders.note_header:
         return []
     return [left([holders.note_header, *(layout.from_right(row.note, _NOTE) for row in rows)])]
 
 
-def _names(rows: Sequence[Holder], layout: Layout, width: int) -> list[str]:
+def _names(rows: Sequence[HolderRow], layout: Layout, width: int) -> list[str]:
     """The rows' names; where one of a folder has to lose it, all of that folder do."""
     names = [_name(row, layout, width) for row in rows]
     cut = {
@@ -91,17 +93,17 @@ def _names(rows: Sequence[Holder], layout: Layout, width: int) -> list[str]:
     ]
 
 
-def _folder(row: Holder) -> str:
+def _folder(row: HolderRow) -> str:
     return re.sub(r"[^/\\]*$", "", row.place.file) if row.place else ""
 
 
-def _name(row: Holder, layout: Layout, width: int) -> str:
+def _name(row: HolderRow, layout: Layout, width: int) -> str:
     if row.place is not None:
         return layout.place(row.place, width)
     return layout.from_right("  " * row.depth + row.label if row.label else row.name, width)
 
 
-def _below(row: Holder, layout: Layout, most_frames: int) -> list[str]:
+def _below(row: HolderRow, layout: Layout, most_frames: int) -> list[str]:
     """What is said of a row below it: the names of its tensors, the callers of its stack."""
     if row.tensors and most_frames > 2:
         kind = "tensor" if len(row.tensors) == 1 else "tensors"
@@ -111,7 +113,7 @@ def _below(row: Holder, layout: Layout, most_frames: int) -> list[str]:
     return _frames(row, layout, most_frames)
 
 
-def _frames(row: Holder, layout: Layout, most_frames: int) -> list[str]:
+def _frames(row: HolderRow, layout: Layout, most_frames: int) -> list[str]:
     """The callers of a stack's innermost frame, below it."""
     callers = row.frames[1:most_frames]
     lines = [f"      {layout.place(frame, layout.width - 6)}" for frame in callers]

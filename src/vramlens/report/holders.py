@@ -1,4 +1,4 @@
-"""Holders: who holds the bytes of one moment, as a part of a document."""
+"""Held memory: who holds the bytes of one moment, as a part of a document."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLURALS = {"category": "categories"}
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class HolderRow:
     """One holder.
 
     Attributes:
@@ -47,8 +47,8 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Holders(Part):
-    """Holders, largest first.
+class HeldMemory(Part):
+    """Memory of one moment by who holds it, largest first.
 
     Attributes:
         by: one of GROUPINGS.
@@ -68,8 +68,8 @@ class Holders(Part):
 
     by: str
     total_bytes: int
-    rows: tuple[Holder, ...]
-    rest: Holder | None = field(default=None, kw_only=True)
+    rows: tuple[HolderRow, ...]
+    rest: HolderRow | None = field(default=None, kw_only=True)
     note_header: str = field(default="", kw_only=True)
     empty: str = field(default="", kw_only=True)
     nested: bool = field(default=False, kw_only=True)
@@ -79,7 +79,7 @@ class Holders(Part):
     header_from: float = field(default=0, kw_only=True)
     has_meanings: bool = field(default=True, kw_only=True)
 
-    def top_rows(self) -> tuple[Holder, ...]:
+    def top_rows(self) -> tuple[HolderRow, ...]:
         """The rows that are shown."""
         if self.top is None or not self.nested:
             return self.rows[: self.top]
@@ -88,7 +88,7 @@ class Holders(Part):
         largest_first = sorted(range(len(self.rows)), key=lambda at: -self.rows[at].bytes)
         return tuple(self.rows[at] for at in sorted(largest_first[: self.top]))
 
-    def lines(self) -> list[Holder]:
+    def lines(self) -> list[HolderRow]:
         """The rows that are shown, and what belongs to none."""
         return [*self.top_rows(), *filter(None, [self.rest])]
 
@@ -125,6 +125,6 @@ class Holders(Part):
         return _INFERRED if any(row.inferred_bytes for row in self.top_rows()) else ""
 
 
-def _outermost_bytes(rows: tuple[Holder, ...]) -> int:
+def _outermost_bytes(rows: tuple[HolderRow, ...]) -> int:
     """The bytes of rows, those inside of another row counted with it."""
     return sum(row.bytes for row in rows if not row.depth)

@@ -23,7 +23,7 @@ from vramlens.report.document import (
     Sentences,
     Table,
 )
-from vramlens.report.holders import Holder, Holders
+from vramlens.report.holders import HeldMemory, HolderRow
 from vramlens.report.wording import place_name
 from vramlens.units import counted, format_size
 
@@ -102,7 +102,7 @@ def _filled_columns(
     return _grid([names[at] or " " for at in filled], cells, [is_right[at] for at in filled])
 
 
-def _holders(holders: Holders) -> Iterator[str]:
+def _holders(holders: HeldMemory) -> Iterator[str]:
     yield f"### {escaped(holders.title)}, by {holders.by}"
     if holders.empty:
         yield escaped(holders.empty)
@@ -118,7 +118,7 @@ def _holders(holders: Holders) -> Iterator[str]:
             yield fenced(tuple(map(place_name, row.frames)))
 
 
-def _holder_grid(holders: Holders) -> str:
+def _holder_grid(holders: HeldMemory) -> str:
     rows = holders.lines()
     columns = dict(holders.figures())
     figures = len(columns)
@@ -130,7 +130,7 @@ def _holder_grid(holders: Holders) -> str:
     return _grid(list(columns), list(zip(*columns.values(), strict=True)), is_right)
 
 
-def _holder_name(row: Holder) -> str:
+def _holder_name(row: HolderRow) -> str:
     name = code(place_name(row.place)) if row.place is not None else escaped(row.name)
     return f"{name} ({', '.join(map(code, row.tensors))})" if row.tensors else name
 
@@ -162,7 +162,7 @@ _WRITTEN_BY: dict[type[Part], Callable[[Any], Iterator[str]]] = {
     Items: _items,
     Figures: _figures,
     Table: _table,
-    Holders: _holders,
+    HeldMemory: _holders,
     Claims: _claims,
     Command: _command,
 }

@@ -25,7 +25,7 @@ from vramlens.report.document import (
     Tone,
 )
 from vramlens.report.holder_lines import holder_lines
-from vramlens.report.holders import Holders
+from vramlens.report.holders import HeldMemory
 from vramlens.report.layout import Layout, right
 from vramlens.report.screen import layout_of, next_lines, show
 from vramlens.report.table_layout import table_lines
@@ -193,7 +193,7 @@ _DRAWN_BY: dict[type[Part], Callable[[Any, Layout], Iterator[Text]]] = {
     Items: _items,
     Figures: _figures,
     Table: table_lines,
-    Holders: holder_lines,
+    HeldMemory: holder_lines,
     Claims: _claims,
     Drawing: _drawing,
     Command: _command,

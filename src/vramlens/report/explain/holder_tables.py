@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vramlens.report.explain.module_tree import branches_of, main_parts
-from vramlens.report.holders import Holder, Holders
+from vramlens.report.holders import HeldMemory, HolderRow
 from vramlens.report.wording import place_name, plain, short_place_name, visible
 
 if TYPE_CHECKING:
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 DEFAULT_TOP = 10
 
 
-def table_of(heap: Heap, by: str) -> Holders:
+def table_of(heap: Heap, by: str) -> HeldMemory:
     """The holders of a heap's requested bytes by one of GROUPINGS, all of them."""
     return _TABLES[by](heap)
 
 
-def _by_line(heap: Heap) -> Holders:
-    return Holders(
+def _by_line(heap: Heap) -> HeldMemory:
+    return HeldMemory(
         "line",
         heap.requested_bytes,
         _lines(heap),
@@ -30,11 +30,12 @@ def _by_line(heap: Heap) -> Holders:
     )
 
 
-def _by_code(heap: Heap) -> Holders:
+def _by_code(heap: Heap) -> HeldMemory:
     rows = tuple(
-        Holder(place_name(row.place), row.place, row.bytes, row.allocations) for row in heap.by_code
+        HolderRow(place_name(row.place), row.place, row.bytes, row.allocations)
+        for row in heap.by_code
     )
-    return Holders(
+    return HeldMemory(
         "code",
         heap.requested_bytes,
         rows,
@@ -42,25 +43,25 @@ def _by_code(heap: Heap) -> Holders:
     )
 
 
-def _by_category(heap: Heap) -> Holders:
+def _by_category(heap: Heap) -> HeldMemory:
     rows = tuple(
-        Holder(plain(name), None, category_bytes.bytes, note=category_bytes.verdict)
+        HolderRow(plain(name), None, category_bytes.bytes, note=category_bytes.verdict)
         for name, category_bytes in heap.by_category.items()
     )
-    return Holders("category", heap.requested_bytes, rows, note_header="verdict")
+    return HeldMemory("category", heap.requested_bytes, rows, note_header="verdict")
 
 
-def _by_phase(heap: Heap) -> Holders:
-    rows = tuple(Holder(plain(name), None, size) for name, size in heap.by_phase.items())
-    return Holders("phase", heap.requested_bytes, rows)
+def _by_phase(heap: Heap) -> HeldMemory:
+    rows = tuple(HolderRow(plain(name), None, size) for name, size in heap.by_phase.items())
+    return HeldMemory("phase", heap.requested_bytes, rows)
 
 
-def _by_region(heap: Heap) -> Holders:
+def _by_region(heap: Heap) -> HeldMemory:
     total, regions = heap.requested_bytes, heap.by_region
     if not regions:
-        return Holders("region", total, (), empty=_NO_REGIONS)
-    rows = tuple(Holder(visible(name), None, size) for name, size in regions.items())
-    return Holders(
+        return HeldMemory("region", total, (), empty=_NO_REGIONS)
+    rows = tuple(HolderRow(visible(name), None, size) for name, size in regions.items())
+    return HeldMemory(
         "region",
         total,
         rows,
@@ -78,20 +79,20 @@ _NO_MODULES = (
 )
 
 
-def _rest(name: str, size_bytes: int) -> Holder | None:
-    return Holder(name, None, size_bytes) if size_bytes > 0 else None
+def _rest(name: str, size_bytes: int) -> HolderRow | None:
+    return HolderRow(name, None, size_bytes) if size_bytes > 0 else None
 
 
-def _by_module(heap: Heap) -> Holders:
+def _by_module(heap: Heap) -> HeldMemory:
     total = heap.requested_bytes
     if not heap.by_module:
-        return Holders("module", total, (), empty=_NO_MODULES)
+        return HeldMemory("module", total, (), empty=_NO_MODULES)
     branches = branches_of(heap.by_module)
-    return Holders(
+    return HeldMemory(
         "module",
         total,
         tuple(
-            Holder(b.path, None, b.bytes, note=b.note, depth=b.depth, label=b.label)
+            HolderRow(b.path, None, b.bytes, note=b.note, depth=b.depth, label=b.label)
             for b in branches
         ),
         rest=_rest("(outside any module)", total - sum(heap.by_module.values())),
@@ -107,7 +108,7 @@ is shown, too.
 _BELOW = 4
 
 
-def _below(heap: Heap) -> tuple[Holder, ...]:
+def _below(heap: Heap) -> tuple[HolderRow, ...]:
     """What lies below the largest line, where that holds most: modules where they are known, else
     libraries' lines.
     """
@@ -122,14 +123,14 @@ def _below(heap: Heap) -> tuple[Holder, ...]:
         return _modules_below(heap)
     names = [visible(short_place_name(row.place)) for row in coded[:_BELOW]]
     return tuple(
-        Holder(name, None, row.bytes, row.allocations, depth=1, label=_part_of_it(name))
+        HolderRow(name, None, row.bytes, row.allocations, depth=1, label=_part_of_it(name))
         for name, row in zip(names, coded, strict=False)
     )
 
 
-def _modules_below(heap: Heap) -> tuple[Holder, ...]:
+def _modules_below(heap: Heap) -> tuple[HolderRow, ...]:
     return tuple(
-        Holder(
+        HolderRow(
             part.path,
             None,
             part.bytes,
@@ -158,14 +159,14 @@ def _end_of_path(path: str) -> str:
     return end if end == path else f"….{end}"
 
 
-def _lines(heap: Heap) -> tuple[Holder, ...]:
+def _lines(heap: Heap) -> tuple[HolderRow, ...]:
     rows = _user_lines(heap)
     return (*rows[:1], *_below(heap), *rows[1:])
 
 
-def _user_lines(heap: Heap) -> tuple[Holder, ...]:
+def _user_lines(heap: Heap) -> tuple[HolderRow, ...]:
     return tuple(
-        Holder(
+        HolderRow(
             place_name(line.place),
             line.place,
             line.bytes,
@@ -178,12 +179,12 @@ def _user_lines(heap: Heap) -> tuple[Holder, ...]:
     )
 
 
-def _by_stack(heap: Heap) -> Holders:
+def _by_stack(heap: Heap) -> HeldMemory:
     rows, without_stack = [], None
     for stack_bytes in heap.by_stack:
         if stack_bytes.frames:
             rows.append(
-                Holder(
+                HolderRow(
                     place_name(stack_bytes.frames[0]),
                     stack_bytes.frames[0],
                     stack_bytes.bytes,
@@ -192,13 +193,13 @@ def _by_stack(heap: Heap) -> Holders:
                 )
             )
         else:
-            without_stack = Holder(
+            without_stack = HolderRow(
                 "(no Python stack)", None, stack_bytes.bytes, stack_bytes.allocations
             )
-    return Holders("stack", heap.requested_bytes, tuple(rows), rest=without_stack)
+    return HeldMemory("stack", heap.requested_bytes, tuple(rows), rest=without_stack)
 
 
-_TABLES: dict[str, Callable[[Heap], Holders]] = {
+_TABLES: dict[str, Callable[[Heap], HeldMemory]] = {
     "line": _by_line,
     "code": _by_code,
     "module": _by_module,
