@@ -249,7 +249,7 @@ def verdict_of(path: str, message: str) -> str:
 
     from vramlens.api import explain_recording, load
     from vramlens.read.oom.oom_text import find_oom_messages
-    from vramlens.report.explain.explanation_text import render
+    from vramlens.report.explain.story import render_explanation
 
     recording = load(path)
     messages = find_oom_messages(io.BytesIO(message.encode("utf-8", "replace")))
@@ -258,5 +258,5 @@ def verdict_of(path: str, message: str) -> str:
     except UsageError:  # the text is another failure's: two threads, one after the other
         explanation = explain_recording(recording)
     page = io.StringIO()
-    render(explanation, Console(file=page, width=100, height=24, color_system=None), "line", None)
+    render_explanation(explanation, Console(file=page, width=100, height=24, color_system=None))
     return page.getvalue()

@@ -17,7 +17,7 @@ from vramlens.errors import InputError, UsageError
 if TYPE_CHECKING:
     from vramlens.analyses.budget.budget import Check
     from vramlens.analyses.compare.compared_run import Run
-    from vramlens.analyses.compare.run_diff import Diff
+    from vramlens.analyses.compare.diff_answer import Diff
     from vramlens.api import Recording
     from vramlens.ranks import Comparison
     from vramlens.trace import Trace

@@ -13,7 +13,7 @@ from support.lake_jobs import write_job
 from vramlens.allowance import allowance
 from vramlens.errors import InputError
 from vramlens.fleet import compare_files, files, find_ranks
-from vramlens.fleet.summary_file import ENDING, main, read_summary, write_summary
+from vramlens.fleet.summary_file import ENDING, main, open_summary, summary_in, write_summary
 from vramlens.report.ranks.json import comparison_to_json
 
 
@@ -60,7 +60,7 @@ def test_a_summary_that_is_none_costs_nothing(job: Path, data: bytes) -> None:
     path = job / f"rank00001.vram{ENDING}"
     path.write_bytes(data)
     with pytest.raises(InputError):
-        read_summary(str(path))
+        summary_in(open_summary(str(path)))
     assert [rank.rank for rank in compare_files([job]).ranks] == [0, 1, 2]
 
 
@@ -68,12 +68,12 @@ def test_a_summary_that_expands_without_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / f"rank0.vram{ENDING}"
     path.write_bytes(zlib.compress(b" " * (1 << 25)))
     with pytest.raises(InputError, match="expands"):
-        read_summary(str(path))
+        summary_in(open_summary(str(path)))
 
 
 def test_what_a_rank_runs_at_its_end(job: Path, tmp_path: Path) -> None:
     assert main([str(job / "rank00000.vram")]) == 0
-    assert read_summary(str(job / f"rank00000.vram{ENDING}")).summary.rank == 0
+    assert summary_in(open_summary(str(job / f"rank00000.vram{ENDING}"))).summary.rank == 0
     assert main([str(tmp_path / "nothing.vram")]) == 1
 
 
@@ -82,7 +82,7 @@ def test_summaries_count_as_input_of_the_verb_that_reads_them(job: Path) -> None
     path = Path(write_summary(str(job / "rank00000.vram")))
     with allowance() as allowed:
         before = allowed.most_bytes
-        read_summary(str(path))
+        summary_in(open_summary(str(path)))
         assert allowed.input_bytes > path.stat().st_size
         assert allowed.most_bytes > before
 

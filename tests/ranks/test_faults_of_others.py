@@ -21,7 +21,7 @@ from support.rank_faults import (
 )
 from support.rank_score import answer_of, mistakes, weak_lines
 from vramlens.analyses.finding import Place
-from vramlens.ranks.causes import Position, cause_of
+from vramlens.ranks.excess.causes import Position, cause_of
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.rank_summary import LineUse
 

@@ -7,8 +7,8 @@ import pytest
 from support.page_data import PageData
 from support.recordings import data_of, read
 from vramlens.api import explain_recording
+from vramlens.report.explain.answer_words import headline, sentences
 from vramlens.report.explain.json import to_json
-from vramlens.report.explain.story import story_of
 from vramlens.report.wording import sentence
 from vramlens.view.page import data_of as page_data_of
 
@@ -21,8 +21,10 @@ def test_the_page_has_the_verdict_the_findings_and_the_lines_of_explain(name):
     data = PageData(page_data_of([trace]))
     track = data.header["tracks"][0]
     verdict = track["verdict"]
-    story = story_of(explanation, "line")
-    assert (verdict["headline"], verdict["sentences"]) == (story.headline, list(story.sentences))
+    assert (verdict["headline"], verdict["sentences"]) == (
+        headline(explanation),
+        list(sentences(explanation)),
+    )
     pairs = list(zip(verdict["findings"], told["findings"], strict=True))
     for shown, printed in pairs:
         for field in ("id", "verdict", "title", "bytes"):

@@ -10,7 +10,7 @@ from rich.console import Console
 from support.recordings import DATA
 from vramlens import load
 from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
-from vramlens.report.explain.explanation_text import render
+from vramlens.report.explain.story import render_explanation
 from vramlens.report.leaks.story import render_leaks
 
 BOLD, BOLD_RED = "\x1b[1m", "\x1b[1;31m"
@@ -25,7 +25,7 @@ def printed(console: Console) -> str:
 
 
 def failure_on(console: Console) -> str:
-    render(load(DATA / "captured/oom_backward.vram").explain(), console)
+    render_explanation(load(DATA / "captured/oom_backward.vram").explain(), console)
     return printed(console)
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from vramlens.analyses.compare.compared_run import run_of
+from vramlens.analyses.compare.diff_answer import Diff
 from vramlens.analyses.compare.job_change import JobChange, RankChange, RankState
-from vramlens.analyses.compare.run_diff import Diff, diff_runs
+from vramlens.analyses.compare.run_diff import diff_runs
 from vramlens.analyses.finding import Finding
 from vramlens.api import load
 from vramlens.errors import InputError, UsageError

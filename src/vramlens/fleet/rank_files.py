@@ -96,7 +96,7 @@ def from_summary(unread: UnreadSummary) -> CandidateFile | None:
     summary = summary_file.summary
     process = process_of_summary(summary)
     path = recording_of(unread.path)
-    return CandidateFile(path, RECORDING, summary.rank, process, summary)
+    return CandidateFile(path, RECORDING, summary.rank, process, summary=summary)
 
 
 def examine(path: str) -> CandidateFile | None:

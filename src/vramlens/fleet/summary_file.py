@@ -118,16 +118,6 @@ def open_summary(path: str) -> UnreadSummary:
     return UnreadSummary(path, data, recording_bytes)
 
 
-def read_summary(path: str) -> SummaryFile:
-    """The summary in a file.
-
-    Raises:
-        InputError: it is none.
-        OSError: it cannot be read.
-    """
-    return summary_in(open_summary(path))
-
-
 def summary_in(unread: UnreadSummary) -> SummaryFile:
     """The summary in the bytes of a file.
 

@@ -270,15 +270,17 @@ class Monitor:
         if not self._extremes:
             nvml, reason = driver()
             notes.append(reason if nvml is None else "No GPU is visible to this process.")
+        peak_rss_bytes, peak_pinned_bytes = self._host_peaks
         return Summary(
-            now - self._began if self._began else 0.0,
-            self.samples.count,
-            self._steps,
-            tuple(self._extremes[device].summary() for device in sorted(self._extremes)),
-            *self._host_peaks,
-            tuple(self.alerts),
-            self._cpu_s,
-            tuple(notes),
+            seconds=now - self._began if self._began else 0.0,
+            samples=self.samples.count,
+            steps=self._steps,
+            devices=tuple(self._extremes[device].summary() for device in sorted(self._extremes)),
+            peak_rss_bytes=peak_rss_bytes,
+            peak_pinned_bytes=peak_pinned_bytes,
+            alerts=tuple(self.alerts),
+            cpu_seconds=self._cpu_s,
+            notes=tuple(notes),
         )
 
     def _run(self) -> None:

@@ -7,12 +7,11 @@ compares ranks works on summaries and flight records alone (``compare``).
 ``recording_summary``: it, from a recording; ``line_uses``: its lines; ``hints``: what their
 stacks went through.
 ``rank_comparison``: the answer about the ranks of a job.
-``compare``: it, from summaries; ``beside_peers``: one rank beside its peers; ``line_excess``: a
-line that holds more; ``causes``: why; ``rank_difference``: ranks that hold more, for one reason.
+``compare``: it, from summaries; ``rank_difference``: ranks that hold more, for one reason.
+``excess``: why one rank holds more than its peers.
 ``peers``: who is compared with whom, and what is usual among them.
 ``shared``: leaks that the ranks share.
-``collectives``: where flight records differ; ``desync``: who is at fault.
-``expert_load``: who receives most in all-to-all.
+``flights``: what flight records tell together.
 ``rank_failures``: who failed first.
 ``notes``: what keeps ranks from being compared; ``rank_words``: ranks in words; ``rank_names``: in
 file names.

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
-from vramlens.ranks.beside_peers import BesidePeers
-from vramlens.ranks.causes import FIXES, STAY, WORDS, Position, fix_of
-from vramlens.ranks.collectives import all_groups, collective_problems
-from vramlens.ranks.desync import desync_differences
-from vramlens.ranks.expert_load import note_of_hot_experts
+from vramlens.ranks.excess.beside_peers import BesidePeers
+from vramlens.ranks.excess.causes import FIXES, STAY, WORDS, Position, fix_of
+from vramlens.ranks.excess.rank_differences import differences_of
+from vramlens.ranks.flights.collectives import all_groups, collective_problems
+from vramlens.ranks.flights.desync import desync_differences
+from vramlens.ranks.flights.expert_load import note_of_hot_experts
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.notes import note_of_slow_ranks, note_of_victims, notes_of_recordings
 from vramlens.ranks.peers.common_factor import with_common_factors
@@ -136,7 +137,7 @@ class _Job:
                 # Of two ranks, the other one is what is usual.
                 compared = usual if len(peers) > 2 else _usual_without(peers, peer)
                 beside = BesidePeers(peer, compared, positions[peer.rank], strays)
-                yield from beside.differences()
+                yield from differences_of(beside)
 
     def between_cohorts(self) -> Iterator[RankDifference]:
         """Yields stages of a pipeline, or coordinates of experts and tensors, that hold far more

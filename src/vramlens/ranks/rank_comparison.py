@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from vramlens.analyses.finding import Finding
 from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.ground.verdict import Verdict
-from vramlens.ranks.collectives import CollectiveProblem
+from vramlens.ranks.flights.collectives import CollectiveProblem
 from vramlens.ranks.peers.rank_cohorts import RankCohorts
 from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_failures import FailureOrder

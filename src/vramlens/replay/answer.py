@@ -52,7 +52,6 @@ def replay_trace(
     cap_bytes: int | None = None,
     recorded_cap_bytes: int | None = None,
     device: int | None = None,
-    progress: Progress | None = None,
     curves: bool = False,
 ) -> Answer:
     """The proof and the what-ifs of one device.
@@ -71,7 +70,7 @@ def replay_trace(
     """
     proven = proven_device(trace, device, recorded_cap_bytes)
     questions = [question(proven, conf, cap_bytes) for conf in (confs or (None,))]
-    rows = ask(proven, questions, progress, curves=curves)
+    rows = ask(proven, questions, curves=curves)
     return Answer(
         source=trace.source,
         device=proven.device.device,

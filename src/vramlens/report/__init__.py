@@ -3,6 +3,8 @@
 document       the parts of an answer, and what goes first where there is little room
 text           a document on a screen, fitted into its lines
 table_layout   a table on a screen
+holders        who holds the bytes of a moment, as a part of a document
+holder_lines   the same on a screen
 markdown       a document for an issue
 html           a document as a page
 layout         text fitted into a width

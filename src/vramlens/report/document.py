@@ -12,6 +12,11 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, Flag, auto
 from typing import Any
 
+from vramlens.units import format_size
+
+TO_DO = "What to do"
+NO_HELP = "What will not help"
+
 
 class Form(Flag):
     """The forms of an answer that a part belongs to."""
@@ -117,12 +122,18 @@ class Items(Part):
     """A list; indented on a screen, with bullets elsewhere.
 
     Attributes:
+        mark: what an item's first line begins with on a screen.
         hang: of an item's further lines, in cells.
         title: what stands over it in Markdown, in the same block.
+        top: how many are shown on a screen; None is all.
+        all_by: how a line that says how many more there are goes on; the first that has room.
     """
 
     texts: tuple[str, ...]
+    mark: str = field(default="  ", kw_only=True)
     hang: int = field(default=2, kw_only=True)
+    top: int | None = field(default=None, kw_only=True)
+    all_by: tuple[str, ...] = field(default=(), kw_only=True)
     title: str = field(default="", kw_only=True)
     style: str = field(default="", kw_only=True)
 
@@ -132,14 +143,19 @@ class Figure:
     """A figure, what it is, and beside or below that what it was and where.
 
     Attributes:
-        change: the signed size of its bar on a page.
+        bytes: the figure itself where it is a size; its bar on a page has a sign.
     """
 
     text: str
     words: str
     detail: str = ""
     note: str = ""
-    change: int = 0
+    bytes: int = 0
+
+
+def size_figure(size_bytes: int, words: str) -> Figure:
+    """The figure of a size."""
+    return Figure(format_size(size_bytes), words, bytes=size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,28 +237,37 @@ class Table(Part):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Something to change: what is so, what that rests on, what to do."""
+    """Something to change: what is so, what that rests on, what to do.
+
+    Attributes:
+        brief: what to do where it stands alone.
+    """
 
     title: str
     evidence: tuple[str, ...]
     fix: str
+    brief: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Claims(Part):
-    """What to do, numbered.
+    """What to do, numbered; and below it what will not help.
 
     Attributes:
+        all_by: how a line that says how many more there are goes on; the first that has room.
         top: how many are shown on a screen; None is all.
+        has_titles: what is so is shown on a screen; else what to do alone.
         has_evidence: what they rest on is shown on a screen.
-        all_by: the option that shows all.
+        refuted: what will not help; ``refuted_top`` of it is shown on a screen.
     """
 
-    title: str
     claims: tuple[Claim, ...]
-    all_by: str
+    all_by: tuple[str, ...]
     top: int | None = None
+    has_titles: bool = True
     has_evidence: bool = True
+    refuted: tuple[str, ...] = ()
+    refuted_top: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +287,10 @@ class Drawing(Part):
 
 @dataclass(frozen=True, slots=True)
 class Command(Part):
-    """The one next step: why, and lines to paste.
+    """The one next step: why, and lines to paste; none where ``why`` says it all.
 
     Attributes:
+        why: what it brings, with the bytes to expect; ends without a full stop.
         is_broken: a command too wide for the screen goes on after a backslash.
     """
 

@@ -55,7 +55,7 @@ _DRAWN_BY = {
     "Check": ("check.story", "render_check"),
     "Comparison": ("ranks.story", "render_comparison"),
     "Diff": ("diff.story", "render_diff"),
-    "Explanation": ("explain.explanation_text", "render"),
+    "Explanation": ("explain.story", "render_explanation"),
     "LeakReport": ("leaks.story", "render_leaks"),
     "Profile": ("profile.story", "render_profile"),
     "Tuning": ("replay.tuning_story", "render_tuning"),

@@ -93,13 +93,13 @@ def _row(cells: Sequence[str]) -> str:
 
 def _figures(figures: Figures) -> Iterator[str]:
     if figures.rows:
-        largest = max(abs(row.change) for row in figures.rows)
+        largest = max(abs(row.bytes) for row in figures.rows)
         yield f"<table>{''.join(_figure(row, largest) for row in figures.rows)}</table>"
 
 
 def _figure(row: Figure, largest: int) -> str:
-    kind = "more" if row.change > 0 else "less"
-    width = _LONGEST_BAR * abs(row.change) / largest
+    kind = "more" if row.bytes > 0 else "less"
+    width = _LONGEST_BAR * abs(row.bytes) / largest
     note = html_text("; " + row.note if row.note else "")
     return (
         f'<tr><td class="n">{html_text(row.text)}</td>'

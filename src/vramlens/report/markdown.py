@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,8 @@ from vramlens.foreign_text import markdown as escaped
 from vramlens.foreign_text import markdown_block as fenced
 from vramlens.foreign_text import markdown_code as code
 from vramlens.report.document import (
+    NO_HELP,
+    TO_DO,
     Claims,
     Command,
     Document,
@@ -20,7 +23,9 @@ from vramlens.report.document import (
     Sentences,
     Table,
 )
-from vramlens.units import counted
+from vramlens.report.holders import HeldMemory, HolderRow
+from vramlens.report.wording import place_name
+from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
     from vramlens.report.document import Claim, Part
@@ -34,9 +39,9 @@ def markdown_of(document: Document) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def grid(header: Sequence[str], rows: Sequence[Sequence[str]], right: int) -> str:
-    """A table of escaped cells whose first ``right`` columns are aligned to the right."""
-    rule = ["---:" if at < right else "---" for at in range(len(header))]
+def _grid(header: Sequence[str], rows: Sequence[Sequence[str]], is_right: Sequence[bool]) -> str:
+    """A table of escaped cells."""
+    rule = ["---:" if right else "---" for right in is_right]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *rows))
 
 
@@ -79,7 +84,7 @@ def _table(table: Table) -> Iterator[str]:
         return
     rows = [(*(escaped(cell) for cell in row[:-1]), code(row[-1])) for row in table.top_rows()]
     names = [*(column.name for column in table.columns[:-1]), table.noun]
-    yield grid(names, rows, len(names) - 1)
+    yield _grid(names, rows, [True] * (len(names) - 1) + [False])
     hidden = len(table.rows) - len(rows)
     if hidden:
         more = counted(hidden, f"more {table.noun}", f"more {table.noun}s")
@@ -93,19 +98,51 @@ def _filled_columns(
 ) -> str:
     """A table without the columns that are empty in every row."""
     filled = [at for at in range(len(names)) if any(row[at] for row in rows)]
-    lines = [
-        "| " + " | ".join(names[at] or " " for at in filled) + " |",
-        "|" + "|".join("--:" if is_right[at] else ":--" for at in filled) + "|",
-        *("| " + " | ".join(escaped(row[at]) for at in filled) + " |" for row in rows),
-    ]
-    return "\n".join(lines)
+    cells = [[escaped(row[at]) for at in filled] for row in rows]
+    return _grid([names[at] or " " for at in filled], cells, [is_right[at] for at in filled])
 
 
-def _claims(claims: Claims) -> Iterator[str]:
-    if claims.claims:
-        yield f"### {claims.title}"
-        lines = [line for at, claim in enumerate(claims.claims, 1) for line in _claim(at, claim)]
+def _holders(holders: HeldMemory) -> Iterator[str]:
+    yield f"### {escaped(holders.title)}, by {holders.by}"
+    if holders.empty:
+        yield escaped(holders.empty)
+        return
+    yield _holder_grid(holders)
+    if holders.cut_note:
+        yield escaped(f"… {holders.cut_note}")
+    if holders.inferred_note:
+        yield escaped(holders.inferred_note)
+    if holders.by == "stack":
+        for number, row in enumerate(holders.top_rows(), 1):
+            yield f"Stack {number}, {format_size(row.bytes)}:"
+            yield fenced(tuple(map(place_name, row.frames)))
+
+
+def _holder_grid(holders: HeldMemory) -> str:
+    rows = holders.lines()
+    columns = dict(holders.figures())
+    figures = len(columns)
+    columns["share"] = list(map(html.escape, columns["share"]))
+    columns[holders.by] = list(map(_holder_name, rows))
+    if holders.note_header:
+        columns[holders.note_header] = [escaped(row.note) for row in rows]
+    is_right = [at < figures for at in range(len(columns))]
+    return _grid(list(columns), list(zip(*columns.values(), strict=True)), is_right)
+
+
+def _holder_name(row: HolderRow) -> str:
+    name = code(place_name(row.place)) if row.place is not None else escaped(row.name)
+    return f"{name} ({', '.join(map(code, row.tensors))})" if row.tensors else name
+
+
+def _claims(part: Claims) -> Iterator[str]:
+    if part.claims:
+        yield f"### {TO_DO}"
+        lines = [line for at, claim in enumerate(part.claims, 1) for line in _claim(at, claim)]
         yield "\n".join(lines)
+    if part.refuted:
+        yield f"### {NO_HELP}"
+        yield from _items(Items(part.refuted))
 
 
 def _claim(number: int, claim: Claim) -> list[str]:
@@ -114,8 +151,9 @@ def _claim(number: int, claim: Claim) -> list[str]:
 
 
 def _command(command: Command) -> Iterator[str]:
-    yield f"**Next**, {escaped(command.why)}:"
-    yield fenced(command.lines)
+    yield f"**Next**, {escaped(command.why)}{':' if command.lines else '.'}"
+    if command.lines:
+        yield fenced(command.lines)
 
 
 _WRITTEN_BY: dict[type[Part], Callable[[Any], Iterator[str]]] = {
@@ -124,6 +162,7 @@ _WRITTEN_BY: dict[type[Part], Callable[[Any], Iterator[str]]] = {
     Items: _items,
     Figures: _figures,
     Table: _table,
+    HeldMemory: _holders,
     Claims: _claims,
     Command: _command,
 }

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from vramlens.report.document import (
+    NO_HELP,
+    TO_DO,
     Blank,
     Claims,
     Command,
@@ -21,6 +24,8 @@ from vramlens.report.document import (
     Table,
     Tone,
 )
+from vramlens.report.holder_lines import holder_lines
+from vramlens.report.holders import HeldMemory
 from vramlens.report.layout import Layout, right
 from vramlens.report.screen import layout_of, next_lines, show
 from vramlens.report.table_layout import table_lines
@@ -104,9 +109,17 @@ def _sentences(part: Sentences, layout: Layout) -> Iterator[Text]:
 
 
 def _items(items: Items, layout: Layout) -> Iterator[Text]:
-    for text in items.texts:
-        indent = " " * items.hang
-        yield from wrapped(layout, text, first="  ", rest=indent, style=items.style)
+    shown, indent = items.texts[: items.top], " " * items.hang
+    for text in shown:
+        yield from wrapped(layout, text, first=items.mark, rest=indent, style=items.style)
+    yield from _more(len(items.texts) - len(shown), items.all_by, layout)
+
+
+def _more(hidden: int, all_by: tuple[str, ...], layout: Layout) -> Iterator[Text]:
+    """How many more there are, and what shows them."""
+    if hidden:
+        lines = [f"  {layout.ellipsis} and {hidden} more{ending}" for ending in all_by]
+        yield Text(next((line for line in lines if cell_len(line) <= layout.width), lines[-1]))
 
 
 def _figures(figures: Figures, layout: Layout) -> Iterator[Text]:
@@ -124,22 +137,28 @@ def _figures(figures: Figures, layout: Layout) -> Iterator[Text]:
             yield from wrapped(layout, detail, first=" " * len(first), style=DIM)
 
 
-def _claims(claims: Claims, layout: Layout) -> Iterator[Text]:
-    if not claims.claims:
+def _claims(part: Claims, layout: Layout) -> Iterator[Text]:
+    claims, refuted = part.claims[: part.top], part.refuted[: part.refuted_top]
+    if part.claims:
+        yield Text(TO_DO, style=BOLD)
+    for number, claim in enumerate(claims, 1):
+        yield from _claim(f"  {number}. ", claim, part, layout)
+    if refuted:
+        yield Text(NO_HELP, style=BOLD)
+    for text in refuted:
+        yield from wrapped(layout, text, first="  -  ")
+    if part.claims or refuted:
+        hidden = len(part.claims) - len(claims) + len(part.refuted) - len(refuted)
+        yield from _more(hidden, part.all_by, layout)
+
+
+def _claim(mark: str, claim: Claim, part: Claims, layout: Layout) -> Iterator[Text]:
+    if not part.has_titles:
+        yield from wrapped(layout, claim.brief, first=mark)
         return
-    yield Text(claims.title, style=BOLD)
-    for number, claim in enumerate(claims.claims[: claims.top], 1):
-        yield from _claim(number, claim, layout, has_evidence=claims.has_evidence)
-    if claims.top is not None and len(claims.claims) > claims.top:
-        hidden = len(claims.claims) - claims.top
-        yield Text(f"  {layout.ellipsis} and {hidden} more: {claims.all_by} shows all")
-
-
-def _claim(number: int, claim: Claim, layout: Layout, *, has_evidence: bool) -> Iterator[Text]:
-    mark = f"  {number}. "
     indent = " " * len(mark)
     yield from wrapped(layout, claim.title, first=mark)
-    for text in claim.evidence if has_evidence else ():
+    for text in claim.evidence if part.has_evidence else ():
         yield from wrapped(layout, text, first=indent)
     yield from wrapped(layout, claim.fix, first=f"{indent}Do: ")
 
@@ -162,7 +181,8 @@ def _command(command: Command, layout: Layout) -> Iterator[Text]:
     if command.is_broken:
         yield from next_lines(command.why, command.lines[0], layout)
         return
-    yield from wrapped(layout, f"Next, {command.why}:", style=BOLD)
+    end = ":" if command.lines else "."
+    yield from wrapped(layout, f"Next, {command.why}{end}", style=BOLD)
     for line in command.lines:
         yield Text(f"  {line}")
 
@@ -173,6 +193,7 @@ _DRAWN_BY: dict[type[Part], Callable[[Any, Layout], Iterator[Text]]] = {
     Items: _items,
     Figures: _figures,
     Table: table_lines,
+    HeldMemory: holder_lines,
     Claims: _claims,
     Drawing: _drawing,
     Command: _command,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 from typing import Protocol
 
 from vramlens.foreign_text import one_line
 from vramlens.foreign_text import visible as visible  # every report takes it from here
+from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
 
@@ -90,3 +92,18 @@ def sentence(text: str) -> str:
     """The text with a capital letter at its beginning, and an end where it has none."""
     text = capitalized(text)
     return text if not text or text[-1] in ".!?:" else text + "."
+
+
+def visible_sentences(texts: Iterable[str]) -> tuple[str, ...]:
+    """Texts that came with the input, each as a sentence."""
+    return tuple(visible(sentence(text)) for text in texts)
+
+
+def with_verdict(verdict: Verdict, title: str) -> str:
+    """The title after a word that says how sure it is, where that is not proven."""
+    if verdict in (Verdict.PROVEN, Verdict.NOT_A_PROBLEM):
+        return title
+    first_word = title.split(" ", 1)[0]
+    if first_word == first_word.capitalize():
+        title = title[:1].lower() + title[1:]
+    return f"{verdict.capitalize()}: {title}"

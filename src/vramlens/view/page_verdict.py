@@ -13,34 +13,43 @@ from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.explanation import Explanation
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.report.explain.story import CountedFigure, story_of
+from vramlens.report.document import Figure
+from vramlens.report.explain.answer_words import failure_figures, has_failed, headline, sentences
+from vramlens.report.explain.finding_words import (
+    ledger_figures,
+    ledger_when,
+    steps_sentence,
+    unknown_sentences,
+)
+from vramlens.report.explain.origin import origin_of
+from vramlens.report.explain.story import next_command
 from vramlens.view.columns import Columns
 from vramlens.view.findings import finding_data, words
 
 
 def verdict_of(view: Attribution, explanation: Explanation, columns: Columns) -> dict[str, Any]:
     """The words of an explanation as data; what is long goes into columns."""
-    story = story_of(explanation, "line")
+    command = next_command(explanation)
     failure = explanation.oom.event if explanation.oom is not None else None
     return {
-        "failed": story.failed,
-        "headline": words(story.headline),
-        "sentences": [words(text) for text in story.sentences],
-        "figures": _figures(story.figures),
-        "ledger": _figures(story.ledger),
-        "ledger_when": story.ledger_when,
+        "failed": has_failed(explanation),
+        "headline": words(headline(explanation)),
+        "sentences": [words(text) for text in sentences(explanation)],
+        "figures": _figures(failure_figures(explanation)),
+        "ledger": _figures(ledger_figures(explanation)),
+        "ledger_when": ledger_when(explanation),
         "findings": [_finding(view, finding, failure, columns) for finding in explanation.findings],
-        "steps": story.steps,
-        "unknown": [words(text) for text in story.unknown],
-        "origin": [words(text) for text in story.origin],
-        "next": [words(text) for text in (story.next.why, *story.next.lines)],
+        "steps": steps_sentence(explanation),
+        "unknown": [words(text) for text in unknown_sentences(explanation)],
+        "origin": [words(text) for text in origin_of(explanation.recording)],
+        "next": [words(text) for text in (command.why, *command.lines)],
         "exact": list(explanation.peak.exact) if explanation.peak is not None else [],
         "limit": explanation.oom.limit_bytes if explanation.oom is not None else None,
     }
 
 
-def _figures(figures: Iterable[CountedFigure]) -> list[list[Any]]:
-    return [[figure.size_bytes, words(figure.words)] for figure in figures]
+def _figures(figures: Iterable[Figure]) -> list[list[Any]]:
+    return [[figure.bytes, words(figure.words)] for figure in figures]
 
 
 def _finding(

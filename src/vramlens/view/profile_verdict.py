@@ -7,7 +7,7 @@ from typing import Any
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.profile.explained_profile import explain_profile
-from vramlens.report.profile.story import profile_story
+from vramlens.report.profile.story import headline, next_command, sentences
 from vramlens.trace.profile import ProfilerTrace
 from vramlens.view.findings import finding_data, words
 
@@ -17,12 +17,12 @@ def with_profile(
 ) -> dict[str, Any]:
     """A verdict with the words of the profile in the place of a recording's."""
     profile = explain_profile(trace)
-    story = profile_story(profile)
+    command = next_command(profile)
     event = view.device.requested.peak_event
     return {
         **verdict,
-        "headline": words(story.headline),
-        "sentences": [words(text) for text in story.sentences],
+        "headline": words(headline(profile)),
+        "sentences": [words(text) for text in sentences(profile)],
         "findings": [
             {
                 **finding_data(finding),
@@ -33,6 +33,6 @@ def with_profile(
             }
             for finding in profile.findings
         ],
-        "next": [words(text) for text in (story.next.why, *story.next.lines)],
+        "next": [words(text) for text in (command.why, *command.lines)],
         "exact": [],
     }

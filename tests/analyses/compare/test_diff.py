@@ -16,8 +16,9 @@ from support.copies import again, forward_lines, planted, shuffled, snapshot_of
 from support.recordings import DATA, SMALL, block, data_of, event, segment, snapshot, truth_of
 from vramlens import api
 from vramlens.analyses.compare.compared_run import Run, run_of
+from vramlens.analyses.compare.diff_answer import Diff
 from vramlens.analyses.compare.diff_findings import headline, told_apart
-from vramlens.analyses.compare.run_diff import Diff, diff_runs
+from vramlens.analyses.compare.run_diff import diff_runs
 from vramlens.analyses.finding import Place
 from vramlens.errors import InputError, UsageError
 from vramlens.read.snapshot import read_snapshot

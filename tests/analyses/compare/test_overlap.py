@@ -16,9 +16,10 @@ from support.edited import edited_snapshot
 from support.recordings import DATA
 from vramlens import api
 from vramlens.analyses.compare.compared_run import CodeLine, Run, run_of
+from vramlens.analyses.compare.diff_answer import Diff
 from vramlens.analyses.compare.diff_findings import headline
 from vramlens.analyses.compare.overlap import Overlap
-from vramlens.analyses.compare.run_diff import Diff, diff_runs
+from vramlens.analyses.compare.run_diff import diff_runs
 from vramlens.analyses.finding import Place
 from vramlens.read.snapshot import read_snapshot
 

@@ -12,8 +12,9 @@ from support.copies import again, snapshot_of
 from support.recordings import DATA, data_of
 from vramlens import api
 from vramlens.analyses.compare.compared_run import Run, run_of
+from vramlens.analyses.compare.diff_answer import Diff
 from vramlens.analyses.compare.diff_findings import headline
-from vramlens.analyses.compare.run_diff import Diff, diff_runs
+from vramlens.analyses.compare.run_diff import diff_runs
 from vramlens.analyses.compare.work_sizes import work_sizes
 from vramlens.read.snapshot import read_snapshot
 from vramlens.report.diff.json import diff_to_json

@@ -15,7 +15,8 @@ from vramlens import explain
 from vramlens.analyses.explanation import Explanation
 from vramlens.read.engine_log import EngineLogReader
 from vramlens.read.oom.oom_text import find_oom_messages
-from vramlens.report.explain.story import story_of
+from vramlens.report.explain.answer_words import headline
+from vramlens.report.explain.story import next_command
 from vramlens.units import GIB, MIB
 
 VLLM_BUDGET = """\
@@ -123,10 +124,9 @@ def test_a_fork_is_no_lack_of_memory(tmp_path: Path) -> None:
         " multiprocessing, you must use the 'spawn' start method\n"
     )
     found = explained(tmp_path, text)
-    story = story_of(found, "line")
-    assert story.headline.startswith("This is not a memory shortage: CUDA was already in use when")
+    assert headline(found).startswith("This is not a memory shortage: CUDA was already in use when")
     assert "spawn" in first_fix(found)
-    assert "no memory ran out" in story.next.why
+    assert "no memory ran out" in next_command(found).why
 
 
 def test_comfyui_says_only_that_an_allocation_failed(tmp_path: Path) -> None:

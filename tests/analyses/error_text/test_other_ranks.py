@@ -8,8 +8,8 @@ import pytest
 
 from vramlens.analyses.recording_explanation import explain_text
 from vramlens.read.oom.oom_text import find_oom_messages
+from vramlens.report.explain.answer_words import sentences
 from vramlens.report.explain.json import to_json
-from vramlens.report.explain.story import story_of
 
 
 def error(size: str, gpu: int | None = None) -> str:
@@ -25,7 +25,7 @@ def said(*lines: str) -> str:
     messages = find_oom_messages("\n".join(lines).encode())
     found = explain_text(messages[-1], "train.log", len(messages), messages)
     others = found.oom.others if found.oom is not None else ""
-    assert not others or f"{others}." in story_of(found, "line").sentences
+    assert not others or f"{others}." in sentences(found)
     return others
 
 
@@ -92,7 +92,7 @@ def test_the_traceback_s_line_is_in_the_data_and_in_the_first_sentences() -> Non
     found = explain_text(messages[0], "train.log")
     oom = to_json(found)["oom"]
     assert (oom["file"], oom["line"], oom["function"]) == ("a/train.py", 88, "main")
-    assert "Requested at a/train.py:88 in main." in story_of(found, "line").sentences[:2]
+    assert "Requested at a/train.py:88 in main." in sentences(found)[:2]
     bare = explain_text(find_oom_messages(error("2.00 GiB", 0).encode())[0], "train.log")
     assert {to_json(bare)["oom"][name] for name in ("file", "line", "function")} == {None}
-    assert "Asked for" not in " ".join(story_of(bare, "line").sentences)
+    assert "Asked for" not in " ".join(sentences(bare))

@@ -20,7 +20,7 @@ from vramlens.capture.doctor import host_checks as doctor_host
 from vramlens.capture.doctor import torch_checks as doctor_torch
 from vramlens.capture.doctor.checks import STATES, DoctorCheck
 from vramlens.capture.doctor.diagnosis import Diagnosis, diagnose
-from vramlens.capture.doctor.gpu_checks import Seen
+from vramlens.capture.doctor.gpu_evidence import GpuEvidence, has_kernels, selects_gpu
 from vramlens.capture.doctor.switches import SWITCHES
 from vramlens.capture.doctor.torch_checks import ChildAnswer, ask_torch, facts
 from vramlens.capture.memory.driver import Gpu, GpuMemory
@@ -111,8 +111,8 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         "PMI_RANK",
     ]:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(doctor_gpu, "_driver_cuda", lambda: (13, 0))
-    monkeypatch.setattr(doctor_gpu, "_capability", lambda gpu: (9, 0))
+    monkeypatch.setattr(doctor_gpu, "driver_cuda", lambda: (13, 0))
+    monkeypatch.setattr(doctor_gpu, "capability_of", lambda gpu: (9, 0))
     monkeypatch.setattr(doctor_gpu, "own_pids", lambda: ((1,), True))
 
 
@@ -131,8 +131,8 @@ def look(
     return found, {check.name: check for check in found.checks}
 
 
-def seen(answer: ChildAnswer, nvml: Any = None) -> Seen:
-    return Seen(answer, nvml, "", nvml.gpus() if nvml else ())
+def seen(answer: ChildAnswer, nvml: Any = None) -> GpuEvidence:
+    return GpuEvidence(answer, nvml, "", nvml.gpus() if nvml else ())
 
 
 def test_ready(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,19 +365,19 @@ def test_a_fact_that_is_missing(gone: str, monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_kernels(archs: list[str], capability: tuple[int, int], fits: bool) -> None:
-    assert doctor_gpu._has_kernels(archs, capability) is fits
+    assert has_kernels(archs, capability) is fits
 
 
 @pytest.mark.parametrize(
     ("given", "selects"), [("0", True), (" +1", True), ("GPU-a", True), ("", False), ("-1", False)]
 )
 def test_visible_devices(given: str, selects: bool) -> None:
-    assert doctor_gpu._selects(given) is selects
+    assert selects_gpu(given) is selects
 
 
 def test_visible_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    monkeypatch.setattr(doctor_gpu, "_driver_count", lambda: 1)
+    monkeypatch.setattr(doctor_gpu, "driver_count", lambda: 1)
     row = look(monkeypatch, ChildAnswer({**FACTS, "visible": 0}), FakeDriver(0))[1]["gpu"]
     assert (row.state, row.text) == (
         "problem",

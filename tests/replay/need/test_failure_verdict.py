@@ -18,10 +18,10 @@ from vramlens import explain, load
 from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.failure.need import ADVICE
 from vramlens.program import verdict_of
-from vramlens.report.explain.explanation_markdown import to_markdown
-from vramlens.report.explain.explanation_text import render
+from vramlens.report.explain.answer_words import headline, sentences
+from vramlens.report.explain.finding_words import sorted_findings
 from vramlens.report.explain.json import to_json
-from vramlens.report.explain.story import story_of
+from vramlens.report.explain.story import explanation_to_markdown, render_explanation
 from vramlens.units import MIB
 from vramlens.view.page import data_of
 
@@ -105,9 +105,7 @@ def test_what_grew_is_told_with_its_factor() -> None:
     assert need is not None
     assert need.scale == pytest.approx(2.24, abs=0.01)
     assert "this batch is 2.23x an earlier one (line " in need.reason
-    assert any(
-        "2.23x" in text for text in story_of(explained("gpt_varlen.cap50"), "line").sentences
-    )
+    assert any("2.23x" in text for text in sentences(explained("gpt_varlen.cap50")))
 
 
 @pytest.mark.parametrize("name", ["ode.cap92", "lora.cap80"])
@@ -182,14 +180,14 @@ def _fixes(explanation: Explanation) -> list[str]:
 @pytest.mark.parametrize("name", FORMS)
 def test_data_text_and_markdown_give_the_same_verdict(name: str) -> None:
     explanation = explained(name)
-    data, story = to_json(explanation), story_of(explanation, "line")
+    data, (claims, _, _) = to_json(explanation), sorted_findings(explanation.findings)
     fixes = _fixes(explanation)
     assert [_text(one["fix"]) for one in data["findings"] if one["fix"]] == fixes
-    assert [_text(claim.fix) for claim in story.claims] == fixes
+    assert [_text(claim.fix) for claim in claims] == fixes
     assert data["oom"]["cause"] == verdict(name).cause
-    for told in (_terminal(explanation), to_markdown(explanation, "line")):
+    for told in (_terminal(explanation), explanation_to_markdown(explanation)):
         text = _text(told)
-        assert _text(story.headline) in text
+        assert _text(headline(explanation)) in text
         places = [text.index(fix) for fix in fixes]
         assert places == sorted(places)
 
@@ -201,7 +199,7 @@ def test_the_page_and_the_exception_give_the_same_verdict(name: str) -> None:
     (track,) = PageData(data_of([load(FOLDER / f"{name}.vram")])).header["tracks"]
     claims = [one for one in track["verdict"]["findings"] if one["fix"]]
     assert [_text(one["fix"]) for one in claims] == fixes
-    assert _text(track["verdict"]["headline"]) == _text(story_of(explanation, "line").headline)
+    assert _text(track["verdict"]["headline"]) == _text(headline(explanation))
     note = _text(verdict_of(str(FOLDER / f"{name}.vram"), ""))
     assert fixes[0][:40] in note
 
@@ -221,7 +219,7 @@ def test_the_log_beside_the_recording_changes_no_verdict(name: str, tmp_path: Pa
 
 def _terminal(explanation: Explanation) -> str:
     out = io.StringIO()
-    render(explanation, Console(file=out, width=100), whole=True)
+    render_explanation(explanation, Console(file=out, width=100), whole=True)
     return out.getvalue()
 
 

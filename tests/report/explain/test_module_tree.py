@@ -12,7 +12,7 @@ from support.samples import heap
 from vramlens import load
 from vramlens.report.explain.holder_tables import table_of
 from vramlens.report.explain.module_tree import branches_of, main_parts
-from vramlens.units import MIB
+from vramlens.units import MIB, format_size
 
 
 def gpt(layers: int = 48, odd: int = -1) -> dict[str, int]:
@@ -70,16 +70,20 @@ def test_sums_and_cuts(sizes: dict[str, int], top: int) -> None:
 
     table = table_of(
         replace(heap(), by_module=sizes, requested_bytes=sum(sizes.values())), "module"
-    ).cut(top)
-    assert len(table.rows) == min(top, len(branches)) or not sizes
+    )
+    rows = replace(table, top=top).top_rows()
+    assert len(rows) == min(top, len(branches)) or not sizes
     above: list[int] = []
-    for row in table.rows:
+    for row in rows:
         assert row.depth <= len(above)  # what it lies in is shown too
         del above[row.depth :]
         assert not above or row.bytes <= above[-1]
         above.append(row.bytes)
-    visible = sum(row.bytes for row in table.rows if not row.depth)
-    assert visible + table.hidden_bytes == sum(sizes.values()) or not sizes
+    shown = sum(row.bytes for row in rows if not row.depth)
+    hidden = format_size(sum(sizes.values()) - shown)
+    note = replace(table, top=top).cut_note
+    is_whole = len(rows) == len(table.rows)
+    assert note == "" if is_whole else note.endswith((hidden, "inside these"))
 
 
 def test_very_deep_paths() -> None:

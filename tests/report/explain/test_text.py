@@ -12,8 +12,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from support.samples import EVERY, LEAK, error_text, failed, finding, hostile, nothing, refuted, run
-from vramlens.report.explain.explanation_text import render
 from vramlens.report.explain.holder_tables import GROUPINGS
+from vramlens.report.explain.story import render_explanation
 from vramlens.report.screen import SCREEN_LINES
 
 WIDTHS = (60, 80, 120, 200)
@@ -23,7 +23,7 @@ UNIT_AT_THE_START = re.compile(r"\s*(?:bytes?|[KMGT]iB|%)\b")
 
 def lines_of(explanation, width=80, by="line", top=None, whole=False, **options):
     console = Console(file=io.StringIO(), width=width, **options)
-    render(explanation, console, by, top, whole=whole)
+    render_explanation(explanation, console, by, top, whole=whole)
     return console.file.getvalue().splitlines()
 
 
@@ -237,7 +237,7 @@ def test_names_cannot_draw_on_the_screen(by):
 def test_a_terminal_without_unicode_gets_dots():
     buffer = io.BytesIO()
     stream = io.TextIOWrapper(buffer, encoding="ascii")
-    render(run(), Console(file=stream, width=90))
+    render_explanation(run(), Console(file=stream, width=90))
     stream.flush()
     output = buffer.getvalue().decode("ascii")
     assert "... and 12 more lines" in output

@@ -13,7 +13,7 @@ from support.recordings import DATA
 from vramlens import load
 from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
 from vramlens.analyses.recording_explanation import explain_trace
-from vramlens.report.explain.story import story_of
+from vramlens.report.explain.finding_words import steps_sentence
 from vramlens.report.leaks.story import LeakStory, leak_story
 from vramlens.trace import Trace
 
@@ -74,7 +74,7 @@ def test_as_many_more_as_it_says_do_show_growth() -> None:
 )
 def test_both_verbs_count_the_same_steps_in_the_same_words(name: str) -> None:
     trace = load(DATA / f"recordings/{name}.pickle.xz")
-    said = story_of(explain_trace(trace), "line").steps.split(".")[0]
+    said = steps_sentence(explain_trace(trace)).split(".")[0]
     note = next(note for note in story(trace).notes if "detected by" in note)
     assert note.startswith(f"{said}. Checked ")
     assert note.endswith("Step 0 is the first recorded.")

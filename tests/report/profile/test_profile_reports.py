@@ -15,7 +15,7 @@ from support.kineto import MIB, Kineto, read_gz, training
 from vramlens.analyses.profile.explained_profile import explain_profile
 from vramlens.report.document import Column, Last, Table
 from vramlens.report.profile.json import profile_to_json
-from vramlens.report.profile.story import profile_story, profile_to_markdown, render_profile
+from vramlens.report.profile.story import next_command, profile_to_markdown, render_profile
 from vramlens.report.screen import SCREEN_LINES
 
 TRAIN = Path(__file__).parents[2] / "data" / "profiler" / "train.json.gz"
@@ -217,6 +217,6 @@ def test_every_next_step_names_a_verb_that_exists(made, real):
     from vramlens.cli.main import VERBS
 
     for profile in (made, real):
-        for line in profile_story(profile).next.lines:
+        for line in next_command(profile).lines:
             if line.startswith("vramlens"):
                 assert line.split()[1] in VERBS

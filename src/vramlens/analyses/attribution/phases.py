@@ -136,8 +136,7 @@ def phases_of(trace: Trace, device: DeviceTrace, steps: Steps) -> Phases:
             allocations.stack, phase, called, dies_in_backward, by_stack, starts, allocations.born
         )
     ] = Phase.EVALUATION
-    _lend_lines(device, phase, frame, inferred, span, starts, ends, flag(by_stack.backward_call))
-    return Phases(
+    phases = Phases(
         phase=phase,
         frame=frame,
         inferred=inferred,
@@ -146,6 +145,8 @@ def phases_of(trace: Trace, device: DeviceTrace, steps: Steps) -> Phases:
         span_last=lasts,
         span_end=ends,
     )
+    _lend_lines(device, phases, flag(by_stack.backward_call))
+    return phases
 
 
 class _StackFlags:
@@ -294,28 +295,19 @@ def _evaluation(
     return np.asarray(forward[evaluates[caller[place]] & ~dies_in_backward[forward]])
 
 
-def _lend_lines(
-    device: DeviceTrace,
-    phase: NDArray[np.uint8],
-    frame: NDArray[np.int64],
-    inferred: NDArray[np.bool_],
-    span: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    calls: NDArray[np.bool_],
-) -> None:
+def _lend_lines(device: DeviceTrace, phases: Phases, calls: NDArray[np.bool_]) -> None:
     """Gives the backward pass's allocations without a line the forward line whose backward is
     under way.
     """
-    allocations = device.allocations
-    lenders = np.flatnonzero((phase == Phase.FORWARD) & (frame >= 0))
+    allocations, frame, span = device.allocations, phases.frame, phases.span
+    lenders = np.flatnonzero((phases.phase == Phase.FORWARD) & (frame >= 0))
     lenders = lenders[np.argsort(allocations.free_requested[lenders], kind="stable")]
     when = np.append(allocations.free_requested[lenders], len(device.events) + 1)
     borrowers = np.flatnonzero((span >= 0) & (frame < 0))
     if not len(borrowers):
         return
     place = np.searchsorted(when, allocations.born[borrowers], side="right")
-    end, start = ends[span[borrowers]], starts[span[borrowers]]
+    end, start = phases.span_end[span[borrowers]], phases.span_start[span[borrowers]]
     later = np.minimum(place, len(lenders) - 1)
     earlier = np.maximum(place - 1, 0)
     lent = np.full(len(borrowers), -1, np.int64)
@@ -325,9 +317,9 @@ def _lend_lines(
         use_later = (place < len(lenders)) & (when[place] < end)
         lent[use_later] = frame[lenders[later[use_later]]]
     # Nothing given up in this pass: the line that called backward.
-    caller = np.full(len(starts), -1, np.int64)
+    caller = np.full(len(phases.span_start), -1, np.int64)
     callers = np.flatnonzero(calls & (frame >= 0) & (span >= 0))
     caller[span[callers][::-1]] = frame[callers][::-1]
     lent = np.where(lent < 0, caller[span[borrowers]], lent)
     frame[borrowers] = lent
-    inferred[borrowers] = lent >= 0
+    phases.inferred[borrowers] = lent >= 0

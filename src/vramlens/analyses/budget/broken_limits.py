@@ -10,6 +10,7 @@ from vramlens.analyses.budget.budget_values import DIED, is_line, module_pattern
 from vramlens.analyses.budget.limit_result import Result
 from vramlens.analyses.compare.alignment import align
 from vramlens.analyses.compare.compared_run import CodeLine, HeldLine, Run
+from vramlens.analyses.compare.diff_answer import Diff, LineChange
 from vramlens.analyses.compare.diff_findings import (
     different_work,
     line_words,
@@ -17,7 +18,6 @@ from vramlens.analyses.compare.diff_findings import (
     signed_size,
 )
 from vramlens.analyses.compare.finding_changes import problems_of
-from vramlens.analyses.compare.run_diff import Diff, LineChange
 from vramlens.analyses.finding import Finding, Place
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size

@@ -1,6 +1,7 @@
 """Comparing: what changed between runs of one program.
 
-run_diff: the changes; diff_findings: as claims; differences: what else differs.
+diff_answer: the answer; run_diff: it, from runs; diff_findings: as
+claims; differences: what else differs.
 compared_run: what a recording has to be compared by.
 alignment, file_alignment, line_alignment: which lines of two versions are one.
 overlap: whether two runs are one program; workload: whether they did the same work;

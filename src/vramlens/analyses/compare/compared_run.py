@@ -120,12 +120,11 @@ class Run:
         return self.explanation.peak.requested_bytes if self.explanation.peak is not None else 0
 
 
-def run_of(trace: Trace, device: int | None = None, total_bytes: int | None = None) -> Run:
+def run_of(trace: Trace, device: int | None = None) -> Run:
     """What a recording has to be compared by.
 
     Args:
         device: by default the one with the highest requested peak.
-        total_bytes: the device's memory, if known.
 
     Raises:
         UsageError: there is no such device.
@@ -135,7 +134,7 @@ def run_of(trace: Trace, device: int | None = None, total_bytes: int | None = No
     if chosen is None:
         raise InputError(f"{trace.source}: contains no GPU memory and no events")
     view = attribute(trace, chosen)
-    explanation = explain_trace(trace, device=chosen.device, total_bytes=total_bytes, view=view)
+    explanation = explain_trace(trace, device=chosen.device, view=view)
     peak = explanation.peak
     categories = {row.place: row.category for row in peak.heap.by_line} if peak is not None else {}
     growth = _growth_of(explanation)

@@ -12,7 +12,7 @@ from vramlens.ground.verdict import Verdict
 from vramlens.units import KIB, MIB, counted, format_size
 
 if TYPE_CHECKING:
-    from vramlens.analyses.compare.run_diff import Diff, LineChange
+    from vramlens.analyses.compare.diff_answer import Diff, LineChange
     from vramlens.analyses.explanation import OomVerdict
     from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 

@@ -17,7 +17,7 @@ from vramlens.analyses.compare.work_sizes import work_sizes
 from vramlens.units import counted
 
 if TYPE_CHECKING:
-    from vramlens.analyses.compare.run_diff import LineChange
+    from vramlens.analyses.compare.diff_answer import LineChange
 
 _NEARLY = 0.02
 _MOST_OF = 0.8

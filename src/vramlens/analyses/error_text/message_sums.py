@@ -7,7 +7,6 @@ hidden digits are.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from vramlens.analyses.memory.ledger import LedgerRow
@@ -202,14 +201,12 @@ def room_of(message: OomMessage) -> tuple[int | None, int]:
     return min(rooms, default=(None, 0), key=lambda room: room[0] + room[1])
 
 
-def expandable_verdict(message: OomMessage, conf: str) -> str | None:
+def expandable_verdict(message: OomMessage) -> str | None:
     """Whether ``expandable_segments`` is refuted or undecided; None where no figures are
     printed, or no holes.
     """
     if message.live_bytes is None or message.tried_bytes is None or message.kind == "mps":
         return None
-    if re.search(r"expandable_segments\s*:\s*true", conf, re.IGNORECASE):
-        return "refuted"
     if overflow(message, least_request(message)) > 0:
         return "refuted"
     if message.reserved_bytes is not None and message.reserved_bytes == message.allocated_bytes:
@@ -226,24 +223,6 @@ def overflow(message: OomMessage, request_bytes: int) -> int:
         return 0
     live_rounding = message.slack("allocated_bytes", "private_pool_bytes")
     return message.live_bytes + request_bytes - room - rounding - live_rounding
-
-
-def excluded_causes(message: OomMessage) -> tuple[str, ...]:
-    """Causes that the sums rule out: holes that are smaller in all than the request explain
-    nothing.
-    """
-    if message.tried_bytes is None or message.kind == "mps":
-        return ()
-    excluded = []
-    request_bytes = least_request(message)
-    if message.reserved_bytes is not None and message.live_bytes is not None:
-        rounding = message.slack("reserved_bytes", "allocated_bytes", "private_pool_bytes")
-        if message.reserved_bytes - message.live_bytes + rounding < request_bytes:
-            excluded.append("fragmentation")
-    limits = [size for size in (message.allowed_bytes, message.total_bytes) if size is not None]
-    if limits and request_bytes > min(limits) + message.slack("allowed_bytes", "total_bytes"):
-        excluded.append("leak")
-    return tuple(excluded)
 
 
 _HOLES_FOR_REQUESTS, _HOLES_OF_RESERVED = 2, 0.1

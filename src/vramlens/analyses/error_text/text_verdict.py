@@ -20,7 +20,6 @@ from vramlens.analyses.error_text.engines import (
 from vramlens.analyses.error_text.figure_findings import figure_findings
 from vramlens.analyses.error_text.host_memory import host_findings
 from vramlens.analyses.error_text.message_sums import (
-    excluded_causes,
     expandable_verdict,
     least_request,
     ledger_of,
@@ -57,7 +56,6 @@ class TextVerdict:
     Attributes:
         wall: one of WALLS: what refused the request.
         cause: None: sums cannot tell fragmentation, leak, spike and capacity apart.
-        excluded_causes: those of the four that the sums do rule out.
         likely_holes_bytes: what PyTorch reserved and has in no tensor, where that likely is the
             reason; never proven.
         expandable_segments: ``refuted`` | ``undecided`` | None where it does not apply.
@@ -73,7 +71,6 @@ class TextVerdict:
 
     wall: str
     cause: str | None
-    excluded_causes: tuple[str, ...]
     likely_holes_bytes: int | None
     expandable_segments: str | None
     short_by_bytes: int | None
@@ -84,13 +81,10 @@ class TextVerdict:
     unknowns: tuple[str, ...]
 
 
-def explain_message(
-    message: OomMessage, conf: str = "", *, log: EngineLog | None = None
-) -> TextVerdict:
+def explain_message(message: OomMessage, *, log: EngineLog | None = None) -> TextVerdict:
     """What a message proves.
 
     Args:
-        conf: the allocator's settings as in ``PYTORCH_ALLOC_CONF``, if known from elsewhere.
         log: what serving engines and NCCL printed of their memory in the same log.
     """
     log = log or EngineLog()
@@ -98,7 +92,7 @@ def explain_message(
     wall = wall_of(message, owners)
     short, slack = shortage(message, wall)
     refusal = Refusal(message, wall, short_bytes=short, slack_bytes=slack, owners=owners)
-    hint = expandable_verdict(message, conf)
+    hint = expandable_verdict(message)
     ledger, ledger_note = ledger_of(message, owners)
     ledger = with_nccl(ledger, message, log) or engine_ledger(log.budget)
     findings = (
@@ -108,7 +102,7 @@ def explain_message(
             engine_findings(message, log),
             (
                 *wall_findings(refusal),
-                *_expandable_findings(message, conf, hint),
+                *_expandable_findings(message, hint),
                 *outside_findings(message, wall),
             ),
         ),
@@ -117,7 +111,6 @@ def explain_message(
     return TextVerdict(
         wall=wall,
         cause=None,
-        excluded_causes=excluded_causes(message),
         likely_holes_bytes=likely_holes(message, wall),
         expandable_segments=hint,
         short_by_bytes=None if message.cut else short,
@@ -129,7 +122,7 @@ def explain_message(
     )
 
 
-def _expandable_findings(message: OomMessage, conf: str, hint: str | None) -> tuple[Finding, ...]:
+def _expandable_findings(message: OomMessage, hint: str | None) -> tuple[Finding, ...]:
     """What the message's own hint is worth."""
     if hint is None or message.live_bytes is None:
         return ()
@@ -138,15 +131,12 @@ def _expandable_findings(message: OomMessage, conf: str, hint: str | None) -> tu
     if room is not None:
         evidence.append(f"PyTorch could use {format_size(room)} without any fragmentation")
     if hint == "refuted":
-        return (_refuted_hint(message, conf, evidence),)
+        return (_refuted_hint(message, evidence),)
     return (_undecided_hint(message, evidence),)
 
 
-def _refuted_hint(message: OomMessage, conf: str, evidence: list[str]) -> Finding:
+def _refuted_hint(message: OomMessage, evidence: list[str]) -> Finding:
     too_much = overflow(message, least_request(message))
-    if too_much <= 0:
-        title = "expandable_segments will not help: it was already on (the message always prints this hint)"
-        return Finding("expandable_segments", Verdict.PROVEN, title, 0, evidence=(conf,))
     title = (
         "expandable_segments will not help: even without fragmentation it would be at least "
         f"{format_size(too_much)} too much"

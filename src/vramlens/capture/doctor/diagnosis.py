@@ -14,7 +14,7 @@ from typing import Any
 from vramlens.capture.doctor import gpu_checks as doctor_gpu
 from vramlens.capture.doctor import host_checks as doctor_host
 from vramlens.capture.doctor.checks import STATES, DoctorCheck
-from vramlens.capture.doctor.gpu_checks import Seen
+from vramlens.capture.doctor.gpu_evidence import GpuEvidence
 from vramlens.capture.doctor.switches import SWITCHES
 from vramlens.capture.doctor.torch_checks import ChildAnswer, ask_torch
 from vramlens.capture.memory.driver import driver
@@ -83,7 +83,7 @@ def diagnose(*, gpu: bool = False, further: Sequence[tuple[str, Probe]] = ()) ->
     return Diagnosis(verdict, ready, rows, state)
 
 
-def _look(gpu: bool) -> Seen:
+def _look(gpu: bool) -> GpuEvidence:
     try:
         answer = ask_torch(gpu=gpu)
     except Exception as error:
@@ -93,10 +93,10 @@ def _look(gpu: bool) -> Seen:
         gpus = nvml.gpus() if nvml is not None else ()
     except Exception as error:
         nvml, reason, gpus = None, f"The NVIDIA driver did not answer ({_words(error)}).", ()
-    return Seen(answer, nvml, reason, gpus)
+    return GpuEvidence(answer, nvml, reason, gpus)
 
 
-def _probes(evidence: Seen, state: DistributedState, gpu: bool) -> list[tuple[str, Probe]]:
+def _probes(evidence: GpuEvidence, state: DistributedState, gpu: bool) -> list[tuple[str, Probe]]:
     of_gpu = [
         "torch",
         "gpu",
@@ -120,7 +120,7 @@ def _probes(evidence: Seen, state: DistributedState, gpu: bool) -> list[tuple[st
     ]
 
 
-def _of_gpu(name: str, evidence: Seen) -> DoctorCheck | None:
+def _of_gpu(name: str, evidence: GpuEvidence) -> DoctorCheck | None:
     check: DoctorCheck | None = getattr(doctor_gpu, name)(evidence)
     return check
 
@@ -132,7 +132,7 @@ def _guarded(name: str, probe: Probe) -> DoctorCheck | None:
         return DoctorCheck(name, "unknown", f"This check failed ({_words(error)}).")
 
 
-def _verdict(evidence: Seen, checks: Sequence[DoctorCheck]) -> tuple[str, bool | None]:
+def _verdict(evidence: GpuEvidence, checks: Sequence[DoctorCheck]) -> tuple[str, bool | None]:
     by_name = {check.name: check for check in checks}
     if evidence.answer.missing:
         return "PyTorch is not installed here: recordings can be read but not made.", False

@@ -4,17 +4,22 @@ environment say.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from vramlens.capture.alloc_conf import read_settings
 from vramlens.capture.doctor.checks import DoctorCheck
+from vramlens.capture.doctor.gpu_evidence import (
+    GpuEvidence,
+    capability_of,
+    driver_count,
+    driver_cuda,
+    has_kernels,
+    selects_gpu,
+)
 from vramlens.capture.doctor.switches import SWITCHES, switch
-from vramlens.capture.doctor.torch_checks import DIED, ChildAnswer
+from vramlens.capture.doctor.torch_checks import DIED
 from vramlens.capture.memory.driver import Driver, Gpu, own_pids
 from vramlens.units import counted
 
@@ -25,52 +30,7 @@ _UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 _HARMLESS = {"CUDA_MODULE_LOADING": ("LAZY", "DEFAULT"), "CUDA_LAUNCH_BLOCKING": ("0", "")}
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The evidence that the rows are made from.
-
-    Attributes:
-        answer: what PyTorch said.
-        nvml: the driver; None where it does not answer, for ``reason``.
-        gpus: the GPUs that the driver shows to this process, whatever PyTorch can do with them.
-    """
-
-    answer: ChildAnswer
-    nvml: Driver | None
-    reason: str
-    gpus: tuple[Gpu, ...]
-
-    def fact(self, name: str) -> Any:
-        """One of PyTorch's facts; None where there is none."""
-        return None if self.answer.facts is None else self.answer.facts.get(name)
-
-    @property
-    def visible(self) -> int:
-        """The GPUs that PyTorch can use."""
-        return int(self.fact("visible") or 0)
-
-    @property
-    def is_nvidia(self) -> bool:
-        """True where PyTorch is built for NVIDIA's GPUs."""
-        return self.fact("kind") == "cuda" and not self.fact("hip")
-
-    @property
-    def release(self) -> tuple[int, int] | None:
-        """PyTorch's major and minor version."""
-        release = list(self.fact("release") or ())
-        return (int(release[0]), int(release[1])) if len(release) >= 2 else None
-
-    @property
-    def names(self) -> str:
-        """The GPUs' products, each once."""
-        trial = self.answer.trial or {}
-        names = [gpu.name for gpu in self.gpus if gpu.name] or [
-            name for name in [trial.get("name")] if name
-        ]
-        return ", ".join(dict.fromkeys(names))
-
-
-def torch(evidence: Seen) -> DoctorCheck:
+def torch(evidence: GpuEvidence) -> DoctorCheck:
     """PyTorch: whether it is there, its version and its build."""
     if evidence.answer.missing:
         do = "To record, run the doctor with your training Python: python -m vramlens doctor."
@@ -90,7 +50,7 @@ def torch(evidence: Seen) -> DoctorCheck:
     return DoctorCheck("torch", "ok", text)
 
 
-def gpu(evidence: Seen) -> DoctorCheck:
+def gpu(evidence: GpuEvidence) -> DoctorCheck:
     """The GPUs that PyTorch can use, or why there are none."""
     shown_gpus = f"{counted(len(evidence.gpus), 'GPU')} ({evidence.names})"
     if evidence.answer.facts is None:
@@ -113,15 +73,15 @@ def gpu(evidence: Seen) -> DoctorCheck:
     return DoctorCheck("gpu", "problem", text, do)
 
 
-def _hidden(evidence: Seen) -> DoctorCheck | None:
+def _hidden(evidence: GpuEvidence) -> DoctorCheck | None:
     """The row where CUDA_VISIBLE_DEVICES hides every GPU; else None."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or evidence.fact("kind") != "cuda":
         return None
-    if not _selects(visible):
+    if not selects_gpu(visible):
         text = f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU."
         return DoctorCheck("gpu", "problem", text, "unset CUDA_VISIBLE_DEVICES")
-    count = _driver_count()
+    count = driver_count()
     if evidence.gpus or not count:
         return None
     text = f"CUDA_VISIBLE_DEVICES={visible!r} selects none of the {count} here."
@@ -129,12 +89,12 @@ def _hidden(evidence: Seen) -> DoctorCheck | None:
     return DoctorCheck("gpu", "problem", text, do)
 
 
-def _usable(evidence: Seen) -> DoctorCheck:
+def _usable(evidence: GpuEvidence) -> DoctorCheck:
     text = f"{counted(evidence.visible, 'GPU')}{f' ({evidence.names})' if evidence.names else ''}."
     archs = evidence.fact("archs") or []
     for device in evidence.gpus if archs and evidence.is_nvidia else ():
-        capability = _capability(device)
-        if capability is not None and not _has_kernels(archs, capability):
+        capability = capability_of(device)
+        if capability is not None and not has_kernels(archs, capability):
             sm = "sm_{}{}".format(*capability)
             do = f"Install a PyTorch that is built for {sm}: torch.cuda.get_arch_list() names it."
             return DoctorCheck(
@@ -146,11 +106,11 @@ def _usable(evidence: Seen) -> DoctorCheck:
     return DoctorCheck("gpu", "ok", text)
 
 
-def driver(evidence: Seen) -> DoctorCheck | None:
+def driver(evidence: GpuEvidence) -> DoctorCheck | None:
     """The driver, and whether it is new enough for PyTorch's CUDA."""
     if evidence.nvml is None:
         return None
-    version, cuda = evidence.nvml.version() or "unknown", _driver_cuda()
+    version, cuda = evidence.nvml.version() or "unknown", driver_cuda()
     text = f"Driver {version}{'' if cuda is None else ' (CUDA {}.{})'.format(*cuda)}"
     built = re.match(r"(\d+)\.(\d+)", evidence.fact("cuda") or "") if evidence.is_nvidia else None
     if built is None or cuda is None:
@@ -169,7 +129,7 @@ def driver(evidence: Seen) -> DoctorCheck | None:
     )
 
 
-def allocator(evidence: Seen) -> DoctorCheck | None:
+def allocator(evidence: GpuEvidence) -> DoctorCheck | None:
     """The allocator that PyTorch uses: only its own keeps a history."""
     if evidence.answer.facts is None or evidence.fact("kind") is None:
         return None
@@ -195,7 +155,7 @@ def allocator(evidence: Seen) -> DoctorCheck | None:
     return DoctorCheck("allocator", "ok", "PyTorch's native allocator, which can be recorded.")
 
 
-def settings(evidence: Seen) -> DoctorCheck:
+def settings(evidence: GpuEvidence) -> DoctorCheck:
     """The allocator's settings in the environment."""
     conf = read_settings(os.environ, evidence.release, is_rocm=bool(evidence.fact("hip")))
     shown_conf = f"{conf.variable}={conf.text}" if conf.variable else "No allocator settings"
@@ -223,7 +183,7 @@ def settings(evidence: Seen) -> DoctorCheck:
     return DoctorCheck("settings", "ok", f"{shown_conf}.")
 
 
-def snapshot(evidence: Seen) -> DoctorCheck | None:
+def snapshot(evidence: GpuEvidence) -> DoctorCheck | None:
     """The contents that recordings of this PyTorch version can have."""
     if evidence.answer.facts is None or evidence.fact("kind") is None:
         return None
@@ -252,7 +212,7 @@ def snapshot(evidence: Seen) -> DoctorCheck | None:
     return DoctorCheck("snapshot", "ok", f"Events, module and step marks, failures{more}.")
 
 
-def trial(evidence: Seen) -> DoctorCheck | None:
+def trial(evidence: GpuEvidence) -> DoctorCheck | None:
     """The outcome of ``--gpu``: a small recording on the GPU itself."""
     recording = evidence.answer.trial
     if recording is None:
@@ -273,7 +233,7 @@ def trial(evidence: Seen) -> DoctorCheck | None:
     return DoctorCheck("trial", "ok", f"{text}, with {', '.join(expected_parts)}.")
 
 
-def _failed_trial(evidence: Seen) -> DoctorCheck | None:
+def _failed_trial(evidence: GpuEvidence) -> DoctorCheck | None:
     failure = evidence.answer.failure
     if not failure or evidence.answer.facts is None or evidence.answer.settings_failed:
         return None
@@ -284,7 +244,7 @@ def _failed_trial(evidence: Seen) -> DoctorCheck | None:
     return DoctorCheck("trial", "problem", text, do)
 
 
-def profiler(evidence: Seen) -> DoctorCheck | None:
+def profiler(evidence: GpuEvidence) -> DoctorCheck | None:
     """True where PyTorch's profiler can see GPU kernels."""
     if evidence.answer.facts is None:
         return None
@@ -307,7 +267,7 @@ def profiler(evidence: Seen) -> DoctorCheck | None:
     return DoctorCheck("profiler", "ok", "Kineto sees GPU kernels.")
 
 
-def nvml(evidence: Seen) -> DoctorCheck | None:
+def nvml(evidence: GpuEvidence) -> DoctorCheck | None:
     """True where the driver tells who holds the GPU's memory."""
     if evidence.fact("kind") == "xpu" or evidence.fact("hip"):
         return None
@@ -334,7 +294,7 @@ def _missing_figures(driver: Driver, gpus: Sequence[Gpu]) -> str:
     return ""
 
 
-def nccl(evidence: Seen) -> DoctorCheck | None:
+def nccl(evidence: GpuEvidence) -> DoctorCheck | None:
     """NCCL's version, and whether its memory can be read."""
     if not evidence.is_nvidia:
         return None
@@ -351,13 +311,13 @@ def nccl(evidence: Seen) -> DoctorCheck | None:
     return DoctorCheck("nccl", "ok", f"{text}; its memory can be read.")
 
 
-def visible_devices(evidence: Seen) -> DoctorCheck | None:
+def visible_devices(evidence: GpuEvidence) -> DoctorCheck | None:
     """CUDA_VISIBLE_DEVICES, where it is set."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return None
     text = f"CUDA_VISIBLE_DEVICES={visible!r}"
-    if not _selects(visible):
+    if not selects_gpu(visible):
         if evidence.fact("kind") == "cuda" and not evidence.visible:
             return None  # the row gpu says so
         return DoctorCheck(
@@ -366,7 +326,7 @@ def visible_devices(evidence: Seen) -> DoctorCheck | None:
     return DoctorCheck("visible devices", "ok", f"{text}: cuda:0 is the first of these.")
 
 
-def switches(evidence: Seen) -> DoctorCheck:
+def switches(evidence: GpuEvidence) -> DoctorCheck:
     """Debug switches that are on and slow the program down, or change its memory."""
     active = []
     for candidate in SWITCHES:
@@ -387,66 +347,19 @@ def switches(evidence: Seen) -> DoctorCheck:
     )
 
 
-def _build(evidence: Seen) -> str:
+def _build(evidence: GpuEvidence) -> str:
     for name, key in (("ROCm", "hip"), ("CUDA", "cuda"), ("XPU", "xpu")):
         if evidence.fact(key):
             return f"{name} {evidence.fact(key)}"
     return "the CPU"
 
 
-def _no_gpu(evidence: Seen) -> str:
+def _no_gpu(evidence: GpuEvidence) -> str:
     return (
         "No GPU found."
         if evidence.nvml is not None or evidence.fact("kind")
         else "No GPU that PyTorch can use."
     )
-
-
-def _selects(visible: str) -> bool:
-    """True where CUDA_VISIBLE_DEVICES leaves any GPU: a first entry that is no device ends the
-    list.
-    """
-    return re.match(r"\s*(\+?[0-9]+|GPU-|MIG-)", visible) is not None
-
-
-def _capability(device: Gpu) -> tuple[int, int] | None:
-    try:
-        capability = importlib.import_module("pynvml").nvmlDeviceGetCudaComputeCapability(
-            device.handle
-        )
-        return int(capability[0]), int(capability[1])
-    except Exception:
-        return None
-
-
-def _has_kernels(archs: Sequence[str], capability: tuple[int, int]) -> bool:
-    """Machine code runs on later minor versions of its major one; PTX (compute_) is compiled for
-    any later one.
-    """
-    for arch in archs:
-        named = re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", arch)
-        if named is None:
-            return True
-        built = (int(named[2]), int(named[3]))
-        if built <= capability and (named[1] == "compute" or built[0] == capability[0]):
-            return True
-    return False
-
-
-def _driver_cuda() -> tuple[int, int] | None:
-    try:
-        number = int(importlib.import_module("pynvml").nvmlSystemGetCudaDriverVersion_v2())
-    except Exception:
-        return None
-    return number // 1000, number % 1000 // 10
-
-
-def _driver_count() -> int:
-    """The machine's GPUs, visible to this process or not."""
-    try:
-        return int(importlib.import_module("pynvml").nvmlDeviceGetCount())
-    except Exception:
-        return 0
 
 
 def _sentence(text: str) -> str:

@@ -4,12 +4,8 @@ troubles nobody.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
-import platform
-import socket
-import sys
 import threading
 import time
 import zlib
@@ -21,10 +17,10 @@ from vramlens.capture import torch_api
 from vramlens.capture.names.module_marks import ModuleMarks
 from vramlens.capture.names.module_paths import ModulePaths
 from vramlens.capture.process.undisturbed import no_collection, no_other_thread
-from vramlens.capture.process_group import groups_for_meta
 from vramlens.capture.recording.device_facts import DeviceFacts
-from vramlens.capture.recording.launch import launch
 from vramlens.capture.recording.output_path import Places, rank_of_process
+from vramlens.capture.recording.placed_file import PlacedFile, keep
+from vramlens.capture.recording.process_facts import process_facts
 from vramlens.capture.recording.recording_file import SCHEMA, write_recording
 from vramlens.capture.recording.redact import Redaction
 from vramlens.capture.recording.redaction_check import check_redacted
@@ -248,7 +244,7 @@ class Recorder:
         # To open a pipe is to wait for who reads it.
         if os.path.exists(target) and not os.path.isfile(target):
             raise OSError(0, f"{target} is not a regular file")
-        place = _Placed(self.places, target)
+        place = PlacedFile(self.places, target)
         began = time.perf_counter()
         with no_collection():
             events, has_wrapped = self._write_parts(self.gpu, request, place, began)
@@ -265,7 +261,7 @@ class Recorder:
         return {"path": place.path, "seconds": round(seconds, 3)}
 
     def _write_parts(
-        self, gpu: Allocator, request: WriteRequest, place: _Placed, began: float
+        self, gpu: Allocator, request: WriteRequest, place: PlacedFile, began: float
     ) -> tuple[int, bool]:
         """Writes the file; how many events are in it, and whether earlier ones were overwritten.
 
@@ -287,7 +283,7 @@ class Recorder:
             check = _search_of(self._redaction)
         os.makedirs(os.path.dirname(place.path), exist_ok=True)
         if request.keep_previous and os.path.exists(place.path):
-            _keep(place.path, self.places.previous())
+            keep(place.path, self.places.previous())
         meta["dump_seconds"] = round(time.perf_counter() - began, 3)
         parts = {"meta": meta, **parts}
         start = None if self._start_state is None else zlib.decompress(self._start_state)
@@ -334,17 +330,7 @@ class Recorder:
             "vramlens": __version__,
             **gpu.versions(),
             "driver": facts.driver_version if facts is not None else None,
-            "python": platform.python_version(),
-            "platform": _platform(),
-            "command": self._command or [*sys.orig_argv],
-            "folder": _present_folder(),
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "rank": rank_of_process(),
-            "local_rank": _number("LOCAL_RANK"),
-            "world_size": _number("WORLD_SIZE"),
-            **launch(),
-            "groups": groups_for_meta(),
+            **process_facts(self._command),
             "trigger": request.trigger,
             "device_name": main.get("name"),
             "total_bytes": {
@@ -373,35 +359,6 @@ class Recorder:
             for device, trace in enumerate(snapshot.get("device_traces", ()))
             if trace
         }
-
-
-class _Placed:
-    """A recording's way to its place, beside what another process has put there meanwhile.
-
-    Attributes:
-        path: where it is.
-    """
-
-    def __init__(self, places: Places, path: str) -> None:
-        self._places, self.path = places, path
-        self._is_named = path != places.next()  # by whoever asked for it
-
-    def put(self, partial: str, target: str) -> None:
-        """Gives the written file its place; a failure's recording keeps its own."""
-        while True:
-            try:
-                os.link(partial, target)  # unlike a rename it replaces nothing
-            except FileExistsError:
-                if self._is_named or self._places.may_replace(target):
-                    os.replace(partial, target)
-                    return
-                target = self.path = self._places.next()
-            except OSError:  # no links here
-                os.replace(partial, target)
-                return
-            else:
-                os.unlink(partial)
-                return
 
 
 def _reason_of(error: Exception) -> str:
@@ -433,41 +390,8 @@ def _is_full(events: int, room: int) -> bool | None:
     return events >= room if room else None
 
 
-def _keep(path: str, previous: str) -> None:
-    """Keeps a file under another name while it is replaced: at every moment both are whole."""
-    try:
-        link = f"{previous}.{os.getpid()}.partial"
-        os.link(path, link)
-        os.replace(link, previous)
-    except OSError:  # no links here
-        os.replace(path, previous)
-
-
 def _rings(gpu: Allocator) -> int:
     """The number of devices' rings that this process may fill: under a launcher each process has
     its own device.
     """
     return 1 if rank_of_process() is not None else gpu.device_count()
-
-
-def _platform() -> str:
-    """The text that ``platform.platform`` gives on Linux, which starts ``uname -p``: a child that
-    the program might wait for.
-    """
-    if not hasattr(os, "uname"):
-        return platform.platform()
-    system = os.uname()
-    return "-".join(
-        (system.sysname, system.release, system.machine, "with", "".join(platform.libc_ver()))
-    ).rstrip("-")
-
-
-def _present_folder() -> str | None:
-    with contextlib.suppress(OSError):  # programs remove the folder that they are in
-        return os.getcwd()
-    return None
-
-
-def _number(variable: str) -> int | None:
-    text = os.environ.get(variable, "")
-    return int(text) if text.isdigit() else None

@@ -14,7 +14,7 @@ from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
 from vramlens.errors import UsageError
 
 if TYPE_CHECKING:
-    from vramlens.analyses.compare.run_diff import Diff
+    from vramlens.analyses.compare.diff_answer import Diff
 
 HELP = "Show what changed between two recordings: failures, growth, peak and lines."
 EXAMPLES = (

@@ -309,17 +309,17 @@ def _drawn(explanation: Explanation | Profile, arguments: argparse.Namespace) ->
 
         return as_json(to_json(explanation))
     if arguments.format == "markdown":
-        from vramlens.report.explain.explanation_markdown import to_markdown
+        from vramlens.report.explain.story import explanation_to_markdown
 
-        return to_markdown(explanation, by, arguments.top)
-    from vramlens.report.explain.explanation_text import render
+        return explanation_to_markdown(explanation, by, arguments.top)
+    from vramlens.report.explain.story import render_explanation
 
     to_file = goes_to_file(arguments.output)
     is_uncut = (
         to_file or arguments.by is not None
     )  # what was asked for by name is not cut to fit a screen
     return as_text(
-        lambda console: render(explanation, console, by, arguments.top, whole=is_uncut),
+        lambda console: render_explanation(explanation, console, by, arguments.top, whole=is_uncut),
         to_file=to_file,
     )
 

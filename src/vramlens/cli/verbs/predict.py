@@ -256,8 +256,8 @@ def _drawn(prediction: Prediction, explanation: Explanation, arguments: argparse
         from vramlens.report.explain.json import to_json
 
         return as_json({**to_json(explanation), "prediction": prediction.to_json()})
-    from vramlens.report.explain.explanation_text import render
+    from vramlens.report.explain.story import render_explanation
 
     return f"{prediction}\n\n" + as_text(
-        lambda console: render(explanation, console, "line", None), to_file=False
+        lambda console: render_explanation(explanation, console), to_file=False
     )

@@ -23,7 +23,7 @@ from vramlens.fleet.lake.parquet_files import (
     writing_connection,
 )
 from vramlens.fleet.lake.store import LakeStore, store_of, told
-from vramlens.fleet.workers import ExecutorLike, Progress, for_each
+from vramlens.fleet.workers import ExecutorLike, for_each
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,6 @@ def commit_attempt(
     run: str,
     attempt: int,
     executor: ExecutorLike | None = None,
-    progress: Progress | None = None,
 ) -> None:
     """Puts an attempt's staged ranks in their files, and empties its staging area.
 
@@ -59,7 +58,7 @@ def commit_attempt(
     with told(root):
         parts = dict(enumerate(_parts(store, run, attempt)))
         tasks = {index: (root, run, attempt, part) for index, part in parts.items()}
-        _, failed = for_each(tasks, write_part, executor, progress)
+        _, failed = for_each(tasks, write_part, executor)
         if failed:
             raise InputError(f"{root}: not committed: {next(iter(failed.values()))}")
         store.remove(staged_folder(run, attempt))

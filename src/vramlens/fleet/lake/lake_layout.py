@@ -107,7 +107,8 @@ def _staged(store: LakeStore, tables: Sequence[str]) -> dict[str, list[LakeFile]
         match = _STAGED.search(path)
         if match is None or match[4] not in tables or int(match[3]) > MOST_RANKS:
             continue
-        staged[match[4]].append(LakeFile(path, size, match[1], int(match[2]), int(match[3])))
+        file = LakeFile(path, size, match[1], int(match[2]), rank=int(match[3]))
+        staged[match[4]].append(file)
     return staged
 
 
@@ -119,7 +120,7 @@ def _add_old(
         match = _OLD.search(path)
         if match is None:
             continue
-        file = LakeFile(path, size, match[1], 0, int(match[3]), is_old=True)
+        file = LakeFile(path, size, match[1], 0, rank=int(match[3]), is_old=True)
         for table in _new_names(match[2]):
             if table in tables:
                 by_table[table].append(file)

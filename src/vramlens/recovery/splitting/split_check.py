@@ -9,7 +9,8 @@ from dataclasses import replace
 from vramlens.recovery.memory_errors import OUT_OF_MEMORY, kind_of, let_go
 from vramlens.recovery.splitting.batch_parts import BatchSamples
 from vramlens.recovery.splitting.gradient_runs import CheckedTraining, forget
-from vramlens.recovery.splitting.split_comparison import SplitCheck, SplitComparison
+from vramlens.recovery.splitting.split_comparison import SplitComparison
+from vramlens.recovery.splitting.split_measurements import SplitCheck
 from vramlens.recovery.training.rollback import Buffers, Gradients, RandomState
 
 __all__ = ["SplitCheck", "check_split"]

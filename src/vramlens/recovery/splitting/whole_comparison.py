@@ -18,11 +18,11 @@ else:
     from vramlens.ground.late_torch import torch
 
 
-class WholeComparison:
-    """Compares losses of a batch's parts with the loss of the batch.
+class BatchComparison:
+    """What compares a batch with its parts.
 
-    The parts are those that it is to be split into, and three others, of which one has a single
-    sample.
+    Args:
+        buffers, random: as they were before, saved.
     """
 
     def __init__(
@@ -36,6 +36,14 @@ class WholeComparison:
         self._samples = samples
         self._buffers = buffers
         self._random = random
+
+
+class WholeComparison(BatchComparison):
+    """Compares losses of a batch's parts with the loss of the batch.
+
+    The parts are those that it is to be split into, and three others, of which one has a single
+    sample.
+    """
 
     def fitting(self, ways: list[Weights], tolerance: float) -> Weights | str:
         """The first weights by which the losses of the parts make that of the batch; else, in

@@ -10,7 +10,7 @@ from vramlens.report.wording import visible
 from vramlens.units import counted
 
 if TYPE_CHECKING:
-    from vramlens.analyses.compare.run_diff import Diff
+    from vramlens.analyses.compare.diff_answer import Diff
 
 _STEPS_SHOWN = 3
 

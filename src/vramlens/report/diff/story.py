@@ -45,8 +45,8 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from vramlens.analyses.compare.diff_answer import CounterChange, Diff, LineChange
     from vramlens.analyses.compare.growth_changes import GrowthChange
-    from vramlens.analyses.compare.run_diff import CounterChange, Diff, LineChange
     from vramlens.analyses.finding import Finding
 
 _FIGURE_NAMES = ("change", "line", "", "")
@@ -181,7 +181,7 @@ def _growth_line(growth: GrowthChange) -> Figure:
         text=signed_size(growth.change_bytes),
         words=visible(str(growth.place or "no recorded line")),
         detail=f"{before} before, {after} after",
-        change=growth.change_bytes,
+        bytes=growth.change_bytes,
     )
 
 
@@ -340,7 +340,7 @@ def _line(line: LineChange) -> Figure:
         words=visible(line_words(line)),
         detail=f"{before} before, {after} after",
         note=visible("; ".join(notes)),
-        change=line.change_bytes,
+        bytes=line.change_bytes,
     )
 
 

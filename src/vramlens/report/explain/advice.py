@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vramlens.report.document import Command
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -32,24 +32,11 @@ VERBS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NextStep:
-    """What to do next.
-
-    Attributes:
-        why: what it brings, with the bytes to expect; ends without a full stop.
-        lines: the command, or the lines to paste; none where ``why`` says it all.
-    """
-
-    why: str
-    lines: tuple[str, ...]
-
-
-def next_step(explanation: Explanation) -> NextStep:
+def next_step(explanation: Explanation) -> Command:
     """The one next step after an answer."""
     oom, peak = explanation.failure, explanation.peak
     if any(finding.id == "not_memory" for finding in explanation.findings):
-        return NextStep(
+        return Command(
             "fix this and run the program again: no memory ran out, so there is nothing to record",
             (),
         )
@@ -81,23 +68,23 @@ def _verb_for_recording(explanation: Explanation, peak: Peak) -> tuple[str, str]
     return f"see the whole run on a timeline (peak: {high})", "view"
 
 
-def _keep_prediction(explanation: Explanation) -> NextStep:
+def _keep_prediction(explanation: Explanation) -> Command:
     """How to get the recording of a prediction that was written nowhere."""
     meta = explanation.recording.meta
     script = shlex.join(meta.command[2:]) if meta is not None else ""
-    return NextStep(
+    return Command(
         "keep the prediction as a recording, which view, tune and diff read",
         (f"vramlens predict -o predicted.vram {script or 'YOUR_SCRIPT.py'}",),
     )
 
 
-def _command(why: str, verb: str, source: str, options: str) -> NextStep:
+def _command(why: str, verb: str, source: str, options: str) -> Command:
     if source == "-":
-        return NextStep(why, (f"vramlens {verb} -{options} < FILE",))
+        return Command(why, (f"vramlens {verb} -{options} < FILE",))
     name = (
         f"./{source}" if source.startswith("-") else source
     )  # else it would be taken for an option
-    return NextStep(why, (f"vramlens {verb} {shlex.quote(name)}{options}",))
+    return Command(why, (f"vramlens {verb} {shlex.quote(name)}{options}",))
 
 
 # What the system knows of host memory that ran out; a recording of the GPU's knows nothing of it.
@@ -111,16 +98,16 @@ _HOST = {
 _HOST_LOG = ("check the kernel's log", 'dmesg -T | grep -i -E "killed process|out of memory"')
 
 
-def _ask_the_host(explanation: Explanation) -> NextStep:
+def _ask_the_host(explanation: Explanation) -> Command:
     why, command = next((_HOST[it.id] for it in explanation.findings if it.id in _HOST), _HOST_LOG)
-    return NextStep(why, (command,))
+    return Command(why, (command,))
 
 
-def _record(explanation: Explanation) -> NextStep:
+def _record(explanation: Explanation) -> Command:
     """How to get a recording, for those who have only an error's text, or a recording of
     nothing.
     """
     held = sum(row.bytes for row in explanation.ledger if row.kind.startswith("pytorch_allocated"))
     what = f"the {format_size(held)}" if held else "the memory"
     why = f"record the run to see which lines use {what}"
-    return NextStep(why, ("vramlens run -o oom.vram YOUR_SCRIPT.py",))
+    return Command(why, ("vramlens run -o oom.vram YOUR_SCRIPT.py",))

@@ -1,123 +1,27 @@
-"""Tables: who holds the bytes of a heap, grouped as asked, cut where asked, what was cut said."""
+"""Tables: who holds the bytes of a heap, grouped as asked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vramlens.report.explain.module_tree import branches_of, main_parts
-from vramlens.report.wording import Location, place_name, plain, short_place_name, visible
-from vramlens.units import counted, format_size
+from vramlens.report.holders import HeldMemory, HolderRow
+from vramlens.report.wording import place_name, plain, short_place_name, visible
 
 if TYPE_CHECKING:
     from vramlens.analyses.memory.heap import Heap
-    from vramlens.trace import Frame
 
 DEFAULT_TOP = 10
-_INFERRED = "inferred: requested by the backward pass of that line"
-_PLURALS = {"category": "categories"}
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One holder.
-
-    Attributes:
-        name: what holds the bytes; ``place`` instead where it is a line of code.
-        place: the line; it can be shortened in a way that a name cannot.
-        bytes, allocations: how much and how many; None where the count is not known.
-        inferred_bytes: the part of ``bytes`` that was attributed to this row by inference.
-        note: the category, or how sure the row is; how many modules are alike.
-        frames: of a stack, innermost first.
-        tensors: the names of those that the bytes are, where they are few.
-        depth: how deep the row is in a tree.
-        label: the part of the name that a row of a tree adds to the one above it.
-    """
-
-    name: str
-    place: Location | None
-    bytes: int
-    allocations: int | None = None
-    inferred_bytes: int = 0
-    note: str = ""
-    frames: tuple[Frame, ...] = ()
-    tensors: tuple[str, ...] = ()
-    depth: int = 0
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class HolderList:
-    """Holders, largest first.
-
-    Attributes:
-        by: one of GROUPINGS.
-        total_bytes: what shares are shares of.
-        rows: those shown.
-        hidden: how many more there are, and their bytes.
-        rest: what belongs to no row (no line known, outside any module); None where everything
-            does.
-        note_header: what the rows' notes are.
-        empty: why there are no rows, and how to get some; "" where there are.
-        nested: whether the bytes of a row are among those of the row that it lies in.
-    """
-
-    by: str
-    total_bytes: int
-    rows: tuple[Row, ...]
-    hidden: int = 0
-    hidden_bytes: int = 0
-    rest: Row | None = None
-    note_header: str = ""
-    empty: str = ""
-    nested: bool = False
-
-    def cut(self, top: int) -> HolderList:
-        """The table with no more than ``top`` rows."""
-        if top >= len(self.rows):
-            return self
-        # A module is no smaller than those inside it, and stands before them: it is never cut
-        # before they are.
-        largest = (
-            sorted(range(len(self.rows)), key=lambda i: -self.rows[i].bytes)
-            if self.nested
-            else None
-        )
-        shown = set(range(top) if largest is None else largest[:top])
-        gone = [row for i, row in enumerate(self.rows) if i not in shown]
-        return replace(
-            self,
-            rows=tuple(row for i, row in enumerate(self.rows) if i in shown),
-            hidden=self.hidden + len(gone),
-            hidden_bytes=self.hidden_bytes + sum(row.bytes for row in gone if not row.depth),
-        )
-
-    @property
-    def cut_note(self) -> str:
-        """What the table does not show; "" where it shows everything."""
-        if not self.hidden:
-            return ""
-        more = counted(
-            self.hidden, f"more {self.by}", f"more {_PLURALS.get(self.by, self.by + 's')}"
-        )
-        if self.nested and not self.hidden_bytes:
-            return f"and {more} inside these"
-        return f"and {more}, {format_size(self.hidden_bytes)}"
-
-    @property
-    def inferred_note(self) -> str:
-        """What "inferred" means; "" where no row shown has such bytes."""
-        return _INFERRED if any(row.inferred_bytes for row in self.rows) else ""
-
-
-def table_of(heap: Heap, by: str) -> HolderList:
+def table_of(heap: Heap, by: str) -> HeldMemory:
     """The holders of a heap's requested bytes by one of GROUPINGS, all of them."""
     return _TABLES[by](heap)
 
 
-def _by_line(heap: Heap) -> HolderList:
-    return HolderList(
+def _by_line(heap: Heap) -> HeldMemory:
+    return HeldMemory(
         "line",
         heap.requested_bytes,
         _lines(heap),
@@ -126,11 +30,12 @@ def _by_line(heap: Heap) -> HolderList:
     )
 
 
-def _by_code(heap: Heap) -> HolderList:
+def _by_code(heap: Heap) -> HeldMemory:
     rows = tuple(
-        Row(place_name(row.place), row.place, row.bytes, row.allocations) for row in heap.by_code
+        HolderRow(place_name(row.place), row.place, row.bytes, row.allocations)
+        for row in heap.by_code
     )
-    return HolderList(
+    return HeldMemory(
         "code",
         heap.requested_bytes,
         rows,
@@ -138,25 +43,25 @@ def _by_code(heap: Heap) -> HolderList:
     )
 
 
-def _by_category(heap: Heap) -> HolderList:
+def _by_category(heap: Heap) -> HeldMemory:
     rows = tuple(
-        Row(plain(name), None, category_bytes.bytes, note=category_bytes.verdict)
+        HolderRow(plain(name), None, category_bytes.bytes, note=category_bytes.verdict)
         for name, category_bytes in heap.by_category.items()
     )
-    return HolderList("category", heap.requested_bytes, rows, note_header="verdict")
+    return HeldMemory("category", heap.requested_bytes, rows, note_header="verdict")
 
 
-def _by_phase(heap: Heap) -> HolderList:
-    rows = tuple(Row(plain(name), None, size) for name, size in heap.by_phase.items())
-    return HolderList("phase", heap.requested_bytes, rows)
+def _by_phase(heap: Heap) -> HeldMemory:
+    rows = tuple(HolderRow(plain(name), None, size) for name, size in heap.by_phase.items())
+    return HeldMemory("phase", heap.requested_bytes, rows)
 
 
-def _by_region(heap: Heap) -> HolderList:
+def _by_region(heap: Heap) -> HeldMemory:
     total, regions = heap.requested_bytes, heap.by_region
     if not regions:
-        return HolderList("region", total, (), empty=_NO_REGIONS)
-    rows = tuple(Row(visible(name), None, size) for name, size in regions.items())
-    return HolderList(
+        return HeldMemory("region", total, (), empty=_NO_REGIONS)
+    rows = tuple(HolderRow(visible(name), None, size) for name, size in regions.items())
+    return HeldMemory(
         "region",
         total,
         rows,
@@ -174,20 +79,21 @@ _NO_MODULES = (
 )
 
 
-def _rest(name: str, size_bytes: int) -> Row | None:
-    return Row(name, None, size_bytes) if size_bytes > 0 else None
+def _rest(name: str, size_bytes: int) -> HolderRow | None:
+    return HolderRow(name, None, size_bytes) if size_bytes > 0 else None
 
 
-def _by_module(heap: Heap) -> HolderList:
+def _by_module(heap: Heap) -> HeldMemory:
     total = heap.requested_bytes
     if not heap.by_module:
-        return HolderList("module", total, (), empty=_NO_MODULES)
+        return HeldMemory("module", total, (), empty=_NO_MODULES)
     branches = branches_of(heap.by_module)
-    return HolderList(
+    return HeldMemory(
         "module",
         total,
         tuple(
-            Row(b.path, None, b.bytes, note=b.note, depth=b.depth, label=b.label) for b in branches
+            HolderRow(b.path, None, b.bytes, note=b.note, depth=b.depth, label=b.label)
+            for b in branches
         ),
         rest=_rest("(outside any module)", total - sum(heap.by_module.values())),
         note_header="alike" if any(branch.note for branch in branches) else "",
@@ -202,7 +108,7 @@ is shown, too.
 _BELOW = 4
 
 
-def _below(heap: Heap) -> tuple[Row, ...]:
+def _below(heap: Heap) -> tuple[HolderRow, ...]:
     """What lies below the largest line, where that holds most: modules where they are known, else
     libraries' lines.
     """
@@ -217,14 +123,14 @@ def _below(heap: Heap) -> tuple[Row, ...]:
         return _modules_below(heap)
     names = [visible(short_place_name(row.place)) for row in coded[:_BELOW]]
     return tuple(
-        Row(name, None, row.bytes, row.allocations, depth=1, label=_part_of_it(name))
+        HolderRow(name, None, row.bytes, row.allocations, depth=1, label=_part_of_it(name))
         for name, row in zip(names, coded, strict=False)
     )
 
 
-def _modules_below(heap: Heap) -> tuple[Row, ...]:
+def _modules_below(heap: Heap) -> tuple[HolderRow, ...]:
     return tuple(
-        Row(
+        HolderRow(
             part.path,
             None,
             part.bytes,
@@ -253,14 +159,14 @@ def _end_of_path(path: str) -> str:
     return end if end == path else f"….{end}"
 
 
-def _lines(heap: Heap) -> tuple[Row, ...]:
+def _lines(heap: Heap) -> tuple[HolderRow, ...]:
     rows = _user_lines(heap)
     return (*rows[:1], *_below(heap), *rows[1:])
 
 
-def _user_lines(heap: Heap) -> tuple[Row, ...]:
+def _user_lines(heap: Heap) -> tuple[HolderRow, ...]:
     return tuple(
-        Row(
+        HolderRow(
             place_name(line.place),
             line.place,
             line.bytes,
@@ -273,12 +179,12 @@ def _user_lines(heap: Heap) -> tuple[Row, ...]:
     )
 
 
-def _by_stack(heap: Heap) -> HolderList:
+def _by_stack(heap: Heap) -> HeldMemory:
     rows, without_stack = [], None
     for stack_bytes in heap.by_stack:
         if stack_bytes.frames:
             rows.append(
-                Row(
+                HolderRow(
                     place_name(stack_bytes.frames[0]),
                     stack_bytes.frames[0],
                     stack_bytes.bytes,
@@ -287,13 +193,13 @@ def _by_stack(heap: Heap) -> HolderList:
                 )
             )
         else:
-            without_stack = Row(
+            without_stack = HolderRow(
                 "(no Python stack)", None, stack_bytes.bytes, stack_bytes.allocations
             )
-    return HolderList("stack", heap.requested_bytes, tuple(rows), rest=without_stack)
+    return HeldMemory("stack", heap.requested_bytes, tuple(rows), rest=without_stack)
 
 
-_TABLES: dict[str, Callable[[Heap], HolderList]] = {
+_TABLES: dict[str, Callable[[Heap], HeldMemory]] = {
     "line": _by_line,
     "code": _by_code,
     "module": _by_module,

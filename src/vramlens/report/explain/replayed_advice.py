@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vramlens.report.explain.advice import NextStep
+from vramlens.report.document import Command
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation, OomVerdict
 
 
-def step_after_replay(explanation: Explanation) -> NextStep | None:
+def step_after_replay(explanation: Explanation) -> Command | None:
     """The next step where settings were replayed and none got past the failure; None where other
     advice holds.
     """
@@ -28,7 +28,7 @@ def step_after_replay(explanation: Explanation) -> NextStep | None:
         f"allocate the {size} first, or {_larger_limit(oom)}, and record again (none of the "
         "replayed settings helps)"
     )
-    return NextStep(why, ("vramlens run -o again.vram YOUR_SCRIPT.py",))
+    return Command(why, ("vramlens run -o again.vram YOUR_SCRIPT.py",))
 
 
 def _larger_limit(oom: OomVerdict) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vramlens.ground.verdict import Verdict
 from vramlens.report.document import (
     Blank,
     Claim,
@@ -17,16 +16,23 @@ from vramlens.report.document import (
     Heading,
     Part,
     Sentences,
-    Table,
     gone,
 )
-from vramlens.report.explain.advice import VERBS, NextStep
+from vramlens.report.explain.advice import VERBS
 from vramlens.report.explain.holder_tables import DEFAULT_TOP
 from vramlens.report.markdown import markdown_of
 from vramlens.report.profile.profile_tables import gap_words, tables_of
 from vramlens.report.screen import room_of
 from vramlens.report.text import print_document
-from vramlens.report.wording import plain, sentence, share, short_place_name, visible
+from vramlens.report.wording import (
+    plain,
+    sentence,
+    share,
+    short_place_name,
+    visible,
+    visible_sentences,
+    with_verdict,
+)
 from vramlens.units import counted, format_duration, format_size
 
 if TYPE_CHECKING:
@@ -35,42 +41,6 @@ if TYPE_CHECKING:
     from vramlens.analyses.finding import Finding
     from vramlens.analyses.profile.explained_profile import Profile
     from vramlens.analyses.profile.memory_events import MemoryReport
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileStory:
-    """What there is to say: the answer, its figures, the tables, what to do, what is missing,
-    what is next.
-    """
-
-    headline: str
-    sentences: tuple[str, ...]
-    tables: tuple[Table, ...]
-    claims: tuple[Claim, ...]
-    notes: tuple[str, ...]
-    next: NextStep
-
-
-def profile_story(profile: Profile) -> ProfileStory:
-    """The story; names that came with the trace have their control characters made visible."""
-    return ProfileStory(
-        headline=_headline(profile),
-        sentences=tuple(
-            filter(
-                None,
-                (
-                    _use_sentence(profile),
-                    _memory_sentence(profile),
-                    _trace_sentence(profile),
-                    _cpu_sentence(profile),
-                ),
-            )
-        ),
-        tables=tuple(tables_of(profile)),
-        claims=tuple(_claim(finding) for finding in profile.findings),
-        notes=tuple(sentence(visible(text)) for text in profile.missing),
-        next=_next(profile),
-    )
 
 
 def render_profile(
@@ -94,28 +64,30 @@ def profile_to_markdown(profile: Profile, top: int | None = None) -> str:
 
 def profile_document(profile: Profile, top: int | None = None) -> Document:
     """The story in parts; the answer, what to do and what is next always stay."""
-    story = profile_story(profile)
+    opening = sentences(profile)
     blank = Blank(cuts=gone(5))
-    fewer_sentences = Cut(8, {"texts": story.sentences[:2]})
+    fewer_sentences = Cut(8, {"texts": opening[:2]})
     claim_cuts = (Cut(3, {"has_evidence": False}), Cut(4, {"top": 2}), Cut(6, {"top": 1}))
+    claims = tuple(map(_claim, profile.findings))
     parts: list[Part] = [
-        Heading(story.headline),
-        Sentences(story.sentences, cuts=(fewer_sentences,)),
+        Heading(headline(profile)),
+        Sentences(opening, cuts=(fewer_sentences,)),
     ]
-    for table in story.tables:
+    for table in tables_of(profile):
         parts += [blank, replace(table, top=DEFAULT_TOP if top is None else top)]
     parts += [
         blank,
-        Claims("What to do", story.claims, "--top 10", cuts=claim_cuts),
+        Claims(claims, (": --top 10 shows all",), cuts=claim_cuts),
         blank,
-        Sentences(story.notes, "Missing: "),
+        Sentences(visible_sentences(profile.missing), "Missing: "),
         blank,
-        Command(story.next.why, story.next.lines),
+        next_command(profile),
     ]
     return Document(tuple(parts))
 
 
-def _headline(profile: Profile) -> str:
+def headline(profile: Profile) -> str:
+    """The answer in one sentence."""
     wall, use, memory = format_duration(profile.wall_ns), profile.use, profile.memory
     parts = []
     if use is not None:
@@ -139,6 +111,17 @@ def _headline(profile: Profile) -> str:
         memory_name = "memory" if not memory.is_cpu else "CPU memory"
         parts.append(f"{memory_name} peaks at {format_size(memory.allocated_bytes)}{more}")
     return f"{'; '.join(parts)}."
+
+
+def sentences(profile: Profile) -> tuple[str, ...]:
+    """The figures behind the answer."""
+    texts = (
+        _use_sentence(profile),
+        _memory_sentence(profile),
+        _trace_sentence(profile),
+        _cpu_sentence(profile),
+    )
+    return tuple(filter(None, texts))
 
 
 def _use_sentence(profile: Profile) -> str:
@@ -213,16 +196,11 @@ def _cpu_sentence(profile: Profile) -> str:
 
 
 def _claim(finding: Finding) -> Claim:
-    sure = (
-        ""
-        if finding.verdict in (Verdict.PROVEN, Verdict.NOT_A_PROBLEM)
-        else f"{finding.verdict.capitalize()}: "
-    )
     where = f" at {short_place_name(finding.place)}" if finding.place else ""
-    title = visible(finding.title) + visible(where)
+    title = sentence(visible(finding.title) + visible(where))
     return Claim(
-        title=sentence(title) if not sure else sure + title + ".",
-        evidence=tuple(sentence(visible(text)) for text in finding.evidence),
+        title=with_verdict(finding.verdict, title),
+        evidence=visible_sentences(finding.evidence),
         fix=sentence(finding.fix or ""),
     )
 
@@ -230,26 +208,26 @@ def _claim(finding: Finding) -> Claim:
 _ASK = "torch.profiler.profile(profile_memory=True, record_shapes=True, with_stack=True)"
 
 
-def _next(profile: Profile) -> NextStep:
+def next_command(profile: Profile) -> Command:
     """What tells more than this trace did."""
     memory = profile.memory
     if memory is None:
-        return NextStep("profile memory, too", (_ASK,))
+        return Command("profile memory, too", (_ASK,))
     if not memory.is_cpu and "run" in VERBS:
         size = format_size(memory.allocated_bytes)
-        return NextStep(
+        return Command(
             f"see which lines use the {size}",
             ("vramlens run -o run.vram YOUR_SCRIPT.py",),
         )
     if not profile.with_stack:
-        return NextStep(
+        return Command(
             f"see which functions request the {format_size(memory.allocated_bytes)}", (_ASK,)
         )
     source = profile.source
     if source == "-":
-        return NextStep("show more of each table", ("vramlens explain - --top 30 < FILE",))
+        return Command("show more of each table", ("vramlens explain - --top 30 < FILE",))
     name = shlex.quote(f"./{source}" if source.startswith("-") else source)
     size = format_size(memory.allocated_bytes)
-    return NextStep(
+    return Command(
         f"show more of each table, and the {size} over time", (f"vramlens explain {name} --top 30",)
     )

@@ -9,7 +9,7 @@ from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
     from vramlens.ranks import Comparison, RankDifference, RankSummary
-    from vramlens.ranks.collectives import CollectiveProblem
+    from vramlens.ranks.flights.collectives import CollectiveProblem
     from vramlens.ranks.rank_failures import FailedRank
 
 

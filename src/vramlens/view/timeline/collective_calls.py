@@ -10,10 +10,8 @@ each other: of one call the flight record's time lies within the mark, by some t
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,43 +19,19 @@ import numpy as np
 from vramlens.trace import DeviceTrace, Trace
 from vramlens.trace.flight import Collective, FlightGroup, FlightRecord
 from vramlens.trace.stacks import is_user_file
-from vramlens.units import counted
 from vramlens.view.columns import Columns
 from vramlens.view.texts import Texts
-from vramlens.view.timeline.marked_regions import LONGEST_US, Region, regions_of
+from vramlens.view.timeline.joined_calls import STATES, JoinedCall, input_bytes, joined, within
+from vramlens.view.timeline.marked_regions import LONGEST_US, regions_of
 
 if TYPE_CHECKING:  # most pages need no more of it than these names
-    from vramlens.ranks.collectives import CollectiveProblem
+    from vramlens.ranks.flights.collectives import CollectiveProblem
 
-STATES = ("", "completed", "started", "scheduled", "unknown", "not returned")
-"""What is known of a call: nothing more than that it returned; the flight record's words; or not
-even that.
-"""
-_LATER_US = 60_000_000
-"""Calls after the last event are still of this run where they follow within a minute: a hang
-allocates nothing.
-"""
-_ENTERED_US = 1_000_000
-"""Within a second of a mark's beginning its call is in the flight record, however long it takes
-to return.
-"""
 _MOST_NAMED = 4
 _MOST_STACKS = 20_000
 """A flight record's ring holds some thousand calls; one that holds more different stacks was
 made up.
 """
-_ITEM_BYTES = {
-    1: (
-        "Bool Byte Char Float8_e4m3fn Float8_e4m3fnuz Float8_e5m2 Float8_e5m2fnuz Float8_e8m0fnu"
-        " UInt8 QInt8 QUInt8"
-    ),
-    2: "Short Half BFloat16 UInt16",
-    4: "Int Float UInt32 ComplexHalf QInt32",
-    8: "Long Double UInt64 ComplexFloat",
-    16: "ComplexDouble",
-}
-_BYTES_OF = {name: size for size, names in _ITEM_BYTES.items() for name in names.split()}
-"""Bytes of an element, by the type's name in PyTorch (c10/core/ScalarType.h)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +40,6 @@ class RankFlight:
 
     rank: int
     record: FlightRecord
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One row: what the recording's mark and the flight record know of a call; either may be
-    None.
-    """
-
-    at_us: int
-    mark: Region | None
-    flight: Collective | None
 
 
 Problems = Mapping[tuple[int, str, int], str]
@@ -90,7 +53,7 @@ def problems_of(flights: Sequence[RankFlight | None]) -> Problems:
     by_rank = {flight.rank: flight.record for flight in flights if flight is not None}
     if len(by_rank) < 2:
         return {}
-    from vramlens.ranks.collectives import collective_problems
+    from vramlens.ranks.flights.collectives import collective_problems
 
     by_call: dict[tuple[str, int], list[CollectiveProblem]] = {}
     for problem in collective_problems(by_rank):
@@ -154,7 +117,7 @@ def collectives_of(
         return _empty(columns, ["This recording has no times: its collectives cannot be placed."])
     last_us = min(int(device.clock_us[-1]) - start_us, LONGEST_US)
     recorded = flight.record.collectives if flight is not None else ()
-    calls, notes = _within(_joined(marks, recorded), start_us, last_us)
+    calls, notes = within(joined(marks, recorded), start_us, last_us)
     table = _CallTable(flight, problems, texts)
     rows = [table.row(call, start_us, last_us) for call in calls]
     numbers = np.array(rows, np.int64).reshape(-1, len(_COLUMNS))
@@ -184,7 +147,7 @@ class _CallTable:
         self._rank = flight.rank if flight is not None else -1
         self._problems, self._texts = problems, texts
 
-    def row(self, call: _Call, start_us: int, last_us: int) -> tuple[int, ...]:
+    def row(self, call: JoinedCall, start_us: int, last_us: int) -> tuple[int, ...]:
         """The numbers of one call, in the order of ``_COLUMNS``."""
         entry = call.flight
         after_us = call.at_us - start_us
@@ -192,13 +155,13 @@ class _CallTable:
         return (
             min(after_us, last_us),
             max(after_us - last_us, 0),
-            _took(call),
-            _finished(call),
-            number(_name(call)),
+            call.took,
+            call.finished,
+            number(call.name),
             self.groups.number(entry),
             entry.seq + 1 if entry is not None else 0,
-            _state(call),
-            _size(entry),
+            call.state,
+            input_bytes(entry),
             number(_shapes(entry)) + 1 if entry is not None else 0,
             self.stacks.number(entry),
             self._problem(entry),
@@ -238,50 +201,6 @@ def _empty(columns: Columns, notes: list[str]) -> dict[str, Any]:
     return {"n": 0, "notes": notes, "groups": [], "states": list(STATES), "flight": False, **empty}
 
 
-def _joined(marks: Sequence[Region], flights: Sequence[Collective]) -> list[_Call]:
-    """Each call once: a flight record's entry and the mark of its name that it lies in are of
-    one call.
-    """
-    by_name: dict[str, list[Region]] = {}
-    for mark in marks:
-        by_name.setdefault(_plain(mark.name), []).append(mark)
-    # By name, so that each mark is passed once: what is left are the calls without a record.
-    waiting = {name: deque(of_name) for name, of_name in by_name.items()}
-    taken: set[int] = set()
-    calls = []
-    timed = [entry for entry in flights if entry.created_ns]
-    for entry in sorted(timed, key=_created_us):
-        candidates = waiting.get(entry.name, deque())
-        mark_of_entry = _mark_at(candidates, _created_us(entry))
-        if mark_of_entry is None:
-            calls.append(_Call(_created_us(entry), None, entry))
-        else:
-            taken.add(id(mark_of_entry))
-            calls.append(_Call(mark_of_entry.begin_us, mark_of_entry, entry))
-    calls += [_Call(mark.begin_us, mark, None) for mark in marks if id(mark) not in taken]
-    return sorted(calls, key=lambda call: call.at_us)
-
-
-def _created_us(entry: Collective) -> int:
-    return (entry.created_ns or 0) // 1000
-
-
-def _mark_at(candidates: deque[Region], at_us: int) -> Region | None:
-    """The first mark that reaches to a time, taken from its candidates; those before it are
-    dropped. None where it begins later.
-    """
-    while candidates and _end(candidates[0]) < at_us:
-        candidates.popleft()
-    if candidates and candidates[0].begin_us <= at_us:
-        return candidates.popleft()
-    return None
-
-
-def _end(mark: Region) -> int:
-    """Until when a call can have begun that a mark is of."""
-    return mark.begin_us + _ENTERED_US if mark.end_us is None else mark.end_us
-
-
 def _notes_on(flight: RankFlight | None, *, has_all_stacks: bool) -> Iterator[str]:
     if flight is None:
         yield "A flight record opened with it adds groups, sizes, states and lines."
@@ -290,71 +209,6 @@ def _notes_on(flight: RankFlight | None, *, has_all_stacks: bool) -> Iterator[st
             "Stacks are shown of some calls only:"
             f" there are more than {_MOST_STACKS:,} different ones."
         )
-
-
-def _within(calls: Sequence[_Call], start_us: int, last_us: int) -> tuple[list[_Call], list[str]]:
-    """The calls of the recording's time, and in words how many are not."""
-    inside = [call for call in calls if start_us <= call.at_us <= start_us + last_us + _LATER_US]
-    early = sum(call.at_us < start_us for call in calls)
-    late = len(calls) - len(inside) - early
-    if calls and not inside:
-        when = "before" if early else "after"
-        note = (
-            f"All of the flight record's calls were made {when} this recording:"
-            " is it of another run?"
-        )
-        return inside, [note]
-    parts = []
-    if early:
-        parts.append(f"{early:,} before it began")
-    if late:
-        parts.append(f"{late:,} after it ended")
-    if not parts:
-        return inside, []
-    return inside, [f"Not drawn: {counted(early + late, 'call')}, {' and '.join(parts)}."]
-
-
-def _plain(name: str) -> str:
-    return name.partition(":")[2]
-
-
-def _name(call: _Call) -> str:
-    if call.flight is not None:
-        return call.flight.name
-    return _plain(call.mark.name) if call.mark is not None else ""
-
-
-def _took(call: _Call) -> int:
-    mark = call.mark
-    if mark is None or mark.end_us is None:
-        return 0
-    return min(mark.end_us - mark.begin_us, LONGEST_US) + 1
-
-
-def _finished(call: _Call) -> int:
-    entry = call.flight
-    done = 0 if entry is None or entry.completed_ns is None else entry.completed_ns // 1000
-    return max(done - call.at_us, 0) + 1 if done else 0
-
-
-def _state(call: _Call) -> int:
-    if call.flight is not None:
-        state = call.flight.state
-        return STATES.index(state if state in STATES[1:4] else "unknown")
-    has_not_returned = call.mark is not None and call.mark.end_us is None
-    return STATES.index("not returned") if has_not_returned else 0
-
-
-def _size(entry: Collective | None) -> int:
-    """Bytes of the input plus one; 0 where an element's type is not known."""
-    if entry is None or not entry.input_sizes or len(entry.dtypes) < len(entry.input_sizes):
-        return 0
-    item_sizes = [_BYTES_OF.get(dtype, 0) for dtype in entry.dtypes[: len(entry.input_sizes)]]
-    if not all(item_sizes):
-        return 0
-    tensors = zip(entry.input_sizes, item_sizes, strict=True)
-    total = sum(prod(shape) * size for shape, size in tensors)
-    return total + 1 if total < 1 << 52 else 0
 
 
 def _shapes(entry: Collective) -> str:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from vramlens.ground.verdict import Verdict
-from vramlens.ranks.collectives import CollectiveProblem
+from vramlens.ranks.flights.collectives import CollectiveProblem
 from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_words import named
 

@@ -8,8 +8,8 @@ from itertools import chain
 
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
-from vramlens.ranks.causes import STAY, WORDS, Position, cause_of, fix_of
-from vramlens.ranks.line_excess import (
+from vramlens.ranks.excess.causes import STAY, WORDS, Position, cause_of, fix_of
+from vramlens.ranks.excess.line_excess import (
     LineExcess,
     bytes_of,
     growth_of,
@@ -23,11 +23,11 @@ from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE
 from vramlens.ranks.rank_summary import LineUse, RankGrowth, RankSummary, Stray
 from vramlens.units import MIB, format_size
 
-_SPREADS = 5.0 * 1.4826
+SPREADS = 5.0 * 1.4826
 """And so many times its peers' median distance from the usual: five standard deviations, were
 they normal.
 """
-_ENOUGH_PEERS, _LEAST_SPREAD = 8, 0.003
+ENOUGH_PEERS, _LEAST_SPREAD = 8, 0.003
 """Of so many peers a line's own spread is known; and no spread is smaller than this share."""
 _STAGES = ("pipeline_stage", "first_last_stage")
 _BY_STEP = (
@@ -44,20 +44,6 @@ _OF_LONE_LINES = ("leak", "rank_only")
 _LEAKS = (Verdict.PROVEN, Verdict.LIKELY)
 _LEAST_PART = 0.3
 """What is left of a difference is told where it is more than this share of all of it."""
-_NOT_TOLD_APART = "this may be the CUDA context, loaded kernels, NCCL or other libraries"
-_LEAST_RESERVED_SHARE, _LEAST_RESERVED_BY_CHANCE = 0.1, 0.2
-"""A rank's unused reserved memory differs by so large a share of what is usually reserved; less
-of it is chance where the ranks' sizes are a percent apart.
-"""
-_DEFAULT = "PyTorch's own"
-_OUTSIDE = (
-    ("nccl", "nccl", Verdict.PROVEN),
-    ("this_process_other", "nccl", Verdict.POSSIBLE),
-    ("other_processes", "other_process", Verdict.PROVEN),
-)
-"""Kinds of the ledger that PyTorch does not count: each with the cause that it stands for."""
-
-
 _Excesses = Mapping[str, Sequence[LineExcess]]
 """Lines that hold more, by the cause of it."""
 
@@ -72,24 +58,14 @@ class BesidePeers:
         self.is_among = len(usual.ranks) > 1  # of two, what is usual is the other one alone
         self.more = rank.peak_requested_bytes - usual.peak_bytes
         self.least = max(LEAST_SHARE * usual.peak_bytes, LEAST_BYTES)
-        self.differs = self.more >= max(self.least, _SPREADS * usual.spread_bytes)
+        self.differs = self.more >= max(self.least, SPREADS * usual.spread_bytes)
         self.least_sure = max(LEAST_SHARE / 2 * usual.peak_bytes, LEAST_BYTES / 2)
         self.strays = [stray for stray in strays if stray.device == rank.device]
         peers_died = all(peer.died for peer in usual.ranks)
         self.died_first = rank.died and not peers_died
         self.outlived = peers_died and not rank.died
 
-    def differences(self) -> list[RankDifference]:
-        """The reasons why this rank holds more than is usual; [] where it does not."""
-        leak = self._leak()
-        differences = [] if leak is None else [leak]
-        differences += self._by_lines(leak)
-        # What is reserved on top of what is held follows from it; alone it is a cause of its own.
-        if not differences:
-            differences = self._allocator()
-        return [*differences, *self._outside()]
-
-    def _leak(self) -> RankDifference | None:
+    def leak_difference(self) -> RankDifference | None:
         """The first leak that most of its peers do not have."""
         for leak in self.rank.leaks:
             if self._is_worth_telling(leak) and not self._is_common(leak):
@@ -114,7 +90,7 @@ class BesidePeers:
 
     def _difference_of_leak(self, leak: RankGrowth) -> RankDifference:
         cause = "rank0_gather" if self._is_gathered(leak) else "leak"
-        return self._difference(
+        return self.difference(
             cause,
             leak.verdict if leak.verdict in _LEAKS else Verdict.LIKELY,
             leak.bytes,
@@ -132,7 +108,7 @@ class BesidePeers:
         causes = (cause_of(line, self.usual.line(line), self.position) for line in lines)
         return "rank0_gather" in causes
 
-    def _by_lines(self, leak: RankDifference | None) -> list[RankDifference]:
+    def line_differences(self, leak: RankDifference | None) -> list[RankDifference]:
         """The differences of single lines: each sure cause, then the main one of those that show on
         many lines.
         """
@@ -214,10 +190,10 @@ class BesidePeers:
             return line.place is not None
         spread = self.usual.line_spread(line)
         if line.category in STAY or line.static:
-            return excess.bytes > max(_SPREADS * spread, LEAST_SHARE / 4 * usual.peak_bytes)
+            return excess.bytes > max(SPREADS * spread, LEAST_SHARE / 4 * usual.peak_bytes)
         least_spread = _LEAST_SPREAD * usual.peak_bytes
-        has_spread = len(self.usual.ranks) >= _ENOUGH_PEERS
-        return has_spread and excess.bytes > _SPREADS * max(spread, least_spread)
+        has_spread = len(self.usual.ranks) >= ENOUGH_PEERS
+        return has_spread and excess.bytes > SPREADS * max(spread, least_spread)
 
     def _main_cause(self, by_cause: _Excesses) -> str | None:
         """Of the causes that show on many lines, the one that explains the others."""
@@ -271,9 +247,9 @@ class BesidePeers:
         is_built_once = largest.static and largest.category in _BUILT_ONCE
         if not shows_by_step or is_built_once:
             return True
-        return not self._steps().is_chance(self.rank, self.least)
+        return not self.steps().is_chance(self.rank, self.least)
 
-    def _steps(self) -> PeerStepPeaks:
+    def steps(self) -> PeerStepPeaks:
         if self.is_among:
             return self.usual.steps
         return PeerStepPeaks([self.rank, *self.usual.ranks])
@@ -292,7 +268,7 @@ class BesidePeers:
             bytes_ -= explained
         differences += apart
         # Where batches vary, chance decides what falls together.
-        if bytes_ >= max(self.least, _LEAST_PART * self.more) and not self._steps().vary:
+        if bytes_ >= max(self.least, _LEAST_PART * self.more) and not self.steps().vary:
             differences.append(self._overlap(bytes_))
         return differences
 
@@ -325,7 +301,7 @@ class BesidePeers:
         ]
         has_main_line = bool(excesses) and 2 * excesses[0].at_peak_bytes >= bytes_
         place = excesses[0].line.place if has_main_line else None
-        return self._difference("overlap", Verdict.LIKELY, bytes_, place=place, evidence=evidence)
+        return self.difference("overlap", Verdict.LIKELY, bytes_, place=place, evidence=evidence)
 
     def _from_lines(
         self, cause: str, bytes_: int, excesses: Sequence[LineExcess]
@@ -342,7 +318,7 @@ class BesidePeers:
         if cause == "uneven_batch":
             evidence += self._leveled(excesses)
             is_sure = bytes_ * 2 >= self.more
-        return self._difference(
+        return self.difference(
             cause,
             Verdict.PROVEN if is_sure else verdict,
             bytes_,
@@ -372,60 +348,7 @@ class BesidePeers:
             f"in total; the highest peak drops to about {format_size(peak)}"
         ]
 
-    def _allocator(self) -> list[RankDifference]:
-        """Memory that is reserved beyond what peers with the same allocations reserve."""
-        usual_gap, spread = self.usual.gap
-        usual_reserved = self.usual.reserved_bytes
-        gap = self.rank.peak_reserved_bytes - self.rank.peak_allocated_bytes
-        more = gap - usual_gap
-        # A rank that holds less than its peers has a wider gap under the same reserved memory.
-        wider = self.rank.peak_reserved_bytes - usual_reserved
-        # Other settings are a reason; else chance decides in which order requests are served.
-        other_settings = self._other_settings()
-        share = _LEAST_RESERVED_SHARE if other_settings else _LEAST_RESERVED_BY_CHANCE
-        threshold = max(share * usual_reserved, 64 * MIB)
-        if not other_settings:
-            is_known = len(self.usual.ranks) >= _ENOUGH_PEERS
-            threshold = max(threshold, (_SPREADS if is_known else 2) * spread)
-        if min(more, 2 * wider) < threshold or more < self.more:
-            return []
-        if not other_settings and self._steps().vary:
-            return []  # which rank's cache fits least to batches that vary is chance
-        cause = "allocator_settings" if other_settings else "allocator"
-        evidence = [
-            *([other_settings] if other_settings else []),
-            f"reserved but not allocated: {format_size(gap)}, peers: {format_size(usual_gap)}",
-        ]
-        return [self._difference(cause, Verdict.PROVEN, more, evidence=evidence)]
-
-    def _other_settings(self) -> str:
-        """One sentence on allocator settings that most peers do not have; "" where they are alike
-        or unknown.
-        """
-        own, usual = self.rank.alloc_conf, self.usual.alloc_conf
-        if own is None or usual is None or own == usual:
-            return ""
-        return f"allocator settings: {own or _DEFAULT}; its peers: {usual or _DEFAULT}"
-
-    def _outside(self) -> list[RankDifference]:
-        """Memory outside of PyTorch's allocator, where the driver was asked."""
-        ledger, usual_ledger = dict(self.rank.ledger), self.usual.ledger
-        if not ledger or not usual_ledger:
-            return []
-        differences = []
-        for kind, cause, verdict in _OUTSIDE:
-            size, usual = ledger.get(kind, 0), usual_ledger.get(kind, 0)
-            more = size - usual
-            is_stray = kind == "other_processes" and self.strays
-            if more < max(0.1 * usual, 64 * MIB) or is_stray:
-                continue
-            evidence = [f"{kind}: {format_size(size)}; its peers: {format_size(usual)}"]
-            if kind == "this_process_other":
-                evidence.append(_NOT_TOLD_APART)
-            differences.append(self._difference(cause, verdict, more, evidence=evidence))
-        return differences
-
-    def _difference(
+    def difference(
         self,
         cause: str,
         verdict: Verdict,

@@ -1,0 +1,88 @@
+"""Why one rank holds more than its peers: a leak, lines, the allocator, memory outside PyTorch."""
+
+from __future__ import annotations
+
+from vramlens.ground.verdict import Verdict
+from vramlens.ranks.excess.beside_peers import ENOUGH_PEERS, SPREADS, BesidePeers
+from vramlens.ranks.rank_difference import RankDifference
+from vramlens.units import MIB, format_size
+
+_NOT_TOLD_APART = "this may be the CUDA context, loaded kernels, NCCL or other libraries"
+_LEAST_RESERVED_SHARE, _LEAST_RESERVED_BY_CHANCE = 0.1, 0.2
+"""A rank's unused reserved memory differs by so large a share of what is usually reserved; less
+of it is chance where the ranks' sizes are a percent apart.
+"""
+_DEFAULT = "PyTorch's own"
+_OUTSIDE = (
+    ("nccl", "nccl", Verdict.PROVEN),
+    ("this_process_other", "nccl", Verdict.POSSIBLE),
+    ("other_processes", "other_process", Verdict.PROVEN),
+)
+"""Kinds of the ledger that PyTorch does not count: each with the cause that it stands for."""
+
+
+def differences_of(beside: BesidePeers) -> list[RankDifference]:
+    """The reasons why a rank holds more than is usual; [] where it does not."""
+    leak = beside.leak_difference()
+    differences = [] if leak is None else [leak]
+    differences += beside.line_differences(leak)
+    # What is reserved on top of what is held follows from it; alone it is a cause of its own.
+    if not differences:
+        differences = _allocator_differences(beside)
+    return [*differences, *_outside_differences(beside)]
+
+
+def _allocator_differences(beside: BesidePeers) -> list[RankDifference]:
+    """Memory that is reserved beyond what peers with the same allocations reserve."""
+    usual_gap, spread = beside.usual.gap
+    usual_reserved = beside.usual.reserved_bytes
+    gap = beside.rank.peak_reserved_bytes - beside.rank.peak_allocated_bytes
+    more = gap - usual_gap
+    # A rank that holds less than its peers has a wider gap under the same reserved memory.
+    wider = beside.rank.peak_reserved_bytes - usual_reserved
+    # Other settings are a reason; else chance decides in which order requests are served.
+    other_settings = _other_settings(beside)
+    share = _LEAST_RESERVED_SHARE if other_settings else _LEAST_RESERVED_BY_CHANCE
+    threshold = max(share * usual_reserved, 64 * MIB)
+    if not other_settings:
+        is_known = len(beside.usual.ranks) >= ENOUGH_PEERS
+        threshold = max(threshold, (SPREADS if is_known else 2) * spread)
+    if min(more, 2 * wider) < threshold or more < beside.more:
+        return []
+    if not other_settings and beside.steps().vary:
+        return []  # which rank's cache fits least to batches that vary is chance
+    cause = "allocator_settings" if other_settings else "allocator"
+    evidence = [
+        *([other_settings] if other_settings else []),
+        f"reserved but not allocated: {format_size(gap)}, peers: {format_size(usual_gap)}",
+    ]
+    return [beside.difference(cause, Verdict.PROVEN, more, evidence=evidence)]
+
+
+def _other_settings(beside: BesidePeers) -> str:
+    """One sentence on allocator settings that most peers do not have; "" where they are alike
+    or unknown.
+    """
+    own, usual = beside.rank.alloc_conf, beside.usual.alloc_conf
+    if own is None or usual is None or own == usual:
+        return ""
+    return f"allocator settings: {own or _DEFAULT}; its peers: {usual or _DEFAULT}"
+
+
+def _outside_differences(beside: BesidePeers) -> list[RankDifference]:
+    """Memory outside of PyTorch's allocator, where the driver was asked."""
+    ledger, usual_ledger = dict(beside.rank.ledger), beside.usual.ledger
+    if not ledger or not usual_ledger:
+        return []
+    differences = []
+    for kind, cause, verdict in _OUTSIDE:
+        size, usual = ledger.get(kind, 0), usual_ledger.get(kind, 0)
+        more = size - usual
+        is_stray = kind == "other_processes" and beside.strays
+        if more < max(0.1 * usual, 64 * MIB) or is_stray:
+            continue
+        evidence = [f"{kind}: {format_size(size)}; its peers: {format_size(usual)}"]
+        if kind == "this_process_other":
+            evidence.append(_NOT_TOLD_APART)
+        differences.append(beside.difference(cause, verdict, more, evidence=evidence))
+    return differences

@@ -1,0 +1,227 @@
+"""The answer in words: the headline, how it came to that, the figures of a failure.
+
+Everything is one line of plain words: what came with the input has its control characters made
+visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from vramlens.ground.verdict import Verdict
+from vramlens.report.document import Figure, size_figure
+from vramlens.report.explain.origin import higher_before
+from vramlens.report.wording import (
+    capitalized,
+    place_name,
+    plain,
+    share,
+    short_place_name,
+    visible,
+    visible_sentences,
+)
+from vramlens.units import counted, format_size
+
+if TYPE_CHECKING:
+    from vramlens.analyses.explanation import Explanation, OomVerdict, Peak
+    from vramlens.analyses.finding import Place
+    from vramlens.analyses.memory.heap import Heap
+
+_WALLS = {
+    "process_limit": "This process reached its memory limit; the GPU itself was not full",
+    "device": "The GPU is full",
+    "other_process": "Other processes use the rest of the GPU",
+    "host": "",  # the headline says so already, and how sure it is
+    "unknown": "This input does not show what refused the request",
+}
+_CAUSES = {
+    "fragmentation": "Cause: fragmentation. The free memory is split into blocks that are too "
+    "small",
+    "leak": "Cause: a leak. Memory kept from earlier steps takes up the space",
+    "spike": "Cause: a spike. This step needs more than twice as much as any earlier step",
+    "capacity": "Cause: capacity. The memory in use leaves too little free",
+}
+_NO_DEVICE = "There is no GPU memory to explain: the input shows no device"
+_MOMENTS = {"peak": "at the peak", "oom": "when the request failed", "end": "at the end"}
+
+
+def has_failed(explanation: Explanation) -> bool:
+    """True where it is about a failure that ended the program, or at which it was asked for."""
+    is_asked_for = explanation.oom is not None and explanation.at == "oom"
+    return explanation.failure is not None or is_asked_for
+
+
+def headline(explanation: Explanation) -> str:
+    """The answer in one sentence."""
+    return visible(capitalized(_answer(explanation)))
+
+
+def _answer(explanation: Explanation) -> str:
+    oom, peak, heap = explanation.oom, explanation.peak, explanation.heap
+    where = _on_device(explanation)
+    if has_failed(explanation) and oom is not None:
+        return f"{oom.headline} ({where.strip()})" if where else oom.headline
+    if peak is None or heap is None:
+        return oom.headline if oom is not None else _NO_DEVICE
+    if heap.event == peak.heap.event:
+        return f"Peak {_peak(peak, where)}{_made_of(heap)}."
+    moment = _MOMENTS.get(explanation.at, f"after event {heap.event:,}")
+    size = format_size(heap.requested_bytes)
+    return f"{size} requested {moment}{where}{_when(heap)}{_made_of(heap)}. Peak: {_peak(peak)}."
+
+
+def _on_device(explanation: Explanation) -> str:
+    heap = explanation.heap
+    several = len(explanation.recording.devices) > 1
+    return f" on device {heap.device}" if heap is not None and several else ""
+
+
+def _peak(peak: Peak, where: str = "") -> str:
+    """Both maxima; that of reserved bytes may be at another moment."""
+    requested, reserved = format_size(peak.requested_bytes), format_size(peak.reserved_bytes)
+    requested += "" if "requested_bytes" in peak.exact else " or more"
+    reserved += "" if "reserved_bytes" in peak.exact else " or more"
+    return f"{requested} requested{where}{_when(peak.heap)} (peak reserved: {reserved})"
+
+
+def _when(heap: Heap) -> str:
+    return "" if heap.step is None else f" in step {heap.step}"
+
+
+def _made_of(heap: Heap) -> str:
+    """The largest category and the largest line, as far as they are known."""
+    parts = []
+    if heap.by_category:
+        name, category = max(heap.by_category.items(), key=lambda item: item[1].bytes)
+        if name not in ("other", "unknown"):
+            sure = "" if category.verdict == Verdict.PROVEN else f" ({category.verdict})"
+            parts.append(f"{share(category.bytes, heap.requested_bytes)} {plain(name)}{sure}")
+    if heap.by_line:
+        line = heap.by_line[0]
+        parts.append(f"largest line {short_place_name(line.place)}, {format_size(line.bytes)}")
+    return f": {', '.join(parts)}" if parts else ""
+
+
+def _several_failed(oom: OomVerdict) -> bool:
+    """Whether more than one request failed: of host memory, a launcher only repeats the kernel."""
+    return oom.count > 1 and oom.wall != "host"
+
+
+def _library_line(place: Place, source: str) -> str:
+    """The library's line that the user's led to, with its text."""
+    text = f": {visible(source)}" if source else ""
+    return f"Inside the library, this is {short_place_name(place)}{text}"
+
+
+def sentences(explanation: Explanation) -> tuple[str, ...]:
+    """How it came to that."""
+    return visible_sentences(_explained(explanation))
+
+
+def _explained(explanation: Explanation) -> Iterator[str]:
+    oom, peak, failed = explanation.oom, explanation.peak, has_failed(explanation)
+    if oom is not None:
+        yield from _failure_sentences(explanation, oom) if failed else [_went_on(oom)]
+    counters = explanation.moment
+    if counters is not None and explanation.at not in ("peak", "oom"):
+        then = "At the end" if explanation.at == "end" else "After that event"
+        yield (
+            f"{then}, {format_size(counters.allocated_bytes)} were allocated and"
+            f" {format_size(counters.reserved_bytes)} reserved (exact: the allocator was replayed)"
+        )
+    if peak is not None and not failed:
+        yield from filter(None, (peak.shape, higher_before(explanation.recording, peak)))
+
+
+def _failure_sentences(explanation: Explanation, oom: OomVerdict) -> Iterator[str]:
+    """Yields what refused the request and why, who asked for it and where."""
+    if wall := _WALLS.get(oom.wall, _WALLS["unknown"]):
+        yield wall
+    if oom.cause is not None:
+        yield _CAUSES.get(oom.cause, plain(oom.cause).capitalize())
+    if oom.need is not None and oom.need.reason:
+        yield capitalized(oom.need.reason)
+    if oom.place is not None:
+        yield f"Requested at {place_name(oom.place)}"
+    if oom.library is not None:
+        yield _library_line(oom.library, oom.library_source)
+    if _several_failed(oom):
+        yield _last_of_several(explanation, oom)
+    if oom.others:
+        yield oom.others
+
+
+def _last_of_several(explanation: Explanation, oom: OomVerdict) -> str:
+    is_gpu_unsaid = explanation.peak is None and oom.device is not None
+    gpu = f", on GPU {oom.device}" if is_gpu_unsaid else ""
+    return f"This was the last of {counted(oom.count, 'failed request')}{gpu}"
+
+
+def _went_on(oom: OomVerdict) -> str:
+    times = "A request" if oom.count == 1 else counted(oom.count, "request")
+    return f"{times} failed, but the program went on (--at oom shows that moment). {oom.headline}"
+
+
+def failure_figures(explanation: Explanation) -> tuple[Figure, ...]:
+    """The numbers of a failure, in the order in which they explain it."""
+    oom = explanation.oom
+    if oom is None or not has_failed(explanation):
+        return ()
+    # Where the holders are not known the ledger follows, and says what is reserved and free.
+    are_holders_known = explanation.heap is not None or not explanation.ledger
+    numbers = [_request(oom)]
+    if not are_holders_known or oom.reserved_bytes is None:
+        numbers.append((oom.limit_bytes, "limit of this process"))
+    if are_holders_known:
+        largest = "largest free block" if oom.largest_free_bytes else "free in the cache"
+        numbers += [
+            _use_of_pytorch(oom),
+            (oom.largest_free_bytes, f"{largest} for this request"),
+            (oom.free_bytes, "free on the GPU"),
+        ]
+    return tuple(size_figure(size, words) for size, words in numbers if size is not None)
+
+
+_Number = tuple[int | None, str]
+
+
+def _request(oom: OomVerdict) -> _Number:
+    requested, tried = oom.requested_bytes, oom.tried_bytes
+    if requested is None:
+        return tried, "requested" if oom.wall == "host" else "requested from the driver"
+    if tried is None or tried == requested:
+        return requested, "requested"
+    return requested, f"requested ({format_size(tried)} from the driver)"
+
+
+def _use_of_pytorch(oom: OomVerdict) -> _Number:
+    reserved, allocated, limit = oom.reserved_bytes, oom.allocated_bytes, oom.limit_bytes
+    if reserved is None:
+        return allocated, "allocated by PyTorch"
+    of_limit = f" (limit: {format_size(limit)})" if limit is not None else ""
+    used = f"; {format_size(allocated)} of that allocated" if allocated is not None else ""
+    return reserved, f"reserved by PyTorch{of_limit}{used}"
+
+
+def holders_title(explanation: Explanation) -> str:
+    """The moment that the table of holders is about; "" where there is none."""
+    heap, oom = explanation.heap, explanation.oom
+    if heap is None:
+        return ""
+    moment = _moment_of(heap, explanation)
+    in_use = format_size(heap.requested_bytes)
+    if moment == "oom" and oom is not None and oom.allocated_bytes is not None:
+        # The figures above it count what the allocator took for the same requests.
+        in_use += " (requested)" if in_use != format_size(oom.allocated_bytes) else ""
+    when = _MOMENTS.get(moment, f"after event {heap.event:,}")
+    return f"{in_use} in use {when}{_on_device(explanation)}"
+
+
+def _moment_of(heap: Heap, explanation: Explanation) -> str:
+    """The failure or the peak where the heap is of that moment, whichever was asked for."""
+    oom, peak = explanation.oom, explanation.peak
+    if oom is not None and heap.event == oom.event:
+        return "oom"
+    is_peak = peak is not None and heap.event == peak.heap.event
+    return "peak" if is_peak and explanation.at != "end" else explanation.at

@@ -1,0 +1,167 @@
+"""The evidence in words: findings, growth, steps, where the device's memory is, what is not known.
+
+Everything is one line of plain words: what came with the input has its control characters made
+visible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vramlens.analyses.error_text.message_sums import ROUNDING
+from vramlens.ground.verdict import Verdict
+from vramlens.leak.claim import growth_words
+from vramlens.report.document import Claim, Figure, size_figure
+from vramlens.report.explain.answer_words import has_failed
+from vramlens.report.wording import (
+    capitalized,
+    place_name,
+    plain,
+    sentence,
+    visible,
+    visible_sentences,
+    with_stake,
+    with_verdict,
+)
+from vramlens.units import counted, format_size
+
+if TYPE_CHECKING:
+    from vramlens.analyses.explanation import Explanation
+    from vramlens.analyses.finding import Finding
+    from vramlens.analyses.memory.ledger import LedgerRow
+    from vramlens.leak.leak import Leak
+
+_KINDS = {
+    "pytorch_allocated": "tensors in PyTorch",
+    "pytorch_private_pools": "free in PyTorch's private pools (CUDA graphs)",
+    "pytorch_cached": "cached by PyTorch but not in use",
+    "this_process": "this process",
+    "this_process_other": "this process, outside PyTorch (CUDA context, libraries, NCCL)",
+    "outside_pytorch": "outside PyTorch (CUDA contexts, libraries, other processes)",
+    "other_processes": "other processes",
+    "nccl": "NCCL buffers",
+    "driver_reserved": "reserved by the driver and its firmware",
+    "free": "free",
+    "unknown": "used by something that this input does not show",
+}
+
+
+def ledger_figures(explanation: Explanation) -> tuple[Figure, ...]:
+    """Where the device's memory is; an error's text that does not say what is free leaves that
+    open, too.
+    """
+    rows, oom = explanation.ledger, explanation.oom
+    is_free_open = explanation.peak is None and oom is not None and oom.free_bytes is None
+    return tuple(
+        size_figure(
+            row.bytes,
+            ("free, or " if is_free_open and row.kind == "unknown" else "") + _part(row, rows),
+        )
+        for row in rows
+        if row.bytes
+    )
+
+
+def ledger_when(explanation: Explanation) -> str:
+    """The moment at which the recording itself measured that; "" elsewhere."""
+    if "ledger.json" not in explanation.recording.members:
+        return ""
+    return " when the request failed" if explanation.oom is not None else " at the end"
+
+
+def _part(row: LedgerRow, rows: tuple[LedgerRow, ...]) -> str:
+    words = row.note if row.note == ROUNDING else _KINDS.get(row.kind, plain(row.kind))
+    if row.kind == "this_process_other" and any(other.kind == "nccl" for other in rows):
+        words = words.replace("context, libraries, NCCL", "context and libraries")
+    return words + (" (inferred)" if row.confidence == "inferred" else "")
+
+
+def sorted_findings(
+    findings: tuple[Finding, ...],
+) -> tuple[tuple[Claim, ...], tuple[str, ...], tuple[str, ...]]:
+    """What to do, what would not help, and what else is so."""
+    claims, refuted, notes = [], [], []
+    for finding in findings:
+        if finding.fix is not None:
+            claims.append(_claim(finding))
+        elif finding.bytes == 0 or finding.verdict == Verdict.NOT_A_PROBLEM:
+            refuted.append(visible(sentence(finding.title)))
+        else:
+            sure = "" if finding.verdict == Verdict.PROVEN else f" ({finding.verdict})"
+            notes.append(visible(sentence(f"{finding.title}{sure}")))
+    return tuple(claims), tuple(refuted), tuple(notes)
+
+
+def _claim(finding: Finding) -> Claim:
+    title = finding.title.strip().rstrip(".")
+    if finding.place is not None and finding.place.file not in title:
+        title = f"{title} ({place_name(finding.place)})"
+    title, fix = visible(sentence(title)), visible((finding.fix or "").strip())
+    brief = f"Maybe: {fix}" if finding.verdict == Verdict.POSSIBLE else capitalized(fix)
+    return Claim(
+        title=with_verdict(finding.verdict, title),
+        evidence=visible_sentences(filter(str.strip, finding.evidence)),
+        fix=fix,
+        brief=with_stake(brief, finding.bytes),
+    )
+
+
+def _not_yet_claimed(explanation: Explanation) -> list[Leak]:
+    """Leaks of which no finding speaks."""
+    claimed_places = {finding.place for finding in explanation.findings if finding.id == "leak"}
+    return [
+        leak for leak in explanation.leaks if leak.place not in claimed_places and not leak.is_small
+    ]
+
+
+def growth_sentences(explanation: Explanation) -> tuple[str, ...]:
+    """The memory that every step leaves behind, where no finding speaks of it."""
+    return tuple(visible(_growth(leak)) for leak in _not_yet_claimed(explanation))
+
+
+def _growth(leak: Leak) -> str:
+    where = f", at {place_name(leak.place)}" if leak.place is not None else ""
+    fix = f" {sentence(leak.advice)}" if leak.advice else ""
+    return f"{growth_words(leak)}{where} ({leak.verdict}).{fix}"
+
+
+def steps_sentence(explanation: Explanation) -> str:
+    """The steps in one sentence; "" where unknown."""
+    steps = explanation.steps
+    if not steps.count:
+        return ""
+    found_by = f", detected by {steps.source}" if steps.source else ""
+    counted_steps = f"{counted(steps.count, 'step')}{found_by}"
+    from_zero = " Step 0 is the first recorded." if steps.count > 1 else ""
+    peaks = steps.peak_bytes
+    if not peaks:
+        return f"{counted_steps}."
+    if max(peaks) - min(peaks) <= max(peaks) // 100:
+        return (
+            f"{counted_steps}. {'Its' if len(peaks) == 1 else 'Each'} peak: {format_size(max(peaks))} "
+            f"requested.{from_zero}"
+        )
+    shown = [
+        format_size(size) for size in (peaks if len(peaks) <= 6 else (*peaks[:3], *peaks[-3:]))
+    ]
+    if len(peaks) > 6:
+        shown.insert(3, "…")
+    return f"{counted_steps}. Peaks (requested): {', '.join(shown)}.{from_zero}"
+
+
+def unknown_sentences(explanation: Explanation) -> tuple[str, ...]:
+    """What is missing, or cannot be told."""
+    facts, oom = explanation.recording, explanation.oom
+    # That an error's text is no recording need not be said; what it leaves open is among the
+    # unknowns.
+    sentences = list(facts.missing) if explanation.peak is not None or oom is None else []
+    if not facts.complete and not sentences and explanation.peak is not None:
+        sentences.append("The recording is incomplete")
+    if oom is not None and has_failed(explanation):
+        sentences.extend(oom.unknowns)
+        if oom.need is not None and oom.need.basis is None:
+            low_size = format_size(oom.need.low_bytes)
+            sentences.append(
+                f"What this step needs to finish: at least {low_size}. No earlier step is similar"
+            )
+    return visible_sentences(sentences)
