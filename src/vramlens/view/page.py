@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -214,15 +215,17 @@ def _track(
     problems: Problems,
 ) -> dict[str, Any]:
     trace, chosen = view.trace, view.device
-    explanation = explain_recording(trace, device=chosen.device, view=view)
+    with ThreadPoolExecutor(1) as beside:  # NumPy lets go of the interpreter for most of both
+        explained = beside.submit(explain_recording, trace, device=chosen.device, view=view)
+        track = track_of(view, columns, sources, flight, problems)
     meta = trace.meta
     limit = _limit_bytes(trace, chosen.device)
-    verdict = verdict_of(view, explanation, columns)
+    verdict = verdict_of(view, explained.result(), columns)
     if trace.profile is not None and trace.is_profiler_trace:
         verdict = with_profile(verdict, trace.profile, view)
     rank = _rank_of(trace)
     return {
-        **track_of(view, columns, sources, flight, problems),
+        **track,
         "source": visible(trace.source),
         "name": visible(_name(trace.source)),
         "rank": rank if rank is not None or flight is None else flight.rank,

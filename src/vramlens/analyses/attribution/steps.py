@@ -6,6 +6,7 @@ import re
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -56,7 +57,15 @@ class Steps:
         """
         if not len(self):
             return np.full(len(events), BEFORE, np.int64)
-        return np.where(events < 0, BEFORE, np.searchsorted(self.starts, events, side="right") - 1)
+        table = self._step_of_event
+        step = table[np.clip(events, 0, len(table) - 1)].astype(np.int64)
+        step[events < 0] = BEFORE
+        return step
+
+    @cached_property
+    def _step_of_event(self) -> NDArray[np.int32]:
+        """The step of every event: asked for so often that a search each time would cost more."""
+        return np.repeat(np.arange(len(self), dtype=np.int32), self.ends - self.starts)
 
 
 def steps_of(trace: Trace, device: DeviceTrace) -> Steps:
@@ -110,7 +119,9 @@ def _optimizer_marks(trace: Trace, device: DeviceTrace) -> NDArray[np.int64]:
         place = np.minimum(np.searchsorted(cleared, next_birth, side="right") - 1, len(cleared) - 1)
         ends = np.where((place >= 0) & (cleared[place] > ends), cleared[place], ends)
     inside = _optimizer_births(trace, device)
-    outside = births[~np.isin(births, inside)] if len(inside) else births
+    is_outside = np.ones(len(device.events), np.bool_)
+    is_outside[inside] = False
+    outside = births[is_outside[births]]
     group = np.searchsorted(outside, ends)
     last_of_group = np.append(group[1:] != group[:-1], True)
     return np.asarray(ends[last_of_group])
