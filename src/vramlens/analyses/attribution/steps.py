@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -201,15 +200,14 @@ def _join_turns(device: DeviceTrace, starts: NDArray[np.int64]) -> NDArray[np.in
     places = np.searchsorted(births, np.append(starts, len(events)))
     stack_sets = [set(events.stack[births[a:b]].tolist()) for a, b in pairwise(places)]
     common = set.intersection(*stack_sets) if stack_sets else set()
-    if statistics.median(len(common) / max(len(stacks), 1) for stacks in stack_sets) > 0.5:
+    if np.median([len(common) / max(len(stacks), 1) for stacks in stack_sets]) > 0.5:
         return starts  # what differs from step to step is the exception: one loop
     stack_sets = [stacks - common for stacks in stack_sets]
 
     def alike(distance: int) -> float:
         pairs = [(a, b) for a, b in zip(stack_sets, stack_sets[distance:], strict=False) if a and b]
-        return (
-            statistics.median(len(a & b) / min(len(a), len(b)) for a, b in pairs) if pairs else 1.0
-        )
+        shares = [len(a & b) / min(len(a), len(b)) for a, b in pairs]
+        return float(np.median(shares)) if shares else 1.0
 
     for turns in (2, 3):
         if len(stack_sets) >= 2 * turns and alike(1) < 0.1 and alike(turns) > 0.9:
