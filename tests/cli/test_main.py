@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.installed import PYTHON_PATH
+from support.recordings import DATA
 from vramlens import __version__, api
 from vramlens.cli.main import VERBS, main
 from vramlens.errors import InputError, NotARecording, UsageError
@@ -239,6 +240,23 @@ def test_starts_without_numpy_and_rich(arguments):
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_verb_loads_no_other_verb_and_nothing_about_failures_without_one():
+    program = (
+        "import sys; from vramlens.cli.main import main; main(sys.argv[1:]);"
+        "print(*(name for name in sys.modules"
+        " if name.startswith(('vramlens.cli.verbs.', 'vramlens.replay.need'))), file=sys.stderr)"
+    )
+    recording = DATA / "recordings/streams.pickle.xz"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "explain", str(recording), "--json"],
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.split() == ["vramlens.cli.verbs.explain"]
 
 
 class TestOutputFile:

@@ -13,6 +13,7 @@ from support.planted_ranks import CAUSES, CLEAN, base_of, planted, usual, where
 from support.recordings import DATA, data_of, read
 from vramlens.ranks import RankSummary, compare, summarise
 from vramlens.read.flight_record import read_flight_record
+from vramlens.report.ranks.ranks_page import comparison_to_html
 from vramlens.units import MIB
 
 RANKS = DATA / "ranks"
@@ -62,6 +63,9 @@ def test_programs_that_share_a_model_accuse_nobody() -> None:
     title, *_ = str(comparison).splitlines()
     assert title.startswith("These 2 recordings are not one job")
     assert "Failures, in order" not in str(comparison)
+    assert "rank " not in str(comparison).partition("note: ")[0]  # no table that reads as a job's
+    assert all(program.source in str(comparison) for program in programs)
+    assert "<th>rank</th>" not in comparison_to_html(comparison)
     names_of_ranks = [replace(rank, source=f"run/rank{rank.rank}.pickle") for rank in programs]
     assert not compare(names_of_ranks).is_no_job  # who names them so says that they are one job
 

@@ -44,3 +44,12 @@ def test_what_no_browser_can_hold_is_cut():
     written = Columns()
     number = written.add(np.array([2**64 - 1, 5], np.uint64))
     assert PageData(written.container({})).column(number) == [2**53, 5]
+
+
+@pytest.mark.parametrize("differences", [False, True])
+def test_a_long_column_comes_back(differences):
+    """It is coded block by block; each block has numbers of another width."""
+    values = np.concatenate([np.arange(40_000) << shift for shift in (0, 20, 8, 37)])
+    written = Columns()
+    number = written.add(values, differences=differences)
+    assert PageData(written.container({})).column(number) == values.tolist()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from support.page_data import PageData
 from support.recordings import data_of as recorded
 from support.recordings import read
+from vramlens.view.comparison import ranks_in_names
 from vramlens.view.page import data_of
 
 
@@ -35,6 +38,17 @@ def test_ranks_in_another_order_are_told_by_their_tracks():
 @pytest.mark.parametrize("ranks", [(), (0, 0)])
 def test_without_their_numbers_nothing_is_said(ranks):
     assert comparison(*LEAK, ranks=ranks) is None
+
+
+def test_files_that_name_their_ranks_are_a_job():
+    recordings = [read(recorded(f"ranks/{name}")) for name in LEAK]
+    named = [replace(trace, source=f"runs/x.rank{n}.pickle") for n, trace in enumerate(recordings)]
+    assert ranks_in_names(named) == [0, 1]
+    page = PageData(data_of(named, ranks=ranks_in_names(named)))
+    assert page.header["comparison"]["headline"].startswith("Rank 1 leaks: ")
+    assert [track["rank"] for track in page.header["tracks"]] == [0, 1]
+    assert ranks_in_names([named[0], replace(named[1], source="rank0.pickle")]) == []
+    assert ranks_in_names([named[0], replace(named[1], source="run.pickle")]) == []
 
 
 def test_each_recording_is_attributed_once(monkeypatch):

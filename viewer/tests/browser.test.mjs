@@ -615,6 +615,7 @@ test("a page opens at the answer: holes among the addresses, a leak over the who
   assert.equal(await page.textContent(".found"), "195 free blocks marked, 1.28 GiB");
   assert.ok((await alarmed("canvas.heap")) > 2000, "the holes are marked in the heap");
   assert.ok((await alarmed("canvas.picture")) > 1000, "and in the map, for as long as they are free");
+  assert.match(await page.textContent(".pane.addresses .merged"), /64[56] blocks of 646 drawn, each one pixel high/);
   await page.keyboard.press("Escape");
   assert.equal(await alarmed("canvas.heap"), 0);
   clean(seen, address);
@@ -800,6 +801,9 @@ test("a phone and a small laptop: nothing beyond the edge, and the keys are told
     await page.keyboard.press("Escape");
     clean(seen, address);
   }
+  const { seen, address } = await open("ranks", { viewport: { width: 390, height: 780 }, hash: "#view=ranks" });
+  assert.ok(await page.$eval("header nav", (nav) => nav.scrollWidth <= nav.clientWidth), "every tab is there");
+  clean(seen, address);
 });
 
 test("the edges between the parts move, and stay where they were", async () => {

@@ -85,8 +85,8 @@ def parser() -> argparse.ArgumentParser:
     return _parsers()[0]
 
 
-def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
-    """The parser of the whole command line, and that of each verb."""
+def _parsers(names: Sequence[str] = VERBS) -> tuple[_Parser, dict[str, _Parser]]:
+    """The parser of the command line with some verbs, and that of each of them."""
     command_line = _Parser(
         prog="vramlens",
         description=DESCRIPTION,
@@ -96,7 +96,7 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     command_line.add_argument("--version", action="version", version=f"vramlens {__version__}")
     verbs = command_line.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
     by_verb = {}
-    for name in VERBS:
+    for name in names:
         command = _command(name)
         by_verb[name] = verbs.add_parser(
             name,
@@ -175,9 +175,9 @@ def _with_help_option(argv: list[str]) -> list[str]:
 
 
 def _run_verb(argv: list[str]) -> int | Callable[[], int]:
-    command_line, by_verb = _parsers()
     argv = _with_help_option(argv)
     _refuse_mistyped_verb(argv)
+    command_line, by_verb = _parsers(argv[:1] if argv and argv[0] in VERBS else VERBS)
     try:
         arguments, unknown = command_line.parse_known_args(argv)
     except SystemExit as done:  # --help and --version

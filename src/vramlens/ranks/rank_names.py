@@ -10,6 +10,12 @@ RANK_IN_NAME = re.compile(
 )
 
 
+def rank_in_name(text: str) -> int | None:
+    """The number of the rank that a file's name says last; None where it says none."""
+    matches = list(RANK_IN_NAME.finditer(text))
+    return int(next(filter(None, matches[-1].groups()))) if matches else None
+
+
 def names_a_rank(path: str) -> bool:
     """True if a path contains the number of a rank."""
     return RANK_IN_NAME.search(path) is not None

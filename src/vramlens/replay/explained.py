@@ -19,8 +19,6 @@ from vramlens.analyses.findings.ranking import with_finding
 from vramlens.errors import VramlensError
 from vramlens.ground.verdict import Confidence, Verdict
 from vramlens.replay.answer import assignment
-from vramlens.replay.need.verdict_findings import with_judgement
-from vramlens.replay.need.whole_run import need_of_whole_run, settings_of_whole_run
 from vramlens.replay.proof import Proven, prove
 from vramlens.replay.tuning import WORTH_TRYING, distinct_settings, simple_first
 from vramlens.replay.what_if import WhatIf, ask, question
@@ -70,6 +68,9 @@ def with_replay(
         return _with_savings(_with_whole_need(explanation, proven, runs), trace, proven, runs)
     if runs < 2 * len(ADVICE):
         return explanation
+    # Only here: what a failed step needs is a fifth of all modules.
+    from vramlens.replay.need.verdict_findings import with_judgement
+
     return with_judgement(explanation, view or attribute(trace, device), proven, runs)
 
 
@@ -93,6 +94,9 @@ def _with_whole_need(explanation: Explanation, proven: Proven, runs: int) -> Exp
     """The explanation with the need of a run that its failure did not end."""
     if explanation.oom is None or proven.recorded.warm or runs < _RUNS_FOR_WHOLE_NEED:
         return explanation
+    # Only here, as above.
+    from vramlens.replay.need.whole_run import need_of_whole_run, settings_of_whole_run
+
     verdict = replace(
         explanation.oom,
         need=need_of_whole_run(proven),

@@ -7,6 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from vramlens.ground.file_name import base_name
+from vramlens.ranks.rank_names import rank_in_name
+from vramlens.read.values import MOST_RANKS
 from vramlens.view.findings import finding_data, place_data, words
 
 if TYPE_CHECKING:
@@ -24,6 +27,17 @@ def ranks_of_a_job(recordings: Sequence[Trace], ranks: Sequence[int | None]) -> 
     """
     numbers = [rank for rank in ranks if rank is not None]
     return numbers if len(recordings) >= 2 and len(set(numbers)) == len(recordings) else []
+
+
+def ranks_in_names(recordings: Sequence[Trace]) -> list[int]:
+    """The ranks that the recordings' names say; empty where the recordings say them, or where not
+    each name says another.
+    """
+    if any(trace.meta is not None and trace.meta.rank is not None for trace in recordings):
+        return []
+    named = [rank_in_name(base_name(trace.source)) for trace in recordings]
+    ranks = [rank for rank in named if rank is not None and rank <= MOST_RANKS]
+    return ranks if len(set(ranks)) == len(recordings) > 1 else []
 
 
 def summary_of(trace: Trace, rank: int, views: Sequence[Attribution]) -> RankSummary:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -98,10 +99,15 @@ def data_of(
     first: list[int] = []
     for number, (trace, flight) in enumerate(zip_longest(recordings, flights[: len(recordings)])):
         first.append(len(tracks))
+        rank = known_ranks[number]
+        if rank is None and flight is not None:
+            rank = flight.rank
         views = [
             attribute(trace, trace.devices[device]) for device in _devices(trace, choices.device)
         ]
-        tracks += [_track(view, columns, sources, choices, flight, problems) for view in views]
+        tracks += [
+            _track(view, rank, columns, sources, choices, flight, problems) for view in views
+        ]
         if job:
             summaries.append(summary_of(trace, job[number], views))
     header = {
@@ -207,6 +213,7 @@ def _limit_bytes(trace: Trace, device: int) -> int | None:
 
 def _track(
     view: Attribution,
+    rank: int | None,
     columns: Columns,
     sources: Sources | None,
     choices: Choices,
@@ -214,18 +221,19 @@ def _track(
     problems: Problems,
 ) -> dict[str, Any]:
     trace, chosen = view.trace, view.device
-    explanation = explain_recording(trace, device=chosen.device, view=view)
+    with ThreadPoolExecutor(1) as beside:  # NumPy lets go of the interpreter for most of both
+        explained = beside.submit(explain_recording, trace, device=chosen.device, view=view)
+        track = track_of(view, columns, sources, flight, problems)
     meta = trace.meta
     limit = _limit_bytes(trace, chosen.device)
-    verdict = verdict_of(view, explanation, columns)
+    verdict = verdict_of(view, explained.result(), columns)
     if trace.profile is not None and trace.is_profiler_trace:
         verdict = with_profile(verdict, trace.profile, view)
-    rank = _rank_of(trace)
     return {
-        **track_of(view, columns, sources, flight, problems),
+        **track,
         "source": visible(trace.source),
         "name": visible(_name(trace.source)),
-        "rank": rank if rank is not None or flight is None else flight.rank,
+        "rank": rank,
         "world_size": meta.world_size if meta is not None else None,
         "gpu": visible(trace.device_name) if trace.device_name else None,
         "torch": visible(trace.torch_version) if trace.torch_version else None,

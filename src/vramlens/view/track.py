@@ -10,14 +10,12 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category, Certainty
 from vramlens.analyses.attribution.phases import Phase
-from vramlens.trace import NO_STACK, NO_TEXT
+from vramlens.trace import NO_STACK
 from vramlens.view.columns import Columns
 from vramlens.view.sources import Sources
 from vramlens.view.texts import Texts
 from vramlens.view.timeline.bands import bands_of
 from vramlens.view.timeline.collective_calls import Problems, RankFlight, collectives_of
-
-_NO_SEGMENT = 0xFFFFFFFF
 
 
 def track_of(
@@ -107,9 +105,9 @@ def _rows(
         "address": columns.add(rows.address - np.uint64(base)),
         "bytes": columns.add(rows.requested_bytes),
         "slack": columns.add(np.maximum(rows.taken_bytes - rows.requested_bytes, 0)),
-        "stack": columns.add(_shifted(rows.stack, NO_STACK)),
-        "segment": columns.add(_shifted(rows.segment, _NO_SEGMENT)),
-        "pool": columns.add(_shifted(rows.pool, NO_TEXT)),
+        "stack": columns.add(_shifted(rows.stack)),
+        "segment": columns.add(_shifted(rows.segment)),
+        "pool": columns.add(_shifted(rows.pool)),
         "stream": columns.add(stream),
         "line": columns.add(line),
         "inferred": columns.add(view.phases.inferred.astype(np.uint8)),
@@ -129,9 +127,9 @@ def _numbered(values: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[n
     return distinct, index_of_row.reshape(-1)
 
 
-def _shifted(ids: NDArray[np.uint32], none: int) -> NDArray[np.int64]:
-    """Ids plus one; 0 for none."""
-    return np.where(ids == none, np.int64(0), ids.astype(np.int64) + 1)
+def _shifted(ids: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Ids plus one; 0 for none, which is the largest number."""
+    return ids + np.uint32(1)
 
 
 def _names(view: Attribution, texts: Texts) -> tuple[list[int], NDArray[np.int64]]:
@@ -146,18 +144,20 @@ def _names(view: Attribution, texts: Texts) -> tuple[list[int], NDArray[np.int64
 def _segments(view: Attribution, columns: Columns) -> dict[str, Any]:
     segments, events = view.device.segments, view.device.events
     base = int(segments.address.min()) if len(segments) else 0
-    stack_of_event = np.append(_shifted(events.stack, NO_STACK), 0)
+    is_recorded = segments.born >= 0
+    stack = np.zeros(len(segments), np.uint32)
+    stack[is_recorded] = _shifted(events.stack[segments.born[is_recorded]])
     return {
         "n": len(segments),
         "base": str(base),
         "streams": [str(int(pointer)) for pointer in segments.stream.tolist()],
         "born": columns.add(segments.born + 1),
-        "died": columns.add(np.minimum(segments.died, len(view.device.events))),
+        "died": columns.add(np.minimum(segments.died, len(events))),
         "address": columns.add(segments.address - np.uint64(base)),
         "bytes": columns.add(segments.size_bytes),
         "expandable": columns.add(segments.expandable),
-        "pool": columns.add(_shifted(segments.pool, NO_TEXT)),
-        "stack": columns.add(stack_of_event[segments.born]),
+        "pool": columns.add(_shifted(segments.pool)),
+        "stack": columns.add(stack),
     }
 
 

@@ -16,7 +16,7 @@ export interface AddressMap {
   low: number;
   high: number;
   drawn: number;
-  /** Allocations under a pixel, drawn pale as one pixel; grey ones in their own grey. */
+  /** Of these, allocations under a pixel, drawn pale as one pixel; grey ones in their own grey. */
   small: number;
   /** One of so many small ones is drawn. */
   every: number;
@@ -74,6 +74,7 @@ export function addressMap(
   });
   const every = Math.max(1, Math.ceil(small.length / MOST));
   let drawn = 0;
+  let tinyDrawn = 0;
   const paint = (row: number, tiny: boolean): void => {
     const [from, to] = columnsOf(event, track.born[row], track.died[row]);
     if (to <= from) return;
@@ -91,8 +92,9 @@ export function addressMap(
       !bright ? faint[group] : tiny ? merged[group] : colours[group][row % SHADES],
     );
     drawn++;
+    if (tiny) tinyDrawn++;
   };
   for (let i = 0; i < small.length; i += every) paint(small[i], true);
   for (const row of large) paint(row, false);
-  return { image, moments, low, high, drawn, small: small.length, every };
+  return { image, moments, low, high, drawn, small: tinyDrawn, every };
 }

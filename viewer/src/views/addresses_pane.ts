@@ -357,7 +357,7 @@ export class AddressesPane implements Pane, Target {
     const { state } = this.host.store;
     if (!map) return;
     const small = map.small
-      ? `; ${count(map.small)} are under a pixel and drawn as one${map.every > 1 ? `, one of ${map.every} drawn` : ""}`
+      ? `, ${map.small === map.drawn ? "each" : `${count(map.small)} of them`} one pixel high${map.every > 1 ? ` (of those under a pixel, one in ${map.every})` : ""}`
       : "";
     this.words.textContent = `Faintest grey: reserved and free. ${counted(map.drawn, "block")} of ${count(track.n)} drawn${small}. Zoom in for the rest.`;
     const active = track.active.at(state.cursor);

@@ -27,10 +27,15 @@ const FOLDED_FROM = 5;
 const AXIS = 24;
 /** A canvas is no higher than 32,767 pixels, of which sharp screens have two to one. */
 const MOST_STRIPS = 300;
-const LEFT = 240;
+const SMALL_SCREEN = 600;
 const LINE = 46;
 const BAND = 6;
 const RIGHT = 14;
+
+/** Where the strips begin, right of the names: of a small screen they keep the most. */
+function stripsFrom(width: number): number {
+  return width < SMALL_SCREEN ? 165 : 240;
+}
 
 export class RanksPane implements Pane {
   readonly element: HTMLElement;
@@ -58,7 +63,8 @@ export class RanksPane implements Pane {
     this.element = h("section", { class: "pane ranks" }, this.bar, this.words, this.scroll);
     this.canvas.addEventListener("click", (event) => {
       const strip = this.stripAt(event.offsetY);
-      if (strip?.alike.length && event.offsetX < LEFT) return this.unfold();
+      if (strip?.alike.length && event.offsetX < stripsFrom(this.canvas.clientWidth))
+        return this.unfold();
       if (strip) this.open(strip.track, this.callAt(strip.track, event.offsetX, event.offsetY));
     });
     this.canvas.addEventListener("pointermove", (event) => {
@@ -160,7 +166,8 @@ export class RanksPane implements Pane {
     const axes = host.scenes.map((scene) => scene.axis(state.axis));
     const starts = host.scenes.map((scene) => startOf(scene, state.axis));
     const end = Math.max(...axes.map((axis, i) => axis.end - starts[i]));
-    const width = Math.max(20, Math.floor(surface.width - LEFT - RIGHT));
+    const left = stripsFrom(surface.width);
+    const width = Math.max(20, Math.floor(surface.width - left - RIGHT));
     const most = Math.max(
       1,
       ...host.scenes.map(({ track }) =>
@@ -184,13 +191,13 @@ export class RanksPane implements Pane {
         1,
         Math.min(width, Math.ceil(((axes[track].end - starts[track]) / end) * width)),
       );
-      const points = [LEFT, bottom];
+      const points = [left, bottom];
       const line: number[] = [];
       for (let i = 0; i < stretch; i++) {
-        points.push(LEFT + i, y(found.requested[i]), LEFT + i + 1, y(found.requested[i]));
-        line.push(LEFT + i, y(found.reserved[i]));
+        points.push(left + i, y(found.requested[i]), left + i + 1, y(found.requested[i]));
+        line.push(left + i, y(found.reserved[i]));
       }
-      points.push(LEFT + stretch, bottom);
+      points.push(left + stretch, bottom);
       if (track === state.track)
         surface.rect(0, top, surface.width, LINE - 2, theme.dark ? "#1d2a3d" : "#eaf1fb");
       surface.area(points, theme.dark ? "#4d76a8" : "#8fb0da");
@@ -199,7 +206,7 @@ export class RanksPane implements Pane {
       if (band) drawCalls(surface, band, scene.track.calls!, axes[track], theme, -1);
       for (const failure of scene.track.header.failures)
         surface.rect(
-          LEFT + ((axes[track].place(failure.event) - starts[track]) / end) * width - 1,
+          left + ((axes[track].place(failure.event) - starts[track]) / end) * width - 1,
           top + 2,
           2,
           LINE - 8,
@@ -214,13 +221,13 @@ export class RanksPane implements Pane {
         theme.soft,
       );
       if (scene.track.header.verdict.failed)
-        surface.text("failed", LEFT - 16, top + 15, theme.alarm, "right", true);
+        surface.text("failed", left - 16, top + 15, theme.alarm, "right", true);
       if (this.accused().has(track)) surface.rect(4, top + 4, 4, LINE - 10, theme.alarm);
       if (alike.length)
         surface.text(
           `+ ${counted(alike.length, "rank")} like it`,
-          LEFT - 16,
-          top + 31,
+          left - 16,
+          top + (surface.width < SMALL_SCREEN ? 15 : 31), // a small screen has room beside the name
           theme.accent,
           "right",
         );
@@ -232,10 +239,11 @@ export class RanksPane implements Pane {
   private drawAxis(surface: Surface, width: number, end: number, kind: AxisKind): void {
     const theme = this.host.theme();
     const y = this.strips().length * LINE;
-    surface.rect(LEFT, y, width, 1, theme.faint);
+    const left = stripsFrom(surface.width);
+    surface.rect(left, y, width, 1, theme.faint);
     const { step, at } = ticks(0, end, width / 110, kind === "time" ? 0 : 1);
     for (const place of at) {
-      const x = LEFT + (place / end) * width;
+      const x = left + (place / end) * width;
       surface.rect(Math.round(x), y, 1, 4, theme.soft);
       const label = kind === "time" ? time(place, step) : count(place);
       surface.text(label, x, y + 13, theme.soft, place ? "center" : "left");
@@ -243,7 +251,7 @@ export class RanksPane implements Pane {
     const most = Math.max(
       ...this.host.scenes.map(({ track }) => track.header.counters.reserved[1]),
     );
-    surface.text(`a strip is ${shortSize(most)} high`, LEFT - 16, y + 13, theme.soft, "right");
+    surface.text(`a strip is ${shortSize(most)} high`, left - 16, y + 13, theme.soft, "right");
   }
 
   /** Where a rank's collectives are drawn; null where none are known. */
@@ -256,9 +264,10 @@ export class RanksPane implements Pane {
     const longest = Math.max(...axes.map(([end, start]) => end - start));
     const from = startOf(scene, state.axis);
     const to = scene.axis(state.axis).end;
-    const width = Math.max(20, Math.floor(whole - LEFT - RIGHT));
+    const left = stripsFrom(whole);
+    const width = Math.max(20, Math.floor(whole - left - RIGHT));
     return {
-      left: LEFT,
+      left,
       width: Math.max(1, ((to - from) / longest) * width),
       top: place * LINE + LINE - 8,
       height: BAND,

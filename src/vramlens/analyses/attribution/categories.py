@@ -138,10 +138,9 @@ class _Judge:
         # A forward pass is over when the next allocation is none of its own: kept beyond that means
         # kept for later.
         forward = np.isin(phases.phase, (Phase.FORWARD, Phase.EVALUATION))
-        recorded = np.flatnonzero(self.allocations.born >= 0)
-        outside_forward = recorded[~forward[recorded]]
-        next_other = np.searchsorted(outside_forward, np.arange(len(forward)), side="right")
-        over = np.append(self.allocations.born[outside_forward], self.events)[next_other]
+        is_outside_forward = (self.allocations.born >= 0) & ~forward
+        born_outside = self.allocations.born[is_outside_forward]
+        over = np.append(born_outside, self.events)[np.cumsum(is_outside_forward)]
         ended = self.end < self.events
         outlives_its_step = (self.end_step > self.born_step) & (
             self.born_step < len(self.steps) - 1

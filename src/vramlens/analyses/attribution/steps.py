@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -56,7 +56,15 @@ class Steps:
         """
         if not len(self):
             return np.full(len(events), BEFORE, np.int64)
-        return np.where(events < 0, BEFORE, np.searchsorted(self.starts, events, side="right") - 1)
+        table = self._step_of_event
+        step = table[np.clip(events, 0, len(table) - 1)].astype(np.int64)
+        step[events < 0] = BEFORE
+        return step
+
+    @cached_property
+    def _step_of_event(self) -> NDArray[np.int32]:
+        """The step of every event: asked for so often that a search each time would cost more."""
+        return np.repeat(np.arange(len(self), dtype=np.int32), self.ends - self.starts)
 
 
 def steps_of(trace: Trace, device: DeviceTrace) -> Steps:
@@ -110,7 +118,9 @@ def _optimizer_marks(trace: Trace, device: DeviceTrace) -> NDArray[np.int64]:
         place = np.minimum(np.searchsorted(cleared, next_birth, side="right") - 1, len(cleared) - 1)
         ends = np.where((place >= 0) & (cleared[place] > ends), cleared[place], ends)
     inside = _optimizer_births(trace, device)
-    outside = births[~np.isin(births, inside)] if len(inside) else births
+    is_outside = np.ones(len(device.events), np.bool_)
+    is_outside[inside] = False
+    outside = births[is_outside[births]]
     group = np.searchsorted(outside, ends)
     last_of_group = np.append(group[1:] != group[:-1], True)
     return np.asarray(ends[last_of_group])
@@ -190,15 +200,14 @@ def _join_turns(device: DeviceTrace, starts: NDArray[np.int64]) -> NDArray[np.in
     places = np.searchsorted(births, np.append(starts, len(events)))
     stack_sets = [set(events.stack[births[a:b]].tolist()) for a, b in pairwise(places)]
     common = set.intersection(*stack_sets) if stack_sets else set()
-    if statistics.median(len(common) / max(len(stacks), 1) for stacks in stack_sets) > 0.5:
+    if np.median([len(common) / max(len(stacks), 1) for stacks in stack_sets]) > 0.5:
         return starts  # what differs from step to step is the exception: one loop
     stack_sets = [stacks - common for stacks in stack_sets]
 
     def alike(distance: int) -> float:
         pairs = [(a, b) for a, b in zip(stack_sets, stack_sets[distance:], strict=False) if a and b]
-        return (
-            statistics.median(len(a & b) / min(len(a), len(b)) for a, b in pairs) if pairs else 1.0
-        )
+        shares = [len(a & b) / min(len(a), len(b)) for a, b in pairs]
+        return float(np.median(shares)) if shares else 1.0
 
     for turns in (2, 3):
         if len(stack_sets) >= 2 * turns and alike(1) < 0.1 and alike(turns) > 0.9:

@@ -92,10 +92,9 @@ def _scratch(view: Attribution) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     ``cudnn.benchmark`` tries sizes in the first step that no later step asks for.
     """
     allocations = view.device.allocations
-    births = np.sort(allocations.born[allocations.born >= 0])
-    births_until_freed = np.searchsorted(births, allocations.free_requested)
-    births_until_born = np.searchsorted(births, allocations.born, "right")
-    is_scratch = (allocations.born >= 0) & (births_until_freed == births_until_born)
+    # Rows are in order of birth: the next one's is the first after an allocation's own.
+    next_birth = np.append(allocations.born[1:], len(view.device.events))
+    is_scratch = (allocations.born >= 0) & (next_birth >= allocations.free_requested)
     sizes_and_steps = np.stack((allocations.requested_bytes[is_scratch], view.step[is_scratch]))
     size_of_pair = np.unique(sizes_and_steps, axis=1)[0]
     sizes, steps = np.unique(size_of_pair, return_counts=True)

@@ -29,7 +29,9 @@ def stranded_streams(scene: Scene) -> Iterator[Finding]:
     if not len(births):
         return
     later_half = int(births[int(len(births) * _IDLE_SHARE)])
-    last_requests = dict(zip(events.stream[births].tolist(), births.tolist(), strict=True))
+    latest_first = births[::-1]
+    streams_of_run, latest = np.unique(events.stream[latest_first], return_index=True)
+    last_requests = dict(zip(streams_of_run.tolist(), latest_first[latest].tolist(), strict=True))
     idle = [
         pool
         for pool in fragmentation.by_pool

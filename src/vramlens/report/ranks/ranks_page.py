@@ -4,7 +4,7 @@ escaped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from vramlens.foreign_text import html_text
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _MOST_ROWS, _MOST_STRIPS, _MOST_COLUMNS, _MOST_DIFFERENCES = 200, 128, 160, 50
 _CELL, _ROW, _LABEL = 6, 14, 64
+_FIGURES = ("requested peak", "reserved peak", "GPU", "steps")
+_HEADS = '<table><tr>{heads}<th class="word">recording</th></tr>'
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#1c2430;background:#fff}
 h1{font-size:1.35rem}h2{font-size:1.05rem;margin-top:2rem}table{border-collapse:collapse}
@@ -43,12 +45,25 @@ def comparison_to_html(comparison: Comparison) -> str:
         f"<h1>{_text(title)}</h1>",
         *map(_difference, comparison.differences[:_MOST_DIFFERENCES]),
         *_left_out(len(comparison.differences), _MOST_DIFFERENCES, "difference"),
-        *_failures(comparison),
-        *_strips(comparison),
-        *_table(comparison),
+        *(_recordings(comparison) if comparison.is_no_job else _ranks(comparison)),
         *(f'<p class="soft">note: {_text(note)}</p>' for note in comparison.notes),
     ]
     return page_of(title, _STYLE, body, viewport="width=device-width")
+
+
+def _ranks(comparison: Comparison) -> Iterator[str]:
+    yield from _failures(comparison)
+    yield from _strips(comparison)
+    yield from _table(comparison)
+
+
+def _recordings(comparison: Comparison) -> Iterator[str]:
+    """Yields recordings that are no job, by their names: none of them is a rank."""
+    yield _HEADS.format(heads=_heads(_FIGURES))
+    for recording in comparison.ranks[:_MOST_ROWS]:
+        yield f"<tr>{_cells(recording)}</tr>"
+    yield "</table>"
+    yield from _left_out(len(comparison.ranks), _MOST_ROWS, "recording")
 
 
 def _text(words: object) -> str:
@@ -137,9 +152,7 @@ def _table(comparison: Comparison) -> Iterator[str]:
         return
     odd = odd_ranks(comparison)
     noun = "device" if comparison.by_device else "rank"
-    names = (noun, "requested peak", "reserved peak", "GPU", "steps")
-    heads = "".join(f"<th>{name}</th>" for name in names)
-    yield f'<h2>{noun.capitalize()}s</h2><table><tr>{heads}<th class="word">recording</th></tr>'
+    yield f"<h2>{noun.capitalize()}s</h2>" + _HEADS.format(heads=_heads((noun, *_FIGURES)))
     listed = telling_ranks(comparison, comparison.ranks, _MOST_ROWS)
     for rank in listed:
         yield _row(rank, is_odd=rank.rank in odd)
@@ -148,13 +161,21 @@ def _table(comparison: Comparison) -> Iterator[str]:
 
 
 def _row(rank: RankSummary, *, is_odd: bool) -> str:
-    cells = (
-        rank.rank,
+    mark = ' class="odd"' if is_odd else ""
+    return f"<tr{mark}><td>{rank.rank}</td>{_cells(rank)}</tr>"
+
+
+def _heads(names: Iterable[str]) -> str:
+    return "".join(f"<th>{name}</th>" for name in names)
+
+
+def _cells(rank: RankSummary) -> str:
+    """The cells of ``_FIGURES``, and the recording's."""
+    figures = (
         format_size(rank.peak_requested_bytes),
         format_size(rank.peak_reserved_bytes),
         rank.device if rank.device >= 0 else "-",
         f"{len(rank.step_peaks):,}",
     )
-    mark = ' class="odd"' if is_odd else ""
-    row = "".join(f"<td>{_text(cell)}</td>" for cell in cells)
-    return f'<tr{mark}>{row}<td class="word"><code>{_text(rank.source)}</code></td></tr>'
+    cells = "".join(f"<td>{_text(figure)}</td>" for figure in figures)
+    return f'{cells}<td class="word"><code>{_text(rank.source)}</code></td>'

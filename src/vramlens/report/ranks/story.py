@@ -45,6 +45,8 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
 
 def comparison_document(comparison: Comparison) -> Document:
     """The story in parts."""
+    if comparison.is_no_job:
+        return _unrelated_recordings(comparison)
     return Document(
         (
             Heading(headline(comparison)),
@@ -57,6 +59,43 @@ def comparison_document(comparison: Comparison) -> Document:
             Blank(),
             _next(comparison),
         )
+    )
+
+
+def _unrelated_recordings(comparison: Comparison) -> Document:
+    """The story of recordings that are no job: each by its name, for none of them is a rank."""
+    by_peak = sorted(comparison.ranks, key=lambda recording: -recording.peak_requested_bytes)
+    columns = (
+        Column("requested peak", width=16),
+        Column("reserved peak"),
+        Column("steps", width=6),
+        Column("recording", is_right=False),
+    )
+    rows = tuple(_recording_row(recording) for recording in by_peak[:_MOST_ROWS])
+    unlisted = len(by_peak) - len(rows)
+    left_out = f"{unlisted} more are not shown (--json lists all)" if unlisted else ""
+    return Document(
+        (
+            Heading(headline(comparison)),
+            Blank(),
+            Table(columns, rows, Last.CUT, margin="", header_style=BOLD, left_out=left_out),
+            Sentences(tuple(map(visible, comparison.notes)), "note: "),
+            Blank(),
+            Command(
+                "look at each by itself",
+                (f"vramlens explain {quoted(by_peak[0].source)}",),
+                is_broken=True,
+            ),
+        )
+    )
+
+
+def _recording_row(recording: RankSummary) -> tuple[str, ...]:
+    return (
+        format_size(recording.peak_requested_bytes),
+        format_size(recording.peak_reserved_bytes),
+        f"{len(recording.step_peaks):,}",
+        visible(recording.source),
     )
 
 
@@ -189,7 +228,7 @@ def failed_words(rank: FailedRank, when: str = "") -> str:
 
 def _failure_parts(comparison: Comparison) -> Iterator[Part]:
     failed = comparison.failures.failed
-    if not failed or comparison.is_no_job:  # of different programs, none failed before another
+    if not failed:
         return
     clock = f" ({comparison.failures.clock})" if comparison.failures.clock else ""
     rows = [_failure_words(rank, is_first=rank is failed[0]) for rank in failed[:_MOST_ROWS]]
