@@ -48,7 +48,8 @@ def predict_script(
                 execute_script(path, arguments)
         except SystemExit as ending:
             if ending.code not in (None, 0):
-                raise NotPredicted(f"{path}: the script exited with code {ending.code}") from None
+                words = f"code {ending.code}" if isinstance(ending.code, int) else str(ending.code)
+                raise NotPredicted(f"{path}: the script exited with {_one_line(words)}") from None
         except Refused as error:
             raise NotPredicted(f"{path}: {error}") from None
         except (NoProgram, KeyboardInterrupt):
@@ -73,6 +74,10 @@ def _reason(path: str, error: Exception) -> str:
         trace = trace.tb_next
     place = f"{path}:{line}" if line else path
     return f"{place}: could not be predicted: {failure_words(error)}"
+
+
+def _one_line(words: str) -> str:
+    return words.strip().partition("\n")[0][:300]
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.prediction.card.cards import Card
 from vramlens.prediction.kernels import convolutions, recurrent
 from vramlens.prediction.kernels.reductions import Reduction
+from vramlens.prediction.kernels.running_formula import RunningFormula
 from vramlens.prediction.kernels.synchronized_norm import synchronized_norm_result
 from vramlens.prediction.requests.request_log import RequestLog, is_of_prediction
 from vramlens.prediction.tensors.operator_schema import Operator
@@ -67,6 +68,7 @@ class Kernels:
         self.uncertain: dict[str, float] = {}
         self.not_modelled: dict[str, int] = {}
         self._sole_uses: tuple[int, int] | None = None
+        self._formula = RunningFormula(log)
         self._handles: set[tuple[int, int]] = set()
         self._lt_handles: set[tuple[int, int]] = set()
         self._has_dropout_states = False
@@ -88,12 +90,15 @@ class Kernels:
         torch/csrc/autograd/input_buffer.cpp (can_accumulate_inplace): where nothing else holds the
         first one.
         """
+        self._formula.follow()
         if operator.name in _IN_PLACE_IN_FORMULAS and is_called_by_autograd():
             return args[0]
         if operator.name != "aten.add" or len(tensors) != 2 or not is_called_by_autograd():
             return None
         first, second = tensors
         if first.shape != second.shape or first.dtype != second.dtype:
+            return None
+        if self._formula.made(first):
             return None
         uses = first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata)
         if self._sole_uses is None:

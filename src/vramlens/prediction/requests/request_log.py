@@ -28,7 +28,8 @@ class RequestLog:
     """Requests by row, and what happened in order.
 
     Attributes:
-        kinds, rows: of each event: ALLOCATE, FREE or EMPTY_CACHE, and the row that it is about.
+        events: ALLOCATE, FREE or EMPTY_CACHE with the row that it is about, in order; each is added
+            at once, as a tensor may go between any two steps of this code, and in another thread.
         sizes, streams, stacks, marks: of each row: bytes requested, its stream, the numbers of its
             stack and module.
         allocated_bytes, peak_bytes: live now, and the most so far, in blocks of 512 bytes.
@@ -40,8 +41,7 @@ class RequestLog:
     """
 
     def __init__(self) -> None:
-        self.kinds: list[int] = []
-        self.rows: list[int] = []
+        self.events: list[tuple[int, int]] = []
         self.sizes: list[int] = []
         self.streams: list[int] = []
         self.stacks: list[int] = []
@@ -55,6 +55,16 @@ class RequestLog:
         self._vanishing: set[int] = set()
         self._row_of_storage: dict[int, tuple[int, Any]] = {}
         self.stack_table = _StackTable()
+
+    @property
+    def kinds(self) -> list[int]:
+        """What happened, event by event."""
+        return [kind for kind, _ in self.events]
+
+    @property
+    def rows(self) -> list[int]:
+        """The row that each event is about."""
+        return [row for _, row in self.events]
 
     def note(self, tensor: Any) -> None:
         """A tensor on the device: its storage is requested, unless it is there already."""
@@ -70,6 +80,11 @@ class RequestLog:
     def owns(self, storage: Any) -> bool:
         """Whether a storage was noted."""
         return storage._cdata in self._row_of_storage
+
+    def is_since(self, tensor: Any, row: int) -> bool:
+        """Whether a tensor was requested as this row or later."""
+        own_row = self._row_of(tensor)
+        return own_row is not None and own_row >= row
 
     def guess_of(self, tensor: Any) -> tuple[int, int] | None:
         """The guessed number that a tensor's size hangs on, and how many times it may be at most;
@@ -153,26 +168,23 @@ class RequestLog:
         self.streams.append(self.stream)
         self.stacks.append(self.stack_table.number())
         self.marks.append(self.mark)
-        self.kinds.append(ALLOCATE)
-        self.rows.append(row)
+        self.events.append((ALLOCATE, row))
         self.allocated_bytes += _rounded(size)
         self.peak_bytes = max(self.peak_bytes, self.allocated_bytes)
         return row
 
     def free(self, row: int) -> None:
         """Gives a row back."""
-        self.kinds.append(FREE)
-        self.rows.append(row)
+        self.events.append((FREE, row))
         self.allocated_bytes -= _rounded(self.sizes[row])
 
     def empty_cache(self) -> None:
         """Everything that is cached goes back to the driver."""
-        self.kinds.append(EMPTY_CACHE)
-        self.rows.append(-1)
+        self.events.append((EMPTY_CACHE, -1))
 
     def clear(self) -> None:
         """Forgets everything so far; nothing of it may be alive."""
-        for column in (self.kinds, self.rows, self.sizes, self.streams, self.stacks, self.marks):
+        for column in (self.events, self.sizes, self.streams, self.stacks, self.marks):
             column.clear()
         self._row_of_storage.clear()
         self.guessed.clear()
@@ -183,7 +195,7 @@ class RequestLog:
     def plain(self) -> RequestLog:
         """A copy without the storages, which another process can be given."""
         copy = RequestLog()
-        for name in ("kinds", "rows", "sizes", "streams", "stacks", "marks"):
+        for name in ("events", "sizes", "streams", "stacks", "marks"):
             setattr(copy, name, list(getattr(self, name)))
         copy.bounds = dict(self.bounds)
         copy.allocated_bytes, copy.peak_bytes = self.allocated_bytes, self.peak_bytes

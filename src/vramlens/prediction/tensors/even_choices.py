@@ -36,10 +36,10 @@ def follow_choices(operator: Operator, args: Any, outputs: list[Any]) -> None:
     name, source = operator.name, args[0]
     if name in _POSITIONS:
         _note_positions(name, args, outputs)
-    elif name == "aten.scatter_" and _choices_of(args[2]) is not None:
+    elif name == "aten.scatter_" and choices_of(args[2]) is not None:
         setattr(source, _SHARE, args[2].numel() / max(1, source.numel()))
     elif name == "aten.eq" and isinstance(args[1], int):
-        choices = _choices_of(source)
+        choices = choices_of(source)
         if choices is not None:
             setattr(outputs[0], _SHARE, 1 / choices)
     elif operator.is_view or name in _COPIES:
@@ -61,7 +61,8 @@ def _note_positions(name: str, args: Any, outputs: list[Any]) -> None:
         setattr(outputs[place], _CHOICES, max(1, int(shape[dimension])))
 
 
-def _choices_of(tensor: Any) -> int | None:
+def choices_of(tensor: Any) -> int | None:
+    """How many choices a tensor's numbers are made among; None where they are no choices."""
     choices: int | None = getattr(tensor, "__dict__", {}).get(_CHOICES)
     return choices
 

@@ -236,9 +236,18 @@ class KnownValues:
             return torch.zeros(shape, dtype=tensor.dtype).flatten()
         if operator.name == "torchvision.nms":
             return torch.arange(tensor.shape[0])
+        if operator.name == "aten.bincount":
+            least = args[2] if len(args) > 2 else 0
+            return torch.zeros(max(least, even_choices.choices_of(tensor) or 1), dtype=torch.long)
+        if operator.name == "aten.repeat_interleave":
+            return torch.arange(tensor.numel())
+        if operator.name == "aten.unique_dim":
+            rows = torch.zeros(tensor.shape[args[1]], dtype=torch.long)
+            return torch.zeros((), dtype=tensor.dtype).expand(tensor.shape), rows, rows
         count = tensor.numel()
-        flat = torch.zeros(count, dtype=tensor.dtype)
-        return (flat, torch.zeros(count, dtype=torch.long), torch.zeros(count, dtype=torch.long))
+        positions = torch.zeros(count, dtype=torch.long)
+        results = torch.zeros(count, dtype=tensor.dtype), positions, positions
+        return results[: len(operator.function._schema.returns)]
 
 
 def _largest_index(index: Any) -> Any:
