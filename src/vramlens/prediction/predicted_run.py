@@ -67,6 +67,12 @@ class Gathered:
     conf: str = ""
     outcome: dict[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def failed(cls, why: str, began: float) -> Gathered:
+        """What a run leaves that did not come to its end."""
+        seconds = time.perf_counter() - began
+        return cls(RequestLog(), seconds=seconds, outcome={"outcome": "failed", "why": why})
+
 
 class PredictedRun:
     """A process's one prediction; it changes PyTorch in this process for good."""
