@@ -183,6 +183,58 @@ def sums_within_formulas():
     assert len(run.log.sizes) - begin == 2, len(run.log.sizes) - begin
 
 
+def loops_until_convergence():
+    weight = torch.randn(1000, device="cuda", requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight], max_iter=20, history_size=10)
+    calls = []
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (weight * weight).sum()
+        loss.backward()
+        calls.append(loss)
+        return loss
+
+    optimizer.step(closure)
+    assert len(calls) == 20, len(calls)  # numbers that stay the same would end it at once
+    loss = 1.0
+    while loss > 1e-3:
+        loss = (weight * 2).sum().item()
+
+
+def samples_of_a_detector():
+    matched = torch.randn(2000, device="cuda").long()
+    chosen = torch.zeros_like(matched, dtype=torch.uint8)
+    places = torch.where(matched >= 1)[0]
+    chosen[places[torch.randperm(places.numel(), device="cuda")[:128]]] = 1
+    others = torch.zeros_like(matched, dtype=torch.uint8)
+    others[places[:384]] = 1
+    sampled = torch.where(chosen | others)[0]
+    assert sampled.shape == (512,), sampled.shape
+    chosen[:] = matched.to(torch.uint8)
+    assert torch.where(chosen)[0].shape == (2000,), torch.where(chosen)[0].shape
+
+
+def libraries_built_for_a_gpu():
+    library = folder / "torchvision"
+    library.mkdir()
+    (library / "_C.so").write_bytes(b"")
+    shapes = library / "_meta_registrations.py"
+    shapes.write_text('@register_meta("of_another_version")')
+    try:
+        torch.ops.load_library(library / "_C.so")
+    except OSError:
+        shapes.write_text('@register_meta("roi_align")')
+    torch.ops.load_library(library / "_C.so")
+    impl = torch.library.Library("torchvision", "IMPL", "Meta")
+    impl.impl("roi_align", lambda x, rois, scale, h, w, *more: x.new_empty((len(rois), 8, h, w)))
+    impl.impl("_roi_align_backward", lambda grad, rois, s, h, w, *more: grad.new_empty(more[:4]))
+    maps = torch.randn(2, 8, 32, 32, device="cuda", requires_grad=True)
+    rois = torch.rand(10, 5, device="cuda")
+    torch.ops.torchvision.roi_align(maps, rois, 1.0, 7, 7, 2, True).sum().backward()
+    assert maps.grad.shape == maps.shape
+
+
 cases = [case for case in list(globals().values()) if getattr(case, "__module__", "") == "__main__"]
 cases = [case for case in cases if type(case).__name__ == "function"]
 with run.going():
@@ -198,6 +250,7 @@ CASES = (
     "files_on_disk", "safetensors_again", "old_types", "losses_of_aligned_sequences", "draws",
     "counts_of_unknown_values", "large_tensors_are_read", "one_of_one", "marks_and_figures",
     "sparse_matrices", "nested_tensors", "attention_by_a_score", "sums_within_formulas",
+    "loops_until_convergence", "samples_of_a_detector", "libraries_built_for_a_gpu",
 )  # fmt: skip
 
 

@@ -12,8 +12,7 @@ _FIRST = 1 << 20
 
 def put_nested_tensors(torch: Any) -> None:
     """Lets shapes be the offsets of a nested tensor, without a trace's symbols; for good."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
+    shapes: Any = torch._subclasses.fake_tensor
     numbers = itertools.count(_FIRST)
 
     def get_nested_int(offsets: Any, *, coeff: Any = 1) -> Any:
@@ -21,4 +20,4 @@ def put_nested_tensors(torch: Any) -> None:
             setattr(offsets, _NUMBER, next(numbers))
         return torch._C._get_nested_int(getattr(offsets, _NUMBER), coeff)
 
-    FakeTensor.get_nested_int = get_nested_int  # type: ignore[method-assign]
+    shapes.FakeTensor.get_nested_int = get_nested_int

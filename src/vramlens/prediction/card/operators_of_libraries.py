@@ -84,9 +84,9 @@ def _define(torch: Any) -> None:
         )
 
     def of_aligned(context: Any, gradient: Any) -> Any:
-        (rois,), scale, height, width, ratio, is_aligned = context.saved_tensors, *context.options
+        pooled, sampled = context.options[:3], context.options[3:]
         of_input = operators._roi_align_backward(
-            gradient, rois, scale, height, width, *context.shape, ratio, is_aligned
+            gradient, *context.saved_tensors, *pooled, *context.shape, *sampled
         )
         return (of_input, *[None] * 6)
 

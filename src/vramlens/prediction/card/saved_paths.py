@@ -233,14 +233,15 @@ def _let_move(files: SavedFiles) -> None:
         put(os, name, files.move)
     for name in ("copyfile", "copy", "copy2"):
         put(shutil, name, files.copy)
-    remove_tree: Any = shutil.rmtree
+    trees: Any = shutil
+    remove_tree = trees.rmtree
 
     @functools.wraps(remove_tree)
     def rmtree(path: Any, *args: Any, **options: Any) -> None:
         files.remove_below(path)
         remove_tree(path, *args, **options)
 
-    shutil.rmtree = rmtree
+    trees.rmtree = rmtree
 
 
 def _path_of(file: Any) -> str | None:

@@ -88,22 +88,23 @@ class Kernels:
         new one.
 
         torch/csrc/autograd/input_buffer.cpp (can_accumulate_inplace): where nothing else holds the
-        first one.
+        first one, and the backward makes no graph of its own.
         """
         self._formula.follow()
-        if operator.name in _IN_PLACE_IN_FORMULAS and is_called_by_autograd():
-            return args[0]
-        if operator.name != "aten.add" or len(tensors) != 2 or not is_called_by_autograd():
-            return None
-        first, second = tensors
+        if operator.name in _IN_PLACE_IN_FORMULAS:
+            return args[0] if is_called_by_autograd() else None
+        is_sum = operator.name == "aten.add" and len(tensors) == 2 and is_called_by_autograd()
+        return tensors[0] if is_sum and self._is_accumulation(*tensors) else None
+
+    def _is_accumulation(self, first: Any, second: Any) -> bool:
         if first.shape != second.shape or first.dtype != second.dtype:
-            return None
-        if self._formula.made(first):
-            return None
+            return False
+        if torch.is_grad_enabled() or self._formula.made(first):
+            return False
         uses = first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata)
         if self._sole_uses is None:
             self._sole_uses = uses
-        return first if uses[0] <= self._sole_uses[0] and uses[1] <= self._sole_uses[1] else None
+        return bool(uses[0] <= self._sole_uses[0] and uses[1] <= self._sole_uses[1])
 
     def learn_sole_uses(self) -> None:
         """Sees what the counts of uses are of a gradient that only autograd holds: they differ

@@ -38,6 +38,8 @@ class RequestLog:
         guessed: rows whose size hangs on a number that values decide, with that number as it was
             guessed, and how many times it may be at most.
         bounds: rows whose size is not sure, with the least and the most bytes.
+        fused_from: rows that torch.compile may never ask for, with the rows that their operator
+            read.
     """
 
     def __init__(self) -> None:
@@ -52,7 +54,7 @@ class RequestLog:
         self.guessed: dict[int, tuple[int, int]] = {}
         self.bounds: dict[int, tuple[int, int]] = {}
         self.allocated_bytes = self.peak_bytes = 0
-        self._vanishing: set[int] = set()
+        self.fused_from: dict[int, tuple[int, ...]] = {}
         self._row_of_storage: dict[int, tuple[int, Any]] = {}
         self.stack_table = _StackTable()
 
@@ -101,18 +103,18 @@ class RequestLog:
             self.guessed[row] = number, most
             self.bounds[row] = 1, most * self.sizes[row]
 
-    def may_vanish(self, tensor: Any) -> None:
-        """Notes that a tensor's request may never be made."""
+    def may_vanish(self, tensor: Any, inputs: list[Any]) -> None:
+        """Notes that a tensor's request may never be made, as it can be made again of others."""
         row = self._row_of(tensor)
         if row is not None and row not in self.bounds:
             self.bounds[row] = _LEAST_BYTES, self.sizes[row]
-            self._vanishing.add(row)
+            rows = (self._row_of(source) for source in inputs)
+            self.fused_from[row] = tuple(source for source in rows if source is not None)
 
     def must_exist(self, tensor: Any) -> None:
         """Notes that a tensor's request is made after all."""
         row = self._row_of(tensor)
-        if row is not None and row in self._vanishing:
-            self._vanishing.discard(row)
+        if row is not None and self.fused_from.pop(row, None) is not None:
             del self.bounds[row]
 
     def _row_of(self, tensor: Any) -> int | None:
@@ -189,7 +191,7 @@ class RequestLog:
         self._row_of_storage.clear()
         self.guessed.clear()
         self.bounds.clear()
-        self._vanishing.clear()
+        self.fused_from.clear()
         self.allocated_bytes = self.peak_bytes = 0
 
     def plain(self) -> RequestLog:
@@ -198,6 +200,7 @@ class RequestLog:
         for name in ("events", "sizes", "streams", "stacks", "marks"):
             setattr(copy, name, list(getattr(self, name)))
         copy.bounds = dict(self.bounds)
+        copy.fused_from = dict(self.fused_from)
         copy.allocated_bytes, copy.peak_bytes = self.allocated_bytes, self.peak_bytes
         copy.stack_table.stacks = self.stack_table.stacks
         return copy

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.prediction.kernels.kernel_requests import Kernels
 from vramlens.prediction.ranks.collective_memory import Collectives
 from vramlens.prediction.requests.request_log import RequestLog
-from vramlens.prediction.tensors.even_choices import follow_choices, share_of
+from vramlens.prediction.tensors.even_choices import follow_choices, forget_share, share_of
 from vramlens.prediction.tensors.fused_results import FusedResults
 from vramlens.prediction.tensors.host_results import host_results
 from vramlens.prediction.tensors.known_values import KnownValues
@@ -127,8 +127,7 @@ class OperatorRunner:
             return self._collectives.result(operator, args)
         tensors = tensors_in(args, kwargs)
         is_fake = any(isinstance(tensor, self.fake_tensor) for tensor in tensors)
-        if kwargs.get("pin_memory"):
-            kwargs = {**kwargs, "pin_memory": False}  # which a driver would do
+        kwargs = _without_pins(kwargs)
         device = kwargs.get("device")
         on_device = device is not None and torch.device(device).type == "cuda"
         if on_device:
@@ -322,6 +321,7 @@ class OperatorRunner:
         target, source = args[0], args[1]
         if isinstance(target, self.fake_tensor):
             self._values.overwritten(target, source)
+            forget_share(target)
             self._kernels.after(operator, args, kwargs, [])
         elif isinstance(source, self.fake_tensor):
             content = self._values.of(source)
@@ -332,6 +332,11 @@ class OperatorRunner:
 
 def _is_dense(tensor: Any) -> bool:
     return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
+
+
+def _without_pins(kwargs: Any) -> Any:
+    """An operator's arguments without pinned memory, which a driver would have to make."""
+    return {**kwargs, "pin_memory": False} if kwargs.get("pin_memory") else kwargs
 
 
 def strided_parts(tensor: Any) -> list[Any]:
