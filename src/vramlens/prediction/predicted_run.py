@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -66,6 +67,12 @@ class Gathered:
     conf: str = ""
     outcome: dict[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def failed(cls, why: str, began: float) -> Gathered:
+        """What a run leaves that did not come to its end."""
+        seconds = time.perf_counter() - began
+        return cls(RequestLog(), seconds=seconds, outcome={"outcome": "failed", "why": why})
+
 
 class PredictedRun:
     """A process's one prediction; it changes PyTorch in this process for good."""
@@ -102,12 +109,33 @@ class PredictedRun:
         self._progress = progress
         hook = register_optimizer_step_post_hook(self._stepped)
         try:
-            with self.mode:
+            with self.mode, self._in_all_threads():
                 yield
         except EnoughSteps:
             pass
         finally:
             hook.remove()
+
+    @contextlib.contextmanager
+    def _in_all_threads(self) -> Iterator[None]:
+        """Has threads that begin inside run with shapes, too: a mode is one thread's own."""
+        start = threading.Thread.start
+
+        def start_with_shapes(thread: threading.Thread) -> None:
+            run = thread.run
+
+            def run_with_shapes() -> None:
+                with type(self.mode)():
+                    run()
+
+            thread.run = run_with_shapes  # type: ignore[method-assign]
+            start(thread)
+
+        threading.Thread.start = start_with_shapes  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            threading.Thread.start = start  # type: ignore[method-assign]
 
     def gathered(self, began: float) -> Gathered:
         """What the run leaves."""

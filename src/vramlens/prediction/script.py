@@ -12,7 +12,7 @@ from vramlens.capture.triggers.user_program import execute_script
 from vramlens.errors import InputError, NoProgram
 from vramlens.prediction.card.cards import card_named
 from vramlens.prediction.predicted_peak import Prediction
-from vramlens.prediction.predicted_run import PredictedRun, Question, answer
+from vramlens.prediction.predicted_run import Gathered, PredictedRun, Question, answer
 from vramlens.prediction.refusals import Refused, failure_words, patience, put_refusals
 
 PATIENCE_S = 1800
@@ -38,17 +38,43 @@ def predict_script(
         NotPredicted: the script failed, or asked for what has no shape; the text says where.
         NoProgram: there is no such script.
     """
+    gathered = run_script(path, arguments, question, most_steps, progress, patience_s=patience_s)
+    return answer(gathered, question)
+
+
+def run_script(
+    path: str,
+    arguments: Sequence[str],
+    question: Question,
+    most_steps: int | None,
+    progress: Callable[[int], None] | None = None,
+    *,
+    patience_s: int = PATIENCE_S,
+    prepare: Callable[[], None] | None = None,
+) -> Gathered:
+    """What a script asks of the allocator.
+
+    Args:
+        prepare: called before the script, with PyTorch as it will find it.
+
+    Raises:
+        NotPredicted: as ``predict_script``.
+        NoProgram: there is no such script.
+    """
     card = card_named(question.gpu)
     began = time.perf_counter()
     run = PredictedRun(card, most_steps, question.place)
     put_refusals()
+    if prepare is not None:
+        prepare()
     with _prints_aside(), run.going(progress):
         try:
             with patience(patience_s):
                 execute_script(path, arguments)
         except SystemExit as ending:
             if ending.code not in (None, 0):
-                raise NotPredicted(f"{path}: the script exited with code {ending.code}") from None
+                words = f"code {ending.code}" if isinstance(ending.code, int) else str(ending.code)
+                raise NotPredicted(f"{path}: the script exited with {_one_line(words)}") from None
         except Refused as error:
             raise NotPredicted(f"{path}: {error}") from None
         except (NoProgram, KeyboardInterrupt):
@@ -61,7 +87,7 @@ def predict_script(
             f"{path}: nothing moved to the GPU, so there is nothing to predict: the script has to"
             " use the device 'cuda' (none is needed here)"
         )
-    return answer(gathered, question)
+    return gathered
 
 
 def _reason(path: str, error: Exception) -> str:
@@ -73,6 +99,10 @@ def _reason(path: str, error: Exception) -> str:
         trace = trace.tb_next
     place = f"{path}:{line}" if line else path
     return f"{place}: could not be predicted: {failure_words(error)}"
+
+
+def _one_line(words: str) -> str:
+    return words.strip().partition("\n")[0][:300]
 
 
 @contextlib.contextmanager

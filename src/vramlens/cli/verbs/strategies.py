@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import limit_size, positive
 from vramlens.cli.message import say
 from vramlens.cli.output import as_json, write_stdout
-from vramlens.errors import InputError
+from vramlens.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from vramlens.recovery.comparing.strategy_table import StrategyTable
 
 HELP = "Predict what each way to save memory would bring to a script, without a GPU."
 EXAMPLES = (
-    ("vramlens strategies train.py --batch 16", "each way to save memory, its peak"),
-    ("vramlens strategies train.py --batch 16 --budget 22GiB", "and which of them fit"),
+    ("vramlens strategies train.py", "each way to save memory, its peak"),
+    ("vramlens strategies train.py --budget 22GiB", "and which of them fit"),
+    ("vramlens strategies functions.py --batch 16", "of four functions, with any batch"),
 )
-_SCRIPT = """A SCRIPT defines four functions:
+_STEPS = 3
+_SCRIPT = """A SCRIPT runs as it is. With --batch N it defines four functions instead, and more
+strategies are compared:
 
   from torch import nn, optim, rand
 
@@ -37,7 +45,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``strategies``."""
     parser.epilog = _SCRIPT
     parser.add_argument(
-        "--batch", type=positive, required=True, metavar="N", help="samples in a batch"
+        "--batch", type=positive, metavar="N", help="samples in a batch, of four functions"
     )
     parser.add_argument(
         "--budget", type=limit_size, metavar="SIZE", help="what may be reserved: which of them fit"
@@ -48,12 +56,21 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="NAME,NAME",
         help="only these; joined by + several together (default: all)",
     )
+    parser.add_argument(
+        "--steps",
+        type=positive,
+        default=_STEPS,
+        metavar="N",
+        help=f"stop a script after N optimizer steps (default: {_STEPS})",
+    )
     parser.add_argument("--json", action="store_true", help="print data: one JSON object")
     parser.add_argument(
         "script",
         metavar="SCRIPT",
-        help="defines model_fn, make_batch, loss_fn and optimizer_fn at its top",
+        help="the script, unchanged; with --batch, one that defines model_fn, make_batch, loss_fn"
+        " and optimizer_fn at its top",
     )
+    parser.add_argument("arguments", nargs="*", metavar="...", help="of the script, after --")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -62,12 +79,35 @@ def run(arguments: argparse.Namespace) -> int:
         import torch  # noqa: F401
     except ImportError:
         raise InputError("strategies needs PyTorch (a CPU build is enough)") from None
+    table = _of_script(arguments) if arguments.batch is None else _of_functions(arguments)
+    write_stdout(as_json(table.to_json()) if arguments.json else f"{table}\n")
+    return 0
+
+
+def _of_script(arguments: argparse.Namespace) -> StrategyTable:
+    from vramlens.recovery.comparing.script_strategies import script_strategies
+
+    if not os.path.isfile(arguments.script):
+        raise InputError(f"{arguments.script}: no such script")
+    return script_strategies(
+        arguments.script,
+        arguments.arguments,
+        steps=arguments.steps,
+        names=arguments.names,
+        budget=arguments.budget,
+        progress=_tell,
+    )
+
+
+def _of_functions(arguments: argparse.Namespace) -> StrategyTable:
     from vramlens.prediction.hooks import hooks_of
     from vramlens.recovery.comparing.strategy_comparison import strategies
 
+    if arguments.arguments:
+        raise UsageError("strategies: with --batch a script gets no arguments")
     hooks = hooks_of(arguments.script, needs_optimizer=True)
     assert hooks.optimizer_fn is not None
-    table = strategies(
+    return strategies(
         hooks.model_fn,
         hooks.make_batch,
         hooks.loss_fn,
@@ -78,8 +118,6 @@ def run(arguments: argparse.Namespace) -> int:
         device="predicted",
         progress=_tell,
     )
-    write_stdout(as_json(table.to_json()) if arguments.json else f"{table}\n")
-    return 0
 
 
 def _tell(line: str) -> None:

@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING, Any
 from vramlens.prediction.card.cards import Card
 from vramlens.prediction.card.hidden_shapes import hide_shapes
 from vramlens.prediction.card.lazy_layers import put_lazy_layers
+from vramlens.prediction.card.nested_tensors import put_nested_tensors
+from vramlens.prediction.card.one_device import put_copies_between_devices
+from vramlens.prediction.card.operators_of_libraries import put_operators_of_libraries
 from vramlens.prediction.card.saved_files import put_saved_files
 from vramlens.prediction.card.taken_as_eager import put_eager
+from vramlens.prediction.card.tensor_types import put_tensor_types
+from vramlens.prediction.card.tracing import put_tracing
 from vramlens.prediction.kernels.attention import chosen_attention
+from vramlens.prediction.kernels.flexible_attention import put_flexible_attention
 from vramlens.prediction.kernels.recurrent import put_recurrent_layers
 
 if TYPE_CHECKING:
@@ -44,8 +50,14 @@ def behave_as(card: Card, runner: OperatorRunner, devices: int = 1) -> None:
     _put_tensor_methods(torch, runner)
     _put_optimizers(torch)
     chosen_attention(card, runner).put_in_place()
+    put_flexible_attention(runner)
     put_recurrent_layers(runner)
+    put_copies_between_devices(torch)
+    put_tensor_types(torch)
+    put_nested_tensors(torch)
     put_saved_files(runner)
+    put_tracing(torch)
+    put_operators_of_libraries(torch)
     put_eager(runner)
 
 
@@ -274,15 +286,15 @@ def _put_memory_figures(torch: Any, card: Card, runner: OperatorRunner) -> None:
     torch._C._accelerator_setAllocatorSettings = settle
     torch.cuda.memory._set_allocator_settings = settle
     functions = {
-        "memory_allocated": lambda *args: log.allocated_bytes,
-        "max_memory_allocated": lambda *args: log.peak_bytes,
-        "memory_reserved": lambda *args: log.allocated_bytes,
-        "max_memory_reserved": lambda *args: log.peak_bytes,
+        "memory_allocated": lambda *args, **options: log.allocated_bytes,
+        "max_memory_allocated": lambda *args, **options: log.peak_bytes,
+        "memory_reserved": lambda *args, **options: log.allocated_bytes,
+        "max_memory_reserved": lambda *args, **options: log.peak_bytes,
         "memory_stats": statistics,
         "reset_peak_memory_stats": reset_peak,
         "reset_accumulated_memory_stats": _constant(None),
         "empty_cache": empty_cache,
-        "mem_get_info": lambda *args: (
+        "mem_get_info": lambda *args, **options: (
             max(0, card.total_bytes - log.allocated_bytes),
             card.total_bytes,
         ),
@@ -296,7 +308,10 @@ def _put_memory_figures(torch: Any, card: Card, runner: OperatorRunner) -> None:
         **functions,
         _record_memory_history=_constant(None),
         _dump_snapshot=_constant(None),
+        _snapshot=_constant({"segments": [], "device_traces": [], "allocator_settings": {}}),
+        memory_snapshot=_constant([]),
     )
+    torch.cuda.memory_snapshot = _constant([])
 
 
 def _put_tensor_methods(torch: Any, runner: OperatorRunner) -> None:

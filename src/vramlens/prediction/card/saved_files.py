@@ -5,13 +5,17 @@ A predicted program has no weights: a file of it would take the place of a check
 
 from __future__ import annotations
 
-import functools
+import copy
 import importlib
 import importlib.util
 import os
+from collections import OrderedDict
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from vramlens.prediction.card.late_changes import after_import
+from vramlens.prediction.card.open_tensors import OpenTensors
+from vramlens.prediction.card.saved_paths import SavedFiles, show_saved_files
 
 if TYPE_CHECKING:
     import torch
@@ -20,81 +24,104 @@ if TYPE_CHECKING:
 else:
     from vramlens.ground.late_torch import torch
 
-_PLAIN = (str, bytes, int, float, complex, bool, type(None))
-
-
-class _NotPlain(Exception):
-    """An object that is more than tensors, numbers and containers."""
+_SAVED_ON = "vramlens_saved_on"
+"""Of a tensor's copy: the device that it was saved from, where a load puts it back."""
 
 
 def put_saved_files(runner: OperatorRunner) -> None:
     """Makes ``torch.save`` and its like keep shapes, and ``torch.load`` give them back."""
     import torch  # the module itself: it is changed
 
-    saved: dict[str, Any] = {}
+    files = SavedFiles()
     load = torch.load
 
     def save(obj: Any, f: Any, *args: Any, **options: Any) -> None:
-        path = _path_of(f)
-        if path is None:
-            return
-        try:
-            saved[path] = _copied(obj, lambda tensor: _on_host(runner, tensor))
-        except _NotPlain:
-            saved.pop(path, None)
+        files.keep(f, _copied(obj, _Once(lambda tensor: _on_host(runner, tensor), _memory_of)))
 
     def load_saved(f: Any, map_location: Any = None, *args: Any, **options: Any) -> Any:
-        path = _path_of(f)
-        if path not in saved:
-            return load(f, map_location, *args, **options)
-        if isinstance(map_location, (str, torch.device)):
-            return _copied(saved[path], lambda tensor: tensor.to(map_location))
-        return _copied(saved[path], lambda tensor: tensor)
+        saved = files.of(f)
+        if saved is not None:
+            return _copied(saved.content, _Once(lambda tensor: _at(tensor, map_location), id))
+        read = _ReadFile(map_location)
+        content = load(f, read.on_host, *args, **options)
+        return _copied(content, _Once(read.placed, _memory_of))
 
     torch.save, torch.load = save, load_saved
-    _show_saved_files(saved)
-    _put_safetensors(saved, save, load_saved)
+    show_saved_files(files)
+    _put_safetensors(files, save)
     _put_distributed_checkpoints()
+    after_import("lightning.fabric.utilities.cloud_io", _put_lightning)
+    after_import("lightning_fabric.utilities.cloud_io", _put_lightning)
 
 
-def _show_saved_files(saved: dict[str, Any]) -> None:
-    """Makes files that were saved be there for a program that looks before it loads them."""
+class _ReadFile:
+    """A file on disk whose tensors are read on the CPU, and moved as ``torch.load`` would."""
 
-    def shown(plain: Callable[..., bool]) -> Callable[..., bool]:
-        @functools.wraps(plain)
-        def is_there(path: Any, *args: Any, **options: Any) -> bool:
-            if plain(path, *args, **options):
-                return True
-            return bool(saved) and _path_of(path) in saved
+    def __init__(self, map_location: Any) -> None:
+        self._map_location = map_location
+        self._saved_on: dict[int, str] = {}
 
-        return is_there
+    def on_host(self, storage: Any, location: str) -> Any:
+        """The storage itself; notes where it was saved."""
+        self._saved_on[storage._cdata] = location
+        return storage
 
-    for place, names in ((os.path, ("exists", "isfile")), (Path, ("exists", "is_file"))):
-        for name in names:
-            setattr(place, name, shown(getattr(place, name)))
+    def placed(self, tensor: Any) -> Any:
+        """A tensor where the program wants it."""
+        if tensor.layout is not torch.strided:
+            return tensor
+        location = self._saved_on.get(tensor.untyped_storage()._cdata, "cpu")
+        return _moved(tensor, location, self._map_location)
 
 
-def _put_safetensors(
-    saved: dict[str, Any], save: Callable[..., None], load: Callable[..., Any]
-) -> None:
+def _at(tensor: Any, map_location: Any) -> Any:
+    """A saved tensor where ``torch.load`` puts it."""
+    return _moved(tensor, getattr(tensor, _SAVED_ON, "cpu"), map_location)
+
+
+def _moved(tensor: Any, saved_on: str, map_location: Any) -> Any:
+    if isinstance(map_location, dict):
+        map_location = map_location.get(saved_on, saved_on)
+    elif callable(map_location):
+        map_location = "cpu"  # lambda storage, place: storage
+    return tensor.to(saved_on if map_location is None else map_location)
+
+
+def _put_safetensors(files: SavedFiles, save: Callable[..., None]) -> None:
     if importlib.util.find_spec("safetensors") is None:
         return
-    safetensors: Any = importlib.import_module("safetensors.torch")
-    load_file = safetensors.load_file
+    safetensors: Any = importlib.import_module("safetensors")
+    of_torch: Any = importlib.import_module("safetensors.torch")
+    open_file = safetensors.safe_open
 
-    def save_file(tensors: Any, filename: Any, *args: Any, **options: Any) -> None:
-        save(tensors, filename)
+    def open_saved(filename: Any, framework: str, *args: Any, **options: Any) -> Any:
+        saved = files.of(filename)
+        if saved is None:
+            return open_file(filename, framework, *args, **options)
+        device = args[0] if args else options.get("device")
+        return OpenTensors(saved.content, device or "cpu")
 
-    def load_saved_file(filename: Any, device: Any = "cpu", *args: Any, **options: Any) -> Any:
-        if _path_of(filename) in saved:
-            return load(filename, str(device))
-        return load_file(filename, device, *args, **options)
-
-    safetensors.save_file = save_file
-    safetensors.load_file = load_saved_file
-    safetensors.save_model = lambda model, filename, *args, **options: save(
+    for module in (safetensors, of_torch):
+        module.safe_open = open_saved
+    of_torch.save_file = lambda tensors, filename, *args, **options: save(tensors, filename)
+    of_torch.save_model = lambda model, filename, *args, **options: save(
         model.state_dict(), filename
     )
+
+
+def _put_lightning(cloud_io: Any) -> None:
+    """Has Lightning save and load as a script does: it writes the bytes of a checkpoint itself,
+    over the one that is there.
+    """
+    load = cloud_io._load
+
+    def load_saved(path: Any, map_location: Any = None, *args: Any, **options: Any) -> Any:
+        if os.path.exists(path) and not os.path.lexists(path):  # kept in memory only
+            return torch.load(path, map_location)
+        return load(path, map_location, *args, **options)
+
+    cloud_io._atomic_save = lambda checkpoint, filepath: torch.save(checkpoint, filepath)
+    cloud_io._load = load_saved
 
 
 def _put_distributed_checkpoints() -> None:
@@ -105,47 +132,60 @@ def _put_distributed_checkpoints() -> None:
     checkpoint.async_save = lambda *args, **options: None
 
 
-def _path_of(file: Any) -> str | None:
-    """A file's full path; None where it is none of the file system's."""
-    if isinstance(file, (str, os.PathLike)):
-        return os.path.realpath(file)
-    return None
-
-
 def _on_host(runner: OperatorRunner, tensor: Any) -> Any:
-    """A tensor as a file keeps it: without the device that it was on."""
+    """A tensor as a file keeps it, with the name of the device that it was on."""
     tensor = tensor.detach()
     if not isinstance(tensor, runner.fake_tensor):
         return tensor.clone()
-    return tensor if tensor.fake_device.type == "cpu" else tensor.cpu()
+    if tensor.fake_device.type == "cpu":
+        return tensor
+    copied = tensor.cpu()
+    setattr(copied, _SAVED_ON, "cuda:0")
+    return copied
+
+
+class _Once:
+    """A function of tensors that is called once for those with one key: tied weights stay tied."""
+
+    def __init__(self, function: Callable[[Any], Any], key: Callable[[Any], Any]) -> None:
+        self._function, self._key = function, key
+        self._results: dict[Any, tuple[Any, Any]] = {}
+
+    def __call__(self, tensor: Any) -> Any:
+        key = self._key(tensor)
+        if key not in self._results:
+            self._results[key] = self._function(tensor), tensor  # which keeps its key its own
+        return self._results[key][0]
+
+
+def _memory_of(tensor: Any) -> Any:
+    if tensor.layout is not torch.strided:
+        return id(tensor)
+    address = tensor.untyped_storage()._cdata
+    return address, tensor.storage_offset(), tuple(tensor.shape), tensor.dtype
 
 
 def _copied(value: Any, of_tensor: Callable[[Any], Any]) -> Any:
-    """A copy of nested containers, each tensor replaced.
-
-    Raises:
-        _NotPlain: something is in it that is neither.
-    """
+    """A copy of nested containers and modules, each tensor replaced."""
+    if isinstance(value, torch.nn.Parameter):
+        return torch.nn.Parameter(of_tensor(value), value.requires_grad)
     if isinstance(value, torch.Tensor):
         return of_tensor(value)
-    if isinstance(value, dict):
-        copies = {key: _copied(part, of_tensor) for key, part in value.items()}
-        return type(value)(copies) if type(value) is dict else _same_kind(value, copies)
-    if isinstance(value, (list, tuple)):
-        parts = [_copied(part, of_tensor) for part in value]
-        return parts if isinstance(value, list) else tuple(parts)
-    if isinstance(value, _PLAIN):
-        return value
-    raise _NotPlain(type(value).__name__)
+    if isinstance(value, OrderedDict):
+        return _same_kind(value, of_tensor)
+    if type(value) is dict:
+        return {key: _copied(part, of_tensor) for key, part in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_copied(part, of_tensor) for part in value)
+    if isinstance(value, torch.nn.Module):
+        tensors = [*value.parameters(), *value.buffers()]
+        return copy.deepcopy(value, {id(tensor): _copied(tensor, of_tensor) for tensor in tensors})
+    return value
 
 
-def _same_kind(value: Any, copies: dict[Any, Any]) -> Any:
+def _same_kind(value: Any, of_tensor: Callable[[Any], Any]) -> Any:
     """An ordered dictionary with the metadata of a state."""
-    from collections import OrderedDict
-
-    if not isinstance(value, OrderedDict):
-        raise _NotPlain(type(value).__name__)
-    ordered = OrderedDict(copies)
+    ordered = OrderedDict((key, _copied(part, of_tensor)) for key, part in value.items())
     metadata = getattr(value, "_metadata", None)
     if metadata is not None:
         ordered._metadata = metadata  # type: ignore[attr-defined]

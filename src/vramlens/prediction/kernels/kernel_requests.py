@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.prediction.card.cards import Card
 from vramlens.prediction.kernels import convolutions, recurrent
 from vramlens.prediction.kernels.reductions import Reduction
+from vramlens.prediction.kernels.running_formula import RunningFormula
 from vramlens.prediction.kernels.synchronized_norm import synchronized_norm_result
 from vramlens.prediction.requests.request_log import RequestLog, is_of_prediction
 from vramlens.prediction.tensors.operator_schema import Operator
@@ -67,6 +68,7 @@ class Kernels:
         self.uncertain: dict[str, float] = {}
         self.not_modelled: dict[str, int] = {}
         self._sole_uses: tuple[int, int] | None = None
+        self._formula = RunningFormula(log)
         self._handles: set[tuple[int, int]] = set()
         self._lt_handles: set[tuple[int, int]] = set()
         self._has_dropout_states = False
@@ -86,19 +88,23 @@ class Kernels:
         new one.
 
         torch/csrc/autograd/input_buffer.cpp (can_accumulate_inplace): where nothing else holds the
-        first one.
+        first one, and the backward makes no graph of its own.
         """
-        if operator.name in _IN_PLACE_IN_FORMULAS and is_called_by_autograd():
-            return args[0]
-        if operator.name != "aten.add" or len(tensors) != 2 or not is_called_by_autograd():
-            return None
-        first, second = tensors
+        self._formula.follow()
+        if operator.name in _IN_PLACE_IN_FORMULAS:
+            return args[0] if is_called_by_autograd() else None
+        is_sum = operator.name == "aten.add" and len(tensors) == 2 and is_called_by_autograd()
+        return tensors[0] if is_sum and self._is_accumulation(*tensors) else None
+
+    def _is_accumulation(self, first: Any, second: Any) -> bool:
         if first.shape != second.shape or first.dtype != second.dtype:
-            return None
+            return False
+        if torch.is_grad_enabled() or self._formula.made(first):
+            return False
         uses = first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata)
         if self._sole_uses is None:
             self._sole_uses = uses
-        return first if uses[0] <= self._sole_uses[0] and uses[1] <= self._sole_uses[1] else None
+        return bool(uses[0] <= self._sole_uses[0] and uses[1] <= self._sole_uses[1])
 
     def learn_sole_uses(self) -> None:
         """Sees what the counts of uses are of a gradient that only autograd holds: they differ

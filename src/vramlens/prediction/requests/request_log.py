@@ -28,7 +28,8 @@ class RequestLog:
     """Requests by row, and what happened in order.
 
     Attributes:
-        kinds, rows: of each event: ALLOCATE, FREE or EMPTY_CACHE, and the row that it is about.
+        events: ALLOCATE, FREE or EMPTY_CACHE with the row that it is about, in order; each is added
+            at once, as a tensor may go between any two steps of this code, and in another thread.
         sizes, streams, stacks, marks: of each row: bytes requested, its stream, the numbers of its
             stack and module.
         allocated_bytes, peak_bytes: live now, and the most so far, in blocks of 512 bytes.
@@ -37,11 +38,12 @@ class RequestLog:
         guessed: rows whose size hangs on a number that values decide, with that number as it was
             guessed, and how many times it may be at most.
         bounds: rows whose size is not sure, with the least and the most bytes.
+        fused_from: rows that torch.compile may never ask for, with the rows that their operator
+            read.
     """
 
     def __init__(self) -> None:
-        self.kinds: list[int] = []
-        self.rows: list[int] = []
+        self.events: list[tuple[int, int]] = []
         self.sizes: list[int] = []
         self.streams: list[int] = []
         self.stacks: list[int] = []
@@ -52,9 +54,19 @@ class RequestLog:
         self.guessed: dict[int, tuple[int, int]] = {}
         self.bounds: dict[int, tuple[int, int]] = {}
         self.allocated_bytes = self.peak_bytes = 0
-        self._vanishing: set[int] = set()
+        self.fused_from: dict[int, tuple[int, ...]] = {}
         self._row_of_storage: dict[int, tuple[int, Any]] = {}
         self.stack_table = _StackTable()
+
+    @property
+    def kinds(self) -> list[int]:
+        """What happened, event by event."""
+        return [kind for kind, _ in self.events]
+
+    @property
+    def rows(self) -> list[int]:
+        """The row that each event is about."""
+        return [row for _, row in self.events]
 
     def note(self, tensor: Any) -> None:
         """A tensor on the device: its storage is requested, unless it is there already."""
@@ -71,6 +83,11 @@ class RequestLog:
         """Whether a storage was noted."""
         return storage._cdata in self._row_of_storage
 
+    def is_since(self, tensor: Any, row: int) -> bool:
+        """Whether a tensor was requested as this row or later."""
+        own_row = self._row_of(tensor)
+        return own_row is not None and own_row >= row
+
     def guess_of(self, tensor: Any) -> tuple[int, int] | None:
         """The guessed number that a tensor's size hangs on, and how many times it may be at most;
         None where its size is known.
@@ -86,18 +103,18 @@ class RequestLog:
             self.guessed[row] = number, most
             self.bounds[row] = 1, most * self.sizes[row]
 
-    def may_vanish(self, tensor: Any) -> None:
-        """Notes that a tensor's request may never be made."""
+    def may_vanish(self, tensor: Any, inputs: list[Any]) -> None:
+        """Notes that a tensor's request may never be made, as it can be made again of others."""
         row = self._row_of(tensor)
         if row is not None and row not in self.bounds:
             self.bounds[row] = _LEAST_BYTES, self.sizes[row]
-            self._vanishing.add(row)
+            rows = (self._row_of(source) for source in inputs)
+            self.fused_from[row] = tuple(source for source in rows if source is not None)
 
     def must_exist(self, tensor: Any) -> None:
         """Notes that a tensor's request is made after all."""
         row = self._row_of(tensor)
-        if row is not None and row in self._vanishing:
-            self._vanishing.discard(row)
+        if row is not None and self.fused_from.pop(row, None) is not None:
             del self.bounds[row]
 
     def _row_of(self, tensor: Any) -> int | None:
@@ -153,39 +170,37 @@ class RequestLog:
         self.streams.append(self.stream)
         self.stacks.append(self.stack_table.number())
         self.marks.append(self.mark)
-        self.kinds.append(ALLOCATE)
-        self.rows.append(row)
+        self.events.append((ALLOCATE, row))
         self.allocated_bytes += _rounded(size)
         self.peak_bytes = max(self.peak_bytes, self.allocated_bytes)
         return row
 
     def free(self, row: int) -> None:
         """Gives a row back."""
-        self.kinds.append(FREE)
-        self.rows.append(row)
+        self.events.append((FREE, row))
         self.allocated_bytes -= _rounded(self.sizes[row])
 
     def empty_cache(self) -> None:
         """Everything that is cached goes back to the driver."""
-        self.kinds.append(EMPTY_CACHE)
-        self.rows.append(-1)
+        self.events.append((EMPTY_CACHE, -1))
 
     def clear(self) -> None:
         """Forgets everything so far; nothing of it may be alive."""
-        for column in (self.kinds, self.rows, self.sizes, self.streams, self.stacks, self.marks):
+        for column in (self.events, self.sizes, self.streams, self.stacks, self.marks):
             column.clear()
         self._row_of_storage.clear()
         self.guessed.clear()
         self.bounds.clear()
-        self._vanishing.clear()
+        self.fused_from.clear()
         self.allocated_bytes = self.peak_bytes = 0
 
     def plain(self) -> RequestLog:
         """A copy without the storages, which another process can be given."""
         copy = RequestLog()
-        for name in ("kinds", "rows", "sizes", "streams", "stacks", "marks"):
+        for name in ("events", "sizes", "streams", "stacks", "marks"):
             setattr(copy, name, list(getattr(self, name)))
         copy.bounds = dict(self.bounds)
+        copy.fused_from = dict(self.fused_from)
         copy.allocated_bytes, copy.peak_bytes = self.allocated_bytes, self.peak_bytes
         copy.stack_table.stacks = self.stack_table.stacks
         return copy

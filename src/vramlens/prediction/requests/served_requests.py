@@ -14,6 +14,7 @@ import numpy as np
 
 from vramlens._native import Replay
 from vramlens.errors import InputError
+from vramlens.prediction.requests.compiled_requests import as_compiled
 from vramlens.prediction.requests.request_log import ALLOCATE, EMPTY_CACHE, RequestLog
 from vramlens.prediction.requests.shifted_frees import with_shifted_frees
 from vramlens.replay.settings import Settings, parse_settings
@@ -71,6 +72,7 @@ def serve(log: RequestLog, conf: str, torch_version: str) -> ServedRequests:
         raise InputError("the program requested no GPU memory: nothing moved to cuda")
     version = version_named(torch_version)
     settings = parse_settings(conf, version)
+    eager, log = log, as_compiled(log)
     columns, row_of_event = columns_of(log)
     native = settings.native(version)
     replay = Replay(columns, pools=1, settings=native)
@@ -79,8 +81,8 @@ def serve(log: RequestLog, conf: str, torch_version: str) -> ServedRequests:
     kinds = ("requested", "allocated", "active", "reserved")
     lowest = outcome
     if log.bounds:
-        lowest = _served_at(log.with_sizes(lambda size, least, most: least), native)
-        runs += [lowest, *(_served_at(other, native) for other in _with_other_sizes(log))]
+        lowest = _served_at(eager.with_sizes(lambda size, least, most: least), native)
+        runs += [lowest, *(_served_at(other, native) for other in _with_other_sizes(eager))]
     runs += [_served_at(other, native) for other in with_shifted_frees(log)]
     reserved = [run["peak_reserved"] for run in runs]
     return ServedRequests(

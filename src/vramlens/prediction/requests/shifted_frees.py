@@ -32,5 +32,5 @@ def with_shifted_frees(log: RequestLog) -> Iterator[RequestLog]:
         moved = np.where(is_later, np.minimum(later, next_emptied - 0.5), places)
         order = np.argsort(moved, kind="stable")
         shifted = log.plain()
-        shifted.kinds, shifted.rows = kinds[order].tolist(), rows[order].tolist()
+        shifted.events = list(zip(kinds[order].tolist(), rows[order].tolist(), strict=True))
         yield shifted

@@ -34,20 +34,62 @@ def follow_choices(operator: Operator, args: Any, outputs: list[Any]) -> None:
     if not args or not outputs or not isinstance(args[0], torch.Tensor):
         return
     name, source = operator.name, args[0]
+    if operator.written:
+        _follow_written_mask(name, args)
+    elif outputs[0].dtype in (torch.uint8, torch.bool):
+        _follow_mask(name, args, outputs[0])
     if name in _POSITIONS:
         _note_positions(name, args, outputs)
-    elif name == "aten.scatter_" and _choices_of(args[2]) is not None:
-        setattr(source, _SHARE, args[2].numel() / max(1, source.numel()))
-    elif name == "aten.eq" and isinstance(args[1], int):
-        choices = _choices_of(source)
-        if choices is not None:
-            setattr(outputs[0], _SHARE, 1 / choices)
+    elif name == "aten.eq":
+        _note_comparison(args, outputs[0])
     elif operator.is_view or name in _COPIES:
         for key in (_CHOICES, _SHARE):
             note = source.__dict__.get(key)
             if note is not None:
                 for output in outputs:
                     setattr(output, key, note)
+
+
+def _follow_mask(name: str, args: Any, mask: Any) -> None:
+    """The shares of masks that begin empty, and of two together: so a detector samples its
+    proposals (torchvision/models/detection/_utils.py).
+
+    In inference mode nobody knows which tensor a view is written through.
+    """
+    if name in ("aten.zeros_like", "aten.new_zeros") and not torch.is_inference_mode_enabled():
+        setattr(mask, _SHARE, 0.0)
+    elif name in ("aten.bitwise_or", "aten.logical_or"):
+        shares = [share_of(side) for side in args[:2]]
+        if None not in shares:
+            setattr(mask, _SHARE, min(1.0, sum(share or 0.0 for share in shares)))
+
+
+def forget_share(mask: Any) -> None:
+    """A mask, or what it is a view of, is written in a way that nobody follows."""
+    for written in (mask, mask._base):
+        if written is not None:
+            written.__dict__.pop(_SHARE, None)
+
+
+def _follow_written_mask(name: str, args: Any) -> None:
+    """The share of a mask that is set at some places; none where it is written otherwise."""
+    mask, share = args[0], share_of(args[0])
+    forget_share(mask)
+    if name == "aten.scatter_" and choices_of(args[2]) is not None:
+        setattr(mask, _SHARE, args[2].numel() / max(1, mask.numel()))
+    if mask._is_view():
+        return
+    if name == "aten.index_put_" and share is not None:
+        places = [place for place in args[1] if place is not None]
+        if len(places) == 1 and places[0].dtype is torch.int64:
+            added = places[0].numel() / max(1, mask.numel())
+            setattr(mask, _SHARE, min(1.0, share + added))
+
+
+def _note_comparison(args: Any, mask: Any) -> None:
+    choices = choices_of(args[0])
+    if choices is not None and isinstance(args[1], int):
+        setattr(mask, _SHARE, 1 / choices)
 
 
 def _note_positions(name: str, args: Any, outputs: list[Any]) -> None:
@@ -61,7 +103,8 @@ def _note_positions(name: str, args: Any, outputs: list[Any]) -> None:
         setattr(outputs[place], _CHOICES, max(1, int(shape[dimension])))
 
 
-def _choices_of(tensor: Any) -> int | None:
+def choices_of(tensor: Any) -> int | None:
+    """How many choices a tensor's numbers are made among; None where they are no choices."""
     choices: int | None = getattr(tensor, "__dict__", {}).get(_CHOICES)
     return choices
 

@@ -3,8 +3,8 @@
 Inductor joins pointwise operators, reductions and normalizations into one kernel, and makes again in
 the backward what is cheap to make (torch/_inductor/scheduler.py; torch/_functorch/partitioners.py,
 min_cut_rematerialization_partition). What a matrix product, a convolution, attention or an
-optimizer reads has to be there, and so has what a compiled function returns. Nothing says how much
-of the others remains: the prediction has them all, and its range begins where none is made.
+optimizer reads has to be there, and so has what a compiled function returns. What is never made is
+made again of what is there, which lives as long as it is read (``requests/compiled_requests.py``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ _ALSO_FUSED = {
     "aten._softmax_backward_data", "aten._log_softmax", "aten._log_softmax_backward_data",
     "aten.native_dropout", "aten.native_dropout_backward", "aten.clone", "aten.cat", "aten.sum",
     "aten.mean", "aten.var_mean", "aten.amax", "aten._fused_rms_norm", "aten.native_group_norm",
-    "aten.native_group_norm_backward", "aten.nll_loss_backward",
+    "aten.native_group_norm_backward", "aten.nll_loss_backward", "aten.nll_loss_forward",
+    "aten.nll_loss2d_forward", "aten.nll_loss2d_backward", "aten.mse_loss", "aten.mse_loss_backward",
+    "aten.embedding", "aten.index", "aten.gather", "aten.constant_pad_nd", "aten.max", "aten.min",
+    "aten.argmax", "aten.var", "aten.amin", "aten.any", "aten.all", "aten.prod", "aten.flip",
+    "aten.linalg_vector_norm", "aten.stack", "aten.repeat", "aten.roll", "aten.select_backward",
+    "aten.slice_backward", "aten.smooth_l1_loss", "aten.binary_cross_entropy",
 }  # fmt: skip
 
 
@@ -53,7 +58,7 @@ class FusedResults:
             return
         if _is_fused(operator) and (self._depth > 0 or is_called_by_autograd()):
             for tensor in outputs:
-                self._log.may_vanish(tensor)
+                self._log.may_vanish(tensor, inputs)
             return
         self._need(inputs)
 

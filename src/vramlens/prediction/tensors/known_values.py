@@ -18,6 +18,8 @@ else:
 _MOST_INTEGER_BYTES = 32 << 20
 _MOST_FLOAT_BYTES = 64 << 10
 _FEW_NUMBERS = 64
+_DECAY = 0.999
+"""Of a made-up number from one question to the next."""
 _ATTRIBUTE = "vramlens_value"
 _GUESS = "vramlens_guess"
 
@@ -46,6 +48,7 @@ class KnownValues:
     def __init__(self) -> None:
         self._unknown: set[int] = set()
         self.guesses: dict[str, int] = {}
+        self._made_up = 1.0
 
     def of(self, tensor: Any) -> Any | None:
         """A tensor's values, on the CPU; None where they are not known."""
@@ -80,13 +83,19 @@ class KnownValues:
         return bool(first.untyped_storage()._cdata == second.untyped_storage()._cdata)
 
     def number(self, tensor: Any) -> Any:
-        """The number in a tensor of one; a made-up one where it is not known: 1.0, 0 or False."""
+        """The number in a tensor of one; a made-up one where it is not known: 0, False, or just
+        below 1.0 and a little less each time, so that loops that wait for convergence go on, and
+        end.
+        """
         content = self.of(tensor)
         if content is not None:
             return content.item()
         if tensor.dtype is torch.bool:
             return bool(tensor.__dict__.get(_GUESS, False))
-        return 1.0 if tensor.is_floating_point() else 0
+        if not tensor.is_floating_point():
+            return 0
+        self._made_up *= _DECAY
+        return self._made_up
 
     def computed_first(
         self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any]
@@ -236,9 +245,18 @@ class KnownValues:
             return torch.zeros(shape, dtype=tensor.dtype).flatten()
         if operator.name == "torchvision.nms":
             return torch.arange(tensor.shape[0])
+        if operator.name == "aten.bincount":
+            least = args[2] if len(args) > 2 else 0
+            return torch.zeros(max(least, even_choices.choices_of(tensor) or 1), dtype=torch.long)
+        if operator.name == "aten.repeat_interleave":
+            return torch.arange(tensor.numel())
+        if operator.name == "aten.unique_dim":
+            rows = torch.zeros(tensor.shape[args[1]], dtype=torch.long)
+            return torch.zeros((), dtype=tensor.dtype).expand(tensor.shape), rows, rows
         count = tensor.numel()
-        flat = torch.zeros(count, dtype=tensor.dtype)
-        return (flat, torch.zeros(count, dtype=torch.long), torch.zeros(count, dtype=torch.long))
+        positions = torch.zeros(count, dtype=torch.long)
+        results = torch.zeros(count, dtype=tensor.dtype), positions, positions
+        return results[: len(operator.function._schema.returns)]
 
 
 def _largest_index(index: Any) -> Any:

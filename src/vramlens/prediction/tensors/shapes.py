@@ -4,14 +4,16 @@ request.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.kernels.kernel_requests import Kernels
 from vramlens.prediction.ranks.collective_memory import Collectives
 from vramlens.prediction.requests.request_log import RequestLog
-from vramlens.prediction.tensors.even_choices import follow_choices, share_of
+from vramlens.prediction.tensors.even_choices import follow_choices, forget_share, share_of
 from vramlens.prediction.tensors.fused_results import FusedResults
+from vramlens.prediction.tensors.host_results import host_results
 from vramlens.prediction.tensors.known_values import KnownValues
 from vramlens.prediction.tensors.operator_schema import Operator, operator_of
 from vramlens.prediction.tensors.sparse_gradients import SparseGradients
@@ -43,6 +45,7 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: KnownValues) -> Any:
         fake_tensor=FakeTensor,
     )
     device_of = torch.ops.prim.device.default
+    one_at_a_time = threading.RLock()  # threads share PyTorch's mode for shapes
 
     class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(
@@ -59,7 +62,8 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: KnownValues) -> Any:
             if operator.holds_temporaries and _is_large_on_device(args[0], FakeTensor, values):
                 with self:
                     return operator.run_in_parts(args, kwargs or {})
-            return runner.run(function, args, kwargs or {})
+            with one_at_a_time:
+                return runner.run(function, args, kwargs or {})
 
     mode: Any = Shapes()  # type: ignore[no-untyped-call]
     mode.runner = runner
@@ -95,6 +99,7 @@ class OperatorRunner:
         fake_mode: Any,
         fake_tensor: Any,
     ) -> None:
+        fake_mode.can_run_unsafe_fallback = lambda function: False  # it would run on the GPU
         self.log, self._kernels, self._values = log, kernels, values
         self.fake_mode, self.fake_tensor = fake_mode, fake_tensor
         self.notes: dict[str, int | None] = {}
@@ -110,6 +115,10 @@ class OperatorRunner:
             torch.ops.aten.copy_.default: self._copy,
             torch.ops.aten.lift_fresh.default: lambda operator, args, kwargs: args[0],
         }
+        for name in ("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"):
+            packet = getattr(torch.ops.aten, name, None)
+            for overload in [] if packet is None else packet.overloads():
+                self._special[getattr(packet, overload)] = lambda operator, args, kwargs: False
 
     def run(self, function: Any, args: Any, kwargs: Any) -> Any:
         """What an operator returns."""
@@ -118,6 +127,7 @@ class OperatorRunner:
             return self._collectives.result(operator, args)
         tensors = tensors_in(args, kwargs)
         is_fake = any(isinstance(tensor, self.fake_tensor) for tensor in tensors)
+        kwargs = _without_pins(kwargs)
         device = kwargs.get("device")
         on_device = device is not None and torch.device(device).type == "cuda"
         if on_device:
@@ -163,12 +173,7 @@ class OperatorRunner:
         if computed is not None:
             return self._with_values(operator, computed, tensors)
         self._kernels.before(operator, args, kwargs)
-        make_result = self._kernels.own_result(operator, args, self.fake_mode)
-        if make_result is not None:
-            output = make_result()
-        else:
-            with self.fake_mode:
-                output = operator.function(*args, **kwargs)
+        output = self._output(operator, args, kwargs)
         outputs = tensors_in((output,), {})
         if not self._kernels.noted(operator, args, outputs):
             self._note(self._kernels.on_device(operator, outputs))
@@ -179,6 +184,36 @@ class OperatorRunner:
         follow_choices(operator, args, outputs)
         self._kernels.after(operator, args, kwargs, outputs)
         return output
+
+    def _output(self, operator: Operator, args: Any, kwargs: Any) -> Any:
+        """What an operator returns: shapes as PyTorch says them, or as its kernel for the CPU
+        makes them.
+        """
+        from torch._subclasses import fake_tensor as shapes
+        from torch.utils._pytree import tree_map_only
+
+        make_result = self._kernels.own_result(operator, args, self.fake_mode)
+        if make_result is not None:
+            return make_result()
+        try:
+            with self.fake_mode:
+                return operator.function(*args, **kwargs)
+        except (
+            NotImplementedError,
+            shapes.UnsupportedOperatorException,
+            shapes.DynamicOutputShapeException,
+            shapes.DataDependentOutputException,
+        ):
+            results = host_results(operator, args, kwargs, self._values)
+        if operator.written:
+            return args[operator.written[0]]
+        device = next(
+            tensor.fake_device
+            for tensor in tensors_in(args, kwargs)
+            if isinstance(tensor, self.fake_tensor)
+        )
+        self.notes[f"{operator.name}: what its kernel asks for beside its results"] = None
+        return tree_map_only(torch.Tensor, lambda value: self.stand_in(value, device), results)
 
     def _note(self, outputs: list[Any]) -> None:
         for tensor in outputs:
@@ -220,8 +255,14 @@ class OperatorRunner:
         return stand_in(known)
 
     def read_back(self, tensor: Any) -> Any:
-        """A tensor's values on the CPU, made up where they are not known."""
-        return self._read_back(tensor, self._values.of(tensor), None, None)
+        """A tensor's values on the CPU, made up where they are not known: of a large one, one
+        number for all.
+        """
+        values = self._read_back(tensor, self._values.of(tensor), None, None)
+        if not isinstance(values, self.fake_tensor):
+            return values
+        number = torch.ones if tensor.is_floating_point() else torch.zeros
+        return number((), dtype=tensor.dtype).expand(tensor.shape)
 
     def _is_weight(self, args: Any, kwargs: Any) -> bool:
         """Whether a new tensor on the CPU would be large and of floating-point numbers."""
@@ -252,6 +293,12 @@ class OperatorRunner:
         if target.type == source_device.type:
             tensors = [source]
             return self._run_shapes(operator, args, kwargs, tensors)
+        if source.layout is torch.sparse_coo:
+            return self._sparse.copied(
+                source, lambda part: self._to_copy(operator, (part,), {"device": target})
+            )
+        if source.layout is not torch.strided:
+            raise NotImplementedError(f"tensors of {source.layout} have no shapes: use sparse_coo")
         dtype, layout = kwargs.get("dtype"), kwargs.get("memory_format")
         content = self._values.of(source)
         if target.type == "cpu":
@@ -274,6 +321,7 @@ class OperatorRunner:
         target, source = args[0], args[1]
         if isinstance(target, self.fake_tensor):
             self._values.overwritten(target, source)
+            forget_share(target)
             self._kernels.after(operator, args, kwargs, [])
         elif isinstance(source, self.fake_tensor):
             content = self._values.of(source)
@@ -284,6 +332,11 @@ class OperatorRunner:
 
 def _is_dense(tensor: Any) -> bool:
     return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
+
+
+def _without_pins(kwargs: Any) -> Any:
+    """An operator's arguments without pinned memory, which a driver would have to make."""
+    return {**kwargs, "pin_memory": False} if kwargs.get("pin_memory") else kwargs
 
 
 def strided_parts(tensor: Any) -> list[Any]:

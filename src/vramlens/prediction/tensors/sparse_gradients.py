@@ -8,6 +8,7 @@ H200 shows each of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.kernels.kernel_requests import is_called_by_autograd
@@ -58,6 +59,21 @@ class SparseGradients:
         is_about_sparse = any(tensor.layout is torch.sparse_coo for tensor in tensors)
         makes_one = operator.name in _MAKERS
         return make(args) if is_about_sparse or makes_one else None
+
+    def copied(self, source: Any, copy: Callable[[Any], Any]) -> Any:
+        """A sparse tensor of copies of another's indices and values, on another device."""
+        indices, values = copy(source._indices()), copy(source._values())
+        if not hasattr(indices, "fake_device") and not hasattr(values, "fake_device"):
+            shape, is_unique = source.size(), source.is_coalesced()
+            return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=is_unique)
+        return self._sparse(
+            source.sparse_dim(),
+            source.dense_dim(),
+            source.size(),
+            indices,
+            values,
+            is_unique=source.is_coalesced(),
+        )
 
     def _made(self, args: Any) -> Any:
         sparse_dims, dense_dims, shape, indices, values = args[:5]

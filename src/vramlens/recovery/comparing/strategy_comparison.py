@@ -161,15 +161,19 @@ def _predicted(
         if progress is not None:
             progress(f"predicting {name}")
         runs[name] = predict_strategy(name, program)
-    rows = [_row(name, [runs[name]], runs["default"]) for name in names]
     return StrategyTable(
-        rows=tuple(rows),
+        rows=predicted_rows(runs),
         budget_bytes=budget_bytes,
         batch=program.batch,
         device=PREDICTED,
         repeats=1,
         steps=2,
     )
+
+
+def predicted_rows(runs: dict[str, dict[str, Any]]) -> tuple[StrategyRow, ...]:
+    """The rows of strategies that were predicted, by their names."""
+    return tuple(_row(name, [run], runs["default"]) for name, run in runs.items())
 
 
 def _context(where: str, *functions: Any) -> Any:

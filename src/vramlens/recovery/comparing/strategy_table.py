@@ -91,12 +91,12 @@ class StrategyTable:
 
     Attributes:
         budget_bytes: what was to be kept within, or None.
-        batch: samples in a batch; ``device``: where it ran.
+        batch: samples in a batch, None where a script ran as it is; ``device``: where it ran.
     """
 
     rows: tuple[StrategyRow, ...]
     budget_bytes: int | None
-    batch: int
+    batch: int | None
     device: str
     repeats: int
     steps: int
@@ -240,17 +240,24 @@ class StrategyTable:
     def _legend(self) -> str:
         budget = f"; ! is over {format_size(self.budget_bytes)}" if self.budget_bytes else ""
         how = (
-            f"* no other is both smaller and faster{budget}. Batch of {self.batch:,} on"
+            f"* no other is both smaller and faster{budget}. {self._data} on"
             f" {self.device}; medians of {counted(self.steps, 'step')} in"
             f" {counted(self.repeats, 'process', 'processes')} each; loss and gradient: difference"
             " from the default"
         )
         if self.device == PREDICTED:
-            how = f"Batch of {self.batch:,}{budget}"
+            how = f"{self._data}{budget}"
         return (
             f"{how}; + one line to change, ++ a few, +++ another training loop; best_for (in --json,"
             " or table[name].best_for) says what each is for"
         )
+
+    @property
+    def _data(self) -> str:
+        """What each strategy ran on, in words."""
+        if self.batch is None:
+            return f"The script as it is, {counted(self.steps, 'step')}"
+        return f"Batch of {self.batch:,}"
 
     def _next(self) -> str:
         best = self.best

@@ -1,0 +1,272 @@
+"""What scripts do beside training: threads, files of their own, old types, operators without shapes.
+
+Each case is a function that runs with shapes, all in one process; its name is printed where it ends
+well, else why not.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+PROGRAM = """
+import argparse, glob, io, os, shutil, sys, traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+import numpy
+import torch
+from vramlens.prediction.card.cards import card_named
+from vramlens.prediction.predicted_run import PredictedRun
+
+folder = Path(sys.argv[1])
+REAL = io.BytesIO()
+torch.save({"weight": torch.tensor([1.0, 2.0])}, REAL)  # before PyTorch is changed
+run = PredictedRun(card_named("h200"))
+
+
+def threads():
+    with ThreadPoolExecutor(2) as pool:
+        sums = list(pool.map(lambda n: torch.ones(n + 1, device="cuda").cumsum(0), range(20)))
+    assert [s.shape[0] for s in sums] == list(range(1, 21)) and sums[0].is_cuda
+
+
+def pinned():
+    assert torch.empty(3, pin_memory=True).shape == (3,)
+    layer = torch.nn.Linear(4, 4).cuda()
+    with torch.autograd.graph.save_on_cpu(pin_memory=True):
+        loss = layer(torch.ones(2, 4, device="cuda")).relu().sum()
+    loss.backward()
+
+
+def checkpoints():
+    path = folder / "e0.pt"
+    layer = torch.nn.Linear(600, 600).cuda()
+    torch.save({"model": layer.state_dict(), "args": argparse.Namespace(lr=1)}, path)
+    assert path.stat().st_size >= 600 * 600 * 4 and os.path.getmtime(path) > 0
+    assert path.exists() and os.path.isfile(path) and list(folder.glob("e*.pt")) == [path]
+    assert glob.glob(str(folder / "*.pt")) == [str(path)] and os.listdir(folder) == ["e0.pt"]
+    shutil.copyfile(path, folder / "best.pt")
+    os.replace(folder / "best.pt", folder / "last.pt")
+    path.unlink()
+    assert not path.exists()
+    saved = torch.load(folder / "last.pt", weights_only=False)
+    assert saved["args"].lr == 1 and saved["model"]["weight"].is_cuda  # as it was saved
+    on_host = torch.load(folder / "last.pt", map_location=lambda storage, place: storage)
+    assert on_host["model"]["weight"].device.type == "cpu"
+    with open(folder / "last.pt", "rb") as file:
+        assert set(torch.load(file, map_location="cpu")) == {"model", "args"}
+    shutil.rmtree(folder)
+    assert not (folder / "last.pt").exists()
+    folder.mkdir()
+
+
+def a_whole_model_keeps_no_memory_of_the_device():
+    layer = torch.nn.Linear(2000, 2000).cuda()
+    torch.save(layer, folder / "model.pt")
+    before = torch.cuda.memory_allocated(device=0)
+    del layer
+    assert before - torch.cuda.memory_allocated(device=0) >= 2000 * 2000 * 4
+    assert torch.load(folder / "model.pt", map_location="cuda").weight.is_cuda
+
+
+def buffers():
+    buffer = io.BytesIO()
+    torch.save({"weight": torch.ones(3, device="cuda")}, buffer)
+    buffer.seek(0)
+    assert torch.load(buffer, map_location="cpu")["weight"].shape == (3,)
+
+
+def files_on_disk():
+    path = folder / "real.bin"
+    path.write_bytes(REAL.getvalue())
+    assert torch.load(path, map_location="cuda")["weight"].is_cuda
+    assert torch.load(path, map_location="cpu")["weight"].tolist() == [1.0, 2.0]
+
+
+def safetensors_again():
+    import safetensors, safetensors.torch
+    path = folder / "model.safetensors"
+    safetensors.torch.save_file({"weight": torch.ones(3, 4, device="cuda")}, path)
+    with safetensors.safe_open(path, framework="pt") as file:
+        assert list(file.keys()) == ["weight"] and file.get_slice("weight").get_shape() == [3, 4]
+    assert safetensors.torch.load_file(path, device="cuda")["weight"].is_cuda
+
+
+def old_types():
+    made = torch.cuda.FloatTensor([1.0, 2.0])
+    assert isinstance(made, torch.cuda.FloatTensor) and made.tolist() == [1.0, 2.0]
+    assert not isinstance(made, torch.cuda.LongTensor)
+    assert torch.cuda.LongTensor(4, 5).shape == (4, 5)
+    assert torch.ones(3).type(torch.cuda.HalfTensor).dtype is torch.float16
+    assert made.type("torch.cuda.DoubleTensor").is_cuda
+
+
+def losses_of_aligned_sequences():
+    scores = torch.randn(50, 4, 20, device="cuda", requires_grad=True)
+    words = torch.randint(1, 20, (4, 10), device="cuda")
+    lengths = torch.full((4,), 50, device="cuda"), torch.full((4,), 10, device="cuda")
+    loss = torch.nn.functional.ctc_loss(scores.log_softmax(2), words, *lengths)
+    loss.backward()
+    assert scores.grad.shape == scores.shape
+
+
+def draws():
+    concentrations = torch.ones(2, 3, device="cuda")
+    assert torch.distributions.Dirichlet(concentrations).sample((5,)).shape == (5, 2, 3)
+
+
+def counts_of_unknown_values():
+    labels = torch.randn(2, 19, 8, 8, device="cuda").argmax(1).flatten()
+    assert torch.bincount(labels, minlength=30).shape == (30,)
+    assert torch.bincount(labels).shape == (19,)
+    assert torch.unique(labels.view(-1, 8), dim=0).shape == (16, 8)
+
+
+def large_tensors_are_read():
+    logits = torch.randn(64, 512, 200, device="cuda").cpu()
+    assert numpy.asarray(logits).shape == (64, 512, 200) and float(logits.numpy()[0, 0, 0]) == 1.0
+
+
+def one_of_one():
+    model = torch.nn.DataParallel(torch.nn.Linear(8, 2)).cuda()
+    model(torch.randn(4, 8)).sum().backward()
+    assert model.module.weight.grad.is_cuda
+
+
+def marks_and_figures():
+    torch.cuda.nvtx.range_push("step")
+    torch.cuda.nvtx.range_pop()
+    assert torch.cuda.memory._snapshot()["segments"] == []
+    assert torch.cuda.max_memory_allocated(device="cuda:0") >= torch.cuda.memory_allocated(device=0)
+    assert torch.jit.trace(torch.nn.ReLU(), torch.ones(2, device="cuda"))(torch.ones(2)).sum() == 2
+
+
+def sparse_matrices():
+    places = torch.tensor([[0, 1, 2], [2, 0, 1]])
+    matrix = torch.sparse_coo_tensor(places, torch.ones(3), (3, 3)).coalesce().cuda()
+    dense = torch.randn(3, 4, device="cuda", requires_grad=True)
+    torch.sparse.mm(matrix, dense).sum().backward()
+    assert matrix.is_cuda and dense.grad.shape == (3, 4)
+
+
+def nested_tensors():
+    parts = [torch.randn(3, 4), torch.randn(5, 4)]
+    nested = torch.nested.nested_tensor(parts, device="cuda", layout=torch.jagged)
+    torch.nn.Linear(4, 8).cuda()(nested).values().sum().backward()
+
+
+def attention_by_a_score():
+    from torch.nn.attention.flex_attention import flex_attention
+    query = torch.randn(2, 4, 256, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    before = torch.cuda.max_memory_allocated()
+    torch.compile(flex_attention)(query, query, query).sum().backward()
+    assert query.grad.shape == query.shape
+
+
+def sums_within_formulas():
+    matrix = torch.eye(1000, device="cuda").requires_grad_()
+    factor = torch.linalg.cholesky(matrix)
+    gradient = torch.ones_like(factor)
+    begin = len(run.log.sizes)
+    torch.autograd.grad(factor, matrix, gradient)
+    matrices = [size for size in run.log.sizes[begin:] if size == 4_000_000]
+    assert len(matrices) == 7, len(matrices)  # mm, tril, tril, +, *, and two solutions
+    doubled = matrix * matrix  # whose two gradients are one: added in place
+    begin = len(run.log.sizes)
+    torch.autograd.grad(doubled, matrix, gradient)
+    assert len(run.log.sizes) - begin == 2, len(run.log.sizes) - begin
+
+
+def loops_until_convergence():
+    weight = torch.randn(1000, device="cuda", requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight], max_iter=20, history_size=10)
+    calls = []
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (weight * weight).sum()
+        loss.backward()
+        calls.append(loss)
+        return loss
+
+    optimizer.step(closure)
+    assert len(calls) == 20, len(calls)  # numbers that stay the same would end it at once
+    loss = 1.0
+    while loss > 1e-3:
+        loss = (weight * 2).sum().item()
+
+
+def samples_of_a_detector():
+    matched = torch.randn(2000, device="cuda").long()
+    chosen = torch.zeros_like(matched, dtype=torch.uint8)
+    places = torch.where(matched >= 1)[0]
+    chosen[places[torch.randperm(places.numel(), device="cuda")[:128]]] = 1
+    others = torch.zeros_like(matched, dtype=torch.uint8)
+    others[places[:384]] = 1
+    sampled = torch.where(chosen | others)[0]
+    assert sampled.shape == (512,), sampled.shape
+    chosen[:] = matched.to(torch.uint8)
+    assert torch.where(chosen)[0].shape == (2000,), torch.where(chosen)[0].shape
+
+
+def libraries_built_for_a_gpu():
+    library = folder / "torchvision"
+    library.mkdir()
+    (library / "_C.so").write_bytes(b"")
+    shapes = library / "_meta_registrations.py"
+    shapes.write_text('@register_meta("of_another_version")')
+    try:
+        torch.ops.load_library(library / "_C.so")
+    except OSError:
+        shapes.write_text('@register_meta("roi_align")')
+    torch.ops.load_library(library / "_C.so")
+    impl = torch.library.Library("torchvision", "IMPL", "Meta")
+    impl.impl("roi_align", lambda x, rois, scale, h, w, *more: x.new_empty((len(rois), 8, h, w)))
+    impl.impl("_roi_align_backward", lambda grad, rois, s, h, w, *more: grad.new_empty(more[:4]))
+    maps = torch.randn(2, 8, 32, 32, device="cuda", requires_grad=True)
+    rois = torch.rand(10, 5, device="cuda")
+    torch.ops.torchvision.roi_align(maps, rois, 1.0, 7, 7, 2, True).sum().backward()
+    assert maps.grad.shape == maps.shape
+
+
+cases = [case for case in list(globals().values()) if getattr(case, "__module__", "") == "__main__"]
+cases = [case for case in cases if type(case).__name__ == "function"]
+with run.going():
+    for case in cases:
+        try:
+            case()
+            print(case.__name__, "done")
+        except Exception:
+            print(case.__name__, traceback.format_exc().replace(chr(10), " | ")[-600:])
+"""
+CASES = (
+    "threads", "pinned", "checkpoints", "a_whole_model_keeps_no_memory_of_the_device", "buffers",
+    "files_on_disk", "safetensors_again", "old_types", "losses_of_aligned_sequences", "draws",
+    "counts_of_unknown_values", "large_tensors_are_read", "one_of_one", "marks_and_figures",
+    "sparse_matrices", "nested_tensors", "attention_by_a_score", "sums_within_formulas",
+    "loops_until_convergence", "samples_of_a_detector", "libraries_built_for_a_gpu",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder: Path = tmp_path_factory.mktemp("usual")
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM), str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_scripts_go_on(outcomes: dict[str, str], case: str) -> None:
+    assert outcomes[case] == "done"
