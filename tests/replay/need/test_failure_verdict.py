@@ -230,3 +230,30 @@ def _text(words: object) -> str:
     return re.sub(
         r"[^a-z0-9]", "", (words if isinstance(words, str) else json.dumps(words)).lower()
     )
+
+
+def test_evaluation_that_keeps_its_graphs_is_told_with_what_they_hold() -> None:
+    """Tensors that only a graph keeps are named by their shapes, which is no holder."""
+    finding = explained("eval_forgot.cap45").findings[0]
+    assert finding.id == "eval_with_grad"
+    assert (finding.bytes or 0) > 1000 * MIB
+
+
+@pytest.mark.parametrize("name", ["eval_forgot.cap45", "maml.cap60"])
+def test_passes_that_pile_up_have_no_upper_bound(name: str) -> None:
+    need = verdict(name).need
+    assert need is not None
+    assert (need.peak_reserved_bytes, need.high_bytes) == (None, None)
+    assert "more passes may follow" in need.reason
+    assert not any(one.id == "smaller_batch" for one in explained(name).findings)
+    assert not any("1.5x" in (one.fix or "") for one in explained(name).findings)
+    assert "This step needs" not in verdict(name).headline
+
+
+def test_named_parameters_are_the_parameters() -> None:
+    """Not the gradients of their sizes, of which a first step has as many."""
+    need = verdict("hand_lora.cap75").need
+    assert need is not None
+    assert need.high_bytes is not None
+    whole = TRUTH["hand_lora"]["peak_reserved_bytes"]
+    assert need.low_bytes <= whole <= need.high_bytes < 1.6 * whole
