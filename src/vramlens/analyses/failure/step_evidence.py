@@ -43,11 +43,14 @@ def leaks_of_steps(view: Attribution, leaks: Sequence[Leak]) -> list[Leak]:
     """The leaks that grow with what is known to be steps.
 
     Without an optimizer, a rollout that collects its observations looks like a leak: of a pattern
-    only what modules computed counts, where modules are marked.
+    only what modules computed counts, where modules are marked. So do the inner steps of
+    meta-learning, all of which the first outer step waits for.
     """
     with_rows = [leak for leak in leaks if leak.rows is not None]
     if not are_steps(view):
         return []
+    if view.steps.source == PATTERN and len(view.phases.span_start):
+        return []  # backward passes without an optimizer: what they keep, a later one may use
     if view.steps.source != PATTERN or not view.modules.marked.any():
         return with_rows
     return [leak for leak in with_rows if _computed_by_modules(view, leak)]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SPARE = 1.1
 """Of the highest need: holes of later steps take a little more. Memory that is free costs nothing."""
 _SPARE_FOR_LARGER_STEPS = 1.5
-"""Where steps differ in size, or none is recorded whole: a later one may be larger than all."""
+"""Where steps differ in size, or fewer than two are recorded whole: a later one may be larger."""
 _SETS_LIMIT = "torch.cuda.set_per_process_memory_fraction"
 _FRACTION_PARTS = 10_000
 """Fractions of a device's memory are told with four digits, rounded up."""

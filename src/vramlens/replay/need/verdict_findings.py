@@ -48,10 +48,11 @@ def with_judgement(
     need = replace(judged.need, reason=_reason(view, judged) or judged.need.reason)
     verdict = _verdict(explanation, view, proven, replace(judged, need=need), facts)
     lasting = judged.tells_what_follows and not facts.growing
-    alike = lasting and judged.is_of_same_batch
+    alike = lasting and judged.is_like_several_steps
     findings = _about_failure(explanation, view, verdict, step_leaks)
     findings = _about_expandable(findings, verdict, proven)
-    findings += _about_settings(view, verdict, need, capacity, growing=facts.growing)
+    why_open = _why_open(need, growing=facts.growing, lasting=judged.tells_what_follows)
+    findings += _about_settings(view, verdict, need, capacity, why_open)
     findings = [with_limit(finding, view, verdict, need, lasting=alike) for finding in findings]
     about_batch = _about_batch(view, proven, judged, runs, lasting=lasting)
     if about_batch:
@@ -272,7 +273,7 @@ def _depends_on_the_limit(undecided: Finding, proven: Proven) -> Finding:
 
 
 def _about_settings(
-    view: Attribution, oom: OomVerdict, need: Need, capacity: int | None, *, growing: bool
+    view: Attribution, oom: OomVerdict, need: Need, capacity: int | None, why_open: str
 ) -> list[Finding]:
     """The setting that carries the run; those that may; those that do not, in one line."""
     variable = settings_variable(view.trace)
@@ -286,7 +287,7 @@ def _about_settings(
     if carrying:
         findings.append(_carries(carrying, variable, need, capacity))
     elif undecided:
-        findings.append(_may_carry(undecided, variable, _why_open(need, growing=growing)))
+        findings.append(_may_carry(undecided, variable, why_open))
     if failing:
         findings.append(_do_not_carry(failing, need))
     return findings
@@ -317,10 +318,12 @@ def _carries(
     )
 
 
-def _why_open(need: Need, *, growing: bool) -> str:
+def _why_open(need: Need, *, growing: bool, lasting: bool) -> str:
     """Why it is not known whether a setting is enough."""
     if growing:
         return "each step leaves more memory behind"
+    if need.basis == EARLIER_STEP and not lasting:
+        return "a later step may be larger"
     if need.basis == EARLIER_STEP:
         return "the predicted peak is too close to the limit to tell"
     return "the recording ends there"
