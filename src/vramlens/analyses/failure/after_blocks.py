@@ -61,7 +61,7 @@ def _head_bytes(
     width = min(wide_enough)
     if sum(size > width for size in after) > _MOST_MATRICES:
         return None
-    handed_on = Counter(large.tolist()).most_common(1)[0][0]
+    handed_on = int(Counter(large.tolist()).most_common(1)[0][0])
     numbers_per_vector = max(outside) // width
     vectors = handed_on // width
     return _COPIES * (vectors * numbers_per_vector * _BYTES_OF_FLOAT + handed_on)
@@ -74,7 +74,9 @@ def _parameter_sizes(
     table = view.trace.names
     assert table is not None
     root = blocks[-1].partition(".")[0] + "."
-    outside, inside_last, after = [], [], []
+    outside: list[int] = []
+    inside_last: list[int] = []
+    after: list[int] = []
     for row in np.flatnonzero(table.kind == TensorKind.PARAMETER).tolist():
         name, size = table.name[row], int(table.size_bytes[row])
         if name.startswith(f"{blocks[-1]}."):

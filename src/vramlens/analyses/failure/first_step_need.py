@@ -290,37 +290,47 @@ def _progress(view: Attribution, alive: NDArray[np.int64], request: OutOfMemory)
     latest = max(bytes_by_block)
     own_blocks = [path for path in blocks if _root(path) == _root(blocks[latest])]
     done = [bytes_by_block.get(number, 0) for number in range(latest)]
-    complete_sizes = sorted(filter(None, done))
     outside = int(sizes[(block < 0) & ~_lasts(view, alive)].sum())
-    blocks_to_come = len(own_blocks) - own_blocks.index(blocks[latest]) - 1
-    if not complete_sizes:
+    place = own_blocks.index(blocks[latest])
+    blocks_to_come = len(own_blocks) - place - 1
+    if not any(done):
         high_bytes = bytes_by_block[latest] * 2 + request.size_bytes
         return Progress(len(own_blocks), 0, 0, high_bytes * (blocks_to_come + 1) + outside)
-    # Blocks of one kind are alike; those of another (deeper in a network for images) are as a rule
-    # smaller.
-    alike = [n for n in range(latest + 1, len(blocks)) if _kind(blocks[n]) == _kind(blocks[latest])]
-    low_bytes = (
-        int(_SPARE * complete_sizes[0]) * len(alike)
-        if _kind(blocks[latest - 1]) == _kind(blocks[latest])
-        else 0
+    after_bytes = bytes_after_blocks(
+        view,
+        own_blocks,
+        sizes[block == max(np.flatnonzero(done))],
+        outside_bytes=outside,
+        kept_bytes=sum(bytes_by_block.values()),
     )
+    return Progress(
+        len(own_blocks),
+        place,
+        _least_of_blocks(blocks, latest, min(filter(None, done))),
+        _most_of_blocks(done, blocks_to_come) + request.size_bytes + after_bytes,
+    )
+
+
+def _least_of_blocks(blocks: Sequence[str], latest: int, smallest_bytes: int) -> int:
+    """The least that the blocks to come keep: those of one kind are alike; those of another (deeper
+    in a network for images) are as a rule smaller.
+    """
+    kind = _kind(blocks[latest])
+    if _kind(blocks[latest - 1]) != kind:
+        return 0
+    alike = sum(_kind(path) == kind for path in blocks[latest + 1 :])
+    return int(_SPARE * smallest_bytes) * alike
+
+
+def _most_of_blocks(done: Sequence[int], blocks_to_come: int) -> int:
+    """The most that the rest of the latest block and those to come keep: each as much as the latest
+    ones done, or all as much as those done on average and one the most of them.
+    """
+    complete_sizes = list(filter(None, done))
     usual_bytes = sum(complete_sizes) / len(complete_sizes)
     like_latest = max(done[-2:]) / _SPARE * (blocks_to_come + 1)
     like_all = usual_bytes / _SPARE * (blocks_to_come + 1) + max(done)
-    high_bytes = int(min(like_latest, like_all)) + request.size_bytes
-    return Progress(
-        len(own_blocks),
-        own_blocks.index(blocks[latest]),
-        low_bytes,
-        high_bytes
-        + bytes_after_blocks(
-            view,
-            own_blocks,
-            sizes[block == max(n for n in range(latest) if done[n])],
-            outside_bytes=outside,
-            kept_bytes=sum(bytes_by_block.values()),
-        ),
-    )
+    return int(min(like_latest, like_all))
 
 
 def _block_of(
