@@ -62,7 +62,7 @@ def _unused_passes(view: Attribution) -> list[NDArray[np.int64]]:
     up.
 
     A model may be trained in eval mode (frozen statistics): then its backward passes give its
-    activations up. A tensor that has a name is held by the program itself and would be without a
+    activations up. A tensor whose name says where it is kept is held by the program itself and would be without a
     graph too.
     """
     marked = np.flatnonzero(view.modules.eval_with_grad & (view.phases.span < 0))
@@ -70,7 +70,7 @@ def _unused_passes(view: Attribution) -> list[NDArray[np.int64]]:
         return []
     trained_rows = marked[_given_up_to_backward(view, marked)]
     trained_modules = np.unique(view.modules.module[trained_rows])
-    unused = ~np.isin(view.modules.module, trained_modules) & ~view.names.named
+    unused = ~np.isin(view.modules.module, trained_modules) & ~view.names.placed
     # Where no parameter wants a gradient there is no graph, whatever the mode: such a pass keeps
     # little.
     passes = [pass_rows[unused[pass_rows]] for pass_rows, _ in keeping_passes(view, marked)]

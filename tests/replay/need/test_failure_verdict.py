@@ -228,3 +228,56 @@ def _text(words: object) -> str:
     return re.sub(
         r"[^a-z0-9]", "", (words if isinstance(words, str) else json.dumps(words)).lower()
     )
+
+
+def test_evaluation_that_keeps_its_graphs_is_told_with_what_they_hold() -> None:
+    """Tensors that only a graph keeps are named by their shapes, which is no holder."""
+    finding = explained("eval_forgot.cap45").findings[0]
+    assert finding.id == "eval_with_grad"
+    assert (finding.bytes or 0) > 1000 * MIB
+
+
+@pytest.mark.parametrize("name", ["eval_forgot.cap45", "maml.cap60"])
+def test_passes_that_pile_up_have_no_upper_bound(name: str) -> None:
+    need = verdict(name).need
+    assert need is not None
+    assert (need.peak_reserved_bytes, need.high_bytes) == (None, None)
+    assert "more passes may follow" in need.reason
+    assert not any(one.id == "smaller_batch" for one in explained(name).findings)
+    assert not any("1.5x" in (one.fix or "") for one in explained(name).findings)
+    assert "This step needs" not in verdict(name).headline
+
+
+def test_named_parameters_are_the_parameters() -> None:
+    """Not the gradients of their sizes, of which a first step has as many."""
+    need = verdict("hand_lora.cap75").need
+    assert need is not None
+    assert need.high_bytes is not None
+    whole = TRUTH["hand_lora"]["peak_reserved_bytes"]
+    assert need.low_bytes <= whole <= need.high_bytes < 1.6 * whole
+
+
+def test_after_one_step_the_limit_leaves_room_for_larger_ones() -> None:
+    """Of `gpt.cap90` one whole step is recorded: how much steps differ is not known."""
+    fix = next(one.fix for one in explained("gpt.cap90").findings if one.id == "process_limit")
+    assert "1.5x that leaves room for later steps" in (fix or "")
+
+
+def test_what_a_failed_first_step_computed_is_not_called_unused() -> None:
+    """Its backward pass was still to come."""
+    assert not any(one.id == "unused_graph" for one in explained("packed_sft.cap70").findings)
+
+
+def test_inner_steps_of_meta_learning_are_no_leak() -> None:
+    """The outer step, which uses their graphs, was still to come."""
+    assert verdict("maml_fewshot.cap70").cause == "capacity"
+    assert explained("maml_fewshot.cap70").findings[0].id == "process_limit"
+
+
+def test_the_largest_step_by_far_says_nothing_of_larger_ones() -> None:
+    rows = verdict("multiscale_seg.cap50").settings
+    assert any(row.lives is None and row.past_failure for row in rows)
+    may_help = next(
+        one for one in explained("multiscale_seg.cap50").findings if one.id == "settings_may_help"
+    )
+    assert "a later step may be larger" in may_help.title

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 from vramlens.trace import AT_THE_END, DeviceTrace, TensorKind, TensorNames, Trace
 
 _FEW = 3
+_SHAPE_ONLY = ("] tensor", "] slice")
+"""Ends of names without a place: float32[8, 1024] tensor (capture/names/tensor_names.py)."""
 _MOST_MOMENTS = 64
 _NUMBER = re.compile(r"(?<=\.)[0-9]{1,9}(?=\.)", re.ASCII)
 
@@ -31,6 +34,20 @@ class Names:
     def named(self) -> NDArray[np.bool_]:
         """One flag an allocation: whether it has a name."""
         return self.row >= 0
+
+    @cached_property
+    def placed(self) -> NDArray[np.bool_]:
+        """One flag an allocation: whether its name says where the program keeps it.
+
+        A tensor that nothing but a graph keeps is named by its type and shape alone.
+        """
+        flags = self.named
+        if self.table is not None:
+            by_row = np.array(
+                [not name.endswith(_SHAPE_ONLY) for name in self.table.name], np.bool_
+            )
+            flags[flags] = by_row[self.row[flags]]
+        return flags
 
     def of_kind(self, *kinds: TensorKind) -> NDArray[np.int64]:
         """The allocations that are such tensors."""

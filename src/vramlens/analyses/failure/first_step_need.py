@@ -18,19 +18,24 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.attribution.optimizer_state import most_states, parameter_bytes
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.attribution.steps import optimizer_stacks
+from vramlens.analyses.evaluation_passes import keeping_passes
+from vramlens.analyses.failure.after_blocks import bytes_after_blocks
 from vramlens.analyses.failure.need import BLOCKS, Need
+from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.trace import NO_STACK, OutOfMemory, TensorKind
 
 _BLOCK = re.compile(r"^(.*?(?:^|\.)(\d+))(?:\.|$)")
-_MOST_STATE = 2
-"""Tensors a parameter that an optimizer keeps: AdamW's two."""
 _HOLES = 1.12
 """What is reserved may be so much more than what is alive."""
 _BACKWARD = 1.25
 """At the fullest moment of a backward pass gradients of activations lie beside them."""
 _SPARE = 0.9
+_PASSES = (Phase.FORWARD, Phase.BACKWARD, Phase.EVALUATION)
+_PILED_UP = 0.25
+"""Of a step's activations: so many from before its last backward pass were not given up to it."""
 _LEAST_BYTES = 2**20
 
 
@@ -93,11 +98,13 @@ def need_of_first_step(view: Attribution, request: OutOfMemory, reserved_bytes: 
     allocations = view.device.allocations
     alive = allocations.alive_after(request.event)
     sizes = allocations.requested_bytes[alive]
-    parameters = _parameter_bytes(view, alive, sizes)
+    parameters = parameter_bytes(view, alive)
     if parameters < _LEAST_BYTES:
         return None
     if _phase_of(view, request) == Phase.OPTIMIZER:
         return _need_of_optimizer(view, alive, request, parameters)
+    if _passes_pile_up(view, alive, request.event):
+        return _need_of_many_passes(int(sizes.sum()) + request.size_bytes)
     bounds = bounds_of_first_step(view, request)
     if bounds is None:
         return None
@@ -109,8 +116,23 @@ def need_of_first_step(view: Attribution, request: OutOfMemory, reserved_bytes: 
         basis=BLOCKS,
         done_share=None if progress is None else round(progress.done / progress.blocks, 3),
         confidence="estimated",
-        reason="" if progress is None else _words(progress),
+        reason=""
+        if progress is None
+        else _words(progress, is_first=not len(view.phases.span_start)),
         floor_bytes=low,
+    )
+
+
+def _need_of_many_passes(least_bytes: int) -> Need:
+    """The need of a step of which each pass keeps its memory: nobody knows how many are to come."""
+    return Need(
+        peak_reserved_bytes=None,
+        low_bytes=least_bytes,
+        high_bytes=None,
+        basis=BLOCKS,
+        confidence="estimated",
+        reason="each pass of this step keeps its activations, and more passes may follow",
+        floor_bytes=least_bytes,
     )
 
 
@@ -121,9 +143,11 @@ def bounds_of_first_step(view: Attribution, request: OutOfMemory) -> StepBounds 
     allocations = view.device.allocations
     alive = allocations.alive_after(request.event)
     sizes = allocations.requested_bytes[alive]
-    parameters = _parameter_bytes(view, alive, sizes)
+    parameters = parameter_bytes(view, alive)
     phase = _phase_of(view, request)
     if parameters < _LEAST_BYTES or phase == Phase.OPTIMIZER:
+        return None
+    if _passes_pile_up(view, alive, request.event):
         return None
     activations = sizes[~_lasts(view, alive)]
     activation_bytes = int(activations.sum())
@@ -134,11 +158,15 @@ def bounds_of_first_step(view: Attribution, request: OutOfMemory) -> StepBounds 
     forward = activation_bytes + request.size_bytes
     least_to_come = progress.low_bytes if progress is not None else 0
     most_forward = forward + (progress.high_bytes if progress is not None else 0)
-    largest = max(int(activations.max(initial=0)), request.size_bytes)
+    # The backward pass wants workspaces as the forward pass did, which are gone by now.
+    asked_before = allocations.requested_bytes[_born_in_step(view, request.event)]
+    largest = max(int(asked_before.max(initial=0)), request.size_bytes)
     if _only_evaluates(view, alive):
         most_fixed, most_growing = lasting, most_forward + largest
     else:
-        state = 0 if (view.phases.phase == Phase.OPTIMIZER).any() else _MOST_STATE * parameters
+        state = (
+            0 if (view.phases.phase == Phase.OPTIMIZER).any() else most_states(view) * parameters
+        )
         other_bytes = max(0, lasting - parameters)
         most_fixed = 2 * parameters + state + other_bytes
         most_growing = int(most_forward * _BACKWARD) + 2 * largest
@@ -151,11 +179,33 @@ def bounds_of_first_step(view: Attribution, request: OutOfMemory) -> StepBounds 
     )
 
 
-def _words(progress: Progress) -> str:
-    return (
-        f"the first forward pass had finished {progress.done} of the model's {progress.blocks} "
-        "blocks"
-    )
+def _words(progress: Progress, *, is_first: bool) -> str:
+    which = "the first forward pass" if is_first else "this forward pass"
+    return f"{which} had finished {progress.done} of the model's {progress.blocks} blocks"
+
+
+def _born_in_step(view: Attribution, event: int) -> slice:
+    """The allocations that the step of an event had made before it."""
+    starts = view.steps.starts[view.steps.starts <= event]
+    first = int(starts[-1]) if len(starts) and view.steps.source != PATTERN else 0
+    return slice(*np.searchsorted(view.device.allocations.born, [first, event]).tolist())
+
+
+def _passes_pile_up(view: Attribution, alive: NDArray[np.int64], event: int) -> bool:
+    """Whether each pass of this step keeps its activations, so that one tells nothing of how many
+    will be kept: evaluation with gradients, or gradients of gradients.
+    """
+    evaluating = keeping_passes(view, np.flatnonzero(view.modules.eval_with_grad))
+    if sum(bool(np.isin(rows, alive).any()) for rows, _ in evaluating) > 1:
+        return True
+    ended = view.phases.span_end[view.phases.span_end < event]
+    if not len(ended):
+        return False
+    in_passes = np.isin(view.phases.phase[alive], _PASSES)
+    is_activation = in_passes & ~_lasts(view, alive)
+    sizes = view.device.allocations.requested_bytes[alive] * is_activation
+    is_earlier = view.device.allocations.born[alive] < ended[-1]
+    return bool(sizes[is_earlier].sum() > _PILED_UP * sizes.sum())
 
 
 def unseen_optimizer_bytes(view: Attribution, event: int) -> int:
@@ -163,9 +213,7 @@ def unseen_optimizer_bytes(view: Attribution, event: int) -> int:
     if (view.phases.phase == Phase.OPTIMIZER).any() or not len(view.phases.span_start):
         return 0
     alive = view.device.allocations.alive_after(event)
-    return _MOST_STATE * _parameter_bytes(
-        view, alive, view.device.allocations.requested_bytes[alive]
-    )
+    return most_states(view) * parameter_bytes(view, alive)
 
 
 def _lasts(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -175,10 +223,6 @@ def _lasts(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     lasting = np.isin(category, kinds)
     lasting |= view.device.allocations.born[rows] < 0
     return np.asarray(lasting)
-
-
-def _parameter_bytes(view: Attribution, alive: NDArray[np.int64], sizes: NDArray[np.int64]) -> int:
-    return int(sizes[view.categories.category[alive] == Category.PARAMETERS].sum())
 
 
 def _phase_of(view: Attribution, request: OutOfMemory) -> Phase:
@@ -215,7 +259,7 @@ def _need_of_optimizer(
     sizes = allocations.requested_bytes[alive]
     state_bytes = int(sizes[view.phases.phase[alive] == Phase.OPTIMIZER].sum())
     live = int(sizes.sum())
-    missing_bytes = max(request.size_bytes, _MOST_STATE * parameters - state_bytes)
+    missing_bytes = max(request.size_bytes, most_states(view) * parameters - state_bytes)
     low = live + request.size_bytes
     return Need(
         peak_reserved_bytes=None,
@@ -244,29 +288,49 @@ def _progress(view: Attribution, alive: NDArray[np.int64], request: OutOfMemory)
     sizes = view.device.allocations.requested_bytes[alive]
     bytes_by_block = _bytes_by_block(block, sizes)
     latest = max(bytes_by_block)
-    of_others = sum(_root(path) != _root(blocks[latest]) for path in blocks[latest + 1 :])
+    own_blocks = [path for path in blocks if _root(path) == _root(blocks[latest])]
     done = [bytes_by_block.get(number, 0) for number in range(latest)]
-    complete_sizes = sorted(filter(None, done))
     outside = int(sizes[(block < 0) & ~_lasts(view, alive)].sum())
-    blocks_to_come = len(blocks) - latest - 1 - of_others
-    if not complete_sizes:
+    place = own_blocks.index(blocks[latest])
+    blocks_to_come = len(own_blocks) - place - 1
+    if not any(done):
         high_bytes = bytes_by_block[latest] * 2 + request.size_bytes
-        return Progress(len(blocks), 0, 0, high_bytes * (blocks_to_come + 1) + outside)
-    # Blocks of one kind are alike; those of another (deeper in a network for images) are as a rule
-    # smaller.
-    alike = [n for n in range(latest + 1, len(blocks)) if _kind(blocks[n]) == _kind(blocks[latest])]
-    low_bytes = (
-        int(_SPARE * complete_sizes[0]) * len(alike)
-        if _kind(blocks[latest - 1]) == _kind(blocks[latest])
-        else 0
+        return Progress(len(own_blocks), 0, 0, high_bytes * (blocks_to_come + 1) + outside)
+    after_bytes = bytes_after_blocks(
+        view,
+        own_blocks,
+        sizes[block == max(np.flatnonzero(done))],
+        outside_bytes=outside,
+        kept_bytes=sum(bytes_by_block.values()),
     )
-    high_bytes = int(max(done[-2:]) / _SPARE) * (blocks_to_come + 1) + request.size_bytes
     return Progress(
-        len(blocks),
-        latest,
-        low_bytes,
-        high_bytes + _after_blocks(view, outside, kept=sum(bytes_by_block.values())),
+        len(own_blocks),
+        place,
+        _least_of_blocks(blocks, latest, min(filter(None, done))),
+        _most_of_blocks(done, blocks_to_come) + request.size_bytes + after_bytes,
     )
+
+
+def _least_of_blocks(blocks: Sequence[str], latest: int, smallest_bytes: int) -> int:
+    """The least that the blocks to come keep: those of one kind are alike; those of another (deeper
+    in a network for images) are as a rule smaller.
+    """
+    kind = _kind(blocks[latest])
+    if _kind(blocks[latest - 1]) != kind:
+        return 0
+    alike = sum(_kind(path) == kind for path in blocks[latest + 1 :])
+    return int(_SPARE * smallest_bytes) * alike
+
+
+def _most_of_blocks(done: Sequence[int], blocks_to_come: int) -> int:
+    """The most that the rest of the latest block and those to come keep: each as much as the latest
+    ones done, or all as much as those done on average and one the most of them.
+    """
+    complete_sizes = list(filter(None, done))
+    usual_bytes = sum(complete_sizes) / len(complete_sizes)
+    like_latest = max(done[-2:]) / _SPARE * (blocks_to_come + 1)
+    like_all = usual_bytes / _SPARE * (blocks_to_come + 1) + max(done)
+    return int(min(like_latest, like_all))
 
 
 def _block_of(
@@ -286,13 +350,6 @@ def _bytes_by_block(block: NDArray[np.int64], sizes: NDArray[np.int64]) -> dict[
     for number, size in zip(block[block >= 0].tolist(), sizes[block >= 0].tolist(), strict=True):
         bytes_by_block[number] += size
     return bytes_by_block
-
-
-def _after_blocks(view: Attribution, outside: int, *, kept: int) -> int:
-    """What may come after the last block, a head's outputs say: as much as lies outside of
-    blocks, or the blocks.
-    """
-    return max(outside, kept)
 
 
 def _blocks_of_model(view: Attribution) -> list[str]:

@@ -108,6 +108,8 @@ def _step_needs(facts: HeadlineFacts) -> str:
     need, capacity = facts.need, facts.capacity_bytes
     if need is None or need.basis is None or capacity is None:
         return ""
+    if need.high_bytes is None and need.low_bytes <= capacity:
+        return ""  # so much would have fitted: it says nothing
     roughly = "about " if facts.is_rough else ""
     limit = "the limit is" if facts.wall == Wall.PROCESS_LIMIT else "PyTorch could reserve"
     return f"This step needs {_needed(need)}; {limit} {roughly}{format_size(capacity)}"

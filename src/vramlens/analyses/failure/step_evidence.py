@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -30,10 +31,10 @@ def are_steps(view: Attribution) -> bool:
         return len(view.steps) > 0
     if len(view.steps) < 3 or Loop(view).of_library:
         return False
-    cycles = [_modules_of(view, number) for number in range(1, len(view.steps) - 1)]
+    cycles = _modules_by_step(view)[1:-1]
     if any(cycles):
         return all(modules == cycles[0] for modules in cycles) and any(
-            _NUMBER.search(path) for path in cycles[0]
+            _NUMBER.search(view.modules.paths[module]) for module in cycles[0]
         )
     return _repeats_inside(view, 1)
 
@@ -42,11 +43,14 @@ def leaks_of_steps(view: Attribution, leaks: Sequence[RecordedLeak]) -> list[Rec
     """The leaks that grow with what is known to be steps.
 
     Without an optimizer, a rollout that collects its observations looks like a leak: of a pattern
-    only what modules computed counts, where modules are marked.
+    only what modules computed counts, where modules are marked. So do the inner steps of
+    meta-learning, all of which the first outer step waits for.
     """
     with_rows = [leak for leak in leaks if leak.rows is not None]
     if not are_steps(view):
         return []
+    if view.steps.source == PATTERN and len(view.phases.span_start):
+        return []  # backward passes without an optimizer: what they keep, a later one may use
     if view.steps.source != PATTERN or not view.modules.marked.any():
         return with_rows
     return [leak for leak in with_rows if _computed_by_modules(view, leak)]
@@ -59,11 +63,14 @@ def _computed_by_modules(view: Attribution, leak: RecordedLeak) -> bool:
     return bool(2 * sizes[is_inside].sum() >= sizes.sum())
 
 
-def _modules_of(view: Attribution, step: int) -> frozenset[str]:
-    modules = view.modules.module[(view.step == step) & view.modules.marked]
-    return frozenset(
-        view.modules.paths[int(module)] for module in np.unique(modules) if module != OUTSIDE
-    )
+def _modules_by_step(view: Attribution) -> list[frozenset[int]]:
+    """By step, the modules that asked for memory in it."""
+    count = max(1, len(view.modules.paths))
+    is_inside = view.modules.marked & (view.modules.module != OUTSIDE) & (view.step >= 0)
+    pairs = np.unique(view.step[is_inside] * count + view.modules.module[is_inside])
+    edges = np.searchsorted(pairs // count, np.arange(len(view.steps) + 1))
+    modules = (pairs % count).tolist()
+    return [frozenset(modules[first:last]) for first, last in pairwise(edges.tolist())]
 
 
 def _repeats_inside(view: Attribution, step: int) -> bool:

@@ -73,7 +73,9 @@ def unconsumed_forward(view: Attribution, failure: Failure) -> list[Finding]:
     waiting = waiting_passes(allocations.born[marked[begins]], ended)
     since = int(ended[-1]) if len(ended) else -1
     kept_rows = marked[(allocations.born[marked] > since) & (allocations.died[marked] >= event)]
-    kept_rows = kept_rows[~view.names.named[kept_rows]]
+    # Before any backward pass, a solver's states are tensors that only the graph keeps, too.
+    by_program = view.names.named if waiting.usual is None else view.names.placed
+    kept_rows = kept_rows[~by_program[kept_rows]]
     kept_bytes = int(allocations.requested_bytes[kept_rows].sum())
     verdict = waiting.verdict
     if verdict is None or kept_bytes < _FEWEST_SHARE * failure.live_bytes:

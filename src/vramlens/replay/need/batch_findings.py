@@ -66,7 +66,7 @@ def batch_of_first_step(
     view: Attribution, need: Need, capacity_bytes: int | None
 ) -> Finding | None:
     """The range of the largest batch that fits a first step; None where nothing bounds it."""
-    if need.basis != BLOCKS or capacity_bytes is None:
+    if need.basis != BLOCKS or need.high_bytes is None or capacity_bytes is None:
         return None
     bounds = bounds_of_first_step(view, view.device.out_of_memory[-1])
     if bounds is None:

@@ -27,6 +27,7 @@ _RUNS_TO_SEARCH = 24
 _RUNS_FOR_MORE, _RUNS_TO_CONFIRM = 120, 60
 _CONFIRMED = 3
 _CLEARLY = 1.02
+_SEVERAL_AND_THE_FAILED = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +50,14 @@ class ReplayJudgement:
         return self.projection is not None and self.projection.tells_what_follows
 
     @property
-    def is_of_same_batch(self) -> bool:
-        """True if the failed step is an earlier one at the same scale."""
-        return self.projection is not None and self.projection.scaling.is_same
+    def is_like_several_steps(self) -> bool:
+        """True if the failed step is as large as an earlier one, of several: one says little of how
+        steps differ.
+        """
+        projection = self.projection
+        if projection is None or not projection.scaling.is_same:
+            return False
+        return len(projection.template.spans) >= _SEVERAL_AND_THE_FAILED
 
 
 def judgement_of(view: Attribution, proven: Proven, oom: OomVerdict, runs: int) -> ReplayJudgement:

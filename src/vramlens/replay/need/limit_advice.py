@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SPARE = 1.1
 """Of the highest need: holes of later steps take a little more. Memory that is free costs nothing."""
 _SPARE_FOR_LARGER_STEPS = 1.5
-"""Where steps differ in size, or none is recorded whole: a later one may be larger than all."""
+"""Where steps differ in size, or fewer than two are recorded whole: a later one may be larger."""
 _SETS_LIMIT = "torch.cuda.set_per_process_memory_fraction"
 _FRACTION_PARTS = 10_000
 """Fractions of a device's memory are told with four digits, rounded up."""
@@ -51,7 +51,7 @@ def _raise_to(
     need: Need, oom: OomVerdict, total: int | None, most: int | None, *, lasting: bool
 ) -> str:
     """How far to raise the limit, and what for."""
-    if need.basis is None:
+    if need.high_bytes is None:
         least = need.low_bytes
         if oom.reserved_bytes is not None and oom.tried_bytes is not None:
             least = oom.reserved_bytes + oom.tried_bytes
@@ -72,10 +72,10 @@ def _raise_to(
 
 def limit_for(need: Need, *, lasting: bool) -> int:
     """The limit to set: what the step needs at most, and room for what later steps add."""
-    if need.basis is None:
+    if need.high_bytes is None:
         return need.low_bytes
     spare = _SPARE if lasting else _SPARE_FOR_LARGER_STEPS
-    return int((need.high_bytes or need.low_bytes) * spare)
+    return int(need.high_bytes * spare)
 
 
 def _most_to_have(oom: OomVerdict, total: int | None) -> int | None:

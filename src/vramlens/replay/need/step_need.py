@@ -37,7 +37,7 @@ larger.
 """
 _SPREAD_SAME, _SPREAD_LEARNED, _SPREAD_GUESSED = 0.02, 0.08, 0.15
 """Of the peak, as its range."""
-_MANY_STEPS = 8
+_MANY_STEPS, _LIKE_EARLIER = 8, 1.1
 _SEARCHES = 10
 _PAGE = 2 * MIB
 
@@ -51,6 +51,7 @@ class Projection:
         continued: its requests.
         unseen_bytes: what comes after it that no earlier step shows: an optimizer's first state.
         of_steps: whether what repeats is known to be a step, not a part of one.
+        earlier_bytes: the most that was alive at once in an earlier step.
     """
 
     template: Template
@@ -58,6 +59,7 @@ class Projection:
     continued: Continued
     unseen_bytes: int
     of_steps: bool
+    earlier_bytes: int
 
     @property
     def margin(self) -> float:
@@ -69,13 +71,15 @@ class Projection:
     @property
     def tells_what_follows(self) -> bool:
         """Whether steps after the failed one are no larger: all are alike, or it is the largest
-        of many.
+        of many, and not by far.
         """
         if not self.of_steps:
             return False
-        return self.scaling.is_same or (
-            self.scaling.learned and len(self.template.spans) > _MANY_STEPS
-        )
+        if self.scaling.is_same:
+            return True
+        # Where the largest step so far is far above the others, one still larger may come.
+        is_like_earlier = self.continued.floor_bytes <= _LIKE_EARLIER * self.earlier_bytes
+        return self.scaling.learned and is_like_earlier and len(self.template.spans) > _MANY_STEPS
 
     @property
     def spread(self) -> float:
@@ -106,6 +110,7 @@ def projection_of(view: Attribution, proven: Proven, request: OutOfMemory) -> Pr
         continued=continued,
         unseen_bytes=unseen,
         of_steps=of_steps,
+        earlier_bytes=int(view.device.requested_curve[: template.failed.start].max(initial=0)),
     )
 
 

@@ -15,10 +15,12 @@ from vramlens.analyses.failure.need import EARLIER_STEP, EXPANDABLE, Need, Setti
 from vramlens.analyses.failure.oom import failure_of, settings_variable
 from vramlens.analyses.failure.step_evidence import are_steps, leaks_of_steps
 from vramlens.analyses.finding import Finding, Place
+from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.run_shape import step_peaks
 from vramlens.ground.verdict import Verdict
 from vramlens.replay.answer import assignment
+from vramlens.replay.need.advice_order import limit_before_batch, order_of_advice, rank_of
 from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits
 from vramlens.replay.need.failure_verdict import ReplayJudgement, judgement_of
 from vramlens.replay.need.limit_advice import has_room, with_limit
@@ -29,20 +31,6 @@ if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation, OomVerdict
     from vramlens.replay.proof import Proven
 
-_NO_GRADIENTS = ("unused_graph", "eval_with_grad", "unconsumed_forward")
-"""One line mends these, at no cost."""
-_FIRST = (
-    "request_too_large",
-    "allocator_retry",
-    "settings_help",
-    "leak",
-    *_NO_GRADIENTS,
-    "settings_may_help",
-    "smaller_batch",
-    "fragmented_request",
-    "process_limit",
-    "device_full",
-)
 _LARGE = 0.05
 """Of what could be reserved: a leak as large is worth saying before what makes the step smaller."""
 
@@ -60,27 +48,35 @@ def with_judgement(
     need = replace(judged.need, reason=_reason(view, judged) or judged.need.reason)
     verdict = _verdict(explanation, view, proven, replace(judged, need=need), facts)
     lasting = judged.tells_what_follows and not facts.growing
-    alike = lasting and judged.is_of_same_batch
+    alike = lasting and judged.is_like_several_steps
     findings = _about_failure(explanation, view, verdict, step_leaks)
     findings = _about_expandable(findings, verdict, proven)
-    findings += _about_settings(view, verdict, need, capacity, growing=facts.growing)
+    why_open = _why_open(need, growing=facts.growing, lasting=judged.tells_what_follows)
+    findings += _about_settings(view, verdict, need, capacity, why_open)
     findings = [with_limit(finding, view, verdict, need, lasting=alike) for finding in findings]
     about_batch = _about_batch(view, proven, judged, runs, lasting=lasting)
     if about_batch:
         findings = [*map(_without_half_the_batch, findings), *about_batch]
-    leaking = facts.growing and _leave_much(step_leaks, capacity)
-    order = _order(verdict, findings, leaking=leaking)
-    if not facts.growing and has_room(verdict, need, lasting=alike):
-        order = _limit_before_batch(order)
+    leaking = facts.growing and _leave_much(step_leaks, capacity) and _is_told(view, step_leaks)
+    order = order_of_advice(verdict, findings, leaking=leaking)
+    if not leaking and has_room(verdict, need, lasting=alike):
+        order = limit_before_batch(order)
     return replace(
         explanation,
         oom=verdict,
-        findings=tuple(sorted(findings, key=lambda finding: _rank(finding, order))),
+        findings=tuple(sorted(findings, key=lambda finding: rank_of(finding, order, capacity))),
     )
 
 
 def _leave_much(leaks: Sequence[RecordedLeak], capacity: int | None) -> bool:
     return sum(leak.bytes for leak in leaks) >= _LARGE * (capacity or 1)
+
+
+def _is_told(view: Attribution, leaks: Sequence[RecordedLeak]) -> bool:
+    """Whether a leak is more than one way to read what repeats: a loop over tokens keeps its steps'
+    results, too, until its one backward pass.
+    """
+    return view.steps.source != PATTERN or any(leak.sure for leak in leaks)
 
 
 def _verdict(
@@ -183,36 +179,6 @@ def _without_half_the_batch(finding: Finding) -> Finding:
     return replace(finding, fix=other_cures)
 
 
-def _order(oom: OomVerdict, findings: Sequence[Finding], *, leaking: bool) -> tuple[str, ...]:
-    """What comes first: what makes the run live, then what may."""
-    short_bytes = oom.short_by_bytes or oom.requested_bytes or 0
-    left_out = set() if leaking else {"leak"}
-    saved = _sure_savings(findings)
-    left_out |= {name for name in _NO_GRADIENTS if saved.get(name, 0) < short_bytes}
-    if oom.cause != "fragmentation":  # what only may help comes after all that does
-        left_out.add("settings_may_help")
-    return tuple(name for name in _FIRST if name not in left_out)
-
-
-def _sure_savings(findings: Sequence[Finding]) -> dict[str, int]:
-    sure = [finding for finding in findings if finding.verdict != Verdict.POSSIBLE]
-    return {finding.id: finding.bytes or 0 for finding in sure}
-
-
-def _limit_before_batch(order: Sequence[str]) -> tuple[str, ...]:
-    """The order where the device has room for a higher limit, which changes nothing else."""
-    others = [name for name in order if name != "process_limit"]
-    may_help = "settings_may_help" in others
-    place = others.index("settings_may_help" if may_help else "smaller_batch") + may_help
-    return (*others[:place], "process_limit", *others[place:])
-
-
-def _rank(finding: Finding, order: tuple[str, ...]) -> tuple[bool, bool, int]:
-    """The order among the others stays."""
-    last = finding.id == "settings_may_help" and finding.id not in order
-    return finding.fix is None, last, order.index(finding.id) if finding.id in order else len(order)
-
-
 def _facts(
     view: Attribution, need: Need, capacity: int | None, step_leaks: Sequence[RecordedLeak]
 ) -> CauseFacts:
@@ -307,7 +273,7 @@ def _depends_on_the_limit(undecided: Finding, proven: Proven) -> Finding:
 
 
 def _about_settings(
-    view: Attribution, oom: OomVerdict, need: Need, capacity: int | None, *, growing: bool
+    view: Attribution, oom: OomVerdict, need: Need, capacity: int | None, why_open: str
 ) -> list[Finding]:
     """The setting that carries the run; those that may; those that do not, in one line."""
     variable = settings_variable(view.trace)
@@ -321,7 +287,7 @@ def _about_settings(
     if carrying:
         findings.append(_carries(carrying, variable, need, capacity))
     elif undecided:
-        findings.append(_may_carry(undecided, variable, _why_open(need, growing=growing)))
+        findings.append(_may_carry(undecided, variable, why_open))
     if failing:
         findings.append(_do_not_carry(failing, need))
     return findings
@@ -352,10 +318,12 @@ def _carries(
     )
 
 
-def _why_open(need: Need, *, growing: bool) -> str:
+def _why_open(need: Need, *, growing: bool, lasting: bool) -> str:
     """Why it is not known whether a setting is enough."""
     if growing:
         return "each step leaves more memory behind"
+    if need.basis == EARLIER_STEP and not lasting:
+        return "a later step may be larger"
     if need.basis == EARLIER_STEP:
         return "the predicted peak is too close to the limit to tell"
     return "the recording ends there"

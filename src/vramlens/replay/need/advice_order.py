@@ -1,0 +1,65 @@
+"""What a person whose run died reads first: what makes it live, then what may."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vramlens.analyses.explanation import OomVerdict
+from vramlens.analyses.finding import Finding
+from vramlens.ground.verdict import Verdict
+
+_NO_GRADIENTS = ("unused_graph", "eval_with_grad", "unconsumed_forward")
+"""One line mends these, at no cost."""
+_FIRST = (
+    "request_too_large",
+    "allocator_retry",
+    "settings_help",
+    "leak",
+    *_NO_GRADIENTS,
+    "settings_may_help",
+    "smaller_batch",
+    "fragmented_request",
+    "process_limit",
+    "device_full",
+)
+_SLIGHT = 0.001
+"""Of what could be reserved: mending a leak of less changes nothing."""
+
+
+def order_of_advice(
+    oom: OomVerdict, findings: Sequence[Finding], *, leaking: bool
+) -> tuple[str, ...]:
+    """What comes first: what makes the run live, then what may."""
+    short_bytes = oom.short_by_bytes or oom.requested_bytes or 0
+    left_out = set() if leaking else {"leak"}
+    saved = _sure_savings(findings)
+    left_out |= {name for name in _NO_GRADIENTS if saved.get(name, 0) < short_bytes}
+    if oom.cause != "fragmentation":  # what only may help comes after all that does
+        left_out.add("settings_may_help")
+    return tuple(name for name in _FIRST if name not in left_out)
+
+
+def _sure_savings(findings: Sequence[Finding]) -> dict[str, int]:
+    sure = [finding for finding in findings if finding.verdict != Verdict.POSSIBLE]
+    return {finding.id: finding.bytes or 0 for finding in sure}
+
+
+def limit_before_batch(order: Sequence[str]) -> tuple[str, ...]:
+    """The order where the device has room for a higher limit, which changes nothing else."""
+    others = [name for name in order if name != "process_limit"]
+    may_help = "settings_may_help" in others
+    place = others.index("settings_may_help" if may_help else "smaller_batch") + may_help
+    return (*others[:place], "process_limit", *others[place:])
+
+
+def rank_of(
+    finding: Finding, order: tuple[str, ...], capacity: int | None
+) -> tuple[bool, bool, int]:
+    """A finding's place: those with a fix first, and what changes little or only may help last.
+
+    Args:
+        capacity: what could be reserved; None where that is not known.
+    """
+    last = finding.id == "settings_may_help" and finding.id not in order
+    last |= finding.id == "leak" and (finding.bytes or 0) < _SLIGHT * (capacity or 0)
+    return finding.fix is None, last, order.index(finding.id) if finding.id in order else len(order)
