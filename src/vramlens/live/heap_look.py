@@ -10,6 +10,7 @@ from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.live.growth.accounting import unexplained_growth
 from vramlens.live.growth.backlogs import with_backlogs, with_rising
 from vramlens.live.growth.births import Births
+from vramlens.live.growth.lagging_tees import parents_by_lagging_tee
 from vramlens.live.growth.line_observer import Observer
 from vramlens.live.growth.piles import (
     FEWEST,
@@ -89,7 +90,8 @@ class HeapLook:
         has_unreached = not self._is_brief and unreached_tensors(search, births) >= FEWEST
         if has_unreached:
             search_loose(search)
-        parents = search.parents(self._positions_of_growth())
+        positions = self._positions_of_growth()
+        parents = parents_by_lagging_tee(search, search.parents(positions))
         items = live_items(search, births, parents)
         scene, all_piles = self._piles(parents, items)
         kept_leaks: list[KeptLeak] = [

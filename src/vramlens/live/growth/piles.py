@@ -28,6 +28,7 @@ FEWEST = 3  # births in so many different steps are needed to speak of growth
 SURE = 4  # and in so many to be sure
 _SHARE_FILLED, _SHARE_SPREAD = 0.8, 0.5
 _ALIKE = 0.02
+_MANY_STEPS, _NEARLY_ALL = 100, 0.95
 _FEWEST_BURSTS = 2
 _LONGEST_PROGRESSION = 512
 _LEAST_PROGRESSION = 4
@@ -105,6 +106,16 @@ class Pile:
     @property
     def bytes(self) -> int:
         return sum(item.size_bytes for item in self.items)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all is there that came in many steps: the same of nearly every one of them."""
+        if not self.pace.is_steady or self.pace.steps < _MANY_STEPS:
+            return False
+        bytes_by_step = bytes_by_birth(self.items)
+        usual = median(bytes_by_step.values())
+        as_usual = sum(abs(size - usual) <= _ALIKE * usual for size in bytes_by_step.values())
+        return as_usual >= _NEARLY_ALL * (self.pace.last - self.pace.first + 1)
 
 
 @dataclass(slots=True, eq=False)

@@ -209,12 +209,18 @@ class Statements(UsersSource):
         return self.has_run(store.file, node.lineno, node.end_lineno or node.lineno)
 
     def was_seen_running(self, store: Store) -> bool:
-        """Whether a statement has run while lines were watched."""
-        return self.lines_run is not None and self._statement_has_run(store)
+        """Whether a statement has run while lines were watched, or often in any thread."""
+        if self._statement_has_run(store):
+            return True
+        return self.has_run_often(store.file, store.line, _last_line(store))
 
     def _statement_has_run(self, store: Store) -> bool:
-        last = store.statement.end_lineno or store.line
-        return self.has_run(store.file, store.line, min(last, store.line + _LONGEST_STATEMENT))
+        return self.has_run(store.file, store.line, _last_line(store))
+
+
+def _last_line(store: Store) -> int:
+    last = store.statement.end_lineno or store.line
+    return min(last, store.line + _LONGEST_STATEMENT)
 
 
 def store_of(keeper: Keeper | None) -> Store | None:

@@ -5,6 +5,7 @@ user calls.
 from __future__ import annotations
 
 from vramlens.live.heap.objects import class_module, class_name, is_kind, is_users_class
+from vramlens.live.heap.tees import is_tee
 from vramlens.live.holder.chain import Chain
 from vramlens.live.holder.keeper import Keeper, store_of
 from vramlens.live.source.source_stores import Store
@@ -18,6 +19,10 @@ _OPTIONS = {
     ),
 }
 """What turns a library's keeping off, by class and attribute."""
+_TEE_FIX = (
+    "read both halves of the tee at the same pace, or drop the one that lags (del, or read ahead"
+    " without tee: itertools.chain([first], rest))"
+)
 
 
 def library_fix(kind: str, chain: Chain, at: int, keeper: Keeper | None) -> str:
@@ -30,6 +35,8 @@ def library_fix(kind: str, chain: Chain, at: int, keeper: Keeper | None) -> str:
         at: the index in its links of the object that keeps.
         keeper: the statement that keeps, where it is known.
     """
+    if at >= 0 and is_tee(chain.links[at].value):
+        return _TEE_FIX
     if kind not in _KINDS or _fills_it(store_of(keeper), chain):
         return ""
     for index in range(at, 0, -1):

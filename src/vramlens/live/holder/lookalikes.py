@@ -93,6 +93,7 @@ def gate(statements: Statements, growth: Growth) -> Excuse | None:
 
 def _excuse_in_source(evidence: _Evidence) -> Excuse | None:
     """What the source says against a leak; None where it says nothing."""
+    growth = evidence.growth
     outgrown: Excuse | None = None
     for verdict, rule in _RULES:
         reason = rule(evidence)
@@ -100,7 +101,8 @@ def _excuse_in_source(evidence: _Evidence) -> Excuse | None:
             continue
         if rule is not _emptied or not _outgrows_removals(evidence):
             return verdict, reason
-        outgrown = Verdict.LIKELY, f"{reason}, but more comes than goes"
+        contrast = "nothing of it went in many steps" if growth.is_whole else "more comes than goes"
+        outgrown = Verdict.LIKELY, f"{reason}, but {contrast}"
     return outgrown
 
 
@@ -303,18 +305,29 @@ def _removals(evidence: _Evidence) -> Iterator[Store]:
 
 
 def _outgrows_removals(evidence: _Evidence) -> bool:
-    """Whether it grew all the time though entries were taken away: both were seen."""
-    if evidence.growth.is_backlog:
+    """Whether it grew all the time though entries were taken away, or none was in many steps."""
+    growth = evidence.growth
+    if growth.is_backlog:
         return True
-    return evidence.growth.is_rising and all(
-        _takes_one(removal) and evidence.statements.was_seen_running(removal)
-        for removal in _removals(evidence)
-    )
+    if not growth.is_rising and not growth.is_whole:
+        return False
+    removals = list(_removals(evidence))
+    if not all(map(_takes_one, removals)):
+        return False
+    if growth.is_whole and not any(_drains(removal, evidence.store) for removal in removals):
+        return True
+    return growth.is_rising and all(map(evidence.statements.was_seen_running, removals))
 
 
 def _takes_one(removal: Store) -> bool:
     """Whether a removal takes one entry, and leaves the others."""
     return removal.how == "delete" or (removal.how == "call" and removal.method != "clear")
+
+
+def _drains(removal: Store, store: Store) -> bool:
+    """Whether a removal is in a loop of its own: what it takes may be all, once in a long time."""
+    loops_around = store.loops if removal.function is store.function else 0
+    return removal.loops > loops_around
 
 
 def _takes_from_it(removal: Store, evidence: _Evidence) -> bool:

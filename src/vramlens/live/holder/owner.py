@@ -22,6 +22,8 @@ from vramlens.live.leaks.leak_report import Owner
 _LONGEST_NAME = 120
 _MOST_TAILS = 8
 _ATTRIBUTES = ("attribute", "class attribute", "gradient", "base")
+_PUBLIC_KINDS = {"_lru_cache_wrapper": "lru_cache", "_tee": "tee"}
+"""What a person calls classes of the interpreter."""
 
 
 def owner_with(keeper: Keeper | None, name: str, kind: str, chain: Sequence[str]) -> Owner:
@@ -42,8 +44,7 @@ def owner_with(keeper: Keeper | None, name: str, kind: str, chain: Sequence[str]
 def owner_of(search: Search, chain: Chain, at: int, keeper: Keeper | None) -> Owner:
     """The owner at an index of a chain's links; -1 is the root itself."""
     kind = class_name(type(chain.links[at].value)) if at >= 0 else "module"
-    if at >= 0 and kind == "_lru_cache_wrapper":
-        kind = "lru_cache"
+    kind = _PUBLIC_KINDS.get(kind, kind)
     name = _registration_name(chain, at, keeper) or owner_name(chain, at)
     return owner_with(keeper, name[:_LONGEST_NAME], kind, texts_of(search, chain))
 
