@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from itertools import chain
 
 from vramlens.capture.process.undisturbed import undisturbed
-from vramlens.live.growth.accounting import unexplained_growth
-from vramlens.live.growth.backlogs import with_backlogs, with_rising
+from vramlens.live.growth.accounting import HostMemory, unexplained_growth
+from vramlens.live.growth.backlogs import with_backlogs, with_read_ahead, with_rising
 from vramlens.live.growth.births import Births
+from vramlens.live.growth.host_allocator import allocated_bytes
 from vramlens.live.growth.lagging_tees import parents_by_lagging_tee
 from vramlens.live.growth.line_observer import Observer
 from vramlens.live.growth.piles import (
@@ -24,7 +25,7 @@ from vramlens.live.growth.piles import (
 )
 from vramlens.live.growth.shape_kernels import kernels_note
 from vramlens.live.growth.step_counters import CounterSeries, StepCounters
-from vramlens.live.growth.stores import Parents, parents_by_store
+from vramlens.live.growth.stores import Parents, parents_by_store, parents_with_all_parts
 from vramlens.live.heap.search import LONG, Search, SearchTime
 from vramlens.live.heap.tensors import Storage, TorchObjects
 from vramlens.live.heap.unnamed_holders import search_loose, unreached_tensors
@@ -68,6 +69,8 @@ class HeapLook:
         self._torch, self._births = torch, births
         self._observer, self._counters = observer, counters
         self._is_brief = is_brief
+        series = CounterSeries() if counters is None else counters.host
+        self._host = HostMemory(series, allocated_bytes())
         births.look_now()
         self._search = Search(torch, allowed)
         self._failures: list[str] = []
@@ -126,13 +129,14 @@ class HeapLook:
         """Everything that may be a leak: piles, tensors made anew, the largest of the doubtful."""
         search, births = self._search, self._births
         growing, doubtful = piles(search, items, parents, births.steps, births.looks)
-        by_store = parents_by_store(search, [*growing, *doubtful], parents)
-        if by_store is not None:
-            parents = by_store
-            growing, doubtful = piles(search, items, parents, births.steps, births.looks)
+        for stores_in in (parents_by_store, parents_with_all_parts):
+            by_store = stores_in(search, [*growing, *doubtful], parents)
+            if by_store is not None:
+                parents = by_store
+                growing, doubtful = piles(search, items, parents, births.steps, births.looks)
         remade = remade_larger(items, births)
         growing = with_rising(growing, births)
-        doubtful = with_backlogs(doubtful, births)
+        doubtful = with_backlogs(with_read_ahead(search, doubtful, births.steps), births)
         doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]
         scene = HeapScene(search, self._statements, self._observer, parents)
         return scene, [*growing, *remade, *doubtful]
@@ -144,8 +148,7 @@ class HeapLook:
         if self._is_brief:
             return None
         judged = chain.from_iterable(storages for _, storages in kept_leaks)
-        host = CounterSeries() if self._counters is None else self._counters.host
-        return unexplained_growth(self._search, items, judged, host, self._births.looks)
+        return unexplained_growth(self._search, items, judged, self._host, self._births.looks)
 
     def _counted(self, kept_leaks: Sequence[KeptLeak]) -> list[KeptLeak]:
         """Leaks that only counters show."""

@@ -10,6 +10,7 @@ found to hold.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from vramlens.live.growth.looks import Looks
@@ -28,18 +29,31 @@ _WINDOW_SHARE = 0.25  # of its even part, that a window must have grown by
 _NODE_BYTES = 1024  # of an autograd node, at most
 
 
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """What the C library's allocator had handed out.
+
+    Attributes:
+        series: by step.
+        now: before the search; None where it does not say.
+    """
+
+    series: CounterSeries
+    now: int | None = None
+
+
 def unexplained_growth(
     search: Search,
     items: Sequence[Item],
     judged: Iterable[Storage | None],
-    host: CounterSeries,
+    host: HostMemory,
     looks: Looks,
 ) -> Unexplained | None:
     """The growth that no judged pile explains; None where all is accounted for.
 
     Args:
         judged: storages of all piles that have a verdict, whichever.
-        host: what the C library's allocator had handed out, by step.
+        host: what the C library's allocator had handed out.
         looks: at births.
     """
     known_owner = {storage for storage in judged if storage is not None}
@@ -49,14 +63,15 @@ def unexplained_growth(
 
 
 def _beside_search(
-    storages: Iterable[Storage], items: Sequence[Item], host: CounterSeries
+    storages: Iterable[Storage], items: Sequence[Item], host: HostMemory
 ) -> Unexplained | None:
     """Growth of the allocator's counter that the reached storages do not explain."""
-    readings = [
-        (step, value) for step, value in zip(host.steps, host.values, strict=True) if step > WARM_UP
-    ]
+    by_step = zip(host.series.steps, host.series.values, strict=True)
+    readings = [(step, value) for step, value in by_step if step > WARM_UP]
     if len(readings) < _FEWEST_READINGS:
         return None
+    if host.now is not None:
+        readings.append((readings[-1][0], host.now))  # what is gone by now has not grown
     readings = readings[len(readings) // 8 :]  # caches and workspaces that the first passes make
     floors = list(accumulate((value for _, value in reversed(readings)), min))[::-1]
     bounds = [place * (len(floors) - 1) // _WINDOWS for place in range(_WINDOWS + 1)]

@@ -41,7 +41,7 @@ class Growth:
         kept_bytes: what it keeps now.
         is_backlog: whether its oldest went, and it grew all the same.
         is_rising: whether the sums of live bytes rose at each of them by what it left.
-        is_whole: whether all of it is there that came in many steps.
+        whole_steps: the steps that left something, where all of it is there; 0 elsewhere.
     """
 
     container: Any
@@ -52,7 +52,7 @@ class Growth:
     kept_bytes: int = 0
     is_backlog: bool = False
     is_rising: bool = False
-    is_whole: bool = False
+    whole_steps: int = 0
 
     @property
     def store(self) -> Store | None:

@@ -42,6 +42,8 @@ _TINY_BYTES = 64
 _NUMBER_BYTES, _MANY_NUMBERS_BYTES = 8, 1024
 _HOPS = 3
 _LONGEST_STATEMENT = 60
+_SOME_STEPS, _MANY_STEPS = 16, 100
+"""In so many steps a removal that ran, and any other, must have taken something away."""
 _SMALL_SETS = ("shape", "dtype", "device", "size", "ndim")
 
 
@@ -101,7 +103,7 @@ def _excuse_in_source(evidence: _Evidence) -> Excuse | None:
             continue
         if rule is not _emptied or not _outgrows_removals(evidence):
             return verdict, reason
-        contrast = "nothing of it went in many steps" if growth.is_whole else "more comes than goes"
+        contrast = "more comes than goes" if growth.is_rising else "none of it went"
         outgrown = Verdict.LIKELY, f"{reason}, but {contrast}"
     return outgrown
 
@@ -309,14 +311,23 @@ def _outgrows_removals(evidence: _Evidence) -> bool:
     growth = evidence.growth
     if growth.is_backlog:
         return True
-    if not growth.is_rising and not growth.is_whole:
+    if not growth.is_rising and growth.whole_steps < _SOME_STEPS:
         return False
     removals = list(_removals(evidence))
-    if not all(map(_takes_one, removals)):
+    if not all(map(_takes_one, removals)) or any(map(_takes_by_age, removals)):
         return False
-    if growth.is_whole and not any(_drains(removal, evidence.store) for removal in removals):
+    if growth.is_rising and all(map(evidence.statements.was_seen_running, removals)):
         return True
-    return growth.is_rising and all(map(evidence.statements.was_seen_running, removals))
+    if any(_drains(removal, evidence.store) for removal in removals):
+        return False
+    have_run = all(map(evidence.statements.has_run_often, removals))
+    return growth.whole_steps >= (_SOME_STEPS if have_run else _MANY_STEPS)
+
+
+def _takes_by_age(removal: Store) -> bool:
+    """``x.pop(step - 100, None)``: what is so old."""
+    keys = filter(None, (removal.key, *removal.arguments))
+    return any(_is_operation(node, ast.Sub) for node in nodes_in(keys))
 
 
 def _takes_one(removal: Store) -> bool:

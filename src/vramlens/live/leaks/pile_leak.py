@@ -115,7 +115,7 @@ class _PileCase:
             kept_bytes=pile.bytes,
             is_backlog=pile.is_backlog,
             is_rising=pile.is_rising,
-            is_whole=pile.is_whole,
+            whole_steps=pile.whole_steps,
         )
         verdict, why = pile_verdict(search, scene.statements, pile, growth)
         kept_things = self._kept_things()

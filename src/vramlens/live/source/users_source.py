@@ -66,7 +66,7 @@ class UsersSource:
             return False
         return any((file, line) in self.lines_run for line in range(first, max(first, last) + 1))
 
-    def has_run_often(self, file: str, first: int, last: int) -> bool:
+    def shows_runs(self, file: str, first: int, last: int) -> bool:
         """Whether one of some lines ran several times in any thread, as the interpreter shows."""
         if file not in self._executed:
             codes = codes_within(self._codes_of(file))
