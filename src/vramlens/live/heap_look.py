@@ -8,7 +8,7 @@ from itertools import chain
 
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.live.growth.accounting import HostMemory, unexplained_growth
-from vramlens.live.growth.backlogs import with_backlogs, with_read_ahead, with_rising
+from vramlens.live.growth.backlogs import with_backlogs, with_complete, with_rising
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.host_allocator import allocated_bytes
 from vramlens.live.growth.lagging_tees import parents_by_lagging_tee
@@ -135,8 +135,8 @@ class HeapLook:
                 parents = by_store
                 growing, doubtful = piles(search, items, parents, births.steps, births.looks)
         remade = remade_larger(items, births)
-        growing = with_rising(growing, births)
-        doubtful = with_backlogs(with_read_ahead(search, doubtful, births.steps), births)
+        growing = with_rising(with_complete(search, growing, births.steps), births)
+        doubtful = with_backlogs(with_complete(search, doubtful, births.steps), births)
         doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]
         scene = HeapScene(search, self._statements, self._observer, parents)
         return scene, [*growing, *remade, *doubtful]

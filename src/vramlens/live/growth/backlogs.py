@@ -31,25 +31,24 @@ def with_backlogs(piles: Iterable[Pile], births: Births) -> list[Pile]:
     return [_as_backlog(pile, rate, first_sum, births.steps) for pile in piles]
 
 
-def with_read_ahead(search: Search, piles: Iterable[Pile], steps: int) -> list[Pile]:
-    """Piles that ended lately, with those made steady that have got an entry in each step: what
-    another thread makes ahead of its use is older than its place in them.
+def with_complete(search: Search, piles: Iterable[Pile], steps: int) -> list[Pile]:
+    """Piles, with those marked that have an entry of each step. They grew to the end, also where
+    another thread makes the entries some steps ahead of their use.
     """
-    return [_as_read_ahead(search, pile, steps) for pile in piles]
+    return [_as_complete(pile, search, steps) for pile in piles]
 
 
-def _as_read_ahead(search: Search, pile: Pile, steps: int) -> Pile:
+def _as_complete(pile: Pile, search: Search, steps: int) -> Pile:
     pace = pile.pace
-    is_ending = not pace.is_steady and not pace.is_late
-    if not is_ending or steps - pace.last > _FARTHEST_AHEAD:
+    if pace.is_late or steps - pace.last > _FARTHEST_AHEAD:
         return pile
     storages = sum(item.storage is not None for item in pile.items)
     a_step = round(storages / (pace.last - pace.first + 1))
     entries = length_of(search.order[pile.position]) or 0
-    has_one_of_each = a_step > 0 and entries >= a_step * (steps - WARM_UP)
-    if not has_one_of_each:
+    fewest, most = a_step * (steps - WARM_UP), a_step * (steps + _FARTHEST_AHEAD)
+    if not 0 < fewest <= entries <= most:
         return pile
-    return replace(pile, pace=replace(pace, is_steady=True), is_read_ahead=True)
+    return replace(pile, pace=replace(pace, is_steady=True), is_complete=True)
 
 
 def with_rising(piles: Iterable[Pile], births: Births) -> list[Pile]:

@@ -94,7 +94,7 @@ class Pile:
         is_remade: of a tensor that grows by being made anew: sizes are in ``pace`` only.
         is_backlog: its oldest went, and it grew all the same: ``pace`` is of the difference.
         is_rising: it is what the sums of live bytes rose by, at each of them.
-        is_read_ahead: it has an entry of each step, made by another thread some steps before.
+        is_complete: its object has an entry of each step.
         is_spread: of one variable of a function that runs many times at once (in threads, in
             itself): the object is what one of them holds.
     """
@@ -106,7 +106,7 @@ class Pile:
     is_spread: bool = False
     is_backlog: bool = False
     is_rising: bool = False
-    is_read_ahead: bool = False
+    is_complete: bool = False
 
     @property
     def bytes(self) -> int:
@@ -123,8 +123,8 @@ class Pile:
         """The steps that left something, where all of it is there: as much of each, at even
         distances; 0 elsewhere.
         """
-        if not self.pace.is_sure or self.is_read_ahead:
-            return self.pace.steps if self.is_read_ahead else 0
+        if not self.pace.is_sure or self.is_complete:
+            return self.pace.steps if self.is_complete else 0
         sizes = bytes_by_birth(self.items).values()
         as_large_as_usual = sum(
             abs(size - median(sizes)) <= _ALIKE * median(sizes) for size in sizes
