@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from vramlens.capture.process.undisturbed import undisturbed
-from vramlens.live.growth.accounting import HostMemory, unexplained_growth
+from vramlens.live.growth.accounting import HostMemory, gone_by_now, unexplained_growth
 from vramlens.live.growth.backlogs import with_backlogs, with_complete, with_rising
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.host_allocator import allocated_bytes
@@ -31,7 +31,7 @@ from vramlens.live.heap.tensors import Storage, TorchObjects
 from vramlens.live.heap.unnamed_holders import search_loose, unreached_tensors
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.leaks.allocating_line import HeapScene
-from vramlens.live.leaks.leak_report import LeakReport, Unexplained
+from vramlens.live.leaks.leak_report import Gone, LeakReport, Unexplained
 from vramlens.live.leaks.merged_leaks import KeptLeak, merged
 from vramlens.live.leaks.pile_leak import pile_leak
 from vramlens.live.leaks.shared_memory import handed_over_leak
@@ -120,7 +120,7 @@ class HeapLook:
             live_bytes=search.live_bytes,
             complete=search.complete,
             missing_steps=max(WARM_UP + FEWEST + 1 - births.steps, 0),
-            gone=gone_growth(items, births),
+            gone=gone_growth(items, births) or self._gone_by_now(items, unexplained),
             unexplained=unexplained if kernels is None else None,
         )
         return report, _owned_storages(search, items, leaks)
@@ -149,6 +149,12 @@ class HeapLook:
             return None
         judged = chain.from_iterable(storages for _, storages in kept_leaks)
         return unexplained_growth(self._search, items, judged, self._host, self._births.looks)
+
+    def _gone_by_now(self, items: Sequence[Item], unexplained: Unexplained | None) -> Gone | None:
+        """Growth that only the allocator's counter showed, and that is gone."""
+        if self._is_brief or unexplained is not None:
+            return None
+        return gone_by_now(self._search, items, self._host, self._births.steps)
 
     def _counted(self, kept_leaks: Sequence[KeptLeak]) -> list[KeptLeak]:
         """Leaks that only counters show."""

@@ -68,6 +68,13 @@ def test_no_growth(values: list[int]) -> None:
     assert account._beside_search([], [], _host(values)) is None
 
 
+def test_windows_are_of_steps_where_later_readings_are_rare() -> None:
+    series = CounterSeries()
+    for step in (*range(1, 33), 48, 64, 80, 96):
+        series.add(step, MIB * min(step, 40))
+    assert account._beside_search([], [], HostMemory(series)) is None
+
+
 def test_many_owners_each_of_which_grows_now_and_then() -> None:
     items = _items(dict.fromkeys(range(1, 61), MIB))
     growth = account._beside_piles(items, set(), Looks.at_every_step(60))

@@ -146,3 +146,11 @@ def test_a_linked_list_is_kept_by_its_head() -> None:
         linked.push()
         watch.step()
     assert _only_leak(watch).owner.source == "self.newest = _Node(torch.zeros(4096), self.newest)"
+
+
+def test_a_tensor_that_is_made_anew_larger() -> None:
+    bank, watch = torch.zeros(0), LeakWatch()
+    for _ in range(12):
+        bank = torch.cat((bank, torch.zeros(4096)))
+        watch.step()
+    assert _only_leak(watch).owner.name == "bank"

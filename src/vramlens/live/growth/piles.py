@@ -123,15 +123,16 @@ class Pile:
         """The steps that left something, where all of it is there: as much of each, at even
         distances; 0 elsewhere.
         """
-        if not self.pace.is_sure or self.is_complete:
-            return self.pace.steps if self.is_complete else 0
+        if self.is_complete:
+            return self.pace.steps
+        if self.is_remade or not self.pace.is_sure:
+            return 0
         sizes = bytes_by_birth(self.items).values()
-        as_large_as_usual = sum(
-            abs(size - median(sizes)) <= _ALIKE * median(sizes) for size in sizes
-        )
-        gaps = _gaps(self._born_steps)
-        as_far_as_usual = sum(gap <= self.usual_gap for gap in gaps)
-        share = min(as_large_as_usual / len(sizes), as_far_as_usual / len(gaps))
+        usual_size = median(sizes)
+        as_large = sum(abs(size - usual_size) <= _ALIKE * usual_size for size in sizes)
+        gaps, usual_gap = _gaps(self._born_steps), self.usual_gap
+        as_far = sum(gap <= usual_gap for gap in gaps)
+        share = min(as_large / len(sizes), as_far / len(gaps))
         return self.pace.steps if share >= _NEARLY_ALL else 0
 
     @property
