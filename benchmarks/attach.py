@@ -39,7 +39,7 @@ TORCH_PROGRAM = ROOT / "benchmarks" / "attach_program.py"
 SMALL_PROGRAM = ROOT / "tests" / "attach" / "small_program.py"
 TORCH_MODES = ("threads", "loader", "asyncio")
 SMALL_MODES = ("works", "reads", "asyncio", "joins")
-_WATCHED_STEPS = 12
+_WATCHED_STEPS = 18
 _WATCHED_SECONDS = 60.0
 
 

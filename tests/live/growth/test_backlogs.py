@@ -121,6 +121,24 @@ def test_a_removal_that_never_finds_its_entry() -> None:
     assert any("line" in reason and "empties it" in reason for reason in leak.why)
 
 
+def test_requests_in_flight_that_are_older_than_the_watch() -> None:
+    in_flight: dict[int, Any] = {}
+
+    def finish(request: int) -> None:
+        in_flight.pop(request, None)
+
+    watch = LeakWatch()
+    for request in range(80):
+        in_flight[request] = torch.zeros(4096)
+        if request >= 30:
+            finish(min(in_flight))
+        if request == 60:
+            watch = LeakWatch()
+        if request > 60:
+            watch.step()
+    assert not watch.report().found
+
+
 def test_a_long_epoch_that_is_drained_at_its_end() -> None:
     outputs: list[Any] = []
 

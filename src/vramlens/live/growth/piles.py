@@ -124,7 +124,7 @@ class Pile:
         distances; 0 elsewhere.
         """
         if self.is_complete:
-            return self.pace.steps
+            return self.pace.last - self.pace.first + 1
         if self.is_remade or not self.pace.is_sure:
             return 0
         sizes = bytes_by_birth(self.items).values()

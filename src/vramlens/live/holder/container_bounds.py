@@ -41,6 +41,7 @@ class Growth:
         kept_bytes: what it keeps now.
         is_backlog: whether its oldest went, and it grew all the same.
         is_rising: whether the sums of live bytes rose at each of them by what it left.
+        steps: how many left something.
         whole_steps: the steps that left something, where all of it is there; 0 elsewhere.
     """
 
@@ -52,6 +53,7 @@ class Growth:
     kept_bytes: int = 0
     is_backlog: bool = False
     is_rising: bool = False
+    steps: int = 0
     whole_steps: int = 0
 
     @property

@@ -257,8 +257,8 @@ class Statements(UsersSource):
         return self.has_run(store.file, node.lineno, node.end_lineno or node.lineno)
 
     def was_seen_running(self, store: Store) -> bool:
-        """Whether a statement has run while lines were watched, or often in any thread."""
-        return self._statement_has_run(store) or self.has_run_often(store)
+        """Whether a statement has run while lines were watched."""
+        return self._statement_has_run(store)
 
     def has_run_often(self, store: Store) -> bool:
         """Whether a statement ran several times in any thread, as the interpreter shows."""

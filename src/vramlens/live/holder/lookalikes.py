@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from vramlens.ground.verdict import Verdict
-from vramlens.live.heap.objects import is_kind
+from vramlens.live.heap.objects import is_kind, length_of
 from vramlens.live.holder.container_bounds import (
     Excuse,
     Growth,
@@ -42,6 +42,7 @@ _TINY_BYTES = 64
 _NUMBER_BYTES, _MANY_NUMBERS_BYTES = 8, 1024
 _HOPS = 3
 _LONGEST_STATEMENT = 60
+_MOST_YOUNGER = 1.25  # entries for each step that left some
 _SOME_STEPS, _MANY_STEPS = 16, 100
 """In so many steps a removal that ran, and any other, must have taken something away."""
 _SMALL_SETS = ("shape", "dtype", "device", "size", "ndim")
@@ -316,12 +317,24 @@ def _outgrows_removals(evidence: _Evidence) -> bool:
     removals = list(_removals(evidence))
     if not all(map(_takes_one, removals)) or any(map(_takes_by_age, removals)):
         return False
-    if growth.is_rising and all(map(evidence.statements.was_seen_running, removals)):
+    have_run = all(_has_run(removal, evidence) for removal in removals)
+    if growth.is_rising and have_run:
         return True
     if any(_drains(removal, evidence.store) for removal in removals):
         return False
-    have_run = all(map(evidence.statements.has_run_often, removals))
     return growth.whole_steps >= (_SOME_STEPS if have_run else _MANY_STEPS)
+
+
+def _has_run(removal: Store, evidence: _Evidence) -> bool:
+    """Whether a removal was seen to run since the watch began: by its line, or where nothing is
+    older than the watch by what the interpreter shows of all time.
+    """
+    growth, statements = evidence.growth, evidence.statements
+    if statements.was_seen_running(removal):
+        return True
+    length = length_of(growth.container) or 0
+    is_younger = length <= _MOST_YOUNGER * growth.steps + 2
+    return is_younger and statements.has_run_often(removal)
 
 
 def _takes_by_age(removal: Store) -> bool:

@@ -115,6 +115,7 @@ class _PileCase:
             kept_bytes=pile.bytes,
             is_backlog=pile.is_backlog,
             is_rising=pile.is_rising,
+            steps=max(pile.pace.steps, pile.whole_steps),
             whole_steps=pile.whole_steps,
         )
         verdict, why = pile_verdict(search, scene.statements, pile, growth)
