@@ -120,7 +120,7 @@ class HeapLook:
             live_bytes=search.live_bytes,
             complete=search.complete,
             missing_steps=max(WARM_UP + FEWEST + 1 - births.steps, 0),
-            gone=gone_growth(items, births) or self._gone_by_now(items, unexplained),
+            gone=self._gone(items, unexplained),
             unexplained=unexplained if kernels is None else None,
         )
         return report, _owned_storages(search, items, leaks)
@@ -150,10 +150,11 @@ class HeapLook:
         judged = chain.from_iterable(storages for _, storages in kept_leaks)
         return unexplained_growth(self._search, items, judged, self._host, self._births.looks)
 
-    def _gone_by_now(self, items: Sequence[Item], unexplained: Unexplained | None) -> Gone | None:
-        """Growth that only the allocator's counter showed, and that is gone."""
-        if self._is_brief or unexplained is not None:
-            return None
+    def _gone(self, items: Sequence[Item], unexplained: Unexplained | None) -> Gone | None:
+        """Growth that was seen, and that is gone."""
+        gone = gone_growth(items, self._births)
+        if gone is not None or self._is_brief or unexplained is not None:
+            return gone
         return gone_by_now(self._search, items, self._host, self._births.steps)
 
     def _counted(self, kept_leaks: Sequence[KeptLeak]) -> list[KeptLeak]:

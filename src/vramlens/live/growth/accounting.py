@@ -80,13 +80,9 @@ def _beside_search(
     storages: Iterable[Storage], items: Sequence[Item], host: HostMemory
 ) -> Unexplained | None:
     """Growth of the allocator's counter that the reached storages do not explain."""
-    by_step = zip(host.series.steps, host.series.values, strict=True)
-    readings = [(step, value) for step, value in by_step if step > WARM_UP]
-    if len(readings) < _FEWEST_READINGS:
+    readings = _readings_of(host)
+    if not readings:
         return None
-    if host.now is not None:
-        readings.append((readings[-1][0], host.now))  # what is gone by now has not grown
-    readings = readings[len(readings) // 8 :]  # caches and workspaces that the first passes make
     floors = list(accumulate((value for _, value in reversed(readings)), min))[::-1]
     first, last = readings[0][0], readings[-1][0]
     bounds = [first + part * (last - first) / _WINDOWS for part in range(_WINDOWS + 1)]
@@ -99,6 +95,19 @@ def _beside_search(
     if left_over < max(_LEAST_BYTES, _LEAST_SHARE * grown):
         return None
     return Unexplained(left_over, round(left_over / (last - first)), first, last, is_reached=False)
+
+
+def _readings_of(host: HostMemory) -> list[tuple[int, int]]:
+    """Steps and what was handed out, without the first: caches and workspaces that the first
+    passes make; empty where there are too few.
+    """
+    by_step = zip(host.series.steps, host.series.values, strict=True)
+    readings = [(step, value) for step, value in by_step if step > WARM_UP]
+    if len(readings) < _FEWEST_READINGS:
+        return []
+    if host.now is not None:
+        readings.append((readings[-1][0], host.now))  # what is gone by now has not grown
+    return readings[len(readings) // 8 :]
 
 
 def _explained_bytes(storages: Iterable[Storage], items: Sequence[Item], step: int) -> int:

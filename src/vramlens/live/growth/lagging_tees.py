@@ -21,20 +21,25 @@ def parents_by_lagging_tee(search: Search, parents: Parents) -> Parents:
     }
     if not blocks:
         return parents
-    places = [place for place, value in enumerate(search.order) if is_tee(value)]
-    places.sort(key=lambda place: -unread_entries(search.order[place]))
-    keeper_of: dict[int, int] = {}
-    for place in places:
+    keepers = _keepers_of(search, blocks)
+    ways = search.parents(keepers.values())
+    apart = {
+        block: (tee, "") for block, tee in keepers.items() if block not in search.path(tee, ways)
+    }
+    return {**ways, **parents, **apart}
+
+
+def _keepers_of(search: Search, blocks: Mapping[int, int]) -> dict[int, int]:
+    """By position of each block, that of the half with the most to read.
+
+    Args:
+        blocks: their positions, by identity.
+    """
+    tees = [place for place, value in enumerate(search.order) if is_tee(value)]
+    tees.sort(key=lambda place: -unread_entries(search.order[place]))
+    keepers: dict[int, int] = {}
+    for place in tees:
         for block in blocks_from(search.order[place]):
             if id(block) in blocks:
-                keeper_of.setdefault(blocks[id(block)], place)
-    ways = search.parents(keeper_of.values())
-    return {
-        **ways,
-        **parents,
-        **{
-            block: (tee, "")
-            for block, tee in keeper_of.items()
-            if block not in search.path(tee, ways)
-        },
-    }
+                keepers.setdefault(blocks[id(block)], place)
+    return keepers

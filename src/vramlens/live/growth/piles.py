@@ -225,21 +225,21 @@ def piles(
     doubtful: list[Pile] = []
     while waiting:
         node = waiting.pop()
-        if node.pace is not None and node.is_uneven and _is_store(search, node, parents):
-            growing.append(Pile(node.position, node.all_items(), node.pace))
+        whole = _pile_of_stores(search, node, parents)
+        if whole is not None:
+            growing.append(whole)
             continue
         waiting += node.children(steady=True)
         unsteady = node.children(steady=False)
-        below = chain.from_iterable(child.all_items() for child in unsteady)
-        pile_items = [*node.direct_items, *below]
+        pile_items = list(node.direct_items)
+        pile_items += chain.from_iterable(map(_Node.all_items, unsteady))
         pace = pace_of(bytes_by_birth(pile_items), steps, looks)
         if pace is None:
             continue
         # Perhaps one of them below: a list that began late, a ring.
         inner = [child for child in unsteady if child.pace is not None]
         if pace.is_steady:
-            store = _part_with_most(inner, pile_items) or node
-            growing.append(Pile(store.position, pile_items, pace))
+            growing.append(Pile(_position_of_store(node, inner, pile_items), pile_items, pace))
         elif inner:
             waiting += inner
         else:
@@ -247,20 +247,29 @@ def piles(
     return growing, doubtful
 
 
-def _part_with_most(parts: Iterable[_Node], items: Iterable[Item]) -> _Node | None:
-    """The part that holds nearly all of what an object keeps, as a list does but for the newest,
-    which an attribute beside it holds.
+def _position_of_store(node: _Node, parts: Iterable[_Node], items: Iterable[Item]) -> int:
+    """The position of the part that holds nearly all of what an object keeps, as a list does but
+    for the newest, which an attribute beside it holds; else the object's own.
     """
     total = sum(item.size_bytes for item in items)
     for part in parts:
         if sum(part.bytes_by_step.values()) >= _MOST_OF_IT * total > 0:
-            return part
-    return None
+            return part.position
+    return node.position
 
 
-def _is_store(search: Search, node: _Node, parents: Mapping[int, tuple[int, str]]) -> bool:
+def _pile_of_stores(
+    search: Search, node: _Node, parents: Mapping[int, tuple[int, str]]
+) -> Pile | None:
+    """All that is below a container of containers, some of which only seem to have stopped; None
+    for anything else.
+    """
     parts = [child.position for child in node.below]
-    return is_store_of_stores(search, node.position, parts, parents)
+    if node.pace is None or not node.is_uneven:
+        return None
+    if not is_store_of_stores(search, node.position, parts, parents):
+        return None
+    return Pile(node.position, node.all_items(), node.pace)
 
 
 def _nodes_on_the_way(

@@ -72,20 +72,26 @@ def parents_with_all_parts(
     places = {id(search.order[place]): place for place in parents}
     moved: dict[int, tuple[int, str]] = {}
     for pile in piles:
-        container = search.order[pile.position]
-        has_stopped = not pile.pace.is_steady and not pile.pace.is_late
-        if not has_stopped or not is_kind(container, *_KINDS):
-            continue
-        way = set(search.path(pile.position, parents))
-        parts = (places.get(part, pile.position) for part in _ids_in(container))
-        strangers = (part for part in parts if part not in way)
-        moved.update(
-            (part, (pile.position, ""))
-            for part in strangers
-            if _is_shorter(search, parents[part][0], container)
-        )
+        if not pile.pace.is_steady and not pile.pace.is_late:
+            strangers = _parts_elsewhere(search, pile, places, parents)
+            moved.update(dict.fromkeys(strangers, (pile.position, "")))
     by_store = {**parents, **moved}
     return by_store if moved and _all_lead_to_roots(by_store, moved) else None
+
+
+def _parts_elsewhere(
+    search: Search, pile: Pile, places: Mapping[int, int], parents: Parents
+) -> Iterator[int]:
+    """Yields the positions of a container's parts that a variable or a shorter one holds, too."""
+    container = search.order[pile.position]
+    if not is_kind(container, *_KINDS):
+        return
+    way = set(search.path(pile.position, parents))
+    for part in _ids_in(container):
+        place = places.get(part)
+        is_elsewhere = place is not None and place not in way
+        if is_elsewhere and _is_shorter(search, parents[place][0], container):
+            yield place
 
 
 def _is_shorter(search: Search, holder: int, container: Any) -> bool:

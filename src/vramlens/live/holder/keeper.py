@@ -112,6 +112,12 @@ class Statements(UsersSource):
         if special is not None:
             return special
         example = _Example(kept, is_graph, made)
+        best = self._best_of_names(chain, example)
+        best = self._of_linked_list(chain, best, example) or best
+        return best or self._by_what_it_keeps(chain, (kept, *below)) or self._making_call(chain)
+
+    def _best_of_names(self, chain: Chain, example: _Example) -> Keeper | None:
+        """The statement that fits best under the names along a chain, the nearest first."""
         best: Keeper | None = None
         for searched in searched_names(chain):
             keeper = self._best_store(searched, example)
@@ -121,8 +127,7 @@ class Statements(UsersSource):
                 best = keeper
             if keeper.score >= _GOOD_SCORE:
                 break
-        best = self._of_linked_list(chain, best, example) or best
-        return best or self._by_what_it_keeps(chain, (kept, *below)) or self._making_call(chain)
+        return best
 
     def _of_linked_list(
         self, chain: Chain, keeper: Keeper | None, example: _Example

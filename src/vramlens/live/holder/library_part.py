@@ -62,9 +62,17 @@ def library_fix(kind: str, chain: Chain, at: int, keeper: Keeper | None) -> str:
     if kind not in _KINDS:
         return ""
     store = store_of(keeper)
+    return _fix_of_called(store, chain, at) or _fix_of_private_part(store, chain, at)
+
+
+def _fix_of_called(store: Store | None, chain: Chain, at: int) -> str:
     called = None if store is None else _called_library_object(store, chain, at)
-    if store is not None and called is not None:
-        return _undoing_fix(store, type(called)) or _emptying_fix(chain, at)
+    if store is None or called is None:
+        return ""
+    return _undoing_fix(store, type(called)) or _emptying_fix(chain, at)
+
+
+def _fix_of_private_part(store: Store | None, chain: Chain, at: int) -> str:
     if _fills_it(store, chain):
         return ""
     for index in range(at, 0, -1):

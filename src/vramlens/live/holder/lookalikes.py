@@ -312,10 +312,8 @@ def _outgrows_removals(evidence: _Evidence) -> bool:
     growth = evidence.growth
     if growth.is_backlog:
         return True
-    if not growth.is_rising and growth.whole_steps < _SOME_STEPS:
-        return False
     removals = list(_removals(evidence))
-    if not all(map(_takes_one, removals)) or any(map(_takes_by_age, removals)):
+    if not all(map(_takes_one, removals)):
         return False
     have_run = all(_has_run(removal, evidence) for removal in removals)
     if growth.is_rising and have_run:
@@ -344,8 +342,9 @@ def _takes_by_age(removal: Store) -> bool:
 
 
 def _takes_one(removal: Store) -> bool:
-    """Whether a removal takes one entry, and leaves the others."""
-    return removal.how == "delete" or (removal.how == "call" and removal.method != "clear")
+    """Whether a removal takes one entry, which is not always the one of a certain age."""
+    is_of_one = removal.how == "delete" or (removal.how == "call" and removal.method != "clear")
+    return is_of_one and not _takes_by_age(removal)
 
 
 def _drains(removal: Store, store: Store) -> bool:
