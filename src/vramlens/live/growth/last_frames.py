@@ -65,7 +65,7 @@ def _last_frames(stack: list[types.FrameType]) -> list[types.FrameType]:
     places = [place for place, frame in enumerate(stack) if _is_main_module(frame)]
     if not places or not _runs_last_statement(stack[places[-1]]):
         return []
-    frames = []
+    frames: list[types.FrameType] = []
     for frame in stack[places[-1] + 1 :]:
         if _is_async_runner(frame):
             coroutine_frame = _frame_that_waits(frame, stack)  # of asyncio.run(main())

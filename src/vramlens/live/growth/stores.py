@@ -87,10 +87,8 @@ def _parts_elsewhere(
     if not is_kind(container, *_KINDS):
         return
     way = set(search.path(pile.position, parents))
-    for part in _ids_in(container):
-        place = places.get(part)
-        is_elsewhere = place is not None and place not in way
-        if is_elsewhere and _is_shorter(search, parents[place][0], container):
+    for place in filter(None, map(places.get, _ids_in(container))):
+        if place not in way and _is_shorter(search, parents[place][0], container):
             yield place
 
 
