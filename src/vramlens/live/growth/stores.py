@@ -87,8 +87,10 @@ def _parts_elsewhere(
     if not is_kind(container, *_KINDS):
         return
     way = set(search.path(pile.position, parents))
-    for place in filter(None, map(places.get, _ids_in(container))):
-        if place not in way and _is_shorter(search, parents[place][0], container):
+    for part in _ids_in(container):
+        place = places.get(part, -1)
+        is_elsewhere = place >= 0 and place not in way
+        if is_elsewhere and _is_shorter(search, parents[place][0], container):
             yield place
 
 
