@@ -56,6 +56,6 @@ def _block_held_by(holder: object) -> Any:
 
 def _entries_in(block: object) -> int:
     """The entries of a block: what it holds beside its class, the iterator and the next block."""
-    held = gc.get_referents(block)
-    beside = sum(1 for value in held if value is _BLOCK or is_tee_block(value))
-    return max(len(held) - beside - 1, 0)
+    referents = gc.get_referents(block)
+    beside = sum(1 for value in referents if value is _BLOCK or is_tee_block(value))
+    return max(len(referents) - beside - 1, 0)
