@@ -33,6 +33,7 @@ _MOST_ROWS = 200_000
 _MOST_OWNERS = 2_000
 _LONGEST_CHAIN = 40
 _LONGEST_TEXT = 200
+_EMPTIED = "the program emptied it after its last step"
 _CYCLES = {"cycle", "autograd_cycle"}
 """What a function leaves that has ended: its variables hold one another until the collector
 comes.
@@ -183,7 +184,7 @@ class LeakFollower:
 
     def _concluded(self, watch: LeakWatch) -> LeakReport:
         if self._final is not None and self._final.report.steps == watch.steps:
-            return self._final.report
+            return self._with_emptied(self._final.report)
         now = watch.report()
         if now.gone is not None:  # the program itself makes no report
             now = replace(now, gone=replace(now.gone, function=""))
@@ -226,6 +227,19 @@ class LeakFollower:
             if not kinds_now or (kinds_now <= _CYCLES and not earlier_kinds & _CYCLES)
             else None
         )
+
+    def _with_emptied(self, final: LeakReport) -> LeakReport:
+        """The report of the end, with what an earlier look found and the program has emptied."""
+        before = self._earlier(final)
+        if before is None:
+            return final
+        names = {leak.owner.name for leak in final.leaks if leak.owner is not None}
+        emptied = tuple(
+            replace(leak, verdict=Verdict.POSSIBLE, reason=leak.reason_and(_EMPTIED))
+            for leak in before.report.found
+            if leak.owner is not None and leak.owner.name not in names
+        )
+        return replace(final, leaks=(*final.leaks, *emptied))
 
     def _doubted_report(self, before: _Looked, steps: int) -> LeakReport:
         return replace(

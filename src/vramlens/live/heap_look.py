@@ -10,9 +10,11 @@ from itertools import chain
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.ground.leak_size import least_bytes_per_step
 from vramlens.leak.leak import is_too_small
-from vramlens.live.growth.accounting import unexplained_growth
-from vramlens.live.growth.backlogs import with_backlogs, with_rising
+from vramlens.live.growth.accounting import HostMemory, gone_by_now, unexplained_growth
+from vramlens.live.growth.backlogs import with_backlogs, with_complete, with_rising
 from vramlens.live.growth.births import Births
+from vramlens.live.growth.host_allocator import allocated_bytes
+from vramlens.live.growth.lagging_tees import parents_by_lagging_tee
 from vramlens.live.growth.line_observer import Observer
 from vramlens.live.growth.piles import (
     FEWEST,
@@ -26,13 +28,13 @@ from vramlens.live.growth.piles import (
 )
 from vramlens.live.growth.shape_kernels import kernels_note
 from vramlens.live.growth.step_counters import CounterSeries, StepCounters
-from vramlens.live.growth.stores import Parents, parents_by_store
+from vramlens.live.growth.stores import Parents, parents_by_store, parents_with_all_parts
 from vramlens.live.heap.search import LONG, Search, SearchTime
 from vramlens.live.heap.tensors import Storage, TorchObjects
 from vramlens.live.heap.unnamed_holders import search_loose, unreached_tensors
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.leaks.allocating_line import HeapScene
-from vramlens.live.leaks.leak_report import LeakReport, Unexplained
+from vramlens.live.leaks.leak_report import Gone, LeakReport, Unexplained
 from vramlens.live.leaks.merged_leaks import KeptLeak, merged
 from vramlens.live.leaks.pile_leak import pile_leak
 from vramlens.live.leaks.shared_memory import handed_over_leak
@@ -70,6 +72,8 @@ class HeapLook:
         self._torch, self._births = torch, births
         self._observer, self._counters = observer, counters
         self._is_brief = is_brief
+        series = CounterSeries() if counters is None else counters.host
+        self._host = HostMemory(series, allocated_bytes())
         births.look_now()
         self._search = Search(torch, allowed)
         self._failures: list[str] = []
@@ -92,7 +96,8 @@ class HeapLook:
         has_unreached = not self._is_brief and unreached_tensors(search, births) >= FEWEST
         if has_unreached:
             search_loose(search)
-        parents = search.parents(self._positions_of_growth())
+        positions = self._positions_of_growth()
+        parents = parents_by_lagging_tee(search, search.parents(positions))
         items = live_items(search, births, parents)
         scene, all_piles = self._piles(parents, items)
         kept_leaks: list[KeptLeak] = [
@@ -122,7 +127,7 @@ class HeapLook:
             live_bytes=search.live_bytes,
             complete=search.complete,
             missing_steps=max(WARM_UP + FEWEST + 1 - births.steps, 0),
-            gone=gone_growth(items, births),
+            gone=self._gone(items, unexplained),
             unexplained=unexplained if kernels is None else None,
         )
         return report, _owned_storages(search, items, leaks)
@@ -131,13 +136,14 @@ class HeapLook:
         """Everything that may be a leak: piles, tensors made anew, the largest of the doubtful."""
         search, births = self._search, self._births
         growing, doubtful = piles(search, items, parents, births.steps, births.looks)
-        by_store = parents_by_store(search, [*growing, *doubtful], parents)
-        if by_store is not None:
-            parents = by_store
-            growing, doubtful = piles(search, items, parents, births.steps, births.looks)
+        for stores_in in (parents_by_store, parents_with_all_parts):
+            by_store = stores_in(search, [*growing, *doubtful], parents)
+            if by_store is not None:
+                parents = by_store
+                growing, doubtful = piles(search, items, parents, births.steps, births.looks)
         remade = remade_larger(items, births)
-        growing = with_rising(growing, births)
-        doubtful = with_backlogs(doubtful, births)
+        growing = with_rising(with_complete(search, growing, births.steps), births)
+        doubtful = with_backlogs(with_complete(search, doubtful, births.steps), births)
         doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]
         scene = HeapScene(search, self._statements, self._observer, parents)
         return scene, [*growing, *remade, *doubtful]
@@ -149,8 +155,14 @@ class HeapLook:
         if self._is_brief:
             return None
         judged = chain.from_iterable(storages for _, storages in kept_leaks)
-        host = CounterSeries() if self._counters is None else self._counters.host
-        return unexplained_growth(self._search, items, judged, host, self._births.looks)
+        return unexplained_growth(self._search, items, judged, self._host, self._births.looks)
+
+    def _gone(self, items: Sequence[Item], unexplained: Unexplained | None) -> Gone | None:
+        """Growth that was seen, and that is gone."""
+        gone = gone_growth(items, self._births)
+        if gone is not None or self._is_brief or unexplained is not None:
+            return gone
+        return gone_by_now(self._search, items, self._host, self._births.steps)
 
     def _counted(self, kept_leaks: Sequence[KeptLeak]) -> list[KeptLeak]:
         """Leaks that only counters show."""

@@ -9,6 +9,7 @@ import pytest
 
 from vramlens import LeakWatch, no_leaks
 from vramlens.live.growth import accounting as account
+from vramlens.live.growth.accounting import HostMemory
 from vramlens.live.growth.host_allocator import allocated_bytes
 from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.piles import Item
@@ -20,11 +21,11 @@ from vramlens.units import MIB
 torch = pytest.importorskip("torch")
 
 
-def _series(values: list[int]) -> CounterSeries:
+def _host(values: list[int], now: int | None = None) -> HostMemory:
     series = CounterSeries()
     for step, value in enumerate(values, 1):
         series.add(step, value)
-    return series
+    return HostMemory(series, now)
 
 
 def _items(sizes: dict[int, int]) -> list[Item]:
@@ -34,17 +35,23 @@ def _items(sizes: dict[int, int]) -> list[Item]:
 
 
 def test_growth_that_no_storage_explains() -> None:
-    growth = account._beside_search([], [], _series([MIB * step for step in range(60)]))
+    growth = account._beside_search([], [], _host([MIB * step for step in range(60)]))
     assert growth is not None
     assert growth.bytes_per_step == pytest.approx(MIB, rel=0.1)
     assert not growth.is_reached
+
+
+def test_growth_that_is_gone_by_now() -> None:
+    values = [MIB * step for step in range(60)]
+    assert account._beside_search([], [], _host(values, now=MIB)) is None
+    assert account._beside_search([], [], _host(values, now=60 * MIB)) is not None
 
 
 def test_growth_that_storages_explain() -> None:
     items = _items(dict.fromkeys(range(1, 61), MIB))
     storages = [item.storage for item in items if item.storage is not None]
     assert (
-        account._beside_search(storages, items, _series([MIB * step for step in range(60)])) is None
+        account._beside_search(storages, items, _host([MIB * step for step in range(60)])) is None
     )
 
 
@@ -58,7 +65,14 @@ def test_growth_that_storages_explain() -> None:
     ],
 )
 def test_no_growth(values: list[int]) -> None:
-    assert account._beside_search([], [], _series(values)) is None
+    assert account._beside_search([], [], _host(values)) is None
+
+
+def test_windows_are_of_steps_where_later_readings_are_rare() -> None:
+    series = CounterSeries()
+    for step in (*range(1, 33), 48, 64, 80, 96):
+        series.add(step, MIB * min(step, 40))
+    assert account._beside_search([], [], HostMemory(series)) is None
 
 
 def test_many_owners_each_of_which_grows_now_and_then() -> None:

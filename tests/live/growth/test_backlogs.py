@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue
+import sys
+import threading
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from vramlens import LeakWatch
 from vramlens.live.growth import births
 from vramlens.live.growth.backlogs import steady_rise
+from vramlens.live.leaks.leak_report import LeakReport
 
 torch = pytest.importorskip("torch")
 
@@ -65,6 +68,94 @@ def test_half_of_the_entries_are_taken() -> None:
     (leak,) = watch.report().found
     assert leak.verdict == "likely"
     assert any("more comes than goes" in reason for reason in leak.why)
+
+
+def test_entries_are_taken_in_another_thread() -> None:
+    answers: dict[int, Any] = {}
+    requests: queue.Queue[int] = queue.Queue()
+    replies: queue.Queue[int] = queue.Queue()
+
+    def claim(request: int) -> None:
+        answers.pop(request, None)
+
+    def work() -> None:
+        while (request := requests.get()) >= 0:
+            claim(request)
+            replies.put(request)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    watch = LeakWatch()
+    for request in range(60):
+        answers[request] = torch.zeros(4096)
+        if request % 2:
+            requests.put(request)
+            replies.get()
+        watch.step()
+    requests.put(-1)
+    worker.join()
+    report = watch.report()
+    if sys.version_info >= (3, 11):
+        assert [leak.verdict for leak in report.found] == ["likely"]
+
+
+def test_a_removal_that_never_finds_its_entry() -> None:
+    sessions: dict[Any, Any] = {}
+
+    def hang_up(client: str) -> None:
+        sessions.pop(client, None)
+
+    def serve(steps: int) -> LeakReport:
+        sessions.clear()
+        watch = LeakWatch()
+        for client in range(steps):
+            sessions[client] = torch.zeros(4096)
+            if client > 120:
+                hang_up(str(client))
+            watch.step()
+        return watch.report()
+
+    assert not serve(30).found
+    (leak,) = serve(130).found
+    assert leak.verdict == "likely"
+    assert any("line" in reason and "empties it" in reason for reason in leak.why)
+
+
+def test_requests_in_flight_that_are_older_than_the_watch() -> None:
+    in_flight: dict[int, Any] = {}
+
+    def finish(request: int) -> None:
+        in_flight.pop(request, None)
+
+    watch = LeakWatch()
+    for request in range(80):
+        in_flight[request] = torch.zeros(4096)
+        if request >= 30:
+            finish(min(in_flight))
+        if request == 60:
+            watch = LeakWatch()
+        if request > 60:
+            watch.step()
+    assert not watch.report().found
+
+
+def test_a_long_epoch_that_is_drained_at_its_end() -> None:
+    outputs: list[Any] = []
+
+    def epoch(steps: int) -> LeakReport:
+        watch = LeakWatch()
+        for _ in range(steps):
+            outputs.append(torch.zeros(4096))
+            watch.step()
+        report = watch.report()
+        drain()
+        return report
+
+    def drain() -> None:
+        while outputs:
+            outputs.pop()
+
+    assert not epoch(130).found
 
 
 def test_entries_that_wait_to_be_taken() -> None:

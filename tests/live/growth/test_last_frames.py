@@ -45,6 +45,11 @@ def _stack_of(tmp_path: Path, source: str) -> list[str]:
         ("def main():\n    look()\nmain()\nmain\n", ""),
         ("def main():\n    look()\nfor n in range(1):\n    main()\n", ""),
         ("import asyncio\nasync def main():\n    look()\nasyncio.run(main())\n", "main"),
+        (
+            "import asyncio\nasync def task():\n    look()\n"
+            "async def main():\n    await asyncio.create_task(task())\nasyncio.run(main())\n",
+            "main",
+        ),
         ("look()\n", ""),
         (
             "import threading\ndef main():\n    worker = threading.Thread(target=look)\n"

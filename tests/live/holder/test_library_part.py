@@ -28,6 +28,25 @@ class _PredictionLoop:
         self._predictions[0].append(result)
 
 
+class Metric:
+    def __init__(self):
+        self.values = []
+
+    def update(self, value):
+        self.values.append(value)
+
+    def reset(self):
+        self.values.clear()
+
+
+class Plugins(Metric):
+    def add_plugin(self, plugin):
+        self.values.append(plugin)
+
+    def remove_plugin(self, plugin):
+        self.values.remove(plugin)
+
+
 class Runner:
     def __init__(self, collector):
         self.collector = collector
@@ -75,3 +94,21 @@ def test_a_library_whose_option_is_known_names_it(library: types.ModuleType) -> 
     task = Task()
     library.Runner(library._PredictionLoop()).run(task)
     assert task.leaks[0].fix.startswith("call trainer.predict(..., return_predictions=False)")
+
+
+def test_the_method_that_empties_what_a_call_fills(library: types.ModuleType) -> None:
+    metric, watch = library.Metric(), vramlens.LeakWatch()
+    for _ in range(12):
+        metric.update(torch.zeros(4096))
+        watch.step()
+    (leak,) = watch.report().found
+    assert leak.fix.startswith("call metric.reset() when what it holds is done")
+
+
+def test_the_method_that_takes_back_what_a_call_adds(library: types.ModuleType) -> None:
+    plugins, watch = library.Plugins(), vramlens.LeakWatch()
+    for _ in range(12):
+        plugins.add_plugin(torch.zeros(4096))
+        watch.step()
+    (leak,) = watch.report().found
+    assert leak.fix.startswith("call plugins.remove_plugin(...) for what is done")

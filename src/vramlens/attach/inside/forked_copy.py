@@ -63,11 +63,12 @@ class ForkedCopy:
         paused_s: how long the program stood still for it.
     """
 
-    def __init__(self, work: Callable[[], Any]) -> None:
+    def __init__(self, work: Callable[[], Any], asking: AskingThread | None = None) -> None:
         """Begins it.
 
         Args:
             work: gives what JSON can carry. It must neither start threads nor use a GPU.
+            asking: the thread that it is done for; by default this one.
 
         Raises:
             NoCopy: this process cannot, or should not, be copied.
@@ -78,9 +79,8 @@ class ForkedCopy:
         self._is_wanted = True
         self._raw: bytes | None = None
         self._has_tried, self._is_over = OwnEvent(), OwnEvent()
-        self._thread = OwnThread(
-            partial(self._accompany, partial(AskingThread().run_in_copy, work))
-        )
+        asking = asking or AskingThread()
+        self._thread = OwnThread(partial(self._accompany, partial(asking.run_in_copy, work)))
         try:
             self._thread.start()
         except RuntimeError:

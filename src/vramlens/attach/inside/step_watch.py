@@ -18,12 +18,14 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from vramlens.attach.inside.asking_thread import AskingThread
 from vramlens.attach.inside.forked_copy import ForkedCopy, NoCopy
 from vramlens.attach.inside.known_facts import KnownFacts
 from vramlens.attach.inside.pauses import Pauses
 from vramlens.attach.inside.state_now import NAMES_SHARE, search_time, torch_is_whole
 from vramlens.attach.messages import Line
 from vramlens.capture.process.own_thread import OwnEvent, allocate_lock
+from vramlens.capture.process.tracked_objects import tracked_objects
 from vramlens.capture.recording.output_path import Places
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.torch_api import DeviceState, loaded_torch
@@ -77,11 +79,13 @@ class StepWatch:
         self._call_count = 0
         self._next_unit = 0.0
         self._unit = _Unit.TIME
+        self._has_models = True
         self._is_finishing = False
         self._finish_lock = allocate_lock()
         self._pid = os.getpid()
         self._copy: ForkedCopy | None = None
         self._findings: dict[str, Any] | None = None
+        self._stepping: AskingThread | None = None
         self.is_over = OwnEvent()
 
     @property
@@ -93,13 +97,15 @@ class StepWatch:
         """Until an optimizer steps, calls of the model are steps; not where something is compiled:
         hooks that come and go would have it compiled anew.
         """
+        self._has_models = _has_models(torch)
         if hasattr(torch, "compiler") and not _has_compiled():
             self._calls = ModuleCalls(torch, self._called)
 
     def tick(self) -> None:
         """Ends a step where time is counted."""
         if self._unit is _Unit.TIME:
-            self._unit_ended(may_be_last=time.monotonic() >= self._step_comes_by)
+            is_late = time.monotonic() >= self._step_comes_by
+            self._unit_ended(may_be_last=is_late or not self._has_models)
 
     def optimizer_stepped(self, _count: int) -> None:
         """After each step of an optimizer."""
@@ -176,6 +182,8 @@ class StepWatch:
                 self._watch = LeakWatch()
             return
         watch.step(sys._getframe(1))
+        if self._unit is not _Unit.TIME:
+            self._stepping = AskingThread()
         is_late = time.monotonic() >= self._ends_at
         is_enough = bool(self._wanted) and watch.steps >= self._wanted
         if is_late or (is_enough and may_be_last):
@@ -206,7 +214,7 @@ class StepWatch:
         state = gpu.device_state() if gpu is not None and gpu.is_initialized() else None
         if isinstance(self._recorder.facts, KnownFacts):
             self._recorder.facts.ask()
-        copy = ForkedCopy(partial(self._searched_in_copy, watch, state))
+        copy = ForkedCopy(partial(self._searched_in_copy, watch, state), self._stepping)
         self._pauses.add(copy.paused_s)
         return copy
 
@@ -300,6 +308,15 @@ def _wait(watch: StepWatch, line: Line, seconds: float) -> bool:
             with suppress(Exception):
                 line.send({"kind": "progress", "steps": reported_steps})
     return True
+
+
+def _has_models(torch: Any) -> bool:
+    """Whether there is a module whose calls, or an optimizer whose turns, may be steps."""
+    kinds = [torch.nn.Module, torch.optim.Optimizer]
+    for kind in kinds:
+        kinds += [other for other in type.__subclasses__(kind) if other not in kinds]
+    ids = set(map(id, kinds))
+    return any(id(type(value)) in ids for value in tracked_objects())
 
 
 def _has_compiled() -> bool:

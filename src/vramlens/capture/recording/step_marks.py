@@ -66,14 +66,29 @@ class StepCounter:
     def _optimizer_stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self.source == "vramlens.step":
             return
-        # Several optimizers, as a GAN has, take turns within one step; one that comes later goes on
-        # from here.
-        turns = self._turns[optimizer] = self._turns.get(optimizer, max(0, self.count - 1)) + 1
+        # Several optimizers, as a GAN has, take turns within one step.
+        if optimizer not in self._turns:
+            self._turns[optimizer] = self._turns_before(optimizer)
+        turns = self._turns[optimizer] = self._turns[optimizer] + 1
         if turns > self.count:
             self.source = "optimizer"
             self._ended(turns)
+
+    def _turns_before(self, optimizer: Any) -> int:
+        """The turns of an optimizer that comes later: as many as if it had been there; one that
+        takes the place of another begins a step.
+        """
+        others = [other for other, turns in self._turns.items() if turns == self.count]
+        own = _parameters_of(optimizer)
+        takes_a_place = not others or any(own & _parameters_of(other) for other in others)
+        return self.count if takes_a_place else max(0, self.count - 1)
 
     def _ended(self, count: int) -> None:
         self.count = count
         for listener in self._listeners:
             listener(count)
+
+
+def _parameters_of(optimizer: Any) -> set[int]:
+    """What an optimizer steps, by identity."""
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}

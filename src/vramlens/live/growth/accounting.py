@@ -9,7 +9,9 @@ found to hold.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from vramlens.live.growth.looks import Looks
@@ -17,7 +19,7 @@ from vramlens.live.growth.piles import WARM_UP, Item, bytes_by_birth, pace_of
 from vramlens.live.growth.step_counters import CounterSeries
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage
-from vramlens.live.leaks.leak_report import Unexplained
+from vramlens.live.leaks.leak_report import Gone, Unexplained
 from vramlens.units import MIB
 
 _WINDOWS, _FEWEST_WINDOWS = 4, 3
@@ -25,21 +27,35 @@ _FEWEST_READINGS = 16
 _LEAST_BYTES = MIB
 _LEAST_SHARE = 0.25  # of what grew
 _WINDOW_SHARE = 0.25  # of its even part, that a window must have grown by
+_LATELY = 0.2  # of the steps, since the last reading
 _NODE_BYTES = 1024  # of an autograd node, at most
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """What the C library's allocator had handed out.
+
+    Attributes:
+        series: by step.
+        now: before the search; None where it does not say.
+    """
+
+    series: CounterSeries
+    now: int | None = None
 
 
 def unexplained_growth(
     search: Search,
     items: Sequence[Item],
     judged: Iterable[Storage | None],
-    host: CounterSeries,
+    host: HostMemory,
     looks: Looks,
 ) -> Unexplained | None:
     """The growth that no judged pile explains; None where all is accounted for.
 
     Args:
         judged: storages of all piles that have a verdict, whichever.
-        host: what the C library's allocator had handed out, by step.
+        host: what the C library's allocator had handed out.
         looks: at births.
     """
     known_owner = {storage for storage in judged if storage is not None}
@@ -48,26 +64,50 @@ def unexplained_growth(
     return beside_search or _beside_piles(items, known_owner, looks)
 
 
+def gone_by_now(search: Search, items: Sequence[Item], host: HostMemory, steps: int) -> Gone | None:
+    """The growth of the allocator's counter that nobody was found to hold, and that went after
+    the last steps; None where there was none.
+    """
+    if host.now is None or not search.complete:
+        return None
+    grown = _beside_search(search.storages, items, HostMemory(host.series))
+    if grown is None or steps - grown.last_step > _LATELY * steps:
+        return None
+    return Gone(grown.bytes_per_step, grown.last_step, "")
+
+
 def _beside_search(
-    storages: Iterable[Storage], items: Sequence[Item], host: CounterSeries
+    storages: Iterable[Storage], items: Sequence[Item], host: HostMemory
 ) -> Unexplained | None:
     """Growth of the allocator's counter that the reached storages do not explain."""
-    readings = [
-        (step, value) for step, value in zip(host.steps, host.values, strict=True) if step > WARM_UP
-    ]
-    if len(readings) < _FEWEST_READINGS:
+    readings = _readings_of(host)
+    if not readings:
         return None
-    readings = readings[len(readings) // 8 :]  # caches and workspaces that the first passes make
     floors = list(accumulate((value for _, value in reversed(readings)), min))[::-1]
-    bounds = [place * (len(floors) - 1) // _WINDOWS for place in range(_WINDOWS + 1)]
-    if not _is_in_most_windows([floors[end] - floors[begin] for begin, end in pairwise(bounds)]):
-        return None
     first, last = readings[0][0], readings[-1][0]
+    bounds = [first + part * (last - first) / _WINDOWS for part in range(_WINDOWS + 1)]
+    steps = [step for step, _ in readings]
+    values = [floors[bisect_right(steps, bound) - 1] for bound in bounds]
+    if not _is_in_most_windows([after - before for before, after in pairwise(values)]):
+        return None
     grown = floors[-1] - floors[0]
     left_over = grown - _explained_bytes(storages, items, first)
     if left_over < max(_LEAST_BYTES, _LEAST_SHARE * grown):
         return None
     return Unexplained(left_over, round(left_over / (last - first)), first, last, is_reached=False)
+
+
+def _readings_of(host: HostMemory) -> list[tuple[int, int]]:
+    """Steps and what was handed out, without the first: caches and workspaces that the first
+    passes make; empty where there are too few.
+    """
+    by_step = zip(host.series.steps, host.series.values, strict=True)
+    readings = [(step, value) for step, value in by_step if step > WARM_UP]
+    if len(readings) < _FEWEST_READINGS:
+        return []
+    if host.now is not None:
+        readings.append((readings[-1][0], host.now))  # what is gone by now has not grown
+    return readings[len(readings) // 8 :]
 
 
 def _explained_bytes(storages: Iterable[Storage], items: Sequence[Item], step: int) -> int:

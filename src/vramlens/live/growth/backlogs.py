@@ -13,9 +13,12 @@ from itertools import pairwise
 
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.piles import SURE, WARM_UP, Pile
+from vramlens.live.heap.objects import length_of
+from vramlens.live.heap.search import Search
 
 _LEAST_SHARE = 0.5  # of the mean rise, by which each sum must exceed the last
 _EXPLAINED = 0.75  # of the rise, that is in the pile
+_FARTHEST_AHEAD = 16  # steps
 _MOST_EXPLAINED = 1.25  # what left more than the sums rose by did not only grow
 
 
@@ -28,12 +31,31 @@ def with_backlogs(piles: Iterable[Pile], births: Births) -> list[Pile]:
     return [_as_backlog(pile, rate, first_sum, births.steps) for pile in piles]
 
 
+def with_complete(search: Search, piles: Iterable[Pile], steps: int) -> list[Pile]:
+    """Piles, with those marked that have an entry of each step. They grew to the end, also where
+    another thread makes the entries some steps ahead of their use.
+    """
+    return [_as_complete(pile, search, steps) for pile in piles]
+
+
+def _as_complete(pile: Pile, search: Search, steps: int) -> Pile:
+    pace = pile.pace
+    if pace.is_late or steps - pace.last > _FARTHEST_AHEAD:
+        return pile
+    storages = sum(item.storage is not None for item in pile.items)
+    a_step = round(storages / (pace.last - pace.first + 1))
+    entries = length_of(search.order[pile.position]) or 0
+    fewest, most = a_step * (steps - WARM_UP), a_step * (steps + _FARTHEST_AHEAD)
+    if not 0 < fewest <= entries <= most:
+        return pile
+    return replace(pile, pace=replace(pace, is_steady=True), is_complete=True)
+
+
 def with_rising(piles: Iterable[Pile], births: Births) -> list[Pile]:
     """Steady piles, with those marked that are what the sums rose by."""
-    rate = _rise_of(births)
-    if rate is None:
+    if not births.is_summed:
         return list(piles)
-    return [replace(pile, is_rising=_is_the_rise(pile, rate)) for pile in piles]
+    return [replace(pile, is_rising=_is_the_rise(pile, births.sums)) for pile in piles]
 
 
 def steady_rise(sums: Sequence[tuple[int, int]]) -> float | None:
@@ -57,9 +79,21 @@ def _rise_of(births: Births) -> float | None:
     return steady_rise(births.sums) if births.is_summed else None
 
 
-def _is_the_rise(pile: Pile, rate: float) -> bool:
+def _is_the_rise(pile: Pile, sums: Sequence[tuple[int, int]]) -> bool:
+    rate = steady_rise(_sums_apart(sums, 2 * pile.usual_gap))
+    if rate is None:
+        return False
     pile_rate = pile.bytes / (pile.pace.last - WARM_UP)
     return pile.pace.is_sure and _EXPLAINED * rate <= pile_rate <= _MOST_EXPLAINED * rate
+
+
+def _sums_apart(sums: Sequence[tuple[int, int]], steps: float) -> list[tuple[int, int]]:
+    """Sums that are so many steps apart at least: what comes in bursts rises between them."""
+    apart = [*sums[:1]]
+    for step, size in sums:
+        if step - apart[-1][0] >= steps:
+            apart.append((step, size))
+    return apart
 
 
 def _as_backlog(pile: Pile, rate: float, first_sum: int, steps: int) -> Pile:

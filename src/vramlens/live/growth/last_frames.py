@@ -16,7 +16,7 @@ import types
 from functools import lru_cache
 from itertools import islice, takewhile
 
-from vramlens.live.heap.objects import frames_from, is_users, running_frames
+from vramlens.live.heap.objects import frame_variables, frames_from, is_users, running_frames
 
 _DEEPEST = 500
 _ASYNC_RUNNERS = ("asyncio",)
@@ -65,10 +65,13 @@ def _last_frames(stack: list[types.FrameType]) -> list[types.FrameType]:
     places = [place for place, frame in enumerate(stack) if _is_main_module(frame)]
     if not places or not _runs_last_statement(stack[places[-1]]):
         return []
-    frames = []
+    frames: list[types.FrameType] = []
     for frame in stack[places[-1] + 1 :]:
         if _is_async_runner(frame):
-            continue  # asyncio.run(main())
+            coroutine_frame = _frame_that_waits(frame, stack)  # of asyncio.run(main())
+            if coroutine_frame is not None:
+                return [*frames, coroutine_frame]  # another task is at work
+            continue
         if not _is_users_function(frame.f_code):
             break
         frames.append(frame)
@@ -88,6 +91,18 @@ def _is_async_runner(frame: types.FrameType) -> bool:
         return False
     name = frame.f_globals.get("__name__")
     return type(name) is str and name.partition(".")[0] in _ASYNC_RUNNERS
+
+
+def _frame_that_waits(
+    runner: types.FrameType, stack: list[types.FrameType]
+) -> types.FrameType | None:
+    """The frame of the user's coroutine that ``asyncio.run`` runs, where it is not at work."""
+    if runner.f_code.co_name != "run" or "main" not in runner.f_code.co_varnames:
+        return None
+    coroutine = frame_variables(runner).get("main")
+    if type(coroutine) is not types.CoroutineType or coroutine.cr_frame in stack:
+        return None
+    return coroutine.cr_frame if is_users(coroutine.cr_code.co_filename) else None
 
 
 def _is_users_function(code: types.CodeType) -> bool:

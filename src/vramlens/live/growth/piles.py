@@ -19,6 +19,7 @@ from typing import Any
 
 from vramlens.live.growth.births import BEFORE, Births
 from vramlens.live.growth.looks import Looks
+from vramlens.live.growth.stores import is_store_of_stores
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage
 from vramlens.live.leaks.leak_report import Gone
@@ -28,6 +29,9 @@ FEWEST = 3  # births in so many different steps are needed to speak of growth
 SURE = 4  # and in so many to be sure
 _SHARE_FILLED, _SHARE_SPREAD = 0.8, 0.5
 _ALIKE = 0.02
+_NEARLY_ALL, _MOST_OF_IT = 0.95, 0.75
+_PAUSE = 1.5  # usual distances between births, after which it has stopped
+_BURST_GAP = 3  # steps at least
 _FEWEST_BURSTS = 2
 _LONGEST_PROGRESSION = 512
 _LEAST_PROGRESSION = 4
@@ -90,6 +94,7 @@ class Pile:
         is_remade: of a tensor that grows by being made anew: sizes are in ``pace`` only.
         is_backlog: its oldest went, and it grew all the same: ``pace`` is of the difference.
         is_rising: it is what the sums of live bytes rose by, at each of them.
+        is_complete: its object has an entry of each step.
         is_spread: of one variable of a function that runs many times at once (in threads, in
             itself): the object is what one of them holds.
     """
@@ -101,10 +106,38 @@ class Pile:
     is_spread: bool = False
     is_backlog: bool = False
     is_rising: bool = False
+    is_complete: bool = False
 
     @property
     def bytes(self) -> int:
         return sum(item.size_bytes for item in self.items)
+
+    @property
+    def usual_gap(self) -> float:
+        """Steps from one that left something to the next."""
+        gaps = _gaps(self._born_steps)
+        return median(gaps) if gaps else 0
+
+    @property
+    def whole_steps(self) -> int:
+        """The steps that left something, where all of it is there: as much of each, at even
+        distances; 0 elsewhere.
+        """
+        if self.is_complete:
+            return self.pace.last - self.pace.first + 1
+        if self.is_remade or not self.pace.is_sure:
+            return 0
+        sizes = bytes_by_birth(self.items).values()
+        usual_size = median(sizes)
+        as_large = sum(abs(size - usual_size) <= _ALIKE * usual_size for size in sizes)
+        gaps, usual_gap = _gaps(self._born_steps), self.usual_gap
+        as_far = sum(gap <= usual_gap for gap in gaps)
+        share = min(as_large / len(sizes), as_far / len(gaps))
+        return self.pace.steps if share >= _NEARLY_ALL else 0
+
+    @property
+    def _born_steps(self) -> list[int]:
+        return sorted({item.born for item in self.items if item.born is not None})
 
 
 @dataclass(slots=True, eq=False)
@@ -124,6 +157,11 @@ class _Node:
     def children(self, *, steady: bool) -> list[_Node]:
         """Those directly below at which items come steadily, or the others."""
         return [child for child in self.below if child.is_steady is steady]
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether items come steadily, but not at each of what is directly below."""
+        return self.is_steady and bool(self.children(steady=False))
 
     def all_items(self) -> list[Item]:
         """Its own items and all below."""
@@ -187,22 +225,51 @@ def piles(
     doubtful: list[Pile] = []
     while waiting:
         node = waiting.pop()
+        whole = _pile_of_stores(search, node, parents)
+        if whole is not None:
+            growing.append(whole)
+            continue
         waiting += node.children(steady=True)
         unsteady = node.children(steady=False)
-        below = chain.from_iterable(child.all_items() for child in unsteady)
-        pile_items = [*node.direct_items, *below]
+        pile_items = list(node.direct_items)
+        pile_items += chain.from_iterable(map(_Node.all_items, unsteady))
         pace = pace_of(bytes_by_birth(pile_items), steps, looks)
         if pace is None:
             continue
         # Perhaps one of them below: a list that began late, a ring.
         inner = [child for child in unsteady if child.pace is not None]
         if pace.is_steady:
-            growing.append(Pile(node.position, pile_items, pace))
+            growing.append(Pile(_position_of_store(node, inner, pile_items), pile_items, pace))
         elif inner:
             waiting += inner
         else:
             doubtful.append(Pile(node.position, pile_items, pace))
     return growing, doubtful
+
+
+def _position_of_store(node: _Node, parts: Iterable[_Node], items: Iterable[Item]) -> int:
+    """The position of the part that holds nearly all of what an object keeps, as a list does but
+    for the newest, which an attribute beside it holds; else the object's own.
+    """
+    total = sum(item.size_bytes for item in items)
+    for part in parts:
+        if sum(part.bytes_by_step.values()) >= _MOST_OF_IT * total > 0:
+            return part.position
+    return node.position
+
+
+def _pile_of_stores(
+    search: Search, node: _Node, parents: Mapping[int, tuple[int, str]]
+) -> Pile | None:
+    """All that is below a container of containers, some of which only seem to have stopped; None
+    for anything else.
+    """
+    parts = [child.position for child in node.below]
+    if node.pace is None or not node.is_uneven:
+        return None
+    if not is_store_of_stores(search, node.position, parts, parents):
+        return None
+    return Pile(node.position, node.all_items(), node.pace)
 
 
 def _nodes_on_the_way(
@@ -287,7 +354,7 @@ def pace_of(bytes_by_step: Mapping[int, int], steps: int, looks: Looks) -> Pace 
         return None
     window = end - WARM_UP
     gap = median(_gaps(born))
-    goes_to_the_end = end - born[-1] <= 1.5 * gap
+    goes_to_the_end = end - born[-1] <= _longest_pause(_gaps(born))
     is_from_early = born[0] - WARM_UP - 1 <= max(gap, window / 3)
     middle = (looks.number(WARM_UP + 1) + looks.number(end) + 1) / 2
     first_half = bisect_left(born, middle, key=looks.number)
@@ -302,6 +369,13 @@ def pace_of(bytes_by_step: Mapping[int, int], steps: int, looks: Looks) -> Pace 
         filled=filled,
         bytes_per_step=round(_rate(born, [bytes_by_step[step] for step in born], filled)),
     )
+
+
+def _longest_pause(gaps: list[int]) -> float:
+    """Steps without a birth, after which growth has stopped."""
+    repeated_gap = sorted(gaps)[-2]
+    between_bursts = repeated_gap if repeated_gap >= _BURST_GAP else 0
+    return _PAUSE * max(median(gaps), between_bursts)
 
 
 def _gaps(steps: list[int]) -> list[int]:

@@ -10,17 +10,37 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vramlens.live.growth.piles import Pile
-from vramlens.live.heap.objects import is_kind, length_of
+from vramlens.live.heap.objects import is_kind, length_of, namespace_of
 from vramlens.live.heap.search import Search
+
+if TYPE_CHECKING:
+    from vramlens.live.growth.piles import Pile
 
 _KINDS = (list, tuple, dict, deque, set, frozenset)
 _MOST_PICKS = 64
+_FEWEST_PARTS = 4
 _EVERY_STEP = 0.9  # of the steps: what holds so many is no pick from another
 
 Parents = Mapping[int, tuple[int, str]]
+
+
+def is_store_of_stores(
+    search: Search, position: int, parts: Sequence[int], parents: Parents
+) -> bool:
+    """Whether a container's parts are of one kind, so that what they keep is its: a list for each
+    key. Attributes and globals are not parts of one thing.
+    """
+    container = search.order[position]
+    if len(parts) < _FEWEST_PARTS or not is_kind(container, *_KINDS):
+        return False
+    kinds = {type(search.order[part]) for part in parts}
+    if len(kinds) > 1 or not issubclass(kinds.pop(), _KINDS):
+        return False
+    holder = parents[position][0]
+    is_namespace = holder < 0 or namespace_of(search.order[holder]) is container
+    return not is_namespace
 
 
 def parents_by_store(search: Search, piles: Iterable[Pile], parents: Parents) -> Parents | None:
@@ -41,6 +61,56 @@ def parents_by_store(search: Search, piles: Iterable[Pile], parents: Parents) ->
         if _is_apart(search, store, {pick, *picked[pick]}, by_store):
             by_store.update(dict.fromkeys(picked[pick], (store, "")))
     return by_store
+
+
+def parents_with_all_parts(
+    search: Search, piles: Iterable[Pile], parents: Parents
+) -> Parents | None:
+    """The parents with every part of a container that seems to have stopped below it, also those
+    that a shorter list of its best or latest parts holds; None where they are so already.
+    """
+    places = {id(search.order[place]): place for place in parents}
+    moved: dict[int, tuple[int, str]] = {}
+    for pile in piles:
+        if not pile.pace.is_steady and not pile.pace.is_late:
+            strangers = _parts_elsewhere(search, pile, places, parents)
+            moved.update(dict.fromkeys(strangers, (pile.position, "")))
+    by_store = {**parents, **moved}
+    return by_store if moved and _all_lead_to_roots(by_store, moved) else None
+
+
+def _parts_elsewhere(
+    search: Search, pile: Pile, places: Mapping[int, int], parents: Parents
+) -> Iterator[int]:
+    """Yields the positions of a container's parts that a variable or a shorter one holds, too."""
+    container = search.order[pile.position]
+    if not is_kind(container, *_KINDS):
+        return
+    way = set(search.path(pile.position, parents))
+    for part in _ids_in(container):
+        place = places.get(part, -1)
+        is_elsewhere = place >= 0 and place not in way
+        if is_elsewhere and _is_shorter(search, parents[place][0], container):
+            yield place
+
+
+def _is_shorter(search: Search, holder: int, container: Any) -> bool:
+    """Whether a holder is a variable, or a container with fewer parts."""
+    if holder < 0:
+        return True
+    other = search.order[holder]
+    is_container = is_kind(other, *_KINDS)
+    return is_container and (length_of(other) or 0) < (length_of(container) or 0)
+
+
+def _all_lead_to_roots(parents: Parents, places: Iterable[int]) -> bool:
+    for start in places:
+        place, steps = start, 0
+        while place >= 0:
+            place, steps = parents[place][0], steps + 1
+            if steps > len(parents):
+                return False
+    return True
 
 
 def _stores(search: Search, picked: Mapping[int, Sequence[int]]) -> dict[int, int]:

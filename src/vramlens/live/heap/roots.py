@@ -54,11 +54,13 @@ class Root:
 
 
 def all_roots() -> list[Root]:
-    """Every root of this moment, those of the user first."""
+    """Every root of this moment, those of the user first; what another thread's function calls
+    its own after all that is the main thread's, too.
+    """
     modules = list(_modules())
     namespaces = {id(root.value) for root in modules}
     roots = [*_variables(namespaces), *modules, *_interpreter()]
-    return sorted(roots, key=lambda root: root.tier)
+    return sorted(roots, key=lambda root: (root.tier, bool(root.thread)))
 
 
 def module_objects() -> list[Any]:

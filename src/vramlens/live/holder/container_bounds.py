@@ -16,6 +16,7 @@ from vramlens.live.heap.objects import (
     is_kind,
     length_of,
 )
+from vramlens.live.heap.tees import is_tee, kept_entries, unread_entries
 from vramlens.live.holder.keeper import Keeper, store_of
 from vramlens.live.source.bounds import length_limit
 from vramlens.live.source.source_stores import Store
@@ -40,6 +41,8 @@ class Growth:
         kept_bytes: what it keeps now.
         is_backlog: whether its oldest went, and it grew all the same.
         is_rising: whether the sums of live bytes rose at each of them by what it left.
+        steps: how many left something.
+        whole_steps: the steps that left something, where all of it is there; 0 elsewhere.
     """
 
     container: Any
@@ -50,6 +53,8 @@ class Growth:
     kept_bytes: int = 0
     is_backlog: bool = False
     is_rising: bool = False
+    steps: int = 0
+    whole_steps: int = 0
 
     @property
     def store(self) -> Store | None:
@@ -88,6 +93,8 @@ def container_excuse(growth: Growth) -> Excuse | None:
     """The reason in the container itself why it ends growing; None without one."""
     container = growth.container
     kind = class_name(type(container))
+    if is_tee(container):
+        return _tee_excuse(container)
     if class_module(type(container)) in QUEUES:
         size = _queue_size(container)
         if size:
@@ -104,6 +111,13 @@ def container_excuse(growth: Growth) -> Excuse | None:
     if kind in ("LRUCache", "TTLCache", "LFUCache"):
         return Verdict.POSSIBLE, "a cache with a limit"
     return None
+
+
+def _tee_excuse(tee: object) -> Excuse | None:
+    """The excuse of a half that keeps what it has read itself: a block stays whole."""
+    if 2 * unread_entries(tee) >= kept_entries(tee):
+        return None
+    return Verdict.NOT_A_PROBLEM, "itertools.tee lets go of what was read 57 entries at a time"
 
 
 def _source_limit(growth: Growth) -> int | None:

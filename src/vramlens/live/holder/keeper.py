@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramlens.ground.place import Place
-from vramlens.live.heap.objects import attributes_of, class_name, code_of, is_users
+from vramlens.live.heap.objects import (
+    attributes_of,
+    class_module,
+    class_name,
+    class_path,
+    code_of,
+    is_kind,
+    is_users,
+    is_users_class,
+)
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain
 from vramlens.live.holder.registrations import (
@@ -36,6 +45,7 @@ from vramlens.live.source.statement_scores import (
 from vramlens.live.source.users_source import UsersSource
 
 _LONGEST_STATEMENT = 20  # lines
+_FEWEST_NODES = 3  # of a linked list
 _SETTING_UP = ("__init__", "reset", "setup", "clear")
 _GOOD_SCORE, _MUCH_BETTER = 70, 40
 _CALL_SCORE, _REGISTRATION_SCORE, _DECORATOR_SCORE = 100, 60, 200
@@ -103,6 +113,12 @@ class Statements(UsersSource):
         if special is not None:
             return special
         example = _Example(kept, is_graph, made)
+        best = self._best_of_names(chain, example)
+        best = self._of_linked_list(chain, best, example) or best
+        return best or self._by_what_it_keeps(chain, (kept, *below)) or self._making_call(chain)
+
+    def _best_of_names(self, chain: Chain, example: _Example) -> Keeper | None:
+        """The statement that fits best under the names along a chain, the nearest first."""
         best: Keeper | None = None
         for searched in searched_names(chain):
             keeper = self._best_store(searched, example)
@@ -112,7 +128,28 @@ class Statements(UsersSource):
                 best = keeper
             if keeper.score >= _GOOD_SCORE:
                 break
-        return best or self._by_what_it_keeps(chain, (kept, *below))
+        return best
+
+    def _of_linked_list(
+        self, chain: Chain, keeper: Keeper | None, example: _Example
+    ) -> Keeper | None:
+        """Of objects that each hold the one before (``head = Node(x, head)``): the statement that
+        makes the next one the head; None of anything else.
+        """
+        store = store_of(keeper)
+        if store is None or not store.function.name.endswith("__init__"):
+            return None
+        kind = store.function.owner
+        links = chain.links
+        nodes = [at for at, link in enumerate(links) if class_path(type(link.value)) == kind]
+        if len(nodes) < _FEWEST_NODES:
+            return None
+        head = Chain(chain.root, links[: nodes[0] + 1])
+        for searched in searched_names(head):
+            making = self._best_store(searched, example)
+            if making is not None and making.store is not None and making.store.refers_to_itself:
+                return making
+        return None
 
     def _best_store(self, searched: SearchedName, example: _Example) -> Keeper | None:
         candidates = candidate_stores(self, searched)
@@ -177,6 +214,22 @@ class Statements(UsersSource):
                 return registered
         return None
 
+    def _making_call(self, chain: Chain) -> Keeper | None:
+        """The call that makes an object which its library files by itself: ``finalize(…)``."""
+        for link in reversed(chain.links):
+            cls = link.value if is_kind(link.value, type) else type(link.value)
+            if class_module(cls) == "builtins" or is_users_class(cls):
+                continue
+            calls = (
+                (site.loops, module, site)
+                for module in self.modules()
+                for site in module.calls.get(class_name(cls), ())
+            )
+            best = _best_call(calls)
+            if best is not None:
+                return _keeper_at(best, _CALL_SCORE)
+        return None
+
     def _score(self, store: Store, searched: SearchedName, hops: int, example: _Example) -> int:
         """How well a statement fits: points, from its place, its kind and what it stores."""
         score = strength(store, searched) + _receiver_points(store, searched) - 5 * hops
@@ -211,11 +264,19 @@ class Statements(UsersSource):
 
     def was_seen_running(self, store: Store) -> bool:
         """Whether a statement has run while lines were watched."""
-        return self.lines_run is not None and self._statement_has_run(store)
+        return self._statement_has_run(store)
+
+    def has_run_often(self, store: Store) -> bool:
+        """Whether a statement ran several times in any thread, as the interpreter shows."""
+        return self.shows_runs(store.file, store.line, _last_line(store))
 
     def _statement_has_run(self, store: Store) -> bool:
-        last = store.statement.end_lineno or store.line
-        return self.has_run(store.file, store.line, min(last, store.line + _LONGEST_STATEMENT))
+        return self.has_run(store.file, store.line, _last_line(store))
+
+
+def _last_line(store: Store) -> int:
+    last = store.statement.end_lineno or store.line
+    return min(last, store.line + _LONGEST_STATEMENT)
 
 
 def store_of(keeper: Keeper | None) -> Store | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from vramlens.live.heap.objects import QUEUES, class_module, class_name, code_of, namespace_of
 from vramlens.live.heap.search import Search
+from vramlens.live.heap.tees import is_tee
 from vramlens.live.holder.chain import Chain
 from vramlens.live.holder.keeper import Keeper
 
@@ -62,10 +63,11 @@ def is_result(below: Sequence[Any]) -> bool:
 
 def is_shell(value: object) -> bool:
     """Whether an object is what a person means where its insides pile up: a cached function, a
-    queue.
+    queue, a half of a tee.
     """
     kind = type(value)
-    return class_name(kind) == "_lru_cache_wrapper" or class_module(kind) in QUEUES
+    is_cache = class_name(kind) == "_lru_cache_wrapper"
+    return is_cache or class_module(kind) in QUEUES or is_tee(value)
 
 
 def outermost_table(chain: Chain, at: int) -> int:

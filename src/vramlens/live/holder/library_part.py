@@ -4,9 +4,20 @@ user calls.
 
 from __future__ import annotations
 
-from vramlens.live.heap.objects import class_module, class_name, is_kind, is_users_class
+from typing import Any
+
+from vramlens.live.heap.objects import (
+    class_dict,
+    class_module,
+    class_name,
+    class_order,
+    is_kind,
+    is_users_class,
+)
+from vramlens.live.heap.tees import is_tee
 from vramlens.live.holder.chain import Chain
 from vramlens.live.holder.keeper import Keeper, store_of
+from vramlens.live.holder.owner import owner_name
 from vramlens.live.source.source_stores import Store
 
 _KINDS = ("container", "cache")
@@ -18,6 +29,22 @@ _OPTIONS = {
     ),
 }
 """What turns a library's keeping off, by class and attribute."""
+_CONTAINER_MODULES = ("builtins", "collections", "queue", "asyncio", "weakref")
+_MODULE_LISTS = ("torch.nn.modules.container",)
+_EMPTYING = ("reset", "clear", "reset_mock", "flush", "clear_cache", "cache_clear")
+_OPPOSITES = {
+    "add": ("remove", "delete", "discard"),
+    "register": ("unregister", "deregister", "remove"),
+    "subscribe": ("unsubscribe",),
+    "connect": ("disconnect",),
+    "attach": ("detach",),
+    "push": ("pop",),
+}
+"""What methods are called that take back what others do, by how their names begin."""
+_TEE_FIX = (
+    "read both halves of the tee at the same pace, or drop the one that lags (del, or read ahead"
+    " without tee: itertools.chain([first], rest))"
+)
 
 
 def library_fix(kind: str, chain: Chain, at: int, keeper: Keeper | None) -> str:
@@ -30,7 +57,23 @@ def library_fix(kind: str, chain: Chain, at: int, keeper: Keeper | None) -> str:
         at: the index in its links of the object that keeps.
         keeper: the statement that keeps, where it is known.
     """
-    if kind not in _KINDS or _fills_it(store_of(keeper), chain):
+    if at >= 0 and is_tee(chain.links[at].value):
+        return _TEE_FIX
+    if kind not in _KINDS:
+        return ""
+    store = store_of(keeper)
+    return _fix_of_called(store, chain, at) or _fix_of_private_part(store, chain, at)
+
+
+def _fix_of_called(store: Store | None, chain: Chain, at: int) -> str:
+    called = None if store is None else _called_library_object(store, chain, at)
+    if store is None or called is None:
+        return ""
+    return _undoing_fix(store, type(called)) or _emptying_fix(chain, at)
+
+
+def _fix_of_private_part(store: Store | None, chain: Chain, at: int) -> str:
+    if _fills_it(store, chain):
         return ""
     for index in range(at, 0, -1):
         link = chain.links[index]
@@ -51,6 +94,57 @@ def _fills_it(store: Store | None, chain: Chain) -> bool:
         return False
     receivers = [link.value for link in chain.links if link.name == store.name]
     return not receivers or not is_users_class(type(receivers[-1]))
+
+
+def _called_library_object(store: Store, chain: Chain, at: int) -> Any:
+    """The library's object whose method a statement calls, which keeps what it is given in an
+    attribute of its own or of a part; None where the statement does anything else.
+    """
+    if store.how != "call":
+        return None
+    above = [link.value for link in chain.links[:at] if link.name == store.name]
+    return above[-1] if above and _is_library_class(type(above[-1])) else None
+
+
+def _is_library_class(cls: type) -> bool:
+    module = class_module(cls)
+    is_container = module.partition(".")[0] in _CONTAINER_MODULES or module in _MODULE_LISTS
+    return not is_container and not is_users_class(cls)
+
+
+def _undoing_fix(store: Store, cls: type) -> str:
+    """The method that takes back what the called one does; empty where there is none of a usual
+    name.
+    """
+    methods = {name for base in class_order(cls) for name in class_dict(base)}
+    for beginning, opposites in _OPPOSITES.items():
+        if not store.method.startswith(beginning):
+            continue
+        ending = store.method.removeprefix(beginning)
+        for opposite in opposites:
+            if f"{opposite}{ending}" in methods:
+                receiver = f"{store.base}.{store.name}" if store.base else store.name
+                return f"call {receiver}.{opposite}{ending}(...) for what is done"
+    return ""
+
+
+def _emptying_fix(chain: Chain, at: int) -> str:
+    """The method of the library's object that empties it, or where it keeps things."""
+    for index in range(at, 0, -1):
+        link, holder = chain.links[index], chain.links[index - 1].value
+        if link.how != "attribute" or not _is_library_class(type(holder)):
+            continue
+        methods = {name for base in class_order(type(holder)) for name in class_dict(base)}
+        emptying = next((name for name in _EMPTYING if name in methods), None)
+        if emptying is None:
+            return _fix(type(holder), link.name)
+        kept_in = f"{class_name(type(holder))}.{link.name}"
+        package = class_module(type(holder)).partition(".")[0]
+        return (
+            f"call {owner_name(chain, index - 1)}.{emptying}() when what it holds is done, or give"
+            f" it less: {package} keeps it in {kept_in}"
+        )
+    return ""
 
 
 def _fix(holder_class: type, attribute: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from vramlens.ground.verdict import Verdict
-from vramlens.live.heap.objects import is_kind
+from vramlens.live.heap.objects import is_kind, length_of
 from vramlens.live.holder.container_bounds import (
     Excuse,
     Growth,
@@ -42,6 +42,9 @@ _TINY_BYTES = 64
 _NUMBER_BYTES, _MANY_NUMBERS_BYTES = 8, 1024
 _HOPS = 3
 _LONGEST_STATEMENT = 60
+_MOST_YOUNGER = 1.25  # entries for each step that left some
+_SOME_STEPS, _MANY_STEPS = 16, 100
+"""In so many steps a removal that ran, and any other, must have taken something away."""
 _SMALL_SETS = ("shape", "dtype", "device", "size", "ndim")
 
 
@@ -93,6 +96,7 @@ def gate(statements: Statements, growth: Growth) -> Excuse | None:
 
 def _excuse_in_source(evidence: _Evidence) -> Excuse | None:
     """What the source says against a leak; None where it says nothing."""
+    growth = evidence.growth
     outgrown: Excuse | None = None
     for verdict, rule in _RULES:
         reason = rule(evidence)
@@ -100,7 +104,8 @@ def _excuse_in_source(evidence: _Evidence) -> Excuse | None:
             continue
         if rule is not _emptied or not _outgrows_removals(evidence):
             return verdict, reason
-        outgrown = Verdict.LIKELY, f"{reason}, but more comes than goes"
+        contrast = "more comes than goes" if growth.is_rising else "none of it went"
+        outgrown = Verdict.LIKELY, f"{reason}, but {contrast}"
     return outgrown
 
 
@@ -303,18 +308,49 @@ def _removals(evidence: _Evidence) -> Iterator[Store]:
 
 
 def _outgrows_removals(evidence: _Evidence) -> bool:
-    """Whether it grew all the time though entries were taken away: both were seen."""
-    if evidence.growth.is_backlog:
+    """Whether it grew all the time though entries were taken away, or none was in many steps."""
+    growth = evidence.growth
+    if growth.is_backlog:
         return True
-    return evidence.growth.is_rising and all(
-        _takes_one(removal) and evidence.statements.was_seen_running(removal)
-        for removal in _removals(evidence)
-    )
+    removals = list(_removals(evidence))
+    if not all(map(_takes_one, removals)):
+        return False
+    have_run = all(_has_run(removal, evidence) for removal in removals)
+    if growth.is_rising and have_run:
+        return True
+    if any(_drains(removal, evidence.store) for removal in removals):
+        return False
+    return growth.whole_steps >= (_SOME_STEPS if have_run else _MANY_STEPS)
+
+
+def _has_run(removal: Store, evidence: _Evidence) -> bool:
+    """Whether a removal was seen to run since the watch began: by its line, or where nothing is
+    older than the watch by what the interpreter shows of all time.
+    """
+    growth, statements = evidence.growth, evidence.statements
+    if statements.was_seen_running(removal):
+        return True
+    length = length_of(growth.container) or 0
+    is_younger = length <= _MOST_YOUNGER * growth.steps + 2
+    return is_younger and statements.has_run_often(removal)
+
+
+def _takes_by_age(removal: Store) -> bool:
+    """``x.pop(step - 100, None)``: what is so old."""
+    keys = filter(None, (removal.key, *removal.arguments))
+    return any(_is_operation(node, ast.Sub) for node in nodes_in(keys))
 
 
 def _takes_one(removal: Store) -> bool:
-    """Whether a removal takes one entry, and leaves the others."""
-    return removal.how == "delete" or (removal.how == "call" and removal.method != "clear")
+    """Whether a removal takes one entry, which is not always the one of a certain age."""
+    is_of_one = removal.how == "delete" or (removal.how == "call" and removal.method != "clear")
+    return is_of_one and not _takes_by_age(removal)
+
+
+def _drains(removal: Store, store: Store) -> bool:
+    """Whether a removal is in a loop of its own: what it takes may be all, once in a long time."""
+    loops_around = store.loops if removal.function is store.function else 0
+    return removal.loops > loops_around
 
 
 def _takes_from_it(removal: Store, evidence: _Evidence) -> bool:

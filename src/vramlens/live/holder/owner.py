@@ -18,10 +18,13 @@ from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, Link, texts_of
 from vramlens.live.holder.keeper import Keeper, store_of
 from vramlens.live.holder.leak_class import statement_source
+from vramlens.live.source.stored_values import target_of
 
 _LONGEST_NAME = 120
 _MOST_TAILS = 8
 _ATTRIBUTES = ("attribute", "class attribute", "gradient", "base")
+_PUBLIC_KINDS = {"_lru_cache_wrapper": "lru_cache", "_tee": "tee"}
+"""What a person calls classes of the interpreter."""
 
 
 def owner_with(keeper: Keeper | None, name: str, kind: str, chain: Sequence[str]) -> LeakOwner:
@@ -42,25 +45,31 @@ def owner_with(keeper: Keeper | None, name: str, kind: str, chain: Sequence[str]
 def owner_of(search: Search, chain: Chain, at: int, keeper: Keeper | None) -> LeakOwner:
     """The owner at an index of a chain's links; -1 is the root itself."""
     kind = class_name(type(chain.links[at].value)) if at >= 0 else "module"
-    if at >= 0 and kind == "_lru_cache_wrapper":
-        kind = "lru_cache"
+    kind = _PUBLIC_KINDS.get(kind, kind)
     name = _registration_name(chain, at, keeper) or owner_name(chain, at)
     return owner_with(keeper, name[:_LONGEST_NAME], kind, texts_of(search, chain))
 
 
 def _registration_name(chain: Chain, at: int, keeper: Keeper | None) -> str:
-    """``loop.call_later(…)``, where what piles up is a private part of a library's object; empty
-    elsewhere.
+    """``loop.call_later(…)``, ``request.app[RESULTS]``, where what piles up is a private part of a
+    library's object; empty elsewhere.
     """
     store = store_of(keeper)
-    if store is None or store.how != "call" or at < 1:
+    if store is None:
         return ""
-    holder = chain.links[at - 1].value
-    is_private = chain.links[at].how == "attribute" and chain.links[at].name.startswith("_")
-    if not is_private or is_kind(holder, type) or is_users_class(type(holder)):
+    if store.how == "item" and any(_is_private(chain, place) for place in range(1, at)):
+        return target_of(store)
+    if store.how != "call" or at < 1 or not _is_private(chain, at):
         return ""
     receiver = f"{store.base}.{store.name}" if store.base else store.name
     return f"{receiver}.{store.method}(…)"
+
+
+def _is_private(chain: Chain, at: int) -> bool:
+    """Whether a link is a private attribute of a library's object."""
+    link, holder = chain.links[at], chain.links[at - 1].value
+    is_private = link.how == "attribute" and link.name.startswith("_")
+    return is_private and not is_kind(holder, type) and not is_users_class(type(holder))
 
 
 def owner_name(chain: Chain, at: int) -> str:

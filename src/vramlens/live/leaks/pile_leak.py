@@ -116,6 +116,8 @@ class _PileCase:
             kept_bytes=pile.bytes,
             is_backlog=pile.is_backlog,
             is_rising=pile.is_rising,
+            steps=max(pile.pace.steps, pile.whole_steps),
+            whole_steps=pile.whole_steps,
         )
         verdict, evidence, reason = pile_verdict(search, scene.statements, pile, growth)
         kept_things = self._kept_things()

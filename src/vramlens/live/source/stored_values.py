@@ -296,3 +296,13 @@ def is_converted(store: Store) -> bool:
         value = method.value
     receiver = None if value is None else receiver_of(value)
     return value is not store.value and receiver is not None and receiver[0] == store.name
+
+
+def target_of(store: Store) -> str:
+    """What a statement writes an item to, as it is written: ``app[RESULTS]``; empty where it is
+    more than one thing.
+    """
+    match store.statement:
+        case ast.Assign(targets=[ast.Subscript(value=container)]):
+            return ast.unparse(container)
+    return ""

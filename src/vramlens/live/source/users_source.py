@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Iterator
+from itertools import chain
 
 from vramlens.live.heap.objects import dict_items, is_users, running_frames
 from vramlens.live.heap.roots import Root
 from vramlens.live.heap.search import Search
+from vramlens.live.source.executed_lines import codes_within, executed_lines
 from vramlens.live.source.source_stores import Function, Module, read_source
 
 _MOST_FILES = 400
@@ -25,6 +27,7 @@ class UsersSource:
         self._search = search
         self.lines_run = lines_run
         self._files: list[str] | None = None
+        self._executed: dict[str, set[int]] = {}
 
     def files(self) -> list[str]:
         """The user's files: those of modules, and of what runs or was reached from there."""
@@ -62,6 +65,22 @@ class UsersSource:
         if self.lines_run is None:
             return False
         return any((file, line) in self.lines_run for line in range(first, max(first, last) + 1))
+
+    def shows_runs(self, file: str, first: int, last: int) -> bool:
+        """Whether one of some lines ran several times in any thread, as the interpreter shows."""
+        if file not in self._executed:
+            codes = codes_within(self._codes_of(file))
+            self._executed[file] = set(chain.from_iterable(map(executed_lines, codes)))
+        return not self._executed[file].isdisjoint(range(first, last + 1))
+
+    def _codes_of(self, file: str) -> Iterator[types.CodeType]:
+        """Yields the code of a file's functions that the search has reached, or that run."""
+        for value in self._search.order:
+            if type(value) is types.FunctionType and value.__code__.co_filename == file:
+                yield value.__code__
+        for root in self._search.roots.values():
+            if root.code is not None and root.code.co_filename == file:
+                yield root.code
 
 
 def _module_files() -> Iterator[str]:

@@ -1,0 +1,41 @@
+"""Lines that are known to have run because the interpreter has specialized their instructions.
+
+From Python 3.11 on, an instruction that ran some times is replaced in its code object by one for
+the kinds of values that it saw. So code that ran often shows it, in whichever thread it ran, and
+however long ago; a line without such an instruction says nothing.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import types
+from collections.abc import Iterable, Iterator
+
+_QUICKENED = ("_ADAPTIVE", "_QUICK", "__", "INSTRUMENTED", "RESUME")
+"""In names of instructions that come without having run where they are, or for debuggers."""
+
+
+def executed_lines(code: types.CodeType) -> set[int]:
+    """The lines of a function, without those of functions in it, that ran several times."""
+    if sys.version_info < (3, 11):
+        return set()
+    lines = set()
+    for instruction in dis.get_instructions(code, adaptive=True):
+        place = instruction.positions
+        if place is not None and place.lineno and _is_specialized(instruction.opname):
+            lines.add(place.lineno)
+    return lines
+
+
+def _is_specialized(name: str) -> bool:
+    return name not in dis.opmap and not any(part in name for part in _QUICKENED)
+
+
+def codes_within(codes: Iterable[types.CodeType]) -> Iterator[types.CodeType]:
+    """Yields code objects, and those of the functions in them."""
+    waiting = list(codes)
+    while waiting:
+        code = waiting.pop()
+        yield code
+        waiting += [part for part in code.co_consts if type(part) is types.CodeType]

@@ -1,0 +1,156 @@
+"""Which of several objects keeps what grew, and whether it has stopped."""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from vramlens import LeakWatch
+from vramlens.live.growth.looks import Looks
+from vramlens.live.growth.piles import pace_of
+from vramlens.live.leaks.leak_report import LiveLeak
+
+torch = pytest.importorskip("torch")
+
+_BYTES = 4 * 4096
+
+
+def _only_leak(watch: LeakWatch) -> LiveLeak:
+    (leak,) = watch.report().found
+    assert leak.owner is not None
+    return leak
+
+
+@pytest.mark.parametrize(
+    ("born", "steps", "is_steady"),
+    [
+        ([step for step in range(2, 57) if step % 5 < 2], 60, True),  # a burst in two steps
+        (range(8, 57, 8), 72, False),  # the last two did not come
+        (range(8, 65, 8), 72, True),
+        (range(2, 58), 60, False),
+    ],
+)
+def test_pause_at_the_end(born: Any, steps: int, is_steady: bool) -> None:
+    pace = pace_of(dict.fromkeys(born, _BYTES), steps, Looks.at_every_step(steps))
+    assert pace is not None
+    assert pace.is_steady is is_steady
+
+
+class _Messages:
+    def __init__(self) -> None:
+        self.pending: dict[int, list[Any]] = defaultdict(list)
+
+    def add(self, node: int) -> None:
+        self.pending[node].append(torch.zeros(4096))
+
+
+def test_a_list_for_each_key_is_one_store() -> None:
+    messages, chance, watch = _Messages(), random.Random(0), LeakWatch()
+    for _ in range(40):
+        for _ in range(3):
+            messages.add(chance.randrange(12))
+        watch.step()
+    leak = _only_leak(watch)
+    assert leak.owner.name == "_Messages.pending"
+    assert leak.bytes_per_step == pytest.approx(3 * _BYTES, rel=0.05)
+
+
+class _Keeper:
+    def __init__(self) -> None:
+        self.saved: list[Any] = []
+        self.newest: Any = None
+
+    def offer(self) -> list[Any]:
+        self.saved.append([torch.zeros(4096)])
+        return self.saved[-2:]
+
+    def replace(self) -> None:
+        if self.newest is not None:
+            self.saved.append(self.newest)
+        self.newest = [torch.zeros(4096)]
+
+
+def test_parts_that_a_variable_holds_too() -> None:
+    keeper, watch, best = _Keeper(), LeakWatch(), []
+    for step in range(1, 76):
+        if step % 8 == 0:
+            best = keeper.offer()
+        watch.step()
+    leak = _only_leak(watch)
+    assert leak.owner.name == "_Keeper.saved"
+    assert leak.bytes_per_step == _BYTES // 8
+    assert len(best) == 2
+
+
+def test_the_list_of_all_but_the_newest() -> None:
+    keeper, watch = _Keeper(), LeakWatch()
+    for step in range(89):
+        if step % 6 == 0:
+            keeper.replace()
+        watch.step()
+    leak = _only_leak(watch)
+    assert (leak.owner.name, leak.owner.kind) == ("_Keeper.saved", "list")
+    assert leak.owner.source == "self.saved.append(self.newest)"
+
+
+class _Broker:
+    def __init__(self) -> None:
+        self.ready: queue.Queue[Any] = queue.Queue(4)
+        self.in_flight: dict[int, Any] = {}
+
+    def get(self, number: int) -> None:
+        self.in_flight[number] = self.ready.get()
+
+    def acknowledge(self, tag: str) -> None:
+        self.in_flight.pop(tag, None)  # type: ignore[call-overload]
+
+
+def _produce(broker: _Broker, count: int) -> None:
+    for _ in range(count):
+        broker.ready.put(torch.zeros(4096))
+
+
+def test_what_another_thread_makes_ahead() -> None:
+    broker, watch = _Broker(), LeakWatch()
+    producer = threading.Thread(target=_produce, args=(broker, 60))
+    producer.start()
+    for number in range(60):
+        broker.get(number)
+        broker.acknowledge(str(number))
+        watch.step()
+    producer.join()
+    assert _only_leak(watch).owner.name == "_Broker.in_flight"
+
+
+class _Node:
+    def __init__(self, value: Any, previous: Any) -> None:
+        self.value, self.previous = value, previous
+
+
+class _Chain:
+    def __init__(self) -> None:
+        self.newest: Any = None
+
+    def push(self) -> None:
+        self.newest = _Node(torch.zeros(4096), self.newest)
+
+
+def test_a_linked_list_is_kept_by_its_head() -> None:
+    linked, watch = _Chain(), LeakWatch()
+    for _ in range(12):
+        linked.push()
+        watch.step()
+    assert _only_leak(watch).owner.source == "self.newest = _Node(torch.zeros(4096), self.newest)"
+
+
+def test_a_tensor_that_is_made_anew_larger() -> None:
+    bank, watch = torch.zeros(0), LeakWatch()
+    for _ in range(12):
+        bank = torch.cat((bank, torch.zeros(4096)))
+        watch.step()
+    assert _only_leak(watch).owner.name == "bank"
