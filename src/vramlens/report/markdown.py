@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from vramlens.foreign_text import html_text
 from vramlens.foreign_text import markdown as escaped
 from vramlens.foreign_text import markdown_block as fenced
 from vramlens.foreign_text import markdown_code as code
@@ -122,7 +122,7 @@ def _holder_grid(holders: HeldMemory) -> str:
     rows = holders.lines()
     columns = dict(holders.figures())
     figures = len(columns)
-    columns["share"] = list(map(html.escape, columns["share"]))
+    columns["share"] = list(map(html_text, columns["share"]))
     columns[holders.by] = list(map(_holder_name, rows))
     if holders.note_header:
         columns[holders.note_header] = [escaped(row.note) for row in rows]

@@ -180,18 +180,13 @@ def _rows(
     (usual_kind, usual_count), *minorities = Counter(kinds.values()).most_common()
     is_clear = bool(minorities) and usual_count > minorities[0][1]
     return [
-        CollectiveProblem(
-            rank=rank,
-            group=group,
-            seq=seq,
-            name=call.name,
-            state=call.state,
-            place=_place(call),
+        replace(
+            row,
             problem=problem,
-            suspected=is_clear and kinds[rank] != usual_kind,
-            detail=f"{_shapes(call)} {', '.join(call.dtypes[:2])}".strip(),
+            suspected=is_clear and kinds[row.rank] != usual_kind,
+            detail=f"{row.detail} {', '.join(callers[row.rank].dtypes[:2])}".strip(),
         )
-        for rank, call in sorted(callers.items())
+        for row in _waiting_rows(group, seq, callers)
     ]
 
 
