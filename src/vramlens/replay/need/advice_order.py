@@ -44,11 +44,13 @@ def _sure_savings(findings: Sequence[Finding]) -> dict[str, int]:
     return {finding.id: finding.bytes or 0 for finding in sure}
 
 
-def limit_before_batch(order: Sequence[str]) -> tuple[str, ...]:
-    """The order where the device has room for a higher limit, which changes nothing else."""
+def limit_before_maybes(order: Sequence[str]) -> tuple[str, ...]:
+    """The order where the device has room for a higher limit: that changes nothing else, and is
+    surer than what only may help.
+    """
     others = [name for name in order if name != "process_limit"]
-    may_help = "settings_may_help" in others
-    place = others.index("settings_may_help" if may_help else "smaller_batch") + may_help
+    next_name = "settings_may_help" if "settings_may_help" in others else "smaller_batch"
+    place = others.index(next_name)
     return (*others[:place], "process_limit", *others[place:])
 
 
