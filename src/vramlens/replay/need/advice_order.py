@@ -44,13 +44,16 @@ def _sure_savings(findings: Sequence[Finding]) -> dict[str, int]:
     return {finding.id: finding.bytes or 0 for finding in sure}
 
 
-def limit_before_maybes(order: Sequence[str]) -> tuple[str, ...]:
-    """The order where the device has room for a higher limit: that changes nothing else, and is
-    surer than what only may help.
+def with_higher_limit(order: Sequence[str], *, is_known: bool) -> tuple[str, ...]:
+    """The order where the device has room for a higher limit: that changes nothing else.
+
+    Args:
+        is_known: whether it is known which limit is enough: that is surer than what only may help.
     """
     others = [name for name in order if name != "process_limit"]
-    next_name = "settings_may_help" if "settings_may_help" in others else "smaller_batch"
-    place = others.index(next_name)
+    may_help = "settings_may_help" in others
+    place = others.index("settings_may_help" if may_help else "smaller_batch")
+    place += may_help and not is_known
     return (*others[:place], "process_limit", *others[place:])
 
 
