@@ -33,5 +33,4 @@ def test_where_the_capacity_is_unknown_no_leak_is_slight() -> None:
 def test_what_repeats_inside_a_step_is_not_advised_as_a_leak_first() -> None:
     """A loop over tokens keeps what its one backward pass needs."""
     findings = load(DATA / "failures/policy_gradient.cap45.vram").explain().findings
-    assert findings[0].id == "settings_may_help"
-    assert findings[1].id == "process_limit"
+    assert [one.id for one in findings[:2]] == ["process_limit", "settings_may_help"]

@@ -70,3 +70,12 @@ def test_an_optimizer_that_failed_says_why_there_is_no_batch() -> None:
     finding = next(one for one in explanation.findings if one.id == "smaller_batch")
     assert finding.fix is None
     assert "optimizer state has the same size at any batch size" in finding.title
+
+
+def test_where_little_surely_fits_the_batch_is_halved_first() -> None:
+    """A range from 0.05 to 0.90 names no batch to begin with."""
+    bounds = StepBounds(GIB, 4 * GIB, 2 * GIB, 40 * GIB, None)
+    fix = _as_range(bounds, 0.05, 4 * GIB).fix
+    assert fix is not None
+    assert fix.startswith("halve the batch, and again if it still fails")
+    assert "is 0.05x to 0.75x this one; at 0.05x, at most 4.00 GiB of 4.00 GiB" in fix

@@ -44,11 +44,16 @@ def _sure_savings(findings: Sequence[Finding]) -> dict[str, int]:
     return {finding.id: finding.bytes or 0 for finding in sure}
 
 
-def limit_before_batch(order: Sequence[str]) -> tuple[str, ...]:
-    """The order where the device has room for a higher limit, which changes nothing else."""
+def with_higher_limit(order: Sequence[str], *, is_known: bool) -> tuple[str, ...]:
+    """The order where the device has room for a higher limit: that changes nothing else.
+
+    Args:
+        is_known: whether it is known which limit is enough: that is surer than what only may help.
+    """
     others = [name for name in order if name != "process_limit"]
     may_help = "settings_may_help" in others
-    place = others.index("settings_may_help" if may_help else "smaller_batch") + may_help
+    place = others.index("settings_may_help" if may_help else "smaller_batch")
+    place += may_help and not is_known
     return (*others[:place], "process_limit", *others[place:])
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _BELOW_ALL = 0.99
 """Of a batch: all of it did not fit."""
+_TOO_SMALL_TO_BEGIN_WITH = 0.25
+"""Of a batch: where so little surely fits and much more may, trying finds the largest sooner."""
 _LEAST_SHARE = 0.02
 """Of a batch: less is no advice."""
 
@@ -87,6 +89,9 @@ def _as_range(
     at_most_bytes = int(bounds.high_fixed + share * bounds.high_growing)
     peak = f"at most {format_size(at_most_bytes)} of {format_size(capacity_bytes)} (estimated)"
     largest = f"the largest batch that fits is {share:.2f}x to {highest:.2f}x this one"
+    fix = f"reduce the batch to {share:.2f}x its size (rounded down): {peak}; {largest}"
+    if share < _TOO_SMALL_TO_BEGIN_WITH and highest > 2 * share:
+        fix = f"halve the batch, and again if it still fails: {largest}; at {share:.2f}x, {peak}"
     return Finding(
         id="smaller_batch",
         verdict=verdict,
@@ -96,7 +101,7 @@ def _as_range(
             "estimated from the blocks that the first forward pass finished: gradients, AdamW state"
             " and the rest of the step are not recorded",
         ),
-        fix=f"reduce the batch to {share:.2f}x its size (rounded down): {peak}; {largest}",
+        fix=fix,
     )
 
 

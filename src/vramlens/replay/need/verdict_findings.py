@@ -20,7 +20,7 @@ from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.run_shape import step_peaks
 from vramlens.ground.verdict import Verdict
 from vramlens.replay.answer import assignment
-from vramlens.replay.need.advice_order import limit_before_batch, order_of_advice, rank_of
+from vramlens.replay.need.advice_order import order_of_advice, rank_of, with_higher_limit
 from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits
 from vramlens.replay.need.failure_verdict import ReplayJudgement, judgement_of
 from vramlens.replay.need.limit_advice import has_room, with_limit
@@ -60,7 +60,7 @@ def with_judgement(
     leaking = facts.growing and _leave_much(step_leaks, capacity) and _is_told(view, step_leaks)
     order = order_of_advice(verdict, findings, leaking=leaking)
     if not leaking and has_room(verdict, need, lasting=alike):
-        order = limit_before_batch(order)
+        order = with_higher_limit(order, is_known=need.high_bytes is not None)
     return replace(
         explanation,
         oom=verdict,
