@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from vramlens.prediction.requests.compiled_requests import as_compiled
 from vramlens.prediction.requests.request_log import ALLOCATE, EMPTY_CACHE, FREE, RequestLog
 from vramlens.prediction.requests.shifted_frees import with_shifted_frees
 
@@ -44,6 +45,28 @@ def test_frees_come_later_but_never_first_and_never_after_the_cache_is_emptied()
             if (FREE, row) in shifted:
                 assert shifted.index((ALLOCATE, row)) < shifted.index((FREE, row))
     assert any(list(history.kinds) != log.kinds for history in histories)
+
+
+def test_what_a_compiled_program_makes_again_lives_as_long_as_it_is_read() -> None:
+    log = RequestLog()
+    log.stack_table.number = lambda: 0  # type: ignore[method-assign]
+    product, other = log.allocate(8 * MIB), log.allocate(4 * MIB)
+    added, activated = log.allocate(8 * MIB), log.allocate(8 * MIB)
+    log.fused_from = {added: (product, other), activated: (added,)}
+    log.free(product)
+    log.free(added)
+    log.free(activated)
+    log.free(other)
+    compiled = as_compiled(log)
+    assert [compiled.sizes[row] for row in (added, activated)] == [1, 1]
+    assert [row for kind, row in compiled.events if kind == FREE] == [
+        added,
+        activated,
+        product,
+        other,
+    ]
+    log.fused_from.clear()
+    assert as_compiled(log) is log
 
 
 @pytest.fixture(scope="module")

@@ -119,7 +119,8 @@ class PredictedRun:
     @contextlib.contextmanager
     def _in_all_threads(self) -> Iterator[None]:
         """Has threads that begin inside run with shapes, too: a mode is one thread's own."""
-        start = threading.Thread.start
+        thread_class: Any = threading.Thread
+        start = thread_class.start
 
         def start_with_shapes(thread: threading.Thread) -> None:
             run = thread.run
@@ -131,11 +132,11 @@ class PredictedRun:
             thread.run = run_with_shapes  # type: ignore[method-assign]
             start(thread)
 
-        threading.Thread.start = start_with_shapes  # type: ignore[method-assign]
+        thread_class.start = start_with_shapes
         try:
             yield
         finally:
-            threading.Thread.start = start  # type: ignore[method-assign]
+            thread_class.start = start
 
     def gathered(self, began: float) -> Gathered:
         """What the run leaves."""

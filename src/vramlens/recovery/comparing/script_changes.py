@@ -124,7 +124,8 @@ class ScriptChanges:
             for part in self._parts
             if part.name in _OPTIMIZER_OPTIONS
         }
-        plain = torch.optim.Optimizer.__init__
+        optimizer_class: Any = torch.optim.Optimizer
+        plain = optimizer_class.__init__
 
         @functools.wraps(plain)
         def begin(optimizer: Any, params: Any, defaults: dict[str, Any]) -> None:
@@ -136,7 +137,7 @@ class ScriptChanges:
                     self._reasons[name] = f"{type(optimizer).__name__} has no {name}"
             plain(optimizer, params, defaults)
 
-        torch.optim.Optimizer.__init__ = begin  # type: ignore[method-assign]
+        optimizer_class.__init__ = begin
 
     def _after_step(self, optimizer: Any, args: Any, options: Any) -> None:
         for training in self._trainings.values():
