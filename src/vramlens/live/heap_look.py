@@ -24,8 +24,8 @@ from vramlens.live.growth.piles import (
     gone_growth,
     live_items,
     piles,
-    remade_larger,
 )
+from vramlens.live.growth.remade_tensors import remade_larger
 from vramlens.live.growth.shape_kernels import kernels_note
 from vramlens.live.growth.step_counters import CounterSeries, StepCounters
 from vramlens.live.growth.stores import Parents, parents_by_store, parents_with_all_parts

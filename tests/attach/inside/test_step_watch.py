@@ -106,6 +106,19 @@ def test_where_no_step_comes_time_is_what_counts(clock: _Clock, ended: list[int]
     watch.leave()
 
 
+def test_without_a_model_time_is_what_counts_at_once(clock: _Clock, ended: list[int]) -> None:
+    model = torch.nn.Linear(2, 2)
+    assert step_watch._has_models(torch)
+    del model
+    watch = watch_of(4)
+    watch._has_models = False
+    for _ in range(6):
+        watch.tick()
+        clock.now += 0.25
+    assert ended == [4]
+    watch.leave()
+
+
 def test_threads_that_end_a_step_at_once_make_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = watch_of(1)
     copies: list[Any] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import random
 import threading
+import weakref
 from collections import defaultdict
 from typing import Any
 
@@ -154,3 +155,17 @@ def test_a_tensor_that_is_made_anew_larger() -> None:
         bank = torch.cat((bank, torch.zeros(4096)))
         watch.step()
     assert _only_leak(watch).owner.name == "bank"
+
+
+class _Service:
+    pass
+
+
+def test_what_a_library_files_by_itself_is_kept_by_the_call() -> None:
+    service, watch = _Service(), LeakWatch()
+    for _ in range(12):
+        weakref.finalize(service, print, torch.zeros(4096)).atexit = False
+        watch.step()
+    leak = _only_leak(watch)
+    assert leak.owner.name == "finalize._registry"
+    assert leak.owner.source.startswith("weakref.finalize(service")

@@ -1,0 +1,92 @@
+"""Tensors that each step makes anew, a constant larger than the last: ``x = torch.cat((x, new))``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from vramlens.live.growth.births import Births
+from vramlens.live.growth.piles import Item, Pace, Pile, pace_of
+
+_LONGEST_PROGRESSION = 512
+_LEAST_PROGRESSION = 4
+
+
+def remade_larger(items: Iterable[Item], births: Births) -> list[Pile]:
+    """Tensors that each step makes anew, a constant larger than the last: ``all =
+    torch.cat((all, new))``.
+    """
+    # A program may end in the middle of a step: what that one has left counts, too.
+    looked = sorted((step for step in births.sizes if 0 < step <= births.steps + 1), reverse=True)
+    if len(looked) < _LEAST_PROGRESSION:
+        return []
+    sizes = {step: set(births.sizes[step]) for step in looked}
+    storages = [item for item in items if item.storage is not None]
+    alive = {(item.size_bytes, item.born) for item in storages}
+    remade = []
+    for item in storages:
+        pace = _remade_pace(item, births, sizes, alive)
+        if pace is not None:
+            remade.append(Pile(item.position, [item], pace, is_remade=True))
+    return remade
+
+
+def _remade_pace(
+    item: Item,
+    births: Births,
+    sizes: Mapping[int, set[int]],
+    alive: set[tuple[int, int | None]],
+) -> Pace | None:
+    """The pace at which a tensor grew by being made anew; None where it did not.
+
+    Args:
+        sizes: those that steps left, the latest step first.
+        alive: size and birth of all that is alive.
+    """
+    last_ended = births.steps - 1
+    if item.born is None or item.born < last_ended:
+        return None
+    newest = next((step for step in sizes if item.size_bytes in sizes[step]), 0)
+    if newest < max(last_ended, 1):
+        return None
+    added = _progression(item.size_bytes, [step for step in sizes if step <= newest], sizes)
+    if added is None or _keeps_smaller(item.size_bytes, newest, added, alive):
+        return None
+    return pace_of(dict.fromkeys(range(1, newest + 1), added), births.steps, births.looks)
+
+
+def _keeps_smaller(size: int, newest: int, added: int, alive: set[tuple[int, int | None]]) -> bool:
+    """Whether the smaller ones of a progression are still there: it is one of many."""
+    older = range(max(newest - _LONGEST_PROGRESSION, 1), newest)
+    still_alive = sum(1 for step in older if (size - added * (newest - step), step) in alive)
+    return 2 * still_alive >= len(older)
+
+
+def _progression(size: int, looked: list[int], sizes: Mapping[int, set[int]]) -> int | None:
+    """By how much a size grew with each step, all the way back; None where it did not."""
+    if len(looked) < 2:
+        return None
+    newest, before = looked[:2]
+    recent = looked[:_LONGEST_PROGRESSION]
+    fewest = max(_LEAST_PROGRESSION, 0.6 * len(recent))
+    for smaller in sizes[before]:
+        added, is_uneven = divmod(size - smaller, newest - before)
+        if smaller >= size or is_uneven:
+            continue
+        expected = ((step, size - added * (newest - step)) for step in recent)
+        if _count_matches(expected, added, sizes) >= fewest:
+            return added
+    return None
+
+
+def _count_matches(
+    expected: Iterable[tuple[int, int]], added: int, sizes: Mapping[int, set[int]]
+) -> int:
+    """How many steps left the expected size, and not also that of the step after, until one did
+    not.
+    """
+    matches = 0
+    for step, size in expected:
+        if size <= 0 or size not in sizes[step] or size + added in sizes[step]:
+            break
+        matches += 1
+    return matches
