@@ -73,7 +73,7 @@ class HeapLook:
         self._observer, self._counters = observer, counters
         self._is_brief = is_brief
         series = CounterSeries() if counters is None else counters.host
-        self._host = HostMemory(series, allocated_bytes())
+        self._host = HostMemory(series, allocated_bytes(), births.steps)
         births.look_now()
         self._search = Search(torch, allowed)
         self._failures: list[str] = []

@@ -281,3 +281,11 @@ def test_the_largest_step_by_far_says_nothing_of_larger_ones() -> None:
         one for one in explained("multiscale_seg.cap50").findings if one.id == "settings_may_help"
     )
     assert "a later step may be larger" in may_help.title
+
+
+def test_a_workspace_that_cudnn_makes_smaller_is_no_smaller_batch() -> None:
+    """It asked 36 times, for less and less; the program saw the last of its failures."""
+    need = verdict("cudnn_tries.cap85").need
+    assert verdict("cudnn_tries.cap85").count == 36
+    assert need is not None
+    assert need.scale == 1.0

@@ -35,18 +35,15 @@ class Scaling:
     Attributes:
         sizes: by row of the template, requested bytes.
         scale: of the batch or length against the template, by the bytes of what changed; 1.0 where
-            nothing did.
+            nothing did but workspaces.
         learned: whether earlier steps of other sizes tell how each request grows.
+        is_same: whether the failed step's requests are as large as the template's.
     """
 
     sizes: NDArray[np.int64]
     scale: float
     learned: bool
-
-    @property
-    def is_same(self) -> bool:
-        """Whether the failed step is as large as the template."""
-        return self.scale == 1.0
+    is_same: bool = False
 
 
 def scaling_of(view: Attribution, template: Template, request: OutOfMemory) -> Scaling:
@@ -64,8 +61,10 @@ def scaling_of(view: Attribution, template: Template, request: OutOfMemory) -> S
         served = np.append(served, position)
     changed = np.abs(grown[served]) > _CHANGED
     if theirs[served][changed].sum() <= _SAME * theirs[served].sum():
-        return Scaling(_whole(ours), 1.0, False)
-    scale = float(np.exp(_weighted_median(grown[served][changed], theirs[served][changed])))
+        return Scaling(_whole(ours), 1.0, learned=False, is_same=True)
+    telling = _outliving_their_call(view, template, served)
+    changed = np.abs(grown[telling]) > _CHANGED
+    scale = float(np.exp(_weighted_median(grown[telling][changed], theirs[telling][changed])))
     history = _history(view, template)
     learned = bool((np.abs(history) > _CHANGED).any())
     later = np.arange(position + 1, len(theirs))
@@ -75,6 +74,23 @@ def scaling_of(view: Attribution, template: Template, request: OutOfMemory) -> S
     grown[unknown] = _by_likeness(view, template, grown, served, unknown, float(np.log(scale)))
     ours[later] = theirs[later] * np.exp(grown[later])
     return Scaling(_whole(ours), scale, learned)
+
+
+def _outliving_their_call(
+    view: Attribution, template: Template, served: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The served requests that say how large the batch is; all where none does.
+
+    Workspaces do not: cuDNN takes as much as there is room for, in another algorithm. They are free
+    again before a request of another stack.
+    """
+    allocations, rows = view.device.allocations, template.span.rows
+    stacks = allocations.stack[rows]
+    last_of_calls = np.append(np.flatnonzero(stacks[1:] != stacks[:-1]), len(rows) - 1)
+    next_starts = np.append(allocations.born[rows[1:]], template.span.end)
+    last_of_own = last_of_calls[np.searchsorted(last_of_calls, served)]
+    telling = served[allocations.died[rows[served]] > next_starts[last_of_own]]
+    return telling if len(telling) else served
 
 
 def _whole(sizes: NDArray[np.float64]) -> NDArray[np.int64]:

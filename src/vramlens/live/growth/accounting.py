@@ -38,10 +38,12 @@ class HostMemory:
     Attributes:
         series: by step.
         now: before the search; None where it does not say.
+        step: the steps that have ended by now.
     """
 
     series: CounterSeries
     now: int | None = None
+    step: int = 0
 
 
 def unexplained_growth(
@@ -106,7 +108,8 @@ def _readings_of(host: HostMemory) -> list[tuple[int, int]]:
     if len(readings) < _FEWEST_READINGS:
         return []
     if host.now is not None:
-        readings.append((readings[-1][0], host.now))  # what is gone by now has not grown
+        # What is gone by now has not grown.
+        readings.append((max(host.step, readings[-1][0]), host.now))
     return readings[len(readings) // 8 :]
 
 
