@@ -197,6 +197,9 @@ def loops_until_convergence():
 
     optimizer.step(closure)
     assert len(calls) == 20, len(calls)  # numbers that stay the same would end it at once
+    notes = run.mode.runner.notes
+    kept = len(optimizer.state[weight]["old_dirs"])
+    assert notes["L-BFGS's history: how many pairs it keeps hangs on values"] == (10 - kept) * 8000
     loss = 1.0
     while loss > 1e-3:
         loss = (weight * 2).sum().item()

@@ -19,6 +19,7 @@ from vramlens.prediction.card.cards import Card, card_named
 from vramlens.prediction.card.cuda_interface import behave_as
 from vramlens.prediction.card.stand_in_device import provide_cuda
 from vramlens.prediction.kernels.kernel_requests import Kernels
+from vramlens.prediction.lbfgs_history import note_history
 from vramlens.prediction.predicted_peak import (
     USUAL_CARDS,
     NotModelled,
@@ -169,6 +170,7 @@ class PredictedRun:
         marks.start()
 
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        note_history(optimizer, self.mode.runner.notes)
         if self._optimizer is None:
             self._optimizer = id(optimizer)
         if id(optimizer) != self._optimizer:
