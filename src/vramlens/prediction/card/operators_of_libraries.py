@@ -108,16 +108,17 @@ def _define(torch: Any) -> None:
     register("deform_conv2d", of_deformed, _save_all)
 
 
-def _save_rois(context: Any, inputs: Any, output: Any) -> None:
-    context.save_for_backward(inputs[1])
-    context.shape, context.options = inputs[0].shape, inputs[2:]
+# PyTorch names the arguments of these: ctx, inputs, output.
+def _save_rois(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(inputs[1])
+    ctx.shape, ctx.options = inputs[0].shape, inputs[2:]
 
 
-def _save_pooled(context: Any, inputs: Any, output: Any) -> None:
-    context.save_for_backward(inputs[1], output[1])
-    context.shape, context.options = inputs[0].shape, inputs[2:]
+def _save_pooled(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(inputs[1], output[1])
+    ctx.shape, ctx.options = inputs[0].shape, inputs[2:]
 
 
-def _save_all(context: Any, inputs: Any, output: Any) -> None:
-    context.save_for_backward(*inputs[:5])
-    context.options = inputs[5:]
+def _save_all(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(*inputs[:5])
+    ctx.options = inputs[5:]
