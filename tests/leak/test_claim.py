@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
-from vramlens.leak.claim import claim_of, growth_words
+from vramlens.leak.claim import claim_of, growth_words, place_text
 from vramlens.leak.fixes import FIXES, fix_of_class
 from vramlens.leak.leak import Leak, LeakOwner, is_too_small
 from vramlens.read.parts.storages import _CLASSES
@@ -99,3 +100,11 @@ def test_what_is_too_small() -> None:
     assert not is_too_small(LEAK, MIB, None)
     assert not is_too_small(LEAK, 2 * MIB, 1200 * MIB)
     assert not is_too_small(replace(LEAK, bytes_per_step=0), 2 * MIB, None)
+
+
+def test_the_present_folder_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert place_text("/work/train.py", 41) == "/work/train.py:41"

@@ -66,6 +66,31 @@ def checkpoints():
     folder.mkdir()
 
 
+def files_by_other_ways():
+    weight = {"weight": torch.ones(3, device="cuda")}
+    here = folder / "here"
+    (here / "real").mkdir(parents=True)
+    (here / "real" / "w.pt").write_bytes(b"on disk")
+    before = os.getcwd()
+    os.chdir(here)
+    try:
+        torch.save(weight, "w.pt")
+        shutil.rmtree("real")  # removes its w.pt by name, below a descriptor
+        shutil.copyfile(src="w.pt", dst="v.pt")
+        os.rename(src="v.pt", dst="u.pt")
+        os.remove(path="w.pt")
+        shutil.rmtree(b"absent", ignore_errors=True)
+        assert os.listdir(".") == ["u.pt"] and torch.load("u.pt")["weight"].is_cuda
+    finally:
+        os.chdir(before)
+    both = io.BytesIO()
+    torch.save(weight, both)
+    torch.save(weight, both)
+    both.seek(0)
+    assert torch.load(both)["weight"].is_cuda
+    here.rmdir()
+
+
 def a_whole_model_keeps_no_memory_of_the_device():
     layer = torch.nn.Linear(2000, 2000).cuda()
     torch.save(layer, folder / "model.pt")
@@ -249,8 +274,8 @@ with run.going():
             print(case.__name__, traceback.format_exc().replace(chr(10), " | ")[-600:])
 """
 CASES = (
-    "threads", "pinned", "checkpoints", "a_whole_model_keeps_no_memory_of_the_device", "buffers",
-    "files_on_disk", "safetensors_again", "old_types", "losses_of_aligned_sequences", "draws",
+    "threads", "pinned", "checkpoints", "files_by_other_ways",
+    "a_whole_model_keeps_no_memory_of_the_device", "buffers", "files_on_disk", "safetensors_again", "old_types", "losses_of_aligned_sequences", "draws",
     "counts_of_unknown_values", "large_tensors_are_read", "one_of_one", "marks_and_figures",
     "sparse_matrices", "nested_tensors", "attention_by_a_score", "sums_within_formulas",
     "loops_until_convergence", "samples_of_a_detector", "libraries_built_for_a_gpu",

@@ -8,6 +8,8 @@ from vramlens.report.document import (
     Command,
     Cut,
     Document,
+    Figure,
+    Figures,
     Form,
     Heading,
     Items,
@@ -97,3 +99,8 @@ def test_columns_without_room_are_left_out_and_what_is_cut_is_told() -> None:
     table = Table(columns, rows, Last.CUT, title="Names", noun="name", top=1)
     assert lines(Document((table,)))[0].endswith("b  Names (1 of 2 names)")
     assert "b" not in lines(Document((table,)), layout=Layout(40))[0]
+
+
+def test_bars_of_figures_that_are_no_sizes() -> None:
+    document = Document((Figures((Figure("3", "words"),)),))
+    assert "width:0.00rem" in html_of(document, "title")

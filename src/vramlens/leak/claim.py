@@ -108,7 +108,7 @@ def place_text(file: str, line: int, function: str = "") -> str:
         return ""
     try:
         near = os.path.relpath(file)
-    except ValueError:  # another drive
+    except (OSError, ValueError):  # the present folder is gone; another drive
         near = file
     number = f":{line}" if line else ""
     inside = f" in {function}" if function else ""

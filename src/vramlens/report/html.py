@@ -93,7 +93,7 @@ def _row(cells: Sequence[str]) -> str:
 
 def _figures(figures: Figures) -> Iterator[str]:
     if figures.rows:
-        largest = max(abs(row.bytes) for row in figures.rows)
+        largest = max(abs(row.bytes) for row in figures.rows) or 1
         yield f"<table>{''.join(_figure(row, largest) for row in figures.rows)}</table>"
 
 

@@ -148,3 +148,21 @@ def test_the_copy_knows_the_autocast_of_the_thread_that_asked(
     copy.join()
     assert depths == [2]
     assert caching_depth(torch) == 0
+
+
+def test_classes_are_told_apart_by_identity() -> None:
+    class Refusing(type):
+        def __eq__(cls, other: object) -> bool:
+            raise AssertionError("the program's own code ran")
+
+        __hash__ = type.__hash__
+
+    class Odd(torch.nn.Module, metaclass=Refusing):
+        pass
+
+    class Odder(Odd):
+        pass
+
+    model = Odder()
+    assert step_watch._has_models(torch)
+    del model

@@ -32,6 +32,13 @@ def test_an_optimizer_that_takes_the_place_of_another() -> None:
     assert _counted(first, first, second, second) == 4
 
 
+def test_an_optimizer_that_wraps_another() -> None:
+    weight = torch.zeros(2)
+    inner, outer = _sgd(weight), _sgd(weight)
+    outer.optim = inner  # type: ignore[attr-defined]
+    assert _counted(inner, outer, inner, outer, inner, outer) == 3
+
+
 def test_an_optimizer_that_comes_after_the_other_is_gone() -> None:
     counter = StepCounter()
     for _ in range(3):

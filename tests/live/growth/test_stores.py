@@ -14,6 +14,7 @@ import pytest
 from vramlens import LeakWatch
 from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.piles import pace_of
+from vramlens.live.growth.stores import all_lead_to_roots
 from vramlens.live.leaks.leak_report import LiveLeak
 
 torch = pytest.importorskip("torch")
@@ -40,6 +41,12 @@ def test_pause_at_the_end(born: Any, steps: int, is_steady: bool) -> None:
     pace = pace_of(dict.fromkeys(born, _BYTES), steps, Looks.at_every_step(steps))
     assert pace is not None
     assert pace.is_steady is is_steady
+
+
+def test_ways_that_end() -> None:
+    parents = {0: (-1, ""), 1: (0, ""), 2: (1, ""), 3: (4, ""), 4: (3, "")}
+    assert all_lead_to_roots(parents, (2, 1))
+    assert not all_lead_to_roots(parents, (2, 3))
 
 
 class _Messages:

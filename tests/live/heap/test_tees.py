@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from vramlens import LeakWatch
+from vramlens.live.heap import tees
 from vramlens.live.heap.tees import is_tee, kept_entries, unread_entries
 from vramlens.live.leaks.leak_report import LeakReport
 
@@ -24,6 +25,19 @@ def test_counts() -> None:
     next(behind)
     assert (kept_entries(behind), unread_entries(behind)) == (130, 129)
     assert (kept_entries(ahead), unread_entries(ahead)) == (130 - 2 * 57, 0)
+
+
+def test_the_place_of_the_number_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tees._has_index_there()
+    ahead, behind = itertools.tee(range(1000, 2000))
+    for _ in range(130):
+        next(ahead)
+    monkeypatch.setattr(tees, "_INDEX_AT", 0)  # the count of references
+    assert not tees._has_index_there()
+    monkeypatch.setattr(tees, "_INDEX_AT", 1 << 20)
+    assert not tees._has_index_there()
+    monkeypatch.setattr(tees, "_IS_INDEX_KNOWN", False)
+    assert unread_entries(behind) == 130
 
 
 def _batches(count: int) -> Iterator[Any]:

@@ -39,6 +39,19 @@ def test_only_lines_that_ran_often() -> None:
     assert in_loop not in lines
 
 
+def _set_up_once(store: _Store) -> None:
+    store.entries.pop(0, None)
+    for key in ("a", "b"):
+        len(key)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the interpreter specializes nothing")
+def test_a_line_that_ran_once() -> None:
+    _set_up_once(_Store())
+    first = _set_up_once.__code__.co_firstlineno
+    assert first + 1 not in executed_lines(_set_up_once.__code__)
+
+
 def test_functions_within() -> None:
     def outer() -> None:
         def inner() -> None:

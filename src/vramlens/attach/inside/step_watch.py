@@ -312,11 +312,14 @@ def _wait(watch: StepWatch, line: Line, seconds: float) -> bool:
 
 def _has_models(torch: Any) -> bool:
     """Whether there is a module whose calls, or an optimizer whose turns, may be steps."""
-    kinds = [torch.nn.Module, torch.optim.Optimizer]
-    for kind in kinds:
-        kinds += [other for other in type.__subclasses__(kind) if other not in kinds]
-    ids = set(map(id, kinds))
-    return any(id(type(value)) in ids for value in tracked_objects())
+    waiting = [torch.nn.Module, torch.optim.Optimizer]
+    kinds = {}  # by identity: a metaclass may compare as it likes
+    while waiting:
+        kind = waiting.pop()
+        if id(kind) not in kinds:
+            kinds[id(kind)] = kind
+            waiting += type.__subclasses__(kind)
+    return any(id(type(value)) in kinds for value in tracked_objects())
 
 
 def _has_compiled() -> bool:

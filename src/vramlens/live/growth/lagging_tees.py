@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vramlens.live.growth.stores import all_lead_to_roots
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tees import blocks_from, is_tee, is_tee_block, unread_entries
 
@@ -15,7 +16,9 @@ Parents = Mapping[int, tuple[int, str]]
 
 
 def parents_by_lagging_tee(search: Search, parents: Parents) -> Parents:
-    """The parents, with each block of a tee below the half that has the most of it to read."""
+    """The parents, with each block of a tee below the half that has the most of it to read; as they
+    are where tees that feed each other would lie below themselves.
+    """
     blocks = {
         id(search.order[place]): place for place in parents if is_tee_block(search.order[place])
     }
@@ -26,7 +29,8 @@ def parents_by_lagging_tee(search: Search, parents: Parents) -> Parents:
     apart = {
         block: (tee, "") for block, tee in keepers.items() if block not in search.path(tee, ways)
     }
-    return {**ways, **parents, **apart}
+    by_tee = {**ways, **parents, **apart}
+    return by_tee if all_lead_to_roots(by_tee, apart) else parents
 
 
 def _keepers_of(search: Search, blocks: Mapping[int, int]) -> dict[int, int]:

@@ -76,7 +76,7 @@ def parents_with_all_parts(
             strangers = _parts_elsewhere(search, pile, places, parents)
             moved.update(dict.fromkeys(strangers, (pile.position, "")))
     by_store = {**parents, **moved}
-    return by_store if moved and _all_lead_to_roots(by_store, moved) else None
+    return by_store if moved and all_lead_to_roots(by_store, moved) else None
 
 
 def _parts_elsewhere(
@@ -103,13 +103,18 @@ def _is_shorter(search: Search, holder: int, container: Any) -> bool:
     return is_container and (length_of(other) or 0) < (length_of(container) or 0)
 
 
-def _all_lead_to_roots(parents: Parents, places: Iterable[int]) -> bool:
+def all_lead_to_roots(parents: Parents, places: Iterable[int]) -> bool:
+    """Whether the ways up from some places end: what was moved may lie below itself."""
+    proven: set[int] = set()
     for start in places:
-        place, steps = start, 0
-        while place >= 0:
-            place, steps = parents[place][0], steps + 1
-            if steps > len(parents):
+        way: set[int] = set()
+        place = start
+        while place >= 0 and place not in proven:
+            if place in way:
                 return False
+            way.add(place)
+            place = parents[place][0]
+        proven |= way
     return True
 
 

@@ -21,6 +21,23 @@ _INDEX_AT = object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p)
 """Where a half has the number of entries that it has read of its block: after the block."""
 
 
+def _index_of(tee: object) -> int:
+    """What a half has at that place: the number of entries that it has read of its block."""
+    return ctypes.c_int.from_address(id(tee) + _INDEX_AT).value
+
+
+def _has_index_there() -> bool:
+    """Whether this interpreter has the number at that place, tried with a tee of our own."""
+    if _HALF.__basicsize__ < _INDEX_AT + ctypes.sizeof(ctypes.c_int):
+        return False
+    ahead, behind = itertools.tee(range(_PLACES))
+    seen = [(_index_of(ahead), _index_of(behind)) for _ in zip(range(3), ahead, strict=False)]
+    return seen == [(1, 0), (2, 0), (3, 0)]
+
+
+_IS_INDEX_KNOWN = _has_index_there()
+
+
 def is_tee(value: object) -> bool:
     """Whether an object is a half of a tee."""
     return type(value) is _HALF
@@ -46,7 +63,7 @@ def kept_entries(tee: object) -> int:
 
 def unread_entries(tee: object) -> int:
     """How many entries others have read and a half has not."""
-    index = ctypes.c_int.from_address(id(tee) + _INDEX_AT).value
+    index = _index_of(tee) if _IS_INDEX_KNOWN else 0
     return max(kept_entries(tee) - index, 0) if 0 <= index <= _PLACES else 0
 
 

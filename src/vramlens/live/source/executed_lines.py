@@ -12,8 +12,18 @@ import sys
 import types
 from collections.abc import Iterable, Iterator
 
-_QUICKENED = ("_ADAPTIVE", "_QUICK", "__", "INSTRUMENTED", "RESUME")
-"""In names of instructions that come without having run where they are, or for debuggers."""
+_QUICKENED = (
+    "_ADAPTIVE",
+    "_QUICK",
+    "__",
+    "INSTRUMENTED",
+    "RESUME",
+    "LOAD_CONST",
+    "JUMP_BACKWARD",
+)
+"""In names of instructions that come without having run often where they are (from Python 3.14 on
+the last two at the first run), or for debuggers.
+"""
 
 
 def executed_lines(code: types.CodeType) -> set[int]:

@@ -108,6 +108,7 @@ def _define(torch: Any) -> None:
     register("deform_conv2d", of_deformed, _save_all)
 
 
+# PyTorch names the arguments of these: ctx, inputs, output.
 def _save_rois(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(inputs[1])
     ctx.shape, ctx.options = inputs[0].shape, inputs[2:]

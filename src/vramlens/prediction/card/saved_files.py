@@ -116,7 +116,8 @@ def _put_lightning(cloud_io: Any) -> None:
     load = cloud_io._load
 
     def load_saved(path: Any, map_location: Any = None, *args: Any, **options: Any) -> Any:
-        if os.path.exists(path) and not os.path.lexists(path):  # kept in memory only
+        is_path = isinstance(path, (str, os.PathLike))
+        if is_path and os.path.exists(path) and not os.path.lexists(path):  # kept in memory only
             return torch.load(path, map_location)
         return load(path, map_location, *args, **options)
 

@@ -6,6 +6,7 @@ import builtins
 import functools
 import io
 import os
+import re
 import shutil
 import stat
 import time
@@ -14,6 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 _MARK = b"a checkpoint that vramlens predicted: "
+_ANY_MARK = re.compile(re.escape(_MARK) + rb"([0-9]{1,18})")
+_PATH_NAMES = ("path", "src", "dst")
+"""What the functions below call their paths, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +98,19 @@ class SavedFiles:
 
     def remove_below(self, folder: Any) -> None:
         """Forgets a folder's files."""
-        parent = os.path.join(_path_of(folder) or "", "")
-        for path in [path for path in self._at_path if path.startswith(parent)]:
+        parent = _path_of(folder)
+        if parent is None:
+            return
+        inside = os.path.join(parent, "")
+        for path in [path for path in self._at_path if path.startswith(inside)]:
             del self._at_path[path]
 
     def _in_object(self, file: Any) -> SavedFile | None:
         place = file.tell()
         begin = file.read(len(_MARK) + 20)
         file.seek(place)
-        if not isinstance(begin, bytes) or not begin.startswith(_MARK):
-            return None
-        number = int(begin.removeprefix(_MARK))
+        mark = _ANY_MARK.match(begin) if isinstance(begin, bytes) else None
+        number = len(self._saves) if mark is None else int(mark[1])
         return self._saves[number] if number < len(self._saves) else None
 
 
@@ -221,8 +227,11 @@ def _let_move(files: SavedFiles) -> None:
 
         @functools.wraps(plain)
         def done(*args: Any, **options: Any) -> Any:
-            if act(*args):  # a file of that name on disk stays as it is
-                return args[1] if len(args) > 1 else None
+            paths = [*args, *(options[key] for key in _PATH_NAMES if key in options)]
+            # Paths below a descriptor are files on disk: shutil.rmtree removes them so.
+            is_by_path = not any(key.endswith("dir_fd") for key in options)
+            if is_by_path and act(*paths):  # a file of that name on disk stays as it is
+                return paths[1] if len(paths) > 1 else None
             return plain(*args, **options)
 
         setattr(module, name, done)

@@ -23,14 +23,12 @@ def put_flexible_attention(runner: OperatorRunner) -> None:
         plain = module.flex_attention
         kernel = _kernel()
 
-        def flex_attention(
-            query: Any, key: Any, value: Any, *more: Any, return_aux: Any = None, **options: Any
-        ) -> Any:
+        def flex_attention(query: Any, key: Any, value: Any, *more: Any, **options: Any) -> Any:
             if not isinstance(query, runner.fake_tensor) or query.fake_device.type != "cuda":
-                return plain(query, key, value, *more, return_aux=return_aux, **options)
+                return plain(query, key, value, *more, **options)
             runner.notes[AS_COMPILED] = None
             output, row_sums = kernel.apply(query, key, value)
-            if return_aux is not None:
+            if options.get("return_aux") is not None:
                 return output, module.AuxOutput(lse=row_sums, max_scores=row_sums)
             wants_sums = more[4] if len(more) > 4 else options.get("return_lse", False)
             return (output, row_sums) if wants_sums else output

@@ -212,7 +212,7 @@ class OperatorRunner:
             for tensor in tensors_in(args, kwargs)
             if isinstance(tensor, self.fake_tensor)
         )
-        self.notes[f"{operator.name}: what its kernel asks for beside its results"] = None
+        self.notes[f"{operator.name}: what its kernel allocates beside its results"] = None
         return tree_map_only(torch.Tensor, lambda value: self.stand_in(value, device), results)
 
     def _note(self, outputs: list[Any]) -> None:
