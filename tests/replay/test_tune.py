@@ -123,4 +123,4 @@ def test_what_is_reserved_above_a_limit_is_explained() -> None:
     console = Console(file=io.StringIO(), width=120)
     render_tuning(tuning, console)
     assert max(one.row.high_bytes for one in tuning.tried) == GIB + 6 * MIB
-    assert "Above the limit: PyTorch checks it first" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "Reserved can exceed the limit" in console.file.getvalue()  # type: ignore[attr-defined]

@@ -118,9 +118,7 @@ def no_python(pid: int) -> str:
     """One line on a process that runs no Python; it names those of its children that do."""
     pythons = python_descendants(pid)
     if not pythons:
-        return (
-            f"process {pid} runs no CPython that could be asked (vramlens top shows its GPU memory)"
-        )
+        return f"process {pid} does not run CPython (vramlens top shows its GPU memory)"
     name = visible(process_name(pid) or "")
     others = f" (and {len(pythons) - 1} more)" if len(pythons) > 1 else ""
     return (

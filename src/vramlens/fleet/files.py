@@ -193,7 +193,9 @@ def _note_of_attempts(
         f"{number} of {counted(len({file.rank for file in files}), 'rank')}"
         for number, files in zip(numbers, attempts, strict=True)
     )
-    return [f"the job was started {len(attempts)} times (attempt {sizes}): each is told by itself"]
+    return [
+        f"the job was started {len(attempts)} times (attempt {sizes}): each attempt has its own answer"
+    ]
 
 
 def _files_of_attempt(candidates: Sequence[CandidateFile], notes: list[str]) -> JobFiles:

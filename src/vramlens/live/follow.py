@@ -164,11 +164,8 @@ class LeakFollower:
         elapsed, spent = self._latest_step - self._began, self._watch_seconds
         if spent < _LEAST_TOLD_SECONDS or spent <= _LEAST_TOLD_SHARE * elapsed:
             return
-        of_steps = f" of the {elapsed:.1f} s of these steps ({spent / elapsed:.0%})"
-        say(
-            f"--leaks: watching took {spent:.1f} s{of_steps if spent < elapsed else ''};"
-            " more steps make it a smaller share"
-        )
+        of_steps = f" of {elapsed:.2f} s ({spent / elapsed:.0%})" if spent < elapsed else ""
+        say(f"watching for leaks took {spent:.2f} s{of_steps}; longer runs pay less")
 
     def conclusion(self) -> LeakReport | None:
         """The report of now, or of the last look where all is gone by now; None where no step

@@ -353,7 +353,7 @@ def test_each_rank_that_keeps_a_limit_least_has_its_finding():
     assert [finding.bytes for finding in findings] == [more - 1, requested.value - 1]
     (joined,) = check_of_job("job", {0: rank_0, 1: rank_0}, {}).findings
     assert joined.limits == ("peak_allocated", "peak_requested")
-    assert "so is peak_requested (rank 0 and 1 more of 2)" in joined.title
+    assert "also broken: peak_requested (rank 0 and 1 more of 2)" in joined.title
 
 
 def test_no_setting_is_the_fix_of_a_limit_of_allocated_memory():

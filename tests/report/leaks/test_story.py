@@ -116,7 +116,7 @@ def test_what_ran_out_of_memory_is_not_told_to_record_more_steps() -> None:
             "a list kept it all that time",
             "a list that a longer run would have emptied",
         ),
-        ("leak_hook", "from the middle of a pass", "a hook that keeps a limited number"),
+        ("leak_hook", "from the middle of a pass", "a hook that keeps only the last few"),
         (
             "leak_cycle",
             "at least a fifth of all memory in use between steps",

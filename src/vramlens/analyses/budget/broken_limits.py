@@ -94,7 +94,7 @@ def title_of(results: Sequence[Result]) -> str:
     first = results[0]
     title = f"{first.limit.scope} is {first.words}"
     if len(results) > 1:
-        title += f"; so is {', '.join(result.limit.scope for result in results[1:])}"
+        title += f"; also broken: {', '.join(result.limit.scope for result in results[1:])}"
     return title
 
 

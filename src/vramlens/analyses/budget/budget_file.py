@@ -406,7 +406,7 @@ def _recorded_text(line_sizes: Mapping[Place, int]) -> str:
     if not rows:
         return ""
     return (
-        "\n[recorded.line]  # bytes at the peak, written by --update: tells what rose when a limit breaks\n"
+        "\n[recorded.line]  # bytes at the peak, written by --update: shows which lines grew\n"
         + ("\n".join(rows) + "\n")
     )
 

@@ -140,7 +140,7 @@ def _empty_cache(message: OomMessage) -> Finding | None:
     if message.kind in ("mps", "npu"):
         return None
     call = f"{_PREFIX.get(message.kind, 'torch.cuda')}.empty_cache()"
-    title = f"{call} before it will not help: PyTorch had already released every empty segment"
+    title = f"{call} will not help: before it failed, PyTorch released every empty segment"
     return Finding("empty_cache", Verdict.LIKELY, title, 0)
 
 

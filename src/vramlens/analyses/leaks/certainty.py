@@ -86,7 +86,7 @@ _LARGE = Sign(
 )
 _CAPTURED = Sign(
     "it comes from the middle of a pass, where similar layers freed theirs within the step",
-    "a hook that keeps a limited number, and has not reached it yet, looks the same",
+    "a hook that keeps only the last few, and is not full yet, looks the same",
 )
 _OUTLIVED = Sign(
     "it is still there after the loop's own variables are gone, so none of them keeps it",

@@ -364,10 +364,7 @@ def _why_nothing(is_visible: bool, *, leaks: bool) -> str:
     if loaded_torch() is None:
         return "the program did not import torch, so nothing was recorded"
     if leaks:
-        return (
-            "no GPU was used: the leaks above are tensors on the CPU, and there is no "
-            "recording to write"
-        )
+        return "no GPU was used: only CPU tensors were watched, nothing was recorded"
     if is_visible:
         return "the program did not use the GPU, so nothing was recorded"
     return (

@@ -208,7 +208,7 @@ def _review(budget: str, recording: str) -> tuple[str, str]:
     quoted = shlex.quote(budget)
     if not _is_in_checkout(budget):
         return (
-            "Next, hold runs against it:",
+            "Next, check other runs against it:",
             f"  vramlens check {shlex.quote(recording)} --budget {quoted}",
         )
     return "Next, have it kept and reviewed:", f"  git add {quoted} && git diff --cached {quoted}"

@@ -360,7 +360,7 @@ def _do_not_carry(rows: Sequence[SettingVerdict], need: Need) -> Finding:
 
 def _how_far(row: SettingVerdict) -> str:
     if row.dies_after_bytes:
-        return f"gets past this request but fails {format_size(row.dies_after_bytes)} later"
+        return f"gets past this request but fails after {format_size(row.dies_after_bytes)} more"
     if not row.peak_reserved_bytes and row.failed_bytes:
         return f"the first request, {format_size(row.failed_bytes)}, fails"
     return (

@@ -73,7 +73,7 @@ def _keep_prediction(explanation: Explanation) -> Command:
     meta = explanation.recording.meta
     script = shlex.join(meta.command[2:]) if meta is not None else ""
     return Command(
-        "keep the prediction as a recording, which view, tune and diff read",
+        "save the prediction as a recording for view, tune and diff",
         (f"vramlens predict -o predicted.vram {script or 'YOUR_SCRIPT.py'}",),
     )
 

@@ -22,7 +22,7 @@ _TRIGGERS = {
     "sighup": "when SIGHUP ended the program",
     "signal": "on a signal",
     "exit": "when the program ended",
-    "steps": "after the requested steps",
+    "steps": "after the steps to record (--steps)",
     "every": "at a regular interval",
     "api": "at the program's request",
 }

@@ -223,8 +223,8 @@ _INERT = (
     " tried."
 )
 _ABOVE_LIMIT = (
-    "Above the limit: PyTorch checks it first, then maps expandable segments in whole pieces"
-    " (20 MiB by default)."
+    "Reserved can exceed the limit: PyTorch checks the request against it, then grows an"
+    " expandable segment by whole pages (20 MiB by default)."
 )
 _RETRY = (
     "retry: the card is too small for this peak, so PyTorch frees its cache and tries"
