@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.card.late_changes import after_import
+from vramlens.prediction.card.older_files import OlderFiles
 from vramlens.prediction.card.open_tensors import OpenTensors
 from vramlens.prediction.card.saved_paths import SavedFiles, show_saved_files
 
@@ -47,6 +48,7 @@ def put_saved_files(runner: OperatorRunner) -> None:
         return _copied(content, _Once(read.placed, _memory_of))
 
     torch.save, torch.load = save, load_saved
+    OlderFiles().keep()
     show_saved_files(files)
     _put_safetensors(files, save)
     _put_distributed_checkpoints()
