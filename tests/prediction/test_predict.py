@@ -222,3 +222,19 @@ assert y.shape == (8, 2048)
     done = predict(script(tmp_path, text))
     assert done.returncode == 0, done.stderr
     assert "CUDA graphs: their pools" in done.stdout
+
+
+def test_a_plain_script_with_batch_is_refused_before_it_runs(tmp_path: Path) -> None:
+    done = predict(script(tmp_path, "raise SystemExit('it ran')\n"), "--batch", "4")
+    assert done.returncode == 3
+    assert "It does not define model_fn, make_batch, loss_fn" in done.stderr
+    assert "it ran" not in done.stderr
+
+
+def test_the_next_command_makes_the_same_prediction(tmp_path: Path) -> None:
+    text = "import sys\nassert sys.argv[1:] == ['--bs', '1']\ntorch.ones(1 << 20, device='cuda')\n"
+    path = script(tmp_path, text)
+    done = predict(path, "--gpu", "a100", arguments=("--", "--bs", "1"))
+    assert done.returncode == 0, done.stderr
+    command = f"  vramlens predict -o predicted.vram --gpu a100 {path} -- --bs 1"
+    assert done.stdout.rstrip().endswith(command)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,23 +36,34 @@ def hooks_of(path: str, needs_optimizer: bool = False) -> Hooks:
     """
     if not os.path.isfile(path):
         raise InputError(f"{path}: no such script")
+    needed = (*_NEEDED, "optimizer_fn") if needs_optimizer else _NEEDED
+    _refuse_without(path, _names_not_in_text(path, needed))  # before a plain script would run
     sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
     try:
         names = runpy.run_path(path, run_name=_RUN_NAME)
     except Exception as error:
         first_line = str(error).strip().partition("\n")[0][:200]
         raise InputError(f"{path}: {type(error).__name__}: {first_line}") from None
-    needed = (*_NEEDED, "optimizer_fn") if needs_optimizer else _NEEDED
-    missing = [name for name in needed if not callable(names.get(name))]
-    if missing:
-        raise InputError(
-            f"{path}: --batch needs functions at the top of the script. It does not define"
-            f" {', '.join(missing)} (see docs/predict.md). An option of the script itself goes"
-            " after --"
-        )
+    _refuse_without(path, [name for name in needed if not callable(names.get(name))])
     return Hooks(
         model_fn=names["model_fn"],
         make_batch=names["make_batch"],
         loss_fn=names["loss_fn"],
         optimizer_fn=names.get("optimizer_fn"),
     )
+
+
+def _names_not_in_text(path: str, needed: Sequence[str]) -> list[str]:
+    """The names that a script neither says nor may import with a star."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    return [] if "import *" in text else [name for name in needed if name not in text]
+
+
+def _refuse_without(path: str, missing: Sequence[str]) -> None:
+    if missing:
+        raise InputError(
+            f"{path}: --batch needs functions at the top of the script. It does not define"
+            f" {', '.join(missing)} (see docs/predict.md). An option of the script itself goes"
+            " after --"
+        )

@@ -25,6 +25,7 @@ EXAMPLES = (
     ("vramlens predict --cards 24G,80G train.py", "which cards it fits"),
 )
 _STEPS_BETWEEN_LINES = 10
+_GPU = "h200"
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -43,9 +44,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpu",
-        default="h200",
+        default=_GPU,
         metavar="NAME",
-        help="predict for this card (default: h200)",
+        help=f"predict for this card (default: {_GPU})",
     )
     parser.add_argument(
         "--steps",
@@ -183,7 +184,7 @@ def _predicted(arguments: argparse.Namespace) -> Prediction:
         torch_version=arguments.torch,
         conf=_conf(arguments),
         cards=tuple(arguments.cards),
-        command=("vramlens", "predict", arguments.script, *arguments.arguments),
+        command=_command(arguments),
         place=_place(arguments),
     )
     return predict_script(
@@ -194,6 +195,23 @@ def _predicted(arguments: argparse.Namespace) -> Prediction:
         _tell,
         patience_s=arguments.patience,
     )
+
+
+def _command(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The command line, without what changes no byte of the prediction."""
+    values = {
+        "--gpu": None if arguments.gpu == _GPU else arguments.gpu,
+        "--steps": arguments.steps,
+        "--conf": arguments.conf,
+        "--torch": arguments.torch,
+        "--world-size": arguments.world_size,
+        "--rank": arguments.rank or None,
+    }
+    options = [
+        word for name, value in values.items() if value is not None for word in (name, str(value))
+    ]
+    script_arguments = ["--", *arguments.arguments] if arguments.arguments else []
+    return ("vramlens", "predict", *options, arguments.script, *script_arguments)
 
 
 def _predicted_batch(arguments: argparse.Namespace) -> Prediction:

@@ -144,11 +144,13 @@ def _queue_size(queue: Any) -> int:
 
 
 def _cache_excuse(cache: Any) -> Excuse | None:
-    """The excuse of an ``lru_cache``: its limit, and whether it is hit."""
+    """The excuse of an ``lru_cache``: its limit, and whether it is full or hit."""
     facts = type(cache).cache_info(cache)
     if facts.maxsize is None:
         return None
     limit = f"a cache of at most {facts.maxsize:,}"
+    if facts.currsize >= facts.maxsize:
+        return Verdict.NOT_A_PROBLEM, f"{limit}, and it is full"
     if facts.hits:
         return Verdict.NOT_A_PROBLEM, f"{limit}, and it is hit: {counted(facts.hits, 'time')}"
     return Verdict.POSSIBLE, f"{limit}; none of its {facts.currsize:,} results was used again"
