@@ -65,6 +65,7 @@ class OutOfMemoryWatch:
     ) -> None:
         self._write, self._verdict = write, verdict
         self._latest: RefusedRequest | None = None
+        self._hears_exceptions = False
         self._count = 0
         self._last_written = 0.0
         self.enabled = True
@@ -75,6 +76,7 @@ class OutOfMemoryWatch:
         error = gpu.out_of_memory_error()
         if error is not None:
             self._annotate(error)
+            self._hears_exceptions = True
 
     @harmless("recording an out-of-memory error")
     def _failed(self, device: int, requested: int, _total: int, free: int) -> None:
@@ -82,7 +84,7 @@ class OutOfMemoryWatch:
             return
         failure = RefusedRequest(int(device), int(requested), int(free))
         before, self._latest = self._latest, failure
-        if before is not None and before.thread == failure.thread:
+        if self._hears_exceptions and before is not None and before.thread == failure.thread:
             failure.is_another_try = True
             failure.takes_place_of = before.path or before.takes_place_of
         else:
