@@ -76,13 +76,13 @@ class StepCounter:
 
     def _turns_before(self, optimizer: Any) -> int:
         """The turns of an optimizer that comes later: as many as if it had been there; one that
-        takes the place of another begins a step.
+        takes the place of another begins a step. Those that take turns, or wrap one another, are
+        there from the first step on.
         """
         others = [other for other, turns in self._turns.items() if turns == self.count]
         own = _parameters_of(optimizer)
-        takes_a_place = not others or any(
-            own & _parameters_of(other) and not _wraps(optimizer, other) for other in others
-        )
+        has_theirs = self.count > 1 and any(own & _parameters_of(other) for other in others)
+        takes_a_place = not others or has_theirs
         return self.count if takes_a_place else max(0, self.count - 1)
 
     def _ended(self, count: int) -> None:
@@ -94,8 +94,3 @@ class StepCounter:
 def _parameters_of(optimizer: Any) -> set[int]:
     """What an optimizer steps, by identity."""
     return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-
-
-def _wraps(optimizer: Any, other: Any) -> bool:
-    """Whether an optimizer steps another within its own step, as ZeroRedundancyOptimizer does."""
-    return any(part is other for part in vars(optimizer).values())
