@@ -184,9 +184,20 @@ listener.listen()
 print(flush=True)
 while True:
     connection = listener.accept()[0]
+    connection.recv(1 << 16)
     connection.sendall(b'{"path": "/a/lie"}\\n')
     connection.close()
 """
+
+
+@contextlib.contextmanager
+def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that ends with the block, also where a check in it fails."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as program:
+        try:
+            yield program
+        finally:
+            program.kill()
 
 
 @pytest.mark.skipif(
@@ -204,7 +215,7 @@ def test_root_is_not_answered_by_another_user(
     monkeypatch.setattr(dump_request, "is_trusted", lambda folder: True)
     folder = str(open_scratch / f"vramlens-{folder_of}")
     command = [sys.executable, "-I", "-S", "-c", LIAR, folder, str(os.getpid()), "4711"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as liar:
+    with running(command) as liar:
         assert liar.stdout is not None
         assert liar.stdout.readline() == b"\n"
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
@@ -212,7 +223,6 @@ def test_root_is_not_answered_by_another_user(
             assert peer_of(client) == Peer(liar.pid, 4711)
         with pytest.raises(InputError, match="does not run under vramlens here"):
             ask(os.getpid(), {})
-        liar.kill()
 
 
 @pytest.mark.skipif(
@@ -232,9 +242,8 @@ def test_root_is_answered_by_the_program_that_it_asks(
         "own",
         "4711",
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as program:
+    with running(command) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == b"\n"
         assert owner_of(program.pid) == 4711
         assert ask(program.pid, {}) == {"path": "/a/lie"}
-        program.kill()
