@@ -130,6 +130,7 @@ async function underThePointer({ event, events, probes }) {
   const from = Math.max(0, Math.min(event, events - 4));
   for (const probe of probes) {
     await page.evaluate((hash) => (location.hash = hash), `view=memory&by=category&axis=events&x=${from}_${from + 4}&y=${probe.low}_${probe.high}&at=${event}`);
+    await frame(); // the picture before may reach as high
     await page.waitForFunction((high) => Number(document.querySelector("canvas.picture")?.dataset.plot?.split(",")[5]) === high, probe.high);
     const [left, top, width, height] = (await page.getAttribute("canvas.picture", "data-plot")).split(",").map(Number);
     const box = await page.locator("canvas.picture").boundingBox();
