@@ -107,4 +107,4 @@ def test_the_present_folder_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     folder.mkdir()
     monkeypatch.chdir(folder)
     folder.rmdir()
-    assert place_text("/work/train.py", 41) == "/work/train.py:41"
+    assert place_text("/srv/train.py", 41) == "/srv/train.py:41"

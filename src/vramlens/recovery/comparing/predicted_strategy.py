@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from vramlens.errors import VramlensError
@@ -13,7 +14,7 @@ from vramlens.recovery.comparing.strategy_kinds import NotHere, Program
 from vramlens.recovery.comparing.strategy_run import prepared, step
 
 _STEPS = 2
-_GPU = "h200"
+GPU = "h200"
 _ONLY_AS_EAGER = "the effect of torch.compile is not predicted"
 
 
@@ -24,7 +25,7 @@ def predict_strategy(name: str, program: Program) -> dict[str, Any]:
 
     def run() -> Gathered:
         began = time.perf_counter()
-        predicted = PredictedRun(card_named(_GPU))
+        predicted = PredictedRun(card_named(GPU))
         outcome: dict[str, Any] = {}
         with predicted.going():
             try:
@@ -42,12 +43,21 @@ def predict_strategy(name: str, program: Program) -> dict[str, Any]:
         return gathered
 
     try:
-        gathered = in_a_process(run)
-        if gathered.outcome:
-            return dict(gathered.outcome)
-        prediction = answer(gathered, Question(gpu=_GPU, conf=gathered.conf))
+        return predicted_figures(run)
     except VramlensError as error:
         return {"outcome": "failed", "why": str(error)[:200]}
+
+
+def predicted_figures(run: Callable[[], Gathered]) -> dict[str, Any]:
+    """Plain figures of a run in a process of its own; what it says itself where it came to none.
+
+    Raises:
+        VramlensError: it cannot be predicted.
+    """
+    gathered = in_a_process(run)
+    if gathered.outcome:
+        return dict(gathered.outcome)
+    prediction = answer(gathered, Question(gpu=GPU, conf=gathered.conf))
     return {
         "outcome": "done",
         "peak_allocated_bytes": prediction.allocated_bytes,

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vramlens.errors import InputError, UsageError, VramlensError
-from vramlens.prediction.own_process import in_a_process
-from vramlens.prediction.predicted_run import Gathered, Question, answer
+from vramlens.prediction.predicted_run import Gathered, Question
 from vramlens.prediction.script import NotPredicted, run_script
+from vramlens.recovery.comparing.predicted_strategy import GPU, predicted_figures
 from vramlens.recovery.comparing.script_changes import FROM_OUTSIDE, ScriptChanges
 from vramlens.recovery.comparing.strategy_comparison import predicted_rows
 from vramlens.recovery.comparing.strategy_kinds import parts_of
@@ -66,7 +66,7 @@ def _chosen(names: Sequence[str] | None) -> list[str]:
 
 def _predicted(name: str, path: str, arguments: Sequence[str], steps: int) -> dict[str, Any]:
     """Plain figures as ``predict_strategy`` gives them."""
-    question = Question()
+    question = Question(gpu=GPU)
 
     def run() -> Gathered:
         changes = ScriptChanges(name)
@@ -83,20 +83,9 @@ def _predicted(name: str, path: str, arguments: Sequence[str], steps: int) -> di
         return gathered
 
     try:
-        gathered = in_a_process(run)
-        if gathered.outcome:
-            return dict(gathered.outcome)
-        prediction = answer(gathered, Question(conf=gathered.conf))
+        return predicted_figures(run)
     except VramlensError as error:
         return {"outcome": "failed", "why": str(error)[:300]}
-    return {
-        "outcome": "done",
-        "peak_allocated_bytes": prediction.allocated_bytes,
-        "peak_reserved_bytes": prediction.reserved_bytes,
-        "step_ms": None,
-        "losses": [],
-        "gradient": [],
-    }
 
 
 def _be_silent() -> None:
