@@ -77,7 +77,7 @@ export function randomContainer(seed, wanted = 300) {
     segments: {
       n: 1, base: "4096", streams: ["0"], born: add([0]), died: add([wanted]), address: add([0]), bytes: add([address]), expandable: add([0]), pool: add([0]), stack: add([0]),
     },
-    failures: [], steps: { source: null, starts: add([]) },
+    failures: [], steps: { source: null, name: "step", starts: add([]) },
     bands: { n: 0, begin: add([]), end: add([]), name: add([]), depth: add([]) },
     // Four stacks, the third of them empty.
     frames: { file: add([0, 0, 1]), function: add([2, 3, 2]), line: add([7, 8, 9]), kind: add([2, 2, 0]), code: add([2, 1, 0, 3]), of_stacks: add([2, 1, 0, 2, 0, 1]), starts: add([0, 3, 5, 5, 6]) },

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category, Certainty
 from vramlens.analyses.attribution.phases import Phase
+from vramlens.analyses.failure.step_evidence import are_steps
 from vramlens.trace import NO_STACK
 from vramlens.view.columns import Columns
 from vramlens.view.sources import Sources
@@ -61,6 +62,7 @@ def track_of(
         ],
         "steps": {
             "source": view.steps.source,
+            "name": "step" if are_steps(view) else "cycle",
             "starts": columns.add(view.steps.starts, differences=True),
         },
         "bands": bands_of(trace, device, start_us, columns, texts),

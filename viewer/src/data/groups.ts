@@ -224,6 +224,7 @@ function largest(
 /** Before the recording, then runs of steps, the early ones darkest. */
 function bySteps(track: Track): Made {
   const steps = track.stepStarts.length;
+  const { name } = track.header.steps;
   const runs = Math.min(steps, MOST - 1);
   const of = new Uint8Array(track.n);
   for (let i = 0; i < track.n; i++) {
@@ -237,7 +238,7 @@ function bySteps(track: Track): Made {
     const first = Math.ceil((run * steps) / runs);
     const last = Math.ceil(((run + 1) * steps) / runs) - 1;
     groups.push({
-      name: first === last ? `step ${first}` : `steps ${first}–${last}`,
+      name: first === last ? `${name} ${first}` : `${name}s ${first}–${last}`,
       colour: sequence(run, runs),
     });
   }

@@ -78,7 +78,8 @@ export interface TrackHeader {
   rows: { n: number; base: string; streams: string[]; names: number[] } & Record<string, unknown>;
   segments: { n: number; base: string; streams: string[] } & Record<string, unknown>;
   failures: { event: number; bytes: number; free: number | null; stack: number }[];
-  steps: { source: string | null; starts: number };
+  /** `name`: "step", or "cycle" where only a pattern repeats and it may be the layers of one step. */
+  steps: { source: string | null; name: "step" | "cycle"; starts: number };
   bands: { n: number; begin: number; end: number; name: number; depth: number };
   collectives: CallsHeader | null;
   frames: {

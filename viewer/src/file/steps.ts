@@ -9,6 +9,8 @@ import type { Wide } from "./wide";
 
 const ALLOC = 0;
 const FEWEST_CYCLES = 3;
+/** The source of what may be steps, and may be the layers, tokens or solver steps within one. */
+export const PATTERN = "repeating pattern";
 
 export interface Steps {
   source: string | null;
@@ -27,7 +29,7 @@ export function stepsOf(
     ["vramlens.step", () => evidence.ends("vramlens.step")],
     ["optimizer marks", () => evidence.optimizerMarks()],
     ["optimizer frames", () => evidence.optimizerFrames()],
-    ["repeating pattern", () => evidence.pattern()],
+    [PATTERN, () => evidence.pattern()],
   ];
   for (const [source, find] of sources) {
     const boundaries = find();

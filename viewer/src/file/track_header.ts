@@ -9,7 +9,7 @@ import { bandsOf, marksOf } from "./regions";
 import type { Rules } from "./rules";
 import type { Snapshot } from "./snapshot";
 import { NO_FRAME, Stacks } from "./stacks";
-import { stepsOf } from "./steps";
+import { PATTERN, stepsOf } from "./steps";
 import { shortened, Texts } from "./texts";
 import { madeOf, type Wide } from "./wide";
 
@@ -56,7 +56,11 @@ export class TrackMaker {
       rows: rowsOf(device, lineOfRow, columns),
       segments: segmentsOf(device, columns),
       failures: device.failures,
-      steps: { source: steps.source, starts: columns.add(steps.starts) },
+      steps: {
+        source: steps.source,
+        name: steps.source === PATTERN ? "cycle" : "step",
+        starts: columns.add(steps.starts),
+      },
       bands: bandsOf(snapshot, marks, clock, this.rules, columns, texts),
       collectives: null,
       frames,

@@ -107,7 +107,7 @@ export function momentDetails(host: Host, event: number): HTMLElement[] {
         failure ? `with ${size(total)} requested and alive` : "requested and alive at the cursor",
       ),
       h("div", { class: "soft" }, eventWords(track, event)),
-      step >= 0 && h("div", { class: "soft" }, `step ${count(step)}`),
+      step >= 0 && h("div", { class: "soft" }, `${track.header.steps.name} ${count(step)}`),
       h(
         "p",
         { class: "soft" },

@@ -105,12 +105,15 @@ function answerOf({ track }: Scene): Partial<State> {
 /** So many of a run's steps begin higher than the one before where it grows like a staircase. */
 const RISING = 0.8;
 const FEWEST_STEPS = 8;
+/** Of what only repeats: the layers of a first pass, each of which begins higher. */
+const FEWEST_CYCLES = 3;
 
 /** All of a run that grows from step to step, as a cache does, at the height at which that can be seen. */
 function staircase(track: Track): Partial<State> {
   const levels = Array.from(track.stepStarts, (event) => track.requested.at(event - 1)).slice(1);
   const rises = levels.filter((bytes, i) => i > 0 && bytes > levels[i - 1]).length;
-  if (levels.length < FEWEST_STEPS || rises < RISING * (levels.length - 1)) return {};
+  const fewest = track.header.steps.name === "step" ? FEWEST_STEPS : FEWEST_CYCLES;
+  if (levels.length < fewest || rises < RISING * (levels.length - 1)) return {};
   const [, peak] = track.header.counters.requested;
   const growth = levels[levels.length - 1] - levels[0];
   const isFlat = growth < peak / 4;
@@ -127,7 +130,7 @@ const firstAdvice = (findings: Finding[]): number =>
   findings.findIndex((finding) => finding.mark !== null);
 
 const isSure = (finding: Finding, track: Track, number: number): boolean =>
-  finding.verdict !== "not a problem" && Boolean(track.marks[number]?.rows.length);
+  ["proven", "likely"].includes(finding.verdict) && Boolean(track.marks[number]?.rows.length);
 
 function usualTable(track: Track): string {
   const peak = weighAt(track, track.header.counters.requested[2]);

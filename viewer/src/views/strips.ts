@@ -92,7 +92,8 @@ export function drawStrips(
   theme: Theme,
 ): void {
   for (const [kind, top] of topsOf(scene, plot)) {
-    surface.text(kind, plot.left - 8, top + HEIGHTS[kind] / 2, theme.soft, "right");
+    const name = kind === "step" ? scene.track.header.steps.name : kind;
+    surface.text(name, plot.left - 8, top + HEIGHTS[kind] / 2, theme.soft, "right");
     DRAWERS[kind](surface, plot, scene, state, theme, top);
   }
 }
@@ -281,10 +282,11 @@ export function stretchUnder(
 
 /** The events of a step; null where there is no such step. */
 export function stepStretch(scene: Scene, step: number): Stretch | null {
-  const { stepStarts, events } = scene.track;
+  const { stepStarts, events, header } = scene.track;
   if (step < 0 || step >= stepStarts.length) return null;
   const last = (stepStarts[step + 1] ?? events) - 1;
-  return { name: `Step ${step}`, first: stepStarts[step], last };
+  const name = header.steps.name === "step" ? "Step" : "Cycle";
+  return { name: `${name} ${step}`, first: stepStarts[step], last };
 }
 
 function phaseStretch(scene: Scene, event: number): Stretch | null {
