@@ -13,7 +13,7 @@ from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.fragmentation import Fragmentation
 from vramlens.analyses.memory.heap import Heap
-from vramlens.analyses.memory.ledger import LedgerRow
+from vramlens.ground.ledger_kinds import LedgerRow
 from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.trace import Meta
 

@@ -18,7 +18,7 @@ trace: a Trace: everything that a recording tells, as columns
 
 from vramlens.trace.device import BEFORE, Allocations, Counter, DeviceTrace, Segments
 from vramlens.trace.events import Action, Events, OutOfMemory
-from vramlens.trace.ledgers import DeviceLedger, LedgerPart, Ledgers
+from vramlens.trace.ledgers import DeviceLedger, Ledgers
 from vramlens.trace.meta import DeviceMeta, FailureMeta, GroupMeta, Meta
 from vramlens.trace.owners import NO_OWNER, KeptBy, Owners
 from vramlens.trace.samples import Samples
@@ -45,7 +45,6 @@ __all__ = [
     "Frame",
     "GroupMeta",
     "KeptBy",
-    "LedgerPart",
     "Ledgers",
     "Meta",
     "OutOfMemory",

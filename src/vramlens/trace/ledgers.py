@@ -7,17 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True, slots=True)
-class LedgerPart:
-    """One part of a device's memory: its kind, size, confidence (exact, inferred, unknown) and a
-    remark, or "".
-    """
-
-    kind: str
-    bytes: int
-    confidence: str
-    note: str = ""
+from vramlens.ground.ledger_kinds import LedgerRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +15,7 @@ class DeviceLedger:
     """Where a device's memory was; the parts sum to ``total_bytes``."""
 
     total_bytes: int
-    parts: tuple[LedgerPart, ...]
+    parts: tuple[LedgerRow, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,13 @@ from monitor.fake_nvml import NO_PERMISSION, FakeNvml, NVMLError
 from vramlens.capture.memory import device_ledger as module
 from vramlens.capture.memory.device_ledger import (
     Ledger,
-    LedgerRow,
     PyTorchCounters,
     ledger,
     ledgers,
     rows_of,
 )
 from vramlens.capture.memory.driver import GpuMemory, GpuProcess, forget
+from vramlens.ground.ledger_kinds import LedgerRow
 from vramlens.units import GIB, MIB
 
 __all__ = ["nvml"]

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from capture.fake_gpu import FakeGpu
 from capture.programs import PLUG_IN, meta_of, run_program
-from vramlens.capture.memory.device_ledger import Ledger, LedgerRow
+from vramlens.capture.memory.device_ledger import Ledger
 from vramlens.capture.process import own_thread
 from vramlens.capture.process.undisturbed import no_collection, no_other_thread
 from vramlens.capture.recording import recording_file
@@ -36,6 +36,7 @@ from vramlens.capture.recording.ring_size import EVENT_BYTES, default_max_events
 from vramlens.capture.recording.sample_rows import SampleRows
 from vramlens.capture.recording.session import RecordingPlan, Session
 from vramlens.capture.triggers.out_of_memory import RefusedRequest
+from vramlens.ground.ledger_kinds import LedgerRow
 from vramlens.whole_file import whole_file
 
 GIB = 1 << 30

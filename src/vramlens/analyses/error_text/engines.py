@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.memory.ledger import LedgerRow
+from vramlens.ground.ledger_kinds import LedgerKind, LedgerRow
 from vramlens.ground.verdict import RowConfidence, Verdict
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace.engine_log import EngineBudget, EngineLog
@@ -140,21 +140,23 @@ def engine_ledger(budget: EngineBudget | None) -> tuple[LedgerRow, ...]:
     name = _NAMES[budget.engine]
     weights_bytes, activations_bytes, non_torch_bytes = budget.parts
     rows = [
-        _row("engine_weights", weights_bytes, f"{name}'s weights"),
-        _row("engine_activations", activations_bytes, f"{name}'s largest step"),
-        _row("this_process_other", non_torch_bytes, f"outside PyTorch, by {name}"),
-        _row("engine_cache", max(0, budget.cache_bytes or 0), f"{name}'s KV cache"),
+        _row(LedgerKind.ENGINE_WEIGHTS, weights_bytes, f"{name}'s weights"),
+        _row(LedgerKind.ENGINE_ACTIVATIONS, activations_bytes, f"{name}'s largest step"),
+        _row(LedgerKind.THIS_PROCESS_OTHER, non_torch_bytes, f"outside PyTorch, by {name}"),
+        _row(LedgerKind.ENGINE_CACHE, max(0, budget.cache_bytes or 0), f"{name}'s KV cache"),
     ]
     outside_bytes = budget.total_bytes - sum(row.bytes for row in rows)
     if outside_bytes < 0:
         return ()
     rows.append(
-        LedgerRow("unknown", outside_bytes, RowConfidence.UNKNOWN, f"outside {name}'s share")
+        LedgerRow(
+            LedgerKind.UNKNOWN, outside_bytes, RowConfidence.UNKNOWN, f"outside {name}'s share"
+        )
     )
     return tuple(row for row in rows if row.bytes)
 
 
-def _row(kind: str, size_bytes: int, note: str) -> LedgerRow:
+def _row(kind: LedgerKind, size_bytes: int, note: str) -> LedgerRow:
     return LedgerRow(kind, size_bytes, RowConfidence.INFERRED, note)
 
 
@@ -189,6 +191,6 @@ def with_nccl(
     if outside is None or not 0 < nccl_size <= outside.bytes:
         return ledger
     at = ledger.index(outside)
-    nccl = LedgerRow("nccl", nccl_size, RowConfidence.INFERRED, "from NCCL's log lines")
+    nccl = LedgerRow(LedgerKind.NCCL, nccl_size, RowConfidence.INFERRED, "from NCCL's log lines")
     remainder = replace(outside, bytes=outside.bytes - nccl_size)
     return (*ledger[:at], nccl, *([remainder] if remainder.bytes else []), *ledger[at + 1 :])

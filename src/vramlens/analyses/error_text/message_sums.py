@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vramlens.analyses.memory.ledger import LedgerRow
+from vramlens.ground.ledger_kinds import LedgerKind, LedgerRow
+from vramlens.ground.verdict import RowConfidence
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.units import MIB, format_size
 
@@ -263,16 +264,15 @@ def ledger_of(
 ) -> tuple[tuple[LedgerRow, ...], tuple[str, ...]]:
     """Rows that sum to the device's total, and a sentence where the figures do not add up.
 
-    Beside the kinds of ``LedgerRow``: pytorch_private_pools (free blocks of graph pools) and
-    this_process (where PyTorch's part is not printed). Rows are never negative; those trimmed for
-    rounding count as inferred.
+    pytorch_private_pools are free blocks of graph pools; this_process stands where PyTorch's part
+    is not printed. Rows are never negative; those trimmed for rounding count as inferred.
     """
     total = message.total_bytes
     if total is None:
         return (), ()
     rows = [*_pytorch_rows(message), *_process_rows(message, owners)]
     if message.free_bytes is not None:
-        rows.append(LedgerRow("free", message.free_bytes, "exact"))
+        rows.append(LedgerRow(LedgerKind.FREE, message.free_bytes, RowConfidence.EXACT))
     gap = total - sum(row.bytes for row in rows)
     rounding = _rounding_of_use(message)
     if -gap > rounding:
@@ -285,7 +285,7 @@ def ledger_of(
         rows = _trimmed(rows, -gap)
     is_rounding = gap <= rounding and _prints_all_use(message, owners)
     note = ROUNDING if is_rounding else ""
-    rows.append(LedgerRow("unknown", max(0, gap), "unknown", note))
+    rows.append(LedgerRow(LedgerKind.UNKNOWN, max(0, gap), RowConfidence.UNKNOWN, note))
     return tuple(row for row in rows if row.bytes), ()
 
 
@@ -301,32 +301,38 @@ def _rounding_of_use(message: OomMessage) -> int:
 def _pytorch_rows(message: OomMessage) -> list[LedgerRow]:
     if message.live_bytes is None:
         return []
-    rows = [LedgerRow("pytorch_allocated", message.live_bytes, "exact")]
+    rows = [LedgerRow(LedgerKind.PYTORCH_ALLOCATED, message.live_bytes, RowConfidence.EXACT)]
     if message.private_pool_bytes:
-        rows.append(LedgerRow("pytorch_private_pools", message.private_pool_bytes, "exact"))
+        rows.append(
+            LedgerRow(
+                LedgerKind.PYTORCH_PRIVATE_POOLS, message.private_pool_bytes, RowConfidence.EXACT
+            )
+        )
     if message.unallocated_bytes is not None:
-        rows.append(LedgerRow("pytorch_cached", message.unallocated_bytes, "exact"))
+        rows.append(
+            LedgerRow(LedgerKind.PYTORCH_CACHED, message.unallocated_bytes, RowConfidence.EXACT)
+        )
     elif message.reserved_bytes is not None:
         cached = max(0, message.reserved_bytes - (message.allocated_bytes or 0))
-        rows.append(LedgerRow("pytorch_cached", cached, "inferred"))
+        rows.append(LedgerRow(LedgerKind.PYTORCH_CACHED, cached, RowConfidence.INFERRED))
     return rows
 
 
 def _process_rows(message: OomMessage, owners: ProcessShares) -> list[LedgerRow]:
     rows = []
     outside = outside_pytorch(message, owners)
-    confidence = "exact" if owners.how == "named" else "inferred"
+    confidence = RowConfidence.EXACT if owners.how == "named" else RowConfidence.INFERRED
     if outside is not None:
-        rows.append(LedgerRow("this_process_other", outside, "inferred"))
+        rows.append(LedgerRow(LedgerKind.THIS_PROCESS_OTHER, outside, RowConfidence.INFERRED))
     elif owners.own_bytes is not None and message.live_bytes is None:
-        rows.append(LedgerRow("this_process", owners.own_bytes, confidence))
+        rows.append(LedgerRow(LedgerKind.THIS_PROCESS, owners.own_bytes, confidence))
     other_bytes = sum(size for _, size in owners.others)
     if owners.how in ("named", "inferred"):
-        rows.append(LedgerRow("other_processes", other_bytes, confidence))
+        rows.append(LedgerRow(LedgerKind.OTHER_PROCESSES, other_bytes, confidence))
     elif owners.how == "unclear" and message.reserved_bytes is not None:
         # One of those listed is this process: what PyTorch reserved is among them.
         other_bytes = max(0, other_bytes - message.reserved_bytes)
-        rows.append(LedgerRow("outside_pytorch", other_bytes, "inferred"))
+        rows.append(LedgerRow(LedgerKind.OUTSIDE_PYTORCH, other_bytes, RowConfidence.INFERRED))
     return rows
 
 
@@ -350,10 +356,13 @@ def _trimmed(rows: list[LedgerRow], excess: int) -> list[LedgerRow]:
     """The rows less what rounding put in too much: differences give way first, then the largest."""
     trimmed = list(rows)
     for index in sorted(
-        range(len(rows)), key=lambda i: (rows[i].confidence != "inferred", -rows[i].bytes)
+        range(len(rows)),
+        key=lambda i: (rows[i].confidence != RowConfidence.INFERRED, -rows[i].bytes),
     ):
         cut = min(excess, trimmed[index].bytes)
         if cut:
-            trimmed[index] = LedgerRow(rows[index].kind, rows[index].bytes - cut, "inferred")
+            trimmed[index] = LedgerRow(
+                rows[index].kind, rows[index].bytes - cut, RowConfidence.INFERRED
+            )
         excess -= cut
     return trimmed

@@ -15,8 +15,9 @@ import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.failure.oom import Outside, failure_of, message_of
-from vramlens.analyses.memory.ledger import LedgerRow, ledger_of
+from vramlens.analyses.memory.ledger import ledger_of
 from vramlens.errors import UsageError
+from vramlens.ground.ledger_kinds import LedgerRow
 from vramlens.read.oom.oom_text import OomMessage, find_oom_messages
 from vramlens.trace import Action, DeviceLedger, DeviceTrace, FailureMeta, Trace
 from vramlens.units import format_size
@@ -149,9 +150,7 @@ def ledger_rows(
     """
     measured = measured_ledger(view, total_bytes)
     if measured is not None:
-        return tuple(
-            LedgerRow(part.kind, part.bytes, part.confidence, part.note) for part in measured.parts
-        )
+        return measured.parts
     is_prediction = view.trace.meta is not None and view.trace.meta.is_prediction
     if outside.total_bytes is None or is_prediction:
         return ()

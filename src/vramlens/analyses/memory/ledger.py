@@ -4,25 +4,8 @@ part named.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerRow:
-    """One part of a device's memory.
-
-    Attributes:
-        kind: pytorch_allocated, pytorch_cached, pytorch_private_pools, nccl, driver_reserved,
-            this_process, this_process_other, other_processes, outside_pytorch, free or unknown.
-        bytes: its size.
-        confidence: exact, inferred or unknown.
-        note: what is in it, or why it is not exact; "" if there is nothing to say.
-    """
-
-    kind: str
-    bytes: int
-    confidence: str
-    note: str = ""
+from vramlens.ground.ledger_kinds import LedgerKind, LedgerRow
+from vramlens.ground.verdict import RowConfidence
 
 
 def ledger_of(
@@ -37,13 +20,13 @@ def ledger_of(
     if outside < 0 or allocated_bytes > reserved_bytes:
         return ()
     rows = [
-        LedgerRow("pytorch_allocated", allocated_bytes, "exact"),
-        LedgerRow("pytorch_cached", reserved_bytes - allocated_bytes, "exact"),
+        LedgerRow(LedgerKind.PYTORCH_ALLOCATED, allocated_bytes, RowConfidence.EXACT),
+        LedgerRow(LedgerKind.PYTORCH_CACHED, reserved_bytes - allocated_bytes, RowConfidence.EXACT),
     ]
     if free_bytes is None:
-        return (*rows, LedgerRow("unknown", outside, "unknown"))
+        return (*rows, LedgerRow(LedgerKind.UNKNOWN, outside, RowConfidence.UNKNOWN))
     return (
         *rows,
-        LedgerRow("outside_pytorch", outside, "inferred"),
-        LedgerRow("free", free_bytes, "exact"),
+        LedgerRow(LedgerKind.OUTSIDE_PYTORCH, outside, RowConfidence.INFERRED),
+        LedgerRow(LedgerKind.FREE, free_bytes, RowConfidence.EXACT),
     )

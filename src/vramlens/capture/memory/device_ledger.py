@@ -22,7 +22,7 @@ from vramlens.capture.memory.driver import (
     process_name,
 )
 from vramlens.capture.memory.pytorch_memory import PyTorch, PyTorchCounters
-from vramlens.ground.ledger_kinds import LedgerKind
+from vramlens.ground.ledger_kinds import LedgerKind, LedgerRow
 from vramlens.ground.verdict import RowConfidence
 from vramlens.units import counted, format_size
 
@@ -39,26 +39,6 @@ _GIVES_WAY = (
 """Which row is cut first where the figures add up to more than the device has."""
 _TRIES = 3
 _NAMED = 6
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerRow:
-    """One part of a device's memory.
-
-    Attributes:
-        kind: driver_reserved, pytorch_allocated (live), pytorch_cached (reserved and not live, in
-            private pools too), nccl, this_process_other, other_processes, outside_pytorch (these
-            two where they cannot be told apart), unknown or free.
-        bytes: its size.
-        confidence: exact (somebody counted it), inferred (by subtraction or elimination) or
-            unknown.
-        note: what is in it and why it is not exact; may be empty.
-    """
-
-    kind: LedgerKind
-    bytes: int
-    confidence: RowConfidence
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

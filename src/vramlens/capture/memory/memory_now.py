@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vramlens.capture.memory.device_ledger import Ledger, LedgerRow, ledgers
+from vramlens.capture.memory.device_ledger import Ledger, ledgers
 from vramlens.capture.memory.driver import driver
 from vramlens.capture.torch_api import pinned_memory
 from vramlens.foreign_text import text_of
+from vramlens.ground.ledger_kinds import LedgerRow
 from vramlens.units import format_size
 
 _WORDS = {

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from vramlens.ground.ledger_kinds import LedgerRow
 from vramlens.read.parts.entries import LATEST_US, by_device, rows_of
 from vramlens.read.values import (
     LARGEST_NUMBER,
@@ -17,7 +18,7 @@ from vramlens.read.values import (
     as_size,
     as_text,
 )
-from vramlens.trace import DeviceLedger, LedgerPart, Ledgers, Samples
+from vramlens.trace import DeviceLedger, Ledgers, Samples
 
 _MOST_PARTS = 64
 _CONFIDENCES = ("exact", "inferred", "unknown")
@@ -72,13 +73,13 @@ def _ledger(entry: dict[str, Any]) -> DeviceLedger | None:
     return DeviceLedger(total, readable) if sum(part.bytes for part in readable) == total else None
 
 
-def _ledger_part(row: dict[str, Any]) -> LedgerPart | None:
+def _ledger_part(row: dict[str, Any]) -> LedgerRow | None:
     kind, size = as_text(row.get("kind"), 100), as_number(row.get("bytes"))
     if not kind or size is None:
         return None
     confidence = row.get("confidence")
     known_confidence = confidence if confidence in _CONFIDENCES else "unknown"
-    return LedgerPart(kind, size, known_confidence, as_text(row.get("note")) or "")
+    return LedgerRow(kind, size, known_confidence, as_text(row.get("note")) or "")
 
 
 def samples_of(part: dict[str, Any], _missing: list[str]) -> Samples:

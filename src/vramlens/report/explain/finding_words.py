@@ -28,7 +28,7 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
     from vramlens.analyses.finding import Finding
-    from vramlens.analyses.memory.ledger import LedgerRow
+    from vramlens.ground.ledger_kinds import LedgerRow
     from vramlens.leak.leak import Leak
 
 _KINDS = {
