@@ -18,6 +18,7 @@ from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.run_shape import step_peaks
+from vramlens.ground.failure import Cause
 from vramlens.ground.verdict import Verdict
 from vramlens.replay.answer import assignment
 from vramlens.replay.need.advice_order import order_of_advice, rank_of, with_higher_limit
@@ -47,6 +48,9 @@ def with_judgement(
     facts = _facts(view, judged.need, capacity, step_leaks)
     need = replace(judged.need, reason=_reason(view, judged) or judged.need.reason)
     verdict = _verdict(explanation, view, proven, replace(judged, need=need), facts)
+    if verdict.cause == Cause.LEAK:  # its size is not why this step failed
+        need = replace(need, reason=judged.need.reason)
+        verdict = replace(verdict, need=need)
     lasting = judged.tells_what_follows and not facts.growing
     alike = lasting and judged.is_like_several_steps
     findings = _about_failure(explanation, view, verdict, step_leaks)
@@ -54,8 +58,9 @@ def with_judgement(
     why_open = _why_open(need, growing=facts.growing, lasting=judged.tells_what_follows)
     findings += _about_settings(view, verdict, need, capacity, why_open)
     findings = [with_limit(finding, view, verdict, need, lasting=alike) for finding in findings]
-    about_batch = _about_batch(view, proven, judged, runs, lasting=lasting)
-    if about_batch:
+    is_leak = verdict.cause == Cause.LEAK  # which no batch is small enough for
+    about_batch = () if is_leak else _about_batch(view, proven, judged, runs, lasting=lasting)
+    if is_leak or about_batch:
         findings = [*map(_without_half_the_batch, findings), *about_batch]
     leaking = facts.growing and _leave_much(step_leaks, capacity) and _is_told(view, step_leaks)
     order = order_of_advice(verdict, findings, leaking=leaking)
