@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate
 
 from vramlens.analyses.explanation import OomVerdict
 from vramlens.analyses.failure.need import EARLIER_STEP, Need, SettingVerdict
@@ -17,6 +17,8 @@ _TELLING_LEAK = 0.1
 _TELLING_GROWTH = 0.01
 """Of what could be reserved: less growth over the recorded steps does not decide a setting."""
 _FEWEST_GROWN = 3
+_FALLEN = 0.25
+"""Of the growth: steps that began with so much less than one before them only differ in size."""
 _SPIKE, _RISE = 2.0, 1.1
 """A spike is twice the fullest earlier step, where those did not rise by a tenth."""
 
@@ -90,7 +92,10 @@ def is_rising(own_bytes: Sequence[int]) -> bool:
 
 
 def is_growing(start_bytes: Sequence[int], capacity_bytes: int) -> bool:
-    """Whether every step began with more than the one before; the first two build what lasts."""
-    grown = [later - earlier for earlier, later in pairwise(start_bytes[2:])]
-    is_telling = sum(grown) >= _TELLING_GROWTH * capacity_bytes
-    return len(grown) >= _FEWEST_GROWN and min(grown) > 0 and is_telling
+    """Whether steps began with more and more, each or in stairs; the first two build what lasts."""
+    later = start_bytes[2:]
+    if len(later) <= _FEWEST_GROWN or later[-1] - later[0] < _TELLING_GROWTH * capacity_bytes:
+        return False
+    highest = accumulate(later, max)
+    fallen = max(high - size for high, size in zip(highest, later, strict=True))
+    return fallen <= _FALLEN * (later[-1] - later[0])

@@ -326,7 +326,7 @@ def _carries(
 def _why_open(need: Need, *, growing: bool, lasting: bool) -> str:
     """Why it is not known whether a setting is enough."""
     if growing:
-        return "each step leaves more memory behind"
+        return "what steps leave behind grows"
     if need.basis == EARLIER_STEP and not lasting:
         return "a later step may be larger"
     if need.basis == EARLIER_STEP:
