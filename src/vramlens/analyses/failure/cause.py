@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from vramlens.analyses.explanation import OomVerdict
 from vramlens.analyses.failure.need import EARLIER_STEP, Need, SettingVerdict
@@ -17,6 +17,7 @@ _TELLING_LEAK = 0.1
 _TELLING_GROWTH = 0.01
 """Of what could be reserved: less growth over the recorded steps does not decide a setting."""
 _FEWEST_GROWN = 3
+_FEW_GROWN = 2
 _FALLEN = 0.25
 """Of the growth: steps that began with so much less than one before them only differ in size."""
 _SPIKE, _RISE = 2.0, 1.1
@@ -33,7 +34,8 @@ class CauseFacts:
         earlier_bytes: what the fullest earlier step added.
         needed_bytes: what the failed step would have added.
         rising: whether the earlier steps rose.
-        growing: whether each step left more behind than the one before.
+        growing: whether what steps leave behind grows.
+        may_be_growing: whether the few steps so far did.
     """
 
     capacity_bytes: int | None
@@ -42,6 +44,7 @@ class CauseFacts:
     needed_bytes: int = 0
     rising: bool = False
     growing: bool = False
+    may_be_growing: bool = False
 
     @property
     def is_spike(self) -> bool:
@@ -75,8 +78,10 @@ def _cause_of_similar_step(
     if facts.is_spike:
         return "spike"
     clearly = floor * _CLEARLY <= capacity_bytes
-    if clearly and any(row.lives is not False for row in settings):
-        return "leak" if facts.leaked_bytes else "fragmentation"
+    if clearly and any(row.lives is not False for row in settings) and not facts.growing:
+        return "fragmentation"
+    if clearly and facts.leaked_bytes:
+        return "leak"
     telling = max(floor - capacity_bytes, _TELLING_LEAK * capacity_bytes)
     return "leak" if facts.leaked_bytes >= telling else "capacity"
 
@@ -99,3 +104,9 @@ def is_growing(start_bytes: Sequence[int], capacity_bytes: int) -> bool:
     highest = accumulate(later, max)
     fallen = max(high - size for high, size in zip(highest, later, strict=True))
     return fallen <= _FALLEN * (later[-1] - later[0])
+
+
+def may_be_growing(start_bytes: Sequence[int], capacity_bytes: int) -> bool:
+    """Whether the few steps so far began with more each time: too few to say that it goes on."""
+    grown = [later - earlier for earlier, later in pairwise(start_bytes[1:])]
+    return len(grown) >= _FEW_GROWN and min(grown) >= _TELLING_GROWTH * capacity_bytes

@@ -199,7 +199,8 @@ def _certainty(
         )
     filled = failed and line.bytes >= _FILLED * view.device.requested.peak_bytes
     by_steps, _ = verdict_of_steps(rhythm, SIGN if filled else RESULT)
-    by_pattern, doubt = most_by_pattern(view, None, graph=False, filled=filled)
+    # What older texts left is not waiting for the end of one text: no doubt about tokens.
+    by_pattern, doubt = most_by_pattern(view, None, graph=filled, filled=filled)
     verdicts = (by_steps or Verdict.POSSIBLE, by_pattern)
     verdict = max(verdicts, key=lambda word: word.rank)
     usual = "a store that is limited and not full yet looks the same"

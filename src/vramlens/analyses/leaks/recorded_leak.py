@@ -19,6 +19,7 @@ class RecordedLeak(Leak):
         device: the index of the device; -1 is the host.
         stacks: from how many stacks.
         rows: the allocations that it held; None for memory that is no tensor's.
+        is_stored_data: whether no module computed it, as what a replay buffer keeps.
     """
 
     device: int = 0
@@ -26,6 +27,7 @@ class RecordedLeak(Leak):
     high: int = 0
     allocations_per_step: float = 0.0
     stacks: int = 0
+    is_stored_data: bool = False
     rows: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
 
     def is_mostly_in(self, rows: NDArray[np.int64]) -> bool:

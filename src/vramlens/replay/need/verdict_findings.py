@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vramlens.analyses.failure.allocator_retry import has_fitting_block
-from vramlens.analyses.failure.cause import CauseFacts, cause_of, is_growing, is_rising
+from vramlens.analyses.failure.cause import (
+    CauseFacts,
+    cause_of,
+    is_growing,
+    is_rising,
+    may_be_growing,
+)
 from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
 from vramlens.analyses.failure.need import EARLIER_STEP, EXPANDABLE, Need, SettingVerdict
 from vramlens.analyses.failure.oom import failure_of, settings_variable
@@ -24,7 +30,7 @@ from vramlens.replay.answer import assignment
 from vramlens.replay.need.advice_order import order_of_advice, rank_of, with_higher_limit
 from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits
 from vramlens.replay.need.failure_verdict import ReplayJudgement, judgement_of
-from vramlens.replay.need.limit_advice import has_room, with_limit
+from vramlens.replay.need.limit_advice import Outlook, has_room, with_limit
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -52,19 +58,20 @@ def with_judgement(
         need = replace(need, reason=judged.need.reason)
         verdict = replace(verdict, need=need)
     lasting = judged.tells_what_follows and not facts.growing
-    alike = lasting and judged.is_like_several_steps
+    lasting_limit = lasting and judged.is_like_several_steps and not facts.may_be_growing
     findings = _about_failure(explanation, view, verdict, step_leaks)
     findings = _about_expandable(findings, verdict, proven)
     why_open = _why_open(need, growing=facts.growing, lasting=judged.tells_what_follows)
     findings += _about_settings(view, verdict, need, capacity, why_open)
-    findings = [with_limit(finding, view, verdict, need, lasting=alike) for finding in findings]
+    outlook = Outlook(lasting=lasting_limit, growing=facts.growing or facts.may_be_growing)
+    findings = [with_limit(finding, view, verdict, need, outlook) for finding in findings]
     is_leak = verdict.cause == Cause.LEAK  # which no batch is small enough for
     about_batch = () if is_leak else _about_batch(view, proven, judged, runs, lasting=lasting)
     if is_leak or about_batch:
         findings = [*map(_without_half_the_batch, findings), *about_batch]
-    leaking = facts.growing and _leave_much(step_leaks, capacity) and _is_told(view, step_leaks)
+    leaking = facts.growing and _leave_much(_told(view, step_leaks), capacity)
     order = order_of_advice(verdict, findings, leaking=leaking)
-    if not leaking and has_room(verdict, need, lasting=alike):
+    if not leaking and has_room(verdict, need, outlook):
         order = with_higher_limit(order, is_known=need.high_bytes is not None)
     return replace(
         explanation,
@@ -77,11 +84,15 @@ def _leave_much(leaks: Sequence[RecordedLeak], capacity: int | None) -> bool:
     return sum(leak.bytes for leak in leaks) >= _LARGE * (capacity or 1)
 
 
-def _is_told(view: Attribution, leaks: Sequence[RecordedLeak]) -> bool:
-    """Whether a leak is more than one way to read what repeats: a loop over tokens keeps its steps'
-    results, too, until its one backward pass.
+def _told(view: Attribution, leaks: Sequence[RecordedLeak]) -> Sequence[RecordedLeak]:
+    """The leaks that are more than one way to read what repeats: a loop over tokens keeps its steps'
+    results, too, until its one backward pass, and a replay buffer fills.
     """
-    return view.steps.source != PATTERN or any(leak.sure for leak in leaks)
+    if any(leak.sure for leak in leaks):
+        return leaks
+    if view.steps.source == PATTERN:
+        return ()
+    return [leak for leak in leaks if not leak.is_stored_data]
 
 
 def _verdict(
@@ -191,6 +202,7 @@ def _facts(
     peaks = step_peaks(view)
     event = view.device.out_of_memory[-1].event
     step = int(view.steps.of(np.array([event]))[0]) if len(view.steps) else 0
+    of_steps, start_bytes = are_steps(view), peaks.start_bytes[: step + 1]
     earlier = max(peaks.own_bytes[1 if step > 1 else 0 : step], default=0)
     start = peaks.start_bytes[step] if step < len(peaks.start_bytes) else 0
     return CauseFacts(
@@ -199,8 +211,8 @@ def _facts(
         earlier_bytes=earlier,
         needed_bytes=max(0, (need.floor_bytes or 0) - start),
         rising=is_rising(peaks.own_bytes[:step]),
-        growing=leaked > 0
-        or (are_steps(view) and is_growing(peaks.start_bytes[: step + 1], capacity or 0)),
+        growing=leaked > 0 or (of_steps and is_growing(start_bytes, capacity or 0)),
+        may_be_growing=of_steps and may_be_growing(start_bytes, capacity or 0),
     )
 
 
