@@ -72,17 +72,15 @@ def _cause_of_similar_step(
     settings: Sequence[SettingVerdict], facts: CauseFacts, floor: int, capacity_bytes: int
 ) -> str:
     """Why a step failed of which an earlier one tells what it needs, without holes ``floor``."""
-    fits_in_one_piece = floor <= capacity_bytes
-    if fits_in_one_piece and any(row.lives is True for row in settings):
+    lives = {row.lives for row in settings}
+    if floor <= capacity_bytes and True in lives:  # with its free bytes in one piece
         return "fragmentation"
     if facts.is_spike:
         return "spike"
-    clearly = floor * _CLEARLY <= capacity_bytes
-    if clearly and any(row.lives is not False for row in settings) and not facts.growing:
+    may_live = floor * _CLEARLY <= capacity_bytes and bool(lives - {False})
+    if may_live and not facts.growing:
         return "fragmentation"
-    if clearly and facts.leaked_bytes:
-        return "leak"
-    telling = max(floor - capacity_bytes, _TELLING_LEAK * capacity_bytes)
+    telling = 1 if may_live else max(floor - capacity_bytes, _TELLING_LEAK * capacity_bytes)
     return "leak" if facts.leaked_bytes >= telling else "capacity"
 
 

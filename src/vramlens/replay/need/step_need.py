@@ -114,10 +114,13 @@ def projection_of(view: Attribution, proven: Proven, request: OutOfMemory) -> Pr
         unseen_bytes=unseen,
         of_steps=of_steps,
         earlier_bytes=int(view.device.requested_curve[: template.failed.start].max(initial=0)),
-        refused_bytes=max(
-            (failed.size_bytes for failed in view.device.out_of_memory[:-1]), default=0
-        ),
+        refused_bytes=_most_refused(view),
     )
+
+
+def _most_refused(view: Attribution) -> int:
+    """The largest request that failed before the last that did."""
+    return max((failed.size_bytes for failed in view.device.out_of_memory[:-1]), default=0)
 
 
 def need_of(proven: Proven, projection: Projection, *, searching: bool = True) -> Need:

@@ -52,32 +52,33 @@ def with_judgement(
     step_leaks = leaks_of_steps(view, explanation.leaks)
     capacity = proven.recorded.limit.bytes
     facts = _facts(view, judged.need, capacity, step_leaks)
-    need = replace(judged.need, reason=_reason(view, judged) or judged.need.reason)
-    verdict = _verdict(explanation, view, proven, replace(judged, need=need), facts)
-    if verdict.cause == Cause.LEAK:  # its size is not why this step failed
-        need = replace(need, reason=judged.need.reason)
-        verdict = replace(verdict, need=need)
+    verdict = _verdict(explanation, view, proven, judged, facts)
     lasting = judged.tells_what_follows and not facts.growing
-    lasting_limit = lasting and judged.is_like_several_steps and not facts.may_be_growing
+    outlook = _outlook(judged, facts)
     findings = _about_failure(explanation, view, verdict, step_leaks)
     findings = _about_expandable(findings, verdict, proven)
-    why_open = _why_open(need, growing=facts.growing, lasting=judged.tells_what_follows)
-    findings += _about_settings(view, verdict, need, capacity, why_open)
-    outlook = Outlook(lasting=lasting_limit, growing=facts.growing or facts.may_be_growing)
-    findings = [with_limit(finding, view, verdict, need, outlook) for finding in findings]
-    is_leak = verdict.cause == Cause.LEAK  # which no batch is small enough for
-    about_batch = () if is_leak else _about_batch(view, proven, judged, runs, lasting=lasting)
-    if is_leak or about_batch:
-        findings = [*map(_without_half_the_batch, findings), *about_batch]
+    why_open = _why_open(judged.need, growing=facts.growing, lasting=judged.tells_what_follows)
+    findings += _about_settings(view, verdict, judged.need, capacity, why_open)
+    findings = [with_limit(finding, view, verdict, judged.need, outlook) for finding in findings]
+    if verdict.cause == Cause.LEAK:  # no batch is small enough for it
+        findings = _without_half_the_batch(findings)
+    elif about_batch := _about_batch(view, proven, judged, runs, lasting=lasting):
+        findings = [*_without_half_the_batch(findings), *about_batch]
     leaking = facts.growing and _leave_much(_told(view, step_leaks), capacity)
     order = order_of_advice(verdict, findings, leaking=leaking)
-    if not leaking and has_room(verdict, need, outlook):
-        order = with_higher_limit(order, is_known=need.high_bytes is not None)
+    if not leaking and has_room(verdict, judged.need, outlook):
+        order = with_higher_limit(order, is_known=judged.need.high_bytes is not None)
     return replace(
         explanation,
         oom=verdict,
         findings=tuple(sorted(findings, key=lambda finding: rank_of(finding, order, capacity))),
     )
+
+
+def _outlook(judged: ReplayJudgement, facts: CauseFacts) -> Outlook:
+    growing = facts.growing or facts.may_be_growing
+    lasting = judged.tells_what_follows and judged.is_like_several_steps and not growing
+    return Outlook(lasting=lasting, growing=growing)
 
 
 def _leave_much(leaks: Sequence[RecordedLeak], capacity: int | None) -> bool:
@@ -109,11 +110,14 @@ def _verdict(
     if facts.growing:
         settings = tuple(_open_while_growing(row) for row in settings)
     cause = cause_of(oom, judged.need, settings, facts)
+    need = judged.need
+    if cause != Cause.LEAK:  # else its size is not why this step failed
+        need = replace(need, reason=_reason(view, judged) or need.reason)
     return replace(
         oom,
         cause=cause,
-        headline=_headline(explanation, view, proven, judged.need, cause),
-        need=judged.need,
+        headline=_headline(explanation, view, proven, need, cause),
+        need=need,
         settings=settings,
     )
 
@@ -187,8 +191,12 @@ def _headline(
     return headline_of(facts)
 
 
-def _without_half_the_batch(finding: Finding) -> Finding:
-    """The finding about activations without its rough word on the batch, of which more is known."""
+def _without_half_the_batch(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings without the rough word on the batch about activations: more is known of it."""
+    return [_other_cures(finding) for finding in findings]
+
+
+def _other_cures(finding: Finding) -> Finding:
     rough, _, other_cures = (finding.fix or "").partition("; or ")
     if finding.id != "activations" or not rough.startswith("half the batch"):
         return finding
@@ -200,9 +208,8 @@ def _facts(
 ) -> CauseFacts:
     leaked = sum(leak.bytes for leak in step_leaks if leak.sure)
     peaks = step_peaks(view)
-    event = view.device.out_of_memory[-1].event
-    step = int(view.steps.of(np.array([event]))[0]) if len(view.steps) else 0
-    of_steps, start_bytes = are_steps(view), peaks.start_bytes[: step + 1]
+    step = _failed_step(view)
+    start_bytes = peaks.start_bytes[: step + 1] if are_steps(view) else ()
     earlier = max(peaks.own_bytes[1 if step > 1 else 0 : step], default=0)
     start = peaks.start_bytes[step] if step < len(peaks.start_bytes) else 0
     return CauseFacts(
@@ -211,9 +218,14 @@ def _facts(
         earlier_bytes=earlier,
         needed_bytes=max(0, (need.floor_bytes or 0) - start),
         rising=is_rising(peaks.own_bytes[:step]),
-        growing=leaked > 0 or (of_steps and is_growing(start_bytes, capacity or 0)),
-        may_be_growing=of_steps and may_be_growing(start_bytes, capacity or 0),
+        growing=leaked > 0 or is_growing(start_bytes, capacity or 0),
+        may_be_growing=may_be_growing(start_bytes, capacity or 0),
     )
+
+
+def _failed_step(view: Attribution) -> int:
+    event = np.array([view.device.out_of_memory[-1].event])
+    return int(view.steps.of(event)[0]) if len(view.steps) else 0
 
 
 def _reason(view: Attribution, judged: ReplayJudgement) -> str:
