@@ -62,18 +62,32 @@ def test_prints_markdown(log, capsys):
 
 def test_explains_the_example_and_says_so(capsys):
     assert main(["explain"]) == 0
-    output = capsys.readouterr()
-    assert str(api.example_path()) in output.err.splitlines()[0]
-    assert " --top 10" in output.out  # what 24 lines have no room for is told
+    assert str(api.example_path()) in capsys.readouterr().err.splitlines()[0]
 
 
-def test_a_failure_fits_a_terminal(capsys, monkeypatch):
+def as_terminal(monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("LINES", "24")
     monkeypatch.setenv("TERM", "xterm")
-    assert main(["explain", str(api.example_path())]) == 0
-    assert 15 < len(capsys.readouterr().out.splitlines()) <= 24
+
+
+@pytest.mark.parametrize("verb", ["explain", "tune"])
+def test_a_failure_fits_a_terminal_and_a_pipe_gets_all_of_it(verb, capsys, monkeypatch):
+    assert main([verb, str(api.example_path())]) == 0
+    piped = capsys.readouterr().out
+    assert "shows all" not in piped
+    with monkeypatch.context() as changed:
+        as_terminal(changed)
+        assert main([verb, str(api.example_path())]) == 0
+    shown = capsys.readouterr().out
+    assert 10 < len(shown.splitlines()) <= 24 < len(piped.splitlines())
+
+
+def test_what_a_terminal_has_no_room_for_is_told(capsys, monkeypatch):
+    as_terminal(monkeypatch)
+    assert main(["explain"]) == 0
+    assert " --top 10" in capsys.readouterr().out
 
 
 def test_reads_standard_input(log):

@@ -51,6 +51,11 @@ def goes_to_file(output: str | None) -> TypeGuard[str]:
     return output not in (None, "-")
 
 
+def fills_a_screen(output: str | None) -> bool:
+    """Whether the answer is read on a terminal: a file and a pipe get all of it."""
+    return not goes_to_file(output) and sys.stdout is not None and sys.stdout.isatty()
+
+
 def as_text(draw: Callable[[Console], None], *, to_file: bool) -> str:
     """What ``draw`` prints on a console: that of standard output, or for a file one of 100
     columns without colours.

@@ -25,6 +25,7 @@ _NEEDLES = (
     b"oad weight end",
     b"Memory pool end",
     b"artup complete",
+    b"warmup model) took",
     b"fired up and ready",
     b"Alloc Size",
 )
@@ -37,7 +38,8 @@ _LINES = re.compile(
     rb"(?:the rest of the memory reserved for KV Cache is " + _SIZE + rb")?)"
     rb"|(?P<vllm_weights>(?:Model loading|model weights) took " + _SIZE + rb")"
     rb"|(?P<vllm_cache>Available KV cache memory: " + _SIZE + rb")"
-    rb"|(?P<vllm_ready>Application startup complete)"
+    rb"|(?P<vllm_ready>Application startup complete"
+    rb"|init engine \(profile, create kv cache, warmup model\) took)"
     rb"|(?P<sglang_weights>Load weight end\.[^\n]{0,200}?avail mem=" + _SIZE + rb"[^\n]{0,20}?"
     rb"(?:mem usage=" + _SIZE + rb")?)"
     rb"|(?P<sglang_cache>KV Cache is allocated\.[^\n]{0,80}?(?:K size: " + _SIZE + rb", V size: "

@@ -82,10 +82,11 @@ _COMMANDS = {"vramlens", "torchrun", "python", "pip", "git", "export"}
 
 
 def capitalized(text: str) -> str:
-    """The text with a capital letter at its beginning, unless that is code."""
+    """The text with a capital letter at its beginning, unless that is code or a name (vLLM)."""
     text = text.strip()
     first = text.split(" ", 1)[0].rstrip(",:")
-    return text[:1].upper() + text[1:] if first.isalpha() and first not in _COMMANDS else text
+    is_word = first.isalpha() and (first.isupper() or first[1:].islower() or len(first) == 1)
+    return text[:1].upper() + text[1:] if is_word and first not in _COMMANDS else text
 
 
 def sentence(text: str) -> str:

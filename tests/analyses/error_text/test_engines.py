@@ -17,6 +17,7 @@ from vramlens.read.engine_log import EngineLogReader
 from vramlens.read.oom.oom_text import find_oom_messages
 from vramlens.report.explain.answer_words import headline
 from vramlens.report.explain.story import next_command
+from vramlens.report.wording import capitalized
 from vramlens.units import GIB, MIB
 
 VLLM_BUDGET = """\
@@ -84,6 +85,17 @@ def test_while_serving_vllm_needs_a_smaller_share(tmp_path: Path) -> None:
     assert not any(one.id == "device_full" for one in found.findings)
 
 
+def test_an_engine_without_a_server_is_ready_when_it_is_warm(tmp_path: Path) -> None:
+    warm = "INFO init engine (profile, create kv cache, warmup model) took 30.2 seconds\n"
+    found = explained(tmp_path, VLLM_SERVING + warm + OOM)
+    assert first_fix(found).startswith("lower gpu_memory_utilization from 0.95 to 0.92, or lower")
+
+
+def test_the_names_of_engines_keep_their_letters() -> None:
+    assert capitalized("vLLM was already serving") == "vLLM was already serving"
+    assert capitalized("this is one of its words") == "This is one of its words"
+
+
 def test_between_both_it_is_the_graphs(tmp_path: Path) -> None:
     assert "enforce_eager=True" in first_fix(explained(tmp_path, VLLM_SERVING + OOM))
 
@@ -127,6 +139,13 @@ def test_a_fork_is_no_lack_of_memory(tmp_path: Path) -> None:
     assert headline(found).startswith("This is not a memory shortage: CUDA was already in use when")
     assert "spawn" in first_fix(found)
     assert "no memory ran out" in next_command(found).why
+    assert "refused" not in str(found)
+
+
+def test_one_failure_in_several_lines_is_not_several(tmp_path: Path) -> None:
+    text = "!!! Exception during processing !!! Allocation on device \n"
+    text += "torch.OutOfMemoryError: Allocation on device \n"
+    assert "the last of" not in str(explained(tmp_path, text))
 
 
 def test_comfyui_says_only_that_an_allocation_failed(tmp_path: Path) -> None:

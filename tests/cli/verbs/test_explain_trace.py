@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,15 @@ def test_explains_a_trace(trace, capsys):
     output = capsys.readouterr()
     assert output.out.startswith("GPU 0 is busy for 26 %")
     assert output.err == ""
-    assert len(output.out.splitlines()) <= 24
+
+
+def test_a_trace_fits_a_terminal_and_a_pipe_gets_all_of_it(trace, capsys, monkeypatch):
+    assert main(["explain", trace]) == 0
+    piped = capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("LINES", "24")
+    assert main(["explain", trace]) == 0
+    assert len(capsys.readouterr().out.splitlines()) < 24 < len(piped.splitlines())
 
 
 def test_explains_a_compressed_trace(capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import ArgumentParser
 from typing import Any
 
@@ -69,7 +70,9 @@ def test_data_has_every_key_of_the_contract(capsys: pytest.CaptureFixture[str]) 
 def test_an_answer_fits_a_screen(
     file: str, width: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", width)
+    monkeypatch.setenv("LINES", "24")
     for verb, words in ((replay, ["--conf", "expandable_segments:True"]), (tune, [])):
         called(verb, file, *words)
         assert len(capsys.readouterr().out.splitlines()) <= 24

@@ -31,6 +31,10 @@ def test_where_the_capacity_is_unknown_no_leak_is_slight() -> None:
 
 
 def test_what_repeats_inside_a_step_is_not_advised_as_a_leak_first() -> None:
-    """A loop over tokens keeps what its one backward pass needs."""
+    """A loop over tokens keeps what its one backward pass needs: the setting that gets past this
+    request really fails, too.
+    """
     findings = load(DATA / "failures/policy_gradient.cap45.vram").explain().findings
-    assert [one.id for one in findings[:2]] == ["process_limit", "settings_may_help"]
+    ids = [one.id for one in findings]
+    assert ids[0] == "process_limit"
+    assert ids.index("smaller_batch") < ids.index("leak") < ids.index("settings_may_help")

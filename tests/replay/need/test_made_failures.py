@@ -16,7 +16,8 @@ from vramlens.units import MIB
 
 FIRST, SECOND = 1 << 30, 1 << 31
 CAPTURED_POOL = (3, 1)
-"""The pool of a CUDA graph's capture."""
+USERS_POOL = (0, 7)
+"""The pools of a CUDA graph's capture, and of a torch.cuda.MemPool."""
 
 
 def explained(
@@ -92,31 +93,30 @@ def test_of_several_devices_the_one_that_failed_is_told(tmp_path: Path) -> None:
     assert explain(path, device=0).oom is None
 
 
-def in_capture() -> tuple[list[Any], list[Any]]:
-    """A graph's capture with a hole in the default pool that would do, and none in its own."""
+def in_pool(pool: tuple[int, int]) -> tuple[list[Any], list[Any]]:
+    """A failure in a pool of its own, with a hole in the default pool that would do."""
     events = [
         event("segment_alloc", FIRST, 400 * MIB),
         event("alloc", FIRST, 400 * MIB),
         event("free_requested", FIRST, 400 * MIB),
         event("free_completed", FIRST, 400 * MIB),
-        event("segment_alloc", SECOND, 64 * MIB, segment_pool_id=CAPTURED_POOL),
-        event("alloc", SECOND, 64 * MIB, segment_pool_id=CAPTURED_POOL),
-        event("oom", size=128 * MIB, device_free=4 * MIB, segment_pool_id=CAPTURED_POOL),
+        event("segment_alloc", SECOND, 64 * MIB, segment_pool_id=pool),
+        event("alloc", SECOND, 64 * MIB, segment_pool_id=pool),
+        event("oom", size=128 * MIB, device_free=4 * MIB, segment_pool_id=pool),
     ]
     segments = [
         segment(FIRST, 400 * MIB, [block(FIRST, 400 * MIB, 0, "inactive")]),
-        segment(
-            SECOND, 64 * MIB, [block(SECOND, 64 * MIB, 64 * MIB)], segment_pool_id=CAPTURED_POOL
-        ),
+        segment(SECOND, 64 * MIB, [block(SECOND, 64 * MIB, 64 * MIB)], segment_pool_id=pool),
     ]
     return events, segments
 
 
-def test_inside_a_graphs_capture_only_its_own_pool_counts(tmp_path: Path) -> None:
-    oom = assert_promises_nothing(explained(tmp_path, *in_capture()))
+@pytest.mark.parametrize("pool", [CAPTURED_POOL, USERS_POOL], ids=["graph capture", "MemPool"])
+def test_in_a_pool_of_its_own_only_that_pool_counts(tmp_path: Path, pool: tuple[int, int]) -> None:
+    oom = assert_promises_nothing(explained(tmp_path, *in_pool(pool)))
     assert oom.largest_free_bytes == 0
     assert oom.cause == "capacity"
-    assert str(CAPTURED_POOL) in oom.headline
+    assert str(pool) in oom.headline
 
 
 def test_of_failures_that_were_caught_the_last_counts(tmp_path: Path) -> None:
@@ -135,3 +135,88 @@ def test_what_refused_it(tmp_path: Path, free: int, wall: str) -> None:
         explained(tmp_path, [*events, failure(200 * MIB, free)], segments)
     )
     assert oom.wall == wall
+
+
+STEP = (("forward", 24), ("backward", 40), ("adam", 60))
+"""Where each part of a step asks, and how many MiB."""
+FRAMES = {
+    "forward": ("/home/user/train.py", 20, "forward"),
+    "backward": ("/home/user/train.py", 22, "main"),
+    "adam": ("/site-packages/torch/optim/adam.py", 450, "step"),
+}
+
+
+class Training:
+    """Steps of one size: a model, activations, gradients, and what the optimizer makes meanwhile."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+        self.segments: list[Any] = []
+        self._next = FIRST
+
+    def frames_of(self, part: str) -> list[dict[str, Any]]:
+        """The stack of a part's requests, the innermost frame first."""
+        stack = (FRAMES[part], ("/home/user/train.py", 9, "main"))
+        return [{"filename": file, "line": line, "name": name} for file, line, name in stack]
+
+    def asked(self, part: str, mib: int) -> int:
+        frames = self.frames_of(part)
+        address, self._next = self._next, self._next + 2 * mib * MIB
+        self.events.append(event("segment_alloc", address, mib * MIB, frames=frames))
+        self.events.append(event("alloc", address, mib * MIB, frames=frames))
+        return address
+
+    def step(self, until: str | None = None) -> list[tuple[int, int]]:
+        """One step, or its beginning; gives what is alive where it stopped."""
+        alive: list[tuple[int, int]] = []
+        for part, mib in STEP:
+            if part == until:
+                return alive
+            alive += [(self.asked(part, mib), mib) for _ in range(3)]
+        for address, mib in reversed(alive):
+            for action in ("free_requested", "free_completed", "segment_free"):
+                self.events.append(event(action, address, mib * MIB))
+        return []
+
+    def failed_in(self, part: str) -> tuple[list[Any], list[Any]]:
+        """Three whole steps, and one that fails where ``part`` first asks."""
+        for _ in range(3):
+            self.step()
+        alive = self.step(part)
+        failed = failure(dict(STEP)[part] * MIB)
+        self.events.append({**failed, "frames": self.frames_of(part)})
+        for address, size in alive:
+            taken = block(address, size * MIB, size * MIB)
+            self.segments.append(segment(address, size * MIB, [taken]))
+        return self.events, self.segments
+
+
+@pytest.mark.parametrize("part", ["backward", "adam"])
+def test_inside_backward_and_the_optimizer_an_earlier_step_tells_the_rest(
+    tmp_path: Path, part: str
+) -> None:
+    oom = explained(tmp_path, *Training().failed_in(part)).oom
+    assert oom is not None
+    assert oom.need is not None
+    assert oom.need.basis == "earlier_step"
+    assert oom.need.peak_reserved_bytes == 3 * (24 + 40 + 60) * MIB
+    assert not any(row.lives for row in oom.settings)
+
+
+def test_after_the_first_steps_are_overwritten_the_last_whole_one_tells_the_rest(
+    tmp_path: Path,
+) -> None:
+    """A ring that wrapped: it begins within a step, whose memory was there before."""
+    training = Training()
+    before = training.step("backward")
+    began = len(training.events)
+    for address, mib in before:
+        for action in ("free_requested", "free_completed", "segment_free"):
+            training.events.append(event(action, address, mib * MIB))
+    events, segments = training.failed_in("adam")
+    oom = explained(tmp_path, events[began:], segments).oom
+    assert oom is not None
+    assert oom.need is not None
+    assert oom.need.basis == "earlier_step"
+    assert oom.need.low_bytes <= 3 * (24 + 40 + 60) * MIB <= (oom.need.high_bytes or 0)
+    assert not any(row.lives for row in oom.settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from vramlens.analyses.explanation import OomVerdict
 from vramlens.analyses.failure.need import EARLIER_STEP, Need, SettingVerdict
@@ -17,6 +17,9 @@ _TELLING_LEAK = 0.1
 _TELLING_GROWTH = 0.01
 """Of what could be reserved: less growth over the recorded steps does not decide a setting."""
 _FEWEST_GROWN = 3
+_FEW_GROWN = 2
+_FALLEN = 0.25
+"""Of the growth: steps that began with so much less than one before them only differ in size."""
 _SPIKE, _RISE = 2.0, 1.1
 """A spike is twice the fullest earlier step, where those did not rise by a tenth."""
 
@@ -31,7 +34,8 @@ class CauseFacts:
         earlier_bytes: what the fullest earlier step added.
         needed_bytes: what the failed step would have added.
         rising: whether the earlier steps rose.
-        growing: whether each step left more behind than the one before.
+        growing: whether what steps leave behind grows.
+        may_be_growing: whether the few steps so far did.
     """
 
     capacity_bytes: int | None
@@ -40,6 +44,7 @@ class CauseFacts:
     needed_bytes: int = 0
     rising: bool = False
     growing: bool = False
+    may_be_growing: bool = False
 
     @property
     def is_spike(self) -> bool:
@@ -67,15 +72,15 @@ def _cause_of_similar_step(
     settings: Sequence[SettingVerdict], facts: CauseFacts, floor: int, capacity_bytes: int
 ) -> str:
     """Why a step failed of which an earlier one tells what it needs, without holes ``floor``."""
-    fits_in_one_piece = floor <= capacity_bytes
-    if fits_in_one_piece and any(row.lives is True for row in settings):
+    lives = {row.lives for row in settings}
+    if floor <= capacity_bytes and True in lives:  # with its free bytes in one piece
         return "fragmentation"
     if facts.is_spike:
         return "spike"
-    clearly = floor * _CLEARLY <= capacity_bytes
-    if clearly and any(row.lives is not False for row in settings):
-        return "leak" if facts.leaked_bytes else "fragmentation"
-    telling = max(floor - capacity_bytes, _TELLING_LEAK * capacity_bytes)
+    may_live = floor * _CLEARLY <= capacity_bytes and bool(lives - {False})
+    if may_live and not facts.growing:
+        return "fragmentation"
+    telling = 1 if may_live else max(floor - capacity_bytes, _TELLING_LEAK * capacity_bytes)
     return "leak" if facts.leaked_bytes >= telling else "capacity"
 
 
@@ -90,7 +95,16 @@ def is_rising(own_bytes: Sequence[int]) -> bool:
 
 
 def is_growing(start_bytes: Sequence[int], capacity_bytes: int) -> bool:
-    """Whether every step began with more than the one before; the first two build what lasts."""
-    grown = [later - earlier for earlier, later in pairwise(start_bytes[2:])]
-    is_telling = sum(grown) >= _TELLING_GROWTH * capacity_bytes
-    return len(grown) >= _FEWEST_GROWN and min(grown) > 0 and is_telling
+    """Whether steps began with more and more, each or in stairs; the first two build what lasts."""
+    later = start_bytes[2:]
+    if len(later) <= _FEWEST_GROWN or later[-1] - later[0] < _TELLING_GROWTH * capacity_bytes:
+        return False
+    highest = accumulate(later, max)
+    fallen = max(high - size for high, size in zip(highest, later, strict=True))
+    return fallen <= _FALLEN * (later[-1] - later[0])
+
+
+def may_be_growing(start_bytes: Sequence[int], capacity_bytes: int) -> bool:
+    """Whether the few steps so far began with more each time: too few to say that it goes on."""
+    grown = [later - earlier for earlier, later in pairwise(start_bytes[1:])]
+    return len(grown) >= _FEW_GROWN and min(grown) >= _TELLING_GROWTH * capacity_bytes

@@ -24,7 +24,7 @@ def unused_graph(scene: Scene) -> Iterator[Finding]:
     view = scene.view
     is_evaluation = view.phases.phase == Phase.EVALUATION
     if view.modules.marked.any():  # only what a module computes can be a graph, inputs are none
-        is_evaluation &= view.modules.module != OUTSIDE
+        is_evaluation &= view.modules.marked & (view.modules.module != OUTSIDE)
     rows = np.flatnonzero(is_evaluation)
     passes = keeping_passes(view, rows)
     if scene.failed_event is not None:

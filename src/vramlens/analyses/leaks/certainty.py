@@ -69,20 +69,24 @@ def keeps_a_pass(view: Attribution, loop: Loop, group: CohortGroup, first: int) 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """One sign that tells a leak from a buffer that has not filled yet, and the doubt that
-    remains.
+    """One sign that tells a leak from a buffer that has not filled yet, the doubt that remains, and
+    whether it is only that much is kept.
     """
 
     evidence: str
     doubt: str
+    is_of_size: bool = False
 
 
 _OF_FAILURE = Sign(
-    "it used a fifth or more of the memory that ran out", "a buffer of that size looks the same"
+    "it used a fifth or more of the memory that ran out",
+    "a buffer of that size looks the same",
+    is_of_size=True,
 )
 _LARGE = Sign(
     "it is 100 MiB or more, and at least a fifth of all memory in use between steps",
     "a buffer of that size that is not full yet looks the same",
+    is_of_size=True,
 )
 _CAPTURED = Sign(
     "it comes from the middle of a pass, where similar layers freed theirs within the step",
@@ -179,7 +183,7 @@ def most_by_pattern(
     if is_lone_graph:
         return Verdict.LIKELY, _PATTERN_OF_MICRO_BATCHES
     if not graph:
-        return Verdict.LIKELY if filled else Verdict.POSSIBLE, _PATTERN_OF_TOKENS
+        return Verdict.POSSIBLE, _PATTERN_OF_TOKENS
     return Verdict.PROVEN, ""
 
 

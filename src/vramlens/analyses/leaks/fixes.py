@@ -64,6 +64,11 @@ def _edit(leak: RecordedLeak, *, graph: bool, scalar_loss: str) -> str:
             f"find what keeps the result of {line} (a list, an attribute, a running sum or a "
             "caught exception). Keep `.detach()` or `.item()` of it instead, which frees the graph"
         )
+    if leak.is_stored_data:
+        return (
+            f"limit what keeps the memory that {line} allocated (a replay buffer, a cache of "
+            "batches), or keep it on the CPU (`.cpu()`)"
+        )
     return (
         f"at the end of each step, release what {line} allocated. If a list, attribute, cache "
         "or hook keeps it, clear or limit it, or keep `.detach().cpu()`. If it is in a reference "

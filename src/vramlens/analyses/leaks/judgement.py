@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.leaks.certainty import (
     GRAPH,
@@ -220,7 +221,21 @@ def _went_oldest_first(evidence: GroupEvidence) -> bool:
     return evidence.kept == RESULT and evidence.fate == OLDEST_FIRST
 
 
+_OF_MODELS = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
 _UNTIL_THEN = "a buffer that is not full yet, or a list that is emptied later, looks the same"
+
+
+def _is_stored_data(evidence: GroupEvidence) -> bool:
+    """Whether it is what no module computed (frames, batches), and only much of it makes it a leak."""
+    modules = evidence.view.modules
+    if evidence.kept != SIGN or not modules.marked.any() or _scalar_loss(evidence):
+        return False
+    is_outside = ~modules.marked[evidence.rows] | (modules.module[evidence.rows] == OUTSIDE)
+    is_outside &= ~np.isin(evidence.view.categories.category[evidence.rows], _OF_MODELS)
+    is_much_only = all(sign.is_of_size for sign in evidence.signs)
+    return is_much_only and 2 * int(evidence.sizes[is_outside].sum()) > evidence.total_bytes
+
+
 _DOUBTS: tuple[tuple[Callable[[GroupEvidence], bool], str], ...] = (
     (
         lambda evidence: not evidence.rhythm.steady,
@@ -235,6 +250,10 @@ _DOUBTS: tuple[tuple[Callable[[GroupEvidence], bool], str], ...] = (
         _went_oldest_first,
         "it was freed with the model at the very end, oldest first, as in a deque or a dict: one "
         "that is limited and not full yet looks the same",
+    ),
+    (
+        _is_stored_data,
+        "no module computed it: a replay buffer or a cache of batches looks the same until it is full",
     ),
     (
         lambda evidence: evidence.pooled,
@@ -275,7 +294,7 @@ def _by_steps(evidence: GroupEvidence) -> Judgement | None:
     verdict, needs_steps = verdict_of_steps(rhythm, evidence.kept)
     if verdict is None:
         return None
-    if verdict == Verdict.LIKELY and evidence.filled_memory:
+    if verdict == Verdict.LIKELY and evidence.filled_memory and evidence.keeps_graph:
         verdict = Verdict.PROVEN
     if needs_steps is not None and evidence.kept == RESULT:
         alive = int(evidence.view.device.requested_curve[evidence.cohorts.event])
@@ -382,6 +401,7 @@ def _leak_of(evidence: GroupEvidence, judgement: Judgement) -> RecordedLeak:
         allocations_per_step=evidence.blocks_per_step,
         storages=len(evidence.rows),
         stacks=evidence.stacks,
+        is_stored_data=_is_stored_data(evidence),
         device=view.device.device,
         reason="; ".join(judgement.doubts),
         evidence=tuple(_sentences(evidence)),

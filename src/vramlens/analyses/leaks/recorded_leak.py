@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,6 +19,7 @@ class RecordedLeak(Leak):
         device: the index of the device; -1 is the host.
         stacks: from how many stacks.
         rows: the allocations that it held; None for memory that is no tensor's.
+        is_stored_data: whether no module computed it, as what a replay buffer keeps.
     """
 
     device: int = 0
@@ -26,7 +27,18 @@ class RecordedLeak(Leak):
     high: int = 0
     allocations_per_step: float = 0.0
     stacks: int = 0
+    is_stored_data: bool = False
     rows: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
+
+    def is_mostly_in(self, rows: NDArray[np.int64]) -> bool:
+        """Whether most of its allocations are among others."""
+        return self.rows is not None and bool(2 * np.isin(self.rows, rows).sum() > len(self.rows))
+
+
+def rows_of(leaks: Iterable[RecordedLeak]) -> NDArray[np.int64]:
+    """The allocations of several leaks."""
+    rows = [leak.rows for leak in leaks if leak.rows is not None]
+    return np.concatenate(rows) if rows else np.zeros(0, np.int64)
 
 
 def sized(

@@ -23,7 +23,7 @@ from vramlens.analyses.leaks.outside_pytorch import (
 )
 from vramlens.analyses.leaks.rate import Rate, TimeToFull, prediction_of
 from vramlens.analyses.leaks.rebuilt_tensors import rebuilt_larger
-from vramlens.analyses.leaks.recorded_leak import RecordedLeak, sized
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak, rows_of, sized
 from vramlens.analyses.leaks.reserved_growth import reserved_growth
 from vramlens.analyses.leaks.sampled_growth import sampled_growth
 from vramlens.errors import UsageError
@@ -299,7 +299,11 @@ def leaks_at(view: Attribution, event: int | None = None) -> tuple[RecordedLeak,
     if inside_one_call(view):
         return ()
     leaks = growth_of_steps(view, event)
-    further_leaks = (*rebuilt_larger(view, event), *reserved_growth(view, leaks, event))
+    told_rows = rows_of(leak for leak in leaks if leak.verdict != Verdict.NOT_A_PROBLEM)
+    renewed = [leak for leak in rebuilt_larger(view, event) if not leak.is_mostly_in(told_rows)]
+    renewed_rows = rows_of(renewed)
+    leaks = tuple(leak for leak in leaks if not leak.is_mostly_in(renewed_rows))
+    further_leaks = (*renewed, *reserved_growth(view, (*leaks, *renewed), event))
     return tuple(sorted((*leaks, *further_leaks), key=_order))
 
 

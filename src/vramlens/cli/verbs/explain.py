@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_device, add_output, positive, size
 from vramlens.cli.message import say
-from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
+from vramlens.cli.output import as_json, as_text, fills_a_screen, goes_to_file, write_answer
 from vramlens.cli.standard_input import has_input
 from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
 
@@ -314,13 +314,11 @@ def _drawn(explanation: Explanation | Profile, arguments: argparse.Namespace) ->
         return explanation_to_markdown(explanation, by, arguments.top)
     from vramlens.report.explain.story import render_explanation
 
-    to_file = goes_to_file(arguments.output)
-    is_uncut = (
-        to_file or arguments.by is not None
-    )  # what was asked for by name is not cut to fit a screen
+    # What was asked for by name is not cut to fit a screen.
+    is_uncut = arguments.by is not None or not fills_a_screen(arguments.output)
     return as_text(
         lambda console: render_explanation(explanation, console, by, arguments.top, whole=is_uncut),
-        to_file=to_file,
+        to_file=goes_to_file(arguments.output),
     )
 
 
@@ -352,10 +350,10 @@ def _profile_drawn(profile: Profile, arguments: argparse.Namespace) -> str:
         return profile_to_markdown(profile, arguments.top)
     from vramlens.report.profile.story import render_profile
 
-    to_file = goes_to_file(arguments.output)
+    is_uncut = not fills_a_screen(arguments.output)
     return as_text(
-        lambda console: render_profile(profile, console, arguments.top, whole=to_file),
-        to_file=to_file,
+        lambda console: render_profile(profile, console, arguments.top, whole=is_uncut),
+        to_file=goes_to_file(arguments.output),
     )
 
 

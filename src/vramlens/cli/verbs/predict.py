@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import card_sizes, positive
 from vramlens.cli.message import say
-from vramlens.cli.output import as_json, as_text, refuse_inputs, write_stdout
+from vramlens.cli.output import as_json, as_text, fills_a_screen, refuse_inputs, write_stdout
 from vramlens.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -277,5 +277,6 @@ def _drawn(prediction: Prediction, explanation: Explanation, arguments: argparse
     from vramlens.report.explain.story import render_explanation
 
     return f"{prediction}\n\n" + as_text(
-        lambda console: render_explanation(explanation, console), to_file=False
+        lambda console: render_explanation(explanation, console, whole=not fills_a_screen(None)),
+        to_file=False,
     )

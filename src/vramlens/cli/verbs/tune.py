@@ -16,7 +16,7 @@ from vramlens.cli.arguments import (
     limit_size,
 )
 from vramlens.cli.input import read_recording
-from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
+from vramlens.cli.output import as_json, as_text, fills_a_screen, goes_to_file, write_answer
 
 if TYPE_CHECKING:
     from vramlens.replay import Tuning
@@ -87,8 +87,8 @@ def _drawn(tuning: Tuning, arguments: argparse.Namespace) -> str:
         return as_json(tuning_to_json(tuning))
     from vramlens.report.replay.tuning_story import render_tuning
 
-    to_file = goes_to_file(arguments.output)
+    is_uncut = arguments.all or not fills_a_screen(arguments.output)
     return as_text(
-        lambda console: render_tuning(tuning, console, whole=arguments.all or to_file),
-        to_file=to_file,
+        lambda console: render_tuning(tuning, console, whole=is_uncut),
+        to_file=goes_to_file(arguments.output),
     )

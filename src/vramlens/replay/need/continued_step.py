@@ -192,7 +192,7 @@ class Continuation:
         self._copy(span, begin, sizes)
         step_end = self._events.next_event
         requested_in_step = sum(self._events.row_size)
-        floor = _most_alive(self._events.appended())
+        floor = most_alive(self._events.appended())
         for _ in range(more_steps):
             self._begin_next()
             self._copy(span, span.start, sizes)
@@ -329,7 +329,7 @@ def without_refusals(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[A
     }
 
 
-def _most_alive(columns: Mapping[str, NDArray[Any]]) -> int:
+def most_alive(columns: Mapping[str, NDArray[Any]]) -> int:
     """The most requested bytes alive at once."""
     action, rows = columns["action"], columns["allocation"]
     sizes = columns["row_requested"].astype(np.int64)

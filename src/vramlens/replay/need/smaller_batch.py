@@ -15,6 +15,7 @@ import numpy as np
 from vramlens._native import Replay
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.phases import Phase
+from vramlens.replay.need.continued_step import most_alive
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,10 +27,16 @@ if TYPE_CHECKING:
 _DRIVER, _ASCENDING = 0, 1  # native/replay_addresses.h
 _SPARE = 0.005
 """Of the limit: left free, since outcomes near it hang on the driver."""
-_FINEST = 0.01
-_SMALLEST = 0.02
-_STEP_DOWN = 2
-"""Percent: where another order of addresses does not fit, the next smaller batch is tried."""
+_SMALLEST = 2
+"""Percent of the failed step's batch: less is no advice."""
+_BELOW_SUMS = (1.0, 0.95, 0.85, 0.6, 0.3)
+"""Shares of the batch whose tensors alone would fit: the first that a replay finishes with begins
+the search.
+"""
+_NARROWED = 3
+"""How often what lies between a batch that fits and one that does not is halved."""
+_BELOW_FITTING = (0, 2, 6, 14, 30)
+"""Percent: where another order of addresses does not fit, a smaller batch is tried."""
 _LEAST_BYTES = 4096
 """What is smaller does not count, and may well not grow."""
 
@@ -60,53 +67,84 @@ class _AtScale:
         self._room = int(limit.bytes * (1 - _SPARE)) - projection.unseen_bytes
         name = "capacity" if limit.of_device else "allowed_maximum"
         self._limited = self._settings | {name: self._room}
+        self._peaks: dict[tuple[int, int], int | None] = {}
 
-    @property
-    def has_room(self) -> bool:
-        """Whether anything may be reserved at all, beside what no earlier step shows."""
-        return self._room > 0
+    def largest_percent(self) -> int:
+        """The largest share of the batch, below all of it, whose tensors alone would fit; 0 where
+        none does.
+        """
+        fitting, too_much = 0, 100
+        while too_much - fitting > 1:
+            middle = (fitting + too_much) // 2
+            if most_alive({**self._columns, "row_requested": self._sizes(middle)}) <= self._room:
+                fitting = middle
+            else:
+                too_much = middle
+        return fitting
 
-    def peak(self, share: float, orders: tuple[int, ...] = (_DRIVER,)) -> int | None:
+    def _sizes(self, percent: int) -> NDArray[np.uint64]:
+        """By row, its requested bytes at that share of the batch."""
+        sizes = self._columns["row_requested"].astype(np.float64)
+        scaled = np.maximum(512, np.rint(sizes * (percent / 100)))
+        return np.where(self._fixed, sizes, scaled).astype(np.uint64)
+
+    def peak(self, percent: int, order: int = _DRIVER) -> int | None:
         """What the run reserves at most; None where it runs out of memory."""
-        columns = self._columns
-        sizes = columns["row_requested"].astype(np.float64)
-        scaled = np.where(self._fixed, sizes, np.maximum(512, np.rint(sizes * share))).astype(
-            np.uint64
-        )
+        if (percent, order) not in self._peaks:
+            self._peaks[percent, order] = self._replayed(percent, order)
+        return self._peaks[percent, order]
+
+    def _replayed(self, percent: int, order: int) -> int | None:
+        columns, scaled = self._columns, self._sizes(percent)
         rows = columns["allocation"]
         by_event = np.where(rows < 0, columns["size"], scaled[np.maximum(rows, 0)]).astype(
             columns["size"].dtype
         )
         changed: dict[str, Any] = {**columns, "row_requested": scaled, "size": by_event}
         replay = Replay(changed, pools=len(self._proven.requests.pools), settings=self._settings)
-        peaks = []
-        for order in orders:
-            run = replay.run(self._limited, addresses=order, completion=0, seed=0)
-            if run["died_at"] >= 0:
-                return None
-            peaks.append(run["peak_reserved"])
-        return max(peaks)
+        run = replay.run(self._limited, addresses=order, completion=0, seed=0)
+        return None if run["died_at"] >= 0 else run["peak_reserved"]
 
 
 def largest_share(proven: Proven, projection: Projection, view: Attribution) -> SmallerBatch | None:
     """The largest share of the failed step's batch that fits; None where not even a small one
     does.
+
+    The sums say where to begin, so that few replays are needed: 18 at most.
     """
     at_scale = _AtScale(proven, projection, _fixed_rows(view, projection))
-    low, high = _SMALLEST, 1.0
-    if not at_scale.has_room or at_scale.peak(low) is None:
+    fitting = _largest_fitting(at_scale)
+    if fitting is None:
         return None
-    while high - low > _FINEST:
-        middle = (low + high) / 2
-        if at_scale.peak(middle) is None:
-            high = middle
-        else:
-            low = middle
-    for percent in range(int(low * 100), int(_SMALLEST * 100), -_STEP_DOWN):
-        peak = at_scale.peak(percent / 100, (_DRIVER, _ASCENDING))
-        if peak is not None:
-            return SmallerBatch(percent / 100, peak)
+    for below in _BELOW_FITTING:
+        percent = max(_SMALLEST, fitting - below)
+        peak, other_peak = at_scale.peak(percent), at_scale.peak(percent, _ASCENDING)
+        if peak is not None and other_peak is not None:
+            return SmallerBatch(percent / 100, max(peak, other_peak))
     return None
+
+
+def _largest_fitting(at_scale: _AtScale) -> int | None:
+    """The largest percentage that a replay finishes with; None where none does."""
+    by_sums = at_scale.largest_percent()
+    if by_sums < _SMALLEST:
+        return None
+    too_much, fitting = by_sums + 1, 0
+    for share in _BELOW_SUMS:
+        percent = max(_SMALLEST, int(by_sums * share))
+        if at_scale.peak(percent) is not None:
+            fitting = percent
+            break
+        too_much = percent
+    if not fitting:
+        return None
+    for _ in range(_NARROWED):
+        middle = (fitting + too_much) // 2
+        if at_scale.peak(middle) is None:
+            too_much = middle
+        else:
+            fitting = middle
+    return fitting
 
 
 def _fixed_rows(view: Attribution, projection: Projection) -> NDArray[np.bool_]:

@@ -52,6 +52,8 @@ class Projection:
         unseen_bytes: what comes after it that no earlier step shows: an optimizer's first state.
         of_steps: whether what repeats is known to be a step, not a part of one.
         earlier_bytes: the most that was alive at once in an earlier step.
+        refused_bytes: the largest request that failed and that the program did without, as cuDNN
+            does without a workspace: where there is room, it is served.
     """
 
     template: Template
@@ -60,6 +62,7 @@ class Projection:
     unseen_bytes: int
     of_steps: bool
     earlier_bytes: int
+    refused_bytes: int
 
     @property
     def margin(self) -> float:
@@ -111,7 +114,13 @@ def projection_of(view: Attribution, proven: Proven, request: OutOfMemory) -> Pr
         unseen_bytes=unseen,
         of_steps=of_steps,
         earlier_bytes=int(view.device.requested_curve[: template.failed.start].max(initial=0)),
+        refused_bytes=_most_refused(view),
     )
+
+
+def _most_refused(view: Attribution) -> int:
+    """The largest request that failed before the last that did."""
+    return max((failed.size_bytes for failed in view.device.out_of_memory[:-1]), default=0)
 
 
 def need_of(proven: Proven, projection: Projection, *, searching: bool = True) -> Need:
@@ -135,7 +144,7 @@ def need_of(proven: Proven, projection: Projection, *, searching: bool = True) -
     return Need(
         peak_reserved_bytes=peak if not unseen_bytes else None,
         low_bytes=int(low * (1 - projection.spread)),
-        high_bytes=int(high * (1 + projection.spread)) + unseen_bytes,
+        high_bytes=int(high * (1 + projection.spread)) + unseen_bytes + projection.refused_bytes,
         basis=EARLIER_STEP,
         scale=round(scaling.scale, 3),
         done_share=round(continued.done_bytes / max(1, continued.requested_bytes), 3),

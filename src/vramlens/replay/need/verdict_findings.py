@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vramlens.analyses.failure.allocator_retry import has_fitting_block
-from vramlens.analyses.failure.cause import CauseFacts, cause_of, is_growing, is_rising
+from vramlens.analyses.failure.cause import (
+    CauseFacts,
+    cause_of,
+    is_growing,
+    is_rising,
+    may_be_growing,
+)
 from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
 from vramlens.analyses.failure.need import EARLIER_STEP, EXPANDABLE, Need, SettingVerdict
 from vramlens.analyses.failure.oom import failure_of, settings_variable
@@ -18,12 +24,13 @@ from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.run_shape import step_peaks
+from vramlens.ground.failure import Cause
 from vramlens.ground.verdict import Verdict
 from vramlens.replay.answer import assignment
 from vramlens.replay.need.advice_order import order_of_advice, rank_of, with_higher_limit
 from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits
 from vramlens.replay.need.failure_verdict import ReplayJudgement, judgement_of
-from vramlens.replay.need.limit_advice import has_room, with_limit
+from vramlens.replay.need.limit_advice import Outlook, has_room, with_limit
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -45,22 +52,22 @@ def with_judgement(
     step_leaks = leaks_of_steps(view, explanation.leaks)
     capacity = proven.recorded.limit.bytes
     facts = _facts(view, judged.need, capacity, step_leaks)
-    need = replace(judged.need, reason=_reason(view, judged) or judged.need.reason)
-    verdict = _verdict(explanation, view, proven, replace(judged, need=need), facts)
+    verdict = _verdict(explanation, view, proven, judged, facts)
     lasting = judged.tells_what_follows and not facts.growing
-    alike = lasting and judged.is_like_several_steps
+    outlook = _outlook(judged, facts)
     findings = _about_failure(explanation, view, verdict, step_leaks)
     findings = _about_expandable(findings, verdict, proven)
-    why_open = _why_open(need, growing=facts.growing, lasting=judged.tells_what_follows)
-    findings += _about_settings(view, verdict, need, capacity, why_open)
-    findings = [with_limit(finding, view, verdict, need, lasting=alike) for finding in findings]
-    about_batch = _about_batch(view, proven, judged, runs, lasting=lasting)
-    if about_batch:
-        findings = [*map(_without_half_the_batch, findings), *about_batch]
-    leaking = facts.growing and _leave_much(step_leaks, capacity) and _is_told(view, step_leaks)
+    why_open = _why_open(judged.need, growing=facts.growing, lasting=judged.tells_what_follows)
+    findings += _about_settings(view, verdict, judged.need, capacity, why_open)
+    findings = [with_limit(finding, view, verdict, judged.need, outlook) for finding in findings]
+    if verdict.cause == Cause.LEAK:  # no batch is small enough for it
+        findings = _without_half_the_batch(findings)
+    elif about_batch := _about_batch(view, proven, judged, runs, lasting=lasting):
+        findings = [*_without_half_the_batch(findings), *about_batch]
+    leaking = facts.growing and _leave_much(_told(view, step_leaks), capacity)
     order = order_of_advice(verdict, findings, leaking=leaking)
-    if not leaking and has_room(verdict, need, lasting=alike):
-        order = with_higher_limit(order, is_known=need.high_bytes is not None)
+    if not leaking and has_room(verdict, judged.need, outlook):
+        order = with_higher_limit(order, is_known=judged.need.high_bytes is not None)
     return replace(
         explanation,
         oom=verdict,
@@ -68,15 +75,25 @@ def with_judgement(
     )
 
 
+def _outlook(judged: ReplayJudgement, facts: CauseFacts) -> Outlook:
+    growing = facts.growing or facts.may_be_growing
+    lasting = judged.tells_what_follows and judged.is_like_several_steps and not growing
+    return Outlook(lasting=lasting, growing=growing)
+
+
 def _leave_much(leaks: Sequence[RecordedLeak], capacity: int | None) -> bool:
     return sum(leak.bytes for leak in leaks) >= _LARGE * (capacity or 1)
 
 
-def _is_told(view: Attribution, leaks: Sequence[RecordedLeak]) -> bool:
-    """Whether a leak is more than one way to read what repeats: a loop over tokens keeps its steps'
-    results, too, until its one backward pass.
+def _told(view: Attribution, leaks: Sequence[RecordedLeak]) -> Sequence[RecordedLeak]:
+    """The leaks that are more than one way to read what repeats: a loop over tokens keeps its steps'
+    results, too, until its one backward pass, and a replay buffer fills.
     """
-    return view.steps.source != PATTERN or any(leak.sure for leak in leaks)
+    if any(leak.sure for leak in leaks):
+        return leaks
+    if view.steps.source == PATTERN:
+        return ()
+    return [leak for leak in leaks if not leak.is_stored_data]
 
 
 def _verdict(
@@ -93,11 +110,14 @@ def _verdict(
     if facts.growing:
         settings = tuple(_open_while_growing(row) for row in settings)
     cause = cause_of(oom, judged.need, settings, facts)
+    need = judged.need
+    if cause != Cause.LEAK:  # else its size is not why this step failed
+        need = replace(need, reason=_reason(view, judged) or need.reason)
     return replace(
         oom,
         cause=cause,
-        headline=_headline(explanation, view, proven, judged.need, cause),
-        need=judged.need,
+        headline=_headline(explanation, view, proven, need, cause),
+        need=need,
         settings=settings,
     )
 
@@ -171,8 +191,12 @@ def _headline(
     return headline_of(facts)
 
 
-def _without_half_the_batch(finding: Finding) -> Finding:
-    """The finding about activations without its rough word on the batch, of which more is known."""
+def _without_half_the_batch(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings without the rough word on the batch about activations: more is known of it."""
+    return [_other_cures(finding) for finding in findings]
+
+
+def _other_cures(finding: Finding) -> Finding:
     rough, _, other_cures = (finding.fix or "").partition("; or ")
     if finding.id != "activations" or not rough.startswith("half the batch"):
         return finding
@@ -184,8 +208,8 @@ def _facts(
 ) -> CauseFacts:
     leaked = sum(leak.bytes for leak in step_leaks if leak.sure)
     peaks = step_peaks(view)
-    event = view.device.out_of_memory[-1].event
-    step = int(view.steps.of(np.array([event]))[0]) if len(view.steps) else 0
+    step = _failed_step(view)
+    start_bytes = peaks.start_bytes[: step + 1] if are_steps(view) else ()
     earlier = max(peaks.own_bytes[1 if step > 1 else 0 : step], default=0)
     start = peaks.start_bytes[step] if step < len(peaks.start_bytes) else 0
     return CauseFacts(
@@ -194,9 +218,14 @@ def _facts(
         earlier_bytes=earlier,
         needed_bytes=max(0, (need.floor_bytes or 0) - start),
         rising=is_rising(peaks.own_bytes[:step]),
-        growing=leaked > 0
-        or (are_steps(view) and is_growing(peaks.start_bytes[: step + 1], capacity or 0)),
+        growing=leaked > 0 or is_growing(start_bytes, capacity or 0),
+        may_be_growing=may_be_growing(start_bytes, capacity or 0),
     )
+
+
+def _failed_step(view: Attribution) -> int:
+    event = np.array([view.device.out_of_memory[-1].event])
+    return int(view.steps.of(event)[0]) if len(view.steps) else 0
 
 
 def _reason(view: Attribution, judged: ReplayJudgement) -> str:
@@ -321,7 +350,7 @@ def _carries(
 def _why_open(need: Need, *, growing: bool, lasting: bool) -> str:
     """Why it is not known whether a setting is enough."""
     if growing:
-        return "each step leaves more memory behind"
+        return "what steps leave behind grows"
     if need.basis == EARLIER_STEP and not lasting:
         return "a later step may be larger"
     if need.basis == EARLIER_STEP:

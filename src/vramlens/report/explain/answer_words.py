@@ -136,7 +136,8 @@ def _explained(explanation: Explanation) -> Iterator[str]:
 
 def _failure_sentences(explanation: Explanation, oom: OomVerdict) -> Iterator[str]:
     """Yields what refused the request and why, who asked for it and where."""
-    if wall := _WALLS.get(oom.wall, _WALLS["unknown"]):
+    is_memory = all(finding.id != "not_memory" for finding in explanation.findings)
+    if is_memory and (wall := _WALLS.get(oom.wall, _WALLS["unknown"])):
         yield wall
     if oom.cause is not None:
         yield _CAUSES.get(oom.cause, plain(oom.cause).capitalize())
@@ -146,7 +147,8 @@ def _failure_sentences(explanation: Explanation, oom: OomVerdict) -> Iterator[st
         yield f"Requested at {place_name(oom.place)}"
     if oom.library is not None:
         yield _library_line(oom.library, oom.library_source)
-    if _several_failed(oom):
+    # Without figures, one failure in several lines of a log looks like several.
+    if _several_failed(oom) and oom.wall != "unknown":
         yield _last_of_several(explanation, oom)
     if oom.others:
         yield oom.others
