@@ -13,6 +13,7 @@ import pytest
 
 from support.recordings import DATA
 from support.vram_files import vram
+from vramlens.capture.warn import say as say_in_program
 from vramlens.cli.main import main
 from vramlens.cli.message import say
 from vramlens.cli.verbs import run
@@ -149,7 +150,8 @@ def test_the_options_that_are_looked_for_exist():
     assert {*run._UNLIKE_OTHERS, "--steps"} <= set(parser._option_string_actions)
 
 
-def test_a_terminal_breaks_lines_at_words(monkeypatch):
+@pytest.mark.parametrize("say", [say, say_in_program])
+def test_a_terminal_breaks_lines_at_words(say, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True

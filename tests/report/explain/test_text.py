@@ -141,7 +141,7 @@ def test_a_failure_is_shown_whole_where_no_screen_limits_it(options):
 
 
 def test_what_a_screen_cuts_is_shown_by_the_command_that_it_names():
-    assert "more: vramlens explain run.pickle --top 10" in words(screen_of(failed()))
+    assert "more (explain --top 10 shows them)" in words(screen_of(failed()))
 
 
 def test_a_failure_keeps_what_matters_most():
