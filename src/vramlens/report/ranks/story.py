@@ -73,12 +73,13 @@ def _unrelated_recordings(comparison: Comparison) -> Document:
     )
     rows = tuple(_recording_row(recording) for recording in by_peak[:_MOST_ROWS])
     unlisted = len(by_peak) - len(rows)
-    left_out = and_more(unlisted, "recording", "--json") if unlisted else ""
+    left_out = (and_more(unlisted, "recording", "--json"),) if unlisted else ()
     return Document(
         (
             Heading(headline(comparison)),
             Blank(),
-            Table(columns, rows, Last.CUT, margin="", header_style=BOLD, left_out=left_out),
+            Table(columns, rows, Last.CUT, title="recording", margin="", header_style=BOLD),
+            Sentences(left_out, is_aside=True),
             Sentences(tuple(map(visible, comparison.notes)), "note: "),
             Blank(),
             Command(
