@@ -3,8 +3,8 @@
     VramlensError            what, where and what to do, in one line
     ├── LeakError            no_leaks() found something that grew; also an AssertionError (vramlens.live)
     ├── UsageError           the request itself is wrong            (exit code 2)
-    │   └── NoProgram        there is no such program to run
     └── InputError           the input cannot be used               (exit code 3)
+        ├── NoProgram        there is no such program to run
         ├── UnsafeInput      it would run code, or exhaust memory
         └── NotARecording    readable, but nothing that vramlens knows
 
@@ -26,12 +26,12 @@ class UsageError(VramlensError):
     exit_code = 2
 
 
-class NoProgram(UsageError):
-    """The script or module to be run does not exist; the program itself has not begun."""
-
-
 class InputError(VramlensError):
     """The input cannot be read: missing, empty, truncated beyond use, not permitted."""
+
+
+class NoProgram(InputError):
+    """The script or module to be run does not exist; the program itself has not begun."""
 
 
 class UnsafeInput(InputError):

@@ -13,7 +13,8 @@ import pytest
 
 from support.recordings import DATA
 from support.vram_files import vram
-from vramlens.cli.main import main
+from vramlens.capture.warn import say as say_in_program
+from vramlens.cli.main import VERBS, main
 from vramlens.cli.message import say
 from vramlens.cli.verbs import run
 
@@ -42,20 +43,32 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("--fast", 2, "unrecognized arguments: --fast (see vramlens --help)"),
         (
             "run --leaks python train.py --lr 1",
-            2,
-            "run: python: no such script; leave out 'python': vramlens run --leaks train.py --lr 1",
+            3,
+            "python: no such script; leave out 'python': vramlens run --leaks train.py --lr 1",
         ),
         (
             "run python3 -m pkg",
-            2,
-            "run: python3: no such script; leave out 'python3': vramlens run -m pkg",
+            3,
+            "python3: no such script; leave out 'python3': vramlens run -m pkg",
         ),
         (
             "run python -u train.py",
-            2,
-            "run: python: no such script; leave out 'python' and its options",
+            3,
+            "python: no such script; leave out 'python' and its options",
         ),
-        ("run pythonic.py x", 2, "run: pythonic.py: no such script"),
+        ("run pythonic.py x", 3, "pythonic.py: no such script"),
+        ("predict pythonic.py", 3, "pythonic.py: no such script"),
+        ("strategies pythonic.py", 3, "pythonic.py: no such script"),
+        (
+            "explain run.pickle.xz --tpo 3",
+            2,
+            "unrecognized arguments: --tpo 3; did you mean --top? (see vramlens explain --help)",
+        ),
+        (
+            "frobnicate",
+            2,
+            f"frobnicate is not a verb; the verbs are {', '.join(VERBS)} (see vramlens --help)",
+        ),
         (
             "explain job",
             3,
@@ -149,7 +162,8 @@ def test_the_options_that_are_looked_for_exist():
     assert {*run._UNLIKE_OTHERS, "--steps"} <= set(parser._option_string_actions)
 
 
-def test_a_terminal_breaks_lines_at_words(monkeypatch):
+@pytest.mark.parametrize("say", [say, say_in_program])
+def test_a_terminal_breaks_lines_at_words(say, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True

@@ -70,6 +70,19 @@ def test_programs_that_share_a_model_accuse_nobody() -> None:
     assert not compare(names_of_ranks).is_no_job  # who names them so says that they are one job
 
 
+def test_recordings_of_programs_beside_a_jobs_are_no_ranks() -> None:
+    """The job's own files say their ranks; the others share a model and differ in what they do."""
+    named = [replace(rank, source=f"run/rank{rank.rank}.pickle") for rank in real("ddp")]
+    unnamed = [
+        summarise(read(data_of(f"recordings/{name}")), 2 + at)
+        for at, name in enumerate(("oom_leak", "gpt_annotated"))
+    ]
+    beside_a_job = compare([*named, *unnamed])
+    assert beside_a_job.strangers == {2, 3}
+    assert not beside_a_job.differences
+    assert compare([*named[:1], *unnamed]).is_no_job  # most of them are none of the job's
+
+
 @pytest.mark.parametrize(("name", "cause"), [("leak_rank1", "leak"), ("rank0_gather", None)])
 def test_a_job_whose_files_name_no_rank_is_compared(name: str, cause: str | None) -> None:
     summaries = [replace(rank, source=f"run/{rank.rank}.pickle") for rank in real(name)]

@@ -91,7 +91,7 @@ def test_what_is_the_same_in_all_rows_makes_room_for_their_settings() -> None:
         return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
     narrow, wide = lines(80), lines(200)
-    assert "  in each of these: change none, retries 1, failed 1, outcome out of memory" in narrow
+    assert "  in every row: change none, retries 1, failed 1, outcome out of memory" in narrow
     assert any(
         line.endswith("bounded  garbage_collection_threshold:0.8,max_split_size_mb:128")
         for line in narrow

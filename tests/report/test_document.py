@@ -85,12 +85,32 @@ def test_names_cannot_become_markup() -> None:
     assert "<script>" not in markdown_of(document)
 
 
-def test_a_setting_without_room_stands_on_a_line_of_its_own() -> None:
+def test_a_name_is_broken_beside_its_figures_after_a_comma() -> None:
     columns = (Column("peak"), Column("setting", is_right=False))
-    rows = (("1 GiB", "x" * 70), ("2 GiB", "y"))
-    table = Document((Table(columns, rows, Last.ON_ITS_OWN_LINE),))
-    assert lines(table) == ["   peak  setting", "  1 GiB  " + "x" * 70, "  2 GiB  y"]
-    assert lines(table, layout=Layout(60))[1:3] == ["  1 GiB", "      " + "x" * 70]
+    names = ("x" * 40 + "," + "z" * 20, "y")
+    table = Document((Table(columns, (("1 GiB", names[0]), ("2 GiB", names[1])), Last.AS_A_NAME),))
+    assert lines(table) == ["   peak  setting", "  1 GiB  " + names[0], "  2 GiB  y"]
+    assert lines(table, layout=Layout(60)) == [
+        "   peak  setting",
+        "  1 GiB  " + "x" * 40 + ",",
+        "         " + "z" * 20,
+        "  2 GiB  y",
+    ]
+
+
+def test_names_without_room_stand_above_their_figures() -> None:
+    """All of them: a name below its figures would be read as that of the next row."""
+    columns = (Column("peak"), Column("setting", is_right=False))
+    rows = (("1 GiB", "x" * 56), ("2 GiB", "y"))
+    table = Document((Table(columns, rows, Last.AS_A_NAME),))
+    assert lines(table, layout=Layout(60)) == [
+        "  setting",
+        "     peak",
+        "  " + "x" * 56,
+        "    1 GiB",
+        "  y",
+        "    2 GiB",
+    ]
 
 
 def test_columns_without_room_are_left_out_and_what_is_cut_is_told() -> None:

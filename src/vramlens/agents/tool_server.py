@@ -16,9 +16,9 @@ from vramlens.integrations.shared.extras import need
 INSTRUCTIONS = (
     "vramlens explains GPU memory of PyTorch programs from recordings: vramlens run -o run.vram"
     " train.py makes one; PyTorch's memory snapshots (.pickle), logs with an out-of-memory error"
-    " and traces of torch.profiler work as well. Begin with explain; ask leaks where memory grows"
+    " and traces of torch.profiler work as well. Begin with explain; use leaks where memory grows"
     " with the steps, tune for allocator settings, diff to prove a fix. Answers name file:line and"
-    " show that code where it lies below `sources`. Numbers are exact unless an answer says so."
+    " quote code that is below `sources`. Numbers are exact unless an answer says otherwise."
 )
 _WITHIN_S = 600.0
 _PREFIX = "vramlens: "
@@ -55,7 +55,7 @@ class Tools:
             log: a file with the error's text, to complete a bare snapshot.
             total: the GPU's memory, such as 80GiB.
             device: the GPU's number.
-            sources: the folder below which the program's code lies; by default the server's.
+            sources: the program's folder, whose code is quoted; by default the server's.
         """
         return await _answer(
             "explain",
@@ -74,14 +74,14 @@ class Tools:
         device: int | None = None,
         sources: str | None = None,
     ) -> str:
-        """What grows with every step of a recording, which line asks for it, who keeps it, and when
-        memory runs out.
+        """What grows with every step of a recording, which line allocates it, what keeps it, and
+        when memory runs out.
 
         Args:
             path: a recording, a snapshot, or a torch.profiler trace.
             total: the GPU's memory, such as 80GiB.
             device: the GPU's number.
-            sources: the folder below which the program's code lies; by default the server's.
+            sources: the program's folder, whose code is quoted; by default the server's.
         """
         return await _answer(
             "leaks", path=path, total=total, device=device, sources=sources or self._sources
@@ -94,7 +94,7 @@ class Tools:
         cards: list[str] | None = None,
         device: int | None = None,
     ) -> str:
-        """The allocator settings that serve a recorded run best, each simulated on its requests.
+        """The best allocator settings for a recorded run, each simulated on its requests.
 
         Args:
             path: a recording or a snapshot.
@@ -111,9 +111,9 @@ class Tools:
 
         Args:
             before: the recording (or trace) before the change.
-            after: the one after it.
+            after: the recording after it.
             device: the GPU's number.
-            sources: the folder below which the program's code lies; by default the server's.
+            sources: the program's folder, whose code is quoted; by default the server's.
         """
         return await _answer(
             "diff", before=before, after=after, device=device, sources=sources or self._sources
@@ -124,7 +124,7 @@ class Tools:
 
         Args:
             paths: a folder of the ranks' recordings and NCCL flight records, or the files.
-            sources: the folder below which the program's code lies; by default the server's.
+            sources: the program's folder, whose code is quoted; by default the server's.
         """
         return await _answer("ranks", paths=paths, sources=sources or self._sources)
 
@@ -136,14 +136,14 @@ class Tools:
         device: int | None = None,
         sources: str | None = None,
     ) -> str:
-        """Who holds the recorded memory: objects that were seen to keep it (run --leaks), and lines.
+        """What uses the recorded memory: objects that were seen to keep it (run --leaks), and lines.
 
         Args:
             path: a recording or a snapshot.
             name: only what has this in its name or in its file:line.
             at: the moment: peak, oom, end or an event's number.
             device: the GPU's number.
-            sources: the folder below which the program's code lies; by default the server's.
+            sources: the program's folder, whose code is quoted; by default the server's.
         """
         return await _answer(
             "who_holds",
@@ -162,7 +162,7 @@ class Tools:
         steps: int = 2,
     ) -> str:
         """The memory peak of a training script before its first run, without a GPU. This runs the
-        script, with shapes in the place of a GPU's tensors.
+        script with fake tensors, which have shapes and no data.
 
         Args:
             script: the script, unchanged.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from vramlens.foreign_text import one_line
+from vramlens.ground.own_line import own_line
 
 _said: set[str] = set()
 _listeners: list[Callable[[str], object]] = []
@@ -24,7 +25,7 @@ def say(line: str) -> None:
         return
     # Closed, a full disk behind it, replaced: never the program's trouble.
     with contextlib.suppress(Exception):
-        sys.stderr.write(f"vramlens: {one_line(line)}\n")
+        sys.stderr.write(f"{own_line(one_line(line), sys.stderr)}\n")
         sys.stderr.flush()
 
 

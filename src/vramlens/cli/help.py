@@ -28,7 +28,8 @@ EXAMPLES = (
 )
 _EXIT_CODES = """\
 exit codes: 0 success, 1 check or --fail found a problem, 2 wrong usage,
-3 input refused, 130 Ctrl-C; run returns the program's own exit code
+3 input missing or refused, or output not written, 130 Ctrl-C; run returns the
+program's own exit code
 """
 
 

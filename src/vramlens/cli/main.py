@@ -207,9 +207,11 @@ def _refuse_mistyped_verb(argv: list[str]) -> None:
         raise UsageError(
             f"{argv[0]} is not a verb; did you mean: vramlens explain {shlex.join(argv)}"
         )
+    if argv[0] in VERBS or argv[0].startswith("-"):
+        return
     meant = verb_meant(argv[0], VERBS)
-    if meant is not None:
-        raise UsageError(f"{argv[0]} is not a verb; did you mean {meant}? (see vramlens --help)")
+    hint = f"the verbs are {', '.join(VERBS)}" if meant is None else f"did you mean {meant}?"
+    raise UsageError(f"{argv[0]} is not a verb; {hint} (see vramlens --help)")
 
 
 def _run_within_bounds(

@@ -39,4 +39,6 @@ def option_meant(words: Sequence[str], options: Iterable[str]) -> str | None:
 def _closest(word: str, candidates: Sequence[str]) -> str | None:
     from difflib import get_close_matches
 
-    return next(iter(get_close_matches(word[:_LONGEST], candidates, 1, _ALIKE)), None)
+    letters = sorted(word)
+    swapped = [candidate for candidate in candidates if sorted(candidate) == letters]
+    return next(iter(swapped or get_close_matches(word[:_LONGEST], candidates, 1, _ALIKE)), None)

@@ -30,6 +30,7 @@ from vramlens.ranks import RankSummary
 from vramlens.units import counted, listed
 
 _MOST_NAMED = 5
+_NEITHER = "neither a recording nor a flight record"
 _OPENED_AT_ONCE, _OPENED_BY_A_THREAD = 16, 16
 # torchrun's log folder has one of each attempt.
 _ATTEMPT_FOLDER = re.compile(r"attempt_(\d{1,7})[/\\]")
@@ -243,8 +244,10 @@ def _candidates(paths: Sequence[str]) -> tuple[list[CandidateFile], list[str]]:
         elif candidate is not None:
             candidates.append(candidate)
         elif path in named_paths:  # whatever else lies in a folder is nobody's concern
-            notes.append(f"skipped: {path}: neither a recording nor a flight record")
+            notes.append(f"skipped: {path}: {_NEITHER}")
     if not candidates:
+        if len(paths) == 1 and os.path.isfile(paths[0]):
+            raise InputError(f"{paths[0]}: is {_NEITHER}; name the ranks' files, or their folder")
         about = f" ({notes[0]})" if notes else ""
         raise InputError(f"{', '.join(paths)}: contains no recording and no flight record{about}")
     return candidates, notes

@@ -9,6 +9,7 @@ event_history: PyTorch's history of events in a snapshot.
 leak_size: from what size on a leak matters.
 ledger_kinds: the kinds of a device's memory.
 live_objects: classes, namespaces and slots, read without running anyone's code.
+own_line: what vramlens says among a program's lines.
 printed_answer: answers that print themselves.
 verdict: the certainty of claims, numbers and rows.
 """

@@ -32,7 +32,7 @@ class Last(Enum):
 
     WRAPPED = auto()
     CUT = auto()
-    ON_ITS_OWN_LINE = auto()
+    AS_A_NAME = auto()
     AS_IT_IS = auto()
 
 
@@ -104,7 +104,6 @@ class Sentences(Part):
         hang: of a sentence's further lines, in cells; None is below its first word.
         is_paragraph: they are one paragraph in Markdown.
         is_aside: they are about what stands above them.
-        is_whole: their lines are never broken.
         style: of the screen's lines.
     """
 
@@ -113,7 +112,6 @@ class Sentences(Part):
     hang: int | None = field(default=None, kw_only=True)
     is_paragraph: bool = field(default=False, kw_only=True)
     is_aside: bool = field(default=False, kw_only=True)
-    is_whole: bool = field(default=False, kw_only=True)
     style: str = field(default="", kw_only=True)
 
 
@@ -126,14 +124,14 @@ class Items(Part):
         hang: of an item's further lines, in cells.
         title: what stands over it in Markdown, in the same block.
         top: how many are shown on a screen; None is all.
-        all_by: how a line that says how many more there are goes on; the first that has room.
+        all_by: the option that shows all.
     """
 
     texts: tuple[str, ...]
     mark: str = field(default="  ", kw_only=True)
     hang: int = field(default=2, kw_only=True)
     top: int | None = field(default=None, kw_only=True)
-    all_by: tuple[str, ...] = field(default=(), kw_only=True)
+    all_by: str = field(default="", kw_only=True)
     title: str = field(default="", kw_only=True)
     style: str = field(default="", kw_only=True)
 
@@ -254,7 +252,7 @@ class Claims(Part):
     """What to do, numbered; and below it what will not help.
 
     Attributes:
-        all_by: how a line that says how many more there are goes on; the first that has room.
+        all_by: the option that shows all.
         top: how many are shown on a screen; None is all.
         has_titles: what is so is shown on a screen; else what to do alone.
         has_evidence: what they rest on is shown on a screen.
@@ -262,7 +260,7 @@ class Claims(Part):
     """
 
     claims: tuple[Claim, ...]
-    all_by: tuple[str, ...]
+    all_by: str
     top: int | None = None
     has_titles: bool = True
     has_evidence: bool = True

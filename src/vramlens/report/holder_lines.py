@@ -46,7 +46,7 @@ def _lines(holders: HeldMemory, layout: Layout) -> list[str]:
         lines += [text, *_below(row, layout, holders.frames)]
     if holders.cut_note:
         place = len(lines) - bool(holders.rest)  # what belongs to no row comes last
-        lines[place:place] = layout.wrap(f"{layout.ellipsis} {holders.cut_note}", first="  ")
+        lines[place:place] = layout.wrap(holders.cut_note, first="  ")
     if holders.inferred_note and holders.has_meanings:
         lines += layout.wrap(holders.inferred_note, first="  ")
     return lines

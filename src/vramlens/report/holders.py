@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vramlens.report.document import Part
-from vramlens.report.wording import Location, share
-from vramlens.units import counted, format_size
+from vramlens.report.wording import Location, and_more, share
+from vramlens.units import format_size
 
 if TYPE_CHECKING:
     from vramlens.trace import Frame
 
 MOST_FRAMES = 12
 _INFERRED = "inferred: requested by the backward pass of that line"
-_PLURALS = {"category": "categories"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +61,7 @@ class HeldMemory(Part):
         title: which moment they are of.
         top: how many rows are shown.
         frames: how many frames of a stack are shown.
+        all_by: the option that shows more rows, without their number.
         header_from: the width of a screen from which the columns are named.
         has_meanings: what a column means is said on a screen.
     """
@@ -76,6 +76,7 @@ class HeldMemory(Part):
     title: str = field(default="", kw_only=True)
     top: int | None = field(default=None, kw_only=True)
     frames: int = field(default=MOST_FRAMES, kw_only=True)
+    all_by: str = field(default="", kw_only=True)
     header_from: float = field(default=0, kw_only=True)
     has_meanings: bool = field(default=True, kw_only=True)
 
@@ -108,16 +109,16 @@ class HeldMemory(Part):
 
     @property
     def cut_note(self) -> str:
-        """What is not shown; "" where everything is."""
+        """What is not shown, and what shows it; "" where everything is."""
         shown = self.top_rows()
         hidden = len(self.rows) - len(shown)
         if not hidden:
             return ""
-        more = counted(hidden, f"more {self.by}", f"more {_PLURALS.get(self.by, self.by + 's')}")
         hidden_bytes = _outermost_bytes(self.rows) - _outermost_bytes(shown)
-        if self.nested and not hidden_bytes:
-            return f"and {more} inside these"
-        return f"and {more}, {format_size(hidden_bytes)}"
+        is_inside = self.nested and not hidden_bytes
+        detail = "all inside these" if is_inside else format_size(hidden_bytes)
+        option = f"{self.all_by} {len(self.rows)}" if self.all_by else ""
+        return and_more(hidden, self.by, option, detail=detail)
 
     @property
     def inferred_note(self) -> str:

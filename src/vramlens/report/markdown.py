@@ -24,8 +24,8 @@ from vramlens.report.document import (
     Table,
 )
 from vramlens.report.holders import HeldMemory, HolderRow
-from vramlens.report.wording import place_name
-from vramlens.units import counted, format_size
+from vramlens.report.wording import and_more, place_name
+from vramlens.units import format_size
 
 if TYPE_CHECKING:
     from vramlens.report.document import Claim, Part
@@ -87,8 +87,7 @@ def _table(table: Table) -> Iterator[str]:
     yield _grid(names, rows, [True] * (len(names) - 1) + [False])
     hidden = len(table.rows) - len(rows)
     if hidden:
-        more = counted(hidden, f"more {table.noun}", f"more {table.noun}s")
-        yield escaped(f"… and {more}")
+        yield escaped(and_more(hidden, table.noun, ""))
     if table.note:
         yield escaped(f"({table.note})")
 
@@ -109,7 +108,7 @@ def _holders(holders: HeldMemory) -> Iterator[str]:
         return
     yield _holder_grid(holders)
     if holders.cut_note:
-        yield escaped(f"… {holders.cut_note}")
+        yield escaped(holders.cut_note)
     if holders.inferred_note:
         yield escaped(holders.inferred_note)
     if holders.by == "stack":

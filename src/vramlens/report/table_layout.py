@@ -4,6 +4,7 @@ length.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
@@ -14,7 +15,6 @@ from vramlens.report.layout import Layout, left, right
 from vramlens.units import counted
 
 _BETWEEN = "  "
-_OWN_LINE = "      "
 _LEAST_LAST = 20
 """Cells that a last column should have; else a column of figures goes."""
 _NARROWEST_LAST = 12
@@ -81,8 +81,8 @@ def _cut(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> Itera
         yield Text(f"{table.margin}{line}".rstrip(), style="" if index else table.header_style)
 
 
-def _on_own_line(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> Iterator[Text]:
-    """Rows whose last words are there to be pasted: without room they stand on a line of their own.
+def _named(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> Iterator[Text]:
+    """Rows whose last words are names, each beside its figures or, without room, above them.
 
     Before that, what is the same in all rows leaves them for a line below the table.
     """
@@ -90,18 +90,33 @@ def _on_own_line(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) 
     chosen = [at for at in range(len(table.columns)) if at not in alike]
     columns = _figures(table, rows, chosen, layout)
     room = layout.width - _width(columns)
-    for index, words in enumerate(_last_words(table, rows)):
+    names = [_broken_name(name, room) for name in _last_words(table, rows)]
+    is_beside = max(cell_len(part) for name in names for part in name) <= room
+    for index, (name, *figures) in enumerate(zip(names, *columns, strict=True)):
+        start = table.margin + _BETWEEN.join(figures)
         style = "" if index else table.header_style
-        start = table.margin + _BETWEEN.join(column[index] for column in columns)
-        if cell_len(words) <= room:
-            yield Text(f"{start}{_BETWEEN}{words}".rstrip(), style=style)
-        else:
-            yield Text(start.rstrip(), style=style)
-            yield Text(f"{_OWN_LINE}{words}", style=style)
+        lines = _beside(start, name) if is_beside else ["  " + "".join(name), f"  {start}"]
+        yield from (Text(line.rstrip(), style=style) for line in lines)
     if alike:
         shared = ", ".join(f"{table.columns[at].name} {rows[0][at]}" for at in alike)
-        lines = layout.wrap(f"in each of these: {shared}", first="  ")
+        lines = layout.wrap(f"in every row: {shared}", first="  ")
         yield from (Text(line, style="dim") for line in lines)
+
+
+def _beside(start: str, name: Sequence[str]) -> list[str]:
+    """The figures with the parts of a name, each below the first."""
+    blank = " " * cell_len(start)
+    return [f"{blank if index else start}{_BETWEEN}{part}" for index, part in enumerate(name)]
+
+
+def _broken_name(name: str, room: int) -> list[str]:
+    """A name in parts that fit, broken after its commas."""
+    parts = [""]
+    for piece in re.split(r"(?<=,)", name):
+        if parts[-1] and cell_len(parts[-1] + piece) > room:
+            parts.append("")
+        parts[-1] += piece
+    return parts
 
 
 def _columns_to_leave_out(
@@ -164,6 +179,6 @@ def _width(columns: Sequence[Sequence[str]]) -> int:
 _LAID_OUT_BY = {
     Last.WRAPPED: _wrapped,
     Last.CUT: _cut,
-    Last.ON_ITS_OWN_LINE: _on_own_line,
+    Last.AS_A_NAME: _named,
     Last.AS_IT_IS: _as_it_is,
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from rich.cells import cell_len
 from rich.text import Text
 
 from vramlens.report.document import (
@@ -29,6 +28,7 @@ from vramlens.report.holders import HeldMemory
 from vramlens.report.layout import Layout, right
 from vramlens.report.screen import layout_of, next_lines, show
 from vramlens.report.table_layout import table_lines
+from vramlens.report.wording import and_more
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -102,10 +102,7 @@ def _sentences(part: Sentences, layout: Layout) -> Iterator[Text]:
     first = f"  {part.label}" if part.is_aside else part.label
     indent = None if part.hang is None else " " * part.hang
     for text in part.texts:
-        if part.is_whole:
-            yield Text(first + text, style=part.style)
-        else:
-            yield from wrapped(layout, text, first=first, rest=indent, style=part.style)
+        yield from wrapped(layout, text, first=first, rest=indent, style=part.style)
 
 
 def _items(items: Items, layout: Layout) -> Iterator[Text]:
@@ -115,11 +112,10 @@ def _items(items: Items, layout: Layout) -> Iterator[Text]:
     yield from _more(len(items.texts) - len(shown), items.all_by, layout)
 
 
-def _more(hidden: int, all_by: tuple[str, ...], layout: Layout) -> Iterator[Text]:
+def _more(hidden: int, all_by: str, layout: Layout) -> Iterator[Text]:
     """How many more there are, and what shows them."""
     if hidden:
-        lines = [f"  {layout.ellipsis} and {hidden} more{ending}" for ending in all_by]
-        yield Text(next((line for line in lines if cell_len(line) <= layout.width), lines[-1]))
+        yield from wrapped(layout, and_more(hidden, "", all_by), first="  ")
 
 
 def _figures(figures: Figures, layout: Layout) -> Iterator[Text]:
@@ -146,7 +142,7 @@ def _claims(part: Claims, layout: Layout) -> Iterator[Text]:
     if refuted:
         yield Text(NO_HELP, style=BOLD)
     for text in refuted:
-        yield from wrapped(layout, text, first="  -  ")
+        yield from wrapped(layout, text, first="  - ")
     if part.claims or refuted:
         hidden = len(part.claims) - len(claims) + len(part.refuted) - len(refuted)
         yield from _more(hidden, part.all_by, layout)

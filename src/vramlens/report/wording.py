@@ -48,6 +48,29 @@ def listed(words: list[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
+def and_more(count: int, noun: str, option: str, *, detail: str = "") -> str:
+    """``… and 3 more settings (--all shows them)``: rows that are left out, and what shows them.
+
+    Args:
+        noun: of one row; "" where the list is of whatever stands above.
+        option: what shows them; "" where nothing does.
+        detail: what they come to together.
+    """
+    rows = f"{count:,} more" + (f" {noun if count == 1 else _plural(noun)}" if noun else "")
+    ending = f" ({option} shows {'it' if count == 1 else 'them'})" if option else ""
+    return f"… and {rows}{f', {detail}' if detail else ''}{ending}"
+
+
+def _plural(noun: str) -> str:
+    return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+
+
+def detected_by(step_source: str) -> str:
+    """How a recording's steps were told apart, after a comma."""
+    article = "a " if step_source == "repeating pattern" else ""
+    return f"detected by {article}{step_source}"
+
+
 def plain(name: str) -> str:
     """A category's or phase's name as people say it."""
     return visible(name.replace("_", " "))
@@ -85,7 +108,7 @@ def capitalized(text: str) -> str:
     """The text with a capital letter at its beginning, unless that is code or a name (vLLM)."""
     text = text.strip()
     first = text.split(" ", 1)[0].rstrip(",:")
-    is_word = first.isalpha() and (first.isupper() or first[1:].islower() or len(first) == 1)
+    is_word = first.isalpha() and (first.islower() or len(first) == 1)  # cuBLAS is a name
     return text[:1].upper() + text[1:] if is_word and first not in _COMMANDS else text
 
 

@@ -63,7 +63,7 @@ def test_what_broke_it_is_named():
     (finding,) = check(RESNET, 'peak_allocated = "1 GiB"').findings
     assert finding.place.line == 71
     assert finding.evidence[0] == "2.74 GiB at the peak: train/workloads.py:71 in resnet50"
-    assert "peak_allocated is 2.87 GiB, 1.87 GiB over its 1.00 GiB" in finding.title
+    assert "peak_allocated is 2.87 GiB, 1.87 GiB over its limit of 1.00 GiB" in finding.title
 
 
 def test_growth_breaks_its_limit_with_its_line_and_fix():
@@ -316,7 +316,7 @@ def test_growth_that_may_be_there_is_not_zero():
     assert enough.why.startswith("at most; 6 steps recorded; ")
     (peak,) = check_run(short, budget('peak_allocated = "1 GiB"')).results
     assert peak.passed is None
-    assert " is a lower bound: device 0: " in peak.why
+    assert " is a lower bound (not recorded: device 0: " in peak.why
     (exact,) = check(RESNET, 'peak_allocated = "9 GiB"').results
     assert exact.why == ""
 
@@ -353,7 +353,7 @@ def test_each_rank_that_keeps_a_limit_least_has_its_finding():
     assert [finding.bytes for finding in findings] == [more - 1, requested.value - 1]
     (joined,) = check_of_job("job", {0: rank_0, 1: rank_0}, {}).findings
     assert joined.limits == ("peak_allocated", "peak_requested")
-    assert "also broken: peak_requested (rank 0 and 1 more of 2)" in joined.title
+    assert "also over: peak_requested (rank 0 and 1 more of 2)" in joined.title
 
 
 def test_no_setting_is_the_fix_of_a_limit_of_allocated_memory():

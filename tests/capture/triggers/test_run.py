@@ -78,8 +78,6 @@ def test_a_module_runs_as_with_python_m(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing.py"], "run: nothing.py: no such script"),
-        (["-m", "no_such_module"], "run: -m no_such_module: No module named no_such_module"),
         (["--steps", "5:5", "x.py"], "'5:5' is not a range of steps"),
         (["--every", "0", "x.py"], "'0' is not a number of 1 or more"),
         (["--profile", __file__], "--profile needs --steps"),
@@ -92,6 +90,21 @@ def test_wrong_usage_is_one_line(tmp_path: Path, arguments: list[str], message: 
     assert answer.returncode == 2
     assert message in answer.stderr
     assert answer.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.py"], "nothing.py: no such script"),
+        (["-m", "no_such_module"], "-m no_such_module: No module named no_such_module"),
+    ],
+)
+def test_a_program_that_is_not_there_is_missing_input(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    answer = python(tmp_path, "-m", "vramlens", "run", *arguments)
+    assert answer.returncode == 3
+    assert answer.stderr == f"vramlens: {message}\n"
 
 
 def test_a_recording_is_written_at_the_end(tmp_path: Path) -> None:

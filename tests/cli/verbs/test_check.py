@@ -290,7 +290,7 @@ def test_a_run_that_died_of_out_of_memory_breaks_any_budget_that_does_not_allow_
     assert main(["check", failed, "--budget", budget]) == 1
     out = capsys.readouterr().out
     assert out.startswith(
-        "Over budget: out_of_memory is 1, over its 0: the run ended out of memory.\n"
+        "Over budget: out_of_memory is 1, over its limit of 0: the run ended out of\nmemory.\n"
     )
     assert out.endswith(f"\nNext, find out what failed and why:\n  vramlens explain {failed}\n")
     assert main(["check", failed, "--budget", budget, "--json"]) == 1
@@ -339,7 +339,7 @@ def test_how_the_program_ended_tells_where_no_failed_request_does(folder, capsys
     )
     assert main(["check", str(died), "--budget", budget]) == 1
     assert capsys.readouterr().out.startswith(
-        "Over budget: out_of_memory is 1, over its 0: the run ended out of memory."
+        "Over budget: out_of_memory is 1, over its limit of 0: the run ended out of\nmemory."
     )
     assert main(["check", str(other), "--budget", budget]) == 0
 

@@ -220,7 +220,7 @@ def many_leaks(tmp_path: Path) -> str:
 def test_top_limits_what_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = many_leaks(tmp_path)
     assert said(capsys, path).count("GROWTH") == 5
-    assert "3 more: --top 8 shows them." in said(capsys, path)
+    assert "… and 3 more leaks (--top 8 shows them)" in said(capsys, path)
     assert said(capsys, path, "--top", "8").count("GROWTH") == 8
 
 
@@ -248,7 +248,9 @@ def test_on_a_terminal_it_keeps_to_a_screen_and_says_what_it_left_out(
             line.startswith("Fix: ") for line in piped
         )
         assert lines[-1] == piped[-1]
-    assert "\n… (--markdown shows all)\n" in said(capsys, path)
+    if size[1] == 24:
+        hidden = r"\n  … and \d more places? \(--top 3 shows (?:it|them)\)\n"
+        assert re.search(hidden, said(capsys, files[0]))
     assert len(said(capsys, path, "--top", "8").splitlines()) > size[1]
 
 

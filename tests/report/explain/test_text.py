@@ -93,7 +93,7 @@ def test_a_failure_uses_the_rows_there_are(height):
 def test_an_errors_text_says_which_gpu_and_what_may_be_free():
     said = error_text()
     text = words(lines_of(replace(said, oom=replace(said.oom, count=8, device=7))))
-    assert "This was the last of 8 failed requests, on GPU 7." in text
+    assert "7 requests had failed before it; this one failed on GPU 7." in text
     assert "or used by something" not in text
     for free, told in ((0, False), (None, True)):
         less = replace(
@@ -141,7 +141,7 @@ def test_a_failure_is_shown_whole_where_no_screen_limits_it(options):
 
 
 def test_what_a_screen_cuts_is_shown_by_the_command_that_it_names():
-    assert "more: vramlens explain run.pickle --top 10" in words(screen_of(failed()))
+    assert "more (explain --top 10 shows them)" in words(screen_of(failed()))
 
 
 def test_a_failure_keeps_what_matters_most():

@@ -88,7 +88,7 @@ def test_the_layers_of_one_pass_are_no_steps() -> None:
     assert (found.headline or "").startswith(
         "Cannot tell: the steps are only a repeating pattern inside one module call"
     )
-    assert found.notes == ("40 steps, detected by repeating pattern.",)
+    assert found.notes == ("40 steps, detected by a repeating pattern.",)
     assert explain_trace(trace).leaks == ()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vramlens.analyses.budget.budget_file import SIZE, Budget, Limit
@@ -67,7 +67,9 @@ class BrokenLimits:
 
 
 def findings_of(broken: BrokenLimits) -> Iterator[Finding]:
-    """Yields one claim a broken limit; peaks that rose together are one."""
+    """Yields one claim a broken limit; peaks that rose together, and limits that are unknown for
+    one reason, are one.
+    """
     peaks = [
         result
         for result in broken.results
@@ -75,18 +77,27 @@ def findings_of(broken: BrokenLimits) -> Iterator[Finding]:
     ]
     if peaks:
         yield _about_peaks(broken, peaks)
-    others = [result for result in broken.results if result not in peaks]
-    for result in sorted(others, key=lambda result: result.passed is None):  # broken ones first
-        if result.passed is None:
-            yield Finding(
-                id="cannot_tell",
-                verdict=Verdict.PROVEN,
-                title=title_of([result]),
-                fix="make a recording that shows it, or remove the limit",
-                limits=(result.limit.scope,),
-            )
-        else:
+    for result in broken.results:
+        if result not in peaks and result.passed is not None:
             yield _BY_SUBJECT.get(result.limit.path[0], _about_failures)(broken, result)
+    for results in _unknown_by_reason(broken.results):
+        yield Finding(
+            id="cannot_tell",
+            verdict=Verdict.PROVEN,
+            title=title_of(results),
+            fix="make a recording that shows it, or remove the limit",
+            limits=tuple(result.limit.scope for result in results),
+        )
+
+
+def _unknown_by_reason(results: Sequence[Result]) -> Iterable[list[Result]]:
+    """The results that are unknown, those with one reason together, whatever their bounds are."""
+    by_reason: dict[str, list[Result]] = {}
+    for result in results:
+        if result.passed is None:
+            reason = result.why.partition(" is a lower bound")
+            by_reason.setdefault(reason[2] or reason[0], []).append(result)
+    return by_reason.values()
 
 
 def title_of(results: Sequence[Result]) -> str:
@@ -94,7 +105,8 @@ def title_of(results: Sequence[Result]) -> str:
     first = results[0]
     title = f"{first.limit.scope} is {first.words}"
     if len(results) > 1:
-        title += f"; also broken: {', '.join(result.limit.scope for result in results[1:])}"
+        others = ", ".join(result.limit.scope for result in results[1:])
+        title += f"; also {'unknown' if first.passed is None else 'over'}: {others}"
     return title
 
 

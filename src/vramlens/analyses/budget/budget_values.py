@@ -92,7 +92,9 @@ def _of_window(run: Run, value: float) -> Measurement:
     if _is_whole_window(run):
         return Measurement(value, "since recording began")
     return Measurement(
-        value, "a lower bound" + (f": {recording.missing[0]}" if recording.missing else ""), True
+        value,
+        "a lower bound" + (f" (not recorded: {recording.missing[0]})" if recording.missing else ""),
+        True,
     )
 
 

@@ -28,7 +28,7 @@ class Result:
 
     @property
     def words(self) -> str:
-        """The result as a phrase: ``20.31 GiB, 319.00 MiB over its 20.00 GiB``."""
+        """The result as a phrase: ``20.31 GiB, 319.00 MiB over its limit of 20.00 GiB``."""
         limit = shown(self.limit.kind, self.limit.value)
         if self.value is None:
             return f"unknown: {self.why}"
@@ -36,8 +36,10 @@ class Result:
         if self.passed:
             return f"{value} of {limit}"
         if self.limit.kind == SIZE:
-            return f"{value}, {format_size(self.value - self.limit.value)} over its {limit}"
-        return f"{value}, over its {limit}"
+            return (
+                f"{value}, {format_size(self.value - self.limit.value)} over its limit of {limit}"
+            )
+        return f"{value}, over its limit of {limit}"
 
 
 def shown(kind: str, value: float) -> str:

@@ -17,7 +17,7 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK
-from vramlens.units import counted, format_size
+from vramlens.units import format_size
 
 _BRIEF_EVENTS = 12
 _LEAST_SHARE = 0.05
@@ -48,15 +48,19 @@ def operator_buffers(scene: Scene) -> Iterator[Finding]:
     is_tried = bool(is_scratch[largest]) and _may_be_convolution(view, largest)
     fix = _NO_BENCHMARK if is_tried else _SPLIT
     share = 100 * total / peak.peak_bytes
+    is_one = len(rows) == 1
+    are_buffers = "is one buffer that exists" if is_one else "are buffers that exist"
     yield Finding(
         id="operator_buffers",
         verdict=Verdict.PROVEN,
-        title=f"{format_size(total)} of the peak ({share:.0f} %) are buffers that exist only "
+        title=f"{format_size(total)} of the peak ({share:.0f} %) {are_buffers} only "
         "during one operation",
         bytes=total,
         place=view.place(int(view.phases.frame[largest])),
         evidence=(
-            f"{counted(len(rows), 'buffer')}, the largest {format_size(int(sizes[largest]))}, "
+            f"it was freed within {_BRIEF_EVENTS} events"
+            if is_one
+            else f"{len(rows):,} buffers, the largest {format_size(int(sizes[largest]))}, "
             f"each freed within {_BRIEF_EVENTS} events",
         ),
         fix=f"{fix} (up to {format_size(total)})",

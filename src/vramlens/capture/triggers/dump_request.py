@@ -44,7 +44,7 @@ def ask(pid: int, request: dict[str, Any]) -> dict[str, str]:
     if not hasattr(socket, "AF_UNIX"):
         raise InputError("this system has no Unix sockets, so a running program cannot be reached")
     if not _is_there(pid):
-        raise InputError(f"process {pid} does not exist (it may have ended)")
+        raise InputError(f"there is no process {pid}: it may have ended (ps lists them)")
     stopped = why_not_running(pid)
     if stopped:
         raise InputError(stopped)

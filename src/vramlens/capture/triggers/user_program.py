@@ -30,7 +30,7 @@ def execute_script(path: str, arguments: Sequence[str]) -> None:
         with io.open_code(file_name) as file:
             source = file.read()
     except OSError as error:
-        raise NoProgram(f"run: {path}: {(error.strerror or str(error)).lower()}") from None
+        raise NoProgram(f"{path}: {(error.strerror or str(error)).lower()}") from None
     _search_first(os.path.dirname(os.path.realpath(path)))
     sys.argv = [path, *arguments]
     loader = importlib.machinery.SourceFileLoader("__main__", file_name)
@@ -63,7 +63,7 @@ def execute_module(name: str, arguments: Sequence[str]) -> None:
             # What python -m itself, pdb, cProfile and trace use; it has no public name.
             details: Any = runpy._get_module_details(name, runpy._Error)  # type: ignore[attr-defined]
         except runpy._Error as error:  # type: ignore[attr-defined]
-            raise NoProgram(f"run: -m {name}: {error}") from None
+            raise NoProgram(f"-m {name}: {error}") from None
     _, spec, code = details
     sys.argv[0] = spec.origin
     with _Ending():

@@ -16,8 +16,8 @@ EXAMPLES = (
     ("vramlens attach 4242 --steps 20 -o now.vram", "what grows with its steps"),
 )
 _NOTE = """\
-Works on Python 3.10 to 3.14 on Linux, with or without a GPU. Nothing stays in the program but
-what --install sets going.
+Works on Python 3.10 to 3.14 on Linux, with or without a GPU. Only --install leaves anything in
+the program.
 """
 _LONGEST_WATCH_S = 3600.0
 _PAUSE_S = 1.0
@@ -27,10 +27,10 @@ _TELLS_EVERY_S = 1.0
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``attach``."""
     parser.epilog = _NOTE
-    parser.add_argument("pid", type=positive, metavar="PID", help="the program's process")
+    parser.add_argument("pid", type=positive, metavar="PID", help="the process to look into")
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument(
-        "--install", action="store_true", help="verdict and recording on failure from now on"
+        "--install", action="store_true", help="from now on, explain and record a failure"
     )
     mode.add_argument(
         "--steps", type=positive, metavar="N", help="watch N steps for leaks, and record them"
@@ -46,10 +46,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=_PAUSE_S,
         metavar="SECONDS",
-        help="the longest that the program may stand still (default: 1)",
+        help="pause the program for at most this long (default: 1)",
     )
     parser.add_argument(
-        "--copy", action="store_true", help="send vramlens along, into a container without it"
+        "--copy", action="store_true", help="copy vramlens into a container that does not have it"
     )
     add_forms(parser, "json")
 

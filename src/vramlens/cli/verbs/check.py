@@ -20,7 +20,6 @@ from vramlens.cli.output import (
     write_file,
 )
 from vramlens.errors import InputError, UsageError
-from vramlens.foreign_text import one_line
 
 if TYPE_CHECKING:
     from vramlens.analyses.budget.budget import Check
@@ -175,19 +174,18 @@ def _update(arguments: argparse.Namespace) -> int:
     budget = _read(arguments.budget, arguments.file) if os.path.lexists(arguments.budget) else None
     done = _updated(arguments, budget)
     write_file(arguments.budget, done.text, [arguments.file], option="--budget")
-    lines = [
-        f"{arguments.budget}: {'written' if budget is None else 'updated' if done.changes else 'unchanged'}."
-    ]
-    for scope, before, now in done.changes:
-        lines.append(
-            f"  {scope}: {now}" if before is None else f"  {scope}: {before} before, {now} now"
-        )
-    for scope, why in done.untold:
-        stays = "left out" if budget is None else "as it was"
-        lines.append(f"  {scope}: {stays}, because it is unknown: {why}")
-    lines += [f"note: {note}" for note in done.notes]
-    lines += _review(arguments.budget, arguments.file)
-    text = "".join(f"{one_line(line)}\n" for line in lines)
+    from vramlens.report.check.update_story import render_update
+
+    text = as_text(
+        lambda console: render_update(
+            done,
+            arguments.budget,
+            console,
+            is_new=budget is None,
+            next_step=_review(arguments.budget, arguments.file),
+        ),
+        to_file=goes_to_file(arguments.output),
+    )
     write_answer(text, arguments.output, (arguments.file, arguments.budget))
     return 0
 
@@ -208,10 +206,10 @@ def _review(budget: str, recording: str) -> tuple[str, str]:
     quoted = shlex.quote(budget)
     if not _is_in_checkout(budget):
         return (
-            "Next, check other runs against it:",
-            f"  vramlens check {shlex.quote(recording)} --budget {quoted}",
+            "check other runs against it",
+            f"vramlens check {shlex.quote(recording)} --budget {quoted}",
         )
-    return "Next, have it kept and reviewed:", f"  git add {quoted} && git diff --cached {quoted}"
+    return "have it kept and reviewed", f"git add {quoted} && git diff --cached {quoted}"
 
 
 def _is_in_checkout(path: str) -> bool:

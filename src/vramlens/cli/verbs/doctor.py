@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_forms
+from vramlens.cli.message import say
 from vramlens.cli.output import as_json, write_stdout
 from vramlens.foreign_text import text_of
 from vramlens.schema import SCHEMA
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from vramlens.capture.doctor.diagnosis import Diagnosis
     from vramlens.capture.doctor.nccl_check import CollectivesCheck
 
-HELP = "Say what on this machine helps or hinders recording, and which debug switches there are."
+HELP = "Check what on this machine helps or hinders recording, or list the debug switches."
 EXAMPLES = (
     ("vramlens doctor", "check whether recording works here"),
     ("vramlens doctor --switches", "the debug switches and their cost"),
@@ -35,12 +36,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpu",
         action="store_true",
-        help="also make a small recording on the GPU, in a process aside",
+        help="also make a small recording on the GPU, in a separate process",
     )
     parser.add_argument(
         "--nccl",
         action="store_true",
-        help="check all-reduce and friends on this node's GPUs instead: values, bandwidth, and the memory NCCL takes",
+        help="instead, check NCCL on this node's GPUs: all-reduce and other collectives, their values,"
+        " bandwidth and memory",
     )
     parser.add_argument(
         "--switches", action="store_true", help="list the debug switches: what each does and costs"
@@ -57,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.switches and not arguments.json and not arguments.gpu:
         write_stdout(text_of(_switches(_width())) + "\n")
         return 0
+    if sys.stderr is not None and sys.stderr.isatty():
+        say("checking this machine; importing PyTorch takes a few seconds")
     diagnosis = diagnose(gpu=arguments.gpu, further=[("native core", _native_core)])
     if arguments.json:
         write_stdout(as_json({"schema": SCHEMA, **diagnosis.to_dict()}))
@@ -86,7 +90,7 @@ def _collectives(check: CollectivesCheck, width: int) -> list[str]:
     if check.error:
         next_step = ["Next, run it on a node with two GPUs or more."]
         if check.world > 1:
-            next_step = ["Next, what is wrong here:", "  vramlens doctor"]
+            next_step = ["Next, find out what is wrong here:", "  vramlens doctor"]
         return [*textwrap.wrap(f"NCCL could not be checked: {check.error}.", width), "", *next_step]
     return [
         *textwrap.wrap(_collectives_verdict(check), width),
@@ -95,7 +99,7 @@ def _collectives(check: CollectivesCheck, width: int) -> list[str]:
         *_nccl_memory(check),
         *(f"{name}={setting}" for name, setting in check.environment.items()),
         "",
-        "Next, what makes NCCL tell more:",
+        "Next, see which switches make NCCL say more:",
         "  vramlens doctor --switches",
     ]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-HELP = "Serve the questions to coding agents: the Model Context Protocol over stdin and stdout."
+HELP = "Answer coding agents: a server for the Model Context Protocol on stdin and stdout."
 EXAMPLES = (
-    ("vramlens mcp", "what an agent's settings start"),
-    ("vramlens mcp --sources src", "with the code below src in its answers"),
+    ("vramlens mcp", "the command for an agent's settings"),
+    ("vramlens mcp --sources src", "answers quote code in src"),
 )
 
 
@@ -17,8 +17,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--sources",
         default=".",
         metavar="FOLDER",
-        help="where the program's files are: answers show the lines that they speak of (default:"
-        " the current folder)",
+        help="the program's folder, whose lines the answers quote (default: the current folder)",
     )
 
 

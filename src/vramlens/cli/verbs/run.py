@@ -94,7 +94,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--nvtx", action="store_true", help="mark modules and operators for Nsight Systems"
     )
     parser.add_argument(
-        "--debug", action="store_true", help="set the cheap debug switches (see doctor --switches)"
+        "--debug",
+        action="store_true",
+        help="turn on the cheap debug switches (see doctor --switches)",
     )
     parser.add_argument("program", metavar="PROGRAM", help="the script, or the module with -m")
     program_arguments = parser.add_argument(
@@ -109,7 +111,7 @@ def run(arguments: argparse.Namespace) -> Callable[[], int]:
     from vramlens.program import begin_watch
 
     if not arguments.module and not os.path.exists(arguments.program):
-        raise UsageError(f"run: {arguments.program}: no such script{_without_python(arguments)}")
+        raise NoProgram(f"{arguments.program}: no such script{_without_python(arguments)}")
     if arguments.profile:
         _refuse_beside_profile(arguments)
     _refuse_output(arguments.output or "")

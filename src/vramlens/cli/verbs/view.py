@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.empty:
         return _write_file_opener(files, arguments.output)
     if not files:
-        raise UsageError("a FILE is required; a page that opens files is --empty -o open.html")
+        raise UsageError("a FILE is required; --empty -o open.html writes a page that opens files")
     if len(files) > 1 and files.count("-") > 1:
         raise UsageError("standard input can be used for one FILE only")
     with reading_progress("reading") as progress:

@@ -30,8 +30,8 @@ _Function = tuple[str, str]
 
 def strangers_of(ranks: Sequence[RankSummary]) -> frozenset[int]:
     """The ranks whose recordings share next to no line with any other; none where the job's own
-    record joins them. All ranks, where no file says that it is of a rank and those that share
-    lines are of several programs, too.
+    record joins them. Also those whose file does not say that it is of a rank, where these are of
+    several programs; all ranks, where these are the most.
     """
     bytes_of_lines = {summary.rank: _bytes_of_lines(summary) for summary in ranks}
     candidates = {rank: sizes for rank, sizes in bytes_of_lines.items() if sizes}
@@ -42,10 +42,13 @@ def strangers_of(ranks: Sequence[RankSummary]) -> frozenset[int]:
     strangers = frozenset(
         rank for rank, sizes in candidates.items() if _shared_share(sizes, owners) < _LEAST_SHARED
     )
-    alike = [sizes for rank, sizes in candidates.items() if rank not in strangers]
-    if not any(_says_its_rank(summary) for summary in ranks) and _are_several_programs(alike):
+    unnamed = frozenset(summary.rank for summary in ranks if not _says_its_rank(summary))
+    alike = [candidates[rank] for rank in unnamed - strangers if rank in candidates]
+    if not _are_several_programs(alike):
+        return strangers
+    if len(unnamed) * 2 > len(ranks):  # a folder of recordings, a job's among them
         return frozenset(summary.rank for summary in ranks)
-    return strangers
+    return strangers | unnamed
 
 
 def _says_its_rank(summary: RankSummary) -> bool:
@@ -111,11 +114,5 @@ def strangers_note(strangers: frozenset[int], count: int) -> list[str]:
         ]
     names = ", ".join(map(str, sorted(strangers)))
     if len(strangers) == 1:
-        return [
-            f"rank {names} looks like a recording of another program (it shares almost no lines "
-            "with the others), so it is not compared"
-        ]
-    return [
-        f"ranks {names} look like recordings of other programs (they share almost no lines with "
-        "the others), so they are not compared"
-    ]
+        return [f"rank {names} looks like a recording of another program, so it is not compared"]
+    return [f"ranks {names} look like recordings of other programs, so they are not compared"]

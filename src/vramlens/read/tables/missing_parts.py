@@ -50,8 +50,8 @@ def _missing_of_device(device: int, trace: DeviceTrace, reason: str) -> Iterator
     elif base_bytes or trace.reserved.base_bytes:
         blocks = int((trace.allocations.born < 0).sum())
         yield (
-            f"device {device}: the earliest events ({reason}): they left {format_size(base_bytes)} "
-            f"in {counted(blocks, 'block')}"
+            f"device {device}: the earliest events, {reason};"
+            f" {format_size(base_bytes)} in {counted(blocks, 'block')} were already in use"
         )
     if trace.orphan_events and trace.whole:
         contradicted = counted(trace.orphan_events, "event")

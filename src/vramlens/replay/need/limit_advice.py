@@ -74,7 +74,7 @@ def _raise_to(
             f" {format_size(least)}, the rest of the step is not recorded{free}"
         )
     size = limit_for(need, lasting=lasting)
-    margin = f"{_spare(need, lasting=lasting)}x that leaves room"
+    margin = f"{_spare(need, lasting=lasting)}x the most it may need leaves room"
     if not lasting:
         margin += " for later steps"
     if most is not None and most < size:
@@ -120,9 +120,12 @@ def _call(size: int, total: int | None) -> str:
 
 def _needs(need: Need) -> str:
     """The step's need in words: a point, a range, or the least."""
-    if need.peak_reserved_bytes is not None:
-        return f"this step needs {format_size(need.limit_bytes or need.peak_reserved_bytes)}"
     if need.high_bytes is None:
-        return f"this step needs at least {format_size(need.low_bytes)}"
-    low, high = format_size(need.low_bytes), format_size(need.high_bytes)
-    return f"this step needs between {low} and {high} (estimated)"
+        least = need.limit_bytes or need.peak_reserved_bytes or need.low_bytes
+        is_point = need.peak_reserved_bytes is not None
+        return f"this step needs {'' if is_point else 'at least '}{format_size(least)}"
+    high = format_size(need.high_bytes)
+    if need.peak_reserved_bytes is None:
+        return f"this step needs between {format_size(need.low_bytes)} and {high} (estimated)"
+    likely = format_size(need.limit_bytes or need.peak_reserved_bytes)
+    return f"this step needs {likely}" + (f", at most {high}" if high != likely else "")

@@ -137,7 +137,7 @@ def _row(result: Result, budget: str) -> tuple[str, str, str, str]:
     outcome = {True: "holds", False: "over", None: "cannot tell"}[result.passed]
     if result.rank is not None:
         outcome = f"{outcome} on rank {result.rank}"
-    if result.why:
+    if result.why and result.passed is not None:  # else a claim below says why
         outcome = f"{outcome}: {visible(result.why)}"
     if result.limit.line and not result.passed:
         outcome = f"{outcome} ({visible(budget)}:{result.limit.line})"

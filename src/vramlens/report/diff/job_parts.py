@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from vramlens.analyses.compare.diff_findings import problem_words, signed_size, told_apart
 from vramlens.analyses.compare.job_change import job_headline
 from vramlens.report.document import Blank, Column, Heading, Items, Last, Part, Sentences, Table
-from vramlens.report.wording import visible
-from vramlens.units import counted, format_size
+from vramlens.report.wording import and_more, visible
+from vramlens.units import format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.compare.job_change import JobChange, RankChange, RankState
@@ -58,8 +58,8 @@ def _table(job: JobChange) -> Table:
     )
     left_out = ""
     if len(by_change) > len(rows):
-        more = counted(len(by_change) - len(rows), "rank")
-        left_out = f"{more} more, which changed less (--json lists all)"
+        unlisted = len(by_change) - len(rows)
+        left_out = and_more(unlisted, "rank", "--json", detail="which changed less")
     return Table(columns, rows, Last.AS_IT_IS, left_out=left_out)
 
 

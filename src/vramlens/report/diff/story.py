@@ -39,7 +39,7 @@ from vramlens.report.html import html_of
 from vramlens.report.leaks.story import program_words
 from vramlens.report.markdown import markdown_of
 from vramlens.report.text import DIM, print_document
-from vramlens.report.wording import plain, quoted, visible
+from vramlens.report.wording import and_more, plain, quoted, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def story_of(diff: Diff, top: int = 10) -> DiffStory:
         figures=tuple(_figures(diff)),
         lines_title=f"{title} at the peak, by line (requested bytes)" if listed else "",
         lines=tuple(map(_line, listed)),
-        left_out=_left_out(diff.by_line[len(listed) :]),
+        left_out=_left_out(diff.by_line[len(listed) :], len(telling), len(listed)),
         notes=tuple(notes_of(diff)),
         differences=tuple(visible(other.words) for other in diff.others),
         next_why=why,
@@ -223,11 +223,12 @@ def story_of(diff: Diff, top: int = 10) -> DiffStory:
     )
 
 
-def _left_out(lines: tuple[LineChange, ...]) -> tuple[str, ...]:
+def _left_out(lines: tuple[LineChange, ...], telling: int, listed: int) -> tuple[str, ...]:
     if not lines:
         return ()
     change = signed_size(sum(line.change_bytes for line in lines))
-    return (f"… and {counted(len(lines), 'more line')}, {change} in total",)
+    option = f"--top {telling}" if telling > listed else "--json"
+    return (and_more(len(lines), "line", option, detail=f"{change} in total"),)
 
 
 def _sentences(diff: Diff) -> Iterator[str]:

@@ -156,8 +156,8 @@ def _failure_sentences(explanation: Explanation, oom: OomVerdict) -> Iterator[st
 
 def _last_of_several(explanation: Explanation, oom: OomVerdict) -> str:
     is_gpu_unsaid = explanation.peak is None and oom.device is not None
-    gpu = f", on GPU {oom.device}" if is_gpu_unsaid else ""
-    return f"This was the last of {counted(oom.count, 'failed request')}{gpu}"
+    gpu = f"; this one failed on GPU {oom.device}" if is_gpu_unsaid else ""
+    return f"{counted(oom.count - 1, 'request')} had failed before it{gpu}"
 
 
 def _went_on(oom: OomVerdict) -> str:

@@ -44,7 +44,7 @@ from vramlens.report.explain.replayed_advice import step_after_replay
 from vramlens.report.markdown import markdown_of
 from vramlens.report.screen import room_of
 from vramlens.report.text import print_document
-from vramlens.report.wording import quoted, visible
+from vramlens.report.wording import visible
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def explanation_document(
 
 
 _FIGURE_NAMES = ("size", "what", "", "")
+_ALL_BY = f"explain --top {DEFAULT_TOP}"
 
 
 def _holders(explanation: Explanation, by: str, top: int | None) -> Iterator[Part]:
@@ -126,6 +127,7 @@ def _holders(explanation: Explanation, by: str, top: int | None) -> Iterator[Par
             table_of(explanation.heap, by),
             title=holders_title(explanation),
             top=DEFAULT_TOP if top is None else top,
+            all_by="explain --top",
             cuts=cuts_of("holders"),
         )
 
@@ -153,9 +155,8 @@ def _findings(explanation: Explanation, gap: Blank) -> Iterator[Part]:
     so.
     """
     claims, refuted, notes = sorted_findings(explanation.findings)
-    all_by = _all_by(explanation)
     refuted_below = refuted if has_failed(explanation) else ()
-    yield Claims(claims, all_by, refuted=refuted_below, cuts=cuts_of("claims"))
+    yield Claims(claims, _ALL_BY, refuted=refuted_below, cuts=cuts_of("claims"))
     if not refuted_below:
         yield gap
         yield from _listed(NO_HELP, refuted, "", explanation)
@@ -170,16 +171,7 @@ def _listed(
     if texts:
         cuts = cuts_of(name)
         yield Heading(title, level=3, cuts=tuple(cut for cut in cuts if "shown" in cut.changes))
-        yield Items(texts, mark="  - ", hang=4, all_by=_all_by(explanation), cuts=cuts)
-
-
-def _all_by(explanation: Explanation) -> tuple[str, ...]:
-    """How a line that says how many more there are goes on."""
-    short = f" (explain with --top {DEFAULT_TOP} shows all)"
-    source = explanation.recording.source
-    if source in ("", "-"):
-        return (short,)
-    return (f": vramlens explain {quoted(source)} --top {DEFAULT_TOP}", short)
+        yield Items(texts, mark="  - ", hang=4, all_by=_ALL_BY, cuts=cuts)
 
 
 def next_command(explanation: Explanation) -> Command:

@@ -31,7 +31,7 @@ from vramlens.report.leaks.leak_claim import (
 from vramlens.report.markdown import markdown_of
 from vramlens.report.screen import room_of
 from vramlens.report.text import DIM, print_document
-from vramlens.report.wording import place_name, quoted, visible
+from vramlens.report.wording import and_more, detected_by, place_name, quoted, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class LeakStory:
         headline: where nothing leaks: that, and how far it is certain; else None.
         claims: the leaks.
         more: how many are left out.
-        dismissed: what only seems to leak: bytes, where, why.
+        dismissed: what only seems to leak: bytes, where, why; ``dismissed_count`` of it are known.
         notes: what it was judged by.
         unknown: what cannot be known from the input, and what would tell it.
         why, command: the next step.
@@ -65,6 +65,7 @@ class LeakStory:
     claims: tuple[LeakParagraph, ...]
     more: int
     dismissed: tuple[tuple[str, str, str], ...]
+    dismissed_count: int
     notes: tuple[str, ...]
     unknown: tuple[str, ...]
     why: str
@@ -75,7 +76,7 @@ def leak_story(report: LeakReport, top: int | None = None) -> LeakStory:
     """The words; ``top`` leaks of it (5 by default)."""
     growing = [leak for leak in report.leaks if _is_growing(leak)]
     shown = growing[: top or DEFAULT_TOP]
-    has_several = len(report.devices) > 1
+    stable = [leak for leak in report.leaks if leak.verdict == Verdict.NOT_A_PROBLEM]
     growth = _growth_claims(report, shown)
     contexts = [context_claim(leak) for leak in report.leaks if leak.kind == "context"]
     why, command = _next(report, growing)
@@ -83,7 +84,8 @@ def leak_story(report: LeakReport, top: int | None = None) -> LeakStory:
         headline=None if growth else _nothing(report),
         claims=(*growth, *contexts),
         more=len(growing) - len(shown),
-        dismissed=tuple(_dismissed(report, has_several, top or _MOST_DISMISSED)),
+        dismissed=tuple(_dismissed(report, stable)[: top or _MOST_DISMISSED]),
+        dismissed_count=len(stable),
         notes=(*_small(report), *_judged_by(report)),
         unknown=tuple(_unknown(report)),
         why=why,
@@ -131,12 +133,6 @@ def leaks_document(story: LeakStory) -> Document:
             *_more_parts(story),
             Blank(),
             *_dismissed_parts(story),
-            Sentences(
-                ("… (--markdown shows all)",),
-                forms=Form.TEXT,
-                shown=False,
-                cuts=(Cut(1, {"shown": True}),),
-            ),
             Sentences(story.notes, style=DIM, cuts=gone(_NOTES_GO)),
             Sentences(story.unknown),
             Command(story.why, (story.command,), is_broken=True),
@@ -163,7 +159,7 @@ def _more_parts(story: LeakStory) -> Iterator[Part]:
     """How many leaks are left out, by ``top`` or for want of room."""
     total = story.more + len(story.claims)
     texts = [
-        f"{story.more + gone_claims:,} more: --top {total} shows them."
+        and_more(story.more + gone_claims, "leak", f"--top {total}")
         for gone_claims in range(max(1, len(story.claims)))
     ]
     cuts = tuple(
@@ -172,7 +168,8 @@ def _more_parts(story: LeakStory) -> Iterator[Part]:
     )
     is_cut = bool(story.more)
     yield Sentences((texts[0],), forms=Form.TEXT, shown=is_cut, cuts=cuts)
-    yield Sentences((f"{story.more:,} more are not shown.",), forms=Form.MARKDOWN, shown=is_cut)
+    in_markdown = and_more(story.more, "leak", f"--top {total}")
+    yield Sentences((in_markdown,), forms=Form.MARKDOWN, shown=is_cut)
 
 
 def _dismissed_parts(story: LeakStory) -> Iterator[Part]:
@@ -181,10 +178,35 @@ def _dismissed_parts(story: LeakStory) -> Iterator[Part]:
     title = "Not leaks (this memory stays, but does not grow):"
     rows = tuple(Figure(size, f"{where}: {why}") for size, where, why in story.dismissed)
     fewer = tuple(Cut(step, {"rows": rows[: 3 - step]}) for step in (1, 2))
+    hidden = story.dismissed_count - len(rows)
+    fewer_words = tuple(
+        Cut(step, _and_more_dismissed(story.dismissed_count, min(3 - step, len(rows))))
+        for step in (1, 2)
+    )
     yield Heading(title, level=2, forms=Form.TEXT, cuts=gone(_DISMISSED_GO))
     yield Figures(rows, forms=Form.TEXT, cuts=(*fewer, *gone(_DISMISSED_GO)))
+    yield Sentences(
+        (and_more(hidden, "place", f"--top {story.dismissed_count}"),),
+        is_aside=True,
+        forms=Form.TEXT,
+        shown=hidden > 0,
+        cuts=(*fewer_words, Cut(_DISMISSED_GO, _only_counted(story))),
+    )
     items = tuple(f"{row.text}: {row.words}" for row in rows)
     yield Items(items, title=title, forms=Form.MARKDOWN)
+
+
+def _and_more_dismissed(count: int, shown: int) -> dict[str, object]:
+    """What becomes of the line below those that are shown."""
+    hidden = count - shown
+    return {"texts": (and_more(hidden, "place", f"--top {count}"),), "shown": hidden > 0}
+
+
+def _only_counted(story: LeakStory) -> dict[str, object]:
+    """What becomes of that line where none of them is shown."""
+    count = story.dismissed_count
+    words = f"Not leaks: {counted(count, 'place')} whose memory stays (--top {count} shows them)."
+    return {"texts": (words,), "shown": True, "is_aside": False}
 
 
 def _nothing(report: LeakReport) -> str:
@@ -220,13 +242,15 @@ def _nothing(report: LeakReport) -> str:
     return f"No leak: nothing grows with every step ({recorded})."
 
 
-def _dismissed(report: LeakReport, has_several: bool, most: int) -> Iterator[tuple[str, str, str]]:
-    stable = [leak for leak in report.leaks if leak.verdict == Verdict.NOT_A_PROBLEM]
-    for leak in sorted(stable, key=lambda leak: -leak.bytes)[:most]:
+def _dismissed(report: LeakReport, stable: Sequence[RecordedLeak]) -> list[tuple[str, str, str]]:
+    """Bytes, where and why of memory that stays, largest first."""
+    rows = []
+    for leak in sorted(stable, key=lambda leak: -leak.bytes):
         where = place_name(leak.place) if leak.place is not None else "PyTorch's cache"
-        if has_several:
+        if len(report.devices) > 1:
             where = f"{where}, device {leak.device}"
-        yield format_size(leak.bytes), where, visible(leak.reason)
+        rows.append((format_size(leak.bytes), where, visible(leak.reason)))
+    return rows
 
 
 def _small(report: LeakReport) -> Iterator[str]:
@@ -265,7 +289,7 @@ def _device_label(device: DeviceLeaks, *, has_several: bool) -> str:
 
 def _steps_words(device: DeviceLeaks) -> str:
     """The steps, in the words of ``vramlens explain``, and the moment of the verdict."""
-    steps = f"{counted(device.steps, 'step')}, detected by {device.source}"
+    steps = f"{counted(device.steps, 'step')}, {detected_by(device.source)}"
     if device.inside_one_call or not device.judged_steps:
         return f"{steps}."
     moment = "before the last"

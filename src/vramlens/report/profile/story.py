@@ -77,7 +77,7 @@ def profile_document(profile: Profile, top: int | None = None) -> Document:
         parts += [blank, replace(table, top=DEFAULT_TOP if top is None else top)]
     parts += [
         blank,
-        Claims(claims, (": --top 10 shows all",), cuts=claim_cuts),
+        Claims(claims, "explain --top 10", cuts=claim_cuts),
         blank,
         Sentences(visible_sentences(profile.missing), "Missing: "),
         blank,

@@ -16,8 +16,8 @@ from vramlens.report.ranks.story import (
     odd_ranks,
     telling_ranks,
 )
-from vramlens.report.wording import place_name
-from vramlens.units import counted, format_size
+from vramlens.report.wording import and_more, place_name
+from vramlens.units import format_size
 
 if TYPE_CHECKING:
     from vramlens.ranks import Comparison, RankDifference, RankSummary
@@ -72,8 +72,7 @@ def _text(words: object) -> str:
 
 def _left_out(count: int, most: int, noun: str) -> Iterator[str]:
     if count > most:
-        more = counted(count - most, noun)
-        yield f'<p class="soft">{more} more (vramlens ranks --json lists all)</p>'
+        yield f'<p class="soft">{and_more(count - most, noun, "vramlens ranks --json")}</p>'
 
 
 def _difference(difference: RankDifference) -> str:

@@ -19,7 +19,7 @@ from vramlens.report.document import (
     Table,
 )
 from vramlens.report.text import BOLD, print_document
-from vramlens.report.wording import place_name, quoted, visible
+from vramlens.report.wording import and_more, place_name, quoted, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -73,12 +73,13 @@ def _unrelated_recordings(comparison: Comparison) -> Document:
     )
     rows = tuple(_recording_row(recording) for recording in by_peak[:_MOST_ROWS])
     unlisted = len(by_peak) - len(rows)
-    left_out = f"{unlisted} more are not shown (--json lists all)" if unlisted else ""
+    left_out = (and_more(unlisted, "recording", "--json"),) if unlisted else ()
     return Document(
         (
             Heading(headline(comparison)),
             Blank(),
-            Table(columns, rows, Last.CUT, margin="", header_style=BOLD, left_out=left_out),
+            Table(columns, rows, Last.CUT, title="recording", margin="", header_style=BOLD),
+            Sentences(left_out, is_aside=True),
             Sentences(tuple(map(visible, comparison.notes)), "note: "),
             Blank(),
             Command(
@@ -197,7 +198,7 @@ def _difference_parts(comparison: Comparison) -> Iterator[Part]:
             yield Heading(f"{_leak_title(leak)}.", level=2)
         yield from _evidence(f"{leak.verdict}: leak on most ranks", leak.evidence, leak.fix)
     if len(differences) > _MOST_DIFFERENCES:
-        more = f"{len(differences) - _MOST_DIFFERENCES} more (--json lists all)"
+        more = and_more(len(differences) - _MOST_DIFFERENCES, "difference", "--json")
         yield Sentences((more,), is_aside=True)
 
 
@@ -233,10 +234,11 @@ def _failure_parts(comparison: Comparison) -> Iterator[Part]:
     clock = f" ({comparison.failures.clock})" if comparison.failures.clock else ""
     rows = [_failure_words(rank, is_first=rank is failed[0]) for rank in failed[:_MOST_ROWS]]
     yield Blank()
-    yield Sentences((f"Failures, in order{clock}",), is_whole=True)
+    yield Sentences((f"Failures, in order{clock}",))
     yield Items(tuple(rows), hang=4)
     if len(failed) > _MOST_ROWS:
-        yield Sentences((f"and {len(failed) - _MOST_ROWS} more",), is_aside=True)
+        more = and_more(len(failed) - _MOST_ROWS, "failure", "--json")
+        yield Sentences((more,), is_aside=True)
 
 
 def _failure_words(rank: FailedRank, *, is_first: bool) -> str:
@@ -263,8 +265,8 @@ def _table_parts(comparison: Comparison) -> Iterator[Part]:
         Column("", is_right=False),
     )
     rows = tuple(_rank_row(rank, remark) for rank, remark in _listed_ranks(comparison))
-    more = f"{len(ranks) - len(rows)} more of {len(ranks)} are not shown (--json lists all)"
-    left_out = more if len(rows) < len(ranks) else ""
+    unlisted = len(ranks) - len(rows)
+    left_out = and_more(unlisted, noun, "--json") if unlisted else ""
     yield Blank()
     yield Table(columns, rows, Last.AS_IT_IS, margin="", header_style=BOLD, left_out=left_out)
 

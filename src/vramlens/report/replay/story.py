@@ -208,7 +208,7 @@ def _table(answer: Answer, others: Sequence[WhatIf]) -> Table:
 def settings_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Rows of settings; the columns that say nothing are left out.
 
-    A setting is there to be pasted, so it is never cut.
+    A setting is never cut.
     """
     telling = [
         at
@@ -217,7 +217,7 @@ def settings_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table
     ]
     columns = tuple(Column(names[at], is_right=names[at] not in _WORDS) for at in telling)
     cells = tuple(tuple(row[at] for at in telling) for row in rows)
-    return Table(columns, cells, Last.ON_ITS_OWN_LINE)
+    return Table(columns, cells, Last.AS_A_NAME)
 
 
 def _limit_notes(answer: Answer, others: Sequence[WhatIf]) -> Iterator[Part]:

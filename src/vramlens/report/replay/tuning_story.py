@@ -34,7 +34,7 @@ from vramlens.report.replay.story import (
 )
 from vramlens.report.screen import layout_of, room_of
 from vramlens.report.text import print_document
-from vramlens.report.wording import quoted
+from vramlens.report.wording import and_more, quoted
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -123,9 +123,7 @@ def _of_failed_step(best: Tuned, under: str) -> str:
 
 
 def _leaks(leaked_per_step: int) -> str:
-    return (
-        f"This run leaks {format_size(leaked_per_step)} a step; no setting or limit helps for long."
-    )
+    return f"This run leaks {format_size(leaked_per_step)} per step; no setting or limit helps for long."
 
 
 def _no_help(tuning: Tuning) -> str:
@@ -206,7 +204,7 @@ def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
         yield settings_table(HEADER, [_row(tuning, tuned) for tuned in listed_rows])
     hidden = len(tuning.tried) - len(listed_rows)
     if hidden:
-        yield _aside(f"… and {counted(hidden, 'more setting')} (--all shows them)")
+        yield _aside(and_more(hidden, "setting", "--all"))
     if tuning.inert:
         yield _aside(_INERT)
     if has_cards:
