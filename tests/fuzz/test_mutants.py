@@ -11,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from mutants.formats import write_job
 from mutants.values import NUMBERS, as_json, damaged, mutated
 from mutants.worker import NAMES, run_mutant
 
@@ -32,3 +33,11 @@ def test_the_same_number_is_the_same_mutant() -> None:
     assert as_json(mutated(value, Random(7))) == as_json(mutated(value, Random(7)))
     assert damaged(b"abc" * 100, Random(7)) == damaged(b"abc" * 100, Random(7))
     assert value == {"a": [1, 2.5, "x", None, {"b": list(NUMBERS[:5])}]}
+
+
+def test_copies_of_copies_do_not_grow_without_end(tmp_path: Path) -> None:
+    from random import Random
+
+    write_job(tmp_path, Random("9113:454"))  # was a report of 157 MB
+    (report,) = tmp_path.rglob("error.json")
+    assert report.stat().st_size < 20_000_000

@@ -114,9 +114,9 @@ def _taken_back(target: TargetProcess, line: Line, entry: Entry) -> float:
 
 
 def _question(request: AttachRequest, place: MeetingPoint, target: TargetProcess) -> dict[str, Any]:
-    recording = target.path_inside(place.folder / _RECORDING)
-    if request.mode == "install":
-        recording = request.output or ""
+    recording = request.output or ""
+    if recording and request.mode != "install":
+        recording = target.path_inside(place.folder / _RECORDING)
     return {
         "mode": request.mode,
         "steps": request.steps,

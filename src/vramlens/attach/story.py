@@ -120,7 +120,16 @@ def _of_pause(answer: Mapping[str, Any], attachment: Attachment) -> str:
     return (
         f"The program paused for {total_s:.2f} s in total (the longest pause: {longest_s:.2f} s) and"
         f" was stopped for {stopped_ms:.1f} ms from outside. It is running again."
+        f"{_of_longest_step(pause)}"
     )
+
+
+def _of_longest_step(pause: Mapping[str, Any]) -> str:
+    """A sentence about the program's own steps; empty where too few were seen."""
+    longest_s, median_s = pause.get("longest_step_s"), pause.get("median_step_s")
+    if not isinstance(longest_s, float) or not isinstance(median_s, float):
+        return ""
+    return f" Its longest step took {longest_s:.2f} s (median: {median_s:.2f} s)."
 
 
 def _next(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,11 +11,14 @@ pytest.importorskip("torch")
 
 import torch
 
+from capture.fake_gpu import FakeGpu
 from vramlens.attach.inside import asking_thread, step_watch
 from vramlens.attach.inside.asking_thread import AskingThread
 from vramlens.attach.inside.forked_copy import NoCopy
 from vramlens.attach.inside.pauses import Pauses
 from vramlens.attach.inside.step_watch import StepWatch
+from vramlens.capture import torch_api
+from vramlens.capture.names import tensor_names
 from vramlens.capture.process.own_thread import OwnThread
 from vramlens.capture.recording.output_path import Places
 from vramlens.capture.recording.recorder import Recorder
@@ -166,3 +170,47 @@ def test_classes_are_told_apart_by_identity() -> None:
     model = Odder()
     assert step_watch._has_models(torch)
     del model
+
+
+class _OpenLine:
+    """A connection to somebody who waits."""
+
+    def is_open(self) -> bool:
+        return True
+
+    def send(self, _message: dict[str, Any]) -> None:
+        """Hears it."""
+
+
+def _watched_while(work: Callable[[], object], recording: str, pauses: Pauses) -> None:
+    """Watches four steps on a thread of its own, while this thread works."""
+    request = {"steps": 4, "seconds": 30.0, "pause_s": 1.0, "max_events": 9, "recording": recording}
+    line: Any = _OpenLine()
+    watching = OwnThread(lambda: step_watch.watched(request, line, pauses))
+    watching.start()
+    while not watching.join(0.001):
+        work()
+
+
+@pytest.mark.parametrize(
+    ("recording", "calls"), [("", []), ("never_written.vram", ["start", "stop"])]
+)
+def test_the_programs_own_steps_name_nothing(
+    recording: str, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = FakeGpu()
+    gpu.use()
+    named: list[Any] = []
+    monkeypatch.setattr(torch_api, "connect", lambda: gpu)
+    monkeypatch.setattr(tensor_names, "named_tensors", lambda **asked: named.append(asked) or [])
+    monkeypatch.setattr(StepWatch, "_finish", lambda watch, _: watch.is_over.set())
+    monkeypatch.setattr(StepWatch, "conclude", lambda watch: None)
+    weight = torch.nn.Parameter(torch.zeros(2))
+    weight.grad = torch.ones(2)
+    optimizer = torch.optim.SGD([weight])
+    pauses = Pauses()
+    _watched_while(optimizer.step, recording, pauses)
+    assert gpu.calls == calls
+    assert named == []
+    pause = pauses.to_dict()
+    assert pause["longest_step_s"] >= pause["median_step_s"] > 0

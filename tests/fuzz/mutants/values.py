@@ -60,6 +60,7 @@ NUMBERS = (
 )
 _PLAIN = (None, True, False, [], {}, [None], {"": None}, [[]], [{}])
 _MOST_COPIES = 300
+_LARGEST = 10_000_000  # characters of a tree: copies of copies of copies grow without end
 _DEEP_MARK = "a list in a list in a list"
 _DEEPEST = 100_000
 _MOST_DEEP_PLACES = 20  # of a document: a change may have copied one without end
@@ -101,7 +102,23 @@ def mutated(value: Any, random: Random) -> Any:
         if not places:
             return nasty(random)
         _change(random.choice(places), random, places)
+        if _is_large(changed):
+            return mutated(value, random)
     return changed
+
+
+def _is_large(root: Any) -> bool:
+    """Whether a tree has more characters than a mutant needs; what is in it twice counts twice."""
+    waiting, characters = [root], 0
+    while waiting and characters <= _LARGEST:
+        value = waiting.pop()
+        characters += len(value) if isinstance(value, str) else 4
+        if isinstance(value, dict):
+            characters += sum(map(len, value))
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+    return characters > _LARGEST
 
 
 def _containers(root: Any) -> list[Any]:

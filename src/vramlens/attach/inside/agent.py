@@ -1,6 +1,6 @@
 """The thread in the other process: it answers one question and goes away.
 
-The program's own threads run on beside it, except while a search keeps the interpreter's lock
+The program's own threads run on beside it, except while it keeps the interpreter's lock
 (``pauses`` says for how long).
 """
 
@@ -14,8 +14,10 @@ import time
 from contextlib import suppress
 from typing import Any
 
+import vramlens
 from vramlens import __version__
-from vramlens.attach.inside.pauses import Pauses
+from vramlens.attach.inside.gentle_imports import GentleImports
+from vramlens.attach.inside.pauses import Pauses, wait
 from vramlens.attach.messages import Line, Silence
 from vramlens.capture import warn
 from vramlens.capture.process.tracked_objects import tracked_count
@@ -62,7 +64,7 @@ def _is_gone(starter: int) -> bool:
     while os.path.exists(f"/proc/self/task/{starter}"):
         if time.monotonic() > deadline:
             return False
-        time.sleep(_LOOKS_EVERY_S)
+        wait(_LOOKS_EVERY_S)
     return os.path.exists("/proc/self/task")
 
 
@@ -78,19 +80,20 @@ def _refusal(version: str) -> str:
 
 def _answer(request: dict[str, Any], line: Line) -> dict[str, Any]:
     pauses = Pauses()
+    pauses.add(time.thread_time())  # of this thread's imports so far
     with pauses.counted():
         facts: dict[str, Any] = {"process": _process_facts(), "request": request.get("mode")}
     if request.get("mode") == "install":
-        from vramlens.attach.inside.installation import installed
-
+        with GentleImports(vramlens.__path__, pauses):
+            from vramlens.attach.inside.installation import installed
         return {**facts, **installed(request), "pause": pauses.to_dict()}
-    from vramlens.attach.inside.state_now import state_now
-
     if request.get("mode") == "watch":
-        from vramlens.attach.inside.step_watch import watched
-
+        with GentleImports(vramlens.__path__, pauses):
+            from vramlens.attach.inside.step_watch import watched
         facts.update(watched(request, line, pauses))
     else:
+        with GentleImports(vramlens.__path__, pauses):
+            from vramlens.attach.inside.state_now import state_now
         facts.update(state_now(request, pauses))
     return {**facts, "pause": pauses.to_dict()}
 

@@ -1,15 +1,21 @@
-"""How long the program stood still for what was asked: the times in which no other thread ran."""
+"""How long the program stood still for what was asked: by our own count, and by its steps."""
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from vramlens.capture.process.own_thread import OwnEvent
 from vramlens.capture.process.undisturbed import undisturbed
 
-_BREATHER_S = 0.02
+_SHORTEST_REST_S = 0.02
+_LONGEST_REST_S = 0.05
+_REST_TO_WORK = 2
+_MOST_STEPS = 10_000
+_FEWEST_STEPS = 3
 
 
 class Pauses:
@@ -22,13 +28,16 @@ class Pauses:
     def __init__(self) -> None:
         self.longest_s = 0.0
         self.total_s = 0.0
+        self._latest_s = 0.0
+        self._step_ended_at: float | None = None
+        self._steps_s: list[float] = []
 
     @contextmanager
     def one(self) -> Iterator[None]:
         """No other thread runs inside; afterwards the others get their turn."""
         with undisturbed(), self.counted():
             yield
-        time.sleep(_BREATHER_S)
+        wait(_SHORTEST_REST_S)
 
     @contextmanager
     def counted(self) -> Iterator[None]:
@@ -43,7 +52,31 @@ class Pauses:
         """Counts a pause that was measured elsewhere."""
         self.longest_s = max(self.longest_s, seconds)
         self.total_s += seconds
+        self._latest_s = seconds
+
+    def rest(self) -> None:
+        """Lets the program run for longer than the latest pause was."""
+        wait(min(_REST_TO_WORK * self._latest_s, _LONGEST_REST_S))
+
+    def step_ended(self) -> None:
+        """At the end of each step of the program."""
+        now = time.perf_counter()
+        if self._step_ended_at is not None and len(self._steps_s) < _MOST_STEPS:
+            self._steps_s.append(now - self._step_ended_at)
+        self._step_ended_at = now
 
     def to_dict(self) -> dict[str, Any]:
         """For the answer."""
-        return {"longest_s": round(self.longest_s, 4), "total_s": round(self.total_s, 4)}
+        steps_s = list(self._steps_s)
+        has_steps = len(steps_s) >= _FEWEST_STEPS
+        return {
+            "longest_s": round(self.longest_s, 4),
+            "total_s": round(self.total_s, 4),
+            "longest_step_s": round(max(steps_s), 4) if has_steps else None,
+            "median_step_s": round(statistics.median(steps_s), 4) if has_steps else None,
+        }
+
+
+def wait(seconds: float) -> None:
+    """Returns after that time. Not ``time.sleep``, in whose place gevent may have put its own."""
+    OwnEvent().wait(seconds)

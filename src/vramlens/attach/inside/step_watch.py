@@ -97,7 +97,8 @@ class StepWatch:
         """Until an optimizer steps, calls of the model are steps; not where something is compiled:
         hooks that come and go would have it compiled anew.
         """
-        self._has_models = _has_models(torch)
+        with self._pauses.counted():
+            self._has_models = _has_models(torch)
         if hasattr(torch, "compiler") and not _has_compiled():
             self._calls = ModuleCalls(torch, self._called)
 
@@ -109,6 +110,7 @@ class StepWatch:
 
     def optimizer_stepped(self, _count: int) -> None:
         """After each step of an optimizer."""
+        self._pauses.step_ended()
         if self._is_finishing or self._pid != os.getpid():
             return
         if self._calls is not None:
@@ -119,6 +121,7 @@ class StepWatch:
 
     def _called(self) -> None:
         """At the beginning of each call of the outermost module: the calls before it have ended."""
+        self._pauses.step_ended()
         self._count_by(_Unit.CALLS)
         now = time.monotonic()
         self._call_count += self._watch is not None
@@ -198,7 +201,8 @@ class StepWatch:
                 return
             self._is_finishing = True
         try:
-            self._copy = self._copy_that_searches(watch)
+            with self._pauses.counted():
+                self._copy = self._copy_that_searches(watch)
         except NoCopy:
             self._findings = self._searched_here(watch)
         finally:
@@ -214,9 +218,7 @@ class StepWatch:
         state = gpu.device_state() if gpu is not None and gpu.is_initialized() else None
         if isinstance(self._recorder.facts, KnownFacts):
             self._recorder.facts.ask()
-        copy = ForkedCopy(partial(self._searched_in_copy, watch, state), self._stepping)
-        self._pauses.add(copy.paused_s)
-        return copy
+        return ForkedCopy(partial(self._searched_in_copy, watch, state), self._stepping)
 
     def _searched_in_copy(
         self, watch: LeakWatch, state: DeviceState | None
@@ -269,25 +271,23 @@ def watched(request: dict[str, Any], line: Line, pauses: Pauses) -> dict[str, An
         max_events=int(request["max_events"]),
         marks_modules=False,
     )
-    recorder.connect()
+    with pauses.counted():
+        recorder.connect()
     watch = StepWatch(request, pauses, recorder)
     recorder.steps.watch_optimizers()
     recorder.steps.on_step(watch.optimizer_stepped)
-    recorder.steps.on_step(recorder.step_ended)
     watch.begin(torch)
-    is_on_gpu = recorder.gpu is not None and recorder.gpu.is_initialized()
     try:
-        if recorder.gpu is not None and is_on_gpu:
+        if recorder.gpu is not None and request["recording"] and recorder.gpu.is_initialized():
             recorder.facts = KnownFacts(recorder.gpu)
             with pauses.counted():
                 recorder.start()
         is_wanted = _wait(watch, line, float(request["seconds"]))
-        recorder.steps.leave_optimizers()
         return _answer(watch.steps, watch.conclude() if is_wanted else None)
     finally:
         recorder.steps.leave_optimizers()
         watch.leave()
-        if is_on_gpu:
+        with pauses.counted():
             recorder.stop()
 
 
@@ -319,7 +319,8 @@ def _has_models(torch: Any) -> bool:
         if id(kind) not in kinds:
             kinds[id(kind)] = kind
             waiting += type.__subclasses__(kind)
-    return any(id(type(value)) in kinds for value in tracked_objects())
+    # In C, at once: what the program gives up meanwhile would stay until this list is gone.
+    return any(map(kinds.__contains__, map(id, map(type, tracked_objects()))))
 
 
 def _has_compiled() -> bool:

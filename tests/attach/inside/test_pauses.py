@@ -1,0 +1,34 @@
+"""What a program felt of an attach."""
+
+from __future__ import annotations
+
+import pytest
+
+from vramlens.attach.attachment import Attachment
+from vramlens.attach.inside import pauses as pauses_module
+from vramlens.attach.inside.pauses import Pauses
+from vramlens.attach.story import story
+
+
+def _pauses_of(seconds: list[float], monkeypatch: pytest.MonkeyPatch) -> Pauses:
+    """Pauses of a program whose steps end at these times."""
+    times = iter(seconds)
+    pauses = Pauses()
+    with monkeypatch.context() as patch:
+        patch.setattr(pauses_module.time, "perf_counter", lambda: next(times))
+        for _ in seconds:
+            pauses.step_ended()
+    return pauses
+
+
+def test_the_longest_step_is_told_whoever_held_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    pause = _pauses_of([5.0, 5.25, 7.25, 7.5], monkeypatch).to_dict()
+    assert pause == {"longest_s": 0, "total_s": 0, "longest_step_s": 2.0, "median_step_s": 0.25}
+    text = story(Attachment({"request": "watch", "pause": pause}, "thread", 0.0))
+    assert text.splitlines()[-1].endswith("Its longest step took 2.00 s (median: 0.25 s).")
+
+
+def test_of_two_steps_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    pause = _pauses_of([5.0, 5.25, 7.25], monkeypatch).to_dict()
+    assert pause["longest_step_s"] is None
+    assert "longest step" not in story(Attachment({"pause": pause}, "thread", 0.0))
