@@ -7,7 +7,7 @@ ahead. What keeps all of them is the half with the most entries to come.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import compress, takewhile
+from itertools import compress
 
 from vramlens.live.growth.stores import all_lead_to_roots
 from vramlens.live.heap.search import Search
@@ -56,10 +56,11 @@ def _keepers_of(search: Search, blocks: Mapping[int, int]) -> dict[int, int]:
     for place in sorted(tees, key=to_read.__getitem__, reverse=True):
         if search.is_over:
             return {}
-        own_blocks = takewhile(
-            lambda block: blocks.get(id(block)) not in keepers, blocks_from(search.order[place])
-        )  # behind a block that another half keeps, all are that half's
-        keepers |= {blocks[id(block)]: place for block in own_blocks if id(block) in blocks}
+        for block in blocks_from(search.order[place]):
+            if blocks.get(id(block)) in keepers:
+                break  # behind a block that another half keeps, all are that half's
+            if id(block) in blocks:
+                keepers[blocks[id(block)]] = place
     return keepers
 
 
@@ -76,6 +77,5 @@ def _count_ahead(tee: object, blocks_ahead: dict[int, int]) -> int:
             count = blocks_ahead[id(block)]
             break
         way.append(id(block))
-    for number, block_id in enumerate(reversed(way), count + 1):
-        blocks_ahead[block_id] = number
+    blocks_ahead.update(zip(reversed(way), range(count + 1, count + len(way) + 1), strict=True))
     return count + len(way)
