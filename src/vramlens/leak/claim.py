@@ -15,6 +15,7 @@ from vramlens.leak.leak import Leak, LeakOwner
 from vramlens.units import counted, format_size
 
 _LONGEST_CHAIN = 12
+"""Links that are shown, three lines of 80 characters: the first name the holder, the last what it has."""
 _HELD_BY = "held by "
 _MOST_DIFFERENCE = 0.005
 """Of the bytes so far, between them and the rate times the steps: what rounding to three digits

@@ -30,10 +30,11 @@ _FREE_SECONDS = 0.15
 _SHARE = 0.01
 _LEAST_TOLD_SECONDS, _LEAST_TOLD_SHARE = 0.1, 0.05
 _MOST_FOLLOWED = 8
-_MOST_ROWS = 200_000
-_MOST_OWNERS = 2_000
-_LONGEST_CHAIN = 40
-_LONGEST_TEXT = 200
+"""Leaks whose size is read in each step; a report shows ten at most."""
+_MOST_ROWS, _MOST_OWNERS = 200_000, 2_000
+"""Of ``owners.json``, which is read whole: the largest come first."""
+_LONGEST_CHAIN, _LONGEST_TEXT = 40, 200
+"""Links of a chain and characters of a text there: twice what any report shows."""
 _EXPLAINED = 0.75
 """Of the bytes that the sums rose by in a step: with half, as much again may be another's."""
 _EMPTIED = "the program emptied it after its last step"

@@ -42,6 +42,9 @@ from vramlens.live.leaks.uncounted import counted_leaks
 from vramlens.live.leaks.unreached import unreached_leaks
 
 _MOST_DOUBTFUL = 8
+"""Largest of those that are late or have stopped: each costs a chain and its source, and a report shows
+ten of them at most.
+"""
 
 OwnedStorage = tuple[Storage, int, int | None]
 """A storage, the index of the leak that owns it (-1: none), the step that it was born in (0:

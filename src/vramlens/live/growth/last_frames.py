@@ -19,6 +19,9 @@ from itertools import islice, takewhile
 from vramlens.live.heap.objects import frame_variables, frames_from, is_users, running_frames
 
 _DEEPEST = 500
+"""Functions around a step that are looked at in each step: a loop in a deeper one is recursion, which
+ends in no ``main()``.
+"""
 _ASYNC_RUNNERS = ("asyncio",)
 _GENERATOR = 0x20 | 0x200  # of a code's flags: a generator, also an asynchronous one
 

@@ -14,7 +14,9 @@ from vramlens.live.holder.keeper import Keeper, Statements
 from vramlens.live.holder.registrations import is_hook_name
 
 _MOST_STARTS = 50
+"""Members from which a shortest circle is looked for: each walks the whole component."""
 _SHORT_CIRCLE = 4
+"""Members of a circle that no shorter one need replace: parent, its dict, child, its dict."""
 BACK_NAMES = (
     "parent",
     "owner",

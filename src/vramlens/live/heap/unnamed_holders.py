@@ -24,8 +24,13 @@ from vramlens.live.heap.objects import class_dict, class_order, is_own_file, is_
 from vramlens.live.heap.search import Search
 
 _CHUNK = 1024
+"""Objects whose referents are asked for at once: a fraction of a millisecond between looks at the
+clock.
+"""
 _MOST_OBJECTS = 1_000_000
-_DEEPEST_VIEW = 8  # arrays that are views of arrays
+"""Elements of an array of objects that are read: 8 MB for their list."""
+_DEEPEST_VIEW = 8
+"""Arrays that are views of arrays: NumPy itself folds views of views, so two are usual."""
 _EXITS = ("__exit__", "__aexit__")
 LOOP, BLOCK = "the iterator of a running loop", "the context manager of a running with block"
 

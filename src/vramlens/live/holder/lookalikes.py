@@ -40,12 +40,25 @@ from vramlens.units import format_size
 
 POSSIBLE, NONE = Verdict.POSSIBLE, Verdict.NOT_A_PROBLEM
 _TINY_BYTES = 64
+"""A step without a graph: PyTorch rounds each storage up to that. A million steps are 64 MB."""
 _NUMBER_BYTES, _MANY_NUMBERS_BYTES = 8, 1024
+"""Where storages are of one number each (a double), as many as a metric for each of 128 classes or
+layers: a million steps are 1 GB, which half as long shows.
+"""
 _HOPS = 3
+"""Assignments from what is stored back to its own name: ``new = f(self.x)``, ``out = g(new)``,
+``self.x = out``; a longer way goes through a function that is not followed.
+"""
 _LONGEST_STATEMENT = 60
-_MOST_YOUNGER = 1.25  # entries for each step that left some
+"""Characters of a statement in a sentence: a line of 80 has room for no more."""
+_MOST_YOUNGER = 1.25
+"""Entries for each step that left some, where all are younger than the watch: one of five steps is not
+looked at. With twice as many, half of what the interpreter shows may be older.
+"""
 _SOME_STEPS, _MANY_STEPS = 16, 100
-"""In so many steps a removal that ran, and any other, must have taken something away."""
+"""In so many steps a removal that ran, and any other, must have taken something away. Windows of 8 and
+of 64 are common: below 16 the first has not been full, below 100 the second has not.
+"""
 _SMALL_SETS = ("shape", "dtype", "device", "size", "ndim")
 
 

@@ -25,6 +25,9 @@ from vramlens.live.heap.tees import entries_of, is_tee
 from vramlens.live.holder.chain import TABLES, Chain, Link
 
 _DEEPEST, _MOST_EDGES = 500, 50
+"""Functions that are searched for the one of a route, and edges of a route: both in every step. Deeper
+chains are linked lists, and deeper calls recursion.
+"""
 _STARTS = ("global", "variable")
 _EDGES = frozenset(("attribute", "class attribute", "key", "index"))
 

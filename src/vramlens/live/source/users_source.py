@@ -13,8 +13,8 @@ from vramlens.live.source.executed_lines import codes_within, executed_lines
 from vramlens.live.source.source_stores import Function, Module, read_source
 
 _MOST_FILES = 400
-"""Read and parsed, at 2 to 5 ms each: with twice as many a report of a large program would wait for
-them for seconds, and half as many leave files of a program of usual size unread.
+"""Read and parsed: with half as many, files of a program of usual size would go unread; twice as many
+take as long as the search.
 """
 _CHUNK = 4096
 """Objects between looks at the clock: a fraction of a millisecond."""
