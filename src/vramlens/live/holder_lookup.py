@@ -29,8 +29,13 @@ from vramlens.schema import SCHEMA
 from vramlens.units import counted, format_size
 
 _MOST_OWNERS = 8
+"""That are shown: a screen has 24 lines, and each takes two or three."""
 _MOST_NODES = 20_000
-_MOST_LOOKS = 1000  # views and detached tensors of one storage
+"""Autograd nodes that are asked for what they saved: several passes of a large model."""
+_MOST_LOOKS = 1000
+"""Views and detached tensors of one storage whose holders are looked for: the rest is held by the same
+few.
+"""
 
 
 @dataclass(frozen=True, slots=True)

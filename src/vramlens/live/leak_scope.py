@@ -23,6 +23,7 @@ from vramlens.schema import SCHEMA
 from vramlens.units import counted, format_size
 
 _LEAST_STEPS = 5
+"""With fewer a report says that it cannot tell."""
 
 
 class LeakError(VramlensError, AssertionError):

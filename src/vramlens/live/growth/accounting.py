@@ -23,12 +23,33 @@ from vramlens.live.leaks.leak_report import Gone, Unexplained
 from vramlens.units import MIB
 
 _WINDOWS, _FEWEST_WINDOWS = 4, 3
+"""Windows of the run, and how many must have grown. With two of two a cache that fills by the middle
+and one late allocation are a leak; with eight, a window of a run of 24 steps is one epoch of three.
+"""
 _FEWEST_READINGS = 16
+"""Four a window: with two, one large batch decides a window; with eight, runs of 30 steps are never
+accounted for.
+"""
 _LEAST_BYTES = MIB
-_LEAST_SHARE = 0.25  # of what grew
-_WINDOW_SHARE = 0.25  # of its even part, that a window must have grown by
-_LATELY = 0.2  # of the steps, since the last reading
-_NODE_BYTES = 1024  # of an autograd node, at most
+"""Python's own objects and PyTorch's caches grow by hundreds of kibibytes without a tensor; with two, a
+leak of 20 KiB a step would go unseen for 100 steps.
+"""
+_LEAST_SHARE = 0.25
+"""Of what grew, that nobody holds: allocators round up, by less than an eighth; and of half one would
+have to speak in any case.
+"""
+_WINDOW_SHARE = 0.25
+"""Of its even part, that a window must have grown by. With an eighth a cache that slows down passes;
+with half, growth by epochs that begin in uneven windows does not.
+"""
+_LATELY = 0.2
+"""Of the steps, since the last reading, in which nothing was seen: with half as much a reading that was
+left out would end it, with twice as much growth of the run's middle would be the end's.
+"""
+_NODE_BYTES = 1024
+"""Of an autograd node with its saved variables, at most. With half, the nodes of a kept graph would be
+growth that nobody holds; with twice as much, they would explain what is another's.
+"""
 
 
 @dataclass(frozen=True, slots=True)

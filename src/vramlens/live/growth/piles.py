@@ -24,15 +24,35 @@ from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage
 from vramlens.live.leaks.leak_report import Gone
 
-WARM_UP = 1  # steps that make optimizer state, gradients and caches
-FEWEST = 3  # births in so many different steps are needed to speak of growth
-SURE = 4  # and in so many to be sure
+WARM_UP = 1
+"""Steps that make optimizer state, gradients and caches: Adam makes its state in the first. With none
+each model would leave something behind; with two, runs of six steps could not be judged.
+"""
+FEWEST, SURE = 3, 4
+"""Different steps with births that are needed to speak of growth, and to be sure. Two are also the
+last batch and the one before it; with twice as many, no test of ten steps would find anything.
+"""
 _SHARE_FILLED, _SHARE_SPREAD = 0.8, 0.5
+"""Of the steps, that left something: from the first on, the usual step's bytes are the rate (every
+second step is 0.5); from the second on, variables of many threads are one pile (a quarter are also
+two pools that took turns).
+"""
 _ALIKE = 0.02
+"""Of the usual size, within which steps left as much: a batch of 32 that lacks one differs by 3 %."""
 _NEARLY_ALL, _MOST_OF_IT = 0.95, 0.75
-_PAUSE = 1.5  # usual distances between births, after which it has stopped
-_BURST_GAP = 3  # steps at least
+"""Shares of the steps (one of 20 may be the last, short batch) and of the bytes (a part that holds half
+is one of two).
+"""
+_PAUSE = 1.5
+"""Usual distances between births, after which it has stopped. At one, growth would stop before each
+burst; at two, a cache that filled in ten epochs would be a leak for two more.
+"""
+_BURST_GAP = 3
+"""Steps between bursts at least: two are every second step, which is no epoch; six would leave out
+validation after five steps.
+"""
 _FEWEST_BURSTS = 2
+"""More are needed for a rate from the begin of one to the begin of another: two have one distance."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,17 @@ if TYPE_CHECKING:
 
 _KINDS = (list, tuple, dict, deque, set, frozenset)
 _MOST_PICKS = 64
+"""Parts that are looked for in each other container: of a pick that is not from it, the first few
+are missing; all would take the product of two lengths.
+"""
 _FEWEST_PARTS = 4
-_EVERY_STEP = 0.9  # of the steps: what holds so many is no pick from another
+"""Of a table of lists that is one store. Two (train and test) are two things that somebody named;
+eight would judge the lists of six layers apart.
+"""
+_EVERY_STEP = 0.9
+"""Of the steps: what holds so many is no pick from another. A draw of 45 of 50 would be the store with
+a lower bar; with all, the store of a run with one failed step would not be one.
+"""
 
 Parents = Mapping[int, tuple[int, str]]
 

@@ -14,8 +14,10 @@ from vramlens.live.holder.keeper import Keeper, Statements
 from vramlens.live.holder.registrations import is_hook_name
 
 _MOST_STARTS = 50
+"""Members from which a shortest circle is looked for: each walks the whole component."""
 _SHORT_CIRCLE = 4
-_BACK_NAMES = (
+"""Members of a circle that no shorter one need replace: parent, its dict, child, its dict."""
+BACK_NAMES = (
     "parent",
     "owner",
     "me",
@@ -29,6 +31,7 @@ _BACK_NAMES = (
     "model",
     "ctx",
 )
+"""Attributes that lead back to what made an object, and holds it: they may be weak."""
 _WRITTEN_EDGES = ("attribute", "closure", "class attribute", "key", "variable")
 
 
@@ -217,7 +220,7 @@ def _functions_in(links: Sequence[Link]) -> list[types.CodeType]:
 def _edge_score(link: Link, keeper: Keeper) -> int:
     """How well an edge suits to be the weak one."""
     points = 20 if link.how == "attribute" else 0
-    if link.name.lower().strip("_") in _BACK_NAMES:
+    if link.name.lower().strip("_") in BACK_NAMES:
         points += 50
     return keeper.score + points
 

@@ -17,7 +17,10 @@ from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.live.heap.objects import is_kind
 from vramlens.live.heap.search import Search
 
-_ENOUGH = 0.8  # of what an object retains is in one child: the child is the owner worth naming
+_ENOUGH = 0.8
+"""Of what an object retains is in one child: the child is the owner worth naming. With less than half
+one of several would be named; with all, an object with a counter beside its list never ends.
+"""
 _ROOT = -1
 _SECONDS = 10.0
 _LOOK_AT_THE_CLOCK = 1024  # objects

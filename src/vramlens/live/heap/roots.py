@@ -23,6 +23,7 @@ from vramlens.live.heap.looking_thread import looking_thread
 from vramlens.live.heap.objects import frame_variables, frames_from, is_own_file, is_users
 
 _MOST_FRAMES = 20_000
+"""Whose variables are roots: twenty times Python's own limit on depth, for programs that raised it."""
 _FOREIGN_THREAD = "a thread that Python did not start"
 _NAMESPACE: Any = type.__dict__["__dict__"].__get__(types.ModuleType)["__dict__"]
 

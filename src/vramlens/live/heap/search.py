@@ -27,10 +27,17 @@ from vramlens.live.heap.tensors import Storage, TorchObjects
 from vramlens.units import GIB, counted
 
 _CHUNK = 1024
+"""Objects whose referents are asked for at once. A parent is looked for in one chunk again: with twice
+as many that takes twice as long, with half the calls do.
+"""
 _MOST_BYTES = GIB
+"""Of the search itself: nine million objects at 112 bytes. With half, large programs would be searched
+in part; twice as much may be what was left on the machine.
+"""
 _BYTES_AN_OBJECT = 112  # its places in ``order`` and ``seen``, and its id
 _BYTES_A_REFERENCE = 16
 _DEPTH_CHECK = 64
+"""Autograd nodes between looks at the clock: unseen beside them, and a search ends no later by it."""
 _GIANTS = "the contents of some very large containers (not enough memory to search them)"
 
 

@@ -20,12 +20,17 @@ from typing import Any
 from vramlens.capture.process.tracked_objects import tracked_objects, tuples_below
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.live.growth.births import BEFORE, Births
-from vramlens.live.heap.objects import class_dict, class_order, is_own_file
+from vramlens.live.heap.objects import class_dict, class_order, is_own_file, is_users
 from vramlens.live.heap.search import Search
 
 _CHUNK = 1024
+"""Objects whose referents are asked for at once: a fraction of a millisecond between looks at the
+clock.
+"""
 _MOST_OBJECTS = 1_000_000
-_DEEPEST_VIEW = 8  # arrays that are views of arrays
+"""Elements of an array of objects that are read: 8 MB for their list."""
+_DEEPEST_VIEW = 8
+"""Arrays that are views of arrays: NumPy itself folds views of views, so two are usual."""
 _EXITS = ("__exit__", "__aexit__")
 LOOP, BLOCK = "the iterator of a running loop", "the context manager of a running with block"
 
@@ -58,6 +63,18 @@ def search_loose(search: Search) -> None:
         array = getattr(numpy, "ndarray", None)
         if type(array) is type:
             _look_behind_arrays(search, array)
+
+
+def search_generators(search: Search) -> None:
+    """Goes on with a brief search at the user's generators that it has not reached: a running
+    ``for`` loop may be all that holds them.
+    """
+    every = tracked_objects()
+    is_generator = map(id(types.GeneratorType).__eq__, map(id, map(type, every)))
+    generators = [value for value in compress(every, is_generator) if id(value) not in search.seen]
+    del every
+    users = [(LOOP, value) for value in generators if is_users(value.gi_code.co_filename)]
+    search.go_on(users)
 
 
 def _unheld_objects(search: Search) -> Iterator[Any]:

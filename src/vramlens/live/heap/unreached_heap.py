@@ -27,6 +27,9 @@ from vramlens.live.heap.tensors import Storage
 from vramlens.live.heap.unnamed_holders import unreached_tensors
 
 _MOST_OBJECTS = 400_000
+"""Unreached objects that are read. More are data of a library that the search's time did not reach,
+and reading them would take as long as the search itself.
+"""
 _LOOK_AT_THE_CLOCK = 1024  # objects
 _OWN_REFERENCES = 3  # our list, the loop's variable, getrefcount's argument
 # What hangs on classes that are written in C, which tell the collector nothing of it.

@@ -36,11 +36,19 @@ from vramlens.live.heap.search import Search
 from vramlens.units import counted
 
 _MOST_SEARCHED = 2_000_000
-_LONGEST_CHAIN = 60  # links: what is between its ends is folded
-_LONGEST_RUN = 3  # of autograd nodes: longer ones are folded
+"""Entries of a container that are searched for the one that leads on, one look each. In a longer one
+the link is named without its key.
+"""
+_LONGEST_CHAIN = 60
+"""Links: what is between its ends is folded. A report shows twelve; the rest tells a linked list."""
+_LONGEST_RUN = 3
+"""Of autograd nodes: longer ones are folded, as their names say no more than the first and last."""
 TABLES = ("_modules", "_parameters", "_buffers")
 """Where a module keeps its parts."""
-_LONGEST_EDGE = 5  # objects, with both ends
+_LONGEST_EDGE = 5
+"""Objects of one edge, with both ends: object, its dict, a cell, a tuple and what they hold. No edge
+of the interpreter's own is longer.
+"""
 _LABELS = {".grad_fn": "grad_fn", ".next": "next", ".grad": "gradient", "._base": "base"}
 _CONTEXT_NODES = ("hamt", "hamt_bitmap_node", "hamt_array_node", "hamt_collision_node")
 _ROOT_TEXTS = {

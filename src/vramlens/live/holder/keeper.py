@@ -44,11 +44,22 @@ from vramlens.live.source.statement_scores import (
 )
 from vramlens.live.source.users_source import UsersSource
 
-_LONGEST_STATEMENT = 20  # lines
-_FEWEST_NODES = 3  # of a linked list
+_LONGEST_STATEMENT = 20
+"""Lines of a statement that count as run where one of them ran: a ``with`` or ``if`` is not its body,
+and a call with its arguments one a line is rarely longer.
+"""
+_FEWEST_NODES = 3
+"""Of a linked list: two of a class are a pair, like a parent and its child."""
 _SETTING_UP = ("__init__", "reset", "setup", "clear")
 _GOOD_SCORE, _MUCH_BETTER = 70, 40
+"""Points (``statement_scores``) at which no name further off is asked, and by which one further off
+must be better. With half, a mere mention would end the search; with twice as many, an alias far off
+would win over the store, and no second name would ever be better.
+"""
 _CALL_SCORE, _REGISTRATION_SCORE, _DECORATOR_SCORE = 100, 60, 200
+"""Points of a call that hands it over (a good store's), of a registration (above a mention, and its
+own points come to it), and of a cache's decorator (which nothing in its function outdoes).
+"""
 
 
 @dataclass(frozen=True, slots=True)

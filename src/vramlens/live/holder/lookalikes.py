@@ -22,6 +22,7 @@ from vramlens.live.holder.container_bounds import (
 )
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.holder.leak_class import looks_up
+from vramlens.live.holder.missed_removals import key_types
 from vramlens.live.leaks.leak_report import LiveLeak
 from vramlens.live.source.bounds import always_holds, cut_off, never_holds
 from vramlens.live.source.expressions import (
@@ -39,12 +40,25 @@ from vramlens.units import format_size
 
 POSSIBLE, NONE = Verdict.POSSIBLE, Verdict.NOT_A_PROBLEM
 _TINY_BYTES = 64
+"""A step without a graph: PyTorch rounds each storage up to that. A million steps are 64 MB."""
 _NUMBER_BYTES, _MANY_NUMBERS_BYTES = 8, 1024
+"""Where storages are of one number each (a double), as many as a metric for each of 128 classes or
+layers: a million steps are 1 GB, which half as long shows.
+"""
 _HOPS = 3
+"""Assignments from what is stored back to its own name: ``new = f(self.x)``, ``out = g(new)``,
+``self.x = out``; a longer way goes through a function that is not followed.
+"""
 _LONGEST_STATEMENT = 60
-_MOST_YOUNGER = 1.25  # entries for each step that left some
+"""Characters of a statement in a sentence: a line of 80 has room for no more."""
+_MOST_YOUNGER = 1.25
+"""Entries for each step that left some, where all are younger than the watch: one of five steps is not
+looked at. With twice as many, half of what the interpreter shows may be older.
+"""
 _SOME_STEPS, _MANY_STEPS = 16, 100
-"""In so many steps a removal that ran, and any other, must have taken something away."""
+"""In so many steps a removal that ran, and any other, must have taken something away. Windows of 8 and
+of 64 are common: below 16 the first has not been full, below 100 the second has not.
+"""
 _SMALL_SETS = ("shape", "dtype", "device", "size", "ndim")
 
 
@@ -96,17 +110,33 @@ def gate(statements: Statements, growth: Growth) -> Excuse | None:
 
 def _excuse_in_source(evidence: _Evidence) -> Excuse | None:
     """What the source says against a leak; None where it says nothing."""
-    growth = evidence.growth
     outgrown: Excuse | None = None
     for verdict, rule in _RULES:
         reason = rule(evidence)
         if not reason:
             continue
-        if rule is not _emptied or not _outgrows_removals(evidence):
+        contrast = _outgrown_text(evidence) if rule is _emptied else ""
+        if not contrast:
             return verdict, reason
-        contrast = "more comes than goes" if growth.is_rising else "none of it went"
-        outgrown = Verdict.LIKELY, f"{reason}, but {contrast}"
+        outgrown = Verdict.LIKELY, contrast
     return outgrown
+
+
+def _outgrown_text(evidence: _Evidence) -> str:
+    """How removals fall behind: they take less than comes, or nothing; empty where they may not."""
+    growth = evidence.growth
+    removals = list(_removals(evidence))
+    mismatches = [key_types(growth.container, removal) for removal in removals]
+    if all(mismatches):
+        line, text = removals[0].line, _short(removals[0])
+        return (
+            f"0 of the removals at line {line} in {growth.steps:,} steps took something out:"
+            f" {text}; {mismatches[0]}"
+        )
+    if not _outgrows_removals(evidence):
+        return ""
+    contrast = "more comes than goes" if growth.is_rising else "none of it went"
+    return f"{_emptied(evidence)}, but {contrast}"
 
 
 def are_numbers(leak: LiveLeak) -> str:

@@ -21,7 +21,9 @@ from vramlens.live.holder.leak_class import statement_source
 from vramlens.live.source.stored_values import target_of
 
 _LONGEST_NAME = 120
+"""Characters, a line and a half of a terminal: longer ones hide what is said of them."""
 _MOST_TAILS = 8
+"""Keys and attributes of a name: of more the first and last four name the place."""
 _ATTRIBUTES = ("attribute", "class attribute", "gradient", "base")
 _PUBLIC_KINDS = {"_lru_cache_wrapper": "lru_cache", "_tee": "tee"}
 """What a person calls classes of the interpreter."""

@@ -21,10 +21,13 @@ from vramlens.live.heap.objects import (
     key_text,
     length_of,
 )
-from vramlens.live.heap.tees import is_tee, unread_entries
+from vramlens.live.heap.tees import entries_of, is_tee
 from vramlens.live.holder.chain import TABLES, Chain, Link
 
 _DEEPEST, _MOST_EDGES = 500, 50
+"""Functions that are searched for the one of a route, and edges of a route: both in every step. Deeper
+chains are linked lists, and deeper calls recursion.
+"""
 _STARTS = ("global", "variable")
 _EDGES = frozenset(("attribute", "class attribute", "key", "index"))
 
@@ -95,7 +98,7 @@ def size_of(value: Any) -> int:
     if value is None:
         return 0
     if is_tee(value):
-        return unread_entries(value)
+        return entries_of(value)[1]
     length = length_of(value)
     return 1 if length is None else length
 

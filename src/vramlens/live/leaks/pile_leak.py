@@ -41,9 +41,14 @@ from vramlens.live.source.statement_scores import example_of
 from vramlens.live.source.stored_values import only_waits
 from vramlens.units import format_size
 
-_PINNED_SHARE = 8  # a view that looks at less than an eighth of its storage pins the rest
+_PINNED_SHARE = 8
+"""A view that looks at less than an eighth of its storage pins the rest: a quarter is one of four
+gates, which are kept together; a sixteenth would leave out one row of a batch of 8 to 16.
+"""
 _LEAST_PINNED_BYTES = 1024
-_MOST_NODES = 1000  # that are asked for what they saved
+"""Of a storage that is worth a copy: a smaller one is a row of numbers itself."""
+_MOST_NODES = 1000
+"""That are asked for what they saved: they are of one kind, and the first few decide."""
 
 
 def pile_leak(scene: HeapScene, pile: Pile) -> LiveLeak:

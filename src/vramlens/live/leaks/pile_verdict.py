@@ -15,7 +15,8 @@ from vramlens.live.holder.keeper_position import is_shell
 from vramlens.live.holder.lookalikes import gate
 from vramlens.units import counted
 
-_EVERY_STEP = 0.95  # of the steps: the few that are missing were not looked at
+_EVERY_STEP = 0.95
+"""Of the steps, for "all of them": the few that are missing were not looked at."""
 _CONTAINERS = (list, tuple, set, dict, frozenset)
 Judgment = tuple[Verdict, tuple[str, ...], str]
 """A verdict, its evidence, and why it is not more certain."""

@@ -42,8 +42,12 @@ from vramlens.units import MIB, counted, format_size
 
 _LEAST_BYTES = 2 * MIB  # the allocator's smallest segment
 _LEAST_PINNED = MIB
-_FEWEST_HOLDERS = 3  # streams or pools
-_SURE_RISES = 8  # of what the driver counts: kernels that are loaded late look the same for a while
+_FEWEST_HOLDERS = 3
+"""Streams or pools: two are usual (copies beside compute); each more is memory lost before a word."""
+_SURE_RISES = 8
+"""Of what the driver counts: kernels that are loaded late rise in the first steps, and again at the
+first evaluation. Half as many may be these; twice as many come after the run of a test.
+"""
 
 
 def counted_leaks(

@@ -24,6 +24,9 @@ _NAMESPACE = (
     "setattr",
 )
 _HOPS = 3
+"""Other names that lead to a name (``log = self.log``, ``append = log.append``): a fourth leads to what
+only shares a word.
+"""
 _VARIABLES = ("variable", "closure", "default")
 _ALIAS_MAKERS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 

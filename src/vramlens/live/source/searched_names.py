@@ -26,8 +26,12 @@ NAMED = ("attribute", "class attribute", "global", "variable", "closure", "defau
 """Edges that the source has a name for."""
 _VARIABLES = ("variable", "closure", "default")
 _WITH_CODE = (types.FunctionType, staticmethod, classmethod, property)
-_FARTHEST = 40  # links: what is further away has nothing to do with the container
-_MOST_ATTRIBUTES = 500  # of a class
+_FARTHEST = 40
+"""Links from a container back to a name: those of deeper chains are linked lists, whose statement is
+near.
+"""
+_MOST_ATTRIBUTES = 500
+"""Of a class that are asked for properties: written classes have fewer, only generated ones more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ from vramlens.live.source.expressions import (
     text_of,
 )
 
-_LONGEST_FILE = 40_000  # lines
+_LONGEST_FILE = 40_000
+"""Lines: a second of parsing. Written files are a tenth of it; longer ones are generated."""
 _FUNCTION_OWNERS = ("list", "dict", "set", "heapq", "bisect")
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 Def = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda

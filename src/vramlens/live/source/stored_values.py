@@ -18,6 +18,9 @@ from vramlens.live.source.source_stores import Function, Module, Store, read_sou
 from vramlens.live.source.users_source import UsersSource
 
 _HOPS = 8
+"""Assignments from a value back to what made it: a pass of a small model in one function. A circle of
+names ends there.
+"""
 _FREE = frozenset((
     "detach", "cpu", "item", "view", "reshape", "flatten", "t", "transpose", "permute", "squeeze", "unsqueeze",
     "expand", "view_as", "requires_grad_", "data_ptr", "numpy", "unbind", "chunk", "split",

@@ -17,7 +17,10 @@ from typing import Any
 from vramlens.capture.warn import harmless
 from vramlens.live.heap.objects import class_name
 
-_FIRST_TOLD = 3  # where an optimizer steps after the first batch nobody needs to begin twice
+_FIRST_TOLD = 3
+"""The call from which on calls are steps. An optimizer steps after the first or second batch, and then
+nobody needs to begin twice; each more is a request that is not judged.
+"""
 
 
 class ModuleCalls:
