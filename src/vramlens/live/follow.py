@@ -17,6 +17,7 @@ from vramlens.capture.warn import harmless, say
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.leak import LeakOwner
 from vramlens.live.growth import last_frames
+from vramlens.live.growth.ration import FIRST_STEPS, Ration
 from vramlens.live.heap_look import OwnedStorage
 from vramlens.live.holder.route import Route, size_of
 from vramlens.live.leaks.leak_report import Gone, LeakReport, LiveLeak
@@ -26,9 +27,9 @@ from vramlens.live.watch import LeakWatch
 
 OWNERS_SCHEMA = "vramlens.owners/1"
 _FIRST_LOOK = 6  # steps: by then growth and warm-up can be told apart
-_FREE_SECONDS = 0.15
-_SHARE = 0.01
-_LEAST_TOLD_SECONDS, _LEAST_TOLD_SHARE = 0.1, 0.05
+_FREE_SECONDS, _SHARE = 0.15, 0.008
+_LEAST_TOLD_SECONDS = 0.1
+_USUAL_SHARE, _USUAL_SHARE_AT_FIRST = 0.02, 0.05  # of the run; of its first steps
 _MOST_FOLLOWED = 8
 """Leaks whose size is read in each step; a report shows ten at most."""
 _MOST_ROWS, _MOST_OWNERS = 200_000, 2_000
@@ -85,9 +86,10 @@ class LeakFollower:
         self._latest: _Looked | None = None
         self._final: _Looked | None = None
         self._next = _FIRST_LOOK
-        self._look_seconds = 0.0
+        self._ration = Ration(_FREE_SECONDS, _SHARE)
         self._watch_seconds = 0.0
         self._began = self._latest_step = perf_counter()
+        self._first_steps_ended = 0.0
         self._followed: dict[Route, _Sizes] = {}
 
     @harmless("counting calls of the model")
@@ -120,7 +122,8 @@ class LeakFollower:
         """
         began = thread_time()
         if self._watch is None:
-            self._began = perf_counter()
+            self._began, self._first_steps_ended = perf_counter(), 0.0
+            self._ration = Ration(_FREE_SECONDS, _SHARE)
             self._watch = LeakWatch()
         else:
             self._step(self._watch, caller)
@@ -130,17 +133,19 @@ class LeakFollower:
     def _step(self, watch: LeakWatch, caller: FrameType) -> None:
         """Ends a step of a watch, and looks if it is time to."""
         watch.step(caller)
+        if watch.steps == FIRST_STEPS:
+            self._ration.first_steps_ended()
+            self._first_steps_ended = perf_counter()
         will_see_all = last_frames.keep_last(caller)
         for route, sizes in self._followed.items():
             sizes.add(watch.steps, size_of(route.find()))
         if watch.steps < self._next:
             return
         self._next *= 2
-        elapsed = perf_counter() - self._began
-        if not will_see_all and self._look_seconds <= _FREE_SECONDS + _SHARE * elapsed:
+        if self._ration.left > 0 and not will_see_all and watch.may_have_grown:
             began = thread_time()
             self._keep()
-            self._look_seconds += thread_time() - began
+            self._ration.spent += thread_time() - began
 
     @harmless("looking for leaks")
     def program_ended(self) -> None:
@@ -168,9 +173,13 @@ class LeakFollower:
         self._tell_cost()
 
     def _tell_cost(self) -> None:
-        """Says what watching took of a run that was too short for its usual share."""
+        """Says what watching took of a run if that was more than the usual shares."""
         elapsed, spent = self._latest_step - self._began, self._watch_seconds
-        if spent < _LEAST_TOLD_SECONDS or spent <= _LEAST_TOLD_SHARE * elapsed:
+        if self._watch is not None:
+            spent += self._watch.spent_seconds
+        later = self._latest_step - self._first_steps_ended if self._first_steps_ended else 0.0
+        usual = _USUAL_SHARE_AT_FIRST * (elapsed - later) + _USUAL_SHARE * later
+        if spent < max(_LEAST_TOLD_SECONDS, usual):
             return
         of_steps = f" of {elapsed:.2f} s ({spent / elapsed:.0%})" if spent < elapsed else ""
         say(f"watching for leaks took {spent:.2f} s{of_steps}; longer runs pay less")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from types import CodeType, FrameType
 
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.line_observer import Observer
+from vramlens.live.growth.piles import FEWEST, WARM_UP
+from vramlens.live.growth.ration import FIRST_STEPS
 from vramlens.live.growth.step_counters import StepCounters
 from vramlens.live.heap.objects import is_own_file
 from vramlens.live.heap.search import LONG, SearchTime
@@ -56,6 +59,8 @@ class LeakWatch:
             self._begin()
         if self._births is not None:
             self._births.step_ended()
+        if self._steps == FIRST_STEPS:
+            self._end_first_steps()
         if self._counters is not None:
             with suppress(Exception):  # a counter that this version does not have
                 self._counters.read(self._steps)
@@ -63,6 +68,28 @@ class LeakWatch:
         self._code = caller.f_code
         if self._observer is not None:
             self._observer.begin(self._steps + 1, caller)
+
+    def _end_first_steps(self) -> None:
+        """From now on watching takes a share of the program's time."""
+        parts: list[Births | Observer | StepCounters | None]
+        parts = [self._births, self._observer, self._counters]
+        for ration in chain.from_iterable(part.rations for part in parts if part is not None):
+            ration.first_steps_ended()
+
+    @property
+    def may_have_grown(self) -> bool:
+        """Whether a look could find growth: what several steps left alive, or a counter that
+        rose. Costs less than a millisecond.
+        """
+        if self._births is None or self._counters is None:
+            return False
+        survivors = sum(WARM_UP < born < self._steps for born in self._births.bytes_alive())
+        return survivors >= FEWEST or self._counters.may_have_grown
+
+    @property
+    def spent_seconds(self) -> float:
+        """What watching took beside the calls of ``step()``."""
+        return 0.0 if self._observer is None else self._observer.spent_seconds
 
     def stop(self) -> None:
         """Ends what goes on between steps; the watch is of no use after it."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, compress, repeat, starmap
 from operator import is_, is_not
 from time import thread_time
@@ -44,6 +44,28 @@ def tracked_objects(generation: int | None = None) -> list[Any]:
             del objects[place]
             break
     return objects
+
+
+def tracked_of_types(types: Mapping[int, type], generation: int | None = None) -> list[Any]:
+    """What the collector knows of exactly some types, in its order.
+
+    Of all generations it is what refers to one of these types: that reads the heap once and looks
+    into no other object, a third of the time of listing everything.
+
+    Args:
+        types: by their identity; classes made in Python (or as such), whose instances refer to
+            them, and no tuples.
+        generation: of this one only; None is all.
+    """
+    if generation is None:
+        listed = starmap(gc.get_referrers, (tuple(types.values()),))
+    else:
+        listed = starmap(gc.get_objects, ((generation,),))
+    box: list[Any] = []
+    fill: Iterator[Any] = filter(None, map(box.extend, listed))
+    selected = compress(box, map(types.__contains__, map(id, map(type, box))))
+    empty: Iterator[Any] = filter(None, map(box.__delitem__, (slice(None),)))
+    return list(chain(fill, selected, empty))
 
 
 def tracked_count() -> int:

@@ -16,25 +16,23 @@ import weakref
 from array import array
 from bisect import bisect_left
 from contextlib import suppress
-from itertools import compress
-from time import perf_counter, thread_time
+from time import thread_time
 from typing import Any
 
-from vramlens.capture.process.tracked_objects import tracked_objects
+from vramlens.capture.process.tracked_objects import tracked_of_types
 from vramlens.capture.process.undisturbed import no_other_thread, undisturbed
 from vramlens.live.growth.looks import Looks
+from vramlens.live.growth.ration import Ration
+from vramlens.live.growth.youngest import Youngest
 from vramlens.live.heap.tensors import Storage, TorchObjects
 
-_FREE_SECONDS = 0.06  # for short programs
-_SHARE = 0.003  # of the program's time, for long ones
-_SECONDS_A_NEW_OBJECT, _SECONDS_AN_OBJECT = 1.5e-7, 1.5e-8
-_CHUNK = 2000
+_FREE_SECONDS, _SHARE = 0.03, 0.006  # for looking at what is young
+_SECONDS_AN_OBJECT = 4e-8
 _MOST_SIZES = 64
 _MOST_STEPS_OF_SIZES = 2000
 _MOST_BIRTHS = 1_000_000
 _REFRESH_EVERY = 32
-_FREE_SUM_SECONDS = 0.02  # for summing what is alive
-_SUM_SHARE = 0.0005
+_FREE_SUM_SECONDS, _SUM_SHARE = 0.01, 0.0005  # for summing what is alive
 _FREE_SUMS = 10  # of young objects, however slow the machine: about a millisecond each
 _FIRST_SUM = 5  # steps: growth and warm-up cannot be told apart before
 BEFORE = 0
@@ -48,7 +46,7 @@ class Births:
         looks: at which steps' ends there was time to look.
         sizes: of each step that was looked at, of the latest of them, the sizes of the largest
             storages that it left alive.
-        spent_seconds: what all looking has cost.
+        visited: how many objects were looked through, tensors in them and not.
         latest_sum: the latest step at whose end bytes alive were summed, and they, by step of
             birth.
         sums: of each sum, its step and the bytes.
@@ -61,22 +59,21 @@ class Births:
         self._looked_at = array("q")  # eight bytes a look, in programs that run for weeks
         self._blind_step = 0
         self.sizes: dict[int, list[int]] = {}
-        self.spent_seconds = 0.0
+        self.visited = 0
         self.latest_sum: tuple[int, dict[int, int]] = (0, {})
         self.sums: list[tuple[int, int]] = []
         self.is_collecting = gc.isenabled()
         self._born: dict[tuple[int, int], int] = {}
         self._sequence = array("q")
-        self._sentinel: list[Any] | None = None
-        self._count = 0
+        self._youngest = Youngest(torch)
         began = thread_time()
         with no_other_thread():
-            self._look(tracked_objects(), BEFORE)
+            self._note(tracked_of_types(torch.tensor_types), BEFORE)
         self._whole_seconds = thread_time() - began  # that is what looking at everything takes
-        self._sum_seconds, self._next_sum = 0.0, _FIRST_SUM
+        self._next_sum = _FIRST_SUM
         self._told_of_collections = _follow_collections(self)
-        self.spent_seconds = 0.0  # before the first step: no step has waited for it
-        self._began = perf_counter()
+        self._ration = Ration(_FREE_SECONDS, _SHARE)
+        self._sum_ration = Ration(_FREE_SUM_SECONDS, _SUM_SHARE)
         self._mark()
 
     def close(self) -> None:
@@ -87,17 +84,21 @@ class Births:
         """Notes what the step that ends now leaves behind."""
         self.steps += 1
         self._mark()
-        if self.steps % _REFRESH_EVERY == 0:
-            self._torch.refresh()
         if self._look_if_there_is_time(self.steps):
             self._looked_at.append(self.steps)
+            if len(self._looked_at) % _REFRESH_EVERY == 0:
+                self._torch.refresh()
             self._sum_alive()
 
     def collection_begins(self) -> None:
         """Notes what is young before a collection makes it old and mixes it with what is older."""
         if not self._look_if_there_is_time(self.steps + 1):
             self._blind_step = self.steps + 1
-        self._sentinel = None
+
+    @property
+    def rations(self) -> tuple[Ration, ...]:
+        """What looking and summing may take."""
+        return self._ration, self._sum_ration
 
     @property
     def looks(self) -> Looks:
@@ -115,7 +116,7 @@ class Births:
         """Has the next look begin here: what a search makes is not the program's, and is as much
         as some steps make.
         """
-        self._sentinel, self._count = [], gc.get_count()[0]
+        self._youngest.mark()
 
     def born(self, storage: Storage, tensor: Any, saved_by: Any = None) -> int | None:
         """The step in which a storage was born; None where it cannot be told.
@@ -147,15 +148,11 @@ class Births:
         """Looks, unless that would take more than its share of the time; on a busy machine
         others' time is not ours.
         """
-        youngest = gc.get_count()[0]
-        expected = (
-            youngest * _SECONDS_AN_OBJECT + max(youngest - self._count, 0) * _SECONDS_A_NEW_OBJECT
-        )
-        if self.spent_seconds + expected > _FREE_SECONDS + _SHARE * (perf_counter() - self._began):
+        if self._ration.left < gc.get_count()[0] * _SECONDS_AN_OBJECT:
             return False
         began = thread_time()
         self._look_at_new(step)
-        self.spent_seconds += thread_time() - began
+        self._ration.spent += thread_time() - began
         return True
 
     def _sum_alive(self) -> None:
@@ -165,32 +162,32 @@ class Births:
         if self.steps < self._next_sum:
             return
         self._next_sum = _sum_after(self.steps)
-        seconds_left = (
-            _FREE_SUM_SECONDS + _SUM_SHARE * (perf_counter() - self._began) - self._sum_seconds
-        )
-        if seconds_left <= 0 and len(self.sums) >= _FREE_SUMS:
-            return
-        began = thread_time()
-        if self._whole_seconds < seconds_left:
-            objects = tracked_objects()
-        else:  # what was made lately; in a short program, all since the watch began
-            objects = tracked_objects(generation=0) + tracked_objects(generation=1)
-        alive: set[Storage] = set()
-        types = self._torch.tensor_types
-        with self._torch.torch._C.DisableTorchFunction():
-            for tensor in compress(objects, map(types.__contains__, map(id, map(type, objects)))):
-                storage = self._torch.storage_of(tensor)
-                if storage is not None:
-                    alive.add(storage)
-        objects.clear()
+        if self._sum_ration.left > 0 or len(self.sums) < _FREE_SUMS:
+            bytes_by_step = self.bytes_alive()
+            self.latest_sum = self.steps, bytes_by_step
+            self.sums.append((self.steps, sum(bytes_by_step.values())))
+
+    def bytes_alive(self) -> dict[int, int]:
+        """Bytes that tensors of Python's keep alive, by the step of their birth."""
+        began, is_whole = thread_time(), self._whole_seconds < self._sum_ration.left
         bytes_by_step: dict[int, int] = {}
-        for storage in alive:
-            born = self._born.get((storage.address, storage.size_bytes), BEFORE)
+        for place in self._places_alive(everywhere=is_whole):
+            born = self._born.get(place, BEFORE)
             if born > BEFORE:
-                bytes_by_step[born] = bytes_by_step.get(born, 0) + storage.size_bytes
-        self.latest_sum = self.steps, bytes_by_step
-        self.sums.append((self.steps, sum(bytes_by_step.values())))
-        self._sum_seconds += thread_time() - began
+                bytes_by_step[born] = bytes_by_step.get(born, 0) + place[1]
+        self._sum_ration.spent += thread_time() - began
+        return bytes_by_step
+
+    def _places_alive(self, *, everywhere: bool) -> set[tuple[int, int]]:
+        """Addresses and sizes of storages that tensors look at: all, or those of what was made
+        lately, which in a short program is all since the watch began.
+        """
+        types = self._torch.tensor_types
+        tensors = tracked_of_types(types) if everywhere else self._youngest.all()
+        with self._torch.torch._C.DisableTorchFunction():
+            places = set(map(self._torch.place_of, tensors))
+        places.discard(None)
+        return places
 
     @property
     def is_summed(self) -> bool:
@@ -199,24 +196,9 @@ class Births:
 
     def _look_at_new(self, step: int) -> None:
         with undisturbed():  # a collection in the middle would mix the generations
-            self._look(self._made_since(), step)
-
-    def _made_since(self) -> list[Any]:
-        """The youngest objects, from the last look on: the collector has them in the order in
-        which they were made.
-        """
-        objects = tracked_objects(generation=0)
-        sentinel, first = self._sentinel, 0
-        if sentinel is not None:
-            for end in range(len(objects), 0, -_CHUNK):
-                ids = list(map(id, objects[max(end - _CHUNK, 0) : end]))
-                if id(sentinel) in ids:
-                    first = max(end - _CHUNK, 0) + ids.index(id(sentinel)) + 1
-                    break
-        young = objects[first:]
-        objects.clear()
-        self.pass_over()
-        return young
+            self.visited += gc.get_count()[0]
+            self._note(self._youngest.made_since(), step)
+            self.pass_over()
 
     def _mark(self) -> None:
         number = self._torch.sequence_now()
@@ -224,26 +206,23 @@ class Births:
             last = self._sequence[-1] if self._sequence else 0
             self._sequence.append(max(number, last))  # another thread's numbers are its own
 
-    def _look(self, objects: list[Any], step: int) -> None:
-        types = self._torch.tensor_types
-        tensors = list(compress(objects, map(types.__contains__, map(id, map(type, objects)))))
-        objects.clear()
+    def _note(self, tensors: list[Any], step: int) -> None:
+        """Notes the storages of tensors as born in a step."""
         sizes = set(self.sizes.get(step, ()))
         born = self._born
         if len(born) > _MOST_BIRTHS:
             born.clear()
         with self._torch.torch._C.DisableTorchFunction():
             for tensor in tensors:
-                storage = self._torch.storage_of(tensor)
-                if storage is None:
+                place = self._torch.place_of(tensor)
+                if place is None:
                     continue
-                key = storage.address, storage.size_bytes
                 # A view or a detached tensor may be a new look at what was there before the watch.
                 # What was born since
                 # has the step of its newest look: its address may have been another's before.
-                if born.get(key) != BEFORE or not self._torch.looks_again(tensor):
-                    born[key] = step
-                sizes.add(storage.size_bytes)
+                if born.get(place) != BEFORE or not self._torch.looks_again(tensor):
+                    born[place] = step
+                sizes.add(place[1])
         self.sizes[step] = sorted(sizes, reverse=True)[:_MOST_SIZES]
         if len(self.sizes) > _MOST_STEPS_OF_SIZES:
             del self.sizes[next(iter(self.sizes))]

@@ -27,6 +27,8 @@ _GENERATOR = 0x20 | 0x200  # of a code's flags: a generator, also an asynchronou
 
 kept_frames: list[types.FrameType] = []
 """Innermost first. Searches take their variables for roots."""
+_latest: tuple[list[tuple[types.CodeType, int]], bool] = ([], False)
+"""Where each frame of the latest step was, and what was said then."""
 
 
 def keep_last(frame: types.FrameType | None) -> bool:
@@ -43,15 +45,23 @@ def keep_last(frame: types.FrameType | None) -> bool:
     if not is_main:
         frame = sys._current_frames().get(main_thread or 0)
     stack = list(islice(frames_from(frame), _DEEPEST))
+    global _latest
+    places = [(frame.f_code, frame.f_lasti) for frame in stack]
+    if places == _latest[0] and set(map(id, kept_frames)) <= set(map(id, stack)):
+        return _latest[1]
     kept_frames[:] = _last_frames(stack[::-1])[::-1]
     inside = takewhile(lambda frame: not _is_main_module(frame), stack)
     users = [frame for frame in inside if is_users(frame.f_code.co_filename)]
-    return is_main and bool(kept_frames) and len(users) == len(kept_frames)
+    sees_all = is_main and bool(kept_frames) and len(users) == len(kept_frames)
+    _latest = places, sees_all
+    return sees_all
 
 
 def let_go() -> None:
     """Lets go of all frames."""
+    global _latest
     kept_frames.clear()
+    _latest = [], False
 
 
 def ended_frames() -> list[tuple[types.FrameType, int]]:

@@ -17,22 +17,23 @@ import sys
 import threading
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
-from itertools import compress, islice
-from time import perf_counter, thread_time
+from itertools import islice
+from time import thread_time
 from typing import Any
 
-from vramlens.capture.process.tracked_objects import tracked_objects
+from vramlens.live.growth.ration import Ration
+from vramlens.live.growth.youngest import Youngest
 from vramlens.live.heap.objects import frames_from, is_own_file, is_users
 from vramlens.live.heap.tensors import Storage, TorchObjects
 
 _CALL, _EXCEPTION, _LINE, _RETURN = 0, 1, 2, 3
-_FREE_SECONDS = 0.04
-_SHARE = 0.001
+_FREE_SECONDS, _SHARE = 0.015, 0.0005
+_LONGEST_SECONDS = 0.05  # for one step
 _SECONDS_AN_EVENT = 2.5e-6
 _MOST_SEGMENTS = 200_000
 _DEEPEST = 200
-_TAIL = 1500  # youngest objects that are looked at again
 
 Line = tuple[str, int, str]
 """A line of the user's: file, line, function."""
@@ -58,14 +59,24 @@ class Observer:
         self._stack: list[tuple[int, str, int, str]] = []  # id of the frame, file, line, function
         self._users: dict[str, bool] = {}
         self._known: set[tuple[int, int]] = set()
-        self._counts = (0, 0, 0)
+        self._collections = (0, 0)  # counts of the older generations
+        self._youngest = Youngest(torch)
         self._sequence = 0
         self._step = 0
-        self._spent = 0.0
+        self._ration = Ration(_FREE_SECONDS, _SHARE)
         self._events = 0
-        self._began = perf_counter()
         self._thread = 0
         self._callback: Any = None
+
+    @property
+    def rations(self) -> tuple[Ration, ...]:
+        """What tracing may take."""
+        return (self._ration,)
+
+    @property
+    def spent_seconds(self) -> float:
+        """What tracing has taken."""
+        return self._ration.spent
 
     def begin(self, step: int, frame: Any) -> None:
         """Traces what follows as a step, if there is time left for it and nobody else traces.
@@ -73,18 +84,22 @@ class Observer:
         Args:
             frame: the frame that runs on.
         """
-        if self._callback is not None or sys.gettrace() is not None or not can_trace():
+        if self._ration.left <= 0 or self._callback is not None:
             return
-        if self._spent > _FREE_SECONDS + _SHARE * (perf_counter() - self._began):
+        if sys.gettrace() is not None or not can_trace():
             return
         if not any(running is frame for running in frames_from(sys._getframe())):
             return  # another thread's
+        began = thread_time()
         self._find(frame)
         self._step, self._events = step, 0
         self._thread = threading.get_ident()
         self._sequence = self._torch.sequence_now() or 0
-        self._known = {(id(tensor), address) for tensor, address, _ in self._young()}
-        self._counts = gc.get_count()
+        self._known = {
+            (id(tensor), address) for tensor, (address, _) in self._placed(self._youngest.all())
+        }
+        self._begin_segment()
+        self._ration.spent += thread_time() - began
         self._callback = C_TRACE(self._event)
         set_trace(self._callback, self)
 
@@ -105,7 +120,7 @@ class Observer:
             if whole:
                 self.steps.add(self._step)
         self._callback = None
-        self._spent += self._events * _SECONDS_AN_EVENT
+        self._ration.spent += self._events * _SECONDS_AN_EVENT
         self._stack, self._known = [], set()
 
     def made(self, storage: Storage, step: int | None) -> Stack | None:
@@ -139,7 +154,7 @@ class Observer:
             elif what != _EXCEPTION:
                 self._close()
                 self._move(frame, what)
-                if self._events * _SECONDS_AN_EVENT + self._spent > 3 * _FREE_SECONDS:
+                if self._events * _SECONDS_AN_EVENT - self._ration.left > _LONGEST_SECONDS:
                     set_trace(None, None)  # a long step: what was seen so far is all there will be
         except Exception:  # never the program's trouble
             with suppress(Exception):
@@ -177,35 +192,30 @@ class Observer:
             self._segment_starts.append(self._sequence)
             self._segments.append((number, stack))
         self._sequence = number
-        earlier_tensors = self._known
-        fresh: set[tuple[int, int]] = set()
-        for tensor, address, size in self._young():
-            mark = (id(tensor), address)
-            fresh.add(mark)
-            if mark not in earlier_tensors:
-                before = self._by_storage.get((address, size))
+        is_in_order = gc.get_count()[1:] == self._collections
+        new_tensors = self._youngest.made_since() if is_in_order else self._youngest.all()
+        for tensor, place in self._placed(new_tensors):
+            mark = (id(tensor), place[0])
+            if is_in_order or mark not in self._known:
+                before = self._by_storage.get(place)
                 if before is None or not self._torch.looks_again(tensor):
-                    self._by_storage[address, size] = (self._step, stack)
-        self._known = fresh
-        self._counts = gc.get_count()
-        self._spent += thread_time() - began
+                    self._by_storage[place] = (self._step, stack)
+            self._known.add(mark)
+        self._begin_segment()
+        self._ration.spent += thread_time() - began
 
-    def _young(self) -> list[tuple[Any, int, int]]:
-        torch = self._torch
-        objects = tracked_objects(generation=0)
-        now = gc.get_count()
-        if now[1] != self._counts[1]:
-            objects += tracked_objects(generation=1)
-        elif self._callback is not None:  # in the order in which they were made
-            objects = objects[-(_TAIL + 4 * abs(now[0] - self._counts[0])) :]
-        types = torch.tensor_types
-        young = []
-        with torch.torch._C.DisableTorchFunction():
-            for tensor in compress(objects, map(types.__contains__, map(id, map(type, objects)))):
-                storage = torch.storage_of(tensor)
-                if storage is not None:
-                    young.append((tensor, storage.address, storage.size_bytes))
-        return young
+    def _begin_segment(self) -> None:
+        """What is made from now on is new."""
+        self._youngest.mark()
+        self._collections = gc.get_count()[1:]
+
+    def _placed(self, tensors: list[Any]) -> Iterator[tuple[Any, tuple[int, int]]]:
+        """Yields tensors with the address and bytes of their storages."""
+        with self._torch.torch._C.DisableTorchFunction():
+            for tensor in tensors:
+                place = self._torch.place_of(tensor)
+                if place is not None:
+                    yield tensor, place
 
     def _is_users(self, file: str) -> bool:
         is_users_file = self._users.get(file)

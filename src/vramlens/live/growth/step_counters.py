@@ -22,12 +22,14 @@ from vramlens.live.growth import gpu_memory as gpus
 from vramlens.live.growth.host_allocator import allocated_bytes
 from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.piles import WARM_UP, Pace, pace_of
+from vramlens.live.growth.ration import Ration
 
 FEWEST_RISES = 6  # caches and workspaces grow in a few steps, and stop
-_FREE_SECONDS, _SHARE = 0.02, 0.0005
+_FREE_SECONDS, _SHARE = 0.02, 0.001
 _DRIVER_FREE_SECONDS, _DRIVER_SHARE = 0.03, 0.0005
 _LONGEST, _MOST_MARKS = 512, 4096
-_HOST_AT_EACH_STEP = 32
+_LEAST_RISE = 4096  # bytes a step
+_PARTS, _FEWEST_PARTS = 4, 3
 _FILLED = 0.8  # of the readings show a rise: then the middle one is the rate
 
 
@@ -64,6 +66,18 @@ class CounterSeries:
     def grown(self) -> int:
         """Bytes left behind in all."""
         return sum(self.left_behind().values())
+
+    @property
+    def rises_on(self) -> bool:
+        """Whether it rose in three of four parts of the run, by more than Python's own lists and
+        dicts do.
+        """
+        by_part = [0] * _PARTS
+        length = self.steps[-1] - WARM_UP
+        for place, size in self.left_behind().items():
+            by_part[(self.steps[place] - WARM_UP - 1) * _PARTS // length] += size
+        least_bytes = max(_LEAST_RISE * length // _PARTS, 1)
+        return sum(size >= least_bytes for size in by_part) >= _FEWEST_PARTS
 
     def pace(self) -> Pace | None:
         """How they came; None where that is no steady growth over enough steps. Readings may lie
@@ -118,20 +132,45 @@ class StepCounters:
         self.outside: dict[int, CounterSeries] = {}
         self.pinned, self.pinned_owned = CounterSeries(), CounterSeries()
         self.host = CounterSeries()
-        self._next_host_reading = 0.0
         self.contexts: dict[int, int] = {}
         self.handed_over: list[tuple[int, int]] = []
         self.groups = 0
         self.is_own = True
-        self._spent = self._driver_spent = 0.0
+        self._ration = Ration(_FREE_SECONDS, _SHARE)
+        self._driver_ration = Ration(_DRIVER_FREE_SECONDS, _DRIVER_SHARE)
         self._driver_asked = False
-        self._began = perf_counter()
         with suppress(Exception):
             self.read(0)
 
+    @property
+    def rations(self) -> tuple[Ration, ...]:
+        """What reading may take."""
+        return self._ration, self._driver_ration
+
+    @property
+    def may_have_grown(self) -> bool:
+        """Whether the counters of tensors' memory say that it grew, or do not say; PyTorch's
+        count all of a GPU's, the C library's all of the host's.
+        """
+        return not self.host.steps or any(
+            series.rises_on for series in (self.host, *self.allocated.values())
+        )
+
     def read(self, step: int) -> None:
         """Reads them at the end of a step, if there is time."""
-        self._read_host(step)
+        if self._ration.left < 0:
+            return
+        began = thread_time()
+        used = self._read_all(step)
+        self._ration.spent += thread_time() - began  # on a busy machine others' time is not ours
+        if self.gpu is not None and self._driver_ration.left >= 0:
+            self._read_driver(self.gpu, used, step)
+
+    def _read_all(self, step: int) -> list[int]:
+        """Reads what costs little; gives the devices that PyTorch uses."""
+        size = allocated_bytes()
+        if size is not None:
+            self.host.add(step, size)
         number = handed_over_now()
         if number and (not self.handed_over or self.handed_over[-1][1] != number):
             self.handed_over.append((step, number))
@@ -140,15 +179,9 @@ class StepCounters:
         if self.gpu is None:
             self.gpu = gpus.find_gpu(self._torch)
             if self.gpu is None:
-                return
+                return []
             self.groups = self.gpu.process_groups()
-        began, elapsed = thread_time(), perf_counter() - self._began
-        if self._spent > _FREE_SECONDS + _SHARE * elapsed:
-            return
-        used = self._read_pytorch(self.gpu, step)
-        self._spent += thread_time() - began  # on a busy machine others' time is not ours
-        if self._driver_spent <= _DRIVER_FREE_SECONDS + _DRIVER_SHARE * elapsed:
-            self._read_driver(self.gpu, used, step)
+        return self._read_pytorch(self.gpu, step)
 
     def _read_driver(self, gpu: gpus.ProcessGpus, devices: Sequence[int], step: int) -> None:
         """Reads what the driver counts beside PyTorch's memory."""
@@ -159,20 +192,8 @@ class StepCounters:
                 self.is_own = self.is_own and outside.is_own
                 self.outside.setdefault(device, CounterSeries()).add(step, outside.size_bytes)
         if self._driver_asked:  # the first answer has waited for the driver's library
-            self._driver_spent += perf_counter() - asked_at
+            self._driver_ration.spent += perf_counter() - asked_at
         self._driver_asked = self._driver_asked or bool(devices)
-
-    def _read_host(self, step: int) -> None:
-        """Reads the C library's counter: the more it costs, the farther the next reading is
-        away.
-        """
-        if step >= _HOST_AT_EACH_STEP and perf_counter() < self._next_host_reading:
-            return
-        began = thread_time()
-        size = allocated_bytes()
-        if size is not None:
-            self.host.add(step, size)
-        self._next_host_reading = perf_counter() + (thread_time() - began) / _SHARE
 
     def _read_pytorch(self, gpu: gpus.ProcessGpus, step: int) -> list[int]:
         """Reads PyTorch's counters; gives the devices that it uses."""

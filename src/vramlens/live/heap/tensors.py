@@ -111,6 +111,17 @@ class TorchObjects:
         except Exception:  # sparse, meta, functional, quantized by a backend: nothing to count here
             return None
 
+    def place_of(self, tensor: Any) -> tuple[int, int] | None:
+        """The address and bytes of the storage behind a tensor; None where it has none of its
+        own.
+        """
+        try:
+            storage = self.base.untyped_storage(tensor)
+            address = int(storage.data_ptr())
+            return (address, int(storage.nbytes())) if address else None
+        except Exception:
+            return None
+
     def shape_text(self, tensor: Any) -> str:
         """``[8, 64] float32``."""
         try:
