@@ -82,7 +82,56 @@ with run.going():
     layers = torch.nn.LayerNorm(256), torch.nn.GELU(), torch.nn.Linear(256, 64), torch.nn.ReLU()
     torch.compile(torch.nn.Sequential(*layers).cuda())(x)
     print("compiled", sorted(run.log.sizes[row] / MIB for row in set(run.log.bounds) - older))
+    first, second = torch.nn.Linear(256, 256).cuda(), torch.nn.Linear(256, 256).cuda()
+    branch = torch.compile(lambda x: second(x := x + first(x)).sum() + x.sum())
+    doubled = x * 2
+    made = len(run.log.sizes)
+    branch(doubled)
+    print("residual", sum(run.log.sizes[row] == 32 * MIB and row not in run.log.bounds
+                          for row in range(made, len(run.log.sizes))))
     run.mode.runner.notes.clear()
+
+    shown = []
+    for _ in range(3):
+        parts = [x[:, :256], (x * 2)[:, 256:].transpose(0, 1), torch.cat([x, x]), x.sum((0, 1))]
+        moved = x.detach() * 1
+        parts += [*torch.split(x, 32), moved, moved.unsqueeze_(0), moved.add_(1), x.long() * 2]
+        shown.append([(part.shape, part.stride(), part.storage_offset(), part.dtype)
+                      for part in parts])
+        shared = parts[0].untyped_storage()._cdata == x.untyped_storage()._cdata
+    print("again", shown[0] == shown[1] == shown[2], shared, tuple(parts[6].shape),
+          (x.long() * 2).dtype, (x.long() * 2.0).dtype)
+
+    edges = torch.randint(0, 100, (2, 400)).cuda()
+    reached = edges[0].new_empty(400, dtype=torch.bool)
+    marks = torch.zeros(100, dtype=torch.bool, device="cuda").index_fill_(0, edges[0, :5], True)
+    torch.index_select(marks, 0, edges[0], out=reached)
+    real = torch.isin(edges[0].cpu(), edges[0, :5].cpu())
+    print("out", edges[1][reached].unique().numel() == edges[1].cpu()[real].unique().numel())
+    order = (torch.rand(500_000, generator=torch.Generator().manual_seed(0)) * 7).long().cuda()
+    print("row", order.unique().numel())
+
+    counted = torch.randn(1024, 8192, device="cuda") > 0  # 8 MiB, and 64 MiB of 64-bit numbers
+    halves = torch.randn(1024, 8192, device="cuda").half()
+    print("casts", round(most_of(lambda: counted.sum(1))[0]), round(most_of(lambda: halves.sum())[0]),
+          round(most_of(lambda: counted.any(1))[0]))
+
+    points = torch.randn(64, 512, device="cuda")
+    scaled = [(points - points.mean(0)) / 3 for _ in range(2)]
+    print("alike", torch.equal(*scaled), torch.equal(scaled[0], points),
+          torch.equal(scaled[0], scaled[1].mul_(2)), torch.equal(points.bernoulli(), points.bernoulli()))
+
+    weight = torch.nn.Parameter(torch.randn(1024, 256, device="cuda"))
+    searched = torch.optim.LBFGS([weight], max_iter=4, history_size=20, line_search_fn="strong_wolfe")
+    def closure():
+        searched.zero_grad()
+        loss = (x[0] @ weight[:256]).square().mean()
+        loss.backward()
+        return loss
+    for _ in range(2):
+        searched.step(closure)
+    state = searched.state[weight]
+    print("lbfgs", len(state["old_dirs"]), run.mode.runner.notes.popitem()[1])
 
     unknown = torch.randn(4, device="cuda") > 0
     every = torch.full((4,), True, device="cuda")
@@ -158,6 +207,31 @@ def test_libraries_do_not_take_shapes_for_a_trace(said: dict[str, str]) -> None:
 def test_what_is_fused_may_never_be_made(said: dict[str, str]) -> None:
     """A layer norm's result and statistics; not what a product reads or the function returns."""
     assert said["compiled"] == "[0.125, 0.125, 32.0]"
+
+
+def test_a_sum_after_a_branch_is_not_made_again(said: dict[str, str]) -> None:
+    assert said["residual"] == "3"  # both products and the sum
+
+
+def test_shapes_that_are_remembered_are_those_of_the_first_time(said: dict[str, str]) -> None:
+    assert said["again"] == "True True (1, 64, 512, 256) torch.int64 torch.float32"
+
+
+def test_values_go_on_through_results_that_are_given(said: dict[str, str]) -> None:
+    assert said["out"] == "True"
+    assert said["row"] == "7"
+
+
+def test_counting_makes_a_copy_of_64_bits(said: dict[str, str]) -> None:
+    assert said["casts"] == "64 0 0"
+
+
+def test_what_is_computed_alike_is_equal(said: dict[str, str]) -> None:
+    assert said["alike"] == "True False False False"
+
+
+def test_lbfgs_keeps_the_pair_of_each_iteration(said: dict[str, str]) -> None:
+    assert said["lbfgs"] == "7 None"
 
 
 def test_one_side_decides_where_the_other_is_not_known(said: dict[str, str]) -> None:

@@ -69,6 +69,24 @@ def test_what_a_compiled_program_makes_again_lives_as_long_as_it_is_read() -> No
     assert as_compiled(log) is log
 
 
+def test_a_fused_kernel_writes_over_what_nobody_reads_any_more() -> None:
+    log = RequestLog()
+    log.stack_table.number = lambda: 0  # type: ignore[method-assign]
+    logits, shares = log.allocate(8 * MIB), log.allocate(16 * MIB)
+    log.fused_from = {shares: (logits,)}
+    log.free(logits)
+    gradient = log.allocate(8 * MIB)
+    log.written_by_fusion = {gradient: (shares,)}
+    log.free(shares)
+    product = log.allocate(4 * MIB)
+    log.free(gradient)
+    compiled = as_compiled(log)
+    assert [compiled.sizes[row] for row in (logits, shares, gradient)] == [8 * MIB, 1, 1]
+    freed = [row for kind, row in compiled.events if kind == FREE]
+    assert freed == [shares, gradient, logits]
+    assert compiled.events.index((ALLOCATE, product)) < compiled.events.index((FREE, logits))
+
+
 @pytest.fixture(scope="module")
 def rows() -> dict[str, Any]:
     answer: dict[str, Any] = json.loads(RESCORED.read_text())

@@ -1,25 +1,48 @@
 """L-BFGS's history: how many pairs of directions and steps it keeps hangs on values
 (torch/optim/lbfgs.py: a line search that ends, and ``ys > 1e-10``).
+
+Taken is a search that accepts its first step, which the Wolfe conditions then keep positive: each
+iteration keeps its pair.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-HISTORY = "L-BFGS's history: how many pairs it keeps hangs on values"
-_CALLS = "vramlens_calls"
-_OF_A_PAIR = 2
+from vramlens.prediction.requests.request_log import RequestLog
+
+HISTORY = "L-BFGS's history: how many pairs it keeps hangs on values; each iteration is taken to"
+_FILE = "torch/optim/lbfgs.py"
+_NAMES = ("old_dirs", "old_stps")
+_FEW_FRAMES = 30
 
 
-def note_history(optimizer: Any, notes: dict[str, int | None]) -> None:
-    """Notes the bytes of the pairs that an optimizer may keep, and does not in this prediction."""
+def holds_in_lbfgs(name: str, args: Any) -> bool:
+    """Whether L-BFGS asks now if a step is accepted, or if its product with the change of the
+    gradient is positive.
+    """
+    if name not in ("aten.gt", "aten.le") or args[0].dim():
+        return False
+    is_product = name == "aten.gt" and isinstance(args[1], float) and args[1] > 0
+    is_slope = name == "aten.le" and not isinstance(args[1], (int, float))
+    if not is_product and not is_slope:
+        return False
+    frame = sys._getframe(1)
+    for _ in range(_FEW_FRAMES):
+        if frame.f_code.co_filename.endswith(_FILE):
+            return True
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return False
+
+
+def note_history(optimizer: Any, log: RequestLog, notes: dict[str, int | None]) -> None:
+    """Notes which tensors an optimizer may not keep after all."""
     if type(optimizer).__name__ != "LBFGS":
         return
-    calls = optimizer.__dict__.get(_CALLS, 0) + 1
-    setattr(optimizer, _CALLS, calls)
-    settings = optimizer.param_groups[0]
-    weights = settings["params"]
-    kept = len(optimizer.state[weights[0]].get("old_dirs", ()))
-    most = min(settings["history_size"], calls * settings["max_iter"])
-    size = sum(weight.numel() * weight.element_size() for weight in weights)
-    notes[HISTORY] = max(0, most - kept) * _OF_A_PAIR * size
+    state = optimizer.state[optimizer.param_groups[0]["params"][0]]
+    for tensor in (tensor for name in _NAMES for tensor in state.get(name) or ()):
+        log.may_be_missing(tensor)
+        notes[HISTORY] = None

@@ -170,7 +170,7 @@ class PredictedRun:
         marks.start()
 
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        note_history(optimizer, self.mode.runner.notes)
+        note_history(optimizer, self.log, self.mode.runner.notes)
         if self._optimizer is None:
             self._optimizer = id(optimizer)
         if id(optimizer) != self._optimizer:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.card.cards import Card
 from vramlens.prediction.kernels import convolutions, recurrent
+from vramlens.prediction.kernels.casts import cast_bytes
 from vramlens.prediction.kernels.reductions import Reduction
 from vramlens.prediction.kernels.running_formula import RunningFormula
 from vramlens.prediction.kernels.synchronized_norm import synchronized_norm_result
@@ -188,6 +189,13 @@ class Kernels:
         name = operator.name
         if name.startswith(_FACTORIZATIONS) and "norm" not in name:
             self.uncertain[_FACTORIZATION_BASIS] = _FACTORIZATION_SHARE
+        cast = cast_bytes(name, args, outputs)
+        row = self._log.allocate(cast) if cast else None
+        self._run_rule(name, args, kwargs, outputs)
+        if row is not None:
+            self._log.free(row)
+
+    def _run_rule(self, name: str, args: Any, kwargs: Any, outputs: list[Any]) -> None:
         if name in _PRODUCTS:
             self._product(name, args, outputs)
         elif name in _SUMS:

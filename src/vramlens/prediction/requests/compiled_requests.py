@@ -8,7 +8,9 @@ the nearest results that are there.
 
 from __future__ import annotations
 
-from vramlens.prediction.requests.request_log import FREE, RequestLog
+from bisect import bisect_right
+
+from vramlens.prediction.requests.request_log import ALLOCATE, FREE, RequestLog
 
 _NEVER_MADE = 1
 """Bytes of what is fused: the smallest request."""
@@ -18,22 +20,77 @@ def as_compiled(log: RequestLog) -> RequestLog:
     """The requests without those that are fused, and their sources freed after them."""
     if not log.fused_from:
         return log
-    freed = {row: place for place, (kind, row) in enumerate(log.events) if kind == FREE}
+    compiled = _with_later_frees(log, _last_reads(log))
+    for row in log.fused_from:
+        compiled.sizes[row] = _NEVER_MADE
+    return _with_memory_used_again(compiled)
+
+
+def _last_reads(log: RequestLog) -> dict[int, int]:
+    """The event after which what is fused no longer reads each row that is there."""
+    freed = _frees(log)
     last_reads: dict[int, int] = {}
     for row, sources in _sources_of(log).items():
-        place = freed.get(row)
-        for source in sources if place is not None else ():
-            last_reads[source] = max(last_reads.get(source, 0), place or 0)
+        if row not in log.fused_from or row not in freed:
+            continue
+        for source in sources:
+            last_reads[source] = max(last_reads.get(source, 0), freed[row])
+    return last_reads
+
+
+def _with_later_frees(log: RequestLog, last_events: dict[int, int]) -> RequestLog:
+    """The requests with some rows freed after another event than their own."""
 
     def place_of(numbered: tuple[int, tuple[int, int]]) -> float:
         place, (kind, row) = numbered
-        return max(place, last_reads.get(row, 0) + 0.5) if kind == FREE else place
+        return max(place, last_events.get(row, 0) + 0.5) if kind == FREE else place
 
-    compiled = log.plain()
-    compiled.events = [event for _, event in sorted(enumerate(log.events), key=place_of)]
-    for row in log.fused_from:
-        compiled.sizes[row] = _NEVER_MADE
-    return compiled
+    later = log.plain()
+    later.events = [event for _, event in sorted(enumerate(log.events), key=place_of)]
+    return later
+
+
+def _with_memory_used_again(log: RequestLog) -> RequestLog:
+    """The requests where a fused kernel writes its result over a tensor of the same size that
+    nobody reads any more (torch/_inductor/scheduler.py, decide_inplace_update; the backward may
+    write over what the forward kept for it: donated_buffer in torch/_functorch/config.py).
+    """
+    owners = _owners(log)
+    freed = _frees(log)
+    used_again = _with_later_frees(log, {owner: freed[row] for row, owner in owners.items()})
+    for row in owners:
+        used_again.sizes[row] = _NEVER_MADE
+    return used_again
+
+
+def _owners(log: RequestLog) -> dict[int, int]:
+    """The rows that lie in the memory of an older one, each with the row that was requested."""
+    freed, sources = _frees(log), _sources_of(log)
+    requests = [
+        place
+        for place, (kind, row) in enumerate(log.events)
+        if kind == ALLOCATE and log.sizes[row] > _NEVER_MADE
+    ]
+    owners: dict[int, int] = {}
+    written_over: set[int] = set()
+    for place in requests:
+        row = log.events[place][1]
+        if row not in log.written_by_fusion or row not in freed:
+            continue
+        following = bisect_right(requests, place)
+        until = requests[following] if following < len(requests) else len(log.events)
+        for source in sources[row] - written_over:
+            is_same_size = log.sizes[source] == log.sizes[row]
+            if is_same_size and place < freed.get(source, until) < until:
+                written_over.add(source)
+                owners[row] = owners.get(source, source)
+                break
+    return owners
+
+
+def _frees(log: RequestLog) -> dict[int, int]:
+    """The event in which each row is freed."""
+    return {row: place for place, (kind, row) in enumerate(log.events) if kind == FREE}
 
 
 def _sources_of(log: RequestLog) -> dict[int, frozenset[int]]:
@@ -41,9 +98,12 @@ def _sources_of(log: RequestLog) -> dict[int, frozenset[int]]:
     younger one only.
     """
     sources: dict[int, frozenset[int]] = {}
-    for row in sorted(log.fused_from):
-        parents = (parent for parent in log.fused_from[row] if parent < row)
+    for row in sorted({*log.fused_from, *log.written_by_fusion}):
+        parents = (parent for parent in log.fusible_sources(row) if parent < row)
         sources[row] = frozenset().union(
-            *(sources.get(parent, frozenset((parent,))) for parent in parents)
+            *(
+                sources[parent] if parent in log.fused_from else frozenset((parent,))
+                for parent in parents
+            )
         )
     return sources

@@ -40,6 +40,7 @@ class RequestLog:
         bounds: rows whose size is not sure, with the least and the most bytes.
         fused_from: rows that torch.compile may never ask for, with the rows that their operator
             read.
+        written_by_fusion: rows that it asks for, of operators that it fuses, with the same.
     """
 
     def __init__(self) -> None:
@@ -55,6 +56,7 @@ class RequestLog:
         self.bounds: dict[int, tuple[int, int]] = {}
         self.allocated_bytes = self.peak_bytes = 0
         self.fused_from: dict[int, tuple[int, ...]] = {}
+        self.written_by_fusion: dict[int, tuple[int, ...]] = {}
         self._row_of_storage: dict[int, tuple[int, Any]] = {}
         self.stack_table = _StackTable()
 
@@ -85,7 +87,7 @@ class RequestLog:
 
     def is_since(self, tensor: Any, row: int) -> bool:
         """Whether a tensor was requested as this row or later."""
-        own_row = self._row_of(tensor)
+        own_row = self.row_of(tensor)
         return own_row is not None and own_row >= row
 
     def guess_of(self, tensor: Any) -> tuple[int, int] | None:
@@ -103,21 +105,34 @@ class RequestLog:
             self.guessed[row] = number, most
             self.bounds[row] = 1, most * self.sizes[row]
 
+    def may_be_missing(self, tensor: Any) -> None:
+        """Notes that a tensor's request may never be made, for values decide it."""
+        row = self.row_of(tensor)
+        if row is not None:
+            self.bounds[row] = _LEAST_BYTES, self.sizes[row]
+
     def may_vanish(self, tensor: Any, inputs: list[Any]) -> None:
         """Notes that a tensor's request may never be made, as it can be made again of others."""
-        row = self._row_of(tensor)
+        row = self.row_of(tensor)
         if row is not None and row not in self.bounds:
             self.bounds[row] = _LEAST_BYTES, self.sizes[row]
-            rows = (self._row_of(source) for source in inputs)
+            rows = (self.row_of(source) for source in inputs)
             self.fused_from[row] = tuple(source for source in rows if source is not None)
 
     def must_exist(self, tensor: Any) -> None:
         """Notes that a tensor's request is made after all."""
-        row = self._row_of(tensor)
-        if row is not None and self.fused_from.pop(row, None) is not None:
+        row = self.row_of(tensor)
+        sources = None if row is None else self.fused_from.pop(row, None)
+        if row is not None and sources is not None:
+            self.written_by_fusion[row] = sources
             del self.bounds[row]
 
-    def _row_of(self, tensor: Any) -> int | None:
+    def fusible_sources(self, row: int) -> tuple[int, ...]:
+        """The rows that an operator which torch.compile fuses made a row of."""
+        return self.fused_from.get(row) or self.written_by_fusion.get(row, ())
+
+    def row_of(self, tensor: Any) -> int | None:
+        """The row of a tensor's storage; None where it was never requested."""
         if tensor.layout is not torch.strided:
             return None
         entry = self._row_of_storage.get(tensor.untyped_storage()._cdata)
@@ -192,6 +207,7 @@ class RequestLog:
         self.guessed.clear()
         self.bounds.clear()
         self.fused_from.clear()
+        self.written_by_fusion.clear()
         self.allocated_bytes = self.peak_bytes = 0
 
     def plain(self) -> RequestLog:
@@ -201,6 +217,7 @@ class RequestLog:
             setattr(copy, name, list(getattr(self, name)))
         copy.bounds = dict(self.bounds)
         copy.fused_from = dict(self.fused_from)
+        copy.written_by_fusion = dict(self.written_by_fusion)
         copy.allocated_bytes, copy.peak_bytes = self.allocated_bytes, self.peak_bytes
         copy.stack_table.stacks = self.stack_table.stacks
         return copy

@@ -5,6 +5,9 @@ the backward what is cheap to make (torch/_inductor/scheduler.py; torch/_functor
 min_cut_rematerialization_partition). What a matrix product, a convolution, attention or an
 optimizer reads has to be there, and so has what a compiled function returns. What is never made is
 made again of what is there, which lives as long as it is read (``requests/compiled_requests.py``).
+
+Not made again is what reads a tensor that an operator which is not fused has read before, such as
+the sum of a residual branch (ban_recompute_used_far_apart): such a result is there.
 """
 
 from __future__ import annotations
@@ -33,6 +36,9 @@ _ALSO_FUSED = {
     "aten.slice_backward", "aten.smooth_l1_loss", "aten.binary_cross_entropy",
 }  # fmt: skip
 
+_SAME_MEMORY = {"aten._unsafe_view"}
+"""Views that autograd does not take for one."""
+
 
 class FusedResults:
     """Which results of a compiled program may never be made."""
@@ -41,6 +47,7 @@ class FusedResults:
         self._log = log
         self._depth = 0
         self._is_used = False
+        self._read_unfused: set[int] = set()
 
     def begin(self) -> None:
         """A compiled function begins; its backward is compiled, too."""
@@ -54,13 +61,31 @@ class FusedResults:
 
     def follow(self, operator: Operator, inputs: list[Any], outputs: list[Any]) -> None:
         """Notes which results an operator may leave unmade, and which inputs it needs."""
-        if not self._is_used or operator.is_view:
+        if not self._is_used or operator.is_view or operator.name in _SAME_MEMORY:
             return
         if _is_fused(operator) and (self._depth > 0 or is_called_by_autograd()):
             for tensor in outputs:
                 self._log.may_vanish(tensor, inputs)
+            if self._depth > 0 and self._is_far_from(inputs):
+                self._need(outputs)
             return
         self._need(inputs)
+        if self._depth > 0:
+            self._note_read(inputs)
+
+    def _is_far_from(self, inputs: list[Any]) -> bool:
+        """Whether an operator that is not fused has read one of these tensors."""
+        return any(self._log.row_of(tensor) in self._read_unfused for tensor in inputs)
+
+    def _note_read(self, inputs: list[Any]) -> None:
+        """Notes what an operator that is not fused reads, and all that this is fused from."""
+        rows = [self._log.row_of(tensor) for tensor in inputs]
+        while rows:
+            row = rows.pop()
+            if row is None or row in self._read_unfused:
+                continue
+            self._read_unfused.add(row)
+            rows += self._log.fusible_sources(row)
 
     def _need(self, tensors: list[Any]) -> None:
         for tensor in tensors:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from vramlens.prediction.lbfgs_history import holds_in_lbfgs
 from vramlens.prediction.tensors import even_choices
 from vramlens.prediction.tensors.operator_schema import Operator
 
@@ -108,9 +109,9 @@ class KnownValues:
         if operator.name in _SELECTIONS and all(
             self.of(tensor) is not None for tensor in tensors[1:]
         ):
-            source = torch.zeros((), dtype=args[0].dtype).expand(
-                args[0].shape
-            )  # its own values decide no shape
+            source = self.of(args[0])
+            if source is None:  # its own values decide no shape
+                source = torch.zeros((), dtype=args[0].dtype).expand(args[0].shape)
             return operator.function(source, *_replaced(args[1:], self))
         if any(self.of(tensor) is None for tensor in tensors):
             self.guesses[operator.name] = self.guesses.get(operator.name, 0) + 1
@@ -134,7 +135,7 @@ class KnownValues:
         if operator.is_random and outputs[0].is_floating_point():
             return
         if not self._are_known(tensors):
-            self._follow_partly(operator.name, tensors, outputs[0])
+            self._follow_partly(operator.name, args, tensors, outputs[0])
             return
         if not all(self.is_worth(tensor) for tensor in tensors):
             return
@@ -143,9 +144,11 @@ class KnownValues:
             if hasattr(output, "fake_device") and output.shape == content.shape:
                 self.set(output, content)
 
-    def _follow_partly(self, name: str, tensors: list[Any], output: Any) -> None:
+    def _follow_partly(self, name: str, args: Any, tensors: list[Any], output: Any) -> None:
         """What a result is where not all that it is made of is known."""
-        if name in _ALL:  # what programs ask so of is that all is well
+        if name in _ALL or holds_in_lbfgs(
+            name, args
+        ):  # what programs ask so of is that all is well
             setattr(output, _GUESS, True)
         decided = self._decided_by_one_side(name, tensors)
         if decided is not None:
@@ -195,6 +198,9 @@ class KnownValues:
     ) -> None:
         if operator.name in _LEAVES_VALUES:
             return
+        if any(name in kwargs for name in operator.out_names):
+            self._follow_out(operator, args, kwargs, tensors)
+            return
         places = [place for place in operator.written if place < len(args)]
         written = [args[place] for place in places]
         stand_ins = [tensor for tensor in written if hasattr(tensor, "fake_device")]
@@ -214,6 +220,23 @@ class KnownValues:
         if is_known and self._computed(operator, args, kwargs) is not None:
             return
         self._unknown.update(content.untyped_storage()._cdata for content in known_contents)
+
+    def _follow_out(self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any]) -> None:
+        """Computes what an operator writes to tensors that it is given for its results (out=)."""
+        outs = {name: kwargs[name] for name in operator.out_names if name in kwargs}
+        inputs = [tensor for tensor in tensors if all(tensor is not out for out in outs.values())]
+        contents = {name: torch.empty(out.shape, dtype=out.dtype) for name, out in outs.items()}
+        can_compute = self._are_known(inputs) and not operator.is_random
+        is_small = all(self.is_worth(tensor) for tensor in tensors)
+        is_done = False
+        if can_compute and is_small:
+            is_done = self._computed(operator, args, {**kwargs, **contents}) is not None
+        for name, out in outs.items():
+            old = self.of(out)
+            if is_done and not out._is_view():
+                self.set(out, contents[name])
+            elif old is not None:
+                self._unknown.add(old.untyped_storage()._cdata)
 
     def _filled(self, operator: Operator, target: Any, args: Any) -> None:
         if self.is_worth(target) and not target._is_view():

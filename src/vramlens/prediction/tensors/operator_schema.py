@@ -43,20 +43,29 @@ class Operator:
         function: to call.
         name: as ``aten.mm``, without its overload.
         written: the places of the arguments that it changes.
+        out_names: the names of those that it only writes, such as out.
         is_view: whether its results share their argument's storage.
         is_random: whether its values are drawn.
         is_composite: whether PyTorch makes it of other operators; one that devices have kernels for
             is none (silu_backward).
         holds_temporaries: whether its one kernel for all devices makes tensors by other operators.
+        keeps_arguments: whether it is PyTorch's own, and leaves its arguments' shapes and storages.
     """
 
     function: Any
     name: str
     written: tuple[int, ...]
+    out_names: tuple[str, ...]
     is_view: bool
     is_random: bool
     is_composite: bool
     holds_temporaries: bool
+    keeps_arguments: bool
+
+    def run_decomposed(self, args: Any, kwargs: Any) -> Any:
+        """What a composite operator returns; the operators that it calls are dispatched."""
+        key = torch._C.DispatchKey.CompositeImplicitAutograd
+        return self.function._op_dk(key, *args, **kwargs)
 
     def run_in_parts(self, args: Any, kwargs: Any) -> Any:
         """What the kernel for all devices returns; the operators that it calls are dispatched."""
@@ -83,6 +92,9 @@ def operator_of(function: Any) -> Operator:
         function=function,
         name=name,
         written=written,
+        out_names=tuple(
+            schema.arguments[place].name for place in written if schema.arguments[place].is_out
+        ),
         is_view=bool(getattr(function, "is_view", False)),
         is_random=is_random,
         is_composite=has_kernel("CompositeImplicitAutograd")
@@ -90,4 +102,6 @@ def operator_of(function: Any) -> Operator:
         holds_temporaries=function.namespace == "aten"
         and function.overloadpacket.__name__ in _MADE_OF_OTHERS
         and has_kernel("CompositeExplicitAutograd"),
+        keeps_arguments=function.namespace == "aten"
+        and torch.Tag.inplace_view not in function.tags,
     )

@@ -16,6 +16,8 @@ from vramlens.prediction.tensors.fused_results import FusedResults
 from vramlens.prediction.tensors.host_results import host_results
 from vramlens.prediction.tensors.known_values import KnownValues
 from vramlens.prediction.tensors.operator_schema import Operator, operator_of
+from vramlens.prediction.tensors.origins import Origins
+from vramlens.prediction.tensors.remembered_shapes import RememberedShapes
 from vramlens.prediction.tensors.sparse_gradients import SparseGradients
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ else:
 
 _LARGEST_ON_HOST = 1 << 20
 """Bytes of a new floating-point tensor on the CPU that still is real: weights are larger."""
+_LARGEST_IN_A_ROW = 32 << 20
+"""The same of one dimension: numbers that indices are made of, such as a graph's edges."""
 _LARGEST_READ_BACK = 16 << 20
 """Bytes of a tensor that comes back to the CPU as made-up numbers; a larger one has a shape
 only.
@@ -58,7 +62,7 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: KnownValues) -> Any:
             operator = operator_of(function)
             if operator.is_composite:
                 with self:  # of inference tensors; else autograd has taken it apart before
-                    return function.decompose(*args, **(kwargs or {}))
+                    return operator.run_decomposed(args, kwargs or {})
             if operator.holds_temporaries and _is_large_on_device(args[0], FakeTensor, values):
                 with self:
                     return operator.run_in_parts(args, kwargs or {})
@@ -103,13 +107,15 @@ class OperatorRunner:
         self.log, self._kernels, self._values = log, kernels, values
         self.fake_mode, self.fake_tensor = fake_mode, fake_tensor
         self.notes: dict[str, int | None] = {}
+        self._remembered = RememberedShapes(fake_mode, fake_tensor)
+        self._origins = Origins()
         self._collectives = Collectives(log, values, self.run)
         self.fused = FusedResults(log)
         self._sparse = SparseGradients(log, values, fake_mode, self.notes)
         self._special: dict[Any, Callable[..., Any]] = {
             torch.ops.aten._local_scalar_dense.default: self._item,
-            torch.ops.aten.equal.default: lambda operator, args, kwargs: self._values.are_equal(
-                *args
+            torch.ops.aten.equal.default: lambda operator, args, kwargs: (
+                self._values.are_equal(*args) or self._origins.are_same(*args)
             ),
             torch.ops.aten._to_copy.default: self._to_copy,
             torch.ops.aten.copy_.default: self._copy,
@@ -173,7 +179,8 @@ class OperatorRunner:
         if computed is not None:
             return self._with_values(operator, computed, tensors)
         self._kernels.before(operator, args, kwargs)
-        output = self._output(operator, args, kwargs)
+        call = self._remembered.key_of(operator, args, kwargs, tensors)
+        output = self._output(operator, args, kwargs, call)
         outputs = tensors_in((output,), {})
         if not self._kernels.noted(operator, args, outputs):
             self._note(self._kernels.on_device(operator, outputs))
@@ -182,12 +189,16 @@ class OperatorRunner:
         self.fused.follow(operator, tensors, outputs)
         self._values.follow(operator, args, kwargs, tensors, output)
         follow_choices(operator, args, outputs)
+        self._origins.follow(operator, call, tensors, outputs)
         self._kernels.after(operator, args, kwargs, outputs)
         return output
 
-    def _output(self, operator: Operator, args: Any, kwargs: Any) -> Any:
+    def _output(self, operator: Operator, args: Any, kwargs: Any, call: Any | None) -> Any:
         """What an operator returns: shapes as PyTorch says them, or as its kernel for the CPU
         makes them.
+
+        Args:
+            call: what the shapes hang on, where they can be remembered.
         """
         from torch._subclasses import fake_tensor as shapes
         from torch.utils._pytree import tree_map_only
@@ -195,9 +206,16 @@ class OperatorRunner:
         make_result = self._kernels.own_result(operator, args, self.fake_mode)
         if make_result is not None:
             return make_result()
+        tensors = tensors_in(args, kwargs)
+        remembered = None if call is None else self._remembered.results(call, tensors)
+        if remembered is not None:
+            return remembered[0]
         try:
             with self.fake_mode:
-                return operator.function(*args, **kwargs)
+                output = operator.function(*args, **kwargs)
+            if call is not None:
+                self._remembered.remember(call, operator, (args, kwargs), tensors, output)
+            return output
         except (
             NotImplementedError,
             shapes.UnsupportedOperatorException,
@@ -278,7 +296,8 @@ class OperatorRunner:
             if not isinstance(size, int):
                 return False
             count *= size
-        return bool(count * dtype.itemsize > _LARGEST_ON_HOST)
+        most = _LARGEST_ON_HOST if len(args[0]) > 1 else _LARGEST_IN_A_ROW
+        return bool(count * dtype.itemsize > most)
 
     def _item(self, operator: Operator, args: Any, kwargs: Any) -> Any:
         return self._values.number(args[0])
@@ -321,6 +340,7 @@ class OperatorRunner:
         target, source = args[0], args[1]
         if isinstance(target, self.fake_tensor):
             self._values.overwritten(target, source)
+            self._origins.written([target])
             forget_share(target)
             self._kernels.after(operator, args, kwargs, [])
         elif isinstance(source, self.fake_tensor):
