@@ -289,7 +289,9 @@ def _device_label(device: DeviceLeaks, *, has_several: bool) -> str:
 
 def _steps_words(device: DeviceLeaks) -> str:
     """The steps, in the words of ``vramlens explain``, and the moment of the verdict."""
-    steps = f"{counted(device.steps, 'step')}, {detected_by(device.source)}"
+    steps = counted(device.steps, "step")
+    if device.source is not None:
+        steps += f", {detected_by(device.source)}"
     if device.inside_one_call or not device.judged_steps:
         return f"{steps}."
     moment = "before the last"
