@@ -14,7 +14,7 @@ from vramlens.units import format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.attribution.attribution import Attribution
-    from vramlens.replay.need.step_need import Projection
+    from vramlens.replay.need.failure_verdict import ReplayJudgement
     from vramlens.replay.proof import Proven
 
 _BELOW_ALL = 0.99
@@ -28,8 +28,7 @@ _LEAST_SHARE = 0.02
 def batch_that_fits(
     view: Attribution,
     proven: Proven,
-    projection: Projection,
-    capacity_bytes: int | None,
+    judged: ReplayJudgement,
     *,
     lasting: bool,
 ) -> Finding | None:
@@ -39,9 +38,10 @@ def batch_that_fits(
     Args:
         lasting: whether steps after the failed one are no larger.
     """
-    if capacity_bytes is None:
+    capacity_bytes = proven.recorded.limit.bytes
+    if capacity_bytes is None or judged.projection is None:
         return None
-    batch = largest_share(proven, projection, view)
+    batch = largest_share(proven, judged.projection, view, judged.need)
     if batch is None:
         return None
     return _as_point(batch, capacity_bytes, lasting=lasting)

@@ -8,7 +8,7 @@ a copy of one in another type.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from vramlens.analyses.attribution.attribution import Attribution
+    from vramlens.analyses.failure.need import Need
     from vramlens.replay.need.step_need import Projection
     from vramlens.replay.proof import Proven
 
@@ -30,11 +31,11 @@ _SPARE = 0.005
 _SMALLEST = 2
 """Percent of the failed step's batch: less is no advice."""
 _BELOW_SUMS = (1.0, 0.95, 0.85, 0.6, 0.3)
-"""Shares of the batch whose tensors alone would fit: the first that a replay finishes with begins
-the search.
-"""
+"""Shares of the batch that sums call right: the first that a replay finishes with begins the search."""
 _NARROWED = 3
-"""How often what lies between a batch that fits and one that does not is halved."""
+"""How often what lies between a batch that fits and one that does not is halved, at most."""
+_CLOSE = 2
+"""Percent: near enough."""
 _BELOW_FITTING = (0, 2, 6, 14, 30)
 """Percent: where another order of addresses does not fit, a smaller batch is tried."""
 _LEAST_BYTES = 4096
@@ -69,14 +70,17 @@ class _AtScale:
         self._limited = self._settings | {name: self._room}
         self._peaks: dict[tuple[int, int], int | None] = {}
 
-    def largest_percent(self) -> int:
-        """The largest share of the batch, below all of it, whose tensors alone would fit; 0 where
-        none does.
+    def largest_percent(self, with_holes: float = 1.0) -> int:
+        """The largest share of the batch, below all of it, that fits by sums; 0 where none does.
+
+        Args:
+            with_holes: how many times what is alive is reserved.
         """
+        room = self._room / with_holes
         fitting, too_much = 0, 100
         while too_much - fitting > 1:
             middle = (fitting + too_much) // 2
-            if most_alive({**self._columns, "row_requested": self._sizes(middle)}) <= self._room:
+            if most_alive({**self._columns, "row_requested": self._sizes(middle)}) <= room:
                 fitting = middle
             else:
                 too_much = middle
@@ -106,14 +110,30 @@ class _AtScale:
         return None if run["died_at"] >= 0 else run["peak_reserved"]
 
 
-def largest_share(proven: Proven, projection: Projection, view: Attribution) -> SmallerBatch | None:
+def largest_share(
+    proven: Proven, projection: Projection, view: Attribution, need: Need
+) -> SmallerBatch | None:
     """The largest share of the failed step's batch that fits; None where not even a small one
     does.
 
     The sums say where to begin, so that few replays are needed: 18 at most.
     """
-    at_scale = _AtScale(proven, projection, _fixed_rows(view, projection))
-    fitting = _largest_fitting(at_scale)
+    return largest_fitting(_AtScale(proven, projection, _fixed_rows(view, projection)), need)
+
+
+class Replays(Protocol):
+    """A run whose batch may be scaled."""
+
+    def largest_percent(self, with_holes: float = 1.0) -> int:
+        """The largest share of the batch, below all of it, that fits by sums; 0 where none does."""
+
+    def peak(self, percent: int, order: int = _DRIVER) -> int | None:
+        """What the run reserves at most; None where it runs out of memory."""
+
+
+def largest_fitting(at_scale: Replays, need: Need) -> SmallerBatch | None:
+    """The largest share that fits in two orders of addresses; None where none does."""
+    fitting = _largest_fitting(at_scale, need)
     if fitting is None:
         return None
     for below in _BELOW_FITTING:
@@ -124,12 +144,13 @@ def largest_share(proven: Proven, projection: Projection, view: Attribution) -> 
     return None
 
 
-def _largest_fitting(at_scale: _AtScale) -> int | None:
+def _largest_fitting(at_scale: Replays, need: Need) -> int | None:
     """The largest percentage that a replay finishes with; None where none does."""
-    by_sums = at_scale.largest_percent()
-    if by_sums < _SMALLEST:
+    too_much, fitting = at_scale.largest_percent() + 1, 0
+    if too_much <= _SMALLEST:
         return None
-    too_much, fitting = by_sums + 1, 0
+    reserved = need.limit_bytes or need.peak_reserved_bytes or need.low_bytes
+    by_sums = at_scale.largest_percent(max(1.0, reserved / (need.floor_bytes or reserved)))
     for share in _BELOW_SUMS:
         percent = max(_SMALLEST, int(by_sums * share))
         if at_scale.peak(percent) is not None:
@@ -139,6 +160,8 @@ def _largest_fitting(at_scale: _AtScale) -> int | None:
     if not fitting:
         return None
     for _ in range(_NARROWED):
+        if too_much - fitting <= _CLOSE:
+            break
         middle = (fitting + too_much) // 2
         if at_scale.peak(middle) is None:
             too_much = middle

@@ -167,7 +167,7 @@ def _about_batch(
     if judged.projection is None:
         finding = batch_of_first_step(view, judged.need, capacity)
     elif runs >= _RUNS_FOR_BATCH and not proven.recorded.warm:
-        finding = batch_that_fits(view, proven, judged.projection, capacity, lasting=lasting)
+        finding = batch_that_fits(view, proven, judged, lasting=lasting)
     return () if finding is None else (finding,)
 
 
