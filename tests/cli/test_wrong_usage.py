@@ -56,6 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "run: python: no such script; leave out 'python' and its options",
         ),
         ("run pythonic.py x", 2, "run: pythonic.py: no such script"),
+        ("predict pythonic.py x", 2, "predict: pythonic.py: no such script"),
         (
             "explain job",
             3,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 
@@ -130,6 +131,12 @@ def size(text: str) -> int:
     if size_bytes < 1:
         raise argparse.ArgumentTypeError("must be more than 0")
     return size_bytes
+
+
+def refuse_missing_script(verb: str, path: str) -> None:
+    """Raises UsageError where there is no such script."""
+    if not os.path.isfile(path):
+        raise UsageError(f"{verb}: {path}: no such script")
 
 
 def size_or_none(text: str) -> int:

@@ -198,7 +198,7 @@ class KnownValues:
     ) -> None:
         if operator.name in _LEAVES_VALUES:
             return
-        if any(name in kwargs for name in operator.out_names):
+        if any(isinstance(kwargs.get(name), torch.Tensor) for name in operator.out_names):
             self._follow_out(operator, args, kwargs, tensors)
             return
         places = [place for place in operator.written if place < len(args)]
@@ -223,7 +223,7 @@ class KnownValues:
 
     def _follow_out(self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any]) -> None:
         """Computes what an operator writes to tensors that it is given for its results (out=)."""
-        outs = {name: kwargs[name] for name in operator.out_names if name in kwargs}
+        outs = {name: kwargs[name] for name in operator.out_names}
         inputs = [tensor for tensor in tensors if all(tensor is not out for out in outs.values())]
         contents = {name: torch.empty(out.shape, dtype=out.dtype) for name, out in outs.items()}
         can_compute = self._are_known(inputs) and not operator.is_random

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.prediction.kernels.kernel_requests import Kernels
 from vramlens.prediction.ranks.collective_memory import Collectives
 from vramlens.prediction.requests.request_log import RequestLog
-from vramlens.prediction.tensors.even_choices import follow_choices, forget_share, share_of
+from vramlens.prediction.tensors.even_choices import follow_choices, forget_share, most_times
 from vramlens.prediction.tensors.fused_results import FusedResults
 from vramlens.prediction.tensors.host_results import host_results
 from vramlens.prediction.tensors.known_values import KnownValues
@@ -264,8 +264,7 @@ class OperatorRunner:
             if is_known and self._values.is_worth(copy):
                 self._values.set(copy, value)
             if not is_known and copy.dim():
-                is_even = any(share_of(tensor) is not None for tensor in tensors)
-                self.log.hangs_on_guess(copy, int(copy.shape[0]), 2 if is_even else 1)
+                self.log.hangs_on_guess(copy, int(copy.shape[0]), max(map(most_times, tensors)))
             return copy
 
         if isinstance(known, (tuple, list)):
