@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 else:
     from vramlens.ground.late_torch import torch
 
-_LARGEST_ON_HOST = 1 << 20
-"""Bytes of a new floating-point tensor on the CPU that still is real: weights are larger."""
-_LARGEST_IN_A_ROW = 32 << 20
-"""The same of one dimension: numbers that indices are made of, such as a graph's edges."""
+_LARGEST_ON_HOST = {True: 1 << 20, False: 32 << 20}
+"""Bytes of a new floating-point tensor on the CPU that still is real, by whether it has several
+dimensions: then it may be a weight, else numbers that indices are made of, such as a graph's edges.
+"""
 _LARGEST_READ_BACK = 16 << 20
 """Bytes of a tensor that comes back to the CPU as made-up numbers; a larger one has a shape
 only.
@@ -295,8 +295,7 @@ class OperatorRunner:
             if not isinstance(size, int):
                 return False
             count *= size
-        most = _LARGEST_ON_HOST if len(args[0]) > 1 else _LARGEST_IN_A_ROW
-        return bool(count * dtype.itemsize > most)
+        return bool(count * dtype.itemsize > _LARGEST_ON_HOST[len(args[0]) > 1])
 
     def _item(self, operator: Operator, args: Any, kwargs: Any) -> Any:
         return self._values.number(args[0])
