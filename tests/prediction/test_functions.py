@@ -158,4 +158,4 @@ def test_a_script_without_the_functions_is_refused_in_one_line(tmp_path: Path) -
     command = [sys.executable, "-m", "vramlens", "predict", "--batch", "2", "train.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 3
-    assert "It does not define make_batch, loss_fn" in done.stderr
+    assert "it does not define make_batch, loss_fn" in done.stderr

@@ -108,6 +108,8 @@ with run.going():
     torch.index_select(marks, 0, edges[0], out=reached)
     real = torch.isin(edges[0].cpu(), edges[0, :5].cpu())
     print("out", edges[1][reached].unique().numel() == edges[1].cpu()[real].unique().numel())
+    pieces = [torch.empty(2, 100, device="cuda"), torch.empty(2, 300, device="cuda")]
+    torch.split_with_sizes_copy(edges.float(), [100, 300], 1, out=pieces)
     order = (torch.rand(500_000, generator=torch.Generator().manual_seed(0)) * 7).long().cuda()
     print("row", order.unique().numel())
 
@@ -132,6 +134,13 @@ with run.going():
         searched.step(closure)
     state = searched.state[weight]
     print("lbfgs", len(state["old_dirs"]), run.mode.runner.notes.popitem()[1])
+
+    from vramlens.prediction.tensors.even_choices import limit_share_above_zero
+    labels = (torch.rand(512, device="cuda") * 3).long()
+    limit_share_above_zero(labels, 0.25)
+    objects = torch.where(labels > 0)[0]
+    row = run.log.row_of(objects)
+    print("objects", len(objects), run.log.bounds[row][1] // run.log.sizes[row])
 
     unknown = torch.randn(4, device="cuda") > 0
     every = torch.full((4,), True, device="cuda")
@@ -232,6 +241,10 @@ def test_what_is_computed_alike_is_equal(said: dict[str, str]) -> None:
 
 def test_lbfgs_keeps_the_pair_of_each_iteration(said: dict[str, str]) -> None:
     assert said["lbfgs"] == "7 None"
+
+
+def test_as_many_samples_are_objects_as_a_detector_allows(said: dict[str, str]) -> None:
+    assert said["objects"] == "128 1"
 
 
 def test_one_side_decides_where_the_other_is_not_known(said: dict[str, str]) -> None:

@@ -227,14 +227,28 @@ assert y.shape == (8, 2048)
 def test_a_plain_script_with_batch_is_refused_before_it_runs(tmp_path: Path) -> None:
     done = predict(script(tmp_path, "raise SystemExit('it ran')\n"), "--batch", "4")
     assert done.returncode == 3
-    assert "It does not define model_fn, make_batch, loss_fn" in done.stderr
+    assert "it does not define model_fn, make_batch, loss_fn" in done.stderr
     assert "it ran" not in done.stderr
 
 
-def test_the_next_command_makes_the_same_prediction(tmp_path: Path) -> None:
-    text = "import sys\nassert sys.argv[1:] == ['--bs', '1']\ntorch.ones(1 << 20, device='cuda')\n"
-    path = script(tmp_path, text)
-    done = predict(path, "--gpu", "a100", arguments=("--", "--bs", "1"))
+def test_functions_with_a_batch_see_nothing_of_these_options(tmp_path: Path) -> None:
+    text = """
+import argparse
+argparse.ArgumentParser().parse_args()
+def model_fn(): return torch.nn.Linear(8, 8)
+def make_batch(n): return torch.ones(n, 8, device="cuda")
+def loss_fn(model, batch): return model(batch).sum()
+"""
+    done = predict(script(tmp_path, text), "--batch", "4", "--cards", "16G")
     assert done.returncode == 0, done.stderr
-    command = f"  vramlens predict -o predicted.vram --gpu a100 {path} -- --bs 1"
+    assert f"predict -o predicted.vram --cards 16384MiB --batch 4 {tmp_path}" in done.stdout
+    assert "numbers that the script prints are made up" in done.stdout
+
+
+def test_the_next_command_makes_the_same_prediction(tmp_path: Path) -> None:
+    text = "import sys\nassert sys.argv[1:] == ['--gpu', '1']\ntorch.ones(1 << 20, device='cuda')\n"
+    path = script(tmp_path, text)
+    done = predict(path, "--gpu", "a100", arguments=("--", "--gpu", "1"))
+    assert done.returncode == 0, done.stderr
+    command = f"  vramlens predict -o predicted.vram --gpu a100 {path} -- --gpu 1"
     assert done.stdout.rstrip().endswith(command)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 
-from vramlens.errors import UsageError
+from vramlens.errors import InputError, UsageError
 from vramlens.units import check_limit, parse_size
 
 # The allocator's settings that a replay knows an effect of.
@@ -130,6 +131,12 @@ def size(text: str) -> int:
     if size_bytes < 1:
         raise argparse.ArgumentTypeError("must be more than 0")
     return size_bytes
+
+
+def refuse_missing_script(path: str) -> None:
+    """Raises InputError where there is no such script."""
+    if not os.path.isfile(path):
+        raise InputError(f"{path}: no such script")
 
 
 def size_or_none(text: str) -> int:

@@ -38,12 +38,7 @@ def hooks_of(path: str, needs_optimizer: bool = False) -> Hooks:
         raise InputError(f"{path}: no such script")
     needed = (*_NEEDED, "optimizer_fn") if needs_optimizer else _NEEDED
     _refuse_without(path, _names_not_in_text(path, needed))  # before a plain script would run
-    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
-    try:
-        names = runpy.run_path(path, run_name=_RUN_NAME)
-    except Exception as error:
-        first_line = str(error).strip().partition("\n")[0][:200]
-        raise InputError(f"{path}: {type(error).__name__}: {first_line}") from None
+    names = _names_of(path)
     _refuse_without(path, [name for name in needed if not callable(names.get(name))])
     return Hooks(
         model_fn=names["model_fn"],
@@ -51,6 +46,24 @@ def hooks_of(path: str, needs_optimizer: bool = False) -> Hooks:
         loss_fn=names["loss_fn"],
         optimizer_fn=names.get("optimizer_fn"),
     )
+
+
+def _names_of(path: str) -> dict[str, Any]:
+    """What a script defines at its top.
+
+    Raises:
+        InputError: it cannot be run so far.
+    """
+    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+    sys.argv = [path]
+    try:
+        return runpy.run_path(path, run_name=_RUN_NAME)
+    except (Exception, SystemExit) as error:
+        first_line = str(error).strip().partition("\n")[0][:200]
+        raise InputError(
+            f"{path}: --batch runs the top of the script, which failed with"
+            f" {type(error).__name__}: {first_line}; leave --batch out to predict it as it is"
+        ) from None
 
 
 def _names_not_in_text(path: str, needed: Sequence[str]) -> list[str]:
@@ -63,7 +76,6 @@ def _names_not_in_text(path: str, needed: Sequence[str]) -> list[str]:
 def _refuse_without(path: str, missing: Sequence[str]) -> None:
     if missing:
         raise InputError(
-            f"{path}: --batch needs functions at the top of the script. It does not define"
-            f" {', '.join(missing)} (see docs/predict.md). An option of the script itself goes"
-            " after --"
+            f"{path}: --batch needs functions at the top of the script, and it does not define"
+            f" {', '.join(missing)}: leave --batch out. An option of the script itself goes after --"
         )

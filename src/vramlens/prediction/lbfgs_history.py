@@ -26,14 +26,16 @@ def holds_in_lbfgs(name: str, args: Any) -> bool:
         return False
     is_product = name == "aten.gt" and isinstance(args[1], float) and args[1] > 0
     is_slope = name == "aten.le" and not isinstance(args[1], (int, float))
-    if not is_product and not is_slope:
-        return False
-    frame = sys._getframe(1)
+    return (is_product or is_slope) and _is_lbfgs_running()
+
+
+def _is_lbfgs_running() -> bool:
+    frame: Any = sys._getframe(2)
     for _ in range(_FEW_FRAMES):
+        if frame is None:
+            return False
         if frame.f_code.co_filename.endswith(_FILE):
             return True
-        if frame.f_back is None:
-            return False
         frame = frame.f_back
     return False
 

@@ -107,9 +107,9 @@ class Prediction:
     def __str__(self) -> str:
         low, high = format_size(self.low_bytes), format_size(self.high_bytes)
         lines = [
-            f"Predicted peak: {format_size(self.reserved_bytes)} reserved"
+            f"Predicted peak reserved: {format_size(self.reserved_bytes)}"
             f" (between {low} and {high})",
-            f"  {format_size(self.allocated_bytes)} of it allocated;"
+            f"  peak allocated: {format_size(self.allocated_bytes)};"
             f" {counted(self.steps, 'optimizer step')}",
             f"  on {self.gpu} with PyTorch {self.torch}, predicted in {self.seconds:.1f} s without"
             " a GPU",

@@ -186,3 +186,8 @@ def test_optimizer_state_where_it_weighs(name: str) -> None:
     held = heap.by_category["optimizer_state"].bytes
     assert (finding is not None) == (held >= 0.25 * heap.requested_bytes)
     assert finding is None or finding.bytes == held
+
+
+def test_half_a_batch_saves_half_of_the_temporaries_too() -> None:
+    fixes = [finding.fix for finding in explain(DATA / "recordings/gpt.pickle.xz").findings]
+    assert any("with the temporaries of this moment" in fix for fix in fixes)

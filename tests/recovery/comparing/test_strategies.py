@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from vramlens.recovery import strategies
 from vramlens.recovery.comparing import strategy_run
 from vramlens.recovery.comparing.strategy_figure import figure_svg
 from vramlens.recovery.comparing.strategy_kinds import Program
-from vramlens.recovery.comparing.strategy_table import StrategyRow, StrategyTable
+from vramlens.recovery.comparing.strategy_row import StrategyRow
+from vramlens.recovery.comparing.strategy_table import StrategyTable
 from vramlens.recovery.losses.chunked_loss import chunked_cross_entropy
 from vramlens.recovery.meters import CountingMeter
 
@@ -98,9 +100,7 @@ def test_what_saves_memory_saves_it(table: StrategyTable) -> None:
 
 def test_the_table_on_the_cpu_recommends_nothing_by_its_times(table: StrategyTable) -> None:
     text = str(table)
-    assert text.splitlines()[0].startswith(
-        "Tried on the CPU: the default fits within 1.00 GiB, at a peak of "
-    )
+    assert text.splitlines()[0].startswith("Tried on the CPU: the default fits within 1.00 GiB: ")
     assert "these numbers say little about a GPU" in " ".join(text.split())
     assert "eight_bit: not here: bitsandbytes is not installed" in text
     assert (
@@ -155,6 +155,32 @@ def test_on_a_gpu_only_what_is_clearly_faster_or_fits_is_recommended(
     on_cpu = StrategyTable((default, fused), budget, 4, "cpu", 2, 5)
     assert on_cpu.best is not None
     assert on_cpu.best.name == ("fused" if budget else "default")
+
+
+def test_a_prediction_names_what_saves_most_and_what_may_not_fit() -> None:
+    sizes = {"default": 400, "bf16": 250, "checkpoint": 300}
+    rows = tuple(
+        replace(
+            measured(name, 0, peak=size << 20),
+            step_ms=None,
+            low_reserved_bytes=(size - 20) << 20,
+            high_reserved_bytes=(size + 20) << 20,
+        )
+        for name, size in sizes.items()
+    )
+    text = " ".join(str(StrategyTable(rows, None, None, "predicted", 1, 3)).split())
+    assert text.startswith(
+        "Predicted without a GPU: bf16 saves most: 250.00 MiB reserved at the peak instead of"
+        " 400.00 MiB (150.00 MiB less). Speeds were not compared."
+    )
+    assert "fits" not in text
+    assert "bf16: edit bf16 checkpoint: edit checkpoint" in text
+    limited = StrategyTable(rows, 310 << 20, None, "predicted", 1, 3)
+    assert [limited.fits(row) for row in rows] == [False, True, False]
+    assert [limited.is_over(row) for row in rows] == [True, False, False]
+    assert "! default" in str(limited)
+    assert "? checkpoint" in str(limited)
+    assert "! is over 310.00 MiB, ? may be" in " ".join(str(limited).split())
 
 
 def test_a_long_row_fits_80_columns() -> None:

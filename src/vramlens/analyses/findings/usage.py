@@ -48,10 +48,22 @@ def activations(scene: Scene) -> Iterator[Finding]:
         bytes=size,
         place=line.place if line else None,
         evidence=("they are proportional to the batch size and to the size of each input",),
-        fix=f"halving the batch saves about {format_size(size // 2)}; or use torch.utils.checkpoint "
+        fix=f"halving the batch saves about {_half_of(size, heap)}; or use torch.utils.checkpoint "
         f"around the repeated blocks{autocast}",
         extent=_extent_of(scene, Category.ACTIVATIONS, unwanted=_unwanted_rows(scene)),
     )
+
+
+def _half_of(size: int, heap: Heap) -> str:
+    """Half of the activations; up to half of what an operation holds for a moment, too, such as
+    the gradient of a loss.
+    """
+    half = format_size(size // 2)
+    temporaries = heap.by_category.get("temporaries")
+    if temporaries is None or temporaries.bytes < MIB:
+        return half
+    both = format_size((size + temporaries.bytes) // 2)
+    return f"{half}, up to {both} with the temporaries of this moment"
 
 
 def _main_line(heap: Heap, leaks: Iterable[RecordedLeak]) -> LineBytes | None:

@@ -9,10 +9,11 @@ import tempfile
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vramlens.cli.arguments import card_sizes, positive
+from vramlens.cli.arguments import card_sizes, positive, refuse_missing_script
 from vramlens.cli.message import say
 from vramlens.cli.output import as_json, as_text, fills_a_screen, refuse_inputs, write_stdout
 from vramlens.errors import InputError, UsageError
+from vramlens.units import MIB
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
@@ -26,6 +27,7 @@ EXAMPLES = (
 )
 _STEPS_BETWEEN_LINES = 10
 _GPU = "h200"
+_MADE_UP = "losses and other numbers that the script prints are made up: tensors have no values"
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -140,25 +142,39 @@ def _take_options_after_script(arguments: argparse.Namespace) -> None:
     """Takes vramlens's own options out of those after the script, as far as ``--``; whoever wants
     the script to have one of that name writes it after ``--``.
     """
-    words = arguments.arguments
-    end = words.index("--") if "--" in words else len(words)
+    words, script_words = _parted(arguments)
     parser = argparse.ArgumentParser(
         prog="vramlens predict", add_help=False, allow_abbrev=False, exit_on_error=False
     )
     _add_options(parser)
     try:
-        _, others = parser.parse_known_args(words[:end], arguments)
+        _, others = parser.parse_known_args(words, arguments)
     except argparse.ArgumentError as error:
         raise UsageError(f"predict: {error}") from None
-    arguments.arguments = [*others, *words[end + 1 :]]
+    arguments.arguments = [*others, *script_words]
+
+
+def _parted(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The words after the script up to ``--``, and those after it.
+
+    Python before 3.13 leaves the first ``--`` out of what remains: the command line still has it.
+    """
+    remaining = list(arguments.arguments)
+    argv = list(arguments.argv)
+    count = len(argv) - argv.index("--") - 1 if "--" in argv else 0
+    if count > len(remaining):  # it stands before the script
+        count = 0
+    own = remaining[: len(remaining) - count]
+    if own[-1:] == ["--"]:
+        own.pop()
+    return own, remaining[len(remaining) - count :]
 
 
 def _check(arguments: argparse.Namespace) -> None:
     from vramlens.prediction.card.cards import card_named
 
     card_named(arguments.gpu)
-    if not os.path.isfile(arguments.script):
-        raise InputError(f"{arguments.script}: no such script")
+    refuse_missing_script(arguments.script)
     if arguments.output is not None:
         refuse_inputs(arguments.output, [arguments.script])
         if os.path.isdir(arguments.output):
@@ -198,12 +214,14 @@ def _predicted(arguments: argparse.Namespace) -> Prediction:
 
 
 def _command(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """The command line, without what changes no byte of the prediction."""
+    """The command line, with the options that decide the prediction."""
     values = {
         "--gpu": None if arguments.gpu == _GPU else arguments.gpu,
         "--steps": arguments.steps,
+        "--cards": ",".join(f"{size // MIB}MiB" for size in arguments.cards) or None,
         "--conf": arguments.conf,
         "--torch": arguments.torch,
+        "--batch": arguments.batch,
         "--world-size": arguments.world_size,
         "--rank": arguments.rank or None,
     }
@@ -222,7 +240,7 @@ def _predicted_batch(arguments: argparse.Namespace) -> Prediction:
     if arguments.world_size is not None:
         raise UsageError("--batch is for one process: leave --world-size out")
     hooks = hooks_of(arguments.script)
-    return predict(
+    prediction = predict(
         hooks.model_fn,
         hooks.make_batch,
         hooks.loss_fn,
@@ -234,6 +252,8 @@ def _predicted_batch(arguments: argparse.Namespace) -> Prediction:
         conf=_conf(arguments),
         cards=arguments.cards,
     )
+    command = list(_command(arguments))
+    return replace(prediction, meta={**prediction.meta, "command": command})
 
 
 def _conf(arguments: argparse.Namespace) -> str:
@@ -276,7 +296,10 @@ def _drawn(prediction: Prediction, explanation: Explanation, arguments: argparse
         return as_json({**to_json(explanation), "prediction": prediction.to_json()})
     from vramlens.report.explain.story import render_explanation
 
-    return f"{prediction}\n\n" + as_text(
+    return f"{prediction}
+  {_MADE_UP}
+
+" + as_text(
         lambda console: render_explanation(explanation, console, whole=not fills_a_screen(None)),
         to_file=False,
     )

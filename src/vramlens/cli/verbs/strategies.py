@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import TYPE_CHECKING
 
-from vramlens.cli.arguments import limit_size, positive
+from vramlens.cli.arguments import limit_size, positive, refuse_missing_script
 from vramlens.cli.message import say
 from vramlens.cli.output import as_json, write_stdout
 from vramlens.errors import InputError, UsageError
@@ -79,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         import torch  # noqa: F401
     except ImportError:
         raise InputError("strategies needs PyTorch (a CPU build is enough)") from None
+    refuse_missing_script(arguments.script)
     table = _of_script(arguments) if arguments.batch is None else _of_functions(arguments)
     write_stdout(as_json(table.to_json()) if arguments.json else f"{table}\n")
     return 0
@@ -87,8 +87,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _of_script(arguments: argparse.Namespace) -> StrategyTable:
     from vramlens.recovery.comparing.script_strategies import script_strategies
 
-    if not os.path.isfile(arguments.script):
-        raise InputError(f"{arguments.script}: no such script")
     return script_strategies(
         arguments.script,
         arguments.arguments,

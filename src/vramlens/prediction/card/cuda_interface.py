@@ -23,6 +23,7 @@ from vramlens.prediction.card.tracing import put_tracing
 from vramlens.prediction.kernels.attention import chosen_attention
 from vramlens.prediction.kernels.flexible_attention import put_flexible_attention
 from vramlens.prediction.kernels.recurrent import put_recurrent_layers
+from vramlens.prediction.tensors.sampled_proposals import put_sampled_proposals
 
 if TYPE_CHECKING:
     from vramlens.prediction.tensors.shapes import OperatorRunner
@@ -58,6 +59,7 @@ def behave_as(card: Card, runner: OperatorRunner, devices: int = 1) -> None:
     put_saved_files(runner)
     put_tracing(torch)
     put_operators_of_libraries(torch)
+    put_sampled_proposals()
     put_eager(runner)
 
 

@@ -8,8 +8,6 @@ the nearest results that are there.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 from vramlens.prediction.requests.request_log import ALLOCATE, FREE, RequestLog
 
 _NEVER_MADE = 1
@@ -71,21 +69,24 @@ def _owners(log: RequestLog) -> dict[int, int]:
         for place, (kind, row) in enumerate(log.events)
         if kind == ALLOCATE and log.sizes[row] > _NEVER_MADE
     ]
+    written = log.written_by_fusion.keys() & freed.keys()
     owners: dict[int, int] = {}
     written_over: set[int] = set()
-    for place in requests:
+    ends = [*requests[1:], len(log.events)]
+    for place, until in zip(requests, ends, strict=True):
         row = log.events[place][1]
-        if row not in log.written_by_fusion or row not in freed:
+        if row not in written:
             continue
-        following = bisect_right(requests, place)
-        until = requests[following] if following < len(requests) else len(log.events)
-        for source in sources[row] - written_over:
-            is_same_size = log.sizes[source] == log.sizes[row]
-            if is_same_size and place < freed.get(source, until) < until:
-                written_over.add(source)
-                owners[row] = owners.get(source, source)
-                break
+        alike = _rows_of_size(log, sources[row] - written_over, log.sizes[row])
+        dying = [source for source in alike if place < freed.get(source, until) < until]
+        if dying:
+            written_over.add(dying[0])
+            owners[row] = owners.get(dying[0], dying[0])
     return owners
+
+
+def _rows_of_size(log: RequestLog, rows: frozenset[int], size: int) -> list[int]:
+    return [row for row in rows if log.sizes[row] == size]
 
 
 def _frees(log: RequestLog) -> dict[int, int]:

@@ -1,7 +1,13 @@
 """Tensors: shapes instead of values, and the few values that decide shapes.
 
 even_choices: choices that values decide, taken as even.
+fused_results: results that a compiled program never makes.
+host_results: results of operators that PyTorch has no shapes for.
 known_values: which tensors' values are known.
 operator_schema: an operator's properties, as its schema has them.
+origins: tensors that were computed alike.
+remembered_shapes: the shapes that operators returned before.
+sampled_proposals: the proposals of a detector that are taken for objects.
 shapes: the mode in which operators run with shapes.
+sparse_gradients: gradients with few rows.
 """

@@ -18,6 +18,7 @@ else:
     from vramlens.ground.late_torch import torch
 
 _CHOICES, _SHARE = "vramlens_choices", "vramlens_share"
+_ABOVE_ZERO, _IS_LIMIT = "vramlens_above_zero", "vramlens_is_limit"
 _POSITIONS = {"aten.topk": (1, 2), "aten.argmax": (0, 1), "aten.max": (1, 1), "aten.sort": (1, 1)}
 """Operators that choose: which of their results are positions, and where the dimension stands."""
 _COPIES = {"aten.clone", "aten._to_copy"}
@@ -27,6 +28,16 @@ def share_of(tensor: Any) -> float | None:
     """The share of a mask that is taken to hold; None where nothing is known."""
     share: float | None = getattr(tensor, "__dict__", {}).get(_SHARE)
     return share
+
+
+def most_times(mask: Any) -> int:
+    """How many times as much as is taken a mask may select: twice an even share."""
+    return 2 if share_of(mask) is not None and not mask.__dict__.get(_IS_LIMIT) else 1
+
+
+def limit_share_above_zero(numbers: Any, share: float) -> None:
+    """Notes that at most a share of numbers is above zero, and that so many are taken to be."""
+    setattr(numbers, _ABOVE_ZERO, share)
 
 
 def follow_choices(operator: Operator, args: Any, outputs: list[Any]) -> None:
@@ -40,8 +51,8 @@ def follow_choices(operator: Operator, args: Any, outputs: list[Any]) -> None:
         _follow_mask(name, args, outputs[0])
     if name in _POSITIONS:
         _note_positions(name, args, outputs)
-    elif name == "aten.eq":
-        _note_comparison(args, outputs[0])
+    elif name in ("aten.eq", "aten.gt"):
+        _note_comparison(name, args, outputs[0])
     elif operator.is_view or name in _COPIES:
         for key in (_CHOICES, _SHARE):
             note = source.__dict__.get(key)
@@ -86,10 +97,15 @@ def _follow_written_mask(name: str, args: Any) -> None:
             setattr(mask, _SHARE, min(1.0, share + added))
 
 
-def _note_comparison(args: Any, mask: Any) -> None:
-    choices = choices_of(args[0])
-    if choices is not None and isinstance(args[1], int):
+def _note_comparison(name: str, args: Any, mask: Any) -> None:
+    if not isinstance(args[1], int):
+        return
+    choices, above_zero = choices_of(args[0]), args[0].__dict__.get(_ABOVE_ZERO)
+    if name == "aten.eq" and choices is not None:
         setattr(mask, _SHARE, 1 / choices)
+    if name == "aten.gt" and above_zero is not None:
+        setattr(mask, _SHARE, above_zero)
+        setattr(mask, _IS_LIMIT, True)
 
 
 def _note_positions(name: str, args: Any, outputs: list[Any]) -> None:

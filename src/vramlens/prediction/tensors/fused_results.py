@@ -64,14 +64,17 @@ class FusedResults:
         if not self._is_used or operator.is_view or operator.name in _SAME_MEMORY:
             return
         if _is_fused(operator) and (self._depth > 0 or is_called_by_autograd()):
-            for tensor in outputs:
-                self._log.may_vanish(tensor, inputs)
-            if self._depth > 0 and self._is_far_from(inputs):
-                self._need(outputs)
+            self._follow_fused(inputs, outputs)
             return
         self._need(inputs)
         if self._depth > 0:
             self._note_read(inputs)
+
+    def _follow_fused(self, inputs: list[Any], outputs: list[Any]) -> None:
+        for tensor in outputs:
+            self._log.may_vanish(tensor, inputs)
+        if self._depth > 0 and self._is_far_from(inputs):
+            self._need(outputs)
 
     def _is_far_from(self, inputs: list[Any]) -> bool:
         """Whether an operator that is not fused has read one of these tensors."""

@@ -198,7 +198,7 @@ class KnownValues:
     ) -> None:
         if operator.name in _LEAVES_VALUES:
             return
-        if any(name in kwargs for name in operator.out_names):
+        if any(isinstance(kwargs.get(name), torch.Tensor) for name in operator.out_names):
             self._follow_out(operator, args, kwargs, tensors)
             return
         places = [place for place in operator.written if place < len(args)]
@@ -223,20 +223,27 @@ class KnownValues:
 
     def _follow_out(self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any]) -> None:
         """Computes what an operator writes to tensors that it is given for its results (out=)."""
-        outs = {name: kwargs[name] for name in operator.out_names if name in kwargs}
-        inputs = [tensor for tensor in tensors if all(tensor is not out for out in outs.values())]
+        outs = {name: kwargs[name] for name in operator.out_names}
         contents = {name: torch.empty(out.shape, dtype=out.dtype) for name, out in outs.items()}
-        can_compute = self._are_known(inputs) and not operator.is_random
-        is_small = all(self.is_worth(tensor) for tensor in tensors)
-        is_done = False
-        if can_compute and is_small:
+        written = set(map(id, outs.values()))
+        inputs = [tensor for tensor in tensors if id(tensor) not in written]
+        is_done = self._can_compute(operator, inputs, tensors)
+        if is_done:
             is_done = self._computed(operator, args, {**kwargs, **contents}) is not None
         for name, out in outs.items():
-            old = self.of(out)
+            self._forget(out)
             if is_done and not out._is_view():
                 self.set(out, contents[name])
-            elif old is not None:
-                self._unknown.add(old.untyped_storage()._cdata)
+
+    def _can_compute(self, operator: Operator, inputs: list[Any], tensors: list[Any]) -> bool:
+        """Whether the inputs of an operator are known, and all its tensors small."""
+        is_small = all(map(self.is_worth, tensors))
+        return is_small and not operator.is_random and self._are_known(inputs)
+
+    def _forget(self, tensor: Any) -> None:
+        content = self.of(tensor)
+        if content is not None:
+            self._unknown.add(content.untyped_storage()._cdata)
 
     def _filled(self, operator: Operator, target: Any, args: Any) -> None:
         if self.is_worth(target) and not target._is_view():

@@ -92,9 +92,7 @@ def operator_of(function: Any) -> Operator:
         function=function,
         name=name,
         written=written,
-        out_names=tuple(
-            schema.arguments[place].name for place in written if schema.arguments[place].is_out
-        ),
+        out_names=_out_names(schema),
         is_view=bool(getattr(function, "is_view", False)),
         is_random=is_random,
         is_composite=has_kernel("CompositeImplicitAutograd")
@@ -102,6 +100,13 @@ def operator_of(function: Any) -> Operator:
         holds_temporaries=function.namespace == "aten"
         and function.overloadpacket.__name__ in _MADE_OF_OTHERS
         and has_kernel("CompositeExplicitAutograd"),
-        keeps_arguments=function.namespace == "aten"
-        and torch.Tag.inplace_view not in function.tags,
+        keeps_arguments=_keeps_arguments(function),
     )
+
+
+def _out_names(schema: Any) -> tuple[str, ...]:
+    return tuple(argument.name for argument in schema.arguments if argument.is_out)
+
+
+def _keeps_arguments(function: Any) -> bool:
+    return function.namespace == "aten" and torch.Tag.inplace_view not in function.tags

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.prediction.kernels.kernel_requests import Kernels
 from vramlens.prediction.ranks.collective_memory import Collectives
 from vramlens.prediction.requests.request_log import RequestLog
-from vramlens.prediction.tensors.even_choices import follow_choices, forget_share, share_of
+from vramlens.prediction.tensors.even_choices import follow_choices, forget_share, most_times
 from vramlens.prediction.tensors.fused_results import FusedResults
 from vramlens.prediction.tensors.host_results import host_results
 from vramlens.prediction.tensors.known_values import KnownValues
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 else:
     from vramlens.ground.late_torch import torch
 
-_LARGEST_ON_HOST = 1 << 20
-"""Bytes of a new floating-point tensor on the CPU that still is real: weights are larger."""
-_LARGEST_IN_A_ROW = 32 << 20
-"""The same of one dimension: numbers that indices are made of, such as a graph's edges."""
+_LARGEST_ON_HOST = {True: 1 << 20, False: 32 << 20}
+"""Bytes of a new floating-point tensor on the CPU that still is real, by whether it has several
+dimensions: then it may be a weight, else numbers that indices are made of, such as a graph's edges.
+"""
 _LARGEST_READ_BACK = 16 << 20
 """Bytes of a tensor that comes back to the CPU as made-up numbers; a larger one has a shape
 only.
@@ -264,8 +264,7 @@ class OperatorRunner:
             if is_known and self._values.is_worth(copy):
                 self._values.set(copy, value)
             if not is_known and copy.dim():
-                is_even = any(share_of(tensor) is not None for tensor in tensors)
-                self.log.hangs_on_guess(copy, int(copy.shape[0]), 2 if is_even else 1)
+                self.log.hangs_on_guess(copy, int(copy.shape[0]), max(map(most_times, tensors)))
             return copy
 
         if isinstance(known, (tuple, list)):
@@ -296,8 +295,7 @@ class OperatorRunner:
             if not isinstance(size, int):
                 return False
             count *= size
-        most = _LARGEST_ON_HOST if len(args[0]) > 1 else _LARGEST_IN_A_ROW
-        return bool(count * dtype.itemsize > most)
+        return bool(count * dtype.itemsize > _LARGEST_ON_HOST[len(args[0]) > 1])
 
     def _item(self, operator: Operator, args: Any, kwargs: Any) -> Any:
         return self._values.number(args[0])

@@ -62,6 +62,8 @@ def predicted_figures(run: Callable[[], Gathered]) -> dict[str, Any]:
         "outcome": "done",
         "peak_allocated_bytes": prediction.allocated_bytes,
         "peak_reserved_bytes": prediction.reserved_bytes,
+        "low_reserved_bytes": prediction.low_bytes,
+        "high_reserved_bytes": prediction.high_bytes,
         "step_ms": None,
         "losses": [],
         "gradient": [],

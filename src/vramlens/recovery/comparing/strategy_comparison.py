@@ -21,8 +21,9 @@ from vramlens.argument_types import (
 )
 from vramlens.errors import UsageError
 from vramlens.recovery.comparing.strategy_kinds import COMBINATIONS, STRATEGIES, Program, parts_of
+from vramlens.recovery.comparing.strategy_row import StrategyRow
 from vramlens.recovery.comparing.strategy_run import run_strategy
-from vramlens.recovery.comparing.strategy_table import PREDICTED, StrategyRow, StrategyTable
+from vramlens.recovery.comparing.strategy_table import PREDICTED, StrategyTable
 from vramlens.units import parse_size
 
 if TYPE_CHECKING:
@@ -260,6 +261,8 @@ def _row(name: str, runs: list[dict[str, Any]], reference: dict[str, Any]) -> St
         why="",
         peak_allocated_bytes=max(run["peak_allocated_bytes"] for run in done),
         peak_reserved_bytes=max(run["peak_reserved_bytes"] for run in done),
+        low_reserved_bytes=done[0].get("low_reserved_bytes"),
+        high_reserved_bytes=done[0].get("high_reserved_bytes"),
         step_ms=statistics.median(times) if times else None,
         step_spread_ms=max(times) - min(times) if times else None,
         loss_drift=_loss_drift(done[0], reference),

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
-    from vramlens.recovery.comparing.strategy_table import StrategyRow
+    from vramlens.recovery.comparing.strategy_row import StrategyRow
 
 _WIDTH, _HEIGHT = 860, 520
 _LEFT, _RIGHT, _TOP, _BOTTOM = 80, 150, 40, 50

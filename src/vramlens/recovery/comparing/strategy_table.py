@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from vramlens.analyses.finding import Finding
-from vramlens.errors import UsageError
 from vramlens.ground.verdict import Verdict
 from vramlens.recovery.comparing.strategy_figure import figure_svg
-from vramlens.recovery.comparing.strategy_kinds import parts_of
+from vramlens.recovery.comparing.strategy_row import StrategyRow
 from vramlens.schema import SCHEMA
 from vramlens.units import counted, format_size
 from vramlens.whole_file import whole_file
 
 _COLUMNS = 80
-_HEADING = ("strategy", "peak", "reserved", "step", "loss", "gradient", "effort")
+_HEADING = ("strategy", "allocated", "reserved", "step", "loss", "gradient", "effort")
 _TO_THE_LEFT = ("strategy", "effort")
 _LEFT_OUT_FIRST = ("gradient", "loss")
 """Columns that a narrow terminal has no room for; ``--json`` has them."""
@@ -31,57 +30,6 @@ _IS_PREDICTED = "no GPU was used: bytes are predicted (vramlens.predict) and the
 PREDICTED = "predicted"
 """The device of a table that no GPU was used for."""
 _RERUN = "run this on the GPU where the model trains before you choose"
-
-
-@dataclass(frozen=True, slots=True)
-class StrategyRow:
-    """What one strategy did.
-
-    Attributes:
-        outcome: done, not here (``why`` says why), out of memory, or failed.
-        peak_allocated_bytes, peak_reserved_bytes: the most of any repeat.
-        step_ms: the median; ``step_spread_ms``: between the fastest and the slowest process.
-        loss_drift: the mean difference of the losses from the default's, as a share.
-        gradient_drift: the first gradient's difference over its norm; None where there is none to
-            compare.
-        difficulty: 1 a line or a variable, 2 a few lines, 3 another training loop.
-        same_numbers: whether training is the same up to rounding.
-        edit: what to write.
-        front: no other is smaller and faster.
-    """
-
-    name: str
-    outcome: str
-    why: str
-    peak_allocated_bytes: int | None
-    peak_reserved_bytes: int | None
-    step_ms: float | None
-    step_spread_ms: float | None
-    loss_drift: float | None
-    gradient_drift: float | None
-    difficulty: int
-    same_numbers: bool
-    best_for: str
-    edit: str
-    front: bool = False
-
-    def on_front(self, front: bool) -> StrategyRow:
-        """The same, marked."""
-        return replace(self, front=front)
-
-    def apply(self, model: Any) -> Any:
-        """The model with this strategy in it.
-
-        Raises:
-            UsageError: it is no change of the model; the text is the edit to make.
-        """
-        for part in parts_of(self.name):
-            if part.applies is None:
-                raise UsageError(f"{part.name} does not change the model: write {part.edit}")
-        for part in parts_of(self.name):
-            assert part.applies is not None
-            model = part.applies(model)
-        return model
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +56,16 @@ class StrategyTable:
         raise KeyError(name)
 
     def fits(self, row: StrategyRow) -> bool:
-        """Whether it stays within the budget, by what the allocator reserves."""
-        if row.peak_reserved_bytes is None:
+        """Whether it stays within the budget, by the most that the allocator may reserve."""
+        most = row.high_reserved_bytes or row.peak_reserved_bytes
+        return most is not None and (self.budget_bytes is None or most <= self.budget_bytes)
+
+    def is_over(self, row: StrategyRow) -> bool:
+        """Whether it needs more than the budget, by the least that the allocator may reserve."""
+        least = row.low_reserved_bytes or row.peak_reserved_bytes or 0
+        if self.budget_bytes is None or least <= self.budget_bytes:
             return False
-        return self.budget_bytes is None or row.peak_reserved_bytes <= self.budget_bytes
+        return format_size(least) != format_size(self.budget_bytes)
 
     @property
     def best(self) -> StrategyRow | None:
@@ -119,13 +73,15 @@ class StrategyTable:
         fastest.
 
         The default stays where it fits and nothing is faster by more than the noise (the spread
-        between processes, and 2 %). Times on the CPU decide nothing: there it is the default, else
-        what is the least effort and the smallest.
+        between processes, and 2 %). Where there are no times, it is the default if that fits the
+        budget, else the least effort that does; without a budget what reserves least.
         """
         fitting = [row for row in self.rows if self.fits(row) and row.outcome == "done"]
         if not fitting:
             return None
         default = next((row for row in fitting if row.name == "default"), None)
+        if self.has_no_times and self.budget_bytes is None:
+            return min(fitting, key=_reserved)
         if self.has_no_times:
             return default or min(fitting, key=_effort)
         return _nearly_fastest(fitting, default)
@@ -194,7 +150,7 @@ class StrategyTable:
         if is_any_done and self.has_no_times:
             lines += _wrapped(self._caution(), "  ")
         if is_any_done:
-            lines += self._grid()
+            lines += [*self._grid(), *self._edits()]
         for (outcome, why), names in self._not_done().items():
             lines += _wrapped(f"{', '.join(names)}: {outcome}: {why}", "    ")
         if is_any_done:
@@ -225,8 +181,14 @@ class StrategyTable:
         padded = [_padded(column) for column in _telling(columns)]
         return [f"  {'  '.join(line).rstrip()}" for line in zip(*padded, strict=True)]
 
+    def _edits(self) -> list[str]:
+        """What to write for each that ran, a line for each."""
+        done = [row for row in self.rows if row.outcome == "done" and row.name != "default"]
+        single = [row for row in done if "+" not in row.name]
+        return [line for row in single for line in _wrapped(f"{row.name}: {row.edit}", "    ")]
+
     def _cells(self, row: StrategyRow) -> tuple[str, ...]:
-        mark = ("*" if row.front else " ") + ("" if self.fits(row) else "!")
+        mark = ("*" if row.front else " ") + self._mark(row)
         return (
             f"{mark} {row.name}",
             format_size(row.peak_allocated_bytes or 0),
@@ -237,8 +199,14 @@ class StrategyTable:
             "+" * row.difficulty,
         )
 
+    def _mark(self, row: StrategyRow) -> str:
+        if self.fits(row):
+            return ""
+        return "!" if self.is_over(row) else "?"
+
     def _legend(self) -> str:
-        budget = f"; ! is over {format_size(self.budget_bytes)}" if self.budget_bytes else ""
+        size = format_size(self.budget_bytes) if self.budget_bytes else ""
+        budget = f"; ! is over {size}, ? may be" if size else ""
         how = (
             f"* no other is both smaller and faster{budget}. {self._data} on"
             f" {self.device}; medians of {counted(self.steps, 'step')} in"
@@ -248,8 +216,8 @@ class StrategyTable:
         if self.device == PREDICTED:
             how = f"{self._data}{budget}"
         return (
-            f"{how}; + one line to change, ++ a few, +++ another training loop; best_for (in --json,"
-            " or table[name].best_for) says what each is for"
+            f"{how}; allocated and reserved: at their peaks (a card has to hold what is reserved);"
+            " + one line to change, ++ a few, +++ another training loop"
         )
 
     @property
@@ -277,22 +245,34 @@ class StrategyTable:
         if best is None:
             return self._nothing_fits(within)
         if self.has_no_times:
-            choice = (
-                "the default fits"
-                if best is default
-                else f"{best.name} is the smallest change that fits"
-            )
             how = "Tried on the CPU" if self.on_cpu else "Predicted without a GPU"
-            return (
-                f"{how}: {choice}{within}, at a peak of {format_size(_peak(best))}. Speeds were "
-                "not compared."
-            )
+            choice = self._fitting_choice(best, within) if within else self._least_choice(best)
+            return f"{how}: {choice}. Speeds were not compared."
         text = f"Fastest{within}: {best.name}, {best.step_ms:.1f} ms per step at a peak of" + (
             f" {format_size(best.peak_allocated_bytes or 0)}"
         )
         if default.step_ms is not None and best is not default:
             text += f" (default: {default.step_ms:.1f} ms, {format_size(default.peak_allocated_bytes or 0)})"
         return f"{text}."
+
+    def _fitting_choice(self, best: StrategyRow, within: str) -> str:
+        """Which strategy fits the budget, in words."""
+        is_default = best.name == "default"
+        fits = "the default fits" if is_default else f"{best.name} is the smallest change that fits"
+        return f"{fits}{within}: {format_size(_reserved(best))} reserved at the peak"
+
+    def _least_choice(self, best: StrategyRow) -> str:
+        """Which strategy reserves least and what it saves, in words."""
+        size = format_size(_reserved(best))
+        if best.name == "default":
+            return f"nothing reserves less than the default, {size} at the peak"
+        before = self["default"].peak_reserved_bytes
+        if before is None:
+            return f"{best.name} reserves least, {size} at the peak"
+        saved = format_size(before - _reserved(best))
+        return f"{best.name} saves most: {size} reserved at the peak instead of" + (
+            f" {format_size(before)} ({saved} less)"
+        )
 
     def _nothing_fits(self, within: str) -> str:
         if self._has_only_failures:
@@ -355,6 +335,10 @@ def _wrapped(text: str, indent: str) -> list[str]:
 
 def _peak(row: StrategyRow) -> int:
     return row.peak_allocated_bytes or 0
+
+
+def _reserved(row: StrategyRow) -> int:
+    return row.peak_reserved_bytes or 0
 
 
 def _time(row: StrategyRow) -> float:
