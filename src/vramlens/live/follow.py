@@ -164,7 +164,7 @@ class LeakFollower:
         elapsed, spent = self._latest_step - self._began, self._watch_seconds
         if spent < _LEAST_TOLD_SECONDS or spent <= _LEAST_TOLD_SHARE * elapsed:
             return
-        of_steps = f" of {elapsed:.2f} s ({spent / elapsed:.0%})" if spent < elapsed else ""
+        of_steps = f" of {elapsed:.2f} s ({100 * spent / elapsed:.0f} %)" if spent < elapsed else ""
         say(f"watching for leaks took {spent:.2f} s{of_steps}; longer runs pay less")
 
     def conclusion(self) -> LeakReport | None:
