@@ -51,8 +51,8 @@ def test_all_of_a_claim() -> None:
     claim = claim_of(LEAK, unseen="unseen", end="; soon")
     assert claim.headline == "LEAK proven: 1.00 MiB per step, 12.00 MiB so far in 12 steps; soon"
     assert claim.owner == (
-        "Trainer.history, a list (train.py:41), keeps the autograd graph of every step: "
-        "3 tensors each"
+        "Trainer.history, a list (train.py:41), keeps the autograd graph of every step, "
+        "each with 3 tensors"
     )
     assert claim.facts == (
         "held by global trainer > .history",

@@ -297,4 +297,6 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_scripts_go_on(outcomes: dict[str, str], case: str) -> None:
+    if case == "safetensors_again":
+        pytest.importorskip("safetensors")
     assert outcomes[case] == "done"

@@ -163,8 +163,8 @@ def _keeps(leak: Leak) -> str:
         return f"keeps {counted(max(tensors, 1), 'tensor')} of every step"
     if not tensors:
         return "keeps the autograd graph of every step, without its tensors"
-    freed = " (backward freed its saved tensors)" if leak.is_freed else ""
-    return f"keeps the autograd graph of every step: {counted(tensors, 'tensor')} each{freed}"
+    freed = " (backward has freed the saved ones)" if leak.is_freed else ""
+    return f"keeps the autograd graph of every step, each with {counted(tensors, 'tensor')}{freed}"
 
 
 def _chain_words(chain: Sequence[str]) -> tuple[str, ...]:

@@ -257,7 +257,7 @@ def test_real_torch_is_not_initialised_by_asking() -> None:
 def test_importing_costs_nothing() -> None:
     """Neither torch nor pynvml nor psutil is imported with the module."""
     code = "import sys, vramlens.capture.memory.memory_now; assert not {'torch', 'pynvml', 'psutil', 'numpy'} & set(sys.modules)"
-    path = str(Path(module.__file__).parents[2])
+    path = str(Path(module.__file__).parents[3])
     assert (
         os.spawnve(
             os.P_WAIT,

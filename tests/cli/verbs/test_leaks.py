@@ -156,7 +156,7 @@ def test_an_owner_is_named_first(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path = vram(tmp_path / "run.vram", data_of("recordings/oom_leak"), owners=table)
     text = one_line(said(capsys, str(path)))
     assert re.search(
-        r"kept, a list \(train.py:268\), keeps the autograd graph of every step: \d+ tensors each\. "
+        r"kept, a list \(train.py:268\), keeps the autograd graph of every step, each with \d+ tensors\. "
         r"Held by oom_leak\(\) > kept: list of 9\. Allocated at train/workloads.py:268 in oom_leak\.",
         text,
     )

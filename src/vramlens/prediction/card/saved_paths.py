@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import glob
 import io
 import os
 import re
@@ -172,6 +173,11 @@ def _show_in_folders(files: SavedFiles) -> None:
         return _Entries(shown)
 
     os.listdir, os.scandir = listdir, scandir
+    globber = getattr(
+        glob, "_StringGlobber", None
+    )  # Python 3.13 took os.scandir when it was imported
+    if globber is not None:
+        globber.scandir = staticmethod(scandir)
 
 
 class _Entries:

@@ -92,7 +92,7 @@ class BatchSize:
         lines = [
             f"The largest batch is {self.size:,}: predicted {format_size(self.predicted_bytes)}"
             f" of {limit}.",
-            f"  the true maximum {self._range()}; measured up to {self.verified_share:.0%} of the"
+            f"  the true maximum {self._range()}; measured up to {100 * self.verified_share:.0f} % of the"
             f" limit in {counted(len(self.probes), 'probe')}{self._how()}",
             f"  model and optimizer {persistent}, each sample "
             f"{format_size(self.per_sample_bytes)}; the peak is in the {self.fullest_phase}",

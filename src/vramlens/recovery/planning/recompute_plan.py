@@ -140,7 +140,11 @@ class Plan:
         before = (
             "" if self.before_bytes is None else f" instead of {format_size(self.before_bytes)}"
         )
-        slower = "" if not self.before_ms else f", {self.after_ms / self.before_ms - 1:+.0%} time"
+        slower = (
+            ""
+            if not self.before_ms
+            else f", {100 * (self.after_ms / self.before_ms - 1):+.0f} % time"
+        )
         if not self.fits:
             peak = (
                 f"the peak is {format_size(self.after_bytes)}"
