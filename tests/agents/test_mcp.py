@@ -6,6 +6,7 @@ import asyncio
 import os
 import pickle
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ pytest.importorskip("mcp")
 
 from mcp.client.session import ClientSession
 from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from vramlens.agents import tool_server
+from vramlens.capture.process.process_state import state_of
 
 DATA = Path(__file__).parents[1] / "data"
 TOOLS = {"explain", "leaks", "tune", "diff", "ranks", "who_holds", "predict"}
@@ -176,3 +180,19 @@ def test_what_cannot_be_used_is_one_clear_line(talked):
     assert "evil.pickle" in lines[0]
     assert "no such file or directory" in lines[2]
     assert not Path("/tmp/vramlens-must-not-exist").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="groups of processes, and /proc")
+def test_nothing_that_an_answer_has_started_outlives_it(tmp_path):
+    started = tmp_path / "pid"
+    program = (
+        "import subprocess, sys, pathlib\n"
+        "sleeper = subprocess.Popen(['sleep', '60'], stdout=-3, stderr=-3)\n"
+        "pathlib.Path(sys.argv[1]).write_text(str(sleeper.pid)); sys.exit('refused')"
+    )
+    with pytest.raises(Exception, match="refused"):
+        asyncio.run(tool_server._output_of(["-c", program, str(started)]))
+    deadline = time.monotonic() + 10
+    while state_of(int(started.read_text())) not in ("", "X", "Z") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert time.monotonic() < deadline

@@ -383,6 +383,33 @@ def test_words_of_the_process_stay_on_their_line() -> None:
 
 
 @pytest.mark.parametrize(
+    "answer",
+    [
+        {"pause": {"longest_s": "x"}},
+        {"names": 5},
+        {"fragmentation": [{}]},
+        {"process": {"command": 5}},
+        {"request": "watch", "steps": "x"},
+        {"request": "watch", "steps": float("inf")},
+    ],
+)
+def test_an_answer_that_is_none_is_refused(answer: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="invalid answer"):
+        story(Attachment(answer, "thread", 0.0))
+
+
+def test_texts_of_the_process_draw_nothing_and_give_no_commands() -> None:
+    hostile = "\x1b[31mLEAK\r\n::error::forged\n  ok"
+    watch = {"request": "watch", "leaks_text": hostile}
+    look = {"process": {"torch": "2"}, "holders_text": hostile, "memory_text": hostile}
+    for answer in (watch, look):
+        text = story(Attachment(answer, "thread", 0.0, notes=[hostile]))
+        assert "\x1b" not in text
+        assert not any(line.startswith("::error") for line in text.splitlines())
+        assert "\n  ok\n" in text
+
+
+@pytest.mark.parametrize(
     ("uses_gpu", "next_step"),
     [(True, "Next: vramlens dump 7 writes a recording"), (False, "Next: vramlens attach 7 shows")],
 )

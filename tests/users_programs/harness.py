@@ -39,6 +39,7 @@ _MORE_BYTES = 400 << 20
 _OWN_LINE = re.compile(r"^vramlens: ")
 _OWN_FRAME = re.compile(r'\s*File "(?:[^"]*/vramlens/[^"]*|<frozen runpy>|[^"]*/runpy\.py)"')
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
+_TIME_AND_PROCESS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d+:\d+")
 _PREFIX = {
     "install": "import vramlens; vramlens.install('out')",
     "record": "import contextlib, vramlens; _block = contextlib.ExitStack(); "
@@ -305,7 +306,8 @@ def _faults(program: Program, plain: Outcome, outcome: Outcome, mode: str) -> It
 
 def _kept(text: str, is_pytest: bool) -> list[str]:
     """Lines that are the program's: not vramlens's own, and not pytest's timing."""
-    lines = [_ADDRESS.sub("0x", line) for line in text.splitlines() if not _OWN_LINE.match(line)]
+    text = _TIME_AND_PROCESS.sub("", _ADDRESS.sub("0x", text))
+    lines = [line for line in text.splitlines() if not _OWN_LINE.match(line)]
     lines = list(_without_our_frames(lines))
     if is_pytest:
         lines = [re.sub(r" in [0-9.]+s", "", line) for line in lines]

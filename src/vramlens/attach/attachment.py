@@ -99,11 +99,15 @@ def attach(pid: int, request: AttachRequest, tell: Callable[[int], None]) -> Att
             way=entry.way,
             stopped_s=entry.stopped_s + taken_back_s,
             recording=_fetched(answer, place.folder, request.output),
-            notes=[str(note) for note in answer.get("notes", ())],
+            notes=_notes(answer.get("notes")),
         )
     finally:
         place.close(keeps_folder=keeps_folder)
     return attachment
+
+
+def _notes(notes: Any) -> list[str]:
+    return [str(note) for note in notes] if isinstance(notes, list) else []
 
 
 def _taken_back(target: TargetProcess, line: Line, entry: Entry) -> float:

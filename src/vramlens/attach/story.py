@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vramlens.attach.attachment import Attachment
-from vramlens.foreign_text import visible
+from vramlens.errors import InputError
+from vramlens.foreign_text import text_of, visible
 from vramlens.schema import SCHEMA
 from vramlens.units import counted, format_size
 
@@ -32,7 +33,18 @@ def to_dict(attachment: Attachment) -> dict[str, Any]:
 
 
 def story(attachment: Attachment) -> str:
-    """The answer as text: what matters first, how it was come by last."""
+    """The answer as text: what matters first, how it was come by last.
+
+    Raises:
+        InputError: it is no answer of ours; a process of another user may say anything.
+    """
+    try:
+        return _story(attachment)
+    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError):
+        raise InputError("the process gave an invalid answer") from None
+
+
+def _story(attachment: Attachment) -> str:
     answer = attachment.answer
     process = _mapping(answer.get("process"))
     if answer.get("installed"):
@@ -41,7 +53,7 @@ def story(attachment: Attachment) -> str:
         lines = [*_of_watch(answer, attachment.recording)]
     else:
         lines = [*_of_state(answer, process)]
-    lines += [f"Note: {note}" for note in attachment.notes]
+    lines += [f"Note: {visible(note)}" for note in attachment.notes]
     lines.append(_of_pause(answer, attachment))
     lines += _next(answer, process, attachment.recording)
     return "\n".join(lines) + "\n"
@@ -52,12 +64,12 @@ def _of_state(answer: Mapping[str, Any], process: Mapping[str, Any]) -> Iterator
     if process.get("torch") is None:
         yield "It has not imported PyTorch, so it has no tensors."
     elif answer.get("holders_text"):
-        yield str(answer["holders_text"]).rstrip()
+        yield _its_text(answer["holders_text"])
     for part in answer.get("names") or ():
         yield from _of_names(_mapping(part))
     for part in answer.get("fragmentation") or ():
         yield from _of_fragmentation(_mapping(part))
-    yield str(answer.get("memory_text", "")).rstrip()
+    yield _its_text(answer.get("memory_text", ""))
 
 
 def _process_line(process: Mapping[str, Any]) -> str:
@@ -98,7 +110,7 @@ def _of_fragmentation(part: Mapping[str, Any]) -> Iterator[str]:
 def _of_watch(answer: Mapping[str, Any], recording: str | None) -> Iterator[str]:
     text = answer.get("leaks_text")
     if text:
-        yield str(text).rstrip()
+        yield _its_text(text)
     yield f"Watched {counted(int(answer.get('steps') or 0), 'step')} of the running program."
     if recording is not None:
         yield f"Recording: {recording}"
@@ -144,6 +156,11 @@ def _next(
         yield f"Next: vramlens attach {pid} shows what keeps its memory on the CPU."
     elif answer.get("request") == "look" and process.get("torch") is not None:
         yield f"Next: vramlens attach {pid} --steps 20 (what grows and what keeps it)"
+
+
+def _its_text(text: Any) -> str:
+    """A text of the process."""
+    return text_of(str(text).rstrip().split("\n"))
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

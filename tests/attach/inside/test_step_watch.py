@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -214,3 +215,19 @@ def test_the_programs_own_steps_name_nothing(
     assert named == []
     pause = pauses.to_dict()
     assert pause["longest_step_s"] >= pause["median_step_s"] > 0
+
+
+def test_in_a_child_of_the_program_the_watch_ends(
+    clock: _Clock, ended: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = watch_of(4)
+    hooks = torch.nn.modules.module._global_forward_pre_hooks
+    before, collects = len(hooks), len(gc.callbacks)
+    watch.begin(torch)
+    watch._called()
+    monkeypatch.setattr(step_watch.os, "getpid", lambda: -1)
+    for _ in range(6):
+        clock.now += 0.3
+        watch._called()
+        watch.optimizer_stepped(1)
+    assert (ended, len(hooks), len(gc.callbacks)) == ([], before, collects)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from vramlens.capture.recording.step_marks import StepCounter
@@ -47,3 +49,41 @@ def test_an_optimizer_that_comes_after_the_other_is_gone() -> None:
         counter._optimizer_stepped(optimizer, (), {})
         del optimizer
     assert counter.count == 6
+
+
+def test_hooks_change_only_where_no_step_of_the_program_goes_through_them() -> None:
+    """While a hook of the program runs, which waits for vramlens to come and to go."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook as register
+
+    counter = StepCounter()
+    is_inside, may_go_on = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    def wait(*_: object) -> None:
+        is_inside.set()
+        may_go_on.wait(10)
+
+    def step() -> None:
+        try:
+            _sgd(torch.zeros(2)).step()  # type: ignore[attr-defined]
+        except BaseException as error:
+            errors.append(error)
+
+    handles = [register(wait), register(lambda *_: None)]
+    try:
+        for change in (counter.watch_optimizers, counter.leave_optimizers):
+            is_inside.clear()
+            may_go_on.clear()
+            stepping, changing = threading.Thread(target=step), threading.Thread(target=change)
+            stepping.start()
+            assert is_inside.wait(10)
+            changing.start()
+            changing.join(0.05)
+            may_go_on.set()
+            stepping.join()
+            changing.join()
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert errors == []
+    assert counter._handle is None

@@ -27,6 +27,7 @@ from vramlens.capture.memory.device_ledger import Ledger
 from vramlens.capture.process import own_thread
 from vramlens.capture.process.undisturbed import no_collection, no_other_thread
 from vramlens.capture.recording import recording_file
+from vramlens.capture.recording import session as session_module
 from vramlens.capture.recording.device_facts import _used_bytes
 from vramlens.capture.recording.output_path import Places
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
@@ -431,6 +432,16 @@ def test_a_block_that_runs_out_of_memory_leaves_one_recording_on_each_rank(
     with session.block(str(tmp_path / "next.vram"), None):
         pass
     assert sorted(os.listdir(tmp_path)) == ["next-rank00003.vram", "run-rank00003.vram"]
+
+
+def test_a_block_that_nobody_ends_raises_nothing_when_all_names_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = Session(RecordingPlan(blocks_only=True), verdict=None, command=None)
+    monkeypatch.setattr(session_module, "say", None)
+    session._write_block(None, 0, lambda: True)
+    with pytest.raises(TypeError):
+        session._write_block(None, 0)  # at any other time it has something to say
 
 
 def test_two_threads_that_look_at_all_objects_leave_the_switch_interval_as_it_was() -> None:

@@ -67,3 +67,22 @@ def test_a_missing_module_stays_missing_and_may_come_later(tmp_path: Path) -> No
     importlib.invalidate_caches()
     importlib.import_module("waited_for_too")
     assert sorted(heard) == [1, 2]
+
+
+def test_who_is_asking_the_finders_meanwhile_passes_over_none(tmp_path: Path) -> None:
+    (tmp_path / "waited_for_now.py").write_text("")
+    (tmp_path / "waited_for_beside.py").write_text("")
+
+    class Slow:
+        """A finder during whose turn another thread imports what was waited for."""
+
+        def find_spec(self, name: str, _path: object, _target: object = None) -> None:
+            if name == "waited_for_beside":
+                importlib.import_module("waited_for_now")
+
+    heard: list[int] = []
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+    sys.meta_path[:] = [Slow(), finders[-1]]  # the last one searches folders
+    when_imported("waited_for_now", lambda: heard.append(1))
+    assert importlib.import_module("waited_for_beside").__file__
+    assert heard == [1]

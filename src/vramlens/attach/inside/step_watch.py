@@ -111,7 +111,7 @@ class StepWatch:
     def optimizer_stepped(self, _count: int) -> None:
         """After each step of an optimizer."""
         self._pauses.step_ended()
-        if self._is_finishing or self._pid != os.getpid():
+        if self._is_finishing or self._is_in_child():
             return
         if self._calls is not None:
             self._calls.stop()
@@ -122,12 +122,25 @@ class StepWatch:
     def _called(self) -> None:
         """At the beginning of each call of the outermost module: the calls before it have ended."""
         self._pauses.step_ended()
+        if self._is_in_child():
+            return
         self._count_by(_Unit.CALLS)
         now = time.monotonic()
         self._call_count += self._watch is not None
         if now >= self._next_unit:
             self._next_unit = now + _CALLS_FOR_S
             self._unit_ended()
+
+    def _is_in_child(self) -> bool:
+        """True in a process that the program has forked meanwhile; the watch ends there."""
+        if self._pid == os.getpid():
+            return False
+        self._is_finishing = True
+        if self._calls is not None:
+            self._calls.stop()
+        if self._watch is not None:
+            self._watch.stop()
+        return True
 
     def _count_by(self, unit: _Unit) -> None:
         """From now on this counts as a step; what another unit has counted is of no use."""
@@ -177,7 +190,7 @@ class StepWatch:
 
     @harmless("watching for leaks")
     def _unit_ended(self, *, may_be_last: bool = True) -> None:
-        if self._is_finishing or self._pid != os.getpid():
+        if self._is_finishing:
             return
         watch = self._watch  # another thread may begin another unit meanwhile
         if watch is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -184,8 +185,17 @@ class Session:
         if recorder.gpu is not None:
             recorder.gpu.when_initialized(self._start_if_wanted)
 
-    def _write_block(self, path: str | None, since_us: int) -> None:
+    def _write_block(
+        self,
+        path: str | None,
+        since_us: int,
+        is_finalizing: Callable[[], bool] = sys.is_finalizing,
+    ) -> None:
         """Writes the events since a moment; path None: all of them, to the recorder's next one."""
+        # A block that nobody ends is closed when the interpreter has let go of all modules: their
+        # names are None, that of ``sys``, too.
+        if is_finalizing():
+            return
         gpu = self.recorder.gpu
         if gpu is None or not gpu.is_initialized():
             say("the block did not use a GPU, so nothing was recorded")

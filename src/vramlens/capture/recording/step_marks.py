@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from vramlens.capture.recording.optimizer_hooks import between_steps
 from vramlens.capture.torch_api import loaded_torch
 from vramlens.capture.warn import harmless
 
@@ -31,6 +32,7 @@ class StepCounter:
         self.source: str | None = None
         self._listeners: list[Callable[[int], None]] = []
         self._handle: Any = None
+        self._optimizer_module: Any = None
         self._turns: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def on_step(self, listener: Callable[[int], None]) -> None:
@@ -42,14 +44,21 @@ class StepCounter:
     def watch_optimizers(self) -> None:
         """Begins to count optimizer steps."""
         # Torch.optim hides it among its attributes.
-        optimizer = importlib.import_module("torch.optim.optimizer")
-        self._handle = optimizer.register_optimizer_step_post_hook(self._optimizer_stepped)
+        self._optimizer_module = importlib.import_module("torch.optim.optimizer")
+        between_steps(self._optimizer_module, self._add_hook)
+
+    def _add_hook(self) -> None:
+        add = self._optimizer_module.register_optimizer_step_post_hook
+        self._handle = add(self._optimizer_stepped)
 
     def leave_optimizers(self) -> None:
-        """Counts optimizer steps no longer: the hook is gone."""
+        """Counts optimizer steps no longer: the hook is gone. Where the program is never between
+        its steps, the hook stays and does nothing.
+        """
         if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+            self._listeners.clear()
+            if between_steps(self._optimizer_module, self._handle.remove):
+                self._handle = None
 
     @harmless("counting steps")
     def mark(self) -> None:

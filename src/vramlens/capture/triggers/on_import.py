@@ -49,7 +49,9 @@ class _Finder(importlib.abc.MetaPathFinder):
 
     def _executed(self) -> None:
         if self in sys.meta_path:
-            sys.meta_path.remove(self)
+            # Another list: a thread that is asking the finders of this one in turn, while its
+            # import waits for a disk, would pass over one of them, and find no module.
+            sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
             self._action()
 
 
