@@ -296,10 +296,7 @@ def _drawn(prediction: Prediction, explanation: Explanation, arguments: argparse
         return as_json({**to_json(explanation), "prediction": prediction.to_json()})
     from vramlens.report.explain.story import render_explanation
 
-    return f"{prediction}
-  {_MADE_UP}
-
-" + as_text(
+    return f"{prediction}\n  {_MADE_UP}\n\n" + as_text(
         lambda console: render_explanation(explanation, console, whole=not fills_a_screen(None)),
         to_file=False,
     )
