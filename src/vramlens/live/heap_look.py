@@ -29,6 +29,7 @@ from vramlens.live.growth.remade_tensors import remade_larger
 from vramlens.live.growth.shape_kernels import kernels_note
 from vramlens.live.growth.step_counters import CounterSeries, StepCounters
 from vramlens.live.growth.stores import Parents, parents_by_store, parents_with_all_parts
+from vramlens.live.growth.unseen_births import with_unseen
 from vramlens.live.heap.search import LONG, Search, SearchTime
 from vramlens.live.heap.tensors import Storage, TorchObjects
 from vramlens.live.heap.unnamed_holders import search_generators, search_loose, unreached_tensors
@@ -147,6 +148,7 @@ class HeapLook:
                 parents = by_store
                 growing, doubtful = piles(search, items, parents, births.steps, births.looks)
         remade = remade_larger(items, births)
+        growing = with_unseen(growing, items, parents)
         growing = with_rising(with_complete(search, growing, births.steps), births)
         doubtful = with_backlogs(with_complete(search, doubtful, births.steps), births)
         doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]

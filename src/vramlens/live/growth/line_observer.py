@@ -205,6 +205,7 @@ class Observer:
                 storage = torch.storage_of(tensor)
                 if storage is not None:
                     young.append((tensor, storage.address, storage.size_bytes))
+        objects.clear()  # a collection in between puts the list in itself: a cycle of our own
         return young
 
     def _is_users(self, file: str) -> bool:
