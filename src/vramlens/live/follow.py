@@ -260,7 +260,7 @@ class LeakFollower:
 
     def _emptied(self, leak: LiveLeak, gone: Gone | None) -> LiveLeak:
         """A leak of an earlier look that the end does not show: emptied by the program, unless it
-        went with the threads, or the block, that it was to live as long as.
+        went with the object that it was registered with.
         """
         if _lives_with_holder(leak):
             return self._doubted(leak, gone)
@@ -319,10 +319,8 @@ class LeakFollower:
 
 
 def _lives_with_holder(leak: LiveLeak) -> bool:
-    """Whether nobody empties what keeps: variables of threads, and callbacks that are registered
-    with a library's object.
-    """
-    return leak.kind == "thread" or (leak.owner is not None and leak.owner.name.endswith("(…)"))
+    """Whether nobody empties what keeps: callbacks that are registered with a library's object."""
+    return leak.owner is not None and leak.owner.name.endswith("(…)")
 
 
 def _grown_until(leak: LiveLeak, gone: Gone | None) -> int:
