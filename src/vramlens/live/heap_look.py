@@ -97,11 +97,7 @@ class HeapLook:
     def _report(self) -> tuple[LeakReport, list[OwnedStorage]]:
         search, births = self._search, self._births
         search.run(tiers=(0,) if self._is_brief else (0, 1))
-        has_unreached = not self._is_brief and unreached_tensors(search, births) >= FEWEST
-        if self._is_brief:
-            search_generators(search)
-        elif has_unreached:
-            search_loose(search)
+        has_unreached = self._search_unnamed()
         positions = self._positions_of_growth()
         parents = parents_by_lagging_tee(search, search.parents(positions))
         items = live_items(search, births, parents)
@@ -137,6 +133,16 @@ class HeapLook:
             unexplained=unexplained if kernels is None else None,
         )
         return report, _owned_storages(search, items, leaks)
+
+    def _search_unnamed(self) -> bool:
+        """Goes on at what no name leads to. Whether tensors may be left that nothing reaches."""
+        if self._is_brief:
+            search_generators(self._search)
+            return False
+        has_unreached = unreached_tensors(self._search, self._births) >= FEWEST
+        if has_unreached:
+            search_loose(self._search)
+        return has_unreached
 
     def _piles(self, parents: Parents, items: Sequence[Item]) -> tuple[HeapScene, list[Pile]]:
         """Everything that may be a leak: piles, tensors made anew, the largest of the doubtful."""

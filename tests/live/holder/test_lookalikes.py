@@ -152,6 +152,15 @@ def test_a_removal_that_never_hits_is_counted_and_the_types_of_its_key_told(tmp_
     )
 
 
+def test_a_removal_by_age_asks_for_no_key(tmp_path: Path) -> None:
+    path = tmp_path / "by_age.py"
+    path.write_text("kept.popitem(last=False)\n")
+    module = read_source(str(path))
+    assert module is not None
+    (removal,) = module.stores["kept"]
+    assert not key_types({1: "a", 2: "b"}, removal)
+
+
 @pytest.mark.parametrize(
     ("key", "asked"),
     [

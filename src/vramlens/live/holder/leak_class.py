@@ -69,6 +69,10 @@ class Kept:
         """Whether most of it is in the host's memory."""
         return self.device.startswith("cpu")
 
+    def if_tensor(self, source: str) -> str:
+        """The source of what is stored, where it has a tensor's methods; empty elsewhere."""
+        return source if self.is_tensor else ""
+
     def or_off_gpu(self, advice: str) -> str:
         """An advice to move it to the host, as a last clause; empty where it is there."""
         return f", or {advice}" if advice and not self.is_on_cpu else ""
@@ -112,7 +116,7 @@ def fix_of(kind: str, keeper: Keeper | None, owner: LeakOwner, kept: Kept | None
         kept: what is kept, where more than its class is known.
     """
     facts = kept or Kept()
-    source = stored_source(keeper) if facts.is_tensor else ""
+    source = facts.if_tensor(stored_source(keeper))
     if kind == "graph":
         return _graph_or_result_fix(keeper, owner, source, facts)
     if facts.pinned_size:
@@ -135,12 +139,16 @@ def _fix_of_class(kind: str, owner: LeakOwner) -> str:
         return f"limit {name} ({_BOUNDS[owner.kind]}), or remove entries that are done"
     if kind == "cycle" and "hooks)" in name:
         return _WEAK_HOOK
+    return fix_of_class(_row_of(kind, owner), name)
+
+
+def _row_of(kind: str, owner: LeakOwner) -> str:
+    """The class, or the kind of one, that says what to change."""
     if kind == "cycle":
-        return fix_of_class(_row_of_cycle(owner), name)
-    if kind == "exception" and name.endswith(_CHAINED):
-        return fix_of_class("exception_chain", name)
-    row = "lru_cache" if kind == "cache" and owner.kind == "lru_cache" else kind
-    return fix_of_class(row, name)
+        return _row_of_cycle(owner)
+    if kind == "exception" and owner.name.endswith(_CHAINED):
+        return "exception_chain"
+    return "lru_cache" if kind == "cache" and owner.kind == "lru_cache" else kind
 
 
 def _row_of_cycle(owner: LeakOwner) -> str:
