@@ -158,7 +158,8 @@ def _keeps(leak: Leak) -> str:
         return "keeps exceptions: their tracebacks keep every variable of their frames"
     if not leak.steps:
         return "keeps it"
-    tensors = round(leak.storages / leak.steps)
+    steps = leak.bytes / leak.bytes_per_step if leak.bytes_per_step else leak.steps
+    tensors = round(leak.storages / max(steps, 1))
     if leak.kind != "graph":
         return f"keeps {counted(max(tensors, 1), 'tensor')} of every step"
     if not tensors:

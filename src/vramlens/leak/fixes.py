@@ -4,8 +4,7 @@ from __future__ import annotations
 
 FIXES = {
     "graph": "keep detached tensors (.detach()) there, which frees the graph behind them",
-    "container": "free what {name} no longer needs: set it to None, or empty it at the end of the"
-    " epoch",
+    "container": "free what {name} no longer needs: set it to None, or empty it when it is done",
     "hook": "empty {name} in each step and keep detached values only (.detach()); or remove the"
     " hook: handle = ...register_..._hook(...), then handle.remove()",
     "lru_cache": "give it a limit, @lru_cache(maxsize=...), or call {function}.cache_clear() "
@@ -13,6 +12,8 @@ FIXES = {
     "cache": "give {name} a limit on its keys, or empty it when its keys are over",
     "exception": "keep str(error) instead of the exception in {name}, or call"
     " vramlens.release(error): its traceback holds every variable of its frames",
+    "exception_chain": "do not raise from the error before (keep str(error) of it): each error keeps"
+    " all before it in {name}",
     "closure": "do not let the functions in {name} capture tensors, or remove them when they "
     "are done",
     "thread": "empty {name} when the thread's task ends: a thread's variables live as long as the"

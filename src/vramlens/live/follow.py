@@ -12,6 +12,7 @@ from time import perf_counter, thread_time
 from types import FrameType
 from typing import Any
 
+from vramlens.capture.process.own_thread import allocate_lock
 from vramlens.capture.recording.step_marks import NO_STEP
 from vramlens.capture.warn import harmless, say
 from vramlens.ground.verdict import Verdict
@@ -91,6 +92,7 @@ class LeakFollower:
         self._began = self._latest_step = perf_counter()
         self._first_steps_ended = 0.0
         self._followed: dict[Route, _Sizes] = {}
+        self._ends_a_step = allocate_lock()
 
     @harmless("counting calls of the model")
     def torch_is_there(self, torch: Any) -> None:
@@ -118,8 +120,16 @@ class LeakFollower:
 
     def _unit_ended(self, caller: FrameType) -> None:
         """Now and then the report is made: when the program ends, what its functions hold is
-        gone already.
+        gone already. Where two threads end a step at once, it is one.
         """
+        if not self._ends_a_step.acquire(False):
+            return
+        try:
+            self._end_step(caller)
+        finally:
+            self._ends_a_step.release()
+
+    def _end_step(self, caller: FrameType) -> None:
         began = thread_time()
         if self._watch is None:
             self._began, self._first_steps_ended = perf_counter(), 0.0
@@ -251,11 +261,19 @@ class LeakFollower:
             return final
         names = {leak.owner.name for leak in final.leaks if leak.owner is not None}
         emptied = tuple(
-            replace(leak, verdict=Verdict.POSSIBLE, reason=leak.reason_and(_EMPTIED))
+            self._emptied(leak, final.gone)
             for leak in before.report.found
             if leak.owner is not None and leak.owner.name not in names
         )
-        return replace(final, leaks=(*final.leaks, *emptied))
+        return replace(final, leaks=(*emptied, *final.leaks))
+
+    def _emptied(self, leak: LiveLeak, gone: Gone | None) -> LiveLeak:
+        """A leak of an earlier look that the end does not show: emptied by the program, unless it
+        went with the object that it was registered with.
+        """
+        if _lives_with_holder(leak):
+            return self._doubted(leak, gone)
+        return replace(leak, verdict=Verdict.POSSIBLE, reason=leak.reason_and(_EMPTIED))
 
     def _doubted_report(self, before: _Looked, now: LeakReport) -> LeakReport:
         return replace(
@@ -307,6 +325,11 @@ class LeakFollower:
                 self._doubted_report(before, report), before.storages, before.time_us, kind
             )
         return owners_of(report, storages, time.time_ns() // 1000, kind)
+
+
+def _lives_with_holder(leak: LiveLeak) -> bool:
+    """Whether nobody empties what keeps: callbacks that are registered with a library's object."""
+    return leak.owner is not None and leak.owner.name.endswith("(…)")
 
 
 def _grown_until(leak: LiveLeak, gone: Gone | None) -> int:

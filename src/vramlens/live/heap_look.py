@@ -29,6 +29,7 @@ from vramlens.live.growth.remade_tensors import remade_larger
 from vramlens.live.growth.shape_kernels import kernels_note
 from vramlens.live.growth.step_counters import CounterSeries, StepCounters
 from vramlens.live.growth.stores import Parents, parents_by_store, parents_with_all_parts
+from vramlens.live.growth.unseen_births import with_unseen
 from vramlens.live.heap.search import LONG, Search, SearchTime
 from vramlens.live.heap.tensors import Storage, TorchObjects
 from vramlens.live.heap.unnamed_holders import search_generators, search_loose, unreached_tensors
@@ -96,11 +97,7 @@ class HeapLook:
     def _report(self) -> tuple[LeakReport, list[OwnedStorage]]:
         search, births = self._search, self._births
         search.run(tiers=(0,) if self._is_brief else (0, 1))
-        has_unreached = not self._is_brief and unreached_tensors(search, births) >= FEWEST
-        if self._is_brief:
-            search_generators(search)
-        elif has_unreached:
-            search_loose(search)
+        has_unreached = self._search_unnamed()
         positions = self._positions_of_growth()
         parents = parents_by_lagging_tee(search, search.parents(positions))
         items = live_items(search, births, parents)
@@ -137,6 +134,16 @@ class HeapLook:
         )
         return report, _owned_storages(search, items, leaks)
 
+    def _search_unnamed(self) -> bool:
+        """Goes on at what no name leads to. Whether tensors may be left that nothing reaches."""
+        if self._is_brief:
+            search_generators(self._search)
+            return False
+        has_unreached = unreached_tensors(self._search, self._births) >= FEWEST
+        if has_unreached:
+            search_loose(self._search)
+        return has_unreached
+
     def _piles(self, parents: Parents, items: Sequence[Item]) -> tuple[HeapScene, list[Pile]]:
         """Everything that may be a leak: piles, tensors made anew, the largest of the doubtful."""
         search, births = self._search, self._births
@@ -147,6 +154,7 @@ class HeapLook:
                 parents = by_store
                 growing, doubtful = piles(search, items, parents, births.steps, births.looks)
         remade = remade_larger(items, births)
+        growing = with_unseen(growing, items, parents)
         growing = with_rising(with_complete(search, growing, births.steps), births)
         doubtful = with_backlogs(with_complete(search, doubtful, births.steps), births)
         doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]

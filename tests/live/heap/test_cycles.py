@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from vramlens.leak.leak import LeakOwner
 from vramlens.live.heap.cycles import circle_in, components
 from vramlens.live.heap.objects import is_own_file
+from vramlens.live.holder.leak_class import fix_of
 
 
 def test_components_and_their_circles() -> None:
@@ -37,3 +39,12 @@ def test_own_files_are_those_of_the_whole_package() -> None:
     assert vramlens.program.__file__ is not None
     assert is_own_file(vramlens.program.__file__)
     assert not is_own_file(__file__)
+
+
+def test_a_cycle_may_be_weak_only_where_it_leads_back() -> None:
+    back = LeakOwner("Node.parent", "Node", "tree.py", 7)
+    forward = LeakOwner("Node.child", "Node", "tree.py", 8)
+    library = LeakOwner("Signal", "Signal")
+    assert fix_of("cycle", None, back).startswith("make Node.parent a weak reference")
+    assert fix_of("cycle", None, forward).startswith("set Node.child to None when done")
+    assert fix_of("cycle", None, library).startswith("call gc.collect()")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -150,6 +152,15 @@ def test_a_removal_that_never_hits_is_counted_and_the_types_of_its_key_told(tmp_
     )
 
 
+def test_a_removal_by_age_asks_for_no_key(tmp_path: Path) -> None:
+    path = tmp_path / "by_age.py"
+    path.write_text("kept.popitem(last=False)\n")
+    module = read_source(str(path))
+    assert module is not None
+    (removal,) = module.stores["kept"]
+    assert not key_types({1: "a", 2: "b"}, removal)
+
+
 @pytest.mark.parametrize(
     ("key", "asked"),
     [
@@ -173,3 +184,38 @@ def test_the_type_that_a_removal_asks_for(tmp_path: Path, key: str, asked: str) 
     (removal,) = module.stores["kept"]
     told = key_types({1: "a", 2: "b"}, removal)
     assert told == (f"its keys are int, and line 2 asks for {asked}" if asked else "")
+
+
+PASSED = """
+class Store:
+    def __init__(self):
+        self.dirty, self.limit = {}, 5
+
+    def put(self, number):
+        self.dirty[number, "title"] = torch.zeros(4096)
+        self.dirty[number, "body"] = torch.zeros(4096)
+        if len(self.dirty) == self.limit:
+            self.flush()
+
+    def flush(self):
+        self.dirty.clear()
+"""
+
+
+def test_a_flush_at_a_length_that_was_jumped_over_is_no_excuse(tmp_path: Path) -> None:
+    path = tmp_path / "passed.py"
+    path.write_text(PASSED)
+    module = ModuleType("passed")
+    module.__dict__.update(torch=torch, __file__=str(path))
+    sys.modules["passed"] = module
+    try:
+        exec(compile(PASSED, str(path), "exec"), module.__dict__)
+        store = module.Store()
+        watch = LeakWatch()
+        for number in range(20):
+            store.put(number)
+            watch.step()
+        (leak,) = watch.report().found
+    finally:
+        del sys.modules["passed"]
+    assert leak.verdict == "proven"

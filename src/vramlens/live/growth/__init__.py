@@ -8,5 +8,6 @@ host_allocator: the bytes that the C library's allocator has handed out.
 last_frames: the frames in which a program ended.
 line_observer: the lines that made tensors, in steps that are traced.
 piles: live bytes by step of birth, at the object where they pile up.
+unseen_births: bytes of what nobody saw being born.
 step_counters: counters at each step's end, and their pace.
 """

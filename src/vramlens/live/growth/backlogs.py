@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from vramlens.live.growth.births import Births
-from vramlens.live.growth.piles import SURE, WARM_UP, Pile
+from vramlens.live.growth.piles import SURE, WARM_UP, Pace, Pile
 from vramlens.live.heap.objects import length_of
 from vramlens.live.heap.search import Search
 
@@ -60,17 +60,21 @@ def _as_complete(pile: Pile, search: Search, steps: int) -> Pile:
     entries_a_step = round(entries / steps)
     if pace.is_late or steps - pace.last > _FARTHEST_AHEAD or not entries_a_step:
         return pile
-    births = [item.born for item in pile.items if item.storage is not None and item.born]
+    births = pile.storage_births
     storages_an_entry = max(round(len(births) / entries), 1)
-    usual = entries_a_step * storages_an_entry
+    most_ahead = entries_a_step * _FARTHEST_AHEAD
     ahead = entries - entries_a_step * steps
     older = entries - len(births) / storages_an_entry
-    in_pace = sum(pace.first <= born <= pace.last for born in births)
-    is_even = abs(in_pace - usual * (pace.last - pace.first + 1)) <= usual
-    most_ahead = entries_a_step * _FARTHEST_AHEAD
-    if not (is_even and 0 <= ahead <= most_ahead and 0 <= older <= most_ahead):
+    has_room = 0 <= ahead <= most_ahead and 0 <= older <= most_ahead
+    if not has_room or not _are_at_pace(births, pace, entries_a_step * storages_an_entry):
         return pile
     return replace(pile, pace=replace(pace, is_steady=True), is_complete=True)
+
+
+def _are_at_pace(births: Iterable[int], pace: Pace, a_step: int) -> bool:
+    """Whether as many were born in each step, but for one."""
+    in_pace = sum(pace.first <= born <= pace.last for born in births)
+    return abs(in_pace - a_step * (pace.last - pace.first + 1)) <= a_step
 
 
 def with_rising(piles: Iterable[Pile], births: Births) -> list[Pile]:

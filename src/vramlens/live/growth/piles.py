@@ -154,6 +154,11 @@ class Pile:
         return self.pace.steps if share >= _NEARLY_ALL else 0
 
     @property
+    def storage_births(self) -> list[int]:
+        """The step of birth of each storage that was seen."""
+        return [item.born for item in self.items if item.storage is not None and item.born]
+
+    @property
     def _born_steps(self) -> list[int]:
         return sorted({item.born for item in self.items if item.born is not None})
 

@@ -8,6 +8,7 @@ import ast
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from vramlens.leak.fixes import fix_of_class
@@ -25,6 +26,8 @@ _LONGEST_SOURCE, _LONGEST_CALL = 32, 70
 WORTH_DETACHING = 0.5
 """A detached tensor is the fix where this much or more of the bytes is kept by the graph alone."""
 _DETACHES = ("detach", "item", "cpu", "tolist", "numpy")
+_CHAINED = ("__cause__", "__context__")
+_OF_TRACEBACK = ("__traceback__", "args", *_CHAINED)
 _NAMED = ("attribute", "class attribute", "global", "variable")
 _WITHOUT_KEYS = ("list", "deque", "Queue")
 _BOUNDS = {
@@ -49,6 +52,7 @@ class Kept:
         pinned_size: the size of a storage that small views keep whole, as text; empty else.
         device: on which most of it is.
         is_number: whether it is a tensor of one element.
+        is_tensor: whether it is a tensor: only that can be detached.
         graph_share: how much of the bytes only the autograd graph keeps: what a detached tensor
             would free.
     """
@@ -57,12 +61,17 @@ class Kept:
     pinned_size: str = ""
     device: str = ""
     is_number: bool = False
+    is_tensor: bool = True
     graph_share: float = 1.0
 
     @property
     def is_on_cpu(self) -> bool:
         """Whether most of it is in the host's memory."""
         return self.device.startswith("cpu")
+
+    def if_tensor(self, source: str) -> str:
+        """The source of what is stored, where it has a tensor's methods; empty elsewhere."""
+        return source if self.is_tensor else ""
 
     def or_off_gpu(self, advice: str) -> str:
         """An advice to move it to the host, as a last clause; empty where it is there."""
@@ -107,7 +116,7 @@ def fix_of(kind: str, keeper: Keeper | None, owner: LeakOwner, kept: Kept | None
         kept: what is kept, where more than its class is known.
     """
     facts = kept or Kept()
-    source = stored_source(keeper)
+    source = facts.if_tensor(stored_source(keeper))
     if kind == "graph":
         return _graph_or_result_fix(keeper, owner, source, facts)
     if facts.pinned_size:
@@ -130,10 +139,16 @@ def _fix_of_class(kind: str, owner: LeakOwner) -> str:
         return f"limit {name} ({_BOUNDS[owner.kind]}), or remove entries that are done"
     if kind == "cycle" and "hooks)" in name:
         return _WEAK_HOOK
+    return fix_of_class(_row_of(kind, owner), name)
+
+
+def _row_of(kind: str, owner: LeakOwner) -> str:
+    """The class, or the kind of one, that says what to change."""
     if kind == "cycle":
-        return fix_of_class(_row_of_cycle(owner), name)
-    row = "lru_cache" if kind == "cache" and owner.kind == "lru_cache" else kind
-    return fix_of_class(row, name)
+        return _row_of_cycle(owner)
+    if kind == "exception" and owner.name.endswith(_CHAINED):
+        return "exception_chain"
+    return "lru_cache" if kind == "cache" and owner.kind == "lru_cache" else kind
 
 
 def _row_of_cycle(owner: LeakOwner) -> str:
@@ -217,7 +232,7 @@ def _container_fix(owner: LeakOwner, moved: str) -> str:
     if bound is None:
         return fix_of_class("container", owner.name) + moved
     conjunction = "," if moved else " or"
-    return f"limit {owner.name} ({bound}){conjunction} empty it at the end of the epoch{moved}"
+    return f"limit {owner.name} ({bound}){conjunction} empty it when what it holds is done{moved}"
 
 
 def _must_stay_a_list(owner: LeakOwner) -> bool:
@@ -287,8 +302,17 @@ def _augmented(store: Store) -> str:
 def _has_exception(chain: Chain) -> bool:
     is_root = chain.root is not None and chain.root.kind == "exception"
     return is_root or any(
-        is_kind(link.value, BaseException) or link.how == "frame" for link in chain.links
+        link.how == "frame" or _keeps_as_exception(link, following)
+        for link, following in zip_longest(chain.links, chain.links[1:])
     )
+
+
+def _keeps_as_exception(link: Link, following: Link | None) -> bool:
+    """Whether an exception keeps what follows by being one, and not in an attribute of its class."""
+    if not is_kind(link.value, BaseException):
+        return False
+    is_attribute = following is not None and following.how == "attribute"
+    return not is_attribute or following is None or following.name in _OF_TRACEBACK
 
 
 def _is_hook(links: Sequence[Link], keeper: Keeper | None, statements: Statements) -> bool:

@@ -24,7 +24,7 @@ from vramlens.live.holder.keeper import Statements
 from vramlens.live.holder.leak_class import looks_up
 from vramlens.live.holder.missed_removals import key_types
 from vramlens.live.leaks.leak_report import LiveLeak
-from vramlens.live.source.bounds import always_holds, cut_off, never_holds
+from vramlens.live.source.bounds import always_holds, cut_off, length_limit, never_holds
 from vramlens.live.source.expressions import (
     is_call_of,
     names_in,
@@ -33,7 +33,7 @@ from vramlens.live.source.expressions import (
     receiver_of,
     text_of,
 )
-from vramlens.live.source.source_stores import Module, Store, read_source
+from vramlens.live.source.source_stores import CallSite, Module, Store, read_source
 from vramlens.live.source.statement_scores import is_removal
 from vramlens.live.source.stored_values import is_converted
 from vramlens.units import format_size
@@ -402,7 +402,7 @@ def _runs(removal: Store, evidence: _Evidence) -> bool:
     """Whether a statement can run again and again."""
     store, statements = evidence.store, evidence.statements
     is_beside = removal.function is store.function
-    if not is_beside and not _is_called(removal, statements):
+    if not is_beside and (not _is_called(removal, statements) or _is_past_limit(removal, evidence)):
         return False
     if statements.has_passed_by(removal) and not _is_counted(removal):
         return False
@@ -419,13 +419,30 @@ def _is_called(store: Store, statements: Statements) -> bool:
     last = store.function.name.rpartition(".")[2]
     if store.function.node is None or last == "<lambda>" or _is_called_by_framework(last):
         return True
+    return any(_calls_of(store, statements))
+
+
+def _calls_of(store: Store, statements: Statements) -> Iterator[CallSite]:
+    """Yields the calls of the function that a statement is in, from other functions."""
     owner = store.function.owner.rpartition(".")[2]
-    sites = chain.from_iterable(
-        module.calls.get(last, ())
-        for module in statements.modules()
-        if module.file == store.file or module.mentions(owner)
-    )
-    return any(site.function is not store.function for site in sites)
+    for module in statements.modules():
+        if module.file == store.file or module.mentions(owner):
+            for site in module.calls.get(store.function.name.rpartition(".")[2], ()):
+                if site.function is not store.function:
+                    yield site
+
+
+def _is_past_limit(removal: Store, evidence: _Evidence) -> bool:
+    """Whether a removal's function is called only at a length that the container has long passed:
+    ``if len(x) == 25: flush()``, where entries come two at a time.
+    """
+    growth = evidence.growth
+    limits = [
+        length_limit(site.guards, evidence.store, growth.holder)
+        for site in _calls_of(removal, evidence.statements)
+    ]
+    length = length_of(growth.container) or 0
+    return bool(limits) and all(limit is not None and length > 2 * limit + 1 for limit in limits)
 
 
 def _is_called_by_framework(method: str) -> bool:

@@ -32,6 +32,8 @@ def key_types(container: object, removal: Store) -> str:
     """``the keys are int, line 54 asks for str``, where no key has the type that a removal asks
     for; empty elsewhere.
     """
+    if removal.how == "call" and removal.method != "pop":
+        return ""  # popitem(last=False) asks for no key
     kept = {class_name(type(key)) for key, _ in islice(dict_items(container), _MOST_KEYS)}
     keys = (removal.key, *removal.arguments[:1])
     asked = next((_type_of(key, removal) for key in keys if key is not None), "")

@@ -188,10 +188,12 @@ class _PileCase:
 
     def _kept_things(self) -> Kept:
         pile, torch = self._pile, self._scene.search.torch
+        is_in_tensor = torch.is_tensor(self._container)  # its graph's node is kept
         return Kept(
             is_remade=pile.is_remade,
             pinned_size=_pinned_size(self._scene.search, pile),
             device=device_of(item.storage for item in pile.items),
+            is_tensor=self._kept is None or torch.is_tensor(self._kept) or is_in_tensor,
             is_number=torch.is_tensor(self._kept) and torch.is_number(self._kept),
             graph_share=self._graph_bytes / pile.bytes if pile.bytes else 1.0,
         )

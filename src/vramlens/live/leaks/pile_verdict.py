@@ -74,8 +74,10 @@ def _is_uniform(search: Search, pile: Pile, container: Any) -> bool:
     bytes_by_step: Counter[int | None] = Counter()
     for item in pile.items:
         bytes_by_step[item.born] += item.size_bytes
-    ((_, most_alike),) = Counter(bytes_by_step.values()).most_common(1)
-    return len(steps) >= FEWEST + 1 and most_alike * 4 >= 3 * len(bytes_by_step)
+    ((usual_size, _),) = Counter(bytes_by_step.values()).most_common(1)
+    # One look may have found what several steps left, each as much.
+    alike = sum(usual_size > 0 and size % usual_size == 0 for size in bytes_by_step.values())
+    return len(steps) >= FEWEST + 1 and alike * 4 >= 3 * len(bytes_by_step)
 
 
 def _is_namespace(search: Search, position: int, container: Any) -> bool:

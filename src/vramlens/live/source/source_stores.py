@@ -116,12 +116,15 @@ class Store:
 
 
 class CallSite(NamedTuple):
-    """A call, with the function and the statement that it is in, and how many loops it is in."""
+    """A call, with the function and the statement that it is in, how many loops it is in, and the
+    conditions that it stands under.
+    """
 
     call: ast.Call
     function: Function
     statement: ast.stmt
     loops: int
+    guards: tuple[ast.expr, ...]
 
 
 @dataclass(slots=True)
@@ -353,7 +356,7 @@ class _Reader:
             return
         name = last_name(call.func)
         if name:
-            site = CallSite(call, function, self._statement, self._loops)
+            site = CallSite(call, function, self._statement, self._loops, self._guards)
             self._module.calls.setdefault(name, []).append(site)
         arguments = arguments_of(call)
         target, key = _target_of_call(call, name, arguments)

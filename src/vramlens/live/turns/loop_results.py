@@ -8,7 +8,7 @@ time: a training loop's list of losses is used after it, too.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from vramlens.ground.verdict import Verdict
@@ -41,18 +41,33 @@ def _use_after_loop(file: str, line: int, name: str) -> int:
     """The first line after the outermost loop around a line that uses all of a variable; 0 where
     there is none.
     """
-    body: ast.AST | None = tree_of(file) if file else None
+    body = tree_of(file) if file else None
     if body is None:
         return 0
-    around = [node for node in ast.walk(body) if _is_around(node, line)]
-    functions = [node for node in around if isinstance(node, _FUNCTIONS)]
-    scope = functions[-1] if functions else body
-    loops = [node for node in _within(scope) if _is_around(node, line) and isinstance(node, _LOOPS)]
-    if not loops:
+    nodes = list(_within(_scope_of(body, line)))
+    last_line = _end_of_loop(nodes, line)
+    if not last_line:
         return 0
-    last_line = max(loop.end_lineno or loop.lineno for loop in loops)
-    uses = (node for node in _within(scope) if getattr(node, "lineno", 0) > last_line)
-    return next((node.lineno for node in uses if _uses_all(node, name)), 0)
+    lines = (_line_of(node) for node in nodes if _uses_all(node, name))
+    return next((use for use in lines if use > last_line), 0)
+
+
+def _end_of_loop(nodes: Iterable[ast.AST], line: int) -> int:
+    """The last line of the outermost loop around a line; 0 where there is none."""
+    loops = (node for node in nodes if isinstance(node, _LOOPS) and _is_around(node, line))
+    return max((loop.end_lineno or loop.lineno for loop in loops), default=0)
+
+
+def _scope_of(body: ast.Module, line: int) -> ast.AST:
+    """The innermost function around a line; the module where there is none."""
+    functions = (node for node in ast.walk(body) if isinstance(node, _FUNCTIONS))
+    around = [node for node in functions if _is_around(node, line)]
+    return around[-1] if around else body
+
+
+def _line_of(node: ast.AST) -> int:
+    """The first line of a node; 0 of what has none."""
+    return int(getattr(node, "lineno", 0))
 
 
 def _is_around(node: ast.AST, line: int) -> bool:

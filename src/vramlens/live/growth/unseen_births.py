@@ -1,0 +1,51 @@
+"""What grew in a store while nobody had time to look.
+
+In long runs of short steps births are looked for at some steps only, and some tensors are old before
+anybody has seen them. They are in the store all the same: nothing was there before the watch that
+was not noted then. So the store's growth is all that it holds from since, over the steps since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from vramlens.live.growth.piles import WARM_UP, Item, Pile
+
+_WORTH_COUNTING = 0.02
+"""Of the seen bytes: less is a few views of what a step left, and the rate of a usual step is exact.
+With twice as much, bytes a step would be off by what was not seen.
+"""
+
+
+def with_unseen(
+    piles: Sequence[Pile], items: Iterable[Item], parents: Mapping[int, tuple[int, str]]
+) -> list[Pile]:
+    """Piles, with the storages below them whose births nobody saw, and the rate of all of them."""
+    unseen: dict[int, list[Item]] = {
+        pile.position: [] for pile in piles if pile.pace.is_steady and not pile.is_remade
+    }
+    for item in items:
+        if item.born is None and item.storage is not None:
+            position = _pile_around(item.position, unseen, parents)
+            if position >= 0:
+                unseen[position].append(item)
+    return [_with_items(pile, unseen.get(pile.position, [])) for pile in piles]
+
+
+def _pile_around(
+    position: int, piles: Mapping[int, object], parents: Mapping[int, tuple[int, str]]
+) -> int:
+    """The position of the innermost pile around something; -1 where there is none."""
+    while position >= 0 and position not in piles:
+        position = parents[position][0] if position in parents else -1
+    return position
+
+
+def _with_items(pile: Pile, unseen: Sequence[Item]) -> Pile:
+    size_bytes = sum(item.size_bytes for item in unseen)
+    if size_bytes <= _WORTH_COUNTING * pile.bytes:
+        return pile
+    rate = round((pile.bytes + size_bytes) / (pile.pace.last - WARM_UP))
+    pace = replace(pile.pace, bytes_per_step=max(rate, pile.pace.bytes_per_step))
+    return replace(pile, items=[*pile.items, *unseen], pace=pace)
