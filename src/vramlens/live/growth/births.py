@@ -26,7 +26,7 @@ from vramlens.live.growth.ration import Ration
 from vramlens.live.growth.youngest import Youngest
 from vramlens.live.heap.tensors import Storage, TorchObjects
 
-_FREE_SECONDS, _SHARE = 0.03, 0.006  # for looking at what is young
+_FREE_SECONDS, _SHARE = 0.02, 0.004  # for looking at what is young
 _SECONDS_AN_OBJECT = 4e-8
 _MOST_SIZES = 64
 _MOST_STEPS_OF_SIZES = 2000
