@@ -180,9 +180,7 @@ class Births:
         types = self._torch.tensor_types
         tensors = tracked_of_types(types) if everywhere else self._youngest.all()
         with self._torch.torch._C.DisableTorchFunction():
-            places = set(map(self._torch.place_of, tensors))
-        places.discard(None)
-        return places
+            return set(filter(None, map(self._torch.place_of, tensors)))
 
     @property
     def is_summed(self) -> bool:
