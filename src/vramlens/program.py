@@ -139,7 +139,8 @@ class _LeaksOfSteps:
 
 @harmless("watching for leaks")
 def _leak_follower() -> LeakFollower:
-    from vramlens.live.follow import LeakFollower
+    with no_collection():  # of all that PyTorch's import made, for nothing
+        from vramlens.live.follow import LeakFollower
 
     return LeakFollower()
 

@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from support.leak_programs import CALL, LEAK_LINE, MAIN, Run, at
+from support.leak_programs import ADAM, CALL, LEAK_LINE, MAIN, Run, at
 from support.oracle import MIB
 
 MODEL = "/home/user/model.py"
 PASS = (MAIN, at(20), CALL)
 ENV = "/home/user/env.py"
+INIT_GROUP = (ADAM[0], 142, "_init_group")
 
 
 @dataclass(frozen=True)
@@ -413,6 +414,39 @@ def every_third(run: Run) -> Attack:
     return Attack(True, {LEAK_LINE: 2 * MIB}, sure=True)
 
 
+def kept_trials(run: Run) -> Attack:
+    """Models trained one after the other, each kept with its optimizer's state; half of the bytes
+    are that state.
+    """
+    run.marks = True
+    run.setup()
+    held: list[int] = []
+
+    def extra(step: int) -> None:
+        if step % 6 == 0:
+            held.append(run.new(8 * MIB, MAIN, at(LEAK_LINE)))
+            held.append(run.new(8 * MIB, MAIN, at(24), INIT_GROUP))
+
+    for step in range(96):
+        run.step(extra, step)
+    run.finish(reversed(held))
+    return Attack(True, {LEAK_LINE: 8 * MIB / 6, 24: 8 * MIB / 6}, sure=True)
+
+
+def state_of_parts(run: Run) -> Attack:
+    """Parts of a model that get their first gradient one after the other, every sixth step."""
+    run.marks = True
+    run.setup()
+
+    def extra(step: int) -> None:
+        if step % 6 == 0:
+            run.new(8 * MIB, MAIN, at(24), INIT_GROUP)
+
+    for step in range(96):
+        run.step(extra, step)
+    return NO_LEAK
+
+
 def growing_sizes(run: Run) -> Attack:
     """Each step keeps a little more than the one before."""
     run.setup()
@@ -623,6 +657,7 @@ LOOK_ALIKES: dict[str, Program] = {
     "prototypes": prototypes,
     "unfrozen": unfrozen,
     "lazy parts": lazy_parts,
+    "state of parts": state_of_parts,
     "average begins late": average_begins_late,
     "validation": validation,
     "longest comes late": longest_comes_late,
@@ -632,6 +667,7 @@ LOOK_ALIKES: dict[str, Program] = {
 }
 LEAKS: dict[str, Program] = {
     "every third": every_third,
+    "kept trials": kept_trials,
     "growing sizes": growing_sizes,
     "two at one line": two_at_one_line,
     "only in evaluation": only_in_evaluation,

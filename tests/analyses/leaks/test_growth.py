@@ -165,7 +165,9 @@ def test_every_third_step_takes_longer_to_tell() -> None:
     assert (leak.verdict, leak.steps) == ("likely", 130)
     assert leak.bytes_per_step == round(512 / 3)
     (early,) = loop(set(range(0, 24, 3)), 24)
-    assert (early.verdict, early.needs_steps) == ("possible", 120)
+    assert (early.verdict, early.needs_steps) == ("possible", 360)
+    (told,) = loop(set(range(0, 24 + 360, 3)), 24 + 360)
+    assert told.verdict == "likely"
 
 
 @pytest.mark.parametrize(

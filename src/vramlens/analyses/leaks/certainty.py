@@ -138,7 +138,7 @@ def steps_until_large(rhythm: Rhythm, rate: float, size_bytes: int, alive_bytes:
     if rate <= 0:
         return None
     more = max(
-        _NEEDED[rhythm.kind, SIGN][1] - rhythm.steps,
+        (_NEEDED[rhythm.kind, SIGN][1] - rhythm.steps) * rhythm.apart,
         math.ceil((_LARGE_BYTES - size_bytes) / rate),
         1,
     )
@@ -217,7 +217,8 @@ def verdict_of_steps(rhythm: Rhythm, subject: str) -> tuple[Verdict | None, int 
         return Verdict.PROVEN, None
     if steps >= likely:
         return Verdict.LIKELY, None
-    return (Verdict.POSSIBLE, likely - steps) if steps >= possible else (None, None)
+    needs_steps = (likely - steps) * rhythm.apart
+    return (Verdict.POSSIBLE, needs_steps) if steps >= possible else (None, None)
 
 
 def one_size_a_step(sizes: NDArray[np.int64], born: NDArray[np.int64]) -> bool:

@@ -30,6 +30,8 @@ _RELEASED = 0.75
 """A step that begins with no more than this of the most that one began with comes after
 something was given back.
 """
+_WITH_IT = 0.95
+"""In so many steps both or none left something behind."""
 _NOTABLE_BYTES = MIB
 _MOST_DISMISSED = 12
 
@@ -132,19 +134,33 @@ def _by_rhythm(cohorts: Cohorts) -> tuple[list[Cohort], list[tuple[Cohort, str]]
     """The cohorts that grow, and the others with the reason why they do not."""
     growing: list[Cohort] = []
     dismissed: list[tuple[Cohort, str]] = []
+    states: list[Cohort] = []
     for cohort in cohorts.all:
-        reason = _state_reason(cohort) or rhythm_of(cohort.left, cohort.longest)
-        if isinstance(reason, str):
+        reason = rhythm_of(cohort.left, cohort.longest)
+        if cohort.state is not None:
+            states.append(cohort)
+        elif isinstance(reason, str):
             dismissed.append((cohort, reason))
         else:
             growing.append(cohort)
+    for state in states:
+        if _is_of_new_optimizers(state, growing):
+            growing.append(state)
+        else:
+            is_optimizers = state.state == Category.OPTIMIZER_STATE
+            dismissed.append((state, "optimizer" if is_optimizers else "workspace"))
     return growing, dismissed
 
 
-def _state_reason(cohort: Cohort) -> str | None:
-    if cohort.state is None:
-        return None
-    return "optimizer" if cohort.state == Category.OPTIMIZER_STATE else "workspace"
+def _is_of_new_optimizers(state: Cohort, growing: Sequence[Cohort]) -> bool:
+    """Whether an optimizer's state comes again and again, in the steps in which something else is
+    kept: models that were trained one after the other, and are all there.
+    """
+    if state.state != Category.OPTIMIZER_STATE:
+        return False
+    if isinstance(rhythm_of(state.left, state.longest), str):
+        return False
+    return any((cohort.hit == state.hit).mean() >= _WITH_IT for cohort in growing)
 
 
 def _leaks_of_groups(

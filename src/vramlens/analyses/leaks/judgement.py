@@ -37,7 +37,7 @@ from vramlens.leak.claim import with_article
 from vramlens.trace import NO_STACK
 from vramlens.trace.owners import KeptBy
 from vramlens.trace.stacks import is_user_file
-from vramlens.units import counted
+from vramlens.units import counted, format_size
 
 _FILLED = 0.2
 """What takes this much of the memory that ran out is proven by that."""
@@ -448,16 +448,26 @@ def no_problem(
 
 _LEFT = {
     EVERY: "in a row left",
-    PERIODIC: "at regular intervals left",
     IRREGULAR: "at irregular intervals left",
 }
 
 
+def _how_often(evidence: GroupEvidence) -> str:
+    """When something was left behind; with its size where that is every few steps: a leak of each
+    epoch or trial.
+    """
+    rhythm = evidence.rhythm
+    if rhythm.kind != PERIODIC:
+        steps = counted(rhythm.steps, "step")
+        return f"{steps} {_LEFT[rhythm.kind]} memory behind that was never freed"
+    left_each_time = format_size(evidence.total_bytes // rhythm.steps)
+    apart = counted(rhythm.apart, "step")
+    return f"every {apart} about {left_each_time} was never freed, {rhythm.steps:,} times"
+
+
 def _sentences(evidence: GroupEvidence) -> list[str]:
     """What the verdict rests on, one sentence each."""
-    steps = counted(evidence.rhythm.steps, "step")
-    how_often = _LEFT[evidence.rhythm.kind]
-    sentences = [f"{steps} {how_often} memory behind that was never freed"]
+    sentences = [_how_often(evidence)]
     if evidence.keeps_graph:
         sentences.append(
             f"{evidence.blocks_per_step:,.0f} blocks per step, from {evidence.stacks:,} places of "

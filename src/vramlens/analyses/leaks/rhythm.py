@@ -31,6 +31,7 @@ class Rhythm:
         steps: how many steps left something behind.
         outlived: how many of them left what is older than anything of its kind that was given back.
         steady: whether the later half is as busy as the earlier one.
+        apart: how many steps lie between two that left something, usually.
     """
 
     kind: str
@@ -38,6 +39,7 @@ class Rhythm:
     steps: int
     outlived: int
     steady: bool
+    apart: int = 1
 
 
 def rhythm_of(left_by_step: NDArray[np.int64], longest: int) -> Rhythm | str:
@@ -91,6 +93,7 @@ def rhythm_of(left_by_step: NDArray[np.int64], longest: int) -> Rhythm | str:
         steps=len(at),
         outlived=int(old.sum()),
         steady=steady,
+        apart=round(usual),
     )
 
 

@@ -26,7 +26,7 @@ from vramlens.live.growth.ration import Ration
 from vramlens.live.growth.youngest import Youngest
 from vramlens.live.heap.tensors import Storage, TorchObjects
 
-_FREE_SECONDS, _SHARE = 0.03, 0.006  # for looking at what is young
+_FREE_SECONDS, _SHARE = 0.02, 0.004  # for looking at what is young
 _SECONDS_AN_OBJECT = 4e-8
 _MOST_SIZES = 64
 _MOST_STEPS_OF_SIZES = 2000
@@ -185,9 +185,7 @@ class Births:
         types = self._torch.tensor_types
         tensors = tracked_of_types(types) if everywhere else self._youngest.all()
         with self._torch.torch._C.DisableTorchFunction():
-            places = set(map(self._torch.place_of, tensors))
-        places.discard(None)
-        return places
+            return set(filter(None, map(self._torch.place_of, tensors)))
 
     @property
     def is_summed(self) -> bool:

@@ -29,7 +29,7 @@ from vramlens.live.heap.objects import frames_from, is_own_file, is_users
 from vramlens.live.heap.tensors import Storage, TorchObjects
 
 _CALL, _EXCEPTION, _LINE, _RETURN = 0, 1, 2, 3
-_FREE_SECONDS, _SHARE = 0.015, 0.0005
+_FREE_SECONDS, _SHARE = 0.01, 0.0005
 _LONGEST_SECONDS = 0.05  # for one step
 _SECONDS_AN_EVENT = 2.5e-6
 _MOST_SEGMENTS = 200_000
