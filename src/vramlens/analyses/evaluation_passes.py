@@ -2,7 +2,7 @@
 
 Module marks say of each allocation whether its model was in eval mode while gradients were enabled.
 What then waits for a backward pass that never comes is what ``torch.no_grad()`` would not have
-kept.
+kept. So is what a backward pass uses for gradients that no optimizer steps with: a teacher's.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.unstepped_modules import runs_before_training, unstepped_rows
+from vramlens.trace import TensorKind
 
 FEWEST_ALLOCATIONS = 8
 """Fewer are no pass through a model."""
@@ -31,11 +33,16 @@ class Evaluation:
         kept_bytes: after each event, what of them would be gone without a graph.
         ended: whether a whole pass was given up without any backward pass; else one may still have
             been to come.
+        unstepped: whether a backward pass runs, for gradients that no optimizer uses.
+        sure: whether no backward pass has to go through it: it is no first step of training in eval
+            mode, and no other model's gradients pass through it.
     """
 
     rows: NDArray[np.int64]
     kept_bytes: NDArray[np.int64]
     ended: bool
+    unstepped: bool
+    sure: bool
 
     def kept_at(self, event: int) -> int:
         """The bytes kept right after an event; 0 before the first."""
@@ -45,13 +52,19 @@ class Evaluation:
 def evaluation_of(view: Attribution) -> Evaluation | None:
     """The evaluation with gradients enabled; None where it keeps nothing, or nothing is marked."""
     passes = _unused_passes(view)
+    unstepped = not passes
+    if unstepped:
+        passes = _passes_of(view, unstepped_rows(view))
     if not passes:
         return None
     rows = np.concatenate(passes)
     given_up = view.device.allocations.free_requested < len(view.device.events)
     ended = any(bool(given_up[pass_rows].all()) for pass_rows in passes)
+    is_sure = runs_before_training(view, rows) if unstepped else ended or _is_no_first_step(view)
     return Evaluation(
         rows=rows,
+        unstepped=unstepped,
+        sure=is_sure,
         kept_bytes=view.device.requested_curve - curve_without_graph(view, rows),
         ended=ended,
     )
@@ -75,6 +88,26 @@ def _unused_passes(view: Attribution) -> list[NDArray[np.int64]]:
     # little.
     passes = [pass_rows[unused[pass_rows]] for pass_rows, _ in keeping_passes(view, marked)]
     return [pass_rows for pass_rows in passes if len(pass_rows)]
+
+
+def _passes_of(view: Attribution, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """The passes that keep what they compute, without what the program itself holds."""
+    passes = [pass_rows for pass_rows, _ in keeping_passes(view, rows)]
+    return [pass_rows[~view.names.placed[pass_rows]] for pass_rows in passes]
+
+
+def _is_no_first_step(view: Attribution) -> bool:
+    """Whether another model is there to be trained, or the same one was trained before: else this
+    may be the first step of training in eval mode (frozen statistics).
+    """
+    if (view.modules.marked & ~view.modules.eval_with_grad).any() or len(view.phases.span_start):
+        return True
+    table = view.trace.names
+    if table is None or not (table.kind == TensorKind.PARAMETER).any():
+        return True
+    parameters = [table.name[row] for row in np.flatnonzero(table.kind == TensorKind.PARAMETER)]
+    roots = {name.partition(".")[0] for name in parameters}
+    return len(roots) > 1 or len(set(parameters)) < len(parameters)
 
 
 def _given_up_to_backward(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -15,6 +15,7 @@ from vramlens.analyses.attribution.names import Names, names_of
 from vramlens.analyses.attribution.phases import Phases, phases_of
 from vramlens.analyses.attribution.regions import regions_of
 from vramlens.analyses.attribution.steps import Steps, steps_of
+from vramlens.analyses.attribution.training import Training, training_of
 from vramlens.analyses.finding import Place
 from vramlens.trace import DeviceTrace, Trace
 from vramlens.trace.allocation_facts import AllocationFacts
@@ -29,6 +30,7 @@ class Attribution:
         steps, phases, categories, names, modules: see those modules.
         step: the step in which each allocation was born; -1 before the recording.
         region: text id of the innermost region; -1 where there is none.
+        training: whether the recording shows training.
     """
 
     trace: Trace
@@ -40,6 +42,7 @@ class Attribution:
     region: NDArray[np.int64]
     names: Names
     modules: Modules
+    training: Training
 
     def place(self, frame: int) -> Place | None:
         """The line of a frame id; None for -1."""
@@ -58,12 +61,15 @@ def attribute(trace: Trace, device: DeviceTrace) -> Attribution:
     """Attributes every allocation of a device."""
     steps = steps_of(trace, device)
     names = names_of(trace, device)
+    modules = modules_of(trace, device, names)
     facts = trace.facts.get(device.device)
     if facts is None:
         phases = phases_of(trace, device, steps)
-        categories = categories_of(trace, device, steps, phases, names)
+        training = training_of(trace, device, phases, names, modules)
+        categories = categories_of(trace, device, steps, phases, names, training)
     else:
         phases, categories = _from_facts(facts)
+        training = Training.UNKNOWN
     return Attribution(
         trace=trace,
         device=device,
@@ -73,7 +79,8 @@ def attribute(trace: Trace, device: DeviceTrace) -> Attribution:
         step=steps.of(device.allocations.born),
         region=regions_of(trace, device),
         names=names,
-        modules=modules_of(trace, device, names),
+        modules=modules,
+        training=training,
     )
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.names import Names
 from vramlens.analyses.attribution.phases import Phase, Phases
 from vramlens.analyses.attribution.steps import Steps
+from vramlens.analyses.attribution.training import Training
 from vramlens.trace import NO_STACK, DeviceTrace, Stacks, TensorKind, Trace
 
 
@@ -81,15 +82,23 @@ _OF_KIND = {
 
 
 def categories_of(
-    trace: Trace, device: DeviceTrace, steps: Steps, phases: Phases, names: Names
+    trace: Trace,
+    device: DeviceTrace,
+    steps: Steps,
+    phases: Phases,
+    names: Names,
+    training: Training,
 ) -> Categories:
     """What every allocation of a device is for."""
     judge = _Judge(trace=trace, device=device, steps=steps, phases=phases, names=names)
     judge.temporaries_and_activations()
-    judge.gradients()
+    if training == Training.ABSENT:
+        judge.kept_without_a_graph()
+    else:
+        judge.gradients()
     judge.optimizer_state()
     judge.parameters()
-    judge.loaded()
+    judge.loaded(training)
     judge.workspaces()
     judge.older_than_the_recording()
     judge.named()
@@ -158,6 +167,11 @@ class _Judge:
             is_activation[open_] = (kept_before >= gone_before)[stack[open_]]
         self._settle(is_activation, Category.ACTIVATIONS, Certainty.LIKELY)
 
+    def kept_without_a_graph(self) -> None:
+        """What passes without a backward pass keep is the program's own: caches, results."""
+        is_kept = self.category == Category.ACTIVATIONS
+        self._settle(is_kept, Category.OTHER, Certainty.LIKELY)
+
     def gradients(self) -> None:
         """What a backward pass asks for and leaves behind, of a size that parameters have."""
         phases, inside = self.phases, self.phases.span >= 0
@@ -208,7 +222,7 @@ class _Judge:
         lasting = outside & (self.end_step > self.born_step + 1) & (self.allocations.born >= 0)
         self._settle(lasting & ~by_frame & twin, Category.PARAMETERS, Certainty.LIKELY)
 
-    def loaded(self) -> None:
+    def loaded(self, training: Training) -> None:
         """A checkpoint's tensors: of each size, as many as the model has are its weights; the rest
         optimizer state.
 
@@ -227,7 +241,8 @@ class _Judge:
             return
         first, _ = _rank(sizes[loaded], *np.unique(sizes[owned], return_counts=True))
         self._settle(loaded[first], Category.OTHER, Certainty.POSSIBLE)
-        self._settle(loaded[~first], Category.OPTIMIZER_STATE, Certainty.POSSIBLE)
+        if training != Training.ABSENT:
+            self._settle(loaded[~first], Category.OPTIMIZER_STATE, Certainty.POSSIBLE)
 
     def workspaces(self) -> None:
         """cuBLAS's work buffers, which stay; and cuDNN's, which are gone before the next

@@ -21,6 +21,8 @@ from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.optimizer_state import most_states, parameter_bytes
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.attribution.steps import optimizer_stacks
+from vramlens.analyses.attribution.trainable import trainable_bytes
+from vramlens.analyses.attribution.training import Training, pass_starts
 from vramlens.analyses.evaluation_passes import keeping_passes
 from vramlens.analyses.failure.after_blocks import bytes_after_blocks
 from vramlens.analyses.failure.need import BLOCKS, Need
@@ -102,7 +104,7 @@ def need_of_first_step(view: Attribution, request: OutOfMemory, reserved_bytes: 
     if parameters < _LEAST_BYTES:
         return None
     if _phase_of(view, request) == Phase.OPTIMIZER:
-        return _need_of_optimizer(view, alive, request, parameters)
+        return _need_of_optimizer(view, alive, request)
     if _passes_pile_up(view, alive, request.event):
         return _need_of_many_passes(int(sizes.sum()) + request.size_bytes)
     bounds = bounds_of_first_step(view, request)
@@ -118,7 +120,7 @@ def need_of_first_step(view: Attribution, request: OutOfMemory, reserved_bytes: 
         confidence="estimated",
         reason=""
         if progress is None
-        else _words(progress, is_first=not len(view.phases.span_start)),
+        else _words(progress, is_first=view.training == Training.UNKNOWN),
         floor_bytes=low,
     )
 
@@ -161,14 +163,13 @@ def bounds_of_first_step(view: Attribution, request: OutOfMemory) -> StepBounds 
     # The backward pass wants workspaces as the forward pass did, which are gone by now.
     asked_before = allocations.requested_bytes[_born_in_step(view, request.event)]
     largest = max(int(asked_before.max(initial=0)), request.size_bytes)
-    if _only_evaluates(view, alive):
+    if _only_evaluates(view, alive) or view.training == Training.ABSENT:
         most_fixed, most_growing = lasting, most_forward + largest
     else:
-        state = (
-            0 if (view.phases.phase == Phase.OPTIMIZER).any() else most_states(view) * parameters
-        )
-        other_bytes = max(0, lasting - parameters)
-        most_fixed = 2 * parameters + state + other_bytes
+        trainable = trainable_bytes(view, alive, request.event)
+        has_state = (view.phases.phase == Phase.OPTIMIZER).any()
+        states = 0 if has_state else most_states(view)
+        most_fixed = lasting + (1 + states) * trainable
         most_growing = int(most_forward * _BACKWARD) + 2 * largest
     return StepBounds(
         low_fixed=lasting,
@@ -213,15 +214,19 @@ def unseen_optimizer_bytes(view: Attribution, event: int) -> int:
     if (view.phases.phase == Phase.OPTIMIZER).any() or not len(view.phases.span_start):
         return 0
     alive = view.device.allocations.alive_after(event)
-    return most_states(view) * parameter_bytes(view, alive)
+    return most_states(view) * trainable_bytes(view, alive, event)
 
 
 def _lasts(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether an allocation stays beyond the step: parameters, gradients, state."""
+    """Whether an allocation stays beyond the step: parameters, gradients, state; without training
+    what earlier passes left.
+    """
     category = view.categories.category[rows]
     kinds = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE, Category.WORKSPACE)
     lasting = np.isin(category, kinds)
     lasting |= view.device.allocations.born[rows] < 0
+    if view.training == Training.ABSENT:
+        lasting |= rows < pass_starts(view.modules)[-1:].max(initial=0)
     return np.asarray(lasting)
 
 
@@ -251,21 +256,20 @@ def _only_evaluates(view: Attribution, alive: NDArray[np.int64]) -> bool:
     return bool(len(marked)) and bool(view.modules.eval_with_grad[marked[-1]])
 
 
-def _need_of_optimizer(
-    view: Attribution, alive: NDArray[np.int64], request: OutOfMemory, parameters: int
-) -> Need:
+def _need_of_optimizer(view: Attribution, alive: NDArray[np.int64], request: OutOfMemory) -> Need:
     """What is left of the first state that an optimizer makes."""
     allocations = view.device.allocations
     sizes = allocations.requested_bytes[alive]
     state_bytes = int(sizes[view.phases.phase[alive] == Phase.OPTIMIZER].sum())
     live = int(sizes.sum())
-    missing_bytes = max(request.size_bytes, most_states(view) * parameters - state_bytes)
+    trainable = trainable_bytes(view, alive, request.event)
+    missing_bytes = max(request.size_bytes, most_states(view) * trainable - state_bytes)
     low = live + request.size_bytes
     return Need(
         peak_reserved_bytes=None,
         low_bytes=low,
         high_bytes=int(
-            (max(live + parameters, view.device.requested.peak_bytes) + missing_bytes + parameters)
+            (max(live + trainable, view.device.requested.peak_bytes) + missing_bytes + trainable)
             * _HOLES
         ),
         basis=BLOCKS,

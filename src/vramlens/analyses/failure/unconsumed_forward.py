@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure.failed_request import Failure
 from vramlens.analyses.finding import Finding
@@ -66,7 +67,9 @@ def unconsumed_forward(view: Attribution, failure: Failure) -> list[Finding]:
     marked = np.flatnonzero(view.modules.marked & ~view.modules.eval_with_grad)
     marked = marked[allocations.born[marked] < event]
     ended = phases.span_end[phases.span_end < event]
-    if not len(marked) or (phases.span_start < event).sum() > len(ended):
+    if view.training == Training.ABSENT or not len(marked):
+        return []  # what it keeps are results: no graph is among them
+    if (phases.span_start < event).sum() > len(ended):
         return []
     first = view.modules.module[marked] == view.modules.module[marked[0]]
     begins = first & np.append(True, ~first[:-1])

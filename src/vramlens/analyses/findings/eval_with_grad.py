@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.phases import MODULE_CALL
+from vramlens.analyses.evaluation_passes import Evaluation
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.scene import Scene
@@ -49,18 +50,45 @@ def eval_with_grad(scene: Scene) -> Iterator[Finding]:
     effect = f"about {format_size(size_bytes)} less" + (f" {when}" if helps else "")
     yield Finding(
         id="eval_with_grad",
-        verdict=Verdict.PROVEN if evaluation.ended else Verdict.LIKELY,
+        verdict=_verdict(evaluation),
         title="model.eval() does not disable autograd: evaluation keeps about "
-        f"{format_size(size_bytes)} for a backward pass that never runs",
+        f"{format_size(size_bytes)} for {_needless_work(evaluation)}",
         bytes=size_bytes,
         place=_caller(scene.view, evaluation.rows),
         evidence=tuple(evidence),
-        fix=f"wrap the evaluation in torch.no_grad() or torch.inference_mode() ({effect})",
+        fix=f"{_remedy(evaluation)} ({effect})",
         extent=Extent(
             int(evaluation.kept_bytes.argmax()) if failed_event is None else failed_event,
             evaluation.rows,
         ),
     )
+
+
+def _verdict(evaluation: Evaluation) -> Verdict:
+    if not evaluation.sure:
+        return Verdict.POSSIBLE
+    return Verdict.PROVEN if evaluation.ended and not evaluation.unstepped else Verdict.LIKELY
+
+
+def _needless_work(evaluation: Evaluation) -> str:
+    if evaluation.unstepped:
+        return "gradients that no optimizer uses"
+    if evaluation.sure:
+        return "a backward pass that never runs"
+    return "a backward pass that may never run"
+
+
+def _remedy(evaluation: Evaluation) -> str:
+    """What to change; under a condition where a backward pass may have to go through it."""
+    if evaluation.unstepped and evaluation.sure:
+        return "call the model that is in eval mode in torch.no_grad(): no optimizer trains it"
+    if evaluation.unstepped:
+        return (
+            "if no trained model's output goes into the model that is in eval mode, call that in "
+            "torch.no_grad(); else call requires_grad_(False) on it"
+        )
+    wrapped = "wrap the evaluation in torch.no_grad() or torch.inference_mode()"
+    return wrapped if evaluation.sure else f"if no backward() follows, {wrapped}"
 
 
 def _outermost_modules(view: Attribution, rows: NDArray[np.int64]) -> str:

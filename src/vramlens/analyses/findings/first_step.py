@@ -11,9 +11,10 @@ from vramlens.analyses.attribution.optimizer_state import (
     MOST_STATES,
     STATES_OF,
     optimizer_marks,
-    parameter_bytes,
 )
 from vramlens.analyses.attribution.phases import Phase
+from vramlens.analyses.attribution.trainable import trainable_bytes
+from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
@@ -25,7 +26,9 @@ def first_step_to_come(scene: Scene) -> Iterator[Finding]:
     before one.
     """
     view = scene.view
-    if not len(view.phases.span_start) or (view.phases.phase == Phase.OPTIMIZER).any():
+    if view.training == Training.ABSENT or not len(view.phases.span_start):
+        return
+    if (view.phases.phase == Phase.OPTIMIZER).any():
         return
     marks = optimizer_marks(view)
     if any(called == "step" for called, _ in marks):
@@ -35,7 +38,7 @@ def first_step_to_come(scene: Scene) -> Iterator[Finding]:
     is_gradient = view.categories.category == Category.GRADIENTS
     if not sizes[is_gradient & is_last].any():
         return
-    model_bytes = parameter_bytes(view, np.arange(len(sizes)))
+    model_bytes = trainable_bytes(view, np.arange(len(sizes)), len(view.device.events))
     optimizer = marks[0][1] if marks else ""
     is_known = optimizer in STATES_OF
     states = STATES_OF.get(optimizer, MOST_STATES)
@@ -50,7 +53,7 @@ def first_step_to_come(scene: Scene) -> Iterator[Finding]:
         f"{format_size(needed)} more with {name}",
         bytes=needed,
         evidence=(
-            f"{format_size(model_bytes)} of parameters with gradients, {states} optimizer "
+            f"{format_size(model_bytes)} of parameters to train, {states} optimizer "
             "states each; "
             "the recording contains no optimizer step",
         ),

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene
@@ -26,7 +27,9 @@ def gradients_kept(scene: Scene) -> Iterator[Finding]:
     """What ``zero_grad(set_to_none=True)`` before the forward pass would take off the peak."""
     view = scene.view
     peak = view.device.requested
-    if len(view.steps) < 2 or not len(view.phases.span_start):
+    if view.training == Training.ABSENT or len(view.steps) < 2:
+        return
+    if not len(view.phases.span_start):
         return
     gradients = _Gradients(view)
     if not len(gradients.rows):

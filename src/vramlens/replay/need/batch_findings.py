@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.failure.first_step_need import StepBounds, bounds_of_first_step
 from vramlens.analyses.failure.need import BLOCKS, Need
 from vramlens.analyses.finding import Finding
@@ -72,14 +74,26 @@ def batch_of_first_step(
         return None
     bounds = bounds_of_first_step(view, view.device.out_of_memory[-1])
     if bounds is None:
-        return _not_about_the_batch(need)
+        return None if view.training == Training.ABSENT else _not_about_the_batch(need)
     share = int(bounds.surely_fitting_share(capacity_bytes) * 100) / 100
+    if view.training == Training.ABSENT:
+        return _of_a_pass(bounds, share, capacity_bytes)
     if share < _LEAST_SHARE:
         return _no_batch_surely_fits(bounds, capacity_bytes)
     # After whole steps, a pass that is like none of them may not take the batch that they took.
     is_of_other_kind = view.steps.source != PATTERN and len(view.steps) > 1
     verdict = Verdict.POSSIBLE if is_of_other_kind else Verdict.LIKELY
     return _as_range(bounds, share, capacity_bytes, verdict)
+
+
+def _of_a_pass(bounds: StepBounds, share: float, capacity_bytes: int) -> Finding | None:
+    """The range for a forward pass that no backward pass follows; None where most of the memory is
+    what earlier passes left, which their number decides and not this batch.
+    """
+    if share < _LEAST_SHARE or bounds.low_fixed > bounds.low_growing:
+        return None
+    evidence = "estimated from the blocks that this forward pass finished"
+    return replace(_as_range(bounds, share, capacity_bytes), evidence=(evidence,))
 
 
 def _as_range(

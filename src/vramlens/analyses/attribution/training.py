@@ -1,0 +1,114 @@
+"""Training: whether a recording shows any, told once for all that speak of it.
+
+What a backward pass will use, gradients and optimizer state exist in training alone. A server, a
+search or a solver without autograd keeps memory, too; nothing about that is training.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.modules import Modules
+from vramlens.analyses.attribution.names import Names
+from vramlens.analyses.attribution.phases import Phase, Phases
+from vramlens.trace import NO_STACK, DeviceTrace, TensorKind, Trace
+
+_OPTIMIZER_MARK = "Optimizer."
+_WITHOUT_GRAPH = re.compile(r"torch[/\\](?:autograd[/\\]function|utils[/\\]checkpoint)\.py:")
+"""What runs inside of these keeps no graph, although a backward pass may be to come."""
+_BACKWARD_FRAME = re.compile(r"torch[/\\](?:_tensor|autograd[/\\]__init__)\.py:backward$")
+_FEWEST_PASSES = 3
+_FEWEST_REQUESTS = 8
+"""Fewer are no pass through a model."""
+_ENOUGH_REQUESTS = 32
+"""Of the pass under way: fewer do not show what it keeps."""
+_KEPT_SHARE = 0.25
+"""Of a pass's requests: a graph keeps a third at least (with checkpoints), most of them as a rule;
+without one, 5 to 17 % are kept as results and caches (shared recordings, H100 and H200).
+"""
+
+
+class Training(Enum):
+    """Whether a recording shows training."""
+
+    SEEN = "seen"
+    ABSENT = "absent"
+    UNKNOWN = "unknown"
+
+
+def training_of(
+    trace: Trace, device: DeviceTrace, phases: Phases, names: Names, modules: Modules
+) -> Training:
+    """Whether this device's recording shows training; UNKNOWN before a first backward pass."""
+    if _optimizer_works(trace, phases) or _makes_gradients(trace, names):
+        return Training.SEEN
+    if len(phases.span_start):
+        return Training.ABSENT if _has_no_model(trace, names, modules) else Training.SEEN
+    return Training.ABSENT if _passes_keep_no_graph(trace, device, modules) else Training.UNKNOWN
+
+
+def pass_starts(modules: Modules) -> NDArray[np.int64]:
+    """The allocation that each marked forward pass begins with: where its first module runs
+    again.
+    """
+    marked = np.flatnonzero(modules.marked)
+    if not len(marked):
+        return marked
+    is_first = modules.module[marked] == modules.module[marked[0]]
+    return np.asarray(marked[is_first & np.append(True, ~is_first[:-1])])
+
+
+def _optimizer_works(trace: Trace, phases: Phases) -> bool:
+    if (phases.phase == Phase.OPTIMIZER).any():
+        return True
+    strings = trace.stacks.strings
+    names = np.unique(trace.annotations.name).tolist()
+    return any(strings[name].startswith(_OPTIMIZER_MARK) for name in names)
+
+
+def _makes_gradients(trace: Trace, names: Names) -> bool:
+    if len(names.of_kind(TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE)):
+        return True
+    return bool(trace.stacks.mark_frames(_BACKWARD_FRAME).any())
+
+
+def _has_no_model(trace: Trace, names: Names, modules: Modules) -> bool:
+    """Whether modules are marked and named, and there are none: then a backward pass is that of a
+    function's derivative (torch.func, autograd.grad).
+    """
+    if trace.meta is None or not trace.meta.module_marks or modules.marked.any():
+        return False
+    return not len(names.of_kind(TensorKind.PARAMETER))
+
+
+def _passes_keep_no_graph(trace: Trace, device: DeviceTrace, modules: Modules) -> bool:
+    """Whether several whole forward passes kept no graph, and the one under way keeps none."""
+    rows = np.flatnonzero(modules.marked & ~_inside_functions(trace, device))
+    passes = np.split(rows, np.searchsorted(rows, pass_starts(modules)[1:]))
+    passes = [pass_rows for pass_rows in passes if len(pass_rows) >= _FEWEST_REQUESTS]
+    if len(passes) <= _FEWEST_PASSES:
+        return False
+    whole_passes, last_pass = passes[:-1], passes[-1]
+    if len(last_pass) >= _ENOUGH_REQUESTS:
+        whole_passes.append(last_pass)
+    return all(_kept_share(device, pass_rows) < _KEPT_SHARE for pass_rows in whole_passes)
+
+
+def _kept_share(device: DeviceTrace, pass_rows: NDArray[np.int64]) -> float:
+    """Of a pass's requests: how many are still alive at its last one."""
+    allocations = device.allocations
+    is_kept = allocations.free_requested[pass_rows] >= allocations.born[pass_rows[-1]]
+    return float(is_kept.mean())
+
+
+def _inside_functions(trace: Trace, device: DeviceTrace) -> NDArray[np.bool_]:
+    """One flag an allocation: whether an autograd function's own forward asked for it."""
+    stacks, stack = trace.stacks, device.allocations.stack
+    inside = np.zeros(len(stack), np.bool_)
+    has_stack = stack != NO_STACK
+    inside[has_stack] = stacks.any_frame(stacks.mark_frames(_WITHOUT_GRAPH))[stack[has_stack]]
+    return inside
