@@ -18,7 +18,6 @@ import threading
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import islice
 from time import thread_time
 from typing import Any
@@ -157,8 +156,10 @@ class Observer:
                 if self._events * _SECONDS_AN_EVENT - self._ration.left > _LONGEST_SECONDS:
                     set_trace(None, None)  # a long step: what was seen so far is all there will be
         except Exception:  # never the program's trouble
-            with suppress(Exception):
+            try:  # noqa: SIM105 - as Python ends this module has no "suppress" any more
                 set_trace(None, None)
+            except Exception:
+                pass
         return 0
 
     def _move(self, frame: Any, what: int) -> None:
