@@ -253,9 +253,7 @@ def test_freed_graphs_lists_called_cache_and_chains_of_tracebacks() -> None:
 
     report = watched(step)
     found = {leak.owner.name: leak for leak in report.found if leak.owner is not None}
-    freed = (
-        "keeps the autograd graph of every step, each with 1 tensor (backward has freed the saved ones)"
-    )
+    freed = "keeps the autograd graph of every step, each with 1 tensor (backward has freed the saved ones)"
     assert freed in " ".join(str(report).split())
     assert (
         found["cache"].fix

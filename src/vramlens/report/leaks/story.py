@@ -289,7 +289,7 @@ def _device_label(device: DeviceLeaks, *, has_several: bool) -> str:
 
 def _steps_words(device: DeviceLeaks) -> str:
     """The steps, in the words of ``vramlens explain``, and the moment of the verdict."""
-    steps = f"{counted(device.steps, 'step')}, {detected_by(device.source)}"
+    steps = f"{counted(device.steps, 'step')}, {detected_by(device.source or '')}"
     if device.inside_one_call or not device.judged_steps:
         return f"{steps}."
     moment = "before the last"
