@@ -7,7 +7,11 @@ from typing import Any
 
 def put_copies_between_devices(torch: Any) -> None:
     """Makes scatters, gathers and broadcasts be copies to the one device; for good."""
+    from torch.nn.parallel import _functions
+
     core: Any = torch._C
+    # A build with CUDA would ask the driver for a stream to copy on.
+    _functions._get_stream = lambda device: torch.cuda.current_stream()
 
     def scatter(tensor: Any, devices: Any, *options: Any) -> tuple[Any, ...]:
         return (tensor.to("cuda"),)
