@@ -31,6 +31,22 @@ LEAK = Leak(
 )
 
 
+@pytest.mark.parametrize(
+    ("size_bytes", "steps", "told"),
+    [
+        (12 * MIB, 12, "12.00 MiB so far in 12 steps"),
+        (12 * MIB + 30_000, 12, "12.03 MiB so far in 12 steps"),
+        (14 * MIB, 12, "14.00 MiB so far: as much as 14 steps leave"),
+        (80 * MIB, 10, "80.00 MiB so far: as much as 80 steps leave"),  # eight epochs of ten
+    ],
+)
+def test_the_rate_times_the_steps_is_what_is_printed(
+    size_bytes: int, steps: int, told: str
+) -> None:
+    leak = replace(LEAK, bytes=size_bytes, steps=steps)
+    assert growth_words(leak) == f"1.00 MiB per step, {told}"
+
+
 def test_all_of_a_claim() -> None:
     claim = claim_of(LEAK, unseen="unseen", end="; soon")
     assert claim.headline == "LEAK proven: 1.00 MiB per step, 12.00 MiB so far in 12 steps; soon"

@@ -16,6 +16,10 @@ from vramlens.units import counted, format_size
 
 _LONGEST_CHAIN = 12
 _HELD_BY = "held by "
+_MOST_DIFFERENCE = 0.005
+"""Of the bytes so far, between them and the rate times the steps: what rounding to three digits
+hides. With twice as much a reader who multiplies finds another number.
+"""
 _KEEPERS = {
     "external": "no tensor uses it: a library (NCCL, cuBLAS), a CUDA context or another process"
     " does",
@@ -81,7 +85,20 @@ def growth_words(leak: Leak, where: str = "") -> str:
     rate = f"{format_size(leak.bytes_per_step)} per step"
     if leak.nodes and not leak.bytes_per_step:
         rate = "autograd nodes without data"
-    return f"{rate}{where}, {total} so far in {counted(leak.steps, 'step')}{outside}"
+    return f"{rate}{where}, {total} so far{_steps_words(leak)}{outside}"
+
+
+def _steps_words(leak: Leak) -> str:
+    """The steps that the bytes so far are of, so that the rate times the steps is what is printed:
+    where only some steps left anything, or the first ones more, as many as would have left it.
+    """
+    if not leak.bytes_per_step:
+        return f" in {counted(leak.steps, 'step')}"
+    difference = abs(leak.bytes - leak.bytes_per_step * leak.steps)
+    if difference <= _MOST_DIFFERENCE * leak.bytes:
+        return f" in {counted(leak.steps, 'step')}"
+    worth = max(round(leak.bytes / leak.bytes_per_step), 1)
+    return f": as much as {counted(worth, 'step')} leave"
 
 
 def owner_words(leak: Leak, owner: LeakOwner) -> str:

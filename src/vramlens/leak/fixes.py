@@ -21,6 +21,10 @@ FIXES = {
     "create_graph=True), or"
     " set p.grad = None after use; on ctx, use save_for_backward",
     "cycle": "make {name} a weak reference (weakref.ref), or set it to None when done",
+    "cycle_forward": "set {name} to None when done; a weak reference does only where something else"
+    " holds what it refers to",
+    "cycle_unwritten": "call gc.collect() every so many steps: no statement of the program closes"
+    " this cycle",
     "other": "clear {name} when it is no longer used",
     "hidden": "look for C++ code that keeps tensors; for tensors sent to other processes, let "
     "the receiver delete them and call torch.cuda.ipc_collect()",
@@ -39,7 +43,8 @@ FIXES = {
     " torch.load(..., map_location=...)",
 }
 """By class; of some classes there are kinds that need another edit: an ``lru_cache``, what C++
-keeps (``hidden``), autocast's copies, blocks that wait for a stream.
+keeps (``hidden``), autocast's copies, blocks that wait for a stream, cycles whose edge does not lead
+back to what holds the object, or is a library's.
 """
 
 

@@ -17,10 +17,11 @@ from vramlens.capture.warn import harmless, say
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.leak import LeakOwner
 from vramlens.live.growth import last_frames
-from vramlens.live.growth.module_calls import ModuleCalls
 from vramlens.live.heap_look import OwnedStorage
 from vramlens.live.holder.route import Route, size_of
-from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
+from vramlens.live.leaks.leak_report import Gone, LeakReport, LiveLeak
+from vramlens.live.turns.loop_results import without_results
+from vramlens.live.turns.other_steps import OtherSteps
 from vramlens.live.watch import LeakWatch
 
 OWNERS_SCHEMA = "vramlens.owners/1"
@@ -33,6 +34,8 @@ _MOST_ROWS = 200_000
 _MOST_OWNERS = 2_000
 _LONGEST_CHAIN = 40
 _LONGEST_TEXT = 200
+_EXPLAINED = 0.75
+"""Of the bytes that the sums rose by in a step: with half, as much again may be another's."""
 _EMPTIED = "the program emptied it after its last step"
 _CYCLES = {"cycle", "autograd_cycle"}
 """What a function leaves that has ended: its variables hold one another until the collector
@@ -77,7 +80,7 @@ class LeakFollower:
 
     def __init__(self) -> None:
         self._watch: LeakWatch | None = None
-        self._calls: ModuleCalls | None = None
+        self._other_steps: OtherSteps | None = None
         self._latest: _Looked | None = None
         self._final: _Looked | None = None
         self._next = _FIRST_LOOK
@@ -88,27 +91,29 @@ class LeakFollower:
 
     @harmless("counting calls of the model")
     def torch_is_there(self, torch: Any) -> None:
-        """Until an optimizer steps, a call of the model is a step."""
+        """Until an optimizer steps, a call of the model is a step, or what else there is."""
         if hasattr(torch, "compiler"):  # else a child is unpickled in the midst of its import
-            self._calls = ModuleCalls(torch, self._unit_ended)
+            self._other_steps = OtherSteps(torch, self._unit_ended, self._begin_anew)
 
     @harmless("watching for leaks")
     def step_ended(self, _count: int) -> None:
         """After each step of the program, an optimizer's or by hand. The watch begins with the
         first.
         """
-        if self._calls is not None:
-            self._calls.stop()
-            self._calls = None
-            if self._watch is not None:
-                self._watch.stop()
-            self._watch = self._latest = (
-                None  # what calls of the model were counted is of another unit
-            )
-            self._followed, self._next = {}, _FIRST_LOOK
-        self._unit_ended()
+        if self._other_steps is not None:
+            self._other_steps.stop()
+            self._other_steps = None
+            self._begin_anew()
+        self._unit_ended(sys._getframe(1))
 
-    def _unit_ended(self) -> None:
+    def _begin_anew(self) -> None:
+        """What was counted so far is of another unit."""
+        if self._watch is not None:
+            self._watch.stop()
+        self._watch = self._latest = None
+        self._followed, self._next = {}, _FIRST_LOOK
+
+    def _unit_ended(self, caller: FrameType) -> None:
         """Now and then the report is made: when the program ends, what its functions hold is
         gone already.
         """
@@ -117,7 +122,7 @@ class LeakFollower:
             self._began = perf_counter()
             self._watch = LeakWatch()
         else:
-            self._step(self._watch, sys._getframe(1))
+            self._step(self._watch, caller)
         self._watch_seconds += thread_time() - began
         self._latest_step = perf_counter()
 
@@ -139,6 +144,8 @@ class LeakFollower:
     @harmless("looking for leaks")
     def program_ended(self) -> None:
         """Looks for the last time, while the variables are there that the program ended with."""
+        if self._other_steps is not None:
+            self._other_steps.stop()
         try:
             owned = (
                 self._watch.owned() if self._watch is not None and last_frames.kept_frames else None
@@ -174,9 +181,11 @@ class LeakFollower:
         if self._watch is None:
             return None
         report = self._concluded(self._watch)
-        if self._calls is None:
+        if self._other_steps is None:
             return report
-        note = f"no optimizer has stepped: a step is a call of {self._calls.root_name}"
+        if not self._other_steps.are_calls:
+            report = without_results(report)
+        note = f"no optimizer has stepped: a step is {self._other_steps.unit}"
         return replace(report, notes=(note, *report.notes))
 
     def _concluded(self, watch: LeakWatch) -> LeakReport:
@@ -190,7 +199,7 @@ class LeakFollower:
             say(
                 f"--leaks: after step {before.report.steps:,} of {now.steps:,}; what its functions held is gone by now"
             )
-            now = self._doubted_report(before, now.steps)
+            now = self._doubted_report(before, now)
         return now
 
     def _keep(self) -> None:
@@ -238,14 +247,14 @@ class LeakFollower:
         )
         return replace(final, leaks=(*final.leaks, *emptied))
 
-    def _doubted_report(self, before: _Looked, steps: int) -> LeakReport:
+    def _doubted_report(self, before: _Looked, now: LeakReport) -> LeakReport:
         return replace(
             before.report,
-            steps=steps,
-            leaks=tuple(self._doubted(leak) for leak in before.report.leaks),
+            steps=now.steps,
+            leaks=tuple(self._doubted(leak, now.gone) for leak in before.report.leaks),
         )
 
-    def _doubted(self, leak: LiveLeak) -> LiveLeak:
+    def _doubted(self, leak: LiveLeak, gone: Gone | None) -> LiveLeak:
         """A leak of an earlier look that is gone by now: likely at most, and only if it grew
         until the last step.
         """
@@ -253,9 +262,11 @@ class LeakFollower:
             return leak
         steps = 0 if self._watch is None else self._watch.steps
         sizes = None if leak.route is None else self._followed.get(leak.route)
-        if sizes is not None and sizes.grew_until(steps):
+        last = steps if sizes is not None and sizes.grew_until(steps) else _grown_until(leak, gone)
+        if last:
+            which = ", the last," if last == steps else ""
             reason = (
-                f"it grew until step {steps:,}, the last, and is gone now: it is unknown whether"
+                f"it grew until step {last:,}{which} and is gone now: it is unknown whether"
                 " it would have stayed"
             )
             return replace(leak, verdict=Verdict.LIKELY, reason=leak.reason_and(reason))
@@ -283,9 +294,18 @@ class LeakFollower:
         before = self._earlier(report)
         if before is not None:
             return owners_of(
-                self._doubted_report(before, report.steps), before.storages, before.time_us, kind
+                self._doubted_report(before, report), before.storages, before.time_us, kind
             )
         return owners_of(report, storages, time.time_ns() // 1000, kind)
+
+
+def _grown_until(leak: LiveLeak, gone: Gone | None) -> int:
+    """The step until which the sums of live bytes grew by what a leak of an earlier look left
+    behind; 0 where they did not, or by more.
+    """
+    if gone is None or leak.bytes_per_step < _EXPLAINED * gone.bytes_per_step:
+        return 0
+    return gone.step
 
 
 def _looked(report: LeakReport, storages: Sequence[OwnedStorage]) -> _Looked:

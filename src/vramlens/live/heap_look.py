@@ -31,7 +31,7 @@ from vramlens.live.growth.step_counters import CounterSeries, StepCounters
 from vramlens.live.growth.stores import Parents, parents_by_store, parents_with_all_parts
 from vramlens.live.heap.search import LONG, Search, SearchTime
 from vramlens.live.heap.tensors import Storage, TorchObjects
-from vramlens.live.heap.unnamed_holders import search_loose, unreached_tensors
+from vramlens.live.heap.unnamed_holders import search_generators, search_loose, unreached_tensors
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.leaks.allocating_line import HeapScene
 from vramlens.live.leaks.leak_report import Gone, LeakReport, Unexplained
@@ -94,7 +94,9 @@ class HeapLook:
         search, births = self._search, self._births
         search.run(tiers=(0,) if self._is_brief else (0, 1))
         has_unreached = not self._is_brief and unreached_tensors(search, births) >= FEWEST
-        if has_unreached:
+        if self._is_brief:
+            search_generators(search)
+        elif has_unreached:
             search_loose(search)
         positions = self._positions_of_growth()
         parents = parents_by_lagging_tee(search, search.parents(positions))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import queue
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from vramlens import LeakWatch
 from vramlens.live.growth import births
-from vramlens.live.growth.backlogs import steady_rise
+from vramlens.live.growth.backlogs import steady_rise, with_complete
+from vramlens.live.growth.piles import Item, Pace, Pile
+from vramlens.live.heap.tensors import Storage
 from vramlens.live.leaks.leak_report import LeakReport
 
 torch = pytest.importorskip("torch")
@@ -185,3 +188,29 @@ def test_a_full_store_that_gives_up_any_entry_for_a_new_one() -> None:
         spent += 4 * 4096
         watch.step()
     assert not watch.report().found
+
+
+@pytest.mark.parametrize(
+    ("entries", "a_step", "last_birth", "steps", "is_complete"),
+    [
+        (100, 1, 95, 100, True),  # another thread is five batches ahead
+        (100, 2, 95, 100, True),  # the same, of two tensors each
+        (200, 2, 95, 100, True),  # two entries a step
+        (100, 1, 100, 116, False),  # a ring that was full 16 steps ago
+        (100, 1, 100, 101, False),  # and one step ago
+        (240, 2.4, 100, 116, False),  # a round number would let it pass
+        (100, 1, 60, 100, False),  # 40 entries are older than the watch
+        (130, 1.3, 95, 100, False),  # neither one nor two a step
+    ],
+)
+def test_a_store_is_complete_only_with_an_entry_of_each_step(
+    entries: int, a_step: float, last_birth: int, steps: int, is_complete: bool
+) -> None:
+    search: Any = SimpleNamespace(order=[[None] * entries])
+    items = [
+        Item(0, 8, 1 + int(number / a_step), Storage("cpu", number, 8))
+        for number in range(int(a_step * last_birth))
+    ]
+    pace = Pace(last_birth - 1, False, False, 2, last_birth, 0.9, 8)
+    (pile,) = with_complete(search, [Pile(0, items, pace)], steps)
+    assert (pile.is_complete, pile.pace.is_steady) == (is_complete, is_complete)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from vramlens import LeakWatch
+from vramlens.live.growth import lagging_tees
 from vramlens.live.heap import tees
-from vramlens.live.heap.tees import is_tee, kept_entries, unread_entries
+from vramlens.live.heap.tees import entries_of, is_tee
 from vramlens.live.leaks.leak_report import LeakReport
 
 torch = pytest.importorskip("torch")
@@ -19,12 +20,12 @@ torch = pytest.importorskip("torch")
 def test_counts() -> None:
     ahead, behind = itertools.tee(range(1000, 2000))
     assert is_tee(ahead)
-    assert (kept_entries(ahead), unread_entries(ahead)) == (0, 0)
+    assert entries_of(ahead) == (0, 0)
     for _ in range(130):
         next(ahead)
     next(behind)
-    assert (kept_entries(behind), unread_entries(behind)) == (130, 129)
-    assert (kept_entries(ahead), unread_entries(ahead)) == (130 - 2 * 57, 0)
+    assert entries_of(behind) == (130, 129)
+    assert entries_of(ahead) == (130 - 2 * 57, 0)
 
 
 def test_the_place_of_the_number_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +38,7 @@ def test_the_place_of_the_number_is_tried(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(tees, "_INDEX_AT", 1 << 20)
     assert not tees._has_index_there()
     monkeypatch.setattr(tees, "_IS_INDEX_KNOWN", False)
-    assert unread_entries(behind) == 130
+    assert entries_of(behind)[1] == 130
 
 
 def _batches(count: int) -> Iterator[Any]:
@@ -73,3 +74,53 @@ def test_halves_that_are_read_at_the_same_pace() -> None:
         for _ in zip(first, second, strict=True):
             watch.step()
         assert not watch.report().found
+
+
+def test_of_a_half_that_lags_very_far_only_so_many_blocks_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tees, "_MOST_BLOCKS", 10)
+    ahead, behind = itertools.tee(range(10_000))
+    next(itertools.islice(ahead, 9_000, None))
+    assert entries_of(behind)[0] == 10 * 57
+
+
+class _SearchOf:
+    """A search that reached some objects, and whose time ends after so many looks at the clock."""
+
+    def __init__(self, order: list[Any], looks: int = 1_000_000) -> None:
+        self.order, self.looks = order, looks
+        self.roots: dict[int, Any] = {}
+
+    @property
+    def is_over(self) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+
+def _ten_halves() -> tuple[_SearchOf, dict[int, int]]:
+    """Ten halves of one tee, each 57 entries further than the one before, and their blocks."""
+    halves = list(itertools.tee(range(10_000), 10))
+    for number, half in enumerate(halves):
+        next(itertools.islice(half, 57 * (number + 1), None))
+    blocks = list(tees.blocks_from(halves[0]))
+    search = _SearchOf([*halves, *blocks])
+    return search, {id(block): place for place, block in enumerate(search.order) if place >= 10}
+
+
+def test_each_block_is_given_out_in_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    search, blocks = _ten_halves()
+    walked: list[int] = []
+    block_after = tees._block_after
+    monkeypatch.setattr(
+        tees, "_block_after", lambda block: (walked.append(id(block)), block_after(block))[1]
+    )
+    keepers: Any = lagging_tees._keepers_of(search, blocks)
+    assert set(keepers.values()) == {0}  # the first lags farthest
+    assert len(walked) <= 2 * len(blocks) + 10
+
+
+def test_halves_are_left_where_the_search_came_by_them_when_its_time_is_over() -> None:
+    search, blocks = _ten_halves()
+    search.looks = 12
+    assert lagging_tees._keepers_of(search, blocks) == {}  # type: ignore[arg-type]

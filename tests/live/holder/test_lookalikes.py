@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
+import torch
+
+from vramlens import LeakWatch
 from vramlens.ground.verdict import Verdict
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import loaded
@@ -18,6 +22,7 @@ from vramlens.live.holder.container_bounds import (
 )
 from vramlens.live.holder.keeper import Keeper, Statements
 from vramlens.live.holder.lookalikes import gate, made_of_itself
+from vramlens.live.holder.missed_removals import key_types
 from vramlens.live.source.source_stores import Store, read_source
 
 RULES = {
@@ -110,3 +115,61 @@ def test_a_detached_tensor_is_as_large_as_before(tmp_path: Path) -> None:
     alone = growth_in(tmp_path / "alone.py", "x = x.detach()", [])
     assert alone.store is not None
     assert made_of_itself(alone.store)
+
+
+MISSED = """
+class Server:
+    def __init__(self):
+        self.sessions = {}
+        self.oldest = 0
+
+    def serve(self, number):
+        self.sessions[str(number)] = torch.zeros(4096)
+        self.sessions.pop(self.oldest, None)
+        self.oldest += 1
+"""
+
+
+def test_a_removal_that_never_hits_is_counted_and_the_types_of_its_key_told(tmp_path: Path) -> None:
+    path = tmp_path / "served.py"
+    path.write_text(MISSED)
+    names: dict[str, Any] = {"torch": torch, "__name__": "served"}
+    exec(compile(MISSED, str(path), "exec"), names)
+    server = names["Server"]()
+    watch = LeakWatch()
+    for number in range(30):
+        server.serve(number)
+        watch.step()
+    (leak,) = watch.report().found
+    assert leak.verdict == "likely"
+    steps = leak.reason.partition(" steps took")[0].rpartition(" ")[2]
+    assert int(steps) >= 24
+    assert leak.reason == (
+        f"0 of the removals at line 9 in {steps} steps took something out:"
+        " self.sessions.pop(self.oldest, None); its keys are str, and line 9 asks for int"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "asked"),
+    [
+        ("str(number)", "str"),
+        ("f'{number}'", "str"),
+        ("message['session']", "str"),
+        ("(number, 1)", "tuple"),
+        ("number", ""),
+        ("len(name)", ""),
+        ("float(name)", ""),
+    ],
+)
+def test_the_type_that_a_removal_asks_for(tmp_path: Path, key: str, asked: str) -> None:
+    path = tmp_path / "asked.py"
+    path.write_text(
+        f"def take(number, message, name):\n    kept.pop({key}, None)\n"
+        "answer = {'session': str(3)}\n"
+    )
+    module = read_source(str(path))
+    assert module is not None
+    (removal,) = module.stores["kept"]
+    told = key_types({1: "a", 2: "b"}, removal)
+    assert told == (f"its keys are int, and line 2 asks for {asked}" if asked else "")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
+from typing import Any
 
 import pytest
 
 from vramlens.live.source.executed_lines import codes_within, executed_lines
+from vramlens.live.source.users_source import UsersSource
 
 
 class _Store:
@@ -60,3 +62,41 @@ def test_functions_within() -> None:
         inner()
 
     assert [code.co_name for code in codes_within([outer.__code__])] == ["outer", "inner"]
+
+
+class _Order(list[Any]):
+    """What a search reached; counts the objects that are handed out."""
+
+    handed_out = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        part = super().__getitem__(key)
+        self.handed_out += len(part)
+        return part
+
+
+class _Search:
+    """A search that reached some objects, and whose time may be over."""
+
+    def __init__(self, order: _Order) -> None:
+        self.order, self.is_over = order, False
+        self.roots: dict[int, Any] = {}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the interpreter specializes nothing")
+def test_all_files_are_looked_for_in_one_walk_over_what_was_reached() -> None:
+    _run(_Store(), 60)
+    line = _Store.take.__code__.co_firstlineno + 2
+    search: Any = _Search(_Order([_Store.take, *({} for _ in range(10_000))]))
+    source = UsersSource(search)
+    assert source.shows_runs(__file__, line, line)
+    for number in range(20):
+        assert not source.shows_runs(f"/nowhere/{number}.py", 1, 9)
+    assert search.order.handed_out == len(search.order)
+
+
+def test_the_walk_ends_with_the_time_of_the_search() -> None:
+    search: Any = _Search(_Order([_Store.take, *({} for _ in range(10_000))]))
+    search.is_over = True
+    assert not UsersSource(search).shows_runs(__file__, 1, 100)
+    assert not search.order.handed_out

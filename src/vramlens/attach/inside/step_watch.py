@@ -31,8 +31,8 @@ from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.torch_api import DeviceState, loaded_torch
 from vramlens.capture.warn import harmless
 from vramlens.live.follow import owners_of
-from vramlens.live.growth.module_calls import ModuleCalls
 from vramlens.live.heap.search import LONG, SearchTime
+from vramlens.live.turns.module_calls import ModuleCalls
 from vramlens.live.watch import LeakWatch
 from vramlens.units import counted
 

@@ -11,8 +11,8 @@ from vramlens.capture.torch_api import loaded_torch
 from vramlens.capture.warn import harmless
 
 NO_STEP = (
-    "no step has ended (by an optimizer, a call of the model, or vramlens.step()), so there is "
-    "nothing to compare"
+    "no step has ended (by an optimizer, a call of the model, a turn of a loop, a tenth of a second,"
+    " or vramlens.step()), so there is nothing to compare"
 )
 by_hand: list[Callable[[], None]] = []
 """What is called whenever ``vramlens.step()`` is, recorded or not."""

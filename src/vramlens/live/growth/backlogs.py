@@ -16,10 +16,21 @@ from vramlens.live.growth.piles import SURE, WARM_UP, Pile
 from vramlens.live.heap.objects import length_of
 from vramlens.live.heap.search import Search
 
-_LEAST_SHARE = 0.5  # of the mean rise, by which each sum must exceed the last
-_EXPLAINED = 0.75  # of the rise, that is in the pile
-_FARTHEST_AHEAD = 16  # steps
-_MOST_EXPLAINED = 1.25  # what left more than the sums rose by did not only grow
+_LEAST_SHARE = 0.5
+"""Of the mean rise, by which each sum must exceed the last. With a quarter a buffer that is half
+emptied between two sums would pass; with all of it no program whose batches differ in size would.
+"""
+_EXPLAINED, _MOST_EXPLAINED = 0.75, 1.25
+"""Of the rise, that the pile's bytes must be. The sums miss what is older than the collector's two
+younger generations, and count what the last step holds: a quarter either way in the programs of the
+corpus. With half, another pile's rise would be this one's; with twice as much, what is given back
+again would have only grown.
+"""
+_FARTHEST_AHEAD = 16
+"""Steps by which an entry may be made before its use: the batches of a loader with eight workers and
+PyTorch's prefetch factor of 2. With half, eight workers would seem to have stopped; with twice as
+many, a store that did stop 30 steps ago would seem to go on.
+"""
 
 
 def with_backlogs(piles: Iterable[Pile], births: Births) -> list[Pile]:
@@ -39,14 +50,25 @@ def with_complete(search: Search, piles: Iterable[Pile], steps: int) -> list[Pil
 
 
 def _as_complete(pile: Pile, search: Search, steps: int) -> Pile:
+    """The pile, as complete if its object has as many entries for each step as were made in each.
+
+    A store that has filled has that many only at the very step at which it became full. Entries
+    older than the watch can only be those made ahead.
+    """
     pace = pile.pace
-    if pace.is_late or steps - pace.last > _FARTHEST_AHEAD:
-        return pile
-    storages = sum(item.storage is not None for item in pile.items)
-    a_step = round(storages / (pace.last - pace.first + 1))
     entries = length_of(search.order[pile.position]) or 0
-    fewest, most = a_step * (steps - WARM_UP), a_step * (steps + _FARTHEST_AHEAD)
-    if not 0 < fewest <= entries <= most:
+    entries_a_step = round(entries / steps)
+    if pace.is_late or steps - pace.last > _FARTHEST_AHEAD or not entries_a_step:
+        return pile
+    births = [item.born for item in pile.items if item.storage is not None and item.born]
+    storages_an_entry = max(round(len(births) / entries), 1)
+    usual = entries_a_step * storages_an_entry
+    ahead = entries - entries_a_step * steps
+    older = entries - len(births) / storages_an_entry
+    in_pace = sum(pace.first <= born <= pace.last for born in births)
+    is_even = abs(in_pace - usual * (pace.last - pace.first + 1)) <= usual
+    most_ahead = entries_a_step * _FARTHEST_AHEAD
+    if not (is_even and 0 <= ahead <= most_ahead and 0 <= older <= most_ahead):
         return pile
     return replace(pile, pace=replace(pace, is_steady=True), is_complete=True)
 

@@ -52,6 +52,7 @@ class Births:
         latest_sum: the latest step at whose end bytes alive were summed, and they, by step of
             birth.
         sums: of each sum, its step and the bytes.
+        is_collecting: whether Python's collector ran by itself when a report was asked for.
     """
 
     def __init__(self, torch: TorchObjects) -> None:
@@ -63,6 +64,7 @@ class Births:
         self.spent_seconds = 0.0
         self.latest_sum: tuple[int, dict[int, int]] = (0, {})
         self.sums: list[tuple[int, int]] = []
+        self.is_collecting = gc.isenabled()
         self._born: dict[tuple[int, int], int] = {}
         self._sequence = array("q")
         self._sentinel: list[Any] | None = None
@@ -103,7 +105,10 @@ class Births:
         return Looks(self._looked_at, self._blind_step)
 
     def look_now(self) -> None:
-        """Notes what is young in the step that has not ended."""
+        """Notes what is young in the step that has not ended, and whether the program lets the
+        collector run.
+        """
+        self.is_collecting = gc.isenabled()
         self._look_at_new(self.steps + 1)
 
     def pass_over(self) -> None:

@@ -7,10 +7,11 @@ ahead. What keeps all of them is the half with the most entries to come.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import compress
 
 from vramlens.live.growth.stores import all_lead_to_roots
 from vramlens.live.heap.search import Search
-from vramlens.live.heap.tees import blocks_from, is_tee, is_tee_block, unread_entries
+from vramlens.live.heap.tees import TEE, blocks_from, is_tee_block, places_read
 
 Parents = Mapping[int, tuple[int, str]]
 
@@ -25,6 +26,8 @@ def parents_by_lagging_tee(search: Search, parents: Parents) -> Parents:
     if not blocks:
         return parents
     keepers = _keepers_of(search, blocks)
+    if not keepers:
+        return parents
     ways = search.parents(keepers.values())
     apart = {
         block: (tee, "") for block, tee in keepers.items() if block not in search.path(tee, ways)
@@ -34,16 +37,45 @@ def parents_by_lagging_tee(search: Search, parents: Parents) -> Parents:
 
 
 def _keepers_of(search: Search, blocks: Mapping[int, int]) -> dict[int, int]:
-    """By position of each block, that of the half with the most to read.
+    """By position of each block, that of the half with the most to read; empty where the search's
+    time is over before all are walked.
 
     Args:
         blocks: their positions, by identity.
     """
-    tees = [place for place, value in enumerate(search.order) if is_tee(value)]
-    tees.sort(key=lambda place: -unread_entries(search.order[place]))
+    is_tee_type = map(id(TEE).__eq__, map(id, map(type, search.order)))
+    tees = list(compress(range(len(search.order)), is_tee_type))
+    blocks_ahead: dict[int, int] = {}
+    to_read: dict[int, tuple[int, int]] = {}
     keepers: dict[int, int] = {}
     for place in tees:
+        if search.is_over:
+            return {}
+        tee = search.order[place]
+        to_read[place] = _count_ahead(tee, blocks_ahead), -places_read(tee)
+    for place in sorted(tees, key=to_read.__getitem__, reverse=True):
+        if search.is_over:
+            return {}
         for block in blocks_from(search.order[place]):
+            if blocks.get(id(block)) in keepers:
+                break  # behind a block that another half keeps, all are that half's
             if id(block) in blocks:
-                keepers.setdefault(blocks[id(block)], place)
+                keepers[blocks[id(block)]] = place
     return keepers
+
+
+def _count_ahead(tee: object, blocks_ahead: dict[int, int]) -> int:
+    """How many blocks a half keeps.
+
+    Args:
+        blocks_ahead: of the blocks that were walked so far, by identity; these are added.
+    """
+    way: list[int] = []
+    count = 0
+    for block in blocks_from(tee):
+        if id(block) in blocks_ahead:
+            count = blocks_ahead[id(block)]
+            break
+        way.append(id(block))
+    blocks_ahead.update(zip(reversed(way), range(count + 1, count + len(way) + 1), strict=True))
+    return count + len(way)

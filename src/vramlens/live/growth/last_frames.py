@@ -142,7 +142,7 @@ def _part_at(statement: ast.stmt, line: int) -> list[ast.stmt]:
 
 
 def _body_of(code: types.CodeType) -> list[ast.stmt]:
-    tree = _tree_of(code.co_filename)
+    tree = tree_of(code.co_filename)
     if tree is None or code.co_name == "<module>":
         return [] if tree is None else tree.body
     for node in ast.walk(tree):
@@ -154,7 +154,8 @@ def _body_of(code: types.CodeType) -> list[ast.stmt]:
 
 
 @lru_cache(maxsize=64)
-def _tree_of(file: str) -> ast.Module | None:
+def tree_of(file: str) -> ast.Module | None:
+    """The source of a file, parsed; None where it cannot be."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -73,18 +73,20 @@ class Observer:
         Args:
             frame: the frame that runs on.
         """
-        if self._callback is not None or sys.gettrace() is not None or not _can_trace():
+        if self._callback is not None or sys.gettrace() is not None or not can_trace():
             return
         if self._spent > _FREE_SECONDS + _SHARE * (perf_counter() - self._began):
             return
+        if not any(running is frame for running in frames_from(sys._getframe())):
+            return  # another thread's
         self._find(frame)
         self._step, self._events = step, 0
         self._thread = threading.get_ident()
         self._sequence = self._torch.sequence_now() or 0
         self._known = {(id(tensor), address) for tensor, address, _ in self._young()}
         self._counts = gc.get_count()
-        self._callback = _FUNCTION(self._event)
-        _set_trace(self._callback, self)
+        self._callback = C_TRACE(self._event)
+        set_trace(self._callback, self)
 
     def end(self, *, whole: bool = True) -> None:
         """Ends the tracing of a step.
@@ -98,7 +100,7 @@ class Observer:
             return
         tracer: Any = sys.gettrace()
         if tracer is self:
-            _set_trace(None, None)
+            set_trace(None, None)
             self._close()
             if whole:
                 self.steps.add(self._step)
@@ -138,10 +140,10 @@ class Observer:
                 self._close()
                 self._move(frame, what)
                 if self._events * _SECONDS_AN_EVENT + self._spent > 3 * _FREE_SECONDS:
-                    _set_trace(None, None)  # a long step: what was seen so far is all there will be
+                    set_trace(None, None)  # a long step: what was seen so far is all there will be
         except Exception:  # never the program's trouble
             with suppress(Exception):
-                _set_trace(None, None)
+                set_trace(None, None)
         return 0
 
     def _move(self, frame: Any, what: int) -> None:
@@ -218,23 +220,30 @@ def _entry(frame: Any) -> tuple[int, str, int, str]:
     return id(frame), code.co_filename, frame.f_lineno or 0, code.co_name
 
 
-_FUNCTION = ctypes.PYFUNCTYPE(
+C_TRACE = ctypes.PYFUNCTYPE(
     ctypes.c_int, ctypes.py_object, ctypes.py_object, ctypes.c_int, ctypes.c_void_p
 )
+"""Makes a trace function in C's sense of a method."""
 
 
-def _set_trace(callback: Any, holder: Any) -> None:
+def set_trace(callback: Any, holder: Any) -> None:
+    """Traces this thread with a function in C's sense; with None no longer.
+
+    Args:
+        callback: the function.
+        holder: what ``sys.gettrace()`` gives.
+    """
     setter = ctypes.pythonapi.PyEval_SetTrace
     setter.restype = None
     if callback is None:
         setter.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         setter(None, None)
     else:
-        setter.argtypes = [_FUNCTION, ctypes.py_object]
+        setter.argtypes = [C_TRACE, ctypes.py_object]
         setter(callback, holder)
 
 
-def _can_trace() -> bool:
+def can_trace() -> bool:
     """CPython with its lock; others have no such function, or threads that would not be seen."""
     lock = getattr(sys, "_is_gil_enabled", None)
     return sys.implementation.name == "cpython" and (lock is None or bool(lock()))

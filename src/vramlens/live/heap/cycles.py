@@ -15,7 +15,7 @@ from vramlens.live.holder.registrations import is_hook_name
 
 _MOST_STARTS = 50
 _SHORT_CIRCLE = 4
-_BACK_NAMES = (
+BACK_NAMES = (
     "parent",
     "owner",
     "me",
@@ -29,6 +29,7 @@ _BACK_NAMES = (
     "model",
     "ctx",
 )
+"""Attributes that lead back to what made an object, and holds it: they may be weak."""
 _WRITTEN_EDGES = ("attribute", "closure", "class attribute", "key", "variable")
 
 
@@ -217,7 +218,7 @@ def _functions_in(links: Sequence[Link]) -> list[types.CodeType]:
 def _edge_score(link: Link, keeper: Keeper) -> int:
     """How well an edge suits to be the weak one."""
     points = 20 if link.how == "attribute" else 0
-    if link.name.lower().strip("_") in _BACK_NAMES:
+    if link.name.lower().strip("_") in BACK_NAMES:
         points += 50
     return keeper.score + points
 

@@ -13,10 +13,16 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-_HALF: type = type(itertools.tee(())[0])
+TEE: type = type(itertools.tee(())[0])
+"""The type of a half."""
 _BLOCK: type = itertools._tee_dataobject  # type: ignore[attr-defined]
 _PLACES = 57
 """Entries of a block: LINKCELLS in CPython's itertoolsmodule.c."""
+_MOST_BLOCKS = 4000
+"""Of one half that are counted, 228,000 entries in 2.5 ms: a half that is followed is counted at
+each step. Half as many would end at a day's clicks of a small site; twice as many would cost a tenth
+of a step of 50 ms.
+"""
 _INDEX_AT = object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p)
 """Where a half has the number of entries that it has read of its block: after the block."""
 
@@ -28,7 +34,7 @@ def _index_of(tee: object) -> int:
 
 def _has_index_there() -> bool:
     """Whether this interpreter has the number at that place, tried with a tee of our own."""
-    if _HALF.__basicsize__ < _INDEX_AT + ctypes.sizeof(ctypes.c_int):
+    if TEE.__basicsize__ < _INDEX_AT + ctypes.sizeof(ctypes.c_int):
         return False
     ahead, behind = itertools.tee(range(_PLACES))
     seen = [(_index_of(ahead), _index_of(behind)) for _ in zip(range(3), ahead, strict=False)]
@@ -40,7 +46,7 @@ _IS_INDEX_KNOWN = _has_index_there()
 
 def is_tee(value: object) -> bool:
     """Whether an object is a half of a tee."""
-    return type(value) is _HALF
+    return type(value) is TEE
 
 
 def is_tee_block(value: object) -> bool:
@@ -49,26 +55,42 @@ def is_tee_block(value: object) -> bool:
 
 
 def blocks_from(tee: object) -> Iterator[Any]:
-    """Yields the blocks that a half keeps, the one that it reads first."""
+    """Yields the blocks that a half keeps, the one that it reads first; of very many the first."""
     block = _block_held_by(tee)
-    while block is not None:
+    for _ in range(_MOST_BLOCKS):
+        if block is None:
+            return
         yield block
-        block = _block_held_by(block)
+        block = _block_after(block)
 
 
-def kept_entries(tee: object) -> int:
-    """How many entries are in the blocks that a half keeps."""
-    return sum(map(_entries_in, blocks_from(tee)))
+def entries_of(tee: object) -> tuple[int, int]:
+    """How many entries are in the blocks that a half keeps; and how many of them others have read
+    and it has not.
+    """
+    blocks, last = 0, None
+    for block in blocks_from(tee):
+        blocks, last = blocks + 1, block
+    if last is None:
+        return 0, 0
+    kept = (blocks - 1) * _PLACES + _entries_in(last)  # those before the last are full
+    return kept, max(kept - places_read(tee), 0)
 
 
-def unread_entries(tee: object) -> int:
-    """How many entries others have read and a half has not."""
+def places_read(tee: object) -> int:
+    """How many entries a half has read of its block; 0 where that cannot be told."""
     index = _index_of(tee) if _IS_INDEX_KNOWN else 0
-    return max(kept_entries(tee) - index, 0) if 0 <= index <= _PLACES else 0
+    return index if 0 <= index <= _PLACES else 0
 
 
-def _block_held_by(holder: object) -> Any:
-    return next(filter(is_tee_block, gc.get_referents(holder)), None)
+def _block_held_by(tee: object) -> Any:
+    return next(filter(is_tee_block, gc.get_referents(tee)), None)
+
+
+def _block_after(block: object) -> Any:
+    """The next block, which a block names last of all that it holds."""
+    last = gc.get_referents(block)[-1:]
+    return last[0] if last and is_tee_block(last[0]) else None
 
 
 def _entries_in(block: object) -> int:

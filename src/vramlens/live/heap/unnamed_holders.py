@@ -20,7 +20,7 @@ from typing import Any
 from vramlens.capture.process.tracked_objects import tracked_objects, tuples_below
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.live.growth.births import BEFORE, Births
-from vramlens.live.heap.objects import class_dict, class_order, is_own_file
+from vramlens.live.heap.objects import class_dict, class_order, is_own_file, is_users
 from vramlens.live.heap.search import Search
 
 _CHUNK = 1024
@@ -58,6 +58,18 @@ def search_loose(search: Search) -> None:
         array = getattr(numpy, "ndarray", None)
         if type(array) is type:
             _look_behind_arrays(search, array)
+
+
+def search_generators(search: Search) -> None:
+    """Goes on with a brief search at the user's generators that it has not reached: a running
+    ``for`` loop may be all that holds them.
+    """
+    every = tracked_objects()
+    is_generator = map(id(types.GeneratorType).__eq__, map(id, map(type, every)))
+    generators = [value for value in compress(every, is_generator) if id(value) not in search.seen]
+    del every
+    users = [(LOOP, value) for value in generators if is_users(value.gi_code.co_filename)]
+    search.go_on(users)
 
 
 def _unheld_objects(search: Search) -> Iterator[Any]:

@@ -16,7 +16,7 @@ from vramlens.live.heap.objects import (
     is_kind,
     length_of,
 )
-from vramlens.live.heap.tees import is_tee, kept_entries, unread_entries
+from vramlens.live.heap.tees import entries_of, is_tee
 from vramlens.live.holder.keeper import Keeper, store_of
 from vramlens.live.source.bounds import length_limit
 from vramlens.live.source.source_stores import Store
@@ -115,7 +115,8 @@ def container_excuse(growth: Growth) -> Excuse | None:
 
 def _tee_excuse(tee: object) -> Excuse | None:
     """The excuse of a half that keeps what it has read itself: a block stays whole."""
-    if 2 * unread_entries(tee) >= kept_entries(tee):
+    kept, unread = entries_of(tee)
+    if 2 * unread >= kept:
         return None
     return Verdict.NOT_A_PROBLEM, "itertools.tee lets go of what was read 57 entries at a time"
 

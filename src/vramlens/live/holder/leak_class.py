@@ -12,6 +12,7 @@ from typing import Any
 
 from vramlens.leak.fixes import fix_of_class
 from vramlens.leak.leak import LeakOwner
+from vramlens.live.heap.cycles import BACK_NAMES
 from vramlens.live.heap.objects import class_module, class_name, class_order, is_kind
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, Link
@@ -129,8 +130,20 @@ def _fix_of_class(kind: str, owner: LeakOwner) -> str:
         return f"limit {name} ({_BOUNDS[owner.kind]}), or remove entries that are done"
     if kind == "cycle" and "hooks)" in name:
         return _WEAK_HOOK
+    if kind == "cycle":
+        return fix_of_class(_row_of_cycle(owner), name)
     row = "lru_cache" if kind == "cache" and owner.kind == "lru_cache" else kind
     return fix_of_class(row, name)
+
+
+def _row_of_cycle(owner: LeakOwner) -> str:
+    """The fix of a cycle by the edge that closes it: what leads back to a parent may be weak, what
+    leads anywhere else may be all that holds it.
+    """
+    if not owner.line:
+        return "cycle_unwritten"
+    edge = owner.name.rpartition(".")[2].lower().strip("_")
+    return "cycle" if edge in BACK_NAMES else "cycle_forward"
 
 
 def _pinned_fix(source: str, facts: Kept) -> str:

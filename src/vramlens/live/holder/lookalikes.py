@@ -22,6 +22,7 @@ from vramlens.live.holder.container_bounds import (
 )
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.holder.leak_class import looks_up
+from vramlens.live.holder.missed_removals import key_types
 from vramlens.live.leaks.leak_report import LiveLeak
 from vramlens.live.source.bounds import always_holds, cut_off, never_holds
 from vramlens.live.source.expressions import (
@@ -96,17 +97,33 @@ def gate(statements: Statements, growth: Growth) -> Excuse | None:
 
 def _excuse_in_source(evidence: _Evidence) -> Excuse | None:
     """What the source says against a leak; None where it says nothing."""
-    growth = evidence.growth
     outgrown: Excuse | None = None
     for verdict, rule in _RULES:
         reason = rule(evidence)
         if not reason:
             continue
-        if rule is not _emptied or not _outgrows_removals(evidence):
+        contrast = _outgrown_text(evidence) if rule is _emptied else ""
+        if not contrast:
             return verdict, reason
-        contrast = "more comes than goes" if growth.is_rising else "none of it went"
-        outgrown = Verdict.LIKELY, f"{reason}, but {contrast}"
+        outgrown = Verdict.LIKELY, contrast
     return outgrown
+
+
+def _outgrown_text(evidence: _Evidence) -> str:
+    """How removals fall behind: they take less than comes, or nothing; empty where they may not."""
+    growth = evidence.growth
+    removals = list(_removals(evidence))
+    mismatches = [key_types(growth.container, removal) for removal in removals]
+    if all(mismatches):
+        line, text = removals[0].line, _short(removals[0])
+        return (
+            f"0 of the removals at line {line} in {growth.steps:,} steps took something out:"
+            f" {text}; {mismatches[0]}"
+        )
+    if not _outgrows_removals(evidence):
+        return ""
+    contrast = "more comes than goes" if growth.is_rising else "none of it went"
+    return f"{_emptied(evidence)}, but {contrast}"
 
 
 def are_numbers(leak: LiveLeak) -> str:

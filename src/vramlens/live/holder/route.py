@@ -21,7 +21,7 @@ from vramlens.live.heap.objects import (
     key_text,
     length_of,
 )
-from vramlens.live.heap.tees import is_tee, unread_entries
+from vramlens.live.heap.tees import entries_of, is_tee
 from vramlens.live.holder.chain import TABLES, Chain, Link
 
 _DEEPEST, _MOST_EDGES = 500, 50
@@ -95,7 +95,7 @@ def size_of(value: Any) -> int:
     if value is None:
         return 0
     if is_tee(value):
-        return unread_entries(value)
+        return entries_of(value)[1]
     length = length_of(value)
     return 1 if length is None else length
 

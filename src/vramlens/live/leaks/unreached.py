@@ -39,6 +39,8 @@ _WAITS_FOR_COLLECTOR = "a reference cycle that waits for Python's garbage collec
 _WHY = {
     "cycle": "nothing else refers to it. Python's garbage collector will free it, but it runs "
     "by the number of objects, not by bytes",
+    "uncollected": "nothing else refers to it, and Python's garbage collector is off"
+    " (gc.disable()): nothing frees it before gc.collect()",
     "autograd_cycle": "nothing else refers to it, and the cycle goes through the autograd graph",
 }
 
@@ -142,11 +144,15 @@ class _UnreachedLeaks:
             evidence=(
                 _autocast_why(group_storages.copied_bytes, total_bytes)
                 if casts
-                else _WHY.get(holder.kind, holder.hidden),
+                else _WHY.get(self._row_of(holder.kind), holder.hidden),
             ),
             fix=fix_of_class("autocast") if casts else fix_of(holder.kind, holder.keeper, owner),
             device=device_of(group_storages.storages),
         )
+
+    def _row_of(self, kind: str) -> str:
+        is_off = kind == "cycle" and not self._births.is_collecting
+        return "uncollected" if is_off else kind
 
     def _autocast_depth(self, group: UnreachedGroup, top: Any) -> int:
         """How many autocast blocks keep copies of it; 0 where it is not theirs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vramlens.live.growth.module_calls import ModuleCalls
+from vramlens.live.turns.module_calls import ModuleCalls
 
 torch = pytest.importorskip("torch")
 

@@ -1,0 +1,83 @@
+"""A loop's results, as against a leak: what the loop gathers and the program uses when it is over.
+
+``for path in paths: samples.append(load(path))`` and then ``torch.stack(samples)`` looks like a
+leak as long as the loop runs. That counts only where a step is a turn of a loop or a stretch of
+time: a training loop's list of losses is used after it, too.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from vramlens.ground.verdict import Verdict
+from vramlens.live.growth.last_frames import tree_of
+from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
+
+_LOOKS = frozenset(("len", "print", "id", "type", "isinstance", "repr", "str", "bool", "getsizeof"))
+"""Functions that look at something without using what is in it."""
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+def without_results(report: LeakReport) -> LeakReport:
+    """The report, with what a loop gathered for a use after it as possible leaks only."""
+    return replace(report, leaks=tuple(map(_judged, report.leaks)))
+
+
+def _judged(leak: LiveLeak) -> LiveLeak:
+    owner = leak.owner
+    if not leak.sure or owner is None or not owner.name.isidentifier():
+        return leak
+    line = _use_after_loop(owner.file, owner.line, owner.name)
+    if not line:
+        return leak
+    reason = f"line {line} uses {owner.name} after the loop: it may be the loop's result"
+    return replace(leak, verdict=Verdict.POSSIBLE, reason=leak.reason_and(reason))
+
+
+def _use_after_loop(file: str, line: int, name: str) -> int:
+    """The first line after the outermost loop around a line that uses all of a variable; 0 where
+    there is none.
+    """
+    body: ast.AST | None = tree_of(file) if file else None
+    if body is None:
+        return 0
+    around = [node for node in ast.walk(body) if _is_around(node, line)]
+    functions = [node for node in around if isinstance(node, _FUNCTIONS)]
+    scope = functions[-1] if functions else body
+    loops = [node for node in _within(scope) if _is_around(node, line) and isinstance(node, _LOOPS)]
+    if not loops:
+        return 0
+    last_line = max(loop.end_lineno or loop.lineno for loop in loops)
+    uses = (node for node in _within(scope) if getattr(node, "lineno", 0) > last_line)
+    return next((node.lineno for node in uses if _uses_all(node, name)), 0)
+
+
+def _is_around(node: ast.AST, line: int) -> bool:
+    return getattr(node, "lineno", line + 1) <= line <= (getattr(node, "end_lineno", 0) or 0)
+
+
+def _within(scope: ast.AST) -> Iterator[ast.AST]:
+    """Yields what is in a function or module, and not in a function inside of it."""
+    for node in ast.iter_child_nodes(scope):
+        yield node
+        if not isinstance(node, _FUNCTIONS):
+            yield from _within(node)
+
+
+def _uses_all(node: ast.AST, name: str) -> bool:
+    """Whether a node hands a variable on, goes through it, or gives it back."""
+    match node:
+        case ast.Call(func=ast.Name(id=function)) if function in _LOOKS:
+            return False
+        case ast.Call(args=arguments):
+            return _has_name(arguments, name)
+        case ast.For(iter=value) | ast.comprehension(iter=value) | ast.Return(value=value):
+            return value is not None and _has_name([value], name)
+    return False
+
+
+def _has_name(expressions: Sequence[ast.expr], name: str) -> bool:
+    return any(isinstance(part, ast.Name) and part.id == name for part in expressions)

@@ -1,0 +1,123 @@
+"""The steps of a program in which no optimizer steps.
+
+A call of the model says most of what a program's work is. Where none is called it is a turn of the
+outermost loop, and where turns are seen no longer, a tenth of a second. What comes later and says
+more takes the place of what said less: growth is then counted anew, in its unit.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from threading import get_ident, main_thread
+from types import FrameType
+from typing import Any
+
+from vramlens.capture.warn import harmless
+from vramlens.live.turns.loop_turns import LoopTurns
+from vramlens.live.turns.module_calls import ModuleCalls
+from vramlens.live.turns.moments import SECONDS, Moments
+
+_TRAINING = re.compile(rb"\boptim\b|\.backward\(|\.fit\(|\bTrainer\b|\.train\(\)")
+"""What a script says that will step by an optimizer: its loops are not traced meanwhile."""
+
+_STILL_MOMENTS = 10
+"""Stretches without a turn of any loop, a second in all: half of it is a slow request, twice as
+much would leave a program of three seconds with too few stretches.
+"""
+
+
+class OtherSteps:
+    """Tells the ends of steps, until it is told to stop.
+
+    Attributes:
+        unit: what a step is, as it is told; empty before the first.
+        are_calls: whether it is a call of the model.
+    """
+
+    def __init__(
+        self, torch: Any, ended: Callable[[FrameType], None], begun_anew: Callable[[], None]
+    ) -> None:
+        """Begins to listen.
+
+        Args:
+            torch: PyTorch.
+            ended: is called at each step's end, with the frame that runs on.
+            begun_anew: is called where the unit changes, before its first step.
+        """
+        self.unit = ""
+        self.are_calls = False
+        self._ended, self._begun_anew = ended, begun_anew
+        self._calls: ModuleCalls | None = ModuleCalls(torch, self._called)
+        self._loops: LoopTurns | None = None
+        self._moments: Moments | None = None
+        self._turns_before = self._still_moments = 0
+        if get_ident() == main_thread().ident and not _is_training_script():
+            self._loops = LoopTurns(self._turned, self._loop_chosen)
+            self._loops.begin()
+            self._moments = Moments(self._passed)
+
+    def stop(self) -> None:
+        """Listens no longer."""
+        if self._calls is not None:
+            self._calls.stop()
+        self._stop_lesser()
+
+    def _stop_lesser(self) -> None:
+        """Ends all that says less than a call of the model."""
+        if self._moments is not None:
+            self._moments.stop()
+        if self._loops is not None:
+            self._loops.stop()
+        self._moments = self._loops = None
+
+    def _called(self) -> None:
+        calls = self._calls
+        if calls is None:
+            return
+        if self._loops is not None:
+            self._stop_lesser()
+            self._begun_anew()
+        self.unit, self.are_calls = f"a call of {calls.root_name}", True
+        self._ended(sys._getframe(1))
+
+    @harmless("counting turns of the program's loop")
+    def _turned(self, frame: FrameType) -> None:
+        self._ended(frame)
+
+    @harmless("counting turns of the program's loop")
+    def _loop_chosen(self) -> None:
+        if self._loops is not None and self._loops.loop is not None:
+            self.unit = f"a turn of the loop at {self._loops.loop.place}"
+            self._begun_anew()
+
+    @harmless("watching over time")
+    def _passed(self) -> None:
+        if self._loops is None or not self._have_turns_ended(self._loops):
+            return
+        unit = f"{SECONDS:g} s in which the program ran"
+        if unit != self.unit:
+            self.unit = unit
+            self._begun_anew()
+        frame = sys._current_frames().get(main_thread().ident or 0)
+        if frame is not None:
+            self._ended(frame)
+
+    def _have_turns_ended(self, loops: LoopTurns) -> bool:
+        """Whether turns are seen no longer, or none came for long: other threads are at work."""
+        is_still = loops.all_turns == self._turns_before
+        self._still_moments = self._still_moments + 1 if is_still else 0
+        self._turns_before = loops.all_turns
+        if self._still_moments >= _STILL_MOMENTS:
+            loops.stop()
+        return not loops.is_tracing
+
+
+def _is_training_script() -> bool:
+    """Whether the main script speaks of an optimizer or a trainer."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    with suppress(OSError, TypeError, ValueError), open(path or "", "rb") as file:
+        return _TRAINING.search(file.read()) is not None
+    return False

@@ -1,0 +1,125 @@
+"""``vramlens run --leaks`` of programs with neither an optimizer nor a model."""
+
+from __future__ import annotations
+
+import gc
+import time
+from pathlib import Path
+
+import pytest
+
+from vramlens.live.turns.moments import Moments
+
+torch = pytest.importorskip("torch")
+
+from capture.programs import run_program  # noqa: E402
+
+LOOP = """
+import torch
+
+class Index:
+    def __init__(self):
+        self.entries = {}
+
+    def add(self, number):
+        self.entries[number] = torch.randn(64, 128) * 2
+
+def gather():
+    samples = []
+    for number in range(40):
+        samples.append(torch.randn(64, 128) * 2)
+    return torch.stack(samples).sum()
+
+def main():
+    index = Index()
+    for number in range(40):
+        index.add(number)
+
+gather()
+main()
+"""
+
+
+def test_a_loop_is_the_unit_and_what_a_loop_gathers_for_later_is_no_leak(tmp_path: Path) -> None:
+    told = " ".join(run_program(tmp_path, LOOP, "--leaks").stderr.split())
+    assert "LEAK proven: 32.00 KiB per step" in told
+    assert "Index.entries, a dict (train.py:9 self.entries[number] = " in told
+    assert "a step is a turn of the loop at train.py:19." in told
+    assert "samples" not in told
+
+
+GATHERED = LOOP.replace("\nmain()\n", "\n").replace("gather()\n", "print(gather())\n")
+
+
+def test_what_a_loop_gathers_and_the_program_uses_is_possible_at_most(tmp_path: Path) -> None:
+    told = " ".join(run_program(tmp_path, GATHERED, "--leaks").stderr.split())
+    assert "No leak proven, 1 possible: samples" in told
+    assert "line 15 uses samples after the loop: it may be the loop's result" in told
+
+
+WORKERS = """
+import time
+import torch
+from concurrent.futures import ThreadPoolExecutor
+
+answers = {}
+
+def answer(number):
+    answers[number] = torch.randn(64, 128) * 2
+    time.sleep(0.02)
+
+with ThreadPoolExecutor(1) as pool:
+    list(pool.map(answer, range(120)))
+"""
+
+
+def test_time_is_the_unit_where_other_threads_work(tmp_path: Path) -> None:
+    told = " ".join(run_program(tmp_path, WORKERS, "--leaks").stderr.split())
+    assert "LEAK proven" in told
+    assert "answers, a dict (train.py:9 answers[number] = torch.randn(64, 128) * 2)" in told
+    assert "a step is 0.1 s in which the program ran." in told
+
+
+def test_only_a_stretch_in_which_the_program_ran_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vramlens.live.turns.moments.SECONDS", 0.002)
+    monkeypatch.setattr("vramlens.live.turns.moments.process_time", lambda: 0.0)
+    monkeypatch.setattr(gc, "get_count", lambda: counts[-1])
+    counts = [(1, 0, 0)]
+    passed: list[int] = []
+    moments = Moments(lambda: passed.append(1))
+    time.sleep(0.05)
+    assert passed == []
+    counts.append((2, 0, 0))
+    limit = time.monotonic() + 10
+    while not passed and time.monotonic() < limit:
+        time.sleep(0.002)
+    moments.stop()
+    assert passed == [1]
+
+
+GENERATOR = """
+import torch
+
+def smooth(frames):
+    kept = []
+    for frame in frames:
+        kept.append(frame)
+        yield torch.stack(kept[-3:]).mean(0)
+
+def main():
+    detector = torch.nn.Linear(128, 1)
+    with torch.no_grad():
+        for frame in smooth(torch.rand(64, 128) for _ in range(50)):
+            detector(frame)
+    print("done")
+
+main()
+print("and on")
+"""
+
+
+def test_a_generator_that_only_a_loop_held_is_named_when_the_loop_has_ended(tmp_path: Path) -> None:
+    told = " ".join(run_program(tmp_path, GENERATOR, "--leaks").stderr.split())
+    assert "LEAK likely: 32.00 KiB per step" in told
+    assert "kept, a list (train.py:7 kept.append(frame))" in told
+    assert "and is gone now: it is unknown whether it would have stayed" in told
