@@ -257,7 +257,7 @@ def test_freed_graphs_lists_called_cache_and_chains_of_tracebacks() -> None:
     assert freed in " ".join(str(report).split())
     assert (
         found["cache"].fix
-        == "limit cache (a deque(maxlen=...)) or empty it when what it holds is done"
+        == "limit cache (a deque(maxlen=...)) or empty it once its entries have been used"
     )
     owner = found["errors"].owner
     assert owner is not None
@@ -433,7 +433,10 @@ def test_fixes_read_as_edits() -> None:
     (cache,) = (fix for name, fix in fixes.items() if "mask" in name)
     assert "@lru_cache(maxsize=...)" in cache
     assert "mask.cache_clear()" in cache
-    assert fixes["table"] == "limit table (delete old keys) or empty it when what it holds is done"
+    assert (
+        fixes["table"]
+        == "limit table (delete old keys) or empty it once its entries have been used"
+    )
     (hook,) = (fix for name, fix in fixes.items() if "hooks" in name)
     assert "handle = module.register_forward_hook(" in hook
     assert "handle.remove()" in hook

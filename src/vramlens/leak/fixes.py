@@ -4,14 +4,15 @@ from __future__ import annotations
 
 FIXES = {
     "graph": "keep detached tensors (.detach()) there, which frees the graph behind them",
-    "container": "free what {name} no longer needs: set it to None, or empty it when it is done",
+    "container": "free what {name} no longer needs once it has been used: empty it, or set it to"
+    " None",
     "hook": "empty {name} in each step and keep detached values only (.detach()); or remove the"
     " hook: handle = ...register_..._hook(...), then handle.remove()",
     "lru_cache": "give it a limit, @lru_cache(maxsize=...), or call {function}.cache_clear() "
     "when its keys are done; do not use a tensor or a module as a key",
     "cache": "give {name} a limit on its keys, or empty it when its keys are over",
-    "exception": "keep str(error) instead of the exception in {name}, or call"
-    " vramlens.release(error): its traceback holds every variable of its frames",
+    "exception": "keep repr(error) instead of the exception in {name}, or clear its traceback"
+    " (error.with_traceback(None)), which holds every variable of its frames",
     "exception_chain": "do not raise from the error before (keep str(error) of it): each error keeps"
     " all before it in {name}",
     "closure": "do not let the functions in {name} capture tensors, or remove them when they "

@@ -8,9 +8,10 @@ in the class, function or module that owns the name before elsewhere.
 
 from __future__ import annotations
 
+import ast
 import types
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vramlens.ground.place import Place
@@ -34,7 +35,7 @@ from vramlens.live.holder.registrations import (
 )
 from vramlens.live.source.name_candidates import candidate_stores
 from vramlens.live.source.searched_names import NAMED, SearchedName, searched_names
-from vramlens.live.source.source_stores import CallSite, Module, Store
+from vramlens.live.source.source_stores import CallSite, Module, Store, read_source
 from vramlens.live.source.statement_scores import (
     class_around,
     is_among,
@@ -56,6 +57,9 @@ _GOOD_SCORE, _MUCH_BETTER = 70, 40
 must be better. With half, a mere mention would end the search; with twice as many, an alias far off
 would win over the store, and no second name would ever be better.
 """
+_LONGEST_SOURCE = 32
+"""Characters of source to which a method can be added."""
+_DETACHES = ("detach", "item", "cpu", "tolist", "numpy")
 _CALL_SCORE, _REGISTRATION_SCORE, _DECORATOR_SCORE = 100, 60, 200
 """Points of a call that hands it over (a good store's), of a registration (above a mention, and its
 own points come to it), and of a cache's decorator (which nothing in its function outdoes).
@@ -126,6 +130,9 @@ class Statements(UsersSource):
         example = _Example(kept, is_graph, made)
         best = self._best_of_names(chain, example)
         best = self._of_linked_list(chain, best, example) or best
+        given = _warning_line(kept)
+        if given is not None:  # the container was made elsewhere, once
+            return Keeper(*given) if best is None else _moved(best, given)
         return best or self._by_what_it_keeps(chain, (kept, *below)) or self._making_call(chain)
 
     def _best_of_names(self, chain: Chain, example: _Example) -> Keeper | None:
@@ -295,6 +302,32 @@ def store_of(keeper: Keeper | None) -> Store | None:
     return None if keeper is None else keeper.store
 
 
+def statement_source(keeper: Keeper | None) -> str:
+    """The text of the statement that keeps, in one line."""
+    if keeper is None or not keeper.line:
+        return ""
+    module = read_source(keeper.file)
+    if module is None or not 0 < keeper.line <= len(module.lines):
+        return ""
+    return module.lines[keeper.line - 1].strip()
+
+
+def stored_source(keeper: Keeper | None) -> str:
+    """What the statement stores, as source to which a method can be added; empty where it is
+    long or something else.
+    """
+    store = store_of(keeper)
+    value = None if store is None else store.value
+    if isinstance(value, ast.Call):
+        called = value.func
+        if isinstance(called, ast.Attribute) and called.attr in _DETACHES:
+            return ""
+    elif not isinstance(value, (ast.Name, ast.Attribute, ast.Subscript)):
+        return ""
+    text = ast.unparse(value)
+    return text if len(text) <= _LONGEST_SOURCE else ""
+
+
 def _best_call(
     calls: Iterable[tuple[int, Module, CallSite]],
 ) -> tuple[int, Module, CallSite] | None:
@@ -304,6 +337,32 @@ def _best_call(
 def _keeper_at(call: tuple[int, Module, CallSite], score: int) -> Keeper:
     _, module, site = call
     return Keeper(module.file, site.statement.lineno, site.function.name, score=score)
+
+
+def _moved(keeper: Keeper, place: tuple[str, int, str]) -> Keeper:
+    file, line, function = place
+    return replace(keeper, file=file, line=line, function=function)
+
+
+def _warning_line(kept: Any) -> tuple[str, int, str] | None:
+    """Where a recorded warning was given: file, line and function; None of anything else, and
+    outside of the user's source.
+    """
+    kind = type(kept)
+    if class_name(kind) != "WarningMessage" or class_module(kind) != "warnings":
+        return None
+    file, line = kept.filename, kept.lineno
+    module = read_source(file) if is_users(file) else None
+    sites = () if module is None else module.all_calls()
+    around = [
+        site
+        for site in sites
+        if site.statement.lineno <= line <= (site.statement.end_lineno or site.statement.lineno)
+    ]
+    if not around:
+        return None
+    innermost = max(around, key=lambda site: site.statement.lineno)
+    return file, innermost.statement.lineno, innermost.function.name
 
 
 def _is_caching(holder: Any) -> bool:

@@ -1,81 +1,22 @@
-"""The class of a leak, from its chain and the statement that keeps it; and what to change, in the
-user's words.
-"""
+"""The class of a leak, from its chain and the statement that keeps it."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 
-from vramlens.leak.fixes import fix_of_class
-from vramlens.leak.leak import LeakOwner
-from vramlens.live.heap.cycles import BACK_NAMES
-from vramlens.live.heap.objects import class_module, class_name, class_order, is_kind
+from vramlens.live.heap.objects import class_module, class_name, class_order
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, Link
 from vramlens.live.holder.keeper import Keeper, Statements, store_of
 from vramlens.live.holder.registrations import is_hook_name, is_registered_hook
 from vramlens.live.source.expressions import receiver_of, text_of
-from vramlens.live.source.source_stores import Store, read_source
+from vramlens.live.source.source_stores import Store
 
-_LONGEST_SOURCE, _LONGEST_CALL = 32, 70
-WORTH_DETACHING = 0.5
-"""A detached tensor is the fix where this much or more of the bytes is kept by the graph alone."""
-_DETACHES = ("detach", "item", "cpu", "tolist", "numpy")
-_CHAINED = ("__cause__", "__context__")
-_OF_TRACEBACK = ("__traceback__", "args", *_CHAINED)
 _NAMED = ("attribute", "class attribute", "global", "variable")
-_WITHOUT_KEYS = ("list", "deque", "Queue")
-_BOUNDS = {
-    "list": "a deque(maxlen=...)",
-    "deque": "maxlen=...",
-    "dict": "delete old keys",
-    "Queue": "maxsize=...",
-}
-_WEAK_HOOK = (
-    "refer to the module with weakref.ref in the hook, or keep the handle and call "
-    "handle.remove() when done"
-)
 _CACHE = re.compile(r"(?:^|_)(?:lru)?(?:cache[sd]?|memo|memos|registry)(?:_|$)|[a-z]cache$")
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """What is kept, as far as it decides what to change.
-
-    Attributes:
-        is_remade: whether a tensor is made anew, larger, each time.
-        pinned_size: the size of a storage that small views keep whole, as text; empty else.
-        device: on which most of it is.
-        is_number: whether it is a tensor of one element.
-        is_tensor: whether it is a tensor: only that can be detached.
-        graph_share: how much of the bytes only the autograd graph keeps: what a detached tensor
-            would free.
-    """
-
-    is_remade: bool = False
-    pinned_size: str = ""
-    device: str = ""
-    is_number: bool = False
-    is_tensor: bool = True
-    graph_share: float = 1.0
-
-    @property
-    def is_on_cpu(self) -> bool:
-        """Whether most of it is in the host's memory."""
-        return self.device.startswith("cpu")
-
-    def if_tensor(self, source: str) -> str:
-        """The source of what is stored, where it has a tensor's methods; empty elsewhere."""
-        return source if self.is_tensor else ""
-
-    def or_off_gpu(self, advice: str) -> str:
-        """An advice to move it to the host, as a last clause; empty where it is there."""
-        return f", or {advice}" if advice and not self.is_on_cpu else ""
 
 
 def class_of(
@@ -108,211 +49,10 @@ def class_of(
     return next((kind for kind, applies in rules if applies()), "container")
 
 
-def fix_of(kind: str, keeper: Keeper | None, owner: LeakOwner, kept: Kept | None = None) -> str:
-    """One edit, in terms of the user's line.
-
-    Args:
-        kind: the class.
-        kept: what is kept, where more than its class is known.
-    """
-    facts = kept or Kept()
-    source = facts.if_tensor(stored_source(keeper))
-    if kind == "graph":
-        return _graph_or_result_fix(keeper, owner, source, facts)
-    if facts.pinned_size:
-        return _pinned_fix(source, facts)
-    if facts.is_remade:
-        moved = facts.or_off_gpu("move its parts off the GPU")
-        return f"write into a tensor that is allocated once{moved}: {owner.name} grows each step"
-    if kind == "hook":
-        return _hook_fix(keeper, owner.name)
-    if kind == "container" or (kind == "cache" and owner.kind in _WITHOUT_KEYS):
-        moved = facts.or_off_gpu(source and f"keep {source}.cpu()")
-        return _container_fix(owner, moved)
-    return _fix_of_class(kind, owner)
-
-
-def _fix_of_class(kind: str, owner: LeakOwner) -> str:
-    name = owner.name
-    is_attribute = "." in name
-    if kind == "thread" and is_attribute and owner.kind in _BOUNDS:
-        return f"limit {name} ({_BOUNDS[owner.kind]}), or remove entries that are done"
-    if kind == "cycle" and "hooks)" in name:
-        return _WEAK_HOOK
-    return fix_of_class(_row_of(kind, owner), name)
-
-
-def _row_of(kind: str, owner: LeakOwner) -> str:
-    """The class, or the kind of one, that says what to change."""
-    if kind == "cycle":
-        return _row_of_cycle(owner)
-    if kind == "exception" and owner.name.endswith(_CHAINED):
-        return "exception_chain"
-    return "lru_cache" if kind == "cache" and owner.kind == "lru_cache" else kind
-
-
-def _row_of_cycle(owner: LeakOwner) -> str:
-    """The fix of a cycle by the edge that closes it: what leads back to a parent may be weak, what
-    leads anywhere else may be all that holds it.
-    """
-    if not owner.line:
-        return "cycle_unwritten"
-    edge = owner.name.rpartition(".")[2].lower().strip("_")
-    return "cycle" if edge in BACK_NAMES else "cycle_forward"
-
-
-def _pinned_fix(source: str, facts: Kept) -> str:
-    """For small tensors that keep a large storage whole."""
-    if facts.is_number:
-        return _scalar_fix(source, facts.pinned_size)
-    copy = f"{source}.clone()" if source else "a copy (.clone())"
-    return f"keep {copy} instead: a view keeps the whole {facts.pinned_size} behind it"
-
-
-def _scalar_fix(source: str, kept_size: str) -> str:
-    """For tensors of one element in a storage of many, as ``F.mse_loss`` returns them."""
-    number = f"{source}.item() instead of {source}" if source else "numbers (.item())"
-    return (
-        f"keep {number}: the scalar, detached too, keeps the whole {kept_size} that it was computed"
-        " in, as F.mse_loss and F.smooth_l1_loss return it"
-    )
-
-
-def _carrying_store(keeper: Keeper | None) -> Store | None:
-    """The statement that makes each step's value from the last one's, of which, detached, only
-    the newest stays; None where it is no such.
-    """
-    store = store_of(keeper)
-    return store if store is not None and store.refers_to_itself else None
-
-
-def _graph_or_result_fix(keeper: Keeper | None, owner: LeakOwner, source: str, facts: Kept) -> str:
-    """For a graph that is kept: cut it, unless what is kept is mostly the results themselves."""
-    keeps_results = not facts.pinned_size and facts.graph_share < WORTH_DETACHING
-    if keeps_results and facts.is_number and source:
-        return f"keep {source}.item() instead of {source}, which frees it and its graph"
-    carrying_store = _carrying_store(keeper)
-    if carrying_store is not None:
-        return _carried_fix(carrying_store, owner.name)
-    if keeps_results:
-        return _result_fix(owner, source, facts)
-    return _graph_fix(source, facts)
-
-
-def _carried_fix(store: Store, name: str) -> str:
-    """For a graph that each step goes on."""
-    detached_sum = _augmented(store)
-    if detached_sum:
-        return f"{detached_sum}, which frees the graph behind it"
-    return f"cut the graph between steps: store {name} detached (.detach())"
-
-
-def _graph_fix(source: str, kept: Kept) -> str:
-    if kept.pinned_size and kept.is_number:
-        return _scalar_fix(source, kept.pinned_size)
-    if not source:
-        number = " or numbers (.item())" if kept.is_number else ""
-        return f"keep detached tensors (.detach()){number} there, which frees the graph behind them"
-    copy = f"{source}.detach().clone()" if kept.pinned_size else f"{source}.detach()"
-    number = f" or {source}.item()" if kept.is_number else ""
-    return f"keep {copy}{number} instead of {source}, which frees the graph behind it"
-
-
-def _result_fix(owner: LeakOwner, source: str, facts: Kept) -> str:
-    """For a graph that holds little beside the results themselves, which a detached tensor
-    keeps.
-    """
-    shares = "a detached tensor still keeps its own memory"
-    moved = facts.or_off_gpu(f"keep {source or 'each'}.detach().cpu()")
-    return f"{_container_fix(owner, moved)}; {shares}"
-
-
-def _container_fix(owner: LeakOwner, moved: str) -> str:
-    bound = f"del {owner.name}[:-n]" if _must_stay_a_list(owner) else _BOUNDS.get(owner.kind)
-    if bound is None:
-        return fix_of_class("container", owner.name) + moved
-    conjunction = "," if moved else " or"
-    return f"limit {owner.name} ({bound}){conjunction} empty it when what it holds is done{moved}"
-
-
-def _must_stay_a_list(owner: LeakOwner) -> bool:
-    """Whether the program slices a list, or hands it to ``cat`` or ``stack``: a deque would
-    break it.
-    """
-    module = read_source(owner.file) if owner.kind == "list" and owner.file else None
-    if module is None:
-        return False
-    last = re.escape(owner.name.partition("[")[0].rpartition(".")[2])
-    list_use = re.compile(rf"\b{last}(?:\[[^]]+\])?\[[^]]*:|\b(?:cat|stack)\([^)]*\b{last}\b")
-    return any(map(list_use.search, module.lines))
-
-
-def _hook_fix(keeper: Keeper | None, name: str) -> str:
-    """For the statement that registers a hook: keep its handle; for one in a hook that stores:
-    store less.
-    """
-    call = statement_source(keeper).partition("#")[0].strip().removeprefix("return ").rstrip(";")
-    registration = re.search(r"register_\w+", call)
-    if registration is None:
-        return fix_of_class("hook", name)
-    if re.match(r"[\w.]+\(", call) and call.endswith(")") and len(call) <= _LONGEST_CALL:
-        advice = f"keep the handle, handle = {call},"
-    else:
-        advice = f"keep what {registration[0]} returns as handle,"
-    return f"{advice} and call handle.remove() when the hook is no longer needed"
-
-
-def statement_source(keeper: Keeper | None) -> str:
-    """The text of the statement that keeps, in one line."""
-    if keeper is None or not keeper.line:
-        return ""
-    module = read_source(keeper.file)
-    if module is None or not 0 < keeper.line <= len(module.lines):
-        return ""
-    return module.lines[keeper.line - 1].strip()
-
-
-def stored_source(keeper: Keeper | None) -> str:
-    """What the statement stores, as source to which a method can be added; empty where it is
-    long or something else.
-    """
-    store = store_of(keeper)
-    value = None if store is None else store.value
-    if isinstance(value, ast.Call):
-        called = value.func
-        if not isinstance(called, ast.Attribute) or called.attr in _DETACHES:
-            return ""
-    elif not isinstance(value, (ast.Name, ast.Attribute, ast.Subscript)):
-        return ""
-    text = ast.unparse(value)
-    return text if len(text) <= _LONGEST_SOURCE else ""
-
-
-def _augmented(store: Store) -> str:
-    """``total += loss.detach()`` for ``total += loss``."""
-    if store.how != "add" or not isinstance(store.statement, ast.AugAssign) or store.value is None:
-        return ""
-    target, value = ast.unparse(store.statement.target), ast.unparse(store.value)
-    if isinstance(store.value, (ast.BinOp, ast.Compare, ast.BoolOp, ast.Lambda)):
-        value = f"({value})"
-    text = f"{target} += {value}.detach()"
-    return text if len(text) <= 80 else ""
-
-
 def _has_exception(chain: Chain) -> bool:
+    """Whether the variables of an exception's frames are kept, or those of a frame."""
     is_root = chain.root is not None and chain.root.kind == "exception"
-    return is_root or any(
-        link.how == "frame" or _keeps_as_exception(link, following)
-        for link, following in zip_longest(chain.links, chain.links[1:])
-    )
-
-
-def _keeps_as_exception(link: Link, following: Link | None) -> bool:
-    """Whether an exception keeps what follows by being one, and not in an attribute of its class."""
-    if not is_kind(link.value, BaseException):
-        return False
-    is_attribute = following is not None and following.how == "attribute"
-    return not is_attribute or following is None or following.name in _OF_TRACEBACK
+    return is_root or any(link.how in ("traceback", "frame") for link in chain.links)
 
 
 def _is_hook(links: Sequence[Link], keeper: Keeper | None, statements: Statements) -> bool:

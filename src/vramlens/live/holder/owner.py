@@ -16,8 +16,7 @@ from vramlens.live.heap.objects import (
 )
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, Link, texts_of
-from vramlens.live.holder.keeper import Keeper, store_of
-from vramlens.live.holder.leak_class import statement_source
+from vramlens.live.holder.keeper import Keeper, statement_source, store_of
 from vramlens.live.source.stored_values import target_of
 
 _LONGEST_NAME = 120

@@ -25,7 +25,9 @@ from vramlens.live.holder.keeper_position import (
     is_shell,
     outermost_table,
 )
-from vramlens.live.holder.leak_class import WORTH_DETACHING, Kept, class_of, fix_of
+from vramlens.live.holder.kept_value import Kept, stored_form
+from vramlens.live.holder.leak_class import class_of
+from vramlens.live.holder.leak_fix import WORTH_DETACHING, fix_of
 from vramlens.live.holder.library_part import library_fix
 from vramlens.live.holder.owner import owner_of
 from vramlens.live.holder.route import route_of
@@ -125,7 +127,7 @@ class _PileCase:
             whole_steps=pile.whole_steps,
         )
         verdict, evidence, reason = pile_verdict(search, scene.statements, pile, growth)
-        kept_things = self._kept_things()
+        kept_things = self._kept_things(keeper)
         is_freeable = verdict != Verdict.NOT_A_PROBLEM
         born_steps = {item.born for item in pile.items if item.born}
         return LiveLeak(
@@ -147,11 +149,12 @@ class _PileCase:
             route=route_of(self._way_to_container),
             is_freed=kind == "graph" and self._is_freed(),
             fix_share=_fix_share(kind, kept_things),
+            frees_more=kind == "graph" and kept_things.form == "object",
         )
 
     def _fix(self, kind: str, keeper: Keeper | None, owner: LeakOwner) -> str:
         of_library = library_fix(kind, self._chain, self._at, keeper)
-        return of_library or fix_of(kind, keeper, owner, self._kept_things())
+        return of_library or fix_of(kind, keeper, owner, self._kept_things(keeper))
 
     def _keeper(self, observed: Place | None) -> Keeper | None:
         """The statement that keeps; of threads' variables, what began the threads."""
@@ -186,15 +189,15 @@ class _PileCase:
             return elsewhere or observed
         return observed
 
-    def _kept_things(self) -> Kept:
-        pile, torch = self._pile, self._scene.search.torch
-        is_in_tensor = torch.is_tensor(self._container)  # its graph's node is kept
-        return Kept(
+    def _kept_things(self, keeper: Keeper | None) -> Kept:
+        pile, search = self._pile, self._scene.search
+        stored = stored_form(search, self._chain, self._at, keeper, self._kept)
+        return replace(
+            stored,
             is_remade=pile.is_remade,
-            pinned_size=_pinned_size(self._scene.search, pile),
+            pinned_size=_pinned_size(search, pile),
             device=device_of(item.storage for item in pile.items),
-            is_tensor=self._kept is None or torch.is_tensor(self._kept) or is_in_tensor,
-            is_number=torch.is_tensor(self._kept) and torch.is_number(self._kept),
+            is_number=search.torch.is_tensor(stored.value) and search.torch.is_number(stored.value),
             graph_share=self._graph_bytes / pile.bytes if pile.bytes else 1.0,
         )
 

@@ -28,8 +28,8 @@ from vramlens.live.heap.unreached_heap import (
     read_unreached,
 )
 from vramlens.live.holder.chain import Link, type_text
-from vramlens.live.holder.keeper import Keeper, Statements
-from vramlens.live.holder.leak_class import fix_of, statement_source
+from vramlens.live.holder.keeper import Keeper, Statements, statement_source
+from vramlens.live.holder.leak_fix import fix_of
 from vramlens.live.holder.owner import owner_with
 from vramlens.live.leaks.allocating_line import line_of_store
 from vramlens.live.leaks.leak_report import LiveLeak

@@ -1,0 +1,283 @@
+"""What to change about a leak, in the user's words: an edit of the statement that keeps."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from vramlens.leak.fixes import fix_of_class
+from vramlens.leak.leak import LeakOwner
+from vramlens.live.heap.cycles import BACK_NAMES
+from vramlens.live.holder.keeper import (
+    Keeper,
+    statement_source,
+    store_of,
+    stored_source,
+)
+from vramlens.live.holder.kept_value import Kept
+from vramlens.live.holder.object_fix import (
+    exception_fix,
+    is_exception,
+    object_fix,
+    task_fix,
+    warning_fix,
+)
+from vramlens.live.source.source_stores import Store, read_source
+from vramlens.live.source.statement_scores import is_removal
+
+_LONGEST_CALL = 70
+WORTH_DETACHING = 0.5
+"""A detached tensor is the fix where this much or more of the bytes is kept by the graph alone."""
+_BOUNDS = {
+    "list": "a deque(maxlen=...)",
+    "deque": "maxlen=...",
+    "dict": "delete old keys",
+    "set": "discard what is done",
+    "queue": "maxsize=...",
+}
+"""How a collection is limited, by its kind."""
+_CHAINED = ("__cause__", "__context__")
+_WEAK_HOOK = (
+    "refer to the module with weakref.ref in the hook, or keep the handle and call "
+    "handle.remove() when done"
+)
+
+
+def fix_of(kind: str, keeper: Keeper | None, owner: LeakOwner, kept: Kept | None = None) -> str:
+    """One edit, in terms of the user's line.
+
+    Args:
+        kind: the class.
+        kept: what is kept, where more than its class is known.
+    """
+    facts = kept or Kept()
+    return (
+        _fix_of_statement(keeper)
+        or _fix_of_object(kind, keeper, owner, facts)
+        or _fix_of_tensor(kind, keeper, owner, facts)
+        or _fix_of_holder(kind, keeper, owner, facts)
+    )
+
+
+def _fix_of_statement(keeper: Keeper | None) -> str:
+    """For a function that ``atexit`` holds: it has to be taken back by what registered it."""
+    call = statement_source(keeper)
+    if not re.match(r"(?:\w+ = )?@?atexit\.register\b", call):
+        return ""
+    return (
+        "keep the function that atexit.register returns, last = atexit.register(...), and call"
+        " atexit.unregister(last) before the next, or register one function once"
+    )
+
+
+def _fix_of_object(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Kept) -> str:
+    """For warnings, tasks, exceptions, and objects that a graph hangs on; empty for all else."""
+    special = warning_fix(owner.name, facts) or task_fix(keeper, facts)
+    if special:
+        return special
+    if kind == "exception" and owner.name.endswith(_CHAINED):
+        return fix_of_class("exception_chain", owner.name)
+    if kind == "exception" or is_exception(facts.value):
+        return exception_fix(keeper, owner.name, facts)
+    is_object = facts.form in ("node", "object")
+    return object_fix(keeper, facts) if kind == "graph" and is_object else ""
+
+
+def _fix_of_tensor(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Kept) -> str:
+    """By what keeps more than a tensor's own values: its graph, a storage of which it is a part;
+    empty for all else.
+    """
+    source = stored_source(keeper)
+    if kind == "graph":
+        return _graph_or_result_fix(keeper, owner, source, facts)
+    if facts.pinned_size:
+        return _pinned_fix(source, facts)
+    if facts.is_remade:
+        moved = facts.or_off_gpu("move its parts off the GPU")
+        return f"write into a tensor that is allocated once{moved}: {owner.name} grows each step"
+    return ""
+
+
+def _fix_of_holder(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Kept) -> str:
+    """By the class of what keeps."""
+    if kind == "hook":
+        return _hook_fix(keeper, owner.name)
+    if kind == "container" or (kind == "cache" and _has_no_keys(facts)):
+        moved = facts.or_off_gpu(_keep(facts.with_call(stored_source(keeper), "cpu()")))
+        return _removal_fix(keeper) or _container_fix(owner, facts, moved)
+    return _fix_of_class(kind, owner, facts)
+
+
+def _has_no_keys(facts: Kept) -> bool:
+    return facts.container in ("list", "deque", "set", "queue")
+
+
+def _keep(expression: str) -> str:
+    return f"keep {expression}" if expression else ""
+
+
+def _fix_of_class(kind: str, owner: LeakOwner, facts: Kept) -> str:
+    name = owner.name
+    is_attribute = "." in name
+    if kind == "thread" and is_attribute and facts.container in _BOUNDS:
+        return f"limit {name} ({_BOUNDS[facts.container]}), or remove entries that are done"
+    if kind == "cycle" and "hooks)" in name:
+        return _WEAK_HOOK
+    if kind == "cycle":
+        return fix_of_class(_row_of_cycle(owner), name)
+    row = "lru_cache" if kind == "cache" and owner.kind == "lru_cache" else kind
+    return fix_of_class(row, name)
+
+
+def _row_of_cycle(owner: LeakOwner) -> str:
+    """The fix of a cycle by the edge that closes it: what leads back to a parent may be weak, what
+    leads anywhere else may be all that holds it.
+    """
+    if not owner.line:
+        return "cycle_unwritten"
+    edge = owner.name.rpartition(".")[2].lower().strip("_")
+    return "cycle" if edge in BACK_NAMES else "cycle_forward"
+
+
+def _pinned_fix(source: str, facts: Kept) -> str:
+    """For small tensors that keep a large storage whole."""
+    if facts.is_number:
+        return _scalar_fix(source, facts)
+    copy = facts.with_call(source, "clone()") or "a copy (.clone())"
+    return f"keep {copy} instead: a view keeps the whole {facts.pinned_size} behind it"
+
+
+def _scalar_fix(source: str, facts: Kept) -> str:
+    """For tensors of one element in a storage of many, as ``F.mse_loss`` returns them."""
+    number = facts.with_call(source, "item()")
+    edit = f"{number} instead of {source}" if number else "numbers (.item())"
+    return (
+        f"keep {edit}: the scalar, detached too, keeps the whole {facts.pinned_size} that it was"
+        " computed in, as F.mse_loss and F.smooth_l1_loss return it"
+    )
+
+
+def _carrying_store(keeper: Keeper | None) -> Store | None:
+    """The statement that makes each step's value from the last one's, of which, detached, only
+    the newest stays; None where it is no such.
+    """
+    store = store_of(keeper)
+    return store if store is not None and store.refers_to_itself else None
+
+
+def _graph_or_result_fix(keeper: Keeper | None, owner: LeakOwner, source: str, facts: Kept) -> str:
+    """For a graph that is kept: cut it, unless what is kept is mostly the results themselves."""
+    keeps_results = not facts.pinned_size and facts.graph_share < WORTH_DETACHING
+    number = facts.with_call(source, "item()") if facts.is_number else ""
+    if keeps_results and number:
+        return f"keep {number} instead of {source}, which frees it and its graph"
+    carrying_store = _carrying_store(keeper)
+    if carrying_store is not None:
+        return _carried_fix(carrying_store, owner)
+    if keeps_results:
+        return _result_fix(owner, source, facts)
+    return _graph_fix(source, facts)
+
+
+def _carried_fix(store: Store, owner: LeakOwner) -> str:
+    """For a graph that each step goes on."""
+    detached_sum = _augmented(store)
+    if detached_sum:
+        return f"{detached_sum}, which frees the graph behind it"
+    if owner.kind in ("tuple", "list", "dict"):
+        target = f"{store.base}.{store.name}" if store.base else store.name
+        parts = Kept(form=owner.kind).with_call(target, "detach()")
+        return f"cut the graph between steps: {target} = {parts}"
+    return f"cut the graph between steps: store {owner.name} detached (.detach())"
+
+
+def _graph_fix(source: str, kept: Kept) -> str:
+    if kept.pinned_size and kept.is_number:
+        return _scalar_fix(source, kept)
+    copy = kept.with_call(source, "detach().clone()" if kept.pinned_size else "detach()")
+    number = kept.with_call(source, "item()") if kept.is_number else ""
+    if not copy:
+        numbers = " or numbers (.item())" if kept.is_number else ""
+        return (
+            f"keep detached tensors (.detach()){numbers} there, which frees the graph behind them"
+        )
+    edit = " or ".join(filter(None, (copy, number)))
+    if number and kept.is_mixed:
+        edit = number
+    return f"keep {edit} instead of {source}, which frees the graph behind it"
+
+
+def _result_fix(owner: LeakOwner, source: str, facts: Kept) -> str:
+    """For a graph that holds little beside the results themselves, which a detached tensor
+    keeps.
+    """
+    shares = "a detached tensor still keeps its own memory"
+    copy = facts.with_call(source or "each", "detach().cpu()")
+    return f"{_container_fix(owner, facts, facts.or_off_gpu(_keep(copy)))}; {shares}"
+
+
+def _container_fix(owner: LeakOwner, facts: Kept, moved: str) -> str:
+    bound = f"del {owner.name}[:-n]" if _must_stay_a_list(owner) else _BOUNDS.get(facts.container)
+    if bound is None:
+        return fix_of_class("container", owner.name) + moved
+    conjunction = "," if moved else " or"
+    return (
+        f"limit {owner.name} ({bound}){conjunction} empty it once its entries have been used{moved}"
+    )
+
+
+def _removal_fix(keeper: Keeper | None) -> str:
+    """For a container that the program empties, but not of these: a limit beside that may take
+    what is still to be used.
+    """
+    stores = () if keeper is None else keeper.others
+    removals = (store for store in stores if store.how != "assign" and is_removal(store))
+    removal = next(removals, None)
+    if removal is None:
+        return ""
+    text = ast.unparse(removal.statement).partition("\n")[0]
+    place = f"line {removal.line}"
+    if len(text) <= _LONGEST_CALL:
+        place += f" ({text})"
+    return f"make {place} take these entries out: it has not run for them"
+
+
+def _must_stay_a_list(owner: LeakOwner) -> bool:
+    """Whether the program slices or sorts a list, pops from a place in it, or hands it to ``cat``,
+    ``stack`` or a heap: a deque would break it.
+    """
+    module = read_source(owner.file) if owner.kind == "list" and owner.file else None
+    if module is None:
+        return False
+    last = re.escape(owner.name.partition("[")[0].rpartition(".")[2])
+    list_use = re.compile(
+        rf"\b{last}(?:\[[^]]+\])?\[[^]]*:|\b(?:cat|stack|heap\w+)\([^)]*\b{last}\b"
+        rf"|\b{last}\.(?:sort\(|pop\([^)])"
+    )
+    return any(map(list_use.search, module.lines))
+
+
+def _hook_fix(keeper: Keeper | None, name: str) -> str:
+    """For the statement that registers a hook: keep its handle; for one in a hook that stores:
+    store less.
+    """
+    call = statement_source(keeper).partition("#")[0].strip().removeprefix("return ").rstrip(";")
+    registration = re.search(r"register_\w+", call)
+    if registration is None:
+        return fix_of_class("hook", name)
+    if re.match(r"[\w.]+\(", call) and call.endswith(")") and len(call) <= _LONGEST_CALL:
+        advice = f"keep the handle, handle = {call},"
+    else:
+        advice = f"keep what {registration[0]} returns as handle,"
+    return f"{advice} and call handle.remove() when the hook is no longer needed"
+
+
+def _augmented(store: Store) -> str:
+    """``total += loss.detach()`` for ``total += loss``."""
+    if store.how != "add" or not isinstance(store.statement, ast.AugAssign) or store.value is None:
+        return ""
+    target, value = ast.unparse(store.statement.target), ast.unparse(store.value)
+    if isinstance(store.value, (ast.BinOp, ast.Compare, ast.BoolOp, ast.Lambda)):
+        value = f"({value})"
+    text = f"{target} += {value}.detach()"
+    return text if len(text) <= 80 else ""

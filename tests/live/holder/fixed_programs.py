@@ -1,0 +1,425 @@
+"""Small programs that leak, each with the fix that has to be told and the edit that its reader
+makes. Run as a script, it says of each what was told and by how much the edited program grows.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import linecache
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+STEPS, FIRST = 14, 5
+HEAD = """\
+import asyncio, atexit, concurrent.futures, dataclasses, functools, queue, sys, traceback, warnings
+from collections import defaultdict, deque
+import torch
+layer = torch.nn.Linear(128, 128)
+layer.weight.requires_grad_(False)
+STEPS = 14
+
+def batch():
+    return torch.randn(128, 128)
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program that leaks, and its fix.
+
+    Attributes:
+        name: what is kept.
+        program: its text; ``main(tick)`` calls ``tick`` at the end of each step.
+        advice: what the fix has to say.
+        edits: what a reader of that does to the text: old and new.
+    """
+
+    name: str
+    program: str
+    advice: str
+    edits: tuple[tuple[str, str], ...]
+
+
+CASES = (
+    Case(
+        "numbers beside losses",
+        """
+series = defaultdict(list)
+def log(values):
+    for name, value in values.items():
+        series[name].append(value)
+def main(tick):
+    for step in range(STEPS):
+        log({"step": 0.5, "loss": layer(batch()).square().mean()})
+        tick()
+        assert float(series["loss"][-1]) >= 0
+""",
+        "keep (value.item() if torch.is_tensor(value) else value) instead of value",
+        (("append(value)", "append((value.item() if torch.is_tensor(value) else value))"),),
+    ),
+    Case(
+        "a context",
+        """
+class Square(torch.autograd.Function):
+    contexts = []
+    @staticmethod
+    def forward(ctx, x):
+        ctx.inside = x.abs() < 1
+        ctx.save_for_backward(x)
+        Square.contexts.append(ctx)
+        return x * x
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+def main(tick):
+    for _ in range(STEPS):
+        Square.apply(layer(batch())).sum().backward()
+        tick()
+""",
+        "keep numbers (.item(), .tolist()) of ctx.inside instead of ctx",
+        (("append(ctx)", "append(ctx.inside.sum().item())"),),
+    ),
+    Case(
+        "a distribution that the statement makes",
+        """
+class Agent:
+    def __init__(self):
+        self.kept = []
+    def policy(self, x):
+        return torch.distributions.Normal(layer(x).mean(0).exp(), layer(x).std(0).exp())
+def main(tick):
+    agent = Agent()
+    for _ in range(STEPS):
+        agent.kept.append(agent.policy(batch()))
+        tick()
+        assert agent.kept[-1].variance.numel()
+""",
+        "or make agent.policy(batch()) under torch.no_grad()",
+        (("agent.kept.append(", "with torch.no_grad(): agent.kept.append("),),
+    ),
+    Case(
+        "a dict of outputs",
+        """
+kept = []
+def main(tick):
+    for step in range(STEPS):
+        out = {"step": step, "score": layer(batch()).exp().sum(0)}
+        kept.append(out)
+        tick()
+        assert kept[-1]["score"].numel()
+""",
+        "keep {key: value.detach() if torch.is_tensor(value) else value for key, value in"
+        " out.items()} instead of out",
+        (
+            (
+                "append(out)",
+                "append({key: value.detach() if torch.is_tensor(value) else value"
+                " for key, value in out.items()})",
+            ),
+        ),
+    ),
+    Case(
+        "a list that goes on",
+        """
+kept = []
+def main(tick):
+    for _ in range(STEPS):
+        parts = [layer(batch()).exp().sum(0), layer(batch()).exp().sum(1)]
+        kept.extend(parts)
+        tick()
+""",
+        "keep [value.detach() for value in parts] instead of parts",
+        (("extend(parts)", "extend([value.detach() for value in parts])"),),
+    ),
+    Case(
+        "an exception that is raised from",
+        """
+class Runner:
+    last_error = None
+    def check(self):
+        rows = batch()
+        raise ValueError("bad") from self.last_error
+def main(tick):
+    runner = Runner()
+    for _ in range(STEPS):
+        try:
+            runner.check()
+        except ValueError as error:
+            runner.last_error = error
+        tick()
+""",
+        "keep error.with_traceback(None) instead of error",
+        (("= error\n", "= error.with_traceback(None)\n"),),
+    ),
+    Case(
+        "exceptions that are read",
+        """
+class BatchError(ValueError):
+    def __init__(self, number):
+        super().__init__(number)
+        self.number = number
+failures = []
+def fail(number):
+    rows = batch()
+    raise BatchError(number)
+def main(tick):
+    for number in range(STEPS):
+        try:
+            fail(number)
+        except ValueError as problem:
+            failures.append(problem)
+        tick()
+    assert [failure.number for failure in failures] == list(range(STEPS))
+""",
+        "keep problem.with_traceback(None) instead of problem",
+        (("append(problem)", "append(problem.with_traceback(None))"),),
+    ),
+    Case(
+        "exceptions with tensors",
+        """
+class BatchError(ValueError):
+    def __init__(self, rows):
+        super().__init__("bad")
+        self.rows = rows
+failures = []
+def fail():
+    rows = batch()
+    raise BatchError(rows)
+def main(tick):
+    for number in range(STEPS):
+        try:
+            fail()
+        except BatchError as error:
+            failures.append(error)
+        tick()
+""",
+        "keep repr(error) instead of error",
+        (("append(error)", "append(repr(error))"),),
+    ),
+    Case(
+        "recorded warnings",
+        """
+class SpikeWarning(UserWarning):
+    def __init__(self, rows):
+        super().__init__("spike")
+        self.rows = rows
+def check(rows):
+    warnings.warn(SpikeWarning(rows))
+def main(tick):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(STEPS):
+            check(batch())
+            tick()
+    assert len(caught) >= STEPS
+""",
+        "keep a number or text instead of the tensor in SpikeWarning.rows: caught keeps every"
+        " warning",
+        (("self.rows = rows", "self.rows = len(rows)"),),
+    ),
+    Case(
+        "functions for the exit",
+        """
+def write(state):
+    pass
+def main(tick):
+    last = None
+    for _ in range(STEPS):
+        atexit.register(functools.partial(write, batch()))
+        tick()
+""",
+        "last = atexit.register(...), and call atexit.unregister(last) before the next",
+        (
+            (
+                "        atexit.register(",
+                "        atexit.unregister(last)\n        last = atexit.register(",
+            ),
+        ),
+    ),
+    Case(
+        "tasks in a set",
+        """
+class Gateway:
+    def __init__(self):
+        self.background = set()
+    async def write(self, rows):
+        return rows
+    async def handle(self):
+        task = asyncio.create_task(self.write(batch()))
+        self.background.add(task)
+        await asyncio.sleep(0)
+async def serve(tick):
+    gateway = Gateway()
+    for _ in range(STEPS):
+        await gateway.handle()
+        await asyncio.sleep(0)
+        tick()
+def main(tick):
+    asyncio.run(serve(tick))
+""",
+        "task.add_done_callback(self.background.discard)",
+        (
+            (
+                "background.add(task)\n",
+                "background.add(task)\n        task.add_done_callback(self.background.discard)\n",
+            ),
+        ),
+    ),
+    Case(
+        "tasks that are gathered",
+        """
+async def write(rows):
+    return rows
+async def serve(tick):
+    tasks = []
+    for _ in range(STEPS):
+        tasks.append(asyncio.create_task(write(batch())))
+        await asyncio.sleep(0)
+        tick()
+    await asyncio.gather(*tasks)
+def main(tick):
+    asyncio.run(serve(tick))
+""",
+        "tasks = [task for task in tasks if not task.done()]",
+        (
+            (
+                "        tick()",
+                "        tasks = [task for task in tasks if not task.done()]\n        tick()",
+            ),
+        ),
+    ),
+    Case(
+        "futures of a pool",
+        """
+class Loader:
+    def __init__(self, pool):
+        self.pool, self.futures = pool, {}
+    def load(self, number):
+        self.futures[number] = self.pool.submit(batch)
+        return self.futures[number].result()
+def main(tick):
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        loader = Loader(pool)
+        for number in range(STEPS):
+            loader.load(number)
+            tick()
+""",
+        "self.futures = {key: task for key, task in self.futures.items() if not task.done()}",
+        (
+            (
+                "        return self.futures[number].result()",
+                "        result = self.futures[number].result()\n"
+                "        self.futures = {key: task for key, task in self.futures.items()"
+                " if not task.done()}\n        return result",
+            ),
+        ),
+    ),
+    Case(
+        "a removal that never runs",
+        """
+class WriteBehind:
+    def __init__(self):
+        self.dirty = {}
+    def put(self, number):
+        self.dirty[number, "a"] = batch()
+        self.dirty[number, "b"] = batch()
+        if len(self.dirty) == 5:
+            self.flush()
+    def flush(self):
+        self.dirty.clear()
+def main(tick):
+    store = WriteBehind()
+    for number in range(STEPS):
+        store.put(number)
+        tick()
+""",
+        "make line 20 (self.dirty.clear()) take these entries out: it has not run for them",
+        (("len(self.dirty) == 5", "len(self.dirty) >= 4"),),
+    ),
+)
+
+
+def module_of(path: Path, text: str) -> types.ModuleType:
+    """A program of the user's, loaded from a file."""
+    path.write_text(text)
+    linecache.checkcache(str(path))
+    module = types.ModuleType(path.stem)
+    module.__file__ = str(path)
+    sys.modules[path.stem] = module
+    exec(compile(text, str(path), "exec"), module.__dict__)
+    return module
+
+
+def leak_of(path: Path, case: Case) -> Any:
+    """What is said of the program, at its last step."""
+    leaks: list[Any] = []
+    import vramlens
+
+    watch = vramlens.LeakWatch()
+
+    def tick() -> None:
+        watch.step()
+        if watch.steps == STEPS:
+            leaks.extend(watch.report().leaks)
+
+    module = module_of(path, HEAD + case.program)
+    try:
+        module.main(tick)
+    finally:
+        del sys.modules[path.stem]
+    return max(leaks, key=lambda leak: leak.bytes_per_step)
+
+
+def growth_of(path: Path, text: str, count: Callable[[], int]) -> float:
+    """By how many bytes a step the program grows, as malloc says."""
+    counts: list[int] = []
+
+    def tick() -> None:
+        gc.collect()
+        counts.append(count())
+
+    module = module_of(path, text)
+    try:
+        module.main(tick)
+    finally:
+        del sys.modules[path.stem]
+    return (counts[-1] - counts[FIRST]) / (len(counts) - 1 - FIRST)
+
+
+def outcome_of(folder: Path, number: int, count: Callable[[], int]) -> dict[str, Any]:
+    """What is told of a program, and how it grows with the fix in it."""
+    case = CASES[number]
+    leak = leak_of(folder / f"leaking_{number}.py", case)
+    fixed = case.program
+    for old, new in case.edits:
+        assert fixed.count(old) == 1, old
+        fixed = fixed.replace(old, new)
+    return {
+        "fix": leak.fix,
+        "bytes_per_step": leak.bytes_per_step,
+        "stays": leak.bytes_per_step - leak.fix_bytes_per_step,
+        "growth": growth_of(folder / f"fixed_{number}.py", HEAD + fixed, count),
+    }
+
+
+def main(folder: Path) -> None:
+    """Writes the outcomes of all cases."""
+    from leaks.measures import byte_counter
+
+    count = byte_counter()
+    outcomes: dict[str, Any] = {}
+    for number, case in enumerate(CASES):
+        try:
+            outcomes[case.name] = outcome_of(folder, number, count)
+        except Exception as error:
+            outcomes[case.name] = {"error": repr(error)}
+    (folder / "outcomes.json").write_text(json.dumps(outcomes))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
