@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramlens.live.growth.gpu_memory import Counts, OutsideBytes, Pinned
+from vramlens.live.counters.gpu_memory import Counts, OutsideBytes, Pinned
 
 MIB = 1 << 20
 
 
 class CountedGpu:
-    """Stands in for ``vramlens.live.growth.gpu_memory.ProcessGpus``. What is not said by hand stays as
+    """Stands in for ``vramlens.live.counters.gpu_memory.ProcessGpus``. What is not said by hand stays as
     it is: a quiet, warm process.
     """
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import vramlens
-from vramlens.live.growth.gpu_memory import find_gpu
+from vramlens.live.counters.gpu_memory import find_gpu
 
 STEPS = 20
 MIB = 1 << 20

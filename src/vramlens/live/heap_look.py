@@ -10,10 +10,11 @@ from itertools import chain
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.ground.leak_size import least_bytes_per_step
 from vramlens.leak.leak import is_too_small
+from vramlens.live.counters.host_allocator import allocated_bytes
+from vramlens.live.counters.step_counters import CounterSeries, StepCounters
 from vramlens.live.growth.accounting import HostMemory, gone_by_now, unexplained_growth
 from vramlens.live.growth.backlogs import with_backlogs, with_complete, with_rising
 from vramlens.live.growth.births import Births
-from vramlens.live.growth.host_allocator import allocated_bytes
 from vramlens.live.growth.lagging_tees import parents_by_lagging_tee
 from vramlens.live.growth.line_observer import Observer
 from vramlens.live.growth.piles import (
@@ -27,7 +28,6 @@ from vramlens.live.growth.piles import (
 )
 from vramlens.live.growth.remade_tensors import remade_larger
 from vramlens.live.growth.shape_kernels import kernels_note
-from vramlens.live.growth.step_counters import CounterSeries, StepCounters
 from vramlens.live.growth.stores import Parents, parents_by_store, parents_with_all_parts
 from vramlens.live.growth.unseen_births import with_unseen
 from vramlens.live.heap.search import LONG, Search, SearchTime

@@ -8,11 +8,11 @@ from dataclasses import replace
 from itertools import chain
 from types import CodeType, FrameType
 
+from vramlens.live.counters.step_counters import StepCounters
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.line_observer import Observer
 from vramlens.live.growth.piles import FEWEST, WARM_UP
 from vramlens.live.growth.ration import FIRST_STEPS
-from vramlens.live.growth.step_counters import StepCounters
 from vramlens.live.heap.objects import is_own_file
 from vramlens.live.heap.search import LONG, SearchTime
 from vramlens.live.heap.tensors import TorchObjects, loaded

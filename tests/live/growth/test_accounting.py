@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from vramlens import LeakWatch, no_leaks
+from vramlens.live.counters.host_allocator import allocated_bytes
+from vramlens.live.counters.step_counters import CounterSeries
 from vramlens.live.growth import accounting as account
 from vramlens.live.growth.accounting import HostMemory
-from vramlens.live.growth.host_allocator import allocated_bytes
 from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.piles import Item
-from vramlens.live.growth.step_counters import CounterSeries
 from vramlens.live.heap.tensors import Storage
 from vramlens.live.leak_scope import LeakError
 from vramlens.units import MIB

@@ -15,8 +15,8 @@ import vramlens  # noqa: E402
 from live.counted_gpu import MIB, CountedGpu  # noqa: E402
 from vramlens.ground.place import Place  # noqa: E402
 from vramlens.leak.fixes import FIXES  # noqa: E402
-from vramlens.live.growth import gpu_memory as gpus  # noqa: E402
-from vramlens.live.growth.step_counters import CounterSeries, StepCounters  # noqa: E402
+from vramlens.live.counters import gpu_memory as gpus  # noqa: E402
+from vramlens.live.counters.step_counters import CounterSeries, StepCounters  # noqa: E402
 from vramlens.live.heap.search import Search  # noqa: E402
 from vramlens.live.heap.tensors import loaded  # noqa: E402
 from vramlens.live.holder.keeper import Statements  # noqa: E402
@@ -32,7 +32,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> CountedGpu:
     fake = CountedGpu(devices=2)
     monkeypatch.setattr(gpus, "find_gpu", lambda _torch: fake)
     for ration in ("_FREE_SECONDS", "_DRIVER_FREE_SECONDS"):  # of a busy machine's time
-        monkeypatch.setattr(f"vramlens.live.growth.step_counters.{ration}", 60.0)
+        monkeypatch.setattr(f"vramlens.live.counters.step_counters.{ration}", 60.0)
     return fake
 
 
@@ -290,8 +290,8 @@ def test_the_report_names_them_and_their_device(gpu: CountedGpu) -> None:
 
 
 def test_counters_are_rationed(gpu: CountedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vramlens.live.growth.step_counters._FREE_SECONDS", 0.0)
-    monkeypatch.setattr("vramlens.live.growth.step_counters._SHARE", 1e-12)
+    monkeypatch.setattr("vramlens.live.counters.step_counters._FREE_SECONDS", 0.0)
+    monkeypatch.setattr("vramlens.live.counters.step_counters._SHARE", 1e-12)
     counters = StepCounters(torch)
     for number in range(1, 100):
         counters.read(number)

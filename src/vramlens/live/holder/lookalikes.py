@@ -25,6 +25,16 @@ from vramlens.live.holder.leak_class import looks_up
 from vramlens.live.holder.missed_removals import key_types
 from vramlens.live.leaks.leak_report import LiveLeak
 from vramlens.live.source.bounds import always_holds, cut_off, length_limit, never_holds
+from vramlens.live.source.expression_forms import (
+    asks_for_presence,
+    compares,
+    constant_text,
+    exclude_each_other,
+    has_remainder,
+    is_of_small_set,
+    is_operation,
+    moves_to_cpu,
+)
 from vramlens.live.source.expressions import (
     is_call_of,
     names_in,
@@ -59,7 +69,6 @@ _SOME_STEPS, _MANY_STEPS = 16, 100
 """In so many steps a removal that ran, and any other, must have taken something away. Windows of 8 and
 of 64 are common: below 16 the first has not been full, below 100 the second has not.
 """
-_SMALL_SETS = ("shape", "dtype", "device", "size", "ndim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +167,7 @@ def made_of_itself(store: Store) -> bool:
     if store.refers_to_itself:
         elsewhere = _elsewhere(store, module)
         return not elsewhere or any(map(made_of_itself, elsewhere))
-    names = {store.name, *map(_constant_text, store.arguments)}
+    names = {store.name, *map(constant_text, store.arguments)}
     stores = {} if module is None else module.stores
     expressions = store.stored_expressions
     for _ in range(_HOPS):
@@ -179,10 +188,6 @@ def _elsewhere(store: Store, module: Module | None) -> list[Store]:
         for other in module.stores.get(store.name, ())
         if other.line != store.line and other.base == store.base and not is_converted(other)
     ]
-
-
-def _constant_text(expression: ast.expr) -> str:
-    return str(expression.value) if isinstance(expression, ast.Constant) else ""
 
 
 def _is_that_name(base: str, name: str, store: Store, names: set[str]) -> bool:
@@ -216,18 +221,9 @@ def _written_anew(evidence: _Evidence) -> str:
     for other in evidence.others:
         if other.how != "item" or other.function is not store.function:
             continue
-        if _exclude_each_other(store.guards, other.guards):
+        if exclude_each_other(store.guards, other.guards):
             return f"line {other.line} overwrites it otherwise"
     return ""
-
-
-def _exclude_each_other(first: tuple[ast.expr, ...], second: tuple[ast.expr, ...]) -> bool:
-    return _has_opposite(first, second) or _has_opposite(second, first)
-
-
-def _has_opposite(guards: tuple[ast.expr, ...], others: tuple[ast.expr, ...]) -> bool:
-    opposites = {ast.dump(ast.UnaryOp(ast.Not(), guard)) for guard in guards}
-    return not opposites.isdisjoint(map(ast.dump, others))
 
 
 def _cut_off(evidence: _Evidence) -> str:
@@ -250,11 +246,11 @@ def _ring(evidence: _Evidence) -> str:
     store = evidence.store
     if store.how != "item" or store.key is None:
         return ""
-    if _has_remainder(store.key):
+    if has_remainder(store.key):
         return "a ring buffer: its index is a remainder (%)"
     for name in _names(store.key):
         for other in evidence.stores_of(name):
-            if other.value is not None and _has_remainder(other.value):
+            if other.value is not None and has_remainder(other.value):
                 return f"a ring buffer: {name} is a remainder (%, line {other.line})"
             if _begins_anew(other, store):
                 return f"a ring buffer: {name} starts over (line {other.line})"
@@ -368,7 +364,7 @@ def _has_run(removal: Store, evidence: _Evidence) -> bool:
 def _takes_by_age(removal: Store) -> bool:
     """``x.pop(step - 100, None)``: what is so old."""
     keys = filter(None, (removal.key, *removal.arguments))
-    return any(_is_operation(node, ast.Sub) for node in nodes_in(keys))
+    return any(is_operation(node, ast.Sub) for node in nodes_in(keys))
 
 
 def _takes_one(removal: Store) -> bool:
@@ -395,7 +391,7 @@ def _is_first_value(removal: Store, store: Store) -> bool:
     if removal.how != "assign":
         return False
     makes_variable = not removal.base and not _encloses(removal, store)
-    return makes_variable or any(map(_asks_for_presence, removal.guards))  # at its first use
+    return makes_variable or any(map(asks_for_presence, removal.guards))  # at its first use
 
 
 def _runs(removal: Store, evidence: _Evidence) -> bool:
@@ -449,21 +445,11 @@ def _is_called_by_framework(method: str) -> bool:
     return method.startswith("on_") or "epoch" in method
 
 
-def _asks_for_presence(guard: ast.expr) -> bool:
-    """``if not hasattr(x, "y")``, ``if x is None``, ``if k not in x``."""
-    presence = (ast.Is, ast.IsNot, ast.In, ast.NotIn)
-    return any(_compares(node, presence) or is_call_of(node, "hasattr") for node in ast.walk(guard))
-
-
-def _compares(node: ast.AST, operators: tuple[type[ast.cmpop], ...]) -> bool:
-    return isinstance(node, ast.Compare) and isinstance(node.ops[0], operators)
-
-
 def _is_counted(store: Store) -> bool:
     """Whether a statement stands under a condition that a number decides: a length, a step."""
     order = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
     return any(
-        _compares(node, order) or is_call_of(node, "len") or _is_operation(node, ast.Mod)
+        compares(node, order) or is_call_of(node, "len") or is_operation(node, ast.Mod)
         for node in nodes_in(store.guards)
     )
 
@@ -475,40 +461,17 @@ def _few_keys(evidence: _Evidence) -> str:
         return ""
     assigned = chain.from_iterable(map(evidence.stores_of, _names(store.key)))
     expressions = (store.key, *_values_beside(store, assigned))
-    if not any(map(_is_of_small_set, nodes_in(expressions))):
+    if not any(map(is_of_small_set, nodes_in(expressions))):
         return ""
     return "a cache with a limited number of keys: its key is a shape or a remainder"
-
-
-def _is_of_small_set(node: ast.AST) -> bool:
-    if isinstance(node, ast.Attribute):
-        return node.attr in _SMALL_SETS
-    return is_call_of(node, "type") or _is_operation(node, ast.Mod, ast.FloorDiv)
 
 
 def _moved_away(evidence: _Evidence) -> str:
     """What is stored was moved to the CPU by the program."""
     stored = evidence.store.value
-    if evidence.growth.is_graph or stored is None or not any(map(_moves_to_cpu, ast.walk(stored))):
+    if evidence.growth.is_graph or stored is None or not any(map(moves_to_cpu, ast.walk(stored))):
         return ""
     return "it is moved to host memory on purpose and grows there"
-
-
-def _moves_to_cpu(node: ast.AST) -> bool:
-    """``x.cpu()``, ``x.to("cpu")``."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-        return False
-    if node.func.attr != "to":
-        return node.func.attr == "cpu"
-    return any(isinstance(part, ast.Constant) and part.value == "cpu" for part in node.args)
-
-
-def _is_operation(node: ast.AST, *operators: type[ast.operator]) -> bool:
-    return isinstance(node, ast.BinOp) and isinstance(node.op, operators)
-
-
-def _has_remainder(expression: ast.expr) -> bool:
-    return any(_is_operation(node, ast.Mod) for node in ast.walk(expression))
 
 
 def _names(expression: ast.expr) -> list[str]:

@@ -1,6 +1,8 @@
 """Source: what the user's code says of a name: where it is filled, bounded and emptied.
 
 bounds: conditions and slices that hold back what grows.
+executed_lines: the lines of functions that have run.
+expression_forms: questions to an expression by its form alone.
 expressions: expressions, read.
 name_candidates: statements that store under a name or an alias.
 searched_names: the names to look for.

@@ -18,8 +18,8 @@ from statistics import median
 from time import perf_counter, thread_time
 from typing import Any
 
-from vramlens.live.growth import gpu_memory as gpus
-from vramlens.live.growth.host_allocator import allocated_bytes
+from vramlens.live.counters import gpu_memory as gpus
+from vramlens.live.counters.host_allocator import allocated_bytes
 from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.piles import WARM_UP, Pace, pace_of
 from vramlens.live.growth.ration import Ration
