@@ -13,8 +13,6 @@ FIXES = {
     "cache": "give {name} a limit on its keys, or empty it when its keys are over",
     "exception": "keep repr(error) instead of the exception in {name}, or clear its traceback"
     " (error.with_traceback(None)), which holds every variable of its frames",
-    "exception_chain": "do not raise from the error before (keep str(error) of it): each error keeps"
-    " all before it in {name}",
     "closure": "do not let the functions in {name} capture tensors, or remove them when they "
     "are done",
     "thread": "empty {name} when the thread's task ends: a thread's variables live as long as the"

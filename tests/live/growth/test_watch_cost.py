@@ -11,8 +11,9 @@ import pytest
 
 from vramlens import LeakWatch
 from vramlens.live import follow
+from vramlens.live.counters import step_counters
 from vramlens.live.counters.step_counters import CounterSeries
-from vramlens.live.growth import births, last_frames, line_observer, step_counters
+from vramlens.live.growth import births, last_frames, line_observer
 from vramlens.live.growth.ration import FIRST_STEPS, Ration
 from vramlens.live.heap.tensors import TorchObjects
 

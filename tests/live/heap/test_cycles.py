@@ -7,7 +7,7 @@ import pytest
 from vramlens.leak.leak import LeakOwner
 from vramlens.live.heap.cycles import circle_in, components
 from vramlens.live.heap.objects import is_own_file
-from vramlens.live.holder.leak_class import fix_of
+from vramlens.live.holder.leak_fix import fix_of
 
 
 def test_components_and_their_circles() -> None:

@@ -36,7 +36,6 @@ _BOUNDS = {
     "queue": "maxsize=...",
 }
 """How a collection is limited, by its kind."""
-_CHAINED = ("__cause__", "__context__")
 _WEAK_HOOK = (
     "refer to the module with weakref.ref in the hook, or keep the handle and call "
     "handle.remove() when done"
@@ -75,8 +74,6 @@ def _fix_of_object(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Ke
     special = warning_fix(owner.name, facts) or task_fix(keeper, facts)
     if special:
         return special
-    if kind == "exception" and owner.name.endswith(_CHAINED):
-        return fix_of_class("exception_chain", owner.name)
     if kind == "exception" or is_exception(facts.value):
         return exception_fix(keeper, owner.name, facts)
     is_object = facts.form in ("node", "object")
