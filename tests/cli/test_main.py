@@ -222,7 +222,7 @@ def test_options_arrive(monkeypatch, log):
 def test_a_failure_is_shown_at_its_own_moment(capsys):
     example = str(api.example_path())
     assert main(["explain", example]) == 0
-    assert "in use when the request failed" in capsys.readouterr().out
+    assert "in use at the failure" in capsys.readouterr().out
     assert main(["explain", example, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["heap"]["event"] == data["peak"]["event"]

@@ -237,16 +237,17 @@ def _candidates(paths: Sequence[str]) -> tuple[list[CandidateFile], list[str]]:
     Raises:
         InputError: there are none.
     """
-    candidates, notes, named_paths = [], [], set(paths)
+    candidates, unread, skipped, named_paths = [], [], [], set(paths)
     for path, candidate in _examined(list(dict.fromkeys(_files(paths)))):
         if isinstance(candidate, str):
-            notes.append(candidate)
+            unread.append(candidate)
         elif candidate is not None:
             candidates.append(candidate)
         elif path in named_paths:  # whatever else lies in a folder is nobody's concern
-            notes.append(f"skipped: {path}: {_NEITHER}")
+            skipped.append(f"skipped: {path}: {_NEITHER}")
+    notes = [*unread, *skipped]
     if not candidates:
-        if len(paths) == 1 and os.path.isfile(paths[0]):
+        if len(paths) == 1 and os.path.isfile(paths[0]) and not unread:
             raise InputError(f"{paths[0]}: is {_NEITHER}; name the ranks' files, or their folder")
         about = f" ({notes[0]})" if notes else ""
         raise InputError(f"{', '.join(paths)}: contains no recording and no flight record{about}")

@@ -118,7 +118,7 @@ class HeldMemory(Part):
         is_inside = self.nested and not hidden_bytes
         detail = "all inside these" if is_inside else format_size(hidden_bytes)
         option = f"{self.all_by} {len(self.rows)}" if self.all_by else ""
-        return and_more(hidden, self.by, option, detail=detail)
+        return and_more(hidden, "", option, detail=detail)
 
     @property
     def inferred_note(self) -> str:

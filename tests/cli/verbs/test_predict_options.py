@@ -14,6 +14,7 @@ def parsed(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     predict.prepare_parser(parser)
     arguments = parser.parse_args(words)
+    arguments.argv = list(words)
     predict._take_options_after_script(arguments)
     return arguments
 

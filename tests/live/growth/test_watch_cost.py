@@ -44,7 +44,7 @@ class Training:
 @pytest.fixture
 def without_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A debugger or coverage would end it, too."""
-    monkeypatch.setattr(line_observer, "_can_trace", lambda: False)
+    monkeypatch.setattr(line_observer, "can_trace", lambda: False)
 
 
 @pytest.mark.usefixtures("without_tracing")

@@ -148,7 +148,7 @@ def test_a_removal_that_never_hits_is_counted_and_the_types_of_its_key_told(tmp_
     assert int(steps) >= 24
     assert leak.reason == (
         f"0 of the removals at line 9 in {steps} steps took something out:"
-        " self.sessions.pop(self.oldest, None); its keys are str, and line 9 asks for int"
+        " self.sessions.pop(self.oldest, None); its keys are str, and line 9 looks for int"
     )
 
 
@@ -183,7 +183,7 @@ def test_the_type_that_a_removal_asks_for(tmp_path: Path, key: str, asked: str) 
     assert module is not None
     (removal,) = module.stores["kept"]
     told = key_types({1: "a", 2: "b"}, removal)
-    assert told == (f"its keys are int, and line 2 asks for {asked}" if asked else "")
+    assert told == (f"its keys are int, and line 2 looks for {asked}" if asked else "")
 
 
 PASSED = """

@@ -144,7 +144,7 @@ RAISED = ["gpt.cap90", "gpt_varlen.cap50", "resnet50.cap70", "accumulate.cap80"]
 def test_a_limit_below_a_card_with_room_is_raised_first_to_what_the_run_needs(name: str) -> None:
     first = next(one for one in explained(name).findings if one.fix)
     assert first.id == "process_limit"
-    assert re.search(r"; 1\.(1|25|5)x the most it may need leaves room", first.fix or "")
+    assert re.search(r"; 1\.(1|25|5)x that leaves room", first.fix or "")
     told = re.search(r"limit to ([0-9.]+) ([GM])iB", first.fix or "")
     assert told is not None
     size = float(told[1]) * (2**30 if told[2] == "G" else 2**20)
@@ -260,14 +260,14 @@ def test_named_parameters_are_the_parameters() -> None:
 def test_after_one_step_the_limit_leaves_room_for_larger_ones() -> None:
     """Of `gpt.cap90` one whole step is recorded: how much steps differ is not known."""
     fix = next(one.fix for one in explained("gpt.cap90").findings if one.id == "process_limit")
-    assert "1.5x the most it may need leaves room for later steps" in (fix or "")
+    assert "1.5x that leaves room for later steps" in (fix or "")
 
 
 @pytest.mark.parametrize("name", ["gpt.cap90", "gpt_varlen.cap50"])
 def test_the_limit_can_be_checked_by_hand(name: str) -> None:
     fix = next(one.fix for one in explained(name).findings if one.id == "process_limit")
     words = re.search(
-        r"limit to ([\d.]+) GiB .* at most ([\d.]+) GiB; ([\d.]+)x the most it may need", fix or ""
+        r"limit to ([\d.]+) GiB .* at most ([\d.]+) GiB; ([\d.]+)x that leaves room", fix or ""
     )
     assert words is not None
     limit, most, factor = map(float, words.groups())

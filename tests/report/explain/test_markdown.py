@@ -33,8 +33,8 @@ def test_holds_all_that_the_text_cuts():
         assert f"finding {number}:" in text.lower()
     assert "600.00 MiB" in text
     assert "The events before number 12,000" in text
-    assert "… and 12 more lines" in text
-    assert "more lines" not in explanation_to_markdown(failed(), top=100)
+    assert "… and 12 more" in text
+    assert " more, " not in explanation_to_markdown(failed(), top=100)
 
 
 def test_begins_with_the_answer_and_ends_with_a_command():

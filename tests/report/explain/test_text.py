@@ -152,7 +152,7 @@ def test_a_failure_keeps_what_matters_most():
         "Cause: fragmentation.",
         "600.00 MiB requested",
         "16.00 MiB largest free block",
-        "in use when the request failed",
+        "in use at the failure",
         "transformer.py:1 in forward_1",
         "What to do 1. ",
         "vramlens tune run.pickle",
@@ -163,7 +163,7 @@ def test_a_failure_keeps_what_matters_most():
 def test_rows_asked_for_are_shown_even_after_a_failure():
     text = text_of(failed(), 120, top=22)
     assert "transformer.py:22 in" in text
-    assert "more lines" not in text
+    assert " more, " not in text
 
 
 def test_the_first_line_is_the_answer():
@@ -175,8 +175,8 @@ def test_the_first_line_is_the_answer():
 
 def test_what_is_cut_is_said():
     text = text_of(run(), top=20)
-    assert "… and 2 more lines, 17.00 MiB" in text
-    assert text_of(run(), by="category", top=1).count("… and 1 more category, 50.00 MiB") == 1
+    assert "… and 2 more, 17.00 MiB" in text
+    assert text_of(run(), by="category", top=1).count("… and 1 more, 50.00 MiB") == 1
 
 
 def test_bytes_without_a_line_are_a_row():
@@ -240,7 +240,7 @@ def test_a_terminal_without_unicode_gets_dots():
     render_explanation(run(), Console(file=stream, width=90))
     stream.flush()
     output = buffer.getvalue().decode("ascii")
-    assert "... and 12 more lines" in output
+    assert "... and 12 more" in output
     assert ".../transformer.py" in output
     assert max(map(len, output.splitlines())) <= 90
 
@@ -310,7 +310,7 @@ def test_one_of_several_devices_is_named(device):
     lines = screen_of(with_devices(failed(), device), 120)
     assert f"600.00 MiB did not fit (on device {device})" in words(lines)
     assert (
-        f"448.00 MiB (requested) in use when the request failed on device {device}, by line"
+        f"448.00 MiB (requested) in use at the failure on device {device}, by line"
         in lines
     )
     assert lines[-1] == f"  vramlens tune run.pickle --device {device}"
@@ -342,11 +342,11 @@ def test_after_a_host_failure_the_system_is_asked(kind, command):
 def test_what_is_requested_is_told_from_what_was_allocated_for_it():
     answer = failed()
     same = replace(answer, oom=replace(answer.oom, allocated_bytes=answer.heap.requested_bytes))
-    assert "448.00 MiB in use when the request failed" in text_of(same)
+    assert "448.00 MiB in use at the failure" in text_of(same)
     more = replace(
         answer, oom=replace(answer.oom, allocated_bytes=answer.heap.requested_bytes + (8 << 20))
     )
-    assert "448.00 MiB (requested) in use when the request failed" in text_of(more)
+    assert "448.00 MiB (requested) in use at the failure" in text_of(more)
 
 
 def test_where_settings_were_replayed_in_vain_tune_is_not_offered():

@@ -29,7 +29,7 @@ _TEXT_METHODS = frozenset(("strip", "lower", "upper", "format", "join", "replace
 
 
 def key_types(container: object, removal: Store) -> str:
-    """``the keys are int, line 54 asks for str``, where no key has the type that a removal asks
+    """``the keys are int, line 54 looks for str``, where no key has the type that a removal asks
     for; empty elsewhere.
     """
     if removal.how == "call" and removal.method != "pop":
@@ -39,7 +39,7 @@ def key_types(container: object, removal: Store) -> str:
     asked = next((_type_of(key, removal) for key in keys if key is not None), "")
     if not kept or not asked or asked in kept or (asked in _NUMBERS and kept & _NUMBERS):
         return ""
-    return f"its keys are {' and '.join(sorted(kept))}, and line {removal.line} asks for {asked}"
+    return f"its keys are {' and '.join(sorted(kept))}, and line {removal.line} looks for {asked}"
 
 
 def _type_of(key: ast.expr, removal: Store) -> str:

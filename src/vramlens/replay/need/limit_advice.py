@@ -74,7 +74,7 @@ def _raise_to(
             f" {format_size(least)}, the rest of the step is not recorded{free}"
         )
     size = limit_for(need, lasting=lasting)
-    margin = f"{_spare(need, lasting=lasting)}x the most it may need leaves room"
+    margin = f"{_spare(need, lasting=lasting)}x that leaves room"
     if not lasting:
         margin += " for later steps"
     if most is not None and most < size:

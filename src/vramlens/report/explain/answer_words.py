@@ -43,7 +43,7 @@ _CAUSES = {
     "capacity": "Cause: capacity. The memory in use leaves too little free",
 }
 _NO_DEVICE = "There is no GPU memory to explain: the input shows no device"
-_MOMENTS = {"peak": "at the peak", "oom": "when the request failed", "end": "at the end"}
+_MOMENTS = {"peak": "at the peak", "oom": "at the failure", "end": "at the end"}
 
 
 def has_failed(explanation: Explanation) -> bool:
