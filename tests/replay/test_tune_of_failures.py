@@ -84,7 +84,9 @@ def test_data_tells_what_follows_the_failed_request() -> None:
 def test_no_setting_or_limit_helps_a_leak() -> None:
     tuning = tune_trace(load(LEAK))
     text = story(tuning)
-    assert text.startswith("This run leaks 196.42 MiB per step; no setting or limit helps for long.")
+    assert text.startswith(
+        "This run leaks 196.42 MiB per step; no setting or limit helps for long."
+    )
     assert f"vramlens leaks {LEAK}" in text
     assert "use a limit" not in text
     assert tuning_to_json(tuning)["leaked_per_step"] == tuning.leaked_per_step

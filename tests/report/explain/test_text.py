@@ -309,10 +309,7 @@ def test_one_of_several_devices_is_named(device):
     assert lines[-1] == f"  vramlens view run.pickle --device {device}"
     lines = screen_of(with_devices(failed(), device), 120)
     assert f"600.00 MiB did not fit (on device {device})" in words(lines)
-    assert (
-        f"448.00 MiB (requested) in use at the failure on device {device}, by line"
-        in lines
-    )
+    assert f"448.00 MiB (requested) in use at the failure on device {device}, by line" in lines
     assert lines[-1] == f"  vramlens tune run.pickle --device {device}"
 
 
