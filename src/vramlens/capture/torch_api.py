@@ -154,6 +154,19 @@ class Allocator:
         except RuntimeError:  # an allocator that keeps no history
             return False
 
+    def history_events(self) -> int:
+        """The events that the history may hold by now: three of each allocation, two of each
+        segment; 0 where nobody has PyTorch record.
+        """
+        if not self.is_initialized() or not self.history_is_on():
+            return 0
+        events = 0
+        for device in range(self.device_count()):
+            stats = self.stats(device)
+            events += 3 * int(stats.get("allocation.all.allocated", 0))
+            events += 2 * int(stats.get("segment.all.allocated", 0))
+        return events
+
     def start_history(self, max_events: int) -> None:
         """Has PyTorch record events, the last ``max_events`` of each device, with the Python stack
         of each request.

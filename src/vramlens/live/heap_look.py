@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import chain
 
 from vramlens.capture.process.undisturbed import undisturbed
+from vramlens.capture.torch_api import connect
 from vramlens.ground.leak_size import least_bytes_per_step
 from vramlens.leak.leak import is_too_small
 from vramlens.live.counters.host_allocator import allocated_bytes
@@ -77,7 +78,9 @@ class HeapLook:
         self._observer, self._counters = observer, counters
         self._is_brief = is_brief
         series = CounterSeries() if counters is None else counters.host
-        self._host = HostMemory(series, allocated_bytes(), births.steps)
+        allocator = connect()
+        history_events = allocator.history_events() if allocator is not None else 0
+        self._host = HostMemory(series, allocated_bytes(), births.steps, history_events)
         births.look_now()
         self._search = Search(torch, allowed)
         self._failures: list[str] = []

@@ -1,4 +1,4 @@
-"""L-BFGS's history: how many pairs of directions and steps it keeps hangs on values
+"""L-BFGS's history: values decide how many pairs of directions and steps it keeps
 (torch/optim/lbfgs.py: a line search that ends, and ``ys > 1e-10``).
 
 Taken is a search that accepts its first step, which the Wolfe conditions then keep positive: each
@@ -12,7 +12,7 @@ from typing import Any
 
 from vramlens.prediction.requests.request_log import RequestLog
 
-HISTORY = "L-BFGS's history: how many pairs it keeps hangs on values; each iteration is taken to"
+HISTORY = "L-BFGS's history: values decide how many pairs it keeps; every iteration is assumed to keep one"
 _FILE = "torch/optim/lbfgs.py"
 _NAMES = ("old_dirs", "old_stps")
 _FEW_FRAMES = 30

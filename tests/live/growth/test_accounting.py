@@ -41,6 +41,15 @@ def test_growth_that_no_storage_explains() -> None:
     assert not growth.is_reached
 
 
+def test_growth_of_pytorchs_own_history() -> None:
+    grown = _host([MIB * step for step in range(60)])
+    recorded = HostMemory(grown.series, history_events=60 * 2000)  # 2,000 events a step
+    assert account._beside_search([], [], recorded) is None
+    larger = _host([10 * MIB * step for step in range(60)])
+    recorded = HostMemory(larger.series, history_events=60 * 2000)
+    assert account._beside_search([], [], recorded) is not None
+
+
 def test_growth_that_is_gone_by_now() -> None:
     values = [MIB * step for step in range(60)]
     assert account._beside_search([], [], _host(values, now=MIB)) is None
