@@ -13,6 +13,8 @@ from vramlens.units import counted, format_size
 
 _WIDTH = 80
 _MOST_SHOWN = 10
+_FAR_STEPS = 1_000_000
+"""Beyond that the number of steps says only that it does not matter."""
 """Leaks, and look-alikes: they take three to ten lines each, and the first is the one to mend."""
 _COUNTED = {
     "stream": "blocks that belong to side streams",
@@ -116,8 +118,10 @@ def _end(leak: LiveLeak, headroom_bytes: int | None) -> str:
     is_on_gpu = leak.device.startswith(("cuda", "xpu"))
     if headroom_bytes is None or leak.bytes_per_step <= 0 or not is_on_gpu:
         return ""
-    steps_left = counted(headroom_bytes // leak.bytes_per_step, "step")
-    return f"; out of memory in about {steps_left}"
+    steps_left = headroom_bytes // leak.bytes_per_step
+    if steps_left > _FAR_STEPS:
+        return f"; room for more than {_FAR_STEPS:,} steps"
+    return f"; out of memory in about {counted(steps_left, 'step')}"
 
 
 def _other_lines(leak: LiveLeak) -> Iterator[str]:
