@@ -66,8 +66,8 @@ def test_the_setting_is_the_one_that_explain_advises_first(name: str) -> None:
 def test_what_only_gets_past_the_request_is_said_so() -> None:
     text = story(tuned("gpt.cap90"))
     assert text.startswith(
-        "expandable_segments:True gets past this request only; the step still fails later (vramlens"
-        " explain "
+        "expandable_segments:True gets past this request only; the step still fails later"
+        " (`vramlens explain` says why)."
     )
     assert "fails later" in text
     assert "Next, allow at least " in text

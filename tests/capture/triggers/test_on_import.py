@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Iterator
@@ -81,8 +82,7 @@ def test_who_is_asking_the_finders_meanwhile_passes_over_none(tmp_path: Path) ->
                 importlib.import_module("waited_for_now")
 
     heard: list[int] = []
-    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
-    sys.meta_path[:] = [Slow(), finders[-1]]  # the last one searches folders
+    sys.meta_path[:] = [Slow(), importlib.machinery.PathFinder]
     when_imported("waited_for_now", lambda: heard.append(1))
     assert importlib.import_module("waited_for_beside").__file__
     assert heard == [1]

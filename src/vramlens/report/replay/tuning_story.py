@@ -134,7 +134,7 @@ def _no_help(tuning: Tuning) -> str:
     if tuning.past_request_only is not None:
         return (
             f"{conf_name(tuning.past_request_only.row)} gets past this request only; the step still"
-            f" fails later (vramlens explain {quoted(tuning.source)})."
+            " fails later (`vramlens explain` says why)."
         )
     if base.past_failure:
         return _passed(tuning)
