@@ -214,3 +214,13 @@ def test_a_store_is_complete_only_with_an_entry_of_each_step(
     pace = Pace(last_birth - 1, False, False, 2, last_birth, 0.9, 8)
     (pile,) = with_complete(search, [Pile(0, items, pace)], steps)
     assert (pile.is_complete, pile.pace.is_steady) == (is_complete, is_complete)
+
+
+def test_entries_that_were_made_ahead_count_for_the_steps_since() -> None:
+    """By step 56 of 60 another thread had made the entries of steps 57 to 60, too."""
+    made_ahead = [Item(0, 8, 56, Storage("cpu", 100 + number, 8)) for number in range(4)]
+    items = [Item(0, 8, step, Storage("cpu", step, 8)) for step in range(1, 57)] + made_ahead
+    search: Any = SimpleNamespace(order=[[None] * 60])
+    pace = Pace(55, False, False, 2, 56, 0.9, 8)
+    (pile,) = with_complete(search, [Pile(0, items, pace)], 60)
+    assert pile.is_complete

@@ -66,15 +66,18 @@ def _as_complete(pile: Pile, search: Search, steps: int) -> Pile:
     ahead = entries - entries_a_step * steps
     older = entries - len(births) / storages_an_entry
     has_room = 0 <= ahead <= most_ahead and 0 <= older <= most_ahead
-    if not has_room or not _are_at_pace(births, pace, entries_a_step * storages_an_entry):
+    if not has_room or not _are_at_pace(births, pace, entries_a_step * storages_an_entry, steps):
         return pile
     return replace(pile, pace=replace(pace, is_steady=True), is_complete=True)
 
 
-def _are_at_pace(births: Iterable[int], pace: Pace, a_step: int) -> bool:
-    """Whether as many were born in each step, but for one."""
+def _are_at_pace(births: Iterable[int], pace: Pace, a_step: int, steps: int) -> bool:
+    """Whether as many were born as in each step, but for one; those of the steps since the last
+    birth were made ahead of them.
+    """
     in_pace = sum(pace.first <= born <= pace.last for born in births)
-    return abs(in_pace - a_step * (pace.last - pace.first + 1)) <= a_step
+    fewest, most = pace.last - pace.first, steps - pace.first + 2
+    return a_step * fewest <= in_pace <= a_step * most
 
 
 def with_rising(piles: Iterable[Pile], births: Births) -> list[Pile]:
