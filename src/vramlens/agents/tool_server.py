@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 from vramlens.foreign_text import without_controls
+from vramlens.ground.own_session import end_with_children
 from vramlens.integrations.shared.extras import need
 
 INSTRUCTIONS = (
@@ -235,23 +234,17 @@ async def _output_of(arguments: Sequence[str]) -> str:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
+        start_new_session=True,  # so that the workers of a predicted script end with it
     )
     try:
         out, err = await asyncio.wait_for(child.communicate(), _WITHIN_S)
     except asyncio.TimeoutError:
         raise _refusal(f"no answer within {_WITHIN_S:.0f} s") from None
     finally:
-        _end_with_children(child.pid)
+        end_with_children(child)
     if child.returncode != 0:
         raise _refusal(_last_line(err, child.returncode))
     return without_controls(out.decode("utf-8", "replace"))
-
-
-def _end_with_children(pid: int) -> None:
-    """Ends a process and what it has started: the workers of a script that was predicted, too."""
-    with contextlib.suppress(OSError, AttributeError):  # all have ended; Windows has no groups
-        os.killpg(pid, signal.SIGKILL)
 
 
 def _last_line(err: bytes, code: int | None) -> str:

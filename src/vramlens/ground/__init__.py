@@ -10,6 +10,7 @@ leak_size: from what size on a leak matters.
 ledger_kinds: the kinds of a device's memory.
 live_objects: classes, namespaces and slots, read without running anyone's code.
 own_line: what vramlens says among a program's lines.
+own_session: processes that are ended with what they have started.
 printed_answer: answers that print themselves.
 verdict: the certainty of claims, numbers and rows.
 """

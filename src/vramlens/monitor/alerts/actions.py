@@ -10,7 +10,6 @@ import os
 import queue
 import shlex
 import shutil
-import signal
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 
 from vramlens.capture.warn import harmless, say, say_once
 from vramlens.errors import UsageError
+from vramlens.ground.own_session import end_with_children
 from vramlens.monitor.alerts.alerts import Alert
 
 Callback = Callable[[Alert], object]
@@ -133,8 +133,7 @@ class Actions:
         try:
             code = process.wait(self._within_s)
         except subprocess.TimeoutExpired:
-            with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
+            end_with_children(process)
             process.wait(1.0)
             say_once(
                 f"the alert's command {name} was ended after {self._within_s:g} s",
