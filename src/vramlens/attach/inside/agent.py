@@ -17,9 +17,10 @@ from typing import Any
 import vramlens
 from vramlens import __version__
 from vramlens.attach.inside.gentle_imports import GentleImports
-from vramlens.attach.inside.pauses import Pauses, wait
+from vramlens.attach.inside.pauses import Pauses
 from vramlens.attach.messages import Line, Silence
 from vramlens.capture import warn
+from vramlens.capture.process.own_thread import wait
 from vramlens.capture.process.tracked_objects import tracked_count
 
 _ASKS_WITHIN_S = 10.0

@@ -32,7 +32,7 @@ from typing import Any
 from vramlens.attach.inside.asking_thread import AskingThread
 from vramlens.attach.inside.forked_child import ForkedChild
 from vramlens.capture.memory.memory_now import host_memory, is_killed_as_group
-from vramlens.capture.process.own_thread import OwnEvent, OwnThread
+from vramlens.capture.process.own_thread import OwnEvent, OwnThread, wait
 from vramlens.capture.process.process_state import status_of
 from vramlens.capture.process.switch_interval import switch_interval_of
 from vramlens.capture.process.undisturbed import no_collection
@@ -208,8 +208,7 @@ def _nobody_asks() -> Iterator[None]:
     wait by ours, anew each time that the lock changes hands.
     """
     with switch_interval_of(_INTERVAL_S) as interval:
-        # Not ``time.sleep``, in whose place gevent may have put its own.
-        OwnEvent().wait(min(2 * interval, _LONGEST_WAIT_S))
+        wait(min(2 * interval, _LONGEST_WAIT_S))
         yield
 
 

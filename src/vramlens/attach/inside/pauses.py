@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from vramlens.capture.process.own_thread import OwnEvent
+from vramlens.capture.process.own_thread import wait
 from vramlens.capture.process.undisturbed import undisturbed
 
 _SHORTEST_REST_S = 0.02
@@ -75,8 +75,3 @@ class Pauses:
             "longest_step_s": round(max(steps_s), 4) if has_steps else None,
             "median_step_s": round(statistics.median(steps_s), 4) if has_steps else None,
         }
-
-
-def wait(seconds: float) -> None:
-    """Returns after that time. Not ``time.sleep``, in whose place gevent may have put its own."""
-    OwnEvent().wait(seconds)

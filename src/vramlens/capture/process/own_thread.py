@@ -101,3 +101,8 @@ class OwnEvent:
         """Waits for it, for so long at most."""
         if self._has_not_come.acquire(timeout=seconds):
             self._has_not_come.release()
+
+
+def wait(seconds: float) -> None:
+    """Returns after that time. Not ``time.sleep``, in whose place gevent may have put its own."""
+    OwnEvent().wait(seconds)

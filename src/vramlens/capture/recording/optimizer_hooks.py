@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from vramlens.capture.process.own_thread import OwnEvent
+from vramlens.capture.process.own_thread import wait
 from vramlens.capture.process.undisturbed import no_other_thread
 
 _TRIES_FOR_S = 2.0
@@ -37,7 +37,7 @@ def between_steps(optimizer_module: Any, change: Callable[[], None]) -> bool:
                 return True
         if time.monotonic() > deadline:
             return False
-        OwnEvent().wait(_LOOKS_EVERY_S)
+        wait(_LOOKS_EVERY_S)
 
 
 def _is_stepping(file: str) -> bool:
