@@ -103,11 +103,11 @@ def _is_no_first_step(view: Attribution) -> bool:
     if (view.modules.marked & ~view.modules.eval_with_grad).any() or len(view.phases.span_start):
         return True
     table = view.trace.names
-    if table is None or not (table.kind == TensorKind.PARAMETER).any():
+    if table is None:
         return True
     parameters = [table.name[row] for row in np.flatnonzero(table.kind == TensorKind.PARAMETER)]
     roots = {name.partition(".")[0] for name in parameters}
-    return len(roots) > 1 or len(set(parameters)) < len(parameters)
+    return len(roots) != 1 or len(set(parameters)) < len(parameters)
 
 
 def _given_up_to_backward(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.bool_]:

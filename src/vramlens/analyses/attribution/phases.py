@@ -222,12 +222,17 @@ def _spans(
     return starts[real], lasts[real], ends[real]
 
 
+def optimizer_texts(trace: Trace) -> list[int]:
+    """The ids of the marks' names that PyTorch gives for an optimizer's calls."""
+    names = np.unique(trace.annotations.name).tolist()
+    return [name for name in names if trace.stacks.strings[name].startswith("Optimizer.")]
+
+
 def _next_optimizer_start(
     trace: Trace, device: DeviceTrace, lasts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """The event at which an optimizer step is marked to begin within [last, end); else the end."""
-    notes, strings = trace.annotations, trace.stacks.strings
-    names = [i for i in np.unique(notes.name).tolist() if strings[i].startswith("Optimizer.")]
+    notes, names = trace.annotations, optimizer_texts(trace)
     if not names or not len(device.events):
         return ends
     is_start = (

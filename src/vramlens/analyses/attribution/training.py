@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.modules import Modules
 from vramlens.analyses.attribution.names import Names
-from vramlens.analyses.attribution.phases import Phase, Phases
+from vramlens.analyses.attribution.phases import Phase, Phases, optimizer_texts
 from vramlens.trace import NO_STACK, DeviceTrace, TensorKind, Trace
 
-_OPTIMIZER_MARK = "Optimizer."
 _WITHOUT_GRAPH = re.compile(r"torch[/\\](?:autograd[/\\]function|utils[/\\]checkpoint)\.py:")
 """What runs inside of these keeps no graph, although a backward pass may be to come."""
 _BACKWARD_FRAME = re.compile(r"torch[/\\](?:_tensor|autograd[/\\]__init__)\.py:backward$")
@@ -44,30 +43,26 @@ def training_of(
     trace: Trace, device: DeviceTrace, phases: Phases, names: Names, modules: Modules
 ) -> Training:
     """Whether this device's recording shows training; UNKNOWN before a first backward pass."""
-    if _optimizer_works(trace, phases) or _makes_gradients(trace, names):
+    if optimizer_works(trace, phases) or _makes_gradients(trace, names):
         return Training.SEEN
     if len(phases.span_start):
         return Training.ABSENT if _has_no_model(trace, names, modules) else Training.SEEN
     return Training.ABSENT if _passes_keep_no_graph(trace, device, modules) else Training.UNKNOWN
 
 
-def pass_starts(modules: Modules) -> NDArray[np.int64]:
-    """The allocation that each marked forward pass begins with: where its first module runs
-    again.
+def pass_starts(modules: Modules, marked: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The allocation that each forward pass begins with, among marked ones: where its first module
+    runs again.
     """
-    marked = np.flatnonzero(modules.marked)
     if not len(marked):
         return marked
     is_first = modules.module[marked] == modules.module[marked[0]]
     return np.asarray(marked[is_first & np.append(True, ~is_first[:-1])])
 
 
-def _optimizer_works(trace: Trace, phases: Phases) -> bool:
-    if (phases.phase == Phase.OPTIMIZER).any():
-        return True
-    strings = trace.stacks.strings
-    names = np.unique(trace.annotations.name).tolist()
-    return any(strings[name].startswith(_OPTIMIZER_MARK) for name in names)
+def optimizer_works(trace: Trace, phases: Phases) -> bool:
+    """Whether an optimizer worked in the recording."""
+    return bool((phases.phase == Phase.OPTIMIZER).any()) or bool(optimizer_texts(trace))
 
 
 def _makes_gradients(trace: Trace, names: Names) -> bool:
@@ -88,7 +83,8 @@ def _has_no_model(trace: Trace, names: Names, modules: Modules) -> bool:
 def _passes_keep_no_graph(trace: Trace, device: DeviceTrace, modules: Modules) -> bool:
     """Whether several whole forward passes kept no graph, and the one under way keeps none."""
     rows = np.flatnonzero(modules.marked & ~_inside_functions(trace, device))
-    passes = np.split(rows, np.searchsorted(rows, pass_starts(modules)[1:]))
+    starts = pass_starts(modules, np.flatnonzero(modules.marked))
+    passes = np.split(rows, np.searchsorted(rows, starts[1:]))
     passes = [pass_rows for pass_rows in passes if len(pass_rows) >= _FEWEST_REQUESTS]
     if len(passes) <= _FEWEST_PASSES:
         return False

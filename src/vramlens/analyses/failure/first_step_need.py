@@ -226,7 +226,8 @@ def _lasts(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     lasting = np.isin(category, kinds)
     lasting |= view.device.allocations.born[rows] < 0
     if view.training == Training.ABSENT:
-        lasting |= rows < pass_starts(view.modules)[-1:].max(initial=0)
+        starts = pass_starts(view.modules, np.flatnonzero(view.modules.marked))
+        lasting |= rows < starts[-1:].max(initial=0)
     return np.asarray(lasting)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.analyses.attribution.training import Training
+from vramlens.analyses.attribution.training import Training, pass_starts
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure.failed_request import Failure
 from vramlens.analyses.finding import Finding
@@ -71,9 +71,8 @@ def unconsumed_forward(view: Attribution, failure: Failure) -> list[Finding]:
         return []  # what it keeps are results: no graph is among them
     if (phases.span_start < event).sum() > len(ended):
         return []
-    first = view.modules.module[marked] == view.modules.module[marked[0]]
-    begins = first & np.append(True, ~first[:-1])
-    waiting = waiting_passes(allocations.born[marked[begins]], ended)
+    begun = allocations.born[pass_starts(view.modules, marked)]
+    waiting = waiting_passes(begun, ended)
     since = int(ended[-1]) if len(ended) else -1
     kept_rows = marked[(allocations.born[marked] > since) & (allocations.died[marked] >= event)]
     # Before any backward pass, a solver's states are tensors that only the graph keeps, too.

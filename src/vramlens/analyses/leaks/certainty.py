@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.analyses.attribution.phases import Phase
+from vramlens.analyses.attribution.training import optimizer_works
 from vramlens.analyses.leaks.evidence import (
     LATEST_FIRST,
     OLDEST_FIRST,
@@ -53,6 +53,8 @@ _WHOLE_PASS = 0.5
 cache of keys and values, or the features of some layers, less.
 """
 _FEWEST_SIZES = 3
+_FILLED = 0.2
+"""What takes this much of the memory that ran out is proven by that."""
 _LARGE_BYTES = 100 * MIB
 _LARGE_SHARE = 0.2
 """What is kept in a window on purpose is small beside the model."""
@@ -127,6 +129,11 @@ def signs_of(
     return [sign for holds, sign in signs if holds]
 
 
+def fills_memory(view: Attribution, size_bytes: int) -> bool:
+    """Whether bytes are much of the memory that ran out."""
+    return size_bytes >= _FILLED * view.device.requested.peak_bytes
+
+
 def _is_large(size_bytes: int, alive_bytes: int) -> bool:
     return size_bytes >= max(_LARGE_BYTES, _LARGE_SHARE * alive_bytes)
 
@@ -175,7 +182,7 @@ def most_by_pattern(
     """
     is_lone_graph = graph and fate is None and not filled
     if view.steps.source != PATTERN:
-        if is_lone_graph and not _optimizes(view):
+        if is_lone_graph and not optimizer_works(view.trace, view.phases):
             return Verdict.LIKELY, _MICRO_BATCHES
         return Verdict.PROVEN, ""
     if view.device.reserved.base_bytes:
@@ -185,13 +192,6 @@ def most_by_pattern(
     if not graph:
         return Verdict.POSSIBLE, _PATTERN_OF_TOKENS
     return Verdict.PROVEN, ""
-
-
-def _optimizes(view: Attribution) -> bool:
-    """Whether an optimizer worked in the recording."""
-    notes, strings = view.trace.annotations, view.trace.stacks.strings
-    marked = any(strings[name].startswith("Optimizer.") for name in np.unique(notes.name).tolist())
-    return marked or bool((view.phases.phase == Phase.OPTIMIZER).any())
 
 
 def inside_one_call(view: Attribution) -> bool:

@@ -17,6 +17,7 @@ from vramlens.analyses.leaks.certainty import (
     RESULT,
     SIGN,
     Sign,
+    fills_memory,
     keeps_a_pass,
     most_by_pattern,
     one_size_a_step,
@@ -39,8 +40,6 @@ from vramlens.trace.owners import KeptBy
 from vramlens.trace.stacks import is_user_file
 from vramlens.units import counted, format_size
 
-_FILLED = 0.2
-"""What takes this much of the memory that ran out is proven by that."""
 _REPLACED = 0.5
 _STILL_IN_USE = 1.5
 """What is younger than so many times the longest life that was seen may still be in use."""
@@ -141,7 +140,7 @@ class GroupEvidence:
     @cached_property
     def filled_memory(self) -> bool:
         """Whether it took much of the memory that ran out."""
-        return self.failed and (self.total_bytes >= _FILLED * self.view.device.requested.peak_bytes)
+        return self.failed and fills_memory(self.view, self.total_bytes)
 
     @cached_property
     def fate(self) -> str | None:

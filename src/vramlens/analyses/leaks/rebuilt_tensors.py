@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
-from vramlens.analyses.leaks.certainty import RESULT, SIGN, most_by_pattern, verdict_of_steps
+from vramlens.analyses.leaks.certainty import (
+    RESULT,
+    SIGN,
+    fills_memory,
+    most_by_pattern,
+    verdict_of_steps,
+)
 from vramlens.analyses.leaks.cohorts import moment_of
 from vramlens.analyses.leaks.rate import rate_of
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
@@ -28,8 +34,6 @@ from vramlens.units import MIB, counted, format_size
 _FEWEST_STEPS = 10
 _LEAST_BYTES = MIB
 _LEAST_SHARE = 0.01
-_FILLED = 0.2
-"""Of the memory that ran out: as in ``judgement``."""
 _RISING = 0.9
 """Of the steps: so many have to end with more than the one before."""
 _FALLEN = 0.05
@@ -197,7 +201,7 @@ def _certainty(
             Verdict.POSSIBLE,
             "it may be intended to grow, as a KV cache does until the text ends",
         )
-    filled = failed and line.bytes >= _FILLED * view.device.requested.peak_bytes
+    filled = failed and fills_memory(view, line.bytes)
     by_steps, _ = verdict_of_steps(rhythm, SIGN if filled else RESULT)
     # What older texts left is not waiting for the end of one text: no doubt about tokens.
     by_pattern, doubt = most_by_pattern(view, None, graph=filled, filled=filled)
