@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from vramlens.live.counters.step_counters import CounterSeries
@@ -50,8 +50,6 @@ _NODE_BYTES = 1024
 """Of an autograd node with its saved variables, at most. With half, the nodes of a kept graph would be
 growth that nobody holds; with twice as much, they would explain what is another's.
 """
-
-
 _HISTORY_BYTES = 2048
 """Of an event in PyTorch's memory history, at most: 240 bytes were measured at ten frames a stack (H100,
 PyTorch 2.11), a frame takes 16, and the array may be twice as long as what is in it.
@@ -101,8 +99,7 @@ def gone_by_now(search: Search, items: Sequence[Item], host: HostMemory, steps: 
     """
     if host.now is None or not search.complete:
         return None
-    counted = HostMemory(host.series, history_events=host.history_events)
-    grown = _beside_search(search.storages, items, counted)
+    grown = _beside_search(search.storages, items, replace(host, now=None))
     if grown is None or steps - grown.last_step > _LATELY * steps:
         return None
     return Gone(grown.bytes_per_step, grown.last_step, "")
@@ -123,8 +120,8 @@ def _beside_search(
     if not _is_in_most_windows([after - before for before, after in pairwise(values)]):
         return None
     grown = floors[-1] - floors[0]
-    left_over = grown - _explained_bytes(storages, items, first)
-    left_over -= _HISTORY_BYTES * host.history_events
+    history_bytes = _HISTORY_BYTES * host.history_events
+    left_over = grown - history_bytes - _explained_bytes(storages, items, first)
     if left_over < max(_LEAST_BYTES, _LEAST_SHARE * grown):
         return None
     return Unexplained(left_over, round(left_over / (last - first)), first, last, is_reached=False)

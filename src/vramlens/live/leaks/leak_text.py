@@ -13,9 +13,9 @@ from vramlens.units import counted, format_size
 
 _WIDTH = 80
 _MOST_SHOWN = 10
+"""Leaks, and look-alikes: they take three to ten lines each, and the first is the one to mend."""
 _FAR_STEPS = 1_000_000
 """Beyond that the number of steps says only that it does not matter."""
-"""Leaks, and look-alikes: they take three to ten lines each, and the first is the one to mend."""
 _COUNTED = {
     "stream": "blocks that belong to side streams",
     "pool": "private pools",

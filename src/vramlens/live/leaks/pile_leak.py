@@ -144,7 +144,7 @@ class _PileCase:
             owner=owner,
             evidence=evidence,
             reason=reason,
-            fix=self._fix(kind, keeper, owner) if is_freeable else None,
+            fix=self._fix(kind, keeper, owner, kept_things) if is_freeable else None,
             device=kept_things.device,
             route=route_of(self._way_to_container),
             is_freed=kind == "graph" and self._is_freed(),
@@ -152,9 +152,9 @@ class _PileCase:
             frees_more=kind == "graph" and kept_things.form == "object",
         )
 
-    def _fix(self, kind: str, keeper: Keeper | None, owner: LeakOwner) -> str:
+    def _fix(self, kind: str, keeper: Keeper | None, owner: LeakOwner, kept_things: Kept) -> str:
         of_library = library_fix(kind, self._chain, self._at, keeper)
-        return of_library or fix_of(kind, keeper, owner, self._kept_things(keeper))
+        return of_library or fix_of(kind, keeper, owner, kept_things)
 
     def _keeper(self, observed: Place | None) -> Keeper | None:
         """The statement that keeps; of threads' variables, what began the threads."""
