@@ -13,7 +13,7 @@ from vramlens.ground.leak_size import least_bytes_per_step
 from vramlens.leak.leak import is_too_small
 from vramlens.live.counters.host_allocator import allocated_bytes
 from vramlens.live.counters.step_counters import CounterSeries, StepCounters
-from vramlens.live.growth.accounting import HostMemory, gone_by_now, unexplained_growth
+from vramlens.live.growth.accounting import HostHeap, gone_by_now, unexplained_growth
 from vramlens.live.growth.backlogs import with_backlogs, with_complete, with_rising
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.lagging_tees import parents_by_lagging_tee
@@ -80,7 +80,7 @@ class HeapLook:
         series = CounterSeries() if counters is None else counters.host
         allocator = connect()
         history_events = allocator.history_events() if allocator is not None else 0
-        self._host = HostMemory(series, allocated_bytes(), births.steps, history_events)
+        self._host = HostHeap(series, allocated_bytes(), births.steps, history_events)
         births.look_now()
         self._search = Search(torch, allowed)
         self._failures: list[str] = []

@@ -13,7 +13,7 @@ import numpy as np
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.leaks.certainty import PATTERN
-from vramlens.analyses.leaks.groups import Loop
+from vramlens.analyses.leaks.groups import StepLoop
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.trace import NO_STACK
 
@@ -29,7 +29,7 @@ def are_steps(view: Attribution) -> bool:
     """
     if view.steps.source != PATTERN:
         return len(view.steps) > 0
-    if len(view.steps) < 3 or Loop(view).of_library:
+    if len(view.steps) < 3 or StepLoop(view).of_library:
         return False
     cycles = _modules_by_step(view)[1:-1]
     if any(cycles):

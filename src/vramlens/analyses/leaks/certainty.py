@@ -19,7 +19,7 @@ from vramlens.analyses.leaks.evidence import (
     kept_share,
     loop_ended,
 )
-from vramlens.analyses.leaks.groups import CohortGroup, Loop
+from vramlens.analyses.leaks.groups import CohortGroup, StepLoop
 from vramlens.analyses.leaks.rhythm import EVERY, IRREGULAR, PERIODIC, Rhythm
 from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB
@@ -60,7 +60,7 @@ _LARGE_SHARE = 0.2
 """What is kept in a window on purpose is small beside the model."""
 
 
-def keeps_a_pass(view: Attribution, loop: Loop, group: CohortGroup, first: int) -> bool:
+def keeps_a_pass(view: Attribution, loop: StepLoop, group: CohortGroup, first: int) -> bool:
     """Whether most of what a pass through the model asked for stays, as a graph's activations
     do.
     """
