@@ -60,7 +60,7 @@ _VERIFIED = 0.85
     start=number_given,
     device=optional(text),
 )
-def find_batch_size(
+def find_batch_size(  # noqa: PLR0913 - public: its options are keywords
     model: torch.nn.Module,
     make_batch: MakeBatch,
     loss_fn: LossFunction,
