@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from vramlens.ground.verdict import Verdict
-from vramlens.live.growth.last_frames import tree_of
 from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
+from vramlens.live.source.source_tree import tree_of
 
 _LOOKS = frozenset(("len", "print", "id", "type", "isinstance", "repr", "str", "bool", "getsizeof"))
 """Functions that look at something without using what is in it."""
