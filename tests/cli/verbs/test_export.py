@@ -15,7 +15,7 @@ import pytest
 
 from support.recordings import DATA, data_of
 from vramlens.cli.main import main
-from vramlens.cli.verbs.export import _NAMES, _run_of
+from vramlens.cli.verbs.reading.export import _NAMES, _run_of
 from vramlens.export import FORMATS
 
 RECORDING = "recordings/streams"

@@ -13,7 +13,7 @@ import pytest
 from support.recordings import DATA
 from vramlens.api import example_path
 from vramlens.cli.main import main
-from vramlens.cli.verbs import replay, tune
+from vramlens.cli.verbs.reading import replay, tune
 from vramlens.errors import InputError, UsageError
 from vramlens.replay import WORTH_TRYING
 

@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_predicted(arguments: argparse.Namespace) -> int:
     """The same for a recording that is predicted from a script."""
-    from vramlens.cli.verbs.predict import written_prediction
+    from vramlens.cli.verbs.running.predict import written_prediction
 
     if arguments.baseline is not None:
         raise UsageError("--predict takes no --baseline: diff the script's predictions instead")

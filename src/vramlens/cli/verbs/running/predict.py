@@ -26,7 +26,8 @@ EXAMPLES = (
     ("vramlens predict --cards 24G,80G train.py", "which cards it fits"),
 )
 _STEPS_BETWEEN_LINES = 10
-_GPU = "h200"
+_DEFAULT_GPU = "h200"
+"""``cards.DEFAULT_GPU``: to ask for it would load what predicts, for a page of help."""
 _MADE_UP = "losses and other numbers that the script prints are made up: tensors have no values"
 
 
@@ -46,9 +47,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpu",
-        default=_GPU,
+        default=_DEFAULT_GPU,
         metavar="NAME",
-        help=f"predict for this card (default: {_GPU})",
+        help=f"predict for this card (default: {_DEFAULT_GPU})",
     )
     parser.add_argument(
         "--steps",
@@ -216,7 +217,7 @@ def _predicted(arguments: argparse.Namespace) -> Prediction:
 def _command(arguments: argparse.Namespace) -> tuple[str, ...]:
     """The command line, with the options that decide the prediction."""
     values = {
-        "--gpu": None if arguments.gpu == _GPU else arguments.gpu,
+        "--gpu": None if arguments.gpu == _DEFAULT_GPU else arguments.gpu,
         "--steps": arguments.steps,
         "--cards": ",".join(f"{size // MIB}MiB" for size in arguments.cards) or None,
         "--conf": arguments.conf,
