@@ -2,8 +2,9 @@
 
 attention: which attention kernel runs, and what it keeps.
 convolutions: cuDNN's workspaces.
+ctc_loss: CTC loss, with lengths on the host.
+gpu_only_results: operators whose shapes PyTorch knows on a GPU only.
 kernel_requests: all rules of one card, by operator.
 recurrent: cuDNN's recurrent layers and their reserve.
 reductions: buffers for partial sums.
-synchronized_norm: batch normalization over ranks.
 """

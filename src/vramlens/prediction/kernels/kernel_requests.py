@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from vramlens.prediction.card.cards import Card
 from vramlens.prediction.kernels import convolutions, recurrent
 from vramlens.prediction.kernels.casts import cast_bytes
+from vramlens.prediction.kernels.gpu_only_results import gpu_only_result
 from vramlens.prediction.kernels.reductions import Reduction
 from vramlens.prediction.kernels.running_formula import RunningFormula
-from vramlens.prediction.kernels.synchronized_norm import synchronized_norm_result
 from vramlens.prediction.requests.request_log import RequestLog, is_of_prediction
 from vramlens.prediction.tensors.operator_schema import Operator
 from vramlens.units import MIB
@@ -80,6 +80,7 @@ class Kernels:
             "aten._scaled_dot_product_cudnn_attention": self._cudnn_attention,
             "aten._scaled_dot_product_cudnn_attention_backward": self._cudnn_attention_backward,
             "aten._softmax_backward_data": self._softmax_backward,
+            "aten._ctc_loss_backward": self._ctc_backward,
             "aten._cudnn_rnn": self._recurrent,
             "aten._cudnn_rnn_backward": self._recurrent_backward,
         }
@@ -146,6 +147,11 @@ class Kernels:
         if outputs and outputs[0].fake_device.type == "cuda":
             self._log.scratch(args[0].nbytes)
 
+    def _ctc_backward(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
+        """The betas, as large as the alphas (ctc_loss_backward_gpu_template in cuda/LossCTC.cu)."""
+        if outputs[0].fake_device.type == "cuda":
+            self._log.scratch(args[6].nbytes)
+
     def _recurrent(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
         states = recurrent.dropout_states(args, self._card.processors)
         if states and not self._has_dropout_states:
@@ -182,7 +188,7 @@ class Kernels:
             return lambda: recurrent.backward_result(args, fake_mode)
         if operator.name == "aten._pack_padded_sequence":
             return lambda: recurrent.packed_result(args, fake_mode, self._log)
-        return synchronized_norm_result(operator.name, args, fake_mode)
+        return gpu_only_result(operator.name, args, fake_mode)
 
     def after(self, operator: Operator, args: Any, kwargs: Any, outputs: list[Any]) -> None:
         """What is asked for after an operator's results."""
