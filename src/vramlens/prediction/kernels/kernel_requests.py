@@ -80,8 +80,6 @@ class Kernels:
             "aten._scaled_dot_product_cudnn_attention": self._cudnn_attention,
             "aten._scaled_dot_product_cudnn_attention_backward": self._cudnn_attention_backward,
             "aten._softmax_backward_data": self._softmax_backward,
-            "aten._cudnn_rnn": self._recurrent,
-            "aten._cudnn_rnn_backward": self._recurrent_backward,
         }
 
     def accumulated(self, operator: Operator, args: Any, tensors: list[Any]) -> Any | None:
@@ -146,15 +144,12 @@ class Kernels:
         if outputs and outputs[0].fake_device.type == "cuda":
             self._log.scratch(args[0].nbytes)
 
-    def _recurrent(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
+    def _recurrent(self, args: Any, fake_mode: Any) -> Any:
         states = recurrent.dropout_states(args, self._card.processors)
         if states and not self._has_dropout_states:
             self._has_dropout_states = True
             self._log.allocate(states)
-        recurrent.note_workspace(self._log, args, is_backward=False)
-
-    def _recurrent_backward(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
-        recurrent.note_workspace(self._log, args, is_backward=True)
+        return recurrent.forward(args, fake_mode, self._log)
 
     def on_device(self, operator: Operator, outputs: list[Any]) -> list[Any]:
         """The results that are asked of the device: seeds of a fused attention stay on the host.
@@ -177,9 +172,9 @@ class Kernels:
         """
         if operator.name == "aten._cudnn_rnn":
             self.uncertain[recurrent.BASIS] = recurrent.SHARE
-            return lambda: recurrent.forward_result(args, fake_mode)
+            return lambda: self._recurrent(args, fake_mode)
         if operator.name == "aten._cudnn_rnn_backward":
-            return lambda: recurrent.backward_result(args, fake_mode)
+            return lambda: recurrent.backward(args, fake_mode, self._log)
         if operator.name == "aten._pack_padded_sequence":
             return lambda: recurrent.packed_result(args, fake_mode, self._log)
         return synchronized_norm_result(operator.name, args, fake_mode)

@@ -1,0 +1,88 @@
+"""What operators ask for and give back, in order, as recordings of a GPU have it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+PROGRAM = """
+import json
+import torch
+from torch import nn
+from vramlens.prediction.card.cards import card_named
+from vramlens.prediction.predicted_run import PredictedRun
+
+run = PredictedRun(card_named("h100"))
+answers = {}
+
+
+def requests_of(work):
+    # Bytes asked for, and with a minus those given back of them, in order.
+    begin, older = len(run.log.kinds), len(run.log.sizes)
+    result = work()
+    events = list(zip(run.log.kinds[begin:], run.log.rows[begin:]))
+    return [run.log.sizes[row] * (1 if kind == 0 else -1) for kind, row in events if row >= older]
+
+
+def both(name, layer, x):
+    kept = []
+    answers[name] = requests_of(lambda: kept.append(layer(x)[0]))
+    gradient = torch.ones(kept[0].shape, device="cuda")
+    answers[name + " backward"] = requests_of(lambda: kept.pop().backward(gradient))
+
+
+with run.going():
+    torch.randn(8, 8, device="cuda") @ torch.randn(8, 8, device="cuda")  # cuBLAS' workspace
+    padded = torch.randn(64, 24, 256, device="cuda", requires_grad=True)
+    both("lstm", nn.LSTM(256, 512).cuda(), padded)
+    both("gru", nn.GRU(256, 256, 2, batch_first=True).cuda(), padded)
+    half = padded.detach().bfloat16()
+    answers["bfloat16"] = requests_of(lambda: nn.LSTM(256, 256).cuda().bfloat16()(half))
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def requests() -> dict[str, list[int]]:
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    answers: dict[str, list[int]] = json.loads(done.stdout)
+    return answers
+
+
+def without_frees(requests: list[int], *kept: int) -> list[int]:
+    """The requests, and of what is given back only these sizes."""
+    return [size for size in requests if size > 0 or -size in kept]
+
+
+def test_a_recurrent_layer_asks_as_cudnn_was_seen_to(requests: dict[str, list[int]]) -> None:
+    state, rows, workspace = 49152, 3145728, 32473536  # benchmarks/prediction/sweep.json.xz
+    asked = without_frees(requests["lstm"], workspace)
+    assert asked == [state, state, rows, state, state, workspace, 15728896, -workspace]
+    asked = without_frees(requests["lstm backward"], workspace)
+    of_input, of_weights = 1572864, 6307840
+    expected = [state, state, of_input, state, state, workspace, -workspace]
+    assert asked == [*expected, of_weights, workspace, -workspace]
+
+
+def test_batches_that_come_first_are_copied_and_the_copy_is_given_back(
+    requests: dict[str, list[int]],
+) -> None:
+    rows = 64 * 24 * 256 * 4  # the order is that of batch_finder's recording on an H100
+    forward = requests["gru"]
+    assert forward.count(rows) == 2  # the copy and the output
+    assert -rows in forward
+    assert requests["gru backward"].count(rows) == 4  # input, gradient, its input's, input again
+
+
+def test_weights_that_are_not_in_one_buffer_are_copied_into_one(
+    requests: dict[str, list[int]],
+) -> None:
+    assert 1052672 in requests["bfloat16"]  # sweep.json.xz
