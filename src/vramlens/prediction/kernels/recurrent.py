@@ -218,7 +218,13 @@ def _forward_result(args: Any, call: RecurrentCall, fake_mode: Any) -> Any:
         reserve = tensor.new_empty((reserve_bytes,), dtype=torch.uint8)
         count = 0 if buffer is not None else sum(weight.numel() for weight in weight_list)
         weights = tensor.new_empty((count,))
-    return output.transpose(0, 1) if batch_first else output, last_hidden, last_cell, reserve, weights
+    return (
+        output.transpose(0, 1) if batch_first else output,
+        last_hidden,
+        last_cell,
+        reserve,
+        weights,
+    )
 
 
 def _copy_with_steps_first(tensor: Any, batch_first: bool, log: RequestLog) -> int | None:
