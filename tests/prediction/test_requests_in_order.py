@@ -31,7 +31,8 @@ def requests_of(work):
 
 def both(name, layer, x):
     kept = []
-    answers[name] = requests_of(lambda: kept.append(layer(x)[0]))
+    first = (lambda out: out[0]) if isinstance(layer, nn.RNNBase) else (lambda out: out)
+    answers[name] = requests_of(lambda: kept.append(first(layer(x))))
     gradient = torch.ones(kept[0].shape, device="cuda")
     answers[name + " backward"] = requests_of(lambda: kept.pop().backward(gradient))
 
@@ -43,6 +44,17 @@ with run.going():
     both("gru", nn.GRU(256, 256, 2, batch_first=True).cuda(), padded)
     half = padded.detach().bfloat16()
     answers["bfloat16"] = requests_of(lambda: nn.LSTM(256, 256).cuda().bfloat16()(half))
+
+    image = torch.randn(32, 256, 28, 28, device="cuda", requires_grad=True)
+    both("1x1", nn.Conv2d(256, 512, 1, bias=False).cuda(), image)
+    both("3x3", nn.Conv2d(256, 256, 3, padding=1, bias=False).cuda(), image)
+    depthwise = nn.Conv2d(256, 256, 7, padding=3, groups=256, bias=False).cuda()
+    both("depthwise", depthwise, image)
+    last = nn.Conv2d(256, 256, 3, padding=1, bias=False).cuda().to(memory_format=torch.channels_last)
+    convolved = last(image.detach())
+    answers["lies last"] = convolved.is_contiguous(memory_format=torch.channels_last)
+    answers["last"] = requests_of(lambda: last(convolved.detach()))
+    answers["first and last"] = requests_of(lambda: last(image.detach()))
 print(json.dumps(answers))
 """
 
@@ -52,7 +64,7 @@ def requests() -> dict[str, list[int]]:
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    answers: dict[str, list[int]] = json.loads(done.stdout)
+    answers: dict[str, list[int]] = json.loads(done.stdout.splitlines()[-1])
     return answers
 
 
@@ -85,3 +97,19 @@ def test_weights_that_are_not_in_one_buffer_are_copied_into_one(
     requests: dict[str, list[int]],
 ) -> None:
     assert 1052672 in requests["bfloat16"]  # sweep.json.xz
+
+
+def test_convolutions_ask_as_recordings_of_resnet50_show(requests: dict[str, list[int]]) -> None:
+    image, weight = 32 * 256 * 28 * 28 * 4, 256 * 256 * 9 * 4
+    assert max(requests["1x1"]) == 2 * image  # the result: its workspace is small
+    assert 32 * 512 * 256 * 4 in requests["1x1 backward"]  # a partial sum for each image
+    assert 2 * image + weight + 16 in requests["3x3"]
+    assert 2 * image + weight + 16 in requests["3x3 backward"]
+    assert max(requests["depthwise"] + requests["depthwise backward"]) == image
+
+
+def test_channels_that_lie_last_are_taken_as_they_are(requests: dict[str, list[int]]) -> None:
+    image = 32 * 256 * 28 * 28 * 4
+    assert requests["lies last"]
+    assert [size for size in requests["last"] if size > 400] == [image]
+    assert [size for size in requests["first and last"] if size > 400] == [image, image]

@@ -134,8 +134,7 @@ class Kernels:
     def _convolution(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
         if outputs[0].fake_device.type == "cuda":
             self.uncertain[convolutions.BASIS] = convolutions.SHARE
-            size = convolutions.forward_workspace(args, outputs[0])
-            self._log.scratch(size, convolutions.bounds(args[0], args[1], outputs[0]))
+            convolutions.note_forward(self._log, args, outputs[0])
 
     def _softmax_backward(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
         """The gradient times the result (softmax_backward_cuda_out in cuda/SoftMax.cu; recording of
@@ -177,6 +176,8 @@ class Kernels:
             return lambda: recurrent.backward(args, fake_mode, self._log)
         if operator.name == "aten._pack_padded_sequence":
             return lambda: recurrent.packed_result(args, fake_mode, self._log)
+        if convolutions.is_with_channels_last(operator.name, args):
+            return lambda: convolutions.results_with_channels_last(operator, args, fake_mode)
         return synchronized_norm_result(operator.name, args, fake_mode)
 
     def after(self, operator: Operator, args: Any, kwargs: Any, outputs: list[Any]) -> None:
