@@ -38,6 +38,9 @@ def both(name, layer, x):
 
 
 with run.going():
+    systems = torch.randn(512, 160, 160, device="cuda", dtype=torch.float64)
+    right = torch.randn(512, 160, device="cuda", dtype=torch.float64)
+    answers["solve"] = requests_of(lambda: torch.linalg.solve(systems, right))
     torch.randn(8, 8, device="cuda") @ torch.randn(8, 8, device="cuda")  # cuBLAS' workspace
     padded = torch.randn(64, 24, 256, device="cuda", requires_grad=True)
     both("lstm", nn.LSTM(256, 512).cuda(), padded)
@@ -113,3 +116,11 @@ def test_channels_that_lie_last_are_taken_as_they_are(requests: dict[str, list[i
     assert requests["lies last"]
     assert [size for size in requests["last"] if size > 400] == [image]
     assert [size for size in requests["first and last"] if size > 400] == [image, image]
+
+
+def test_solved_systems_take_the_workspace_of_cublas(requests: dict[str, list[int]]) -> None:
+    right, factors, workspace = 512 * 160 * 8, 512 * 160 * 160 * 8, 32 << 20
+    asked = requests["solve"]  # newton_beam's recording on an H100
+    assert asked.count(workspace) == 1
+    assert asked.count(right) == 5
+    assert asked.index(factors) < asked.index(workspace) < asked.index(-factors)

@@ -2,6 +2,7 @@
 
 attention: which attention kernel runs, and what it keeps.
 convolutions: cuDNN's workspaces.
+factorizations: solved systems.
 kernel_requests: all rules of one card, by operator.
 recurrent: cuDNN's recurrent layers and their reserve.
 reductions: buffers for partial sums.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.card.cards import Card
-from vramlens.prediction.kernels import convolutions, recurrent
+from vramlens.prediction.kernels import convolutions, factorizations, recurrent
 from vramlens.prediction.kernels.casts import cast_bytes
 from vramlens.prediction.kernels.reductions import Reduction
 from vramlens.prediction.kernels.running_formula import RunningFormula
@@ -38,11 +38,6 @@ _SUMS = {
 }  # fmt: skip
 _MOMENTS = {"aten.var", "aten.std", "aten.var_mean"}
 _POSITIONS = {"aten.argmax", "aten.argmin", "aten.max", "aten.min"}
-_FACTORIZATIONS = ("aten.linalg_", "aten.cholesky", "aten.triangular_solve", "aten._linalg_")
-_FACTORIZATION_BASIS, _FACTORIZATION_SHARE = (
-    "workspaces of matrix factorizations, which are not modeled",
-    0.1,
-)
 _IN_PLACE_IN_FORMULAS = {"aten.index_add", "aten.index_put", "aten.scatter", "aten.scatter_add"}
 """Operators that autograd's formulas run in place on fresh zeros, but not on tensors of a kind of
 their own, such as shapes' (isTensorSubclassLike in torch/csrc/autograd/FunctionsManual.cpp and
@@ -183,8 +178,8 @@ class Kernels:
     def after(self, operator: Operator, args: Any, kwargs: Any, outputs: list[Any]) -> None:
         """What is asked for after an operator's results."""
         name = operator.name
-        if name.startswith(_FACTORIZATIONS) and "norm" not in name:
-            self.uncertain[_FACTORIZATION_BASIS] = _FACTORIZATION_SHARE
+        if factorizations.is_factorization(name):
+            self._factorization(name, args, outputs)
         cast = cast_bytes(name, args, outputs)
         row = self._log.allocate(cast) if cast else None
         self._run_rule(name, args, kwargs, outputs)
@@ -209,13 +204,25 @@ class Kernels:
         """
         if not outputs or outputs[0].fake_device.type != "cuda":
             return
+        self._take_blas_handle()
+        place = threading.get_ident(), self._log.stream
+        if name == "aten.addmm" and args[0].dim() == 1 and place not in self._lt_handles:
+            self._lt_handles.add(place)
+            self._log.allocate(_LT_WORKSPACE)
+
+    def _take_blas_handle(self) -> None:
         place = threading.get_ident(), self._log.stream
         if place not in self._handles:
             self._handles.add(place)
             self._log.allocate(self._blas_workspace())
-        if name == "aten.addmm" and args[0].dim() == 1 and place not in self._lt_handles:
-            self._lt_handles.add(place)
-            self._log.allocate(_LT_WORKSPACE)
+
+    def _factorization(self, name: str, args: Any, outputs: list[Any]) -> None:
+        self.uncertain[factorizations.BASIS] = factorizations.SHARE
+        if not outputs or outputs[0].fake_device.type != "cuda":
+            return
+        if factorizations.works_with_cublas(name, args):
+            self._take_blas_handle()
+        factorizations.note_solution(self._log, name, args, outputs)
 
     def _blas_workspace(self) -> int:
         """By the card (getChosenWorkspaceSize: 4096 KiB x 8 on Hopper, else 4096 KiB x 2 and 16
