@@ -48,6 +48,14 @@ with run.going():
     half = padded.detach().bfloat16()
     answers["bfloat16"] = requests_of(lambda: nn.LSTM(256, 256).cuda().bfloat16()(half))
 
+    logits = torch.randn(8, 64, 4096, device="cuda")
+    answers["log_softmax"] = requests_of(lambda: logits[:, :-1].log_softmax(-1))
+    answers["whole log_softmax"] = requests_of(lambda: logits.log_softmax(-1))
+    words = torch.randn(8, 512, 256, device="cuda").transpose(1, 2)
+    line = nn.Conv1d(256, 128, 3, padding=1, bias=False).cuda()
+    answers["line"] = requests_of(lambda: line(words))
+    answers["line lies last"] = line(words).transpose(1, 2).is_contiguous()
+
     image = torch.randn(32, 256, 28, 28, device="cuda", requires_grad=True)
     both("1x1", nn.Conv2d(256, 512, 1, bias=False).cuda(), image)
     both("3x3", nn.Conv2d(256, 256, 3, padding=1, bias=False).cuda(), image)
@@ -124,3 +132,13 @@ def test_solved_systems_take_the_workspace_of_cublas(requests: dict[str, list[in
     assert asked.count(workspace) == 1
     assert asked.count(right) == 5
     assert asked.index(factors) < asked.index(workspace) < asked.index(-factors)
+
+
+def test_kernels_copy_inputs_that_lie_apart(requests: dict[str, list[int]]) -> None:
+    part = 8 * 63 * 4096 * 4
+    assert requests["log_softmax"] == [part, part, -part]
+    assert requests["whole log_softmax"] == [8 * 64 * 4096 * 4]
+    weight = 128 * 256 * 3 * 4
+    lies_as_it_should = 8 * 512 * 128 * 4
+    assert [size for size in requests["line"] if size > 400] == [lies_as_it_should, weight]
+    assert requests["line lies last"]

@@ -1,6 +1,7 @@
 """Kernels: what CUDA's kernels ask of the allocator beside their results.
 
 attention: which attention kernel runs, and what it keeps.
+contiguous_inputs: copies of inputs that lie apart.
 convolutions: cuDNN's workspaces.
 factorizations: solved systems.
 kernel_requests: all rules of one card, by operator.

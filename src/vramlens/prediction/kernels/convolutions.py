@@ -9,7 +9,8 @@ types, both layouts), and the convolutions in recordings of programs on an H100 
 - so are 1 x 1 kernels without stride, depthwise ones, and what sums few numbers: results that are made
   of fewer than ``_FEW_SUMMED``, and the input's gradient in float32 of few products;
 - else input, weight and output are copied;
-- the gradient of a 1 x 1 weight is a sum over images: one partial sum in float32 for each;
+- the gradient of a 1 x 1 weight is a sum over images: one partial sum in float32 for each, but for few
+  channels of large images, which are copied;
 - that of another weight has 14 partial sums beside the copies, or 8 MiB of them.
 
 Bounds: none asked for more than input, weight and output together and a constant; the gradient of
@@ -38,10 +39,12 @@ _FEW_SUMMED = {True: 50, False: 86}
 """Numbers that a result is a sum of, by whether they have 16 bits."""
 _FEW_PRODUCTS = 500_000_000
 _MANY_GROUPS = 48
+_SMALL_PRODUCT, _MANY_CHANNELS, _LARGE_IMAGE = 64 * 64, 16, 14_000
 _USUAL_PARTIAL_SUMS, _MOST_USUAL_BYTES = 14, 8 * MIB
 _BEYOND_TENSORS = 8 * MIB
 _BEYOND_OF_GRADIENT = 20 * MIB
-_LEAST_CHANNELS, _IMAGE_DIMS = 8, 4
+_LEAST_CHANNELS = 8
+_LINE_DIMS, _IMAGE_DIMS = 3, 4
 _MOST_PARTIAL_SUMS, _MOST_OF_PARTIAL_SUMS = 64, 96 * MIB
 """Partial sums of a weight's gradient: how many, and of how many bytes together at most."""
 _PLACES_OF_INPUT = {"aten.convolution": 0, "aten.convolution_backward": 1}
@@ -105,16 +108,21 @@ class Convolution:
         if self.has_channels_last:
             return self._padded_bytes if self._is_half else partial_sums
         if self._is_pointwise:
-            by_image = int(self.tensor.shape[0]) * partial_sum
             copies = _bytes(self.tensor) + _bytes(self.output)
+            if self._is_small_product_of_large_images:
+                return copies + partial_sums
+            by_image = int(self.tensor.shape[0]) * partial_sum
             return by_image if self._is_half else min(by_image, copies)
         return _KERNEL_BYTES if self._sums_few else self._copies + partial_sums
 
-    def copied_for_channels_last(self, *tensors: Any) -> int:
-        """Bytes of copies of those tensors whose channels have to lie last and do not."""
-        if not self.has_channels_last:
-            return 0
-        return sum(_bytes(tensor) for tensor in tensors if not _lies_channels_last(tensor))
+    def copied_bytes(self, *tensors: Any) -> int:
+        """Bytes of copies of those tensors that do not lie as cuDNN is given them."""
+        is_last = self.has_channels_last
+        return sum(
+            _bytes(tensor)
+            for tensor in tensors
+            if not (_lies_channels_last(tensor) if is_last else tensor.is_contiguous())
+        )
 
     @property
     def _is_half(self) -> bool:
@@ -128,6 +136,12 @@ class Convolution:
     def _summed(self) -> int:
         """Numbers that one result is a sum of."""
         return int(self.tensor.shape[1]) // self.groups * math.prod(self.weight.shape[2:])
+
+    @property
+    def _is_small_product_of_large_images(self) -> bool:
+        points = math.prod(self.tensor.shape[2:])
+        is_small = self.weight.numel() <= _SMALL_PRODUCT and self.tensor.shape[1] >= _MANY_CHANNELS
+        return is_small and points >= _LARGE_IMAGE
 
     @property
     def _is_depthwise(self) -> bool:
@@ -188,15 +202,17 @@ def results_with_channels_last(operator: Operator, args: Any, fake_mode: Any) ->
 
 
 def _with_channels_last(output: Any) -> Any:
-    if output is None or output.dim() != _IMAGE_DIMS:
+    if output is None or output.dim() not in (_LINE_DIMS, _IMAGE_DIMS):
         return output
+    if output.dim() == _LINE_DIMS:
+        return _with_channels_last(output.unsqueeze(2)).squeeze(2)
     return torch.empty_like(output, memory_format=torch.channels_last)
 
 
 def note_forward(log: RequestLog, args: Any, output: Any) -> None:
     """The workspace of a convolution."""
     call = Convolution.of_forward(args, output)
-    copies = call.copied_for_channels_last(args[0], args[1])
+    copies = call.copied_bytes(args[0], args[1])
     row = log.allocate(copies) if copies else None
     log.scratch(call.forward_bytes, bounds(args[0], args[1], output))
     if row is not None:
@@ -223,7 +239,7 @@ def bounds_of_gradients(args: Any) -> tuple[tuple[int, int], tuple[int, int]]:
 def note_backward(log: RequestLog, args: Any, outputs: list[Any], of_bias: Any) -> None:
     """The gradients of a convolution with their workspaces, in cuDNN's order."""
     call = Convolution.of_backward(args)
-    copies = call.copied_for_channels_last(*args[:3])
+    copies = call.copied_bytes(*args[:3])
     row = log.allocate(copies) if copies else None
     sizes = call.bytes_of_input_gradient, call.bytes_of_weight_gradient
     by_input, by_weight = zip(sizes, bounds_of_gradients(args), strict=True)
@@ -251,6 +267,11 @@ def _padding(tensor: Any) -> int:
 
 
 def _lies_channels_last(tensor: Any) -> bool:
+    """Whether an image's channels lie last; a line is an image of one row (view1d_as_2d in
+    Convolution.cpp).
+    """
+    if tensor.dim() == _LINE_DIMS:
+        tensor = tensor.unsqueeze(2)
     if tensor.dim() != _IMAGE_DIMS or tensor.is_contiguous():
         return False
     return bool(tensor.is_contiguous(memory_format=torch.channels_last))

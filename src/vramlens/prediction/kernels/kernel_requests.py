@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.prediction.card.cards import Card
 from vramlens.prediction.kernels import convolutions, factorizations, recurrent
 from vramlens.prediction.kernels.casts import cast_bytes
+from vramlens.prediction.kernels.contiguous_inputs import copied_bytes
 from vramlens.prediction.kernels.reductions import Reduction
 from vramlens.prediction.kernels.running_formula import RunningFormula
 from vramlens.prediction.kernels.synchronized_norm import synchronized_norm_result
@@ -157,9 +158,6 @@ class Kernels:
             ]
         return outputs
 
-    def before(self, operator: Operator, args: Any, kwargs: Any) -> None:
-        """What is asked for before an operator's results."""
-
     def own_result(self, operator: Operator, args: Any, fake_mode: Any) -> Callable[[], Any] | None:
         """What makes an operator's results where PyTorch does not know their shapes; None where
         it does.
@@ -180,10 +178,10 @@ class Kernels:
         name = operator.name
         if factorizations.is_factorization(name):
             self._factorization(name, args, outputs)
-        cast = cast_bytes(name, args, outputs)
-        row = self._log.allocate(cast) if cast else None
+        copies = [cast_bytes(name, args, outputs), *copied_bytes(name, args, outputs)]
+        rows = [self._log.allocate(size) for size in copies if size]
         self._run_rule(name, args, kwargs, outputs)
-        if row is not None:
+        for row in rows:
             self._log.free(row)
 
     def _run_rule(self, name: str, args: Any, kwargs: Any, outputs: list[Any]) -> None:
