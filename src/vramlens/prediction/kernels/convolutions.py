@@ -9,9 +9,10 @@ types, both layouts), and the convolutions in recordings of programs on an H100 
 - so are 1 x 1 kernels without stride, depthwise ones, and what sums few numbers: results that are made
   of fewer than ``_FEW_SUMMED``, and the input's gradient in float32 of few products;
 - else input, weight and output are copied;
-- the gradient of a 1 x 1 weight is a sum over images: one partial sum in float32 for each, but for few
-  channels of large images, which are copied;
-- that of another weight has 14 partial sums beside the copies, or 8 MiB of them.
+- the gradient of a 1 x 1 weight is a sum over images: one partial sum in float32 for each; input and
+  output are copied where that is less, or where large images have few channels;
+- that of another weight has 14 partial sums beside the copies, or 8 MiB of them; large weights of 16
+  bits have none.
 
 Bounds: none asked for more than input, weight and output together and a constant; the gradient of
 the weight may have partial sums in float32 on top, one for each piece that the batch is cut into. Of
@@ -35,12 +36,13 @@ else:
     from vramlens.ground.late_torch import torch
 
 _FEW_BYTES, _KERNEL_BYTES = 16, 400
-_FEW_SUMMED = {True: 50, False: 86}
-"""Numbers that a result is a sum of, by whether they have 16 bits."""
+_FEW_SUMMED, _FEW_FOR_WEIGHT = {True: 50, False: 86}, {True: 25, False: 56}
+"""Numbers that a result is a sum of, by whether they have 16 bits; for the weight's gradient."""
 _FEW_PRODUCTS = 500_000_000
 _MANY_GROUPS = 48
+_ALIGNED, _LEAST_ALIGNED, _MUCH_MORE = 8, 64, 1.25
 _SMALL_PRODUCT, _MANY_CHANNELS, _LARGE_IMAGE = 64 * 64, 16, 14_000
-_USUAL_PARTIAL_SUMS, _MOST_USUAL_BYTES = 14, 8 * MIB
+_USUAL_PARTIAL_SUMS, _MOST_USUAL_BYTES, _LARGE_WEIGHT = 14, 8 * MIB, 3 * MIB // 2
 _BEYOND_TENSORS = 8 * MIB
 _BEYOND_OF_GRADIENT = 20 * MIB
 _LEAST_CHANNELS = 8
@@ -105,15 +107,26 @@ class Convolution:
         """Of the workspace of the weight's gradient."""
         partial_sum = 4 * int(self.weight.numel())
         partial_sums = min(_USUAL_PARTIAL_SUMS * partial_sum, _MOST_USUAL_BYTES)
+        if self._is_half and partial_sum > _LARGE_WEIGHT:
+            partial_sums = 0
         if self.has_channels_last:
             return self._padded_bytes if self._is_half else partial_sums
         if self._is_pointwise:
-            copies = _bytes(self.tensor) + _bytes(self.output)
-            if self._is_small_product_of_large_images:
-                return copies + partial_sums
-            by_image = int(self.tensor.shape[0]) * partial_sum
-            return by_image if self._is_half else min(by_image, copies)
-        return _KERNEL_BYTES if self._sums_few else self._copies + partial_sums
+            return self._bytes_of_pointwise_gradient(partial_sum, partial_sums)
+        is_small = self._is_depthwise or self._summed < _FEW_FOR_WEIGHT[self._is_half]
+        return _KERNEL_BYTES if is_small else self._copies + partial_sums
+
+    def _bytes_of_pointwise_gradient(self, partial_sum: int, partial_sums: int) -> int:
+        copies = _bytes(self.tensor) + _bytes(self.output)
+        by_image = int(self.tensor.shape[0]) * partial_sum
+        points = math.prod(self.tensor.shape[2:])
+        is_small = self.weight.numel() <= _SMALL_PRODUCT and self.tensor.shape[1] >= _MANY_CHANNELS
+        if is_small and points >= _LARGE_IMAGE:
+            return copies + partial_sums
+        if self._is_half:
+            is_aligned = points % _ALIGNED == 0 and points >= _LEAST_ALIGNED
+            return by_image if is_aligned else min(by_image, copies)
+        return by_image if by_image <= _MUCH_MORE * copies else copies
 
     def copied_bytes(self, *tensors: Any) -> int:
         """Bytes of copies of those tensors that do not lie as cuDNN is given them."""
@@ -136,12 +149,6 @@ class Convolution:
     def _summed(self) -> int:
         """Numbers that one result is a sum of."""
         return int(self.tensor.shape[1]) // self.groups * math.prod(self.weight.shape[2:])
-
-    @property
-    def _is_small_product_of_large_images(self) -> bool:
-        points = math.prod(self.tensor.shape[2:])
-        is_small = self.weight.numel() <= _SMALL_PRODUCT and self.tensor.shape[1] >= _MANY_CHANNELS
-        return is_small and points >= _LARGE_IMAGE
 
     @property
     def _is_depthwise(self) -> bool:

@@ -76,6 +76,7 @@ class Kernels:
             "aten._scaled_dot_product_cudnn_attention": self._cudnn_attention,
             "aten._scaled_dot_product_cudnn_attention_backward": self._cudnn_attention_backward,
             "aten._softmax_backward_data": self._softmax_backward,
+            "aten.multinomial": self._multinomial,
         }
 
     def accumulated(self, operator: Operator, args: Any, tensors: list[Any]) -> Any | None:
@@ -136,6 +137,11 @@ class Kernels:
         """The gradient times the result (softmax_backward_cuda_out in cuda/SoftMax.cu; recording of
         ddpm).
         """
+        if outputs and outputs[0].fake_device.type == "cuda":
+            self._log.scratch(args[0].nbytes)
+
+    def _multinomial(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
+        """Draws that the probabilities are divided by (native/Distributions.cpp; ``rlhf_ppo``)."""
         if outputs and outputs[0].fake_device.type == "cuda":
             self._log.scratch(args[0].nbytes)
 
