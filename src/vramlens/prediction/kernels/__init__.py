@@ -1,8 +1,10 @@
 """Kernels: what CUDA's kernels ask of the allocator beside their results.
 
 attention: which attention kernel runs, and what it keeps.
+contiguous_inputs: copies of inputs that lie apart.
 convolutions: cuDNN's workspaces.
 ctc_loss: CTC loss, with lengths on the host.
+factorizations: solved systems.
 gpu_only_results: operators whose shapes PyTorch knows on a GPU only.
 kernel_requests: all rules of one card, by operator.
 recurrent: cuDNN's recurrent layers and their reserve.

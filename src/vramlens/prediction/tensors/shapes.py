@@ -178,7 +178,6 @@ class OperatorRunner:
         computed = self._values.computed_first(operator, args, kwargs, tensors)
         if computed is not None:
             return self._with_values(operator, computed, tensors)
-        self._kernels.before(operator, args, kwargs)
         call = self._remembered.key_of(operator, args, kwargs, tensors)
         output = self._output(operator, args, kwargs, call)
         outputs = tensors_in((output,), {})
