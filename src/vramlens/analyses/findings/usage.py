@@ -41,6 +41,7 @@ def activations(scene: Scene) -> Iterator[Finding]:
         return
     line = _main_line(heap, leaks)
     autocast = "" if line is not None and _is_half_precision(line) else ", or autocast to bfloat16"
+    other_cures = f"use torch.utils.checkpoint around the repeated blocks{autocast}"
     yield Finding(
         id="activations",
         verdict=category.verdict,
@@ -48,8 +49,8 @@ def activations(scene: Scene) -> Iterator[Finding]:
         bytes=size,
         place=line.place if line else None,
         evidence=("they are proportional to the batch size and to the size of each input",),
-        fix=f"halving the batch saves about {_half_of(size, heap)}; or use torch.utils.checkpoint "
-        f"around the repeated blocks{autocast}",
+        fix=f"halving the batch saves about {_half_of(size, heap)}; or {other_cures}",
+        fix_without_batch=other_cures,
         extent=_extent_of(scene, Category.ACTIVATIONS, unwanted=_unwanted_rows(scene)),
     )
 

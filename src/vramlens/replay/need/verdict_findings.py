@@ -61,9 +61,9 @@ def with_judgement(
     findings += _about_settings(view, verdict, judged.need, capacity, why_open)
     findings = [with_limit(finding, view, verdict, judged.need, outlook) for finding in findings]
     if verdict.cause == Cause.LEAK:  # no batch is small enough for it
-        findings = _without_half_the_batch(findings)
+        findings = _without_rough_batch(findings)
     elif about_batch := _about_batch(view, proven, judged, runs, lasting=lasting):
-        findings = [*_without_half_the_batch(findings), *about_batch]
+        findings = [*_without_rough_batch(findings), *about_batch]
     leaking = facts.growing and _leave_much(_told(view, step_leaks), capacity)
     order = order_of_advice(verdict, findings, leaking=leaking)
     if not leaking and has_room(verdict, judged.need, outlook):
@@ -191,16 +191,12 @@ def _headline(
     return headline_of(facts)
 
 
-def _without_half_the_batch(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings without the rough word on the batch about activations: more is known of it."""
-    return [_other_cures(finding) for finding in findings]
-
-
-def _other_cures(finding: Finding) -> Finding:
-    rough, _, other_cures = (finding.fix or "").partition("; or ")
-    if finding.id != "activations" or not rough.startswith("half the batch"):
-        return finding
-    return replace(finding, fix=other_cures)
+def _without_rough_batch(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings without a rough word on the batch: more is known of it."""
+    return [
+        replace(finding, fix=finding.fix_without_batch) if finding.fix_without_batch else finding
+        for finding in findings
+    ]
 
 
 def _facts(
