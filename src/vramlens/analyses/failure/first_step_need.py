@@ -95,7 +95,7 @@ def _share(room_bytes: int, growing_bytes: int) -> float:
     return min(1.0, max(0.0, room_bytes / max(1, growing_bytes)))
 
 
-def need_of_first_step(view: Attribution, request: OutOfMemory, reserved_bytes: int) -> Need | None:
+def need_of_first_step(view: Attribution, request: OutOfMemory) -> Need | None:
     """The need of a failed step that no earlier one is like; None where nothing bounds it."""
     allocations = view.device.allocations
     alive = allocations.alive_after(request.event)
@@ -114,7 +114,7 @@ def need_of_first_step(view: Attribution, request: OutOfMemory, reserved_bytes: 
     return Need(
         peak_reserved_bytes=None,
         low_bytes=low,
-        high_bytes=max(bounds.high_bytes, low, reserved_bytes),
+        high_bytes=max(bounds.high_bytes, low),
         basis=BLOCKS,
         done_share=None if progress is None else round(progress.done / progress.blocks, 3),
         confidence="estimated",
@@ -187,9 +187,14 @@ def _words(progress: Progress, *, is_first: bool) -> str:
 
 def _born_in_step(view: Attribution, event: int) -> slice:
     """The allocations that the step of an event had made before it."""
+    bounds = [_step_start(view, event), event]
+    return slice(*np.searchsorted(view.device.allocations.born, bounds).tolist())
+
+
+def _step_start(view: Attribution, event: int) -> int:
+    """The event with which the step of an event begins; 0 where what repeats may be less than one."""
     starts = view.steps.starts[view.steps.starts <= event]
-    first = int(starts[-1]) if len(starts) and view.steps.source != PATTERN else 0
-    return slice(*np.searchsorted(view.device.allocations.born, [first, event]).tolist())
+    return int(starts[-1]) if len(starts) and view.steps.source != PATTERN else 0
 
 
 def _passes_pile_up(view: Attribution, alive: NDArray[np.int64], event: int) -> bool:
@@ -205,7 +210,8 @@ def _passes_pile_up(view: Attribution, alive: NDArray[np.int64], event: int) -> 
     in_passes = np.isin(view.phases.phase[alive], _PASSES)
     is_activation = in_passes & ~_lasts(view, alive)
     sizes = view.device.allocations.requested_bytes[alive] * is_activation
-    is_earlier = view.device.allocations.born[alive] < ended[-1]
+    born = view.device.allocations.born[alive]
+    is_earlier = (born >= _step_start(view, event)) & (born < ended[-1])
     return bool(sizes[is_earlier].sum() > _PILED_UP * sizes.sum())
 
 

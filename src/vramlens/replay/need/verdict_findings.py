@@ -30,7 +30,8 @@ from vramlens.replay.answer import assignment
 from vramlens.replay.need.advice_order import order_of_advice, rank_of, with_higher_limit
 from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits
 from vramlens.replay.need.failure_verdict import ReplayJudgement, judgement_of
-from vramlens.replay.need.limit_advice import Outlook, has_room, with_limit
+from vramlens.replay.need.limit_advice import Outlook, bytes_of_earlier_passes, has_room, with_limit
+from vramlens.replay.need.missing_memory import missing_bytes, with_shortage
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -54,12 +55,14 @@ def with_judgement(
     facts = _facts(view, judged.need, capacity, step_leaks)
     verdict = _verdict(explanation, view, proven, judged, facts)
     lasting = judged.tells_what_follows and not facts.growing
-    outlook = _outlook(judged, facts)
+    outlook = _outlook(judged, facts, view)
     findings = _about_failure(explanation, view, verdict, step_leaks)
     findings = _about_expandable(findings, verdict, proven)
     why_open = _why_open(judged.need, growing=facts.growing, lasting=judged.tells_what_follows)
     findings += _about_settings(view, verdict, judged.need, capacity, why_open)
     findings = [with_limit(finding, view, verdict, judged.need, outlook) for finding in findings]
+    missing = missing_bytes(judged.need, capacity)
+    findings = [with_shortage(finding, missing) for finding in findings]
     if verdict.cause == Cause.LEAK:  # no batch is small enough for it
         findings = _without_rough_batch(findings)
     elif about_batch := _about_batch(view, proven, judged, runs, lasting=lasting):
@@ -75,10 +78,10 @@ def with_judgement(
     )
 
 
-def _outlook(judged: ReplayJudgement, facts: CauseFacts) -> Outlook:
+def _outlook(judged: ReplayJudgement, facts: CauseFacts, view: Attribution) -> Outlook:
     growing = facts.growing or facts.may_be_growing
     lasting = judged.tells_what_follows and judged.is_like_several_steps and not growing
-    return Outlook(lasting=lasting, growing=growing)
+    return Outlook(lasting, growing, kept_by_passes=bytes_of_earlier_passes(view))
 
 
 def _leave_much(leaks: Sequence[RecordedLeak], capacity: int | None) -> bool:
