@@ -176,14 +176,16 @@ class _Judge:
         self._settle(is_kept, Category.OTHER, Certainty.LIKELY)
 
     def stored_data(self, modules: Modules) -> None:
-        """What no module computed and lasts beyond its step and the next is kept by the program: a
-        replay buffer, a cache of batches. A variable lasts until the next step sets it again.
+        """What lasts beyond its step and the next, and no module computed or only an evaluation, is
+        kept by the program: a replay buffer, a cache of batches, outputs of an epoch. A variable
+        lasts until the next step sets it again.
         """
         if self.steps.source == PATTERN or not modules.marked.any():
             return  # what repeats may be less than a step
         is_computed = modules.marked & (modules.module != OUTSIDE)
         lasts = np.minimum(self.end_step, len(self.steps) - 1) > self.born_step + 1
-        is_stored = lasts & ~is_computed & (self.category == Category.ACTIVATIONS)
+        is_graph = is_computed & (modules.eval_with_grad | (self.phases.phase == Phase.FORWARD))
+        is_stored = lasts & ~is_graph & (self.category == Category.ACTIVATIONS)
         self._settle(is_stored, Category.OTHER, Certainty.LIKELY)
 
     def gradients(self) -> None:

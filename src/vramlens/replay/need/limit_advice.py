@@ -78,7 +78,7 @@ def with_limit(
     if oom.cause == Cause.LEAK:
         fix += ". The leak will fill that, too"
     elif outlook.growing:
-        fix += ". What steps leave behind grows and may fill that, too"
+        fix += ". Memory grew from step to step and may fill that, too"
     elif outlook.is_kept_by_passes(need):
         kept = format_size(outlook.kept_by_passes)
         fix += f". Earlier passes keep {kept} (results, caches), and later ones may add to that"

@@ -54,11 +54,12 @@ def with_judgement(
     capacity = proven.recorded.limit.bytes
     facts = _facts(view, judged.need, capacity, step_leaks)
     verdict = _verdict(explanation, view, proven, judged, facts)
-    lasting = judged.tells_what_follows and not facts.growing
+    growing = facts.growing or facts.may_be_growing
+    lasting = judged.tells_what_follows and not growing
     outlook = _outlook(judged, facts, view)
     findings = _about_failure(explanation, view, verdict, step_leaks)
     findings = _about_expandable(findings, verdict, proven)
-    why_open = _why_open(judged.need, growing=facts.growing, lasting=judged.tells_what_follows)
+    why_open = _why_open(judged.need, growing=growing, lasting=judged.tells_what_follows)
     findings += _about_settings(view, verdict, judged.need, capacity, why_open)
     findings = [with_limit(finding, view, verdict, judged.need, outlook) for finding in findings]
     missing = missing_bytes(judged.need, capacity)
@@ -110,7 +111,7 @@ def _verdict(
     oom = explanation.oom
     assert oom is not None
     settings = judged.settings
-    if facts.growing:
+    if facts.growing or facts.may_be_growing:
         settings = tuple(_open_while_growing(row) for row in settings)
     cause = cause_of(oom, judged.need, settings, facts)
     need = judged.need
@@ -218,7 +219,8 @@ def _facts(
         needed_bytes=max(0, (need.floor_bytes or 0) - start),
         rising=is_rising(peaks.own_bytes[:step]),
         growing=leaked > 0 or is_growing(start_bytes, capacity or 0),
-        may_be_growing=may_be_growing(start_bytes, capacity or 0),
+        may_be_growing=may_be_growing(start_bytes, capacity or 0)
+        or any(not leak.is_small for leak in _told(view, step_leaks)),
     )
 
 
@@ -349,7 +351,7 @@ def _carries(
 def _why_open(need: Need, *, growing: bool, lasting: bool) -> str:
     """Why it is not known whether a setting is enough."""
     if growing:
-        return "what steps leave behind grows"
+        return "memory grew from step to step"
     if need.basis == EARLIER_STEP and not lasting:
         return "a later step may be larger"
     if need.basis == EARLIER_STEP:
