@@ -317,4 +317,4 @@ def test_a_replay_buffer_that_fills_is_no_more_than_possibly_a_leak() -> None:
     assert verdict("dqn_replay.cap70").cause == "capacity"
     first = explained("dqn_replay.cap70").findings[0]
     assert first.id == "process_limit"
-    assert "What steps leave behind grows" in (first.fix or "")
+    assert "Memory grew from step to step" in (first.fix or "")

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.steps import PATTERN as PATTERN
 from vramlens.analyses.attribution.training import optimizer_works
 from vramlens.analyses.leaks.evidence import (
     LATEST_FIRST,
@@ -24,10 +25,6 @@ from vramlens.analyses.leaks.rhythm import EVERY, IRREGULAR, PERIODIC, Rhythm
 from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB
 
-PATTERN = "repeating pattern"
-"""Of all that can tell steps apart (``Steps.source``) the one that may be wrong about what a
-step is.
-"""
 GRAPH, SIGN, RESULT = "a whole pass", "a sign", "one result"
 _NEEDED: dict[tuple[str, str], tuple[int | None, int, int]] = {
     (EVERY, GRAPH): (8, 5, 4),

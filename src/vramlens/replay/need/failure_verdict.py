@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vramlens.analyses.failure.first_step_need import need_of_first_step
@@ -69,7 +69,22 @@ def judgement_of(view: Attribution, proven: Proven, oom: OomVerdict, runs: int) 
     request = view.device.out_of_memory[-1]
     projection = projection_of(view, proven, request) if runs >= _RUNS_TO_PROJECT else None
     if projection is None:
-        return _judgement_of_first_step(view, proven, oom, runs)
+        judged = _judgement_of_first_step(view, proven, oom, runs)
+    else:
+        judged = _judgement_by_step(proven, projection, runs)
+    if (oom.largest_free_bytes or 0) >= (oom.requested_bytes or 0):
+        return judged  # the allocator's own mistake: the limit was enough
+    return replace(judged, need=_above_limit(judged.need, proven))
+
+
+def _above_limit(need: Need, proven: Proven) -> Need:
+    """The need, whose range begins no lower than the limit that was not enough."""
+    low = max(need.low_bytes, proven.recorded.limit.bytes or 0)
+    high = None if need.high_bytes is None else max(need.high_bytes, low)
+    return replace(need, low_bytes=low, high_bytes=high)
+
+
+def _judgement_by_step(proven: Proven, projection: Projection, runs: int) -> ReplayJudgement:
     need = need_of(proven, projection, searching=runs >= _RUNS_TO_SEARCH)
     settings = _told(proven, projection, ADVICE)
     if runs >= _RUNS_FOR_MORE and not any(row.lives for row in settings):
@@ -81,7 +96,7 @@ def _judgement_of_first_step(
     view: Attribution, proven: Proven, oom: OomVerdict, runs: int
 ) -> ReplayJudgement:
     request = view.device.out_of_memory[-1]
-    need = need_of_first_step(view, request, oom.reserved_bytes or 0) or oom.need
+    need = need_of_first_step(view, request) or oom.need
     assert need is not None
     return ReplayJudgement(need, tuple(_without_projection(proven, need, runs)), None)
 
