@@ -7,19 +7,24 @@ kept. So is what a backward pass uses for gradients that no optimizer steps with
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.training import kept_share
 from vramlens.analyses.unstepped_modules import runs_before_training, unstepped_rows
 from vramlens.trace import TensorKind
 
 FEWEST_ALLOCATIONS = 8
 """Fewer are no pass through a model."""
 _KEPT_SHARE = 0.5
-"""Of what a pass asks for, so much alive at once means that the pass keeps what it computes."""
+"""Of what a pass asks for, so many bytes alive at once, and so many requests alive at its end: the
+pass keeps what it computes. Graphs of evaluation kept 66 to 94 % of their requests; features and
+key-value caches that a program keeps of a pass without a graph, 14 to 32 % (H100, PyTorch 2.11).
+"""
 _BRIEF_REQUESTS = 3
 """Without a graph a result is gone so many requests later."""
 
@@ -145,10 +150,40 @@ def keeping_passes(
     for pass_rows in np.split(rows, np.flatnonzero(begins)[1:]):
         if len(pass_rows) < FEWEST_ALLOCATIONS:
             continue
+        if kept_share(view.device, pass_rows) < _KEPT_SHARE:
+            continue
         _, most_bytes = allocations.fullest(pass_rows)
         if most_bytes >= _KEPT_SHARE * int(allocations.requested_bytes[pass_rows].sum()):
             passes.append((pass_rows, most_bytes))
     return passes
+
+
+def retained_passes(view: Attribution, passes: Sequence[NDArray[np.int64]]) -> list[bool]:
+    """By pass: whether a backward pass ran through its modules and gave nothing of them up.
+
+    ``backward(retain_graph=True)``, or into a part of the graph: the graph was used, and it stays.
+    """
+    allocations, phases, modules = view.device.allocations, view.phases, view.modules
+    marked = np.flatnonzero(modules.marked)
+    given_up = marked[_given_up_to_backward(view, marked)]
+    span_of_end = np.searchsorted(phases.span_start, allocations.free_requested[given_up], "right")
+    in_backward = marked[phases.span[marked] >= 0]
+    worked_in = _pairs(phases.span[in_backward], modules.module[in_backward])
+    retained = worked_in - _pairs(span_of_end - 1, modules.module[given_up])
+    answers = []
+    for pass_rows in passes:
+        ended = allocations.born[pass_rows[-1]]
+        kept_until = int(np.median(allocations.free_requested[pass_rows]))
+        first, after = np.searchsorted(phases.span_start, (ended, kept_until))
+        own_modules = set(modules.module[pass_rows].tolist())
+        answers.append(
+            any(first <= span < after and module in own_modules for span, module in retained)
+        )
+    return answers
+
+
+def _pairs(spans: NDArray[np.int64], modules: NDArray[np.int64]) -> set[tuple[int, int]]:
+    return set(zip(spans.tolist(), modules.tolist(), strict=True))
 
 
 def curve_without_graph(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.int64]:
