@@ -21,9 +21,11 @@ from vramlens.trace import TensorKind
 FEWEST_ALLOCATIONS = 8
 """Fewer are no pass through a model."""
 _KEPT_SHARE = 0.5
-"""Of what a pass asks for, so many bytes alive at once, and so many requests alive at its end: the
-pass keeps what it computes. Graphs of evaluation kept 66 to 94 % of their requests; features and
-key-value caches that a program keeps of a pass without a graph, 14 to 32 % (H100, PyTorch 2.11).
+"""Of what a pass asks for, so much alive at once means that the pass keeps what it computes."""
+_KEPT_REQUESTS_SHARE = 0.4
+"""So many of its requests are alive at its end, too. Graphs of evaluation kept 55 to 94 % of theirs;
+key-value caches and features that a program keeps of passes without a graph are 14 to 32 % (H100 and
+H200, PyTorch 2.11).
 """
 _BRIEF_REQUESTS = 3
 """Without a graph a result is gone so many requests later."""
@@ -150,7 +152,7 @@ def keeping_passes(
     for pass_rows in np.split(rows, np.flatnonzero(begins)[1:]):
         if len(pass_rows) < FEWEST_ALLOCATIONS:
             continue
-        if kept_share(view.device, pass_rows) < _KEPT_SHARE:
+        if kept_share(view.device, pass_rows) < _KEPT_REQUESTS_SHARE:
             continue
         _, most_bytes = allocations.fullest(pass_rows)
         if most_bytes >= _KEPT_SHARE * int(allocations.requested_bytes[pass_rows].sum()):
@@ -166,24 +168,34 @@ def retained_passes(view: Attribution, passes: Sequence[NDArray[np.int64]]) -> l
     allocations, phases, modules = view.device.allocations, view.phases, view.modules
     marked = np.flatnonzero(modules.marked)
     given_up = marked[_given_up_to_backward(view, marked)]
-    span_of_end = np.searchsorted(phases.span_start, allocations.free_requested[given_up], "right")
+    span_given_up = np.searchsorted(
+        phases.span_start, allocations.free_requested[given_up], "right"
+    )
     in_backward = marked[phases.span[marked] >= 0]
-    worked_in = _pairs(phases.span[in_backward], modules.module[in_backward])
-    retained = worked_in - _pairs(span_of_end - 1, modules.module[given_up])
+    modules_used = _modules_by_span(view, phases.span[in_backward], in_backward)
+    modules_given_up = _modules_by_span(view, span_given_up - 1, given_up)
     answers = []
     for pass_rows in passes:
         ended = allocations.born[pass_rows[-1]]
         kept_until = int(np.median(allocations.free_requested[pass_rows]))
-        first, after = np.searchsorted(phases.span_start, (ended, kept_until))
+        spans = range(*np.searchsorted(phases.span_start, (ended, kept_until)).tolist())
         own_modules = set(modules.module[pass_rows].tolist())
         answers.append(
-            any(first <= span < after and module in own_modules for span, module in retained)
+            any(
+                own_modules & modules_used[span] and not own_modules & modules_given_up[span]
+                for span in spans
+            )
         )
     return answers
 
 
-def _pairs(spans: NDArray[np.int64], modules: NDArray[np.int64]) -> set[tuple[int, int]]:
-    return set(zip(spans.tolist(), modules.tolist(), strict=True))
+def _modules_by_span(
+    view: Attribution, spans: NDArray[np.int64], rows: NDArray[np.int64]
+) -> list[set[int]]:
+    by_span: list[set[int]] = [set() for _ in view.phases.span_start]
+    for span, module in zip(spans.tolist(), view.modules.module[rows].tolist(), strict=True):
+        by_span[span].add(module)
+    return by_span
 
 
 def curve_without_graph(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -84,3 +84,11 @@ def test_no_evaluation_is_made_up(name: str) -> None:
     """
     findings = found(load(DATA / f"failures/{name}.vram"))
     assert {"eval_with_grad", "unused_graph", "unconsumed_forward"}.isdisjoint(findings)
+
+
+def test_a_backward_pass_of_later_training_did_not_use_it() -> None:
+    """Pictures sampled with a graph, and kept: what later backward passes of the same model give up
+    is another pass's.
+    """
+    findings = found(load(DATA / "failures/ddpm_preview.cap60.vram"))
+    assert "torch.no_grad()" in (findings["unused_graph"].fix or "")
