@@ -10,7 +10,11 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.attribution.phases import Phase
-from vramlens.analyses.evaluation_passes import curve_without_graph, keeping_passes
+from vramlens.analyses.evaluation_passes import (
+    curve_without_graph,
+    keeping_passes,
+    retained_passes,
+)
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.certainty import PATTERN
@@ -27,6 +31,8 @@ def unused_graph(scene: Scene) -> Iterator[Finding]:
         is_evaluation &= view.modules.marked & (view.modules.module != OUTSIDE)
     rows = np.flatnonzero(is_evaluation)
     passes = keeping_passes(view, rows)
+    retained = retained_passes(view, [pass_rows for pass_rows, _ in passes])
+    passes = [pair for pair, was_used in zip(passes, retained, strict=True) if not was_used]
     if scene.failed_event is not None:
         passes = _surely_unused(view, passes, scene.failed_event)
     if not passes:
