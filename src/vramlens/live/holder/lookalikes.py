@@ -322,7 +322,20 @@ def _emptied(evidence: _Evidence) -> str:
     if evidence.growth.is_graph:
         return ""
     removal = next(_removals(evidence), None)
-    return "" if removal is None else f"line {removal.line} empties it: {_short(removal)}"
+    return "" if removal is None else _emptied_text(removal)
+
+
+def emptied_by(statements: Statements, growth: Growth) -> str:
+    """The statement that takes all away again and again; empty where none does."""
+    if growth.keeper is None or growth.store is None:
+        return ""
+    removals = _removals(_Evidence(growth, growth.store, growth.keeper.others, statements))
+    clearing = next((removal for removal in removals if not _takes_one(removal)), None)
+    return "" if clearing is None else _emptied_text(clearing)
+
+
+def _emptied_text(removal: Store) -> str:
+    return f"line {removal.line} empties it: {_short(removal)}"
 
 
 def _removals(evidence: _Evidence) -> Iterator[Store]:
@@ -400,9 +413,16 @@ def _runs(removal: Store, evidence: _Evidence) -> bool:
     is_beside = removal.function is store.function
     if not is_beside and (not _is_called(removal, statements) or _is_past_limit(removal, evidence)):
         return False
-    if statements.has_passed_by(removal) and not _is_counted(removal):
+    is_awaited = _is_counted(removal) or _comes_after_loop(removal, store)
+    if statements.has_passed_by(removal) and not is_awaited:
         return False
     return not (is_beside and never_holds(removal.guards, store, evidence.growth.holder))
+
+
+def _comes_after_loop(removal: Store, store: Store) -> bool:
+    """Whether a removal stands behind a loop that fills: its turn comes when the loop is over."""
+    is_beside = removal.function is store.function
+    return is_beside and removal.loops < store.loops and removal.line > store.line
 
 
 def _encloses(other: Store, store: Store) -> bool:

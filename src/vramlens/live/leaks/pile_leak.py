@@ -27,7 +27,7 @@ from vramlens.live.holder.keeper_position import (
 )
 from vramlens.live.holder.kept_value import Kept, stored_form
 from vramlens.live.holder.leak_class import class_of
-from vramlens.live.holder.leak_fix import WORTH_DETACHING, fix_of
+from vramlens.live.holder.leak_fix import WORTH_DETACHING, fix_of, removal_of
 from vramlens.live.holder.library_part import library_fix
 from vramlens.live.holder.owner import owner_of
 from vramlens.live.holder.route import route_of
@@ -128,7 +128,7 @@ class _PileCase:
         )
         verdict, evidence, reason = pile_verdict(search, scene.statements, pile, growth)
         kept_things = self._kept_things(keeper)
-        is_freeable = verdict != Verdict.NOT_A_PROBLEM
+        has_fix = self._is_to_change(verdict, kind, keeper)
         born_steps = {item.born for item in pile.items if item.born}
         return LiveLeak(
             verdict=verdict,
@@ -144,13 +144,19 @@ class _PileCase:
             owner=owner,
             evidence=evidence,
             reason=reason,
-            fix=self._fix(kind, keeper, owner, kept_things) if is_freeable else None,
+            fix=self._fix(kind, keeper, owner, kept_things) if has_fix else None,
             device=kept_things.device,
             route=route_of(self._way_to_container),
             is_freed=kind == "graph" and self._is_freed(),
             fix_share=_fix_share(kind, kept_things),
             frees_more=kind == "graph" and kept_things.form == "object",
         )
+
+    def _is_to_change(self, verdict: Verdict, kind: str, keeper: Keeper | None) -> bool:
+        """Whether anything is to be done: what may be a leak may also be emptied in its time."""
+        if verdict == Verdict.POSSIBLE:
+            return kind == "graph" or removal_of(keeper) is None
+        return verdict != Verdict.NOT_A_PROBLEM
 
     def _fix(self, kind: str, keeper: Keeper | None, owner: LeakOwner, kept_things: Kept) -> str:
         of_library = library_fix(kind, self._chain, self._at, keeper)
