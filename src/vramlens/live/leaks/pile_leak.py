@@ -29,7 +29,7 @@ from vramlens.live.holder.kept_value import Kept, stored_form
 from vramlens.live.holder.leak_class import class_of
 from vramlens.live.holder.leak_fix import WORTH_DETACHING, fix_of, removal_of
 from vramlens.live.holder.library_part import library_fix
-from vramlens.live.holder.owner import owner_of
+from vramlens.live.holder.owner import name_of_parts, owner_of
 from vramlens.live.holder.route import route_of
 from vramlens.live.leaks.allocating_line import (
     HeapScene,
@@ -92,6 +92,8 @@ class _PileCase:
         at = outermost_table(chain, first_of_run(chain, at))
         if at > 0 and is_shell(chain.links[at - 1].value):
             at -= 1  # not its insides
+        if self._pile.is_in_parts and at + 1 < len(chain.links):
+            return at + 1, chain.links[at + 1].value
         return at, innermost
 
     @property
@@ -181,6 +183,8 @@ class _PileCase:
     def _owner(self, keeper: Keeper | None) -> LeakOwner:
         owner = owner_of(self._scene.search, self._chain, self._at, keeper)
         root = self._chain.root
+        if self._pile.is_in_parts:
+            return replace(owner, name=name_of_parts(owner.name))
         if not self._pile.is_spread or root is None or root.code is None:
             return owner
         return replace(owner, name=f"{root.code.co_name}.{owner.name}")
