@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import random
 import threading
@@ -272,3 +273,20 @@ def test_a_chain_is_kept_by_its_newest_link(
     assert leak.owner.source == source
     assert leak.bytes_per_step == pytest.approx(_BYTES / 4, rel=0.05)
     assert leak.bytes >= 14 * _BYTES
+
+
+def test_the_newest_link_that_a_variable_holds_too() -> None:
+    model, watch = _Model(), LeakWatch()
+    for step in range(59):
+        if step % 6 == 0:
+            noise = torch.zeros(4096)
+            model.forward = functools.partial(_add, model.forward, noise)
+        watch.step()
+    leak = _only_leak(watch)
+    assert leak.owner.source.startswith("model.forward = functools.partial(")
+    assert leak.bytes == 9 * _BYTES
+    assert noise is not None
+
+
+def _add(forward: Callable[..., Any], noise: Any, x: Any) -> Any:
+    return forward(x + noise)
