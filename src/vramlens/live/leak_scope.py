@@ -240,7 +240,11 @@ def _storages_below(
         for frame in frames
         for name, value in frame_variables(frame).items()
     ]
-    with undisturbed(), closing(search.run(roots)), torch.torch._C.DisableTorchFunction():
+    with (
+        undisturbed(),
+        closing(search.run(roots, tiers=(0,))),
+        torch.torch._C.DisableTorchFunction(),
+    ):
         holders = ((storage, search.order[place]) for storage, place in search.storages.items())
         return {
             storage: StorageWeakRef(holder.untyped_storage() if torch.is_tensor(holder) else holder)

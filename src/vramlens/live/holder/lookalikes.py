@@ -227,9 +227,22 @@ def _written_anew(evidence: _Evidence) -> str:
 
 
 def _cut_off(evidence: _Evidence) -> str:
-    """``x = (x + [new])[-n:]``."""
-    cut = cut_off(evidence.store)
-    return f"it is cut to length each time: {cut} (line {evidence.store.line})" if cut else ""
+    """``x = (x + [new])[-n:]``, and ``del x[:-n]`` wherever something was put there."""
+    store = evidence.store
+    cut = cut_off(store)
+    if cut:
+        return f"it is cut to length each time: {cut} (line {store.line})"
+    cuts = (other for other in evidence.others if _cuts_each_time(other, store))
+    cutting = next(cuts, None)
+    if cutting is None:
+        return ""
+    return f"it is cut to length each time: {_short(cutting)} (line {cutting.line})"
+
+
+def _cuts_each_time(other: Store, store: Store) -> bool:
+    is_slice = other.how == "delete" and isinstance(other.key, ast.Slice)
+    is_beside = other.function is store.function and other.loops >= store.loops
+    return is_slice and is_beside and set(other.guards) <= set(store.guards)
 
 
 def _evicted(evidence: _Evidence) -> str:
