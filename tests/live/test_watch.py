@@ -503,6 +503,58 @@ def test_release_clears_the_chain_of_an_exception() -> None:
     assert vramlens.release(kept).bytes == 0
 
 
+class _Ring:
+    def __init__(self) -> None:
+        self.me, self.data = self, torch.zeros(50_000, requires_grad=True)
+
+
+def test_release_searches_what_the_frames_lead_to_only() -> None:
+    """Also what a graph saves, and what waits for the collector; not what is held elsewhere."""
+    elsewhere = torch.zeros(50_000)
+
+    def fail(ring: _Ring) -> None:
+        shared = elsewhere
+        loss = (ring.data.exp() * 2).sum()
+        raise ValueError(loss, shared)
+
+    errors: list[ValueError] = []
+    try:
+        fail(_Ring())
+    except ValueError as error:
+        error.args = ()
+        errors.append(error)
+    gc.disable()
+    try:
+        released = vramlens.release(errors[0])
+    finally:
+        gc.enable()
+    assert released.bytes >= 200_004
+    assert released.storages in (2, 3)
+    assert elsewhere.numel() == 50_000
+
+
+def test_release_does_not_search_the_heap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Called for each failed request, it takes as long as the request's own things are many."""
+    kept = [[number] for number in range(20_000)]
+    reached: list[int] = []
+    closed = Search.close
+    monkeypatch.setattr(
+        Search, "close", lambda search: (reached.append(len(search.order)), closed(search))
+    )
+
+    def fail() -> None:
+        data = torch.zeros(50_000)
+        raise ValueError(data.shape)
+
+    with pytest.raises(ValueError) as failure:
+        fail()
+    error = failure.value
+    del failure
+    assert vramlens.release(error).bytes == 200_000
+    assert len(kept) == 20_000
+    assert max(reached) < 100
+
+
 def test_a_leak_that_is_too_small_to_matter_says_so() -> None:
     watch = vramlens.LeakWatch()
     large = torch.zeros(1 << 20)

@@ -15,8 +15,8 @@ from typing import Any
 from vramlens.capture.process.own_thread import allocate_lock
 from vramlens.capture.recording.step_marks import NO_STEP
 from vramlens.capture.warn import harmless, say
-from vramlens.ground.verdict import Verdict
 from vramlens.leak.leak import LeakOwner
+from vramlens.live.gone_leaks import FollowedSizes, gone_leak
 from vramlens.live.growth import last_frames
 from vramlens.live.growth.ration import FIRST_STEPS, Ration
 from vramlens.live.heap_look import OwnedStorage
@@ -37,9 +37,6 @@ _MOST_ROWS, _MOST_OWNERS = 200_000, 2_000
 """Of ``owners.json``, which is read whole: the largest come first."""
 _LONGEST_CHAIN, _LONGEST_TEXT = 40, 200
 """Links of a chain and characters of a text there: twice what any report shows."""
-_EXPLAINED = 0.75
-"""Of the bytes that the sums rose by in a step: with half, as much again may be another's."""
-_EMPTIED = "the program emptied it after its last step"
 _CYCLES = {"cycle", "autograd_cycle"}
 """What a function leaves that has ended: its variables hold one another until the collector
 comes.
@@ -61,23 +58,6 @@ class _Looked:
     time_us: int
 
 
-class _Sizes:
-    """How many things something held at a look, and at the latest step."""
-
-    def __init__(self, step: int, size: int) -> None:
-        self._first = self._last = (step, size)
-
-    def add(self, step: int, size: int) -> None:
-        self._last = step, size
-
-    def grew_until(self, step: int) -> bool:
-        """Whether it held more at a step than at the look, by half as much a step at least."""
-        (looked, before), (last, now) = self._first, self._last
-        return (
-            last == step and now > 0 and (now - before) * looked >= 0.5 * before * (last - looked)
-        )
-
-
 class LeakFollower:
     """Follows a program's steps and tells what grew."""
 
@@ -91,7 +71,7 @@ class LeakFollower:
         self._watch_seconds = 0.0
         self._began = self._latest_step = perf_counter()
         self._first_steps_ended = 0.0
-        self._followed: dict[Route, _Sizes] = {}
+        self._followed: dict[Route, FollowedSizes] = {}
         self._ends_a_step = allocate_lock()
 
     @harmless("counting calls of the model")
@@ -148,7 +128,7 @@ class LeakFollower:
             self._first_steps_ended = perf_counter()
         will_see_all = last_frames.keep_last(caller)
         for route, sizes in self._followed.items():
-            sizes.add(watch.steps, size_of(route.find()))
+            sizes.add(watch.steps, route.find())
         if watch.steps < self._next:
             return
         self._next *= 2
@@ -234,7 +214,7 @@ class LeakFollower:
             self._latest = _looked(report, storages)
             routes = [leak.route for leak in report.found if leak.route is not None]
             self._followed = {
-                route: _Sizes(report.steps, size_of(route.find()))
+                route: FollowedSizes(report.steps, size_of(route.find()))
                 for route in routes[:_MOST_FOLLOWED]
             }
 
@@ -261,45 +241,23 @@ class LeakFollower:
             return final
         names = {leak.owner.name for leak in final.leaks if leak.owner is not None}
         emptied = tuple(
-            self._emptied(leak, final.gone)
+            self._as_gone(leak, final.gone)
             for leak in before.report.found
             if leak.owner is not None and leak.owner.name not in names
         )
         return replace(final, leaks=(*emptied, *final.leaks))
 
-    def _emptied(self, leak: LiveLeak, gone: Gone | None) -> LiveLeak:
-        """A leak of an earlier look that the end does not show: emptied by the program, unless it
-        went with the object that it was registered with.
-        """
-        if _lives_with_holder(leak):
-            return self._doubted(leak, gone)
-        return replace(leak, verdict=Verdict.POSSIBLE, reason=leak.reason_and(_EMPTIED))
-
     def _doubted_report(self, before: _Looked, now: LeakReport) -> LeakReport:
         return replace(
             before.report,
             steps=now.steps,
-            leaks=tuple(self._doubted(leak, now.gone) for leak in before.report.leaks),
+            leaks=tuple(self._as_gone(leak, now.gone) for leak in before.report.leaks),
         )
 
-    def _doubted(self, leak: LiveLeak, gone: Gone | None) -> LiveLeak:
-        """A leak of an earlier look that is gone by now: likely at most, and only if it grew
-        until the last step.
-        """
-        if not leak.sure:
-            return leak
+    def _as_gone(self, leak: LiveLeak, gone: Gone | None) -> LiveLeak:
         steps = 0 if self._watch is None else self._watch.steps
         sizes = None if leak.route is None else self._followed.get(leak.route)
-        last = steps if sizes is not None and sizes.grew_until(steps) else _grown_until(leak, gone)
-        if last:
-            which = ", the last," if last == steps else ""
-            reason = (
-                f"it grew until step {last:,}{which} and is gone now: it is unknown whether"
-                " it would have stayed"
-            )
-            return replace(leak, verdict=Verdict.LIKELY, reason=leak.reason_and(reason))
-        reason = "it is gone now and did not grow until the last step, so it may have been emptied"
-        return replace(leak, verdict=Verdict.POSSIBLE, reason=leak.reason_and(reason))
+        return gone_leak(leak, sizes, steps, gone)
 
     @harmless("finding who owns what")
     def owners(self, kind: str) -> dict[str, Any] | None:
@@ -325,20 +283,6 @@ class LeakFollower:
                 self._doubted_report(before, report), before.storages, before.time_us, kind
             )
         return owners_of(report, storages, time.time_ns() // 1000, kind)
-
-
-def _lives_with_holder(leak: LiveLeak) -> bool:
-    """Whether nobody empties what keeps: callbacks that are registered with a library's object."""
-    return leak.owner is not None and leak.owner.name.endswith("(…)")
-
-
-def _grown_until(leak: LiveLeak, gone: Gone | None) -> int:
-    """The step until which the sums of live bytes grew by what a leak of an earlier look left
-    behind; 0 where they did not, or by more.
-    """
-    if gone is None or leak.bytes_per_step < _EXPLAINED * gone.bytes_per_step:
-        return 0
-    return gone.step
 
 
 def _looked(report: LeakReport, storages: Sequence[OwnedStorage]) -> _Looked:

@@ -29,7 +29,12 @@ from vramlens.live.growth.piles import (
 )
 from vramlens.live.growth.remade_tensors import remade_larger
 from vramlens.live.growth.shape_kernels import kernels_note
-from vramlens.live.growth.stores import Parents, parents_by_store, parents_with_all_parts
+from vramlens.live.growth.stores import (
+    Parents,
+    parents_beside_variables,
+    parents_by_store,
+    parents_with_all_parts,
+)
 from vramlens.live.growth.unseen_births import with_unseen
 from vramlens.live.heap.search import LONG, Search, SearchTime
 from vramlens.live.heap.tensors import Storage, TorchObjects
@@ -151,7 +156,11 @@ class HeapLook:
         """Everything that may be a leak: piles, tensors made anew, the largest of the doubtful."""
         search, births = self._search, self._births
         growing, doubtful = piles(search, items, parents, births.steps, births.looks)
-        for stores_in in (parents_by_store, parents_with_all_parts):
+        for stores_in in (
+            parents_by_store,
+            parents_with_all_parts,
+            parents_beside_variables,
+        ):
             by_store = stores_in(search, [*growing, *doubtful], parents)
             if by_store is not None:
                 parents = by_store

@@ -8,13 +8,15 @@ import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import ContextDecorator, closing, suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from vramlens.argument_types import number_given, takes
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.errors import VramlensError
 from vramlens.foreign_text import text_of
-from vramlens.live.heap.objects import is_kind, running_frames
+from vramlens.live.heap.objects import frame_variables, is_kind, running_frames
+from vramlens.live.heap.roots import Root, module_roots
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage, loaded
 from vramlens.live.leaks.leak_report import LeakReport
@@ -142,18 +144,18 @@ def release(error: BaseException | None = None) -> Released:
     its causes' frames.
 
     The exception itself stays what it is, without its traceback. Functions that still run keep
-    their variables.
+    their variables. What the frames lead to is searched once, to say what was freed; where nothing
+    was, Python's collector runs.
 
     Args:
         error: the exception; by default the last one that nobody caught (``sys.last_value``,
             notebooks).
     """
     chain = _chain(error if error is not None else _last())
-    torch = loaded()
-    before = _storages(torch)
     running_ids = set(map(id, running_frames()))
-    frame_ids = list(_frame_ids(chain))
+    frame_ids = list(map(id, _frames(chain)))
     running = sum(frame in running_ids for frame in frame_ids)
+    storages = _storages_below(chain, running_ids)
     for exception in chain:
         traceback.clear_frames(exception.__traceback__)
         BaseException.with_traceback(exception, None)
@@ -161,16 +163,14 @@ def release(error: BaseException | None = None) -> Released:
         _forget_last()
     count = len(chain)
     del chain, error
-    after = _storages(torch)
-    if before and after == before:
-        gc.collect()  # an exception kept by its own frame is a circle
-        after = _storages(torch)
-    gone = before - after
+    if storages and not any(alive.expired() for alive in storages.values()):
+        gc.collect()  # what the frames held may hold itself in a circle
+    sizes = [storage.size_bytes for storage, alive in storages.items() if alive.expired()]
     return Released(
         exceptions=count,
         frames=len(frame_ids),
-        bytes=sum(storage.size_bytes for storage in gone),
-        storages=len(gone),
+        bytes=sum(sizes),
+        storages=len(sizes),
         still_held=_still_held(running),
     )
 
@@ -185,13 +185,11 @@ def _still_held(running: int) -> tuple[str, ...]:
     )
 
 
-def _frame_ids(exceptions: Iterable[BaseException]) -> Iterator[int]:
-    """Yields the frames that exceptions came through, by identity."""
+def _frames(exceptions: Iterable[BaseException]) -> Iterator[FrameType]:
+    """Yields the frames that exceptions came through."""
     for exception in exceptions:
-        trace = exception.__traceback__
-        while trace is not None:
-            yield id(trace.tb_frame)
-            trace = trace.tb_next
+        for frame, _ in traceback.walk_tb(exception.__traceback__):
+            yield frame
 
 
 def _last() -> BaseException | None:
@@ -223,10 +221,32 @@ def _chain(error: BaseException | None) -> list[BaseException]:
     return chain
 
 
-def _storages(torch: Any) -> set[Storage]:
-    """Storages behind all tensors that Python has an object for, and what their graphs save."""
-    if torch is None:
-        return set()
+def _storages_below(
+    exceptions: Iterable[BaseException], running_ids: set[int]
+) -> dict[Storage, Any]:
+    """The storages that the frames of exceptions lead to, also by way of graphs, each with a
+    reference that does not keep it; without those of frames that still run.
+    """
+    torch = loaded()
+    frames = [frame for frame in _frames(exceptions) if id(frame) not in running_ids]
+    if torch is None or not frames:
+        return {}
+    from torch.multiprocessing.reductions import StorageWeakRef
+
     search = Search(torch)
-    with undisturbed(), closing(search.run()):
-        return set(search.storages)
+    search.seen.update(id(module.value) for module in module_roots())
+    roots = [
+        Root("variable", name, value, 0)
+        for frame in frames
+        for name, value in frame_variables(frame).items()
+    ]
+    with (
+        undisturbed(),
+        closing(search.run(roots, tiers=(0,))),
+        torch.torch._C.DisableTorchFunction(),
+    ):
+        holders = ((storage, search.order[place]) for storage, place in search.storages.items())
+        return {
+            storage: StorageWeakRef(holder.untyped_storage() if torch.is_tensor(holder) else holder)
+            for storage, holder in holders
+        }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import random
 import threading
 import weakref
 from collections import defaultdict
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -64,8 +66,53 @@ def test_a_list_for_each_key_is_one_store() -> None:
             messages.add(chance.randrange(12))
         watch.step()
     leak = _only_leak(watch)
-    assert leak.owner.name == "_Messages.pending"
+    assert leak.owner.name == "_Messages.pending[...]"
     assert leak.bytes_per_step == pytest.approx(3 * _BYTES, rel=0.05)
+
+
+class _Sessions:
+    def __init__(self) -> None:
+        self.by_user: dict[str, list[Any]] = {}
+
+    def remember(self, user: str) -> None:
+        history = self.by_user.setdefault(user, [])
+        history.append(torch.zeros(4096))
+
+
+_USERS = 6
+
+
+@pytest.mark.parametrize(
+    "users_of",
+    [
+        lambda step: range(_USERS),
+        lambda step: (step % _USERS, (step + 1) % _USERS),
+        lambda step: (0, 1, 2 + step // 2 % 4 if step < 20 else 3),  # others come no more
+        lambda step: range(2),
+    ],
+    ids=["in each step", "in turns", "some stop", "two"],
+)
+def test_all_lists_of_a_dict_are_one_owner(users_of: Callable[[int], Iterable[int]]) -> None:
+    sessions, watch = _Sessions(), LeakWatch()
+    for step in range(30):
+        for user in users_of(step):
+            sessions.remember(f"user{user}")
+        watch.step()
+    leak = _only_leak(watch)
+    assert leak.owner.name == "_Sessions.by_user[...]"
+    assert leak.owner.source == "history.append(torch.zeros(4096))"
+    assert leak.bytes >= 0.9 * 30 * _BYTES * len(list(users_of(0)))
+    assert "limit _Sessions.by_user[...] (a deque(maxlen=...))" in (leak.fix or "")
+
+
+def test_lists_that_come_anew_are_the_dict_s() -> None:
+    sessions, watch = _Sessions(), LeakWatch()
+    for step in range(40):
+        sessions.remember(f"user{step // 5}")
+        watch.step()
+    leak = _only_leak(watch)
+    assert leak.owner.name == "_Sessions.by_user"
+    assert leak.owner.source == "history.append(torch.zeros(4096))"
 
 
 class _Keeper:
@@ -176,3 +223,70 @@ def test_what_a_library_files_by_itself_is_kept_by_the_call() -> None:
     leak = _only_leak(watch)
     assert leak.owner.name == "finalize._registry"
     assert leak.owner.source.startswith("weakref.finalize(service")
+
+
+def _with_noise(forward: Callable[..., Any]) -> Callable[..., Any]:
+    noise = torch.zeros(4096)
+
+    def noisy(x: Any) -> Any:
+        return forward(x + noise)
+
+    return noisy
+
+
+class _Teacher:
+    def __init__(self, before: _Teacher | None) -> None:
+        self.weights = torch.zeros(4096)
+        self.before = before
+
+
+class _Model:
+    def __init__(self) -> None:
+        self.forward: Callable[..., Any] = abs
+        self.teacher: _Teacher | None = None
+
+    def wrap(self) -> None:
+        self.forward = _with_noise(self.forward)
+
+    def follow(self) -> None:
+        self.teacher = _Teacher(self.teacher)
+
+
+@pytest.mark.parametrize(
+    ("change", "source"),
+    [
+        (_Model.wrap, "self.forward = _with_noise(self.forward)"),
+        (_Model.follow, "self.teacher = _Teacher(self.teacher)"),
+    ],
+)
+@pytest.mark.parametrize("steps", [60, 61, 63])
+def test_a_chain_is_kept_by_its_newest_link(
+    change: Callable[[_Model], None], source: str, steps: int
+) -> None:
+    """The second link seems to grow as well, until a pause after its last birth is too long."""
+    model, watch = _Model(), LeakWatch()
+    for step in range(steps):
+        if step % 4 == 0:
+            change(model)
+        watch.step()
+    leak = _only_leak(watch)
+    assert leak.owner.source == source
+    assert leak.bytes_per_step == pytest.approx(_BYTES / 4, rel=0.05)
+    assert leak.bytes >= 14 * _BYTES
+
+
+def test_the_newest_link_that_a_variable_holds_too() -> None:
+    model, watch = _Model(), LeakWatch()
+    for step in range(59):
+        if step % 6 == 0:
+            noise = torch.zeros(4096)
+            model.forward = functools.partial(_add, model.forward, noise)
+        watch.step()
+    leak = _only_leak(watch)
+    assert leak.owner.source.startswith("model.forward = functools.partial(")
+    assert leak.bytes == 9 * _BYTES
+    assert noise is not None
+
+
+def _add(forward: Callable[..., Any], noise: Any, x: Any) -> Any:
+    return forward(x + noise)

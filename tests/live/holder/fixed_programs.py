@@ -338,7 +338,7 @@ def main(tick):
         store.put(number)
         tick()
 """,
-        "make line 20 (self.dirty.clear()) take these entries out: it has not run for them",
+        "make line 20 (self.dirty.clear()) take these entries out, which it has not done so far",
         (("len(self.dirty) == 5", "len(self.dirty) >= 4"),),
     ),
 )

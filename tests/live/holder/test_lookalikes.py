@@ -32,6 +32,7 @@ RULES = {
     "a ring buffer: i starts over": "if i == 8:\n    i = 0\nx[i] = new",
     "it grows only as long as len(x) < 8": "if len(x) < 8:\n    x.append(new)",
     "it is cut to length each time": "x = (x + [new])[-8:]",
+    "it is cut to length each time: del x[:-8] (line 3)": "x.append(new)\ndel x[:-8]",
     "takes away what is more than 8": "x.append(new)\nif len(x) > 8:\n    x.pop(0)",
     "line 5 overwrites it": "if i:\n    x.append(new)\nelse:\n    x[0] = new",
     "empties it": "x.append(new)\nif i > 3:\n    x.clear()",
@@ -75,6 +76,49 @@ def test_rule(
     assert excuse is not None
     assert reason in excuse[1]
     assert excuse[0] in (Verdict.POSSIBLE, Verdict.NOT_A_PROBLEM)
+
+
+def test_a_cut_that_comes_rarely_is_no_length(
+    tmp_path: Path, statements: Statements, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rare.py"
+    growth = growth_in(path, "x.append(new)\nif i == 7:\n    del x[:-8]", [])
+    monkeypatch.setattr(statements, "_files", [str(path)])
+    excuse = gate(statements, growth)
+    assert excuse is not None
+    assert excuse[0] == Verdict.POSSIBLE
+
+
+CONFIGURED = """
+class Cache:
+    def __init__(self, config):
+        self.config, self.limits = config, (3, 8)
+        self.entries = {}
+
+    def keep(self, name, value):
+        self.entries[name] = value
+        while len(self.entries) > LIMIT:
+            self.entries.popitem()
+"""
+
+
+@pytest.mark.parametrize("limit", ['self.config["most"]', "self.limits[1]"])
+def test_a_limit_in_a_table(tmp_path: Path, statements: Statements, limit: str) -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.config, self.limits = {"most": 8}, (3, 8)
+
+    path = tmp_path / "configured.py"
+    path.write_text(CONFIGURED.replace("LIMIT", limit))
+    module = read_source(str(path))
+    assert module is not None
+    stores = module.stores["entries"]
+    store = next(store for store in stores if store.how == "item")
+    keeper = Keeper(str(path), store.line, "keep", store, tuple(stores), 0)
+    excuse = gate(statements, Growth({}, keeper, Holder()))
+    assert excuse is not None
+    assert excuse[0] == Verdict.NOT_A_PROBLEM
+    assert "takes away what is more than 8" in excuse[1]
 
 
 def test_plain_growth_has_no_excuse(tmp_path: Path, statements: Statements) -> None:

@@ -51,6 +51,10 @@ _BURST_GAP = 3
 """Steps between bursts at least: two are every second step, which is no epoch; six would leave out
 validation after five steps.
 """
+_NEW_PARTS = 0.25
+"""Of an object's parts, that may be new in the second half where the parts are what grows. With half,
+a dict that gets a list in each step would pass; with none, one new user would make it the dict.
+"""
 _FEWEST_BURSTS = 2
 """More are needed for a rate from the begin of one to the begin of another: two have one distance."""
 
@@ -113,6 +117,7 @@ class Pile:
         is_backlog: its oldest went, and it grew all the same: ``pace`` is of the difference.
         is_rising: it is what the sums of live bytes rose by, at each of them.
         is_complete: its object has an entry of each step.
+        is_in_parts: the object's parts grow, as the lists of a dict do, and few are new.
         is_spread: of one variable of a function that runs many times at once (in threads, in
             itself): the object is what one of them holds.
     """
@@ -125,6 +130,7 @@ class Pile:
     is_backlog: bool = False
     is_rising: bool = False
     is_complete: bool = False
+    is_in_parts: bool = False
 
     @property
     def bytes(self) -> int:
@@ -185,6 +191,11 @@ class _Node:
     def is_uneven(self) -> bool:
         """Whether items come steadily, but not at each of what is directly below."""
         return self.is_steady and bool(self.children(steady=False))
+
+    def apart_from(self, child: _Node) -> list[int]:
+        """The steps in which items came that are not below a child."""
+        inside = child.bytes_by_step
+        return [step for step, size in self.bytes_by_step.items() if size > inside.get(step, -1)]
 
     def all_items(self) -> list[Item]:
         """Its own items and all below."""
@@ -252,6 +263,9 @@ def piles(
         if whole is not None:
             growing.append(whole)
             continue
+        if node.pace is not None and node.is_steady and _is_chain(node):
+            growing.append(Pile(node.position, node.all_items(), node.pace))
+            continue
         waiting += node.children(steady=True)
         unsteady = node.children(steady=False)
         pile_items = list(node.direct_items)
@@ -281,6 +295,27 @@ def _position_of_store(node: _Node, parts: Iterable[_Node], items: Iterable[Item
     return node.position
 
 
+def _is_chain(node: _Node) -> bool:
+    """Whether an object holds a new thing and the one before it, which does the same, and so on:
+    all of them are what the first keeps, though each further one seems to have stopped.
+    """
+    links = 0
+    while node.below and links < FEWEST:
+        before = max(node.below, key=lambda child: sum(child.bytes_by_step.values()))
+        steps = node.apart_from(before)
+        if not steps and not links:
+            return False  # it only leads there
+        if steps:
+            inside = before.bytes_by_step
+            if min(steps) < max(inside) or 2 * sum(inside.values()) < sum(
+                node.bytes_by_step.values()
+            ):
+                return False
+            links += min(steps) > max(inside)  # else one look saw two of them
+        node = before
+    return links >= FEWEST
+
+
 def _pile_of_stores(
     search: Search, node: _Node, parents: Mapping[int, tuple[int, str]]
 ) -> Pile | None:
@@ -292,7 +327,15 @@ def _pile_of_stores(
         return None
     if not is_store_of_stores(search, node.position, parts, parents):
         return None
-    return Pile(node.position, node.all_items(), node.pace)
+    return Pile(node.position, node.all_items(), node.pace, is_in_parts=_parts_grow(node))
+
+
+def _parts_grow(node: _Node) -> bool:
+    """Whether what an object has grows, instead of its number: most of it was there early."""
+    begins = [min(part.bytes_by_step) for part in node.below if part.bytes_by_step]
+    middle = (min(node.bytes_by_step) + max(node.bytes_by_step)) / 2
+    late = sum(begin > middle for begin in begins)
+    return late <= _NEW_PARTS * len(begins)
 
 
 def _nodes_on_the_way(

@@ -58,7 +58,7 @@ def all_roots() -> list[Root]:
     """Every root of this moment, those of the user first; what another thread's function calls
     its own after all that is the main thread's, too.
     """
-    modules = list(_modules())
+    modules = list(module_roots())
     namespaces = {id(root.value) for root in modules}
     roots = [*_variables(namespaces), *modules, *_interpreter()]
     return sorted(roots, key=lambda root: (root.tier, bool(root.thread)))
@@ -69,7 +69,8 @@ def module_objects() -> list[Any]:
     return [module for module in list(sys.modules.values()) if module is not None]
 
 
-def _modules() -> Iterator[Root]:
+def module_roots() -> Iterator[Root]:
+    """Yields the namespace of each module, once."""
     namespaces: set[int] = set()
     for name, module in list(sys.modules.items()):
         if type(name) is not str or module is None:

@@ -223,20 +223,27 @@ def _container_fix(owner: LeakOwner, facts: Kept, moved: str) -> str:
     )
 
 
+def removal_of(keeper: Keeper | None) -> Store | None:
+    """A statement with which the program empties what another one fills; None where there is
+    none.
+    """
+    stores = () if keeper is None else keeper.others
+    removals = (store for store in stores if store.how != "assign" and is_removal(store))
+    return next(removals, None)
+
+
 def _removal_fix(keeper: Keeper | None) -> str:
     """For a container that the program empties, but not of these: a limit beside that may take
     what is still to be used.
     """
-    stores = () if keeper is None else keeper.others
-    removals = (store for store in stores if store.how != "assign" and is_removal(store))
-    removal = next(removals, None)
+    removal = removal_of(keeper)
     if removal is None:
         return ""
     text = ast.unparse(removal.statement).partition("\n")[0]
     place = f"line {removal.line}"
     if len(text) <= _LONGEST_CALL:
         place += f" ({text})"
-    return f"make {place} take these entries out: it has not run for them"
+    return f"make {place} take these entries out, which it has not done so far"
 
 
 def _must_stay_a_list(owner: LeakOwner) -> bool:

@@ -227,9 +227,22 @@ def _written_anew(evidence: _Evidence) -> str:
 
 
 def _cut_off(evidence: _Evidence) -> str:
-    """``x = (x + [new])[-n:]``."""
-    cut = cut_off(evidence.store)
-    return f"it is cut to length each time: {cut} (line {evidence.store.line})" if cut else ""
+    """``x = (x + [new])[-n:]``, and ``del x[:-n]`` wherever something was put there."""
+    store = evidence.store
+    cut = cut_off(store)
+    if cut:
+        return f"it is cut to length each time: {cut} (line {store.line})"
+    cuts = (other for other in evidence.others if _cuts_each_time(other, store))
+    cutting = next(cuts, None)
+    if cutting is None:
+        return ""
+    return f"it is cut to length each time: {_short(cutting)} (line {cutting.line})"
+
+
+def _cuts_each_time(other: Store, store: Store) -> bool:
+    is_slice = other.how == "delete" and isinstance(other.key, ast.Slice)
+    is_beside = other.function is store.function and other.loops >= store.loops
+    return is_slice and is_beside and set(other.guards) <= set(store.guards)
 
 
 def _evicted(evidence: _Evidence) -> str:
@@ -322,7 +335,20 @@ def _emptied(evidence: _Evidence) -> str:
     if evidence.growth.is_graph:
         return ""
     removal = next(_removals(evidence), None)
-    return "" if removal is None else f"line {removal.line} empties it: {_short(removal)}"
+    return "" if removal is None else _emptied_text(removal)
+
+
+def emptied_by(statements: Statements, growth: Growth) -> str:
+    """The statement that takes all away again and again; empty where none does."""
+    if growth.keeper is None or growth.store is None:
+        return ""
+    removals = _removals(_Evidence(growth, growth.store, growth.keeper.others, statements))
+    clearing = next((removal for removal in removals if not _takes_one(removal)), None)
+    return "" if clearing is None else _emptied_text(clearing)
+
+
+def _emptied_text(removal: Store) -> str:
+    return f"line {removal.line} empties it: {_short(removal)}"
 
 
 def _removals(evidence: _Evidence) -> Iterator[Store]:
@@ -400,9 +426,16 @@ def _runs(removal: Store, evidence: _Evidence) -> bool:
     is_beside = removal.function is store.function
     if not is_beside and (not _is_called(removal, statements) or _is_past_limit(removal, evidence)):
         return False
-    if statements.has_passed_by(removal) and not _is_counted(removal):
+    is_awaited = _is_counted(removal) or _comes_after_loop(removal, store)
+    if statements.has_passed_by(removal) and not is_awaited:
         return False
     return not (is_beside and never_holds(removal.guards, store, evidence.growth.holder))
+
+
+def _comes_after_loop(removal: Store, store: Store) -> bool:
+    """Whether a removal stands behind a loop that fills: its turn comes when the loop is over."""
+    is_beside = removal.function is store.function
+    return is_beside and removal.loops < store.loops and removal.line > store.line
 
 
 def _encloses(other: Store, store: Store) -> bool:

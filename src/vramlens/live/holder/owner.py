@@ -97,6 +97,11 @@ def owner_name(chain: Chain, at: int) -> str:
     return f"a {class_path(type(owner))}{_joined(tails)}"
 
 
+def name_of_parts(name: str) -> str:
+    """``Sessions.by_user[...]`` of ``Sessions.by_user['a']``: all parts of one thing."""
+    return f"{name.partition('[')[0]}[...]"
+
+
 def _attributes_pile_up(owner: Any, following: Sequence[Link]) -> bool:
     is_attribute = bool(following) and following[0].how == "attribute"
     return is_attribute and is_users_class(type(owner))

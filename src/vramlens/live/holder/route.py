@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from vramlens.live.growth.last_frames import kept_frames
 from vramlens.live.heap.objects import (
     attributes_of,
     class_dict,
@@ -62,7 +63,8 @@ class Route:
         if self.function is None:
             names = getattr(sys.modules.get(self.module), "__dict__", None)
             return names if type(names) is dict else None
-        for frame in islice(frames_from(sys._getframe(1)), _DEEPEST):
+        running_frames = islice(frames_from(sys._getframe(1)), _DEEPEST)
+        for frame in (*running_frames, *kept_frames):
             if _place_of(frame.f_code) == self.function:
                 return frame_variables(frame)
         return None

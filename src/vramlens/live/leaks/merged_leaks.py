@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from vramlens.live.heap.tensors import Storage
 from vramlens.live.holder.lookalikes import POSSIBLE, are_numbers
+from vramlens.live.holder.owner import name_of_parts
 from vramlens.live.leaks.leak_report import LiveLeak
 
 KeptLeak = tuple[LiveLeak, set[Storage | None]]
@@ -41,12 +42,25 @@ def _sum(first: LiveLeak, second: LiveLeak) -> LiveLeak:
     """Both leaks as one, in the words of the surer and larger."""
     main = max(first, second, key=lambda leak: (-leak.verdict.rank, leak.bytes))
     return replace(
-        main,
+        _of_parts(main, first, second),
         bytes_per_step=first.bytes_per_step + second.bytes_per_step,
         bytes=first.bytes + second.bytes,
         storages=first.storages + second.storages,
         nodes=first.nodes + second.nodes,
     )
+
+
+def _of_parts(main: LiveLeak, *leaks: LiveLeak) -> LiveLeak:
+    """One of some leaks, with the owner of all, where they are parts of one thing: the lists of a
+    dict.
+    """
+    names = {leak.owner.name for leak in leaks if leak.owner is not None}
+    common_names = set(map(name_of_parts, names))
+    if main.owner is None or len(names) == 1 or len(common_names) > 1:
+        return main
+    name = common_names.pop()
+    fix = main.fix and main.fix.replace(main.owner.name, name)
+    return replace(main, owner=replace(main.owner, name=name), fix=fix)
 
 
 def _weighed(leak: LiveLeak) -> LiveLeak:

@@ -27,9 +27,9 @@ from vramlens.live.holder.keeper_position import (
 )
 from vramlens.live.holder.kept_value import Kept, stored_form
 from vramlens.live.holder.leak_class import class_of
-from vramlens.live.holder.leak_fix import WORTH_DETACHING, fix_of
+from vramlens.live.holder.leak_fix import WORTH_DETACHING, fix_of, removal_of
 from vramlens.live.holder.library_part import library_fix
-from vramlens.live.holder.owner import owner_of
+from vramlens.live.holder.owner import name_of_parts, owner_of
 from vramlens.live.holder.route import route_of
 from vramlens.live.leaks.allocating_line import (
     HeapScene,
@@ -92,6 +92,8 @@ class _PileCase:
         at = outermost_table(chain, first_of_run(chain, at))
         if at > 0 and is_shell(chain.links[at - 1].value):
             at -= 1  # not its insides
+        if self._pile.is_in_parts and at + 1 < len(chain.links):
+            return at + 1, chain.links[at + 1].value
         return at, innermost
 
     @property
@@ -128,7 +130,7 @@ class _PileCase:
         )
         verdict, evidence, reason = pile_verdict(search, scene.statements, pile, growth)
         kept_things = self._kept_things(keeper)
-        is_freeable = verdict != Verdict.NOT_A_PROBLEM
+        has_fix = self._is_to_change(verdict, kind, keeper)
         born_steps = {item.born for item in pile.items if item.born}
         return LiveLeak(
             verdict=verdict,
@@ -144,13 +146,19 @@ class _PileCase:
             owner=owner,
             evidence=evidence,
             reason=reason,
-            fix=self._fix(kind, keeper, owner, kept_things) if is_freeable else None,
+            fix=self._fix(kind, keeper, owner, kept_things) if has_fix else None,
             device=kept_things.device,
             route=route_of(self._way_to_container),
             is_freed=kind == "graph" and self._is_freed(),
             fix_share=_fix_share(kind, kept_things),
             frees_more=kind == "graph" and kept_things.form == "object",
         )
+
+    def _is_to_change(self, verdict: Verdict, kind: str, keeper: Keeper | None) -> bool:
+        """Whether anything is to be done: what may be a leak may also be emptied in its time."""
+        if verdict == Verdict.POSSIBLE:
+            return kind == "graph" or removal_of(keeper) is None
+        return verdict != Verdict.NOT_A_PROBLEM
 
     def _fix(self, kind: str, keeper: Keeper | None, owner: LeakOwner, kept_things: Kept) -> str:
         of_library = library_fix(kind, self._chain, self._at, keeper)
@@ -175,6 +183,8 @@ class _PileCase:
     def _owner(self, keeper: Keeper | None) -> LeakOwner:
         owner = owner_of(self._scene.search, self._chain, self._at, keeper)
         root = self._chain.root
+        if self._pile.is_in_parts:
+            return replace(owner, name=name_of_parts(owner.name))
         if not self._pile.is_spread or root is None or root.code is None:
             return owner
         return replace(owner, name=f"{root.code.co_name}.{owner.name}")

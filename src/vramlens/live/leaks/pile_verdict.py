@@ -12,7 +12,7 @@ from vramlens.live.heap.search import Search
 from vramlens.live.holder.container_bounds import Excuse, Growth, distant_bound
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.holder.keeper_position import is_shell
-from vramlens.live.holder.lookalikes import gate
+from vramlens.live.holder.lookalikes import emptied_by, gate
 from vramlens.units import counted
 
 _EVERY_STEP = 0.95
@@ -27,7 +27,7 @@ def pile_verdict(search: Search, statements: Statements, pile: Pile, growth: Gro
     excuse = gate(statements, growth)
     pace = pile.pace
     if not pace.is_steady:
-        return _unsteady_verdict(pace, excuse)
+        return _unsteady_verdict(pace, excuse, emptied_by(statements, growth))
     reasons = [_pace_text(pile), distant_bound(growth)]
     evidence = tuple(reason for reason in reasons if reason)
     if excuse is not None:
@@ -40,9 +40,17 @@ def pile_verdict(search: Search, statements: Statements, pile: Pile, growth: Gro
     return (Verdict.PROVEN if pace.is_sure else Verdict.LIKELY), evidence, ""
 
 
-def _unsteady_verdict(pace: Pace, excuse: Excuse | None) -> Judgment:
+def _unsteady_verdict(pace: Pace, excuse: Excuse | None, emptied: str) -> Judgment:
+    """The verdict on what came late, or has ended.
+
+    Args:
+        emptied: by which statement it is emptied; empty where it is not.
+    """
     if excuse is not None and excuse[0] == Verdict.NOT_A_PROBLEM:
         return Verdict.NOT_A_PROBLEM, (), excuse[1]
+    if pace.is_late and emptied:
+        reason = f"{emptied}; nothing from before step {pace.first} is kept"
+        return Verdict.NOT_A_PROBLEM, (), reason
     if pace.is_late:
         reason = (
             f"nothing from before step {pace.first} is kept: it is emptied from time to time, "

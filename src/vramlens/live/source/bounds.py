@@ -125,7 +125,9 @@ def _value(expression: ast.expr, store: Store, holder: object) -> Any:
         case ast.Call():
             return _called(expression, store)
         case ast.Attribute():
-            return _attribute(expression, store, holder)
+            return _number(_attribute(expression, store, holder))
+        case ast.Subscript(value=ast.Attribute() as table, slice=ast.Constant(value=key)):
+            return _number(_entry(_attribute(table, store, holder), key))
         case ast.Name(id=name):
             return _global(name, store)
         case ast.UnaryOp(op=ast.Not()):
@@ -179,18 +181,30 @@ def _is_none(comparison: ast.Is | ast.IsNot, values: list[Any]) -> Any:
 
 
 def _attribute(expression: ast.Attribute, store: Store, holder: object) -> Any:
-    """The number under an attribute of the holder that nobody changes after it was set."""
+    """What is under an attribute of the holder that nobody changes after it was set."""
     if holder is None or text_of(expression.value) != store.base:
         return _UNKNOWN
     module = read_source(store.file)
     if module is None or not all(
         other.function.name.rpartition(".")[2] in _SETUP
         for other in module.stores.get(expression.attr, ())
-        if other.how in ("assign", "add") and other.base
+        if other.how in ("assign", "add", "item", "delete") and other.base
     ):
         return _UNKNOWN
-    number = dict(attributes_of(holder)).get(expression.attr, _UNKNOWN)
-    return number if type(number) in (int, float, bool, type(None)) else _UNKNOWN
+    return dict(attributes_of(holder)).get(expression.attr, _UNKNOWN)
+
+
+def _entry(table: Any, key: object) -> Any:
+    """What a dict, list or tuple has under a key: ``self.config["entries"]``, ``self.limits[1]``."""
+    if type(table) is dict and type(key) is str:
+        return table.get(key, _UNKNOWN)
+    if type(table) in (list, tuple) and type(key) is int and -len(table) <= key < len(table):
+        return table[key]
+    return _UNKNOWN
+
+
+def _number(value: Any) -> Any:
+    return value if type(value) in (int, float, bool, type(None)) else _UNKNOWN
 
 
 def _global(name: str, store: Store) -> Any:

@@ -82,6 +82,8 @@ def strength(store: Store, searched: SearchedName) -> int:
 
 def _strength_of_call(store: Store, *, is_inside: bool) -> int:
     method = store.method
+    if method == "setdefault" and is_empty(store.value):
+        return 0  # it makes the place to which another statement adds
     if method in _GROWS:
         return 45
     if method == "step" and is_inside:

@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from vramlens.ground.verdict import Verdict
+from vramlens.leak.leak import LeakOwner
 from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
+from vramlens.live.source.expressions import last_name
 from vramlens.live.source.source_tree import tree_of
 
 _LOOKS = frozenset(("len", "print", "id", "type", "isinstance", "repr", "str", "bool", "getsizeof"))
@@ -30,11 +32,40 @@ def _judged(leak: LiveLeak) -> LiveLeak:
     owner = leak.owner
     if not leak.sure or owner is None or not owner.name.isidentifier():
         return leak
-    line = _use_after_loop(owner.file, owner.line, owner.name)
-    if not line:
+    use = whole_use(owner)
+    if not use:
         return leak
-    reason = f"line {line} uses {owner.name} after the loop: it may be the loop's result"
+    reason = f"{use}: it may be the loop's result"
     return replace(leak, verdict=Verdict.POSSIBLE, reason=leak.reason_and(reason))
+
+
+def whole_use(owner: LeakOwner) -> str:
+    """``line 9 uses outputs after the loop``: where the program uses all that is kept, once it is
+    gathered; empty where it does nowhere.
+    """
+    if owner.name.isidentifier():
+        line = _use_after_loop(owner.file, owner.line, owner.name)
+        return f"line {line} uses {owner.name} after the loop" if line else ""
+    path = owner.name.partition("[")[0]
+    body = tree_of(owner.file) if owner.file else None
+    holder, _, name = path.rpartition(".")
+    if body is None or not holder:
+        return ""
+    scope = _scope_of(body, owner.line)
+    lines = sorted(_lines_that_use(body, holder, name))
+    line = next((use for use in lines if not _is_around(scope, use)), 0)
+    return f"line {line} uses all of {path}" if line else ""
+
+
+def _lines_that_use(body: ast.Module, holder: str, name: str) -> Iterator[int]:
+    """Yields the lines that use all of an attribute, or of a variable of the function that holds
+    it.
+    """
+    for node in ast.walk(body):
+        if _uses_all(node, name, ast.Attribute):
+            yield _line_of(node)
+        if isinstance(node, _FUNCTIONS) and node.name == holder:
+            yield from (_line_of(part) for part in _within(node) if _uses_all(part, name))
 
 
 def _use_after_loop(file: str, line: int, name: str) -> int:
@@ -67,7 +98,8 @@ def _scope_of(body: ast.Module, line: int) -> ast.AST:
 
 def _line_of(node: ast.AST) -> int:
     """The first line of a node; 0 of what has none."""
-    return int(getattr(node, "lineno", 0))
+    place = node.iter if isinstance(node, ast.comprehension) else node
+    return int(getattr(place, "lineno", 0))
 
 
 def _is_around(node: ast.AST, line: int) -> bool:
@@ -82,17 +114,17 @@ def _within(scope: ast.AST) -> Iterator[ast.AST]:
             yield from _within(node)
 
 
-def _uses_all(node: ast.AST, name: str) -> bool:
+def _uses_all(node: ast.AST, name: str, kind: type[ast.expr] = ast.Name) -> bool:
     """Whether a node hands a variable on, goes through it, or gives it back."""
     match node:
         case ast.Call(func=ast.Name(id=function)) if function in _LOOKS:
             return False
         case ast.Call(args=arguments):
-            return _has_name(arguments, name)
+            return _has_name(arguments, name, kind)
         case ast.For(iter=value) | ast.comprehension(iter=value) | ast.Return(value=value):
-            return value is not None and _has_name([value], name)
+            return value is not None and _has_name([value], name, kind)
     return False
 
 
-def _has_name(expressions: Sequence[ast.expr], name: str) -> bool:
-    return any(isinstance(part, ast.Name) and part.id == name for part in expressions)
+def _has_name(expressions: Sequence[ast.expr], name: str, kind: type[ast.expr]) -> bool:
+    return any(isinstance(part, kind) and last_name(part) == name for part in expressions)

@@ -1,0 +1,141 @@
+"""Stores that the program empties: what is said of them in their first round, in a later one, and
+when they have been emptied by the end.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramlens.live.follow import LeakFollower
+
+torch = pytest.importorskip("torch")
+
+import vramlens  # noqa: E402
+
+EPOCHS = """\
+def train(epochs, steps):
+    metrics = []
+    for epoch in range(epochs):
+        for step in range(steps):
+            metrics.append(torch.zeros(4096))
+            tick()
+        print(torch.stack(metrics).mean())
+        metrics.clear()
+"""
+
+
+def _load(path: Path, source: str, tick: Callable[[], None]) -> types.ModuleType:
+    path.write_text(textwrap.dedent(source))
+    module = types.ModuleType(path.stem)
+    module.__dict__.update(torch=torch, tick=tick, __file__=str(path))
+    exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+    return module
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., types.ModuleType]:
+    """Loads a program of the user's that calls ``tick()`` at each step's end."""
+
+    def load(source: str, tick: Callable[[], None]) -> types.ModuleType:
+        module = _load(tmp_path / "program.py", source, tick)
+        monkeypatch.setitem(sys.modules, "program", module)
+        return module
+
+    return load
+
+
+class Watched:
+    """A watch whose report is made at one step."""
+
+    def __init__(self, step: int) -> None:
+        self._watch, self._step = vramlens.LeakWatch(), step
+        self.leaks: tuple[Any, ...] = ()
+
+    def tick(self) -> None:
+        self._watch.step(sys._getframe(1))
+        if self._watch.steps == self._step:
+            self.leaks = self._watch.report().leaks
+
+
+@pytest.mark.parametrize(
+    ("step", "verdict"),
+    [(14, "possible"), (42, "not a problem")],
+    ids=["in the first round", "in a later round"],
+)
+def test_a_store_that_is_emptied_after_an_inner_loop(
+    load: Callable[..., types.ModuleType], step: int, verdict: str
+) -> None:
+    """Its statement stands behind the loop: steps of the loop have not passed it by."""
+    watched = Watched(step)
+    load(EPOCHS, watched.tick).train(3, 16)
+    (leak,) = watched.leaks
+    assert leak.verdict == verdict
+    assert "line 8 empties it: metrics.clear()" in leak.reason
+    assert leak.fix is None
+
+
+class Followed:
+    """What ``run --leaks`` is told of a program, in this process."""
+
+    def __init__(self) -> None:
+        self.follower, self._count = LeakFollower(), 0
+        self.follower.step_ended(0)
+
+    def tick(self) -> None:
+        self._count += 1
+        self.follower.step_ended(self._count)
+
+    def leaks(self) -> dict[str, Any]:
+        report = self.follower.conclusion()
+        assert report is not None
+        return {leak.owner.name: leak for leak in report.leaks if leak.owner is not None}
+
+
+GONE = """\
+class Scores:
+    def __init__(self):
+        self.all, self.dead = [], []
+    def add(self):
+        self.all.append(torch.zeros(4096))
+        self.dead.append(torch.zeros(4096))
+    def mean(self):
+        return torch.stack([score for score in self.all]).mean()
+
+def clear(stores):
+    for store in stores:
+        store.clear()
+
+def evaluate(steps):
+    rounds, outputs, scores = [], [], Scores()
+    for step in range(steps):
+        if step % 16 == 15:
+            clear([rounds])
+        rounds.append(torch.zeros(4096))
+        outputs.append(torch.zeros(4096))
+        scores.add()
+        tick()
+    return torch.stack(outputs).mean() + scores.mean()
+"""
+
+
+def test_only_what_had_no_use_and_was_not_emptied_is_likely(
+    load: Callable[..., types.ModuleType],
+) -> None:
+    """All four grew at the look after step 12, and are gone at the end."""
+    followed = Followed()
+    load(GONE, followed.tick).evaluate(20)
+    leaks = followed.leaks()
+    assert leaks["rounds"].verdict == "not a problem"
+    assert leaks["outputs"].verdict == "possible"
+    assert "line 23 uses outputs after the loop" in leaks["outputs"].reason
+    assert leaks["Scores.all"].verdict == "possible"
+    assert "line 8 uses all of Scores.all" in leaks["Scores.all"].reason
+    assert leaks["Scores.dead"].verdict == "likely"
+    assert [name for name, leak in leaks.items() if leak.fix] == ["Scores.dead"]
