@@ -76,8 +76,10 @@ def _fix_of_object(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Ke
         return special
     if kind == "exception" or is_exception(facts.value):
         return exception_fix(keeper, owner.name, facts)
-    is_object = facts.form in ("node", "object")
-    return object_fix(keeper, facts) if kind == "graph" and is_object else ""
+    if kind != "graph":
+        return ""
+    is_mostly_graph = facts.form == "object" and facts.graph_share >= WORTH_DETACHING
+    return object_fix(keeper, facts) if facts.form == "node" or is_mostly_graph else ""
 
 
 def _fix_of_tensor(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Kept) -> str:
@@ -101,7 +103,7 @@ def _fix_of_holder(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Ke
         return _hook_fix(keeper, owner.name)
     if kind == "container" or (kind == "cache" and _has_no_keys(facts)):
         moved = facts.or_off_gpu(_keep(facts.with_call(stored_source(keeper), "cpu()")))
-        return _removal_fix(keeper) or _container_fix(owner, facts, moved)
+        return _removal_fix(keeper, owner, facts) or _container_fix(owner, facts, moved)
     return _fix_of_class(kind, owner, facts)
 
 
@@ -223,7 +225,7 @@ def _container_fix(owner: LeakOwner, facts: Kept, moved: str) -> str:
     )
 
 
-def _removal_fix(keeper: Keeper | None) -> str:
+def _removal_fix(keeper: Keeper | None, owner: LeakOwner, facts: Kept) -> str:
     """For a container that the program empties, but not of these: a limit beside that may take
     what is still to be used.
     """
@@ -236,6 +238,9 @@ def _removal_fix(keeper: Keeper | None) -> str:
     place = f"line {removal.line}"
     if len(text) <= _LONGEST_CALL:
         place += f" ({text})"
+    if facts.container == "queue":
+        bound = _BOUNDS["queue"]
+        return f"limit {owner.name} ({bound}), or make {place} take more: it takes less than comes"
     return f"make {place} take these entries out: it has not run for them"
 
 

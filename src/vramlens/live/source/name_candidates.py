@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from vramlens.live.heap.objects import is_users
 from vramlens.live.source.expressions import last_name, receiver_of
 from vramlens.live.source.searched_names import SearchedName, code_for
 from vramlens.live.source.source_stores import Function, Module, Store, read_source
@@ -43,7 +44,7 @@ def candidate_stores(source: UsersSource, searched: SearchedName) -> dict[Store,
         visited.add(mark)
         for module in _modules_for(source, alias):
             for store in module.stores.get(alias.name, ()):
-                if not _fits(source, store, alias):
+                if not _fits(source, store, alias) or (hops and _only_rebinds(store, alias)):
                     continue
                 candidates.setdefault(store, hops)
                 if hops < _HOPS:
@@ -57,7 +58,8 @@ def _modules_for(source: UsersSource, searched: SearchedName) -> Iterator[Module
     if searched.code is not None:
         files = [searched.code.co_filename]
     else:
-        nearest = [file for file in (*searched.files, searched.file) if file]
+        home = [searched.file] if searched.file and is_users(searched.file) else []
+        nearest = [*searched.files, *home]
         files = [*nearest, *source.files()]
     for file in dict.fromkeys(files):
         module = read_source(file)
@@ -76,6 +78,13 @@ def _fits(source: UsersSource, store: Store, searched: SearchedName) -> bool:
     if searched.name == "self":
         return _stores_into_self(store, searched)
     return bool(store.base) or searched.is_inside
+
+
+def _only_rebinds(store: Store, alias: SearchedName) -> bool:
+    """Whether a statement gives a variable another object: ``node = node.parent`` changes nothing
+    that the variable stood for.
+    """
+    return alias.how in _VARIABLES and store.how == "assign"
 
 
 def _stores_into_self(store: Store, searched: SearchedName) -> bool:
