@@ -170,6 +170,7 @@ def main(tick):
         tick()
 """)
     assert leak.owner.source in ("self.parent = parent", "root = think(root)")
+    assert leak.fix.startswith("make Node.parent a weak reference (weakref.ref)")
 
 
 def test_a_queue_from_which_less_is_taken_than_comes(told: Told) -> None:

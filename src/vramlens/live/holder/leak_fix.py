@@ -218,11 +218,20 @@ def _result_fix(owner: LeakOwner, source: str, facts: Kept) -> str:
 def _container_fix(owner: LeakOwner, facts: Kept, moved: str) -> str:
     bound = f"del {owner.name}[:-n]" if _must_stay_a_list(owner) else _BOUNDS.get(facts.container)
     if bound is None:
-        return fix_of_class("container", owner.name) + moved
+        row = "cycle" if _leads_up(owner) else "container"
+        return fix_of_class(row, owner.name) + moved
     conjunction = "," if moved else " or"
     return (
         f"limit {owner.name} ({bound}){conjunction} empty it once its entries have been used{moved}"
     )
+
+
+def _leads_up(owner: LeakOwner) -> bool:
+    """Whether objects of one class each know their parent, which knows them: set to None, they
+    wait for Python's collector.
+    """
+    path, _, edge = owner.name.rpartition(".")
+    return path.rpartition(".")[2] == owner.kind and edge.lower().strip("_") == "parent"
 
 
 def _removal_fix(keeper: Keeper | None, owner: LeakOwner, facts: Kept) -> str:
