@@ -103,7 +103,8 @@ def _fix_of_holder(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Ke
         return _hook_fix(keeper, owner.name)
     if kind == "container" or (kind == "cache" and _has_no_keys(facts)):
         moved = facts.or_off_gpu(_keep(facts.with_call(stored_source(keeper), "cpu()")))
-        return _removal_fix(keeper, owner, facts) or _container_fix(owner, facts, moved)
+        removal = "" if facts.container == "queue" else _removal_fix(keeper)  # it takes too little
+        return removal or _container_fix(owner, facts, moved)
     return _fix_of_class(kind, owner, facts)
 
 
@@ -234,7 +235,7 @@ def _leads_up(owner: LeakOwner) -> bool:
     return path.rpartition(".")[2] == owner.kind and edge.lower().strip("_") == "parent"
 
 
-def _removal_fix(keeper: Keeper | None, owner: LeakOwner, facts: Kept) -> str:
+def _removal_fix(keeper: Keeper | None) -> str:
     """For a container that the program empties, but not of these: a limit beside that may take
     what is still to be used.
     """
@@ -247,9 +248,6 @@ def _removal_fix(keeper: Keeper | None, owner: LeakOwner, facts: Kept) -> str:
     place = f"line {removal.line}"
     if len(text) <= _LONGEST_CALL:
         place += f" ({text})"
-    if facts.container == "queue":
-        bound = _BOUNDS["queue"]
-        return f"limit {owner.name} ({bound}), or make {place} take more: it takes less than comes"
     return f"make {place} take these entries out: it has not run for them"
 
 
