@@ -139,6 +139,14 @@ def _row_of_cycle(owner: LeakOwner) -> str:
     return "cycle" if edge in BACK_NAMES else "cycle_forward"
 
 
+def _leads_up(owner: LeakOwner) -> bool:
+    """Whether objects of one class each know their parent, which knows them: set to None, they
+    wait for Python's collector.
+    """
+    path, _, edge = owner.name.rpartition(".")
+    return path.rpartition(".")[2] == owner.kind and edge.lower().strip("_") == "parent"
+
+
 def _pinned_fix(source: str, facts: Kept) -> str:
     """For small tensors that keep a large storage whole."""
     if facts.is_number:
@@ -225,14 +233,6 @@ def _container_fix(owner: LeakOwner, facts: Kept, moved: str) -> str:
     return (
         f"limit {owner.name} ({bound}){conjunction} empty it once its entries have been used{moved}"
     )
-
-
-def _leads_up(owner: LeakOwner) -> bool:
-    """Whether objects of one class each know their parent, which knows them: set to None, they
-    wait for Python's collector.
-    """
-    path, _, edge = owner.name.rpartition(".")
-    return path.rpartition(".")[2] == owner.kind and edge.lower().strip("_") == "parent"
 
 
 def _removal_fix(keeper: Keeper | None) -> str:
