@@ -221,9 +221,7 @@ class Statements(UsersSource):
     def _filing(self, chain: Chain, kept: Any) -> Keeper | None:
         """Of what a library files by itself: the call that makes it."""
         store = filing_store(self, chain, kept)
-        if store is None:
-            return None
-        return Keeper(store.file, store.line, store.function.name, store, (store,), _CALL_SCORE)
+        return None if store is None else Keeper(store.file, store.line, store.function.name, store)
 
     def _by_what_it_keeps(self, chain: Chain, below: Sequence[Any]) -> Keeper | None:
         """The call that hands over a function of the user's: a registration with a library, or

@@ -44,7 +44,7 @@ def candidate_stores(source: UsersSource, searched: SearchedName) -> dict[Store,
         visited.add(mark)
         for module in _modules_for(source, alias):
             for store in module.stores.get(alias.name, ()):
-                if not _fits(source, store, alias) or (hops and _only_rebinds(store, alias)):
+                if not _fits(source, store, alias, hops):
                     continue
                 candidates.setdefault(store, hops)
                 if hops < _HOPS:
@@ -67,10 +67,16 @@ def _modules_for(source: UsersSource, searched: SearchedName) -> Iterator[Module
             yield module
 
 
-def _fits(source: UsersSource, store: Store, searched: SearchedName) -> bool:
-    """Whether a store's receiver can be what is searched for."""
+def _fits(source: UsersSource, store: Store, searched: SearchedName, hops: int) -> bool:
+    """Whether a store's receiver can be what is searched for.
+
+    A variable that is only another name, and is given another object (``node = node.parent``), is
+    stored to without any change of what it stood for.
+    """
     if searched.how in _VARIABLES:
-        return not store.base and _same_variable(source, store, searched)
+        if store.base or (hops and store.how == "assign"):
+            return False
+        return _same_variable(source, store, searched)
     if searched.how == "global":
         if store.base:
             return store.base.rpartition(".")[2] != "self" and not searched.is_inside
@@ -78,13 +84,6 @@ def _fits(source: UsersSource, store: Store, searched: SearchedName) -> bool:
     if searched.name == "self":
         return _stores_into_self(store, searched)
     return bool(store.base) or searched.is_inside
-
-
-def _only_rebinds(store: Store, alias: SearchedName) -> bool:
-    """Whether a statement gives a variable another object: ``node = node.parent`` changes nothing
-    that the variable stood for.
-    """
-    return alias.how in _VARIABLES and store.how == "assign"
 
 
 def _stores_into_self(store: Store, searched: SearchedName) -> bool:
