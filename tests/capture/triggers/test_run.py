@@ -426,3 +426,27 @@ def test_a_profiler_trace_of_some_steps(tmp_path: Path) -> None:
     names = {event.get("name") for event in events}
     assert {"aten::linear", "ProfilerStep#1", "[memory]"} <= names
     assert sum(event.get("name") == "Optimizer.step#SGD.step" for event in events) == 2
+
+
+_STEPS_ON_THREADS = (
+    "import torch, threading\n"
+    "m = torch.nn.Linear(4, 4); o = torch.optim.SGD(m.parameters(), 0.1)\n"
+    "def step(): o.zero_grad(); m(torch.ones(2, 4)).sum().backward(); o.step()\n"
+    "def on_a_thread(): t = threading.Thread(target=step); t.start(); t.join()\n"
+)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "step()\nfor _ in range(5): on_a_thread(); step()\n",
+        "for _ in range(5): on_a_thread()\n",
+    ],
+    ids=["begins on the main thread", "begins on one that ends"],
+)
+def test_a_profiler_ends_on_its_own_thread(tmp_path: Path, steps: str) -> None:
+    answer = run_program(
+        tmp_path, f"{_STEPS_ON_THREADS}{steps}", "--profile", "--steps", "1:4", "-o", "traces"
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert "vramlens: wrote " in answer.stderr
