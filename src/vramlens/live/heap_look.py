@@ -10,6 +10,7 @@ from itertools import chain
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.capture.torch_api import connect
 from vramlens.ground.leak_size import least_bytes_per_step
+from vramlens.ground.program_errors import let_through
 from vramlens.leak.leak import is_too_small
 from vramlens.live.counters.host_allocator import allocated_bytes
 from vramlens.live.counters.step_counters import CounterSeries, StepCounters
@@ -118,6 +119,7 @@ class HeapLook:
         try:
             kept_leaks += self._counted(kept_leaks)
         except Exception as error:  # a counter that says something unheard of: the rest stands
+            let_through(error)
             self._failures.append(f"the counters could not be read ({type(error).__name__})")
         leaks = merged(kept_leaks)
         least_bytes = least_bytes_per_step(None, 0, births.steps)
@@ -227,7 +229,8 @@ class HeapLook:
                 return None
             free, _ = cuda.mem_get_info()
             return int(free) + int(cuda.memory_reserved()) - int(cuda.memory_allocated())
-        except Exception:  # no such figure here
+        except Exception as error:  # no such figure here
+            let_through(error)
             return None
 
 

@@ -23,6 +23,7 @@ from vramlens.argument_types import (
 )
 from vramlens.capture.memory.driver import driver
 from vramlens.capture.memory.memory_now import HostMemory, host_memory
+from vramlens.capture.process.own_thread import started_without_signals
 from vramlens.capture.warn import harmless
 from vramlens.errors import UsageError
 from vramlens.monitor.alerts.actions import Actions, Callback
@@ -166,7 +167,9 @@ class Monitor:
     @harmless("starting to watch memory")
     def _begin(self) -> None:
         thread = threading.Thread(target=self._run, name="vramlens-monitor", daemon=True)
-        thread.start()  # where the system allows no further thread, the program runs unwatched
+        started_without_signals(
+            thread.start
+        )  # where the system allows no further thread, the program runs unwatched
         self._thread = thread
 
     @harmless("ending to watch memory")
