@@ -125,14 +125,8 @@ def _screen(now: MachineNow, history: History, view: View, width: int, height: i
     shown = now.devices[:room]
     lines += [_gpu_line(device, history, width) for device in shown]
     if len(shown) < len(now.devices):
-        lines.append(
-            (
-                (
-                    f"and {len(now.devices) - len(shown)} more GPUs (make the window taller to see them)",
-                    "dim",
-                ),
-            )
-        )
+        hidden = len(now.devices) - len(shown)
+        lines.append(((f"and {hidden} more GPUs (make the window taller to see them)", "dim"),))
     lines += [
         ((cut(f"  GPU {device.name}: {note}", width), "warn"),)
         for device in shown
