@@ -8,6 +8,7 @@ from typing import Any
 from vramlens.attach.attachment import Attachment
 from vramlens.errors import InputError
 from vramlens.foreign_text import text_of, visible
+from vramlens.read.values import as_dict
 from vramlens.schema import SCHEMA
 from vramlens.units import counted, format_size
 
@@ -46,7 +47,7 @@ def story(attachment: Attachment) -> str:
 
 def _story(attachment: Attachment) -> str:
     answer = attachment.answer
-    process = _mapping(answer.get("process"))
+    process = as_dict(answer.get("process"))
     if answer.get("installed"):
         lines = [*_of_installation(answer, process)]
     elif answer.get("request") == "watch":
@@ -66,9 +67,9 @@ def _of_state(answer: Mapping[str, Any], process: Mapping[str, Any]) -> Iterator
     elif answer.get("holders_text"):
         yield _its_text(answer["holders_text"])
     for part in answer.get("names") or ():
-        yield from _of_names(_mapping(part))
+        yield from _of_names(as_dict(part))
     for part in answer.get("fragmentation") or ():
-        yield from _of_fragmentation(_mapping(part))
+        yield from _of_fragmentation(as_dict(part))
     yield _its_text(answer.get("memory_text", ""))
 
 
@@ -80,7 +81,7 @@ def _process_line(process: Mapping[str, Any]) -> str:
 
 
 def _of_names(part: Mapping[str, Any]) -> Iterator[str]:
-    sums = _mapping(part.get("bytes_by_kind"))
+    sums = as_dict(part.get("bytes_by_kind"))
     if not sums:
         return
     kinds = ", ".join(f"{kind} {format_size(int(size))}" for kind, size in sums.items())
@@ -126,7 +127,7 @@ def _of_installation(answer: Mapping[str, Any], process: Mapping[str, Any]) -> I
 
 
 def _of_pause(answer: Mapping[str, Any], attachment: Attachment) -> str:
-    pause = _mapping(answer.get("pause"))
+    pause = as_dict(answer.get("pause"))
     longest_s, total_s = float(pause.get("longest_s", 0)), float(pause.get("total_s", 0))
     stopped_ms = attachment.stopped_s * 1000
     return (
@@ -161,7 +162,3 @@ def _next(
 def _its_text(text: Any) -> str:
     """A text of the process."""
     return text_of(str(text).rstrip().split("\n"))
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -56,9 +56,15 @@ def and_more(count: int, noun: str, option: str, *, detail: str = "") -> str:
         option: what shows them; "" where nothing does.
         detail: what they come to together.
     """
-    rows = f"{count:,} more" + (f" {noun if count == 1 else _plural(noun)}" if noun else "")
-    ending = f" ({option} shows {'it' if count == 1 else 'them'})" if option else ""
-    return f"… and {rows}{f', {detail}' if detail else ''}{ending}"
+    is_one = count == 1
+    text = f"… and {count:,} more"
+    if noun:
+        text += f" {noun if is_one else _plural(noun)}"
+    if detail:
+        text += f", {detail}"
+    if option:
+        text += f" ({option} shows {'it' if is_one else 'them'})"
+    return text
 
 
 def _plural(noun: str) -> str:

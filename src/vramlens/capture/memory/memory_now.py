@@ -199,12 +199,14 @@ def _table(gpu: Ledger) -> Iterator[str]:
 
 
 def _row_words(row: LedgerRow) -> str:
-    words = _WORDS.get(row.kind, row.kind)
     sure = " (inferred)" if row.confidence == "inferred" else ""
+    if row.kind == "outside_pytorch" and row.note:
+        return f"{row.note}{sure}"
+    words = _WORDS.get(row.kind, row.kind)
     if not row.note or row.kind in _ALREADY_SAID:
-        note = row.note if row.kind == "outside_pytorch" else ""
-        return f"{note or words}{sure}"
-    return f"{words}{sure}: {row.note}" if ":" not in words else f"{words}{sure}; {row.note}"
+        return f"{words}{sure}"
+    separator = ";" if ":" in words else ":"
+    return f"{words}{sure}{separator} {row.note}"
 
 
 def _host_line(host: HostMemory) -> str:

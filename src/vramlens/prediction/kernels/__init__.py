@@ -9,4 +9,7 @@ gpu_only_results: operators whose shapes PyTorch knows on a GPU only.
 kernel_requests: all rules of one card, by operator.
 recurrent: cuDNN's recurrent layers and their reserve.
 reductions: buffers for partial sums.
+casts: copies of another type that a reduction or a running sum makes of its input first.
+flexible_attention: ``flex_attention``: as its compiled kernel, which never makes the scores.
+running_formula: the formula of autograd's that runs now.
 """

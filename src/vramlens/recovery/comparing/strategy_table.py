@@ -183,9 +183,12 @@ class StrategyTable:
 
     def _edits(self) -> list[str]:
         """What to write for each that ran, a line for each."""
-        done = [row for row in self.rows if row.outcome == "done" and row.name != "default"]
-        single = [row for row in done if "+" not in row.name]
-        return [line for row in single for line in _wrapped(f"{row.name}: {row.edit}", "    ")]
+        lines: list[str] = []
+        for row in self.rows:
+            is_single = row.name != "default" and "+" not in row.name
+            if is_single and row.outcome == "done":
+                lines += _wrapped(f"{row.name}: {row.edit}", "    ")
+        return lines
 
     def _cells(self, row: StrategyRow) -> tuple[str, ...]:
         mark = ("*" if row.front else " ") + self._mark(row)

@@ -1,6 +1,6 @@
 """A comparison of ranks.
 
-story   the verdict, what differs and why, the ranks, what is next
-ranks_page    the same as a page with a picture
-json    the same as data
+story: the verdict, what differs and why, the ranks, what is next.
+ranks_page: the same as a page with a picture.
+json: the same as data.
 """
