@@ -51,7 +51,7 @@ def test_update_writes_a_first_budget_that_then_holds(folder, capsys):
 def test_update_names_what_git_can_show(folder, capsys):
     assert main(["check", GPT, "--update"]) == 0
     assert capsys.readouterr().out.endswith(
-        f"\n  vramlens check {GPT} --budget vram.toml\n"
+        "\n  vramlens check OTHER.vram --budget vram.toml\n"
     )  # outside a work tree
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
     assert main(["check", GPT, "--update"]) == 0
@@ -129,8 +129,22 @@ def test_update_says_what_changed(folder, capsys):
     assert "# why" in (folder / "vram.toml").read_text()
     assert main(["check", GPT, "--update"]) == 0
     text = (folder / "vram.toml").read_text()
+    capsys.readouterr()
     assert main(["check", GPT, "--update"]) == 0
     assert (folder / "vram.toml").read_text() == text
+    assert capsys.readouterr().out.startswith("vram.toml: unchanged.\n\nNext, ")
+
+
+def test_an_unchanged_limit_is_not_told_as_changed(folder, capsys):
+    assert main(["check", LONG, "--update"]) == 0
+    assert main(["check", LONG, "--update"]) == 0
+    assert "vram.toml: unchanged." in capsys.readouterr().out
+
+
+def test_a_fix_that_is_the_next_step_stands_once(folder, capsys):
+    write(folder, "[budget]\nalloc_retries = 0\nout_of_memory = 0\n")
+    assert main(["check", str(DATA / "recordings" / "oom_train.pickle.xz")]) == 1
+    assert capsys.readouterr().out.count("vramlens explain") == 1
 
 
 def test_json_has_the_contract(folder, capsys):
@@ -230,7 +244,7 @@ def test_a_full_summary_is_left_alone(folder, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "no such budget; vramlens check"),
+        (None, "no such budget; add --update to create it"),
         ("[budget]\n", "[budget] has no limit in it"),
         ('[budget]\npeak_alocated = "1 MiB"\n', "vram.toml:2: 'peak_alocated' is not a limit"),
         ("[budget", "is not TOML"),

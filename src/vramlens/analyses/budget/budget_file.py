@@ -325,6 +325,12 @@ def _written(kind: str, value: float) -> str:
     return str(int(value)) if kind == COUNT else f"{math.ceil(round(value * 100, 6)) / 100:g}"
 
 
+def value_as_written(kind: str, value: float) -> float:
+    """The limit that a value becomes: what is read back once it is written."""
+    written = _written(kind, value)
+    return parse_size(written.strip('"')) if kind == SIZE else float(written)
+
+
 def update_budget(
     budget: Budget,
     values: Mapping[tuple[str, ...], tuple[str, float]],
