@@ -379,7 +379,7 @@ class BesidePeers:
         if format_size(max(0, self.more)) == format_size(cause_bytes) or self.more <= 0:
             return words
         total, alone = format_size(self.more), format_size(cause_bytes)
-        return f"{words}; {total} more for all reasons, {alone} for this one"
+        return f"{words}; this explains {alone} of the {total} more"
 
 
 def _explained_by(cause: str, by_cause: _Excesses, told_apart: set[str]) -> list[LineExcess]:
