@@ -51,11 +51,11 @@ def test_control_characters_become_visible():
 
 def test_shares_never_round_to_nothing_or_to_all():
     assert [share(part, 1000) for part in (0, 1, 500, 999, 1000)] == [
-        "0 %",
-        "<1 %",
-        "50 %",
-        ">99 %",
-        "100 %",
+        "0%",
+        "<1%",
+        "50%",
+        ">99%",
+        "100%",
     ]
     assert share(0, 0) == ""
 

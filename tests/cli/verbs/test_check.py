@@ -214,8 +214,8 @@ def test_github_points_at_the_budget_where_the_line_is_not_in_the_repository(fol
 
 
 def test_a_workflow_command_escapes_as_github_reads_it():
-    made = workflow_command("error", "50 % of\r\nall: a,b", file="a,b:c%.py", line=3, title=None)
-    assert made == r"::error file=a%2Cb%3Ac%25.py,line=3::50 %25 of\r%0Aall: a,b"
+    made = workflow_command("error", "50% of\r\nall: a,b", file="a,b:c%.py", line=3, title=None)
+    assert made == r"::error file=a%2Cb%3Ac%25.py,line=3::50%25 of\r%0Aall: a,b"
     assert len(workflow_command("error", "x" * 100_000)) < 4100
 
 
@@ -288,7 +288,7 @@ def test_wrong_usage(folder, capsys, arguments):
 
 
 def test_markdown(folder, capsys):
-    write(folder, '[budget]\npeak_allocated = "1 TiB"\nfragmentation = "100 %"\n')
+    write(folder, '[budget]\npeak_allocated = "1 TiB"\nfragmentation = "100%"\n')
     assert main(["check", GPT, "--format", "markdown", "-o", "out.md"]) == 0
     assert (folder / "out.md").read_text().startswith("✅ **Within budget: all 2 limits are met")
 

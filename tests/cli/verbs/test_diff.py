@@ -41,7 +41,7 @@ def test_two_programs_are_told_first_and_their_numbers_follow(capsys):
     numbers = "Going by the numbers only: a step leaves 33.10 MiB behind before and 0 bytes after"
     assert numbers in " ".join(out.split())
     assert "rowth gone" not in out
-    assert "peak allocated  482.81 MiB  318.23 MiB  -164.57 MiB  -34.1 %" in out
+    assert "peak allocated  482.81 MiB  318.23 MiB  -164.57 MiB  -34.1%" in out
     assert lines[-1] == f"  vramlens diff BEFORE.vram {OTHER}"
     found = data(capsys, OUTPUTS, OTHER)
     assert found["overlap"] == {

@@ -225,7 +225,7 @@ _READ = {SIZE: _size, COUNT: _count, SHARE: _share}
 _WRITE = {
     SIZE: 'size: write "24 GiB", "512 MiB" or a number of bytes',
     COUNT: "count: write 0 or a whole number",
-    SHARE: 'share: write 0.2 or "20 %"',
+    SHARE: 'share: write 0.2 or "20%"',
 }
 
 

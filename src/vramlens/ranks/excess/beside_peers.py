@@ -343,8 +343,8 @@ class BesidePeers:
         even = (world - 1 + ratio) / world
         peak = self.usual.peak_bytes + self.more // world
         return [
-            f"if balanced (estimated): {100 * even / ratio:.0f} % of its current batch for rank"
-            f" {self.rank.rank} and {100 * even:.0f} % for the others, with the same number of samples "
+            f"if balanced (estimated): {100 * even / ratio:.0f}% of its current batch for rank"
+            f" {self.rank.rank} and {100 * even:.0f}% for the others, with the same number of samples "
             f"in total; the highest peak drops to about {format_size(peak)}"
         ]
 

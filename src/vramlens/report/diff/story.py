@@ -314,8 +314,8 @@ def _growth_change(diff: Diff) -> str:
 
 
 def _percent(share: float) -> str:
-    """A change in percent, with its sign unless it rounds to nothing: ``-1.5 %``, ``0.0 %``."""
-    return f"{share:+.1f} %" if abs(share) >= 0.05 else "0.0 %"
+    """A change in percent, with its sign unless it rounds to nothing: ``-1.5%``, ``0.0%``."""
+    return f"{share:+.1f}%" if abs(share) >= 0.05 else "0.0%"
 
 
 def _growth_words(size_bytes: int | None) -> str:

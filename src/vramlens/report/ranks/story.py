@@ -344,7 +344,7 @@ def _communication_parts(comparison: Comparison) -> Iterator[Part]:
     used = sum(sum(ledger.values()) - ledger.get("free", 0) for ledger in ledgers)
     used_by_rank = max(1, used // len(ledgers))
     mean = sum(sizes) // len(sizes)
-    part = f"{100 * mean / used_by_rank:.0f} % of the memory in use"
+    part = f"{100 * mean / used_by_rank:.0f}% of the memory in use"
     yield Blank()
     yield Sentences((f"NCCL communicators use {format_size(mean)} per rank, {part}",))
 
