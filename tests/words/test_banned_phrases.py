@@ -42,6 +42,7 @@ BANNED = {
     r"\bcome to (?:its|their|an) end\b": 'say "finish"',
     r"\bone an? (?:rank|side|line|file|step|node|process|row)\b": 'say "one per …"',
     r"\bwhat lies\b": "say what it is",
+    r"[0-9}] %(?!\w)": 'write "34%"',
 }
 ALLOWED = re.compile(r"\bthere (?:is|are|was|were) no\b|\bif there is no\b", re.IGNORECASE)
 """Ordinary English that the first pattern would refuse."""
@@ -109,6 +110,7 @@ def test_the_glossary_keeps_to_its_own_words() -> None:
         "the flight records are not to be had",
         "empty it when its keys are over",
         "diff takes two folders, one a side",
+        "34 " + "% of the peak",
     ],
 )
 def test_a_banned_phrase_is_seen(text: str) -> None:
