@@ -99,7 +99,7 @@ def _made_of(heap: Heap) -> str:
             parts.append(f"{share(category.bytes, heap.requested_bytes)} {plain(name)}{sure}")
     if heap.by_line:
         line = heap.by_line[0]
-        parts.append(f"largest line {place_name(line.place)}, {format_size(line.bytes)}")
+        parts.append(f"largest line {short_place_name(line.place)}, {format_size(line.bytes)}")
     return f": {', '.join(parts)}" if parts else ""
 
 
