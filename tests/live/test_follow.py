@@ -196,7 +196,7 @@ def test_what_watching_took_of_a_short_run_is_told(capsys: pytest.CaptureFixture
     follower = LeakFollower()
     follower._began, follower._latest_step, follower._watch_seconds = 10.0, 12.0, 0.4
     follower._tell_cost()
-    assert "watching for leaks took 0.40 s of 2.00 s (20 %)" in capsys.readouterr().err
+    assert "watching for leaks took 0.40 s of 2.00 s (20%)" in capsys.readouterr().err
     follower._latest_step = 110.0
     follower._tell_cost()
     assert not capsys.readouterr().err

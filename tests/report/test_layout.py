@@ -5,6 +5,7 @@ from rich.cells import cell_len
 
 from vramlens.analyses.finding import Place
 from vramlens.report.layout import Layout
+from vramlens.report.screen import broken_lines
 from vramlens.report.wording import share, visible, with_stake
 
 
@@ -50,11 +51,11 @@ def test_control_characters_become_visible():
 
 def test_shares_never_round_to_nothing_or_to_all():
     assert [share(part, 1000) for part in (0, 1, 500, 999, 1000)] == [
-        "0 %",
-        "<1 %",
-        "50 %",
-        ">99 %",
-        "100 %",
+        "0%",
+        "<1%",
+        "50%",
+        ">99%",
+        "100%",
     ]
     assert share(0, 0) == ""
 
@@ -75,3 +76,13 @@ def test_a_beginning_that_takes_the_whole_line_is_followed_by_the_text():
 def test_names_cut_in_the_middle_keep_both_ends():
     assert Layout(40).from_middle("abcdefghij", 7) == "abc…hij"
     assert Layout(40).from_middle("abc", 7) == "abc"
+
+
+def test_a_finished_text_is_broken_at_words_and_its_commands_stay_whole():
+    command = "  vramlens explain " + "x" * 60
+    text = f"Process 7: python train.py --epochs 100 took 20.0 ms\n   64 bytes  {'word ' * 8}\n{command}"
+    lines = [line.plain for line in broken_lines(text, Layout(48))]
+    assert lines[:2] == ["Process 7: python train.py --epochs 100 took", "  20.0 ms"]
+    assert lines[2].startswith("   64 bytes word")
+    assert lines[3] == "     word"
+    assert lines[-1] == command

@@ -100,7 +100,7 @@ def _notes(view: Attribution, clock: Clock, left_out: int, drawn: int) -> Iterat
         all_of = counted(len(device.allocations), "allocation")
         yield (
             f"GPU {device.device}: the {drawn:,} largest of {all_of} as spans;"
-            " the counters are of all of them"
+            " the counters include all of them"
         )
 
 

@@ -125,7 +125,7 @@ def _answer(request: Any, response: Any) -> None:
 def page_text(answers: list[str | None]) -> str:
     """The page of some ranks' answers, in order of rank; None where a rank did not answer.
 
-    Figures are what each rank says of itself; whoever holds 2 % more than the usual rank is named
+    Figures are what each rank says of itself; whoever holds 2% more than the usual rank is named
     first.
     """
     read = {rank: _read(text) for rank, text in enumerate(answers)}

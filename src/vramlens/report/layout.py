@@ -13,7 +13,7 @@ from vramlens.report.wording import Location, visible
 # Spaces that no line may end at: between a number and what it counts, between a line and its
 #     function.
 _UNIT = re.compile(
-    r"(?<=[0-9]) (?=(?:bytes?|[KMGT]i?B|steps?|lines?|more|times|requests?|events?)\b|%)"
+    r"(?<=[0-9]) (?=(?:bytes?|[KMGT]i?B|steps?|lines?|more|times|requests?|events?|[mun]?s)\b)"
 )
 _FUNCTION = re.compile(r"(?<=[0-9]) in (?=\S)")
 _PATH = re.compile(r"^(?!\w+://).*[/\\][^/\\]+:[0-9]+")

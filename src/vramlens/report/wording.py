@@ -30,15 +30,15 @@ def quoted(source: str) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """How much of the whole, in percent; never 0 % of something, nor 100 % of less than all."""
+    """How much of the whole, in percent; never 0% of something, nor 100% of less than all."""
     if whole <= 0:
         return ""
     rounded = round(100 * part / whole)
     if part > 0 and rounded == 0:
-        return "<1 %"
+        return "<1%"
     if part < whole and rounded == 100:
-        return ">99 %"
-    return f"{rounded} %"
+        return ">99%"
+    return f"{rounded}%"
 
 
 def listed(words: list[str]) -> str:

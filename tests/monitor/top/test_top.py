@@ -111,7 +111,7 @@ def test_the_healthy_machine_says_which_gpu_is_fullest(
     tell(tmp_path / f"vramlens-{os.getuid()}", growth_bytes=None, steps_left=None)
     main(["top", "--once"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "Fullest of 8 GPUs is 5: 50.62 GiB of 79.65 GiB used (64 %), 29.02 GiB free."
+    assert lines[0] == "Fullest of 8 GPUs is 5: 50.62 GiB of 79.65 GiB used (64%), 29.02 GiB free."
     assert lines[-1] == f"Next, one program in detail: vramlens top {os.getpid()}"
 
 

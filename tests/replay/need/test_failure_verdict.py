@@ -82,7 +82,7 @@ def test_the_need_is_near_the_whole_runs_peak(name: str) -> None:
     need, whole = verdict(name).need, TRUTH[name.split(".")[0]]["peak_reserved_bytes"]
     assert need is not None
     assert (need.basis, need.scale) == ("earlier_step", 1.0)
-    # ckpt.cap80 was 9.5 % low while its retry's releases passed for the program's empty_cache.
+    # ckpt.cap80 was 9.5% low while its retry's releases passed for the program's empty_cache.
     assert need.peak_reserved_bytes == pytest.approx(whole, rel=0.01)
     assert need.high_bytes is not None
     assert need.low_bytes <= whole <= need.high_bytes

@@ -168,7 +168,7 @@ def test_rows_asked_for_are_shown_even_after_a_failure():
 
 def test_the_first_line_is_the_answer():
     assert lines_of(run(), 120)[0].startswith(
-        "Peak 448.00 MiB requested in step 3 (peak reserved: 2.00 GiB): 89 % activations"
+        "Peak 448.00 MiB requested in step 3 (peak reserved: 2.00 GiB): 89% activations"
     )
     assert lines_of(failed(), 120)[0].startswith("1.28 GiB were free inside reserved memory")
 
@@ -187,8 +187,8 @@ def test_inferred_bytes_are_marked():
     header, row = [
         line for line in lines_of(run(), 120) if " inferred " in line or "forward_4 " in line
     ][:2]
-    assert "19 %" in row
-    assert header.index("inferred") < row.index("19 %") + len("inferred")
+    assert "19%" in row
+    assert header.index("inferred") < row.index("19%") + len("inferred")
     assert "inferred: requested by the backward pass of that line" in text_of(run())
     assert "inferred" not in text_of(run(), top=3)
     assert "inferred" not in text_of(run(), by="phase")
@@ -288,7 +288,7 @@ def test_missing_names_say_how_to_get_them():
 
 
 def test_the_rest_outside_named_modules_is_shown():
-    assert "347.00 MiB 77 % (outside any module)" in text_of(run(), by="module")
+    assert "347.00 MiB 77% (outside any module)" in text_of(run(), by="module")
 
 
 def test_every_answer_ends_with_a_next_step():

@@ -27,7 +27,7 @@ _ENOUGH_REQUESTS = 32
 """Of the pass under way: fewer do not show what it keeps."""
 LEAST_KEPT_SHARE = 0.25
 """Of a pass's requests: a graph keeps a third at least (with checkpoints), most of them as a rule;
-without one, 5 to 17 % are kept as results and caches (shared recordings, H100 and H200).
+without one, 5 to 17% are kept as results and caches (shared recordings, H100 and H200).
 """
 
 

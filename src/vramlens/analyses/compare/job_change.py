@@ -141,7 +141,7 @@ def job_headline(job: JobChange) -> str:
         or _mended(job)
         or _grows_more(job)
         or _peak_changed(job)
-        or f"No rank's peak changed by more than 1 % ({_rank_counts(job)})."
+        or f"No rank's peak changed by more than 1% ({_rank_counts(job)})."
     )
 
 

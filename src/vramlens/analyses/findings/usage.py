@@ -185,4 +185,4 @@ def _short_name(place: Place) -> str:
 
 
 def _part(size: int, heap: Heap) -> str:
-    return f"{format_size(size)} ({100 * size / heap.requested_bytes:.0f} %)"
+    return f"{format_size(size)} ({100 * size / heap.requested_bytes:.0f}%)"

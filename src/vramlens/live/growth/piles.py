@@ -38,7 +38,7 @@ second step is 0.5); from the second on, variables of many threads are one pile 
 two pools that took turns).
 """
 _ALIKE = 0.02
-"""Of the usual size, within which steps left as much: a batch of 32 that lacks one differs by 3 %."""
+"""Of the usual size, within which steps left as much: a batch of 32 that lacks one differs by 3%."""
 _NEARLY_ALL, _MOST_OF_IT = 0.95, 0.75
 """Shares of the steps (one of 20 may be the last, short batch) and of the bytes (a part that holds half
 is one of two).

@@ -94,12 +94,12 @@ class Rule:
     def words(self, value: float) -> str:
         """A value of this rule's kind, with its unit."""
         if self.is_share:
-            return f"{value:.1f} %"
+            return f"{value:.1f}%"
         if self.metric in SIZES:
             return format_size(value)
         if self.metric == "growth":
             return f"{format_size(value)} per step"
-        unit = {"gpu": " %", "temperature": " C", "power": " W", "steps_left": " steps"}.get(
+        unit = {"gpu": "%", "temperature": " C", "power": " W", "steps_left": " steps"}.get(
             self.metric, ""
         )
         return f"{value:,.0f}{unit}"

@@ -76,7 +76,7 @@ def headline(now: MachineNow) -> str:
         subject = f"Fullest of {len(now.devices)} GPUs is {fullest.name}"
     return (
         f"{subject}: {format_size(used)} of {format_size(total)} used"
-        f" ({100 * _share(fullest):.0f} %), {format_size(total - used)} free."
+        f" ({100 * _share(fullest):.0f}%), {format_size(total - used)} free."
     )
 
 
@@ -117,7 +117,7 @@ def gpu_cells(device: DeviceNow, history: History | None = None) -> tuple[str, .
         *(_gib(size if any(inside) else None) for size in inside),
         _gib(other if kinds else None),
         _gib(device.total_bytes),
-        or_nothing(device.gpu_percent, "{} %"),
+        or_nothing(device.gpu_percent, "{}%"),
         or_nothing(device.temperature_c, "{} C"),
         or_nothing(device.power_w, "{:.0f} W"),
         trend_words(change),

@@ -170,8 +170,8 @@ def _gpu_line(device: DeviceNow, history: History, width: int) -> Line:
 def _gpu_figures(device: DeviceNow, history: History, width: int) -> str:
     """The figures right of a GPU's bar: more of them where there is room."""
     used, total = device.used_bytes or 0, device.total_bytes or 1
-    busy = or_nothing(device.gpu_percent, "{} %")
-    text = f" {used / GIB:6.2f} of {total / GIB:.2f} GiB {100 * used / total:3.0f} %  {busy:>5}"
+    busy = or_nothing(device.gpu_percent, "{}%")
+    text = f" {used / GIB:6.2f} of {total / GIB:.2f} GiB {100 * used / total:3.0f}%  {busy:>5}"
     if width >= 70:
         text += f" {or_nothing(device.temperature_c, '{} C'):>5}"
     if width >= 78:

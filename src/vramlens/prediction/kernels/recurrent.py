@@ -4,8 +4,8 @@ reads.
 aten/src/ATen/native/cudnn/RNN.cpp (_cudnn_rnn, _cudnn_rnn_backward). The size of the reserve is
 asked of cuDNN, which does not document it; neither does it the workspaces. Both are as 288 layers
 of 256 and 512 units asked for them on an H200 (benchmarks/prediction/sweep.json.xz, cuDNN 9.19,
-padded and packed, 32 and 16 bits): the reserves are there to 256 bytes, the workspaces to 1 % (GRU:
-5 %). Layers of 96 units took another algorithm with up to twice as much (192 layers in
+padded and packed, 32 and 16 bits): the reserves are there to 256 bytes, the workspaces to 1% (GRU:
+5%). Layers of 96 units took another algorithm with up to twice as much (192 layers in
 workspaces.json.xz).
 """
 

@@ -69,11 +69,11 @@ class StrategyTable:
 
     @property
     def best(self) -> StrategyRow | None:
-        """The fastest that fits; one that keeps the numbers is taken where it is within 2 % of the
+        """The fastest that fits; one that keeps the numbers is taken where it is within 2% of the
         fastest.
 
         The default stays where it fits and nothing is faster by more than the noise (the spread
-        between processes, and 2 %). Where there are no times, it is the default if that fits the
+        between processes, and 2%). Where there are no times, it is the default if that fits the
         budget, else the least effort that does; without a budget what reserves least.
         """
         fitting = [row for row in self.rows if self.fits(row) and row.outcome == "done"]

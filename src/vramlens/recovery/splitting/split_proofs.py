@@ -285,7 +285,7 @@ class SplitProofs:
         differ = (
             ""
             if check.error is None
-            else f" (gradients differ by {100 * check.error:.1f} % at {check.parameter})"
+            else f" (gradients differ by {100 * check.error:.1f}% at {check.parameter})"
         )
         self._note_difference(f"{check.reason}{differ}")
 

@@ -151,7 +151,7 @@ def _no_help(tuning: Tuning) -> str:
     return (
         f"Keep the recorded settings{under}: they reserve "
         f"{format_size(base.peak_reserved_bytes)}, and none of"
-        f" {count - 1} others is certain to save 2 % or more."
+        f" {count - 1} others is certain to save 2% or more."
     )
 
 

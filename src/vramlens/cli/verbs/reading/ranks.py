@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_forms, add_output
 from vramlens.cli.message import say
-from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer, write_file
+from vramlens.cli.output import (
+    as_json,
+    as_text,
+    fills_a_screen,
+    goes_to_file,
+    write_answer,
+    write_file,
+)
 from vramlens.errors import UsageError, VramlensError
 from vramlens.foreign_text import one_line, visible
 from vramlens.schema import SCHEMA
@@ -158,9 +165,10 @@ def _inputs(paths: Sequence[str], output: str | None) -> list[str]:
 
 
 def _answered(arguments: argparse.Namespace) -> str:
-    """The answer to a question in SQL: tab-separated lines, or JSON."""
+    """The answer to a question in SQL: JSON, a table on a terminal, else tab-separated lines."""
     from vramlens.fleet import Lake, is_lake
-    from vramlens.fleet.lake.ready_questions import sql_of
+    from vramlens.fleet.lake.ready_questions import QUESTIONS, sql_of
+    from vramlens.report.ranks.query_table import QueryAnswer, render_query
 
     if len(arguments.paths) != 1 or not is_lake(arguments.paths[0]):
         option = "--sql" if arguments.ask is None else "--ask"
@@ -174,6 +182,10 @@ def _answered(arguments: argparse.Namespace) -> str:
         say(one_line(note))
     if arguments.json:
         return as_json({"schema": SCHEMA, "columns": names, "rows": rows}, default=str)
+    if fills_a_screen(arguments.output):
+        meaning = "" if arguments.ask is None else QUESTIONS[arguments.ask].meaning
+        answer = QueryAnswer(names, rows, meaning)
+        return as_text(lambda console: render_query(answer, console), to_file=False)
     return "".join("\t".join(_cell(cell) for cell in row) + "\n" for row in (names, *rows))
 
 
