@@ -234,6 +234,7 @@ def _storages_below(
         return {}
     from torch.multiprocessing.reductions import StorageWeakRef
 
+    weak_reference: Any = StorageWeakRef  # it has no types
     search = Search(torch)
     search.seen.update(id(module.value) for module in module_roots())
     roots = [
@@ -248,6 +249,6 @@ def _storages_below(
     ):
         holders = ((storage, search.order[place]) for storage, place in search.storages.items())
         return {
-            storage: StorageWeakRef(holder.untyped_storage() if torch.is_tensor(holder) else holder)
+            storage: weak_reference(holder.untyped_storage() if torch.is_tensor(holder) else holder)
             for storage, holder in holders
         }
