@@ -160,8 +160,10 @@ def keeping_passes(
     return passes
 
 
-def retained_passes(view: Attribution, passes: Sequence[NDArray[np.int64]]) -> list[bool]:
-    """By pass: whether a backward pass ran through its modules and gave nothing of them up.
+def without_retained(
+    view: Attribution, passes: Sequence[tuple[NDArray[np.int64], int]]
+) -> list[tuple[NDArray[np.int64], int]]:
+    """The passes through whose modules no backward pass ran that gave nothing of them up.
 
     ``backward(retain_graph=True)``, or into a part of the graph: the graph was used, and it stays.
     """
@@ -174,19 +176,18 @@ def retained_passes(view: Attribution, passes: Sequence[NDArray[np.int64]]) -> l
     in_backward = marked[phases.span[marked] >= 0]
     modules_used = _modules_by_span(view, phases.span[in_backward], in_backward)
     modules_given_up = _modules_by_span(view, span_given_up - 1, given_up)
-    answers = []
-    for pass_rows in passes:
+
+    def is_retained(pass_rows: NDArray[np.int64]) -> bool:
         ended = allocations.born[pass_rows[-1]]
         kept_until = int(np.median(allocations.free_requested[pass_rows]))
         spans = range(*np.searchsorted(phases.span_start, (ended, kept_until)).tolist())
         own_modules = set(modules.module[pass_rows].tolist())
-        answers.append(
-            any(
-                own_modules & modules_used[span] and not own_modules & modules_given_up[span]
-                for span in spans
-            )
+        return any(
+            own_modules & modules_used[span] and not own_modules & modules_given_up[span]
+            for span in spans
         )
-    return answers
+
+    return [pair for pair in passes if not is_retained(pair[0])]
 
 
 def _modules_by_span(

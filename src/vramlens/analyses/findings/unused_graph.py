@@ -13,7 +13,7 @@ from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.evaluation_passes import (
     curve_without_graph,
     keeping_passes,
-    retained_passes,
+    without_retained,
 )
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
@@ -30,9 +30,7 @@ def unused_graph(scene: Scene) -> Iterator[Finding]:
     if view.modules.marked.any():  # only what a module computes can be a graph, inputs are none
         is_evaluation &= view.modules.marked & (view.modules.module != OUTSIDE)
     rows = np.flatnonzero(is_evaluation)
-    passes = keeping_passes(view, rows)
-    retained = retained_passes(view, [pass_rows for pass_rows, _ in passes])
-    passes = [pair for pair, was_used in zip(passes, retained, strict=True) if not was_used]
+    passes = without_retained(view, keeping_passes(view, rows))
     if scene.failed_event is not None:
         passes = _surely_unused(view, passes, scene.failed_event)
     if not passes:
