@@ -44,6 +44,15 @@ def test_the_function_goes_before_the_file_and_its_line():
     assert Layout(80).place(place, 18) == "…/workloads.py:43"
 
 
+def test_lines_whose_folders_have_to_go_have_one_form():
+    places = [Place("/home/train/model.py", 27, name) for name in ("main", "a_long_forward")]
+    assert Layout(80).places(places, 28) == ["model.py:27 in main", "model.py:27 in a_long_forwa…"]
+    for width in range(15, 60):
+        names = Layout(80).places(places, width)
+        assert len({name.partition("model.py:27")[0] for name in names}) == 1
+        assert max(map(cell_len, names)) <= width
+
+
 def test_control_characters_become_visible():
     assert visible("a\nb\x1b[0m\u202e\ud800") == "a\\nb\\x1b[0m\\u202e\\ud800"
     assert visible("café 漢字") == "café 漢字"

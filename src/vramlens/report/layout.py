@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
@@ -91,6 +91,15 @@ class Layout:
         head = max(0, width - cell_len(self.ellipsis)) // 2
         start = set_cell_size(text, head)
         return start + self.from_left(text, max(0, width - cell_len(start)))
+
+    def places(self, places: Sequence[Location], width: int) -> list[str]:
+        """Lines of code of one folder, without it: all of them in one form."""
+        names = [self.place(place, width, always_cut=True) for place in places]
+        if all(name.startswith(self.ellipsis) for name in names):
+            return names
+        bare = len(f"{self.ellipsis}/")
+        wider = [self.place(place, width + bare, always_cut=True) for place in places]
+        return [self.from_right(name.removeprefix(f"{self.ellipsis}/"), width) for name in wider]
 
     def place(self, place: Location, width: int, *, always_cut: bool = False) -> str:
         """A line of code: folders go first (``always_cut``: in any case), then the function; what

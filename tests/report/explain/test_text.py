@@ -13,7 +13,10 @@ from rich.console import Console
 
 from support.samples import EVERY, LEAK, error_text, failed, finding, hostile, nothing, refuted, run
 from vramlens.report.explain.holder_tables import GROUPINGS
-from vramlens.report.explain.story import render_explanation
+from vramlens.report.explain.story import explanation_document, render_explanation
+from vramlens.report.holder_lines import holder_lines
+from vramlens.report.holders import HeldMemory
+from vramlens.report.layout import Layout
 from vramlens.report.screen import SCREEN_LINES
 
 WIDTHS = (60, 80, 120, 200)
@@ -192,6 +195,16 @@ def test_inferred_bytes_are_marked():
     assert "inferred: requested by the backward pass of that line" in text_of(run())
     assert "inferred" not in text_of(run(), top=3)
     assert "inferred" not in text_of(run(), by="phase")
+
+
+def test_inferred_bytes_have_no_column_where_nothing_says_what_they_are():
+    parts = explanation_document(run(), "line", None).parts
+    holders = next(part for part in parts if isinstance(part, HeldMemory))
+    layout = Layout(120)
+    shown = "\n".join(line.plain for line in holder_lines(holders, layout))
+    assert shown.count("inferred") == 2
+    bare = replace(holders, has_meanings=False)
+    assert "inferred" not in "\n".join(line.plain for line in holder_lines(bare, layout))
 
 
 def test_a_lower_bound_says_so_beside_the_number():

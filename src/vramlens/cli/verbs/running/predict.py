@@ -13,7 +13,7 @@ from vramlens.cli.arguments import card_sizes, positive, refuse_missing_script
 from vramlens.cli.message import say
 from vramlens.cli.output import as_json, as_text, fills_a_screen, refuse_inputs, write_stdout
 from vramlens.errors import InputError, UsageError
-from vramlens.units import MIB
+from vramlens.units import GIB, MIB
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
@@ -219,7 +219,7 @@ def _command(arguments: argparse.Namespace) -> tuple[str, ...]:
     values = {
         "--gpu": None if arguments.gpu == _DEFAULT_GPU else arguments.gpu,
         "--steps": arguments.steps,
-        "--cards": ",".join(f"{size // MIB}MiB" for size in arguments.cards) or None,
+        "--cards": ",".join(map(_card, arguments.cards)) or None,
         "--conf": arguments.conf,
         "--torch": arguments.torch,
         "--batch": arguments.batch,
@@ -231,6 +231,11 @@ def _command(arguments: argparse.Namespace) -> tuple[str, ...]:
     ]
     script_arguments = ["--", *arguments.arguments] if arguments.arguments else []
     return ("vramlens", "predict", *options, arguments.script, *script_arguments)
+
+
+def _card(size: int) -> str:
+    """A card's memory as a person writes it: ``24G``."""
+    return f"{size // MIB}MiB" if size % GIB else f"{size // GIB}G"
 
 
 def _predicted_batch(arguments: argparse.Namespace) -> Prediction:
