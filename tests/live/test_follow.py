@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import vramlens  # noqa: E402
-from capture.programs import run_program  # noqa: E402
+from support.programs import run_program  # noqa: E402
 from vramlens.live.follow import OWNERS_SCHEMA, LeakFollower, owners_of  # noqa: E402
 from vramlens.live.holder.route import Route, size_of  # noqa: E402
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import vramlens
-from capture.programs import PLUG_IN, meta_of, python, recordings, run_program
 from support.installed import PYTHON_PATH
+from support.programs import PLUG_IN, meta_of, python, recordings, run_program
 
 pytest.importorskip("torch")
 

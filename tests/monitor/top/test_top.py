@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from monitor.fake_nvml import GIB, MIB, SHAPES, FakeNvml, plug_in, several, uuid_of
+from support.fake_nvml import GIB, MIB, SHAPES, FakeNvml, plug_in, several, uuid_of
 from vramlens.capture.memory import driver
 from vramlens.cli.main import main
 from vramlens.monitor.machine import machine as machine_module
