@@ -101,18 +101,19 @@ def _number(name: str, value: int | float) -> str:
 
 def _table(records: Sequence[Mapping[str, str]], *, has_plain_names: bool) -> Table:
     """The rows below the names of the columns that are not empty."""
-    names = [name for name in records[0] if any(record[name] for record in records)]
-    names = names or list(records[0])
-    rows = tuple(tuple(record[name] for name in names) for record in records)
+    cells = {name: [record[name] for record in records] for name in records[0]}
+    names = [name for name, texts in cells.items() if any(texts)] or list(cells)
+    rows = tuple(zip(*(cells[name] for name in names), strict=True))
     columns = tuple(
-        Column(
-            _plain_name(name) if has_plain_names else name,
-            is_right=all(_IS_FIGURE.match(record[name] or "0") for record in records),
-        )
+        Column(_plain_name(name) if has_plain_names else name, is_right=_are_figures(cells[name]))
         for name in names
     )
     last = Last.AS_A_NAME if names[-1] == _LINE else Last.AS_IT_IS
     return Table(columns, rows, last, header_style=BOLD)
+
+
+def _are_figures(texts: Sequence[str]) -> bool:
+    return all(_IS_FIGURE.match(text or "0") for text in texts)
 
 
 def _plain_name(name: str) -> str:
