@@ -29,7 +29,8 @@ def told(tmp_path: Path) -> Told:
     """The leak that is told of a program whose ``main`` calls ``tick`` after each step."""
 
     def leak_of(program: str, steps: int = FEW_STEPS) -> Any:
-        watch, leaks = vramlens.LeakWatch(), []
+        watch = vramlens.LeakWatch()
+        leaks: list[Any] = []
 
         def tick() -> None:
             watch.step()
