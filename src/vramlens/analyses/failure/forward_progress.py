@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.failure.after_blocks import bytes_after_blocks
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.trace import OutOfMemory, TensorKind
 
 _BLOCK = re.compile(r"^(.*?(?:^|[._])(\d+))(?:\.|$)")
+_CHECKPOINT = re.compile(r"torch[/\\]utils[/\\]checkpoint\.py:")
 _SPARE = 0.9
 _ALIKE = 1.1
 """How many times the smallest the largest of blocks keeps that are alike."""
@@ -82,7 +82,7 @@ def progress_of(
         kept_bytes=sum(bytes_by_block.values()),
     )
     again_bytes = 0
-    if view.training != Training.ABSENT:
+    if view.trace.stacks.mark_frames(_CHECKPOINT).any():
         again_bytes = _computed_again(done, _asked_by_block(view, blocks, request.event))
     alike_bytes = _alike_bytes(blocks, latest, done)
     to_come = _most_of_blocks(done, blocks_to_come)

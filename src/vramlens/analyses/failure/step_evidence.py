@@ -12,7 +12,7 @@ import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.modules import OUTSIDE
-from vramlens.analyses.attribution.training import pass_starts
+from vramlens.analyses.attribution.training import Training, pass_starts
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.analyses.leaks.groups import StepLoop
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
@@ -52,6 +52,15 @@ def may_repeat_first_phase(view: Attribution, event: int) -> bool:
     if len(passes) < 2:
         return False
     return bool(passes[0] >= _MANY_PASSES * max(1, int(passes[1:].max())))
+
+
+def may_be_inside_step(view: Attribution, step_leaks: Sequence[RecordedLeak]) -> bool:
+    """Whether what repeats may be turns of a loop inside a training step, of which nobody knows how
+    many follow: solver steps, tokens. What surely leaks from turn to turn tells that they are steps.
+    """
+    if view.steps.source != PATTERN or view.training == Training.ABSENT:
+        return False
+    return not any(leak.sure for leak in step_leaks)
 
 
 def leaks_of_steps(view: Attribution, leaks: Sequence[RecordedLeak]) -> list[RecordedLeak]:

@@ -41,7 +41,7 @@ def batch_that_fits(
         lasting: whether steps after the failed one are no larger.
     """
     capacity_bytes = proven.recorded.limit.bytes
-    if capacity_bytes is None or judged.projection is None:
+    if capacity_bytes is None or judged.projection is None or judged.need.high_bytes is None:
         return None
     batch = largest_share(proven, judged.projection, view, judged.need)
     if batch is None:

@@ -37,6 +37,8 @@ larger.
 """
 _SPREAD_SAME, _SPREAD_LEARNED, _SPREAD_GUESSED = 0.02, 0.08, 0.15
 """Of the peak, as its range."""
+_FARTHEST = 16
+"""Times an earlier step: how all of a larger one grows cannot be guessed from it."""
 _MANY_STEPS, _LIKE_EARLIER = 8, 1.1
 _SEARCHES = 10
 _PAGE = 2 * MIB
@@ -99,6 +101,8 @@ def projection_of(view: Attribution, proven: Proven, request: OutOfMemory) -> Pr
     if template is None or (view.steps.source == PATTERN and not is_of_steps):
         return None
     scaling = scaling_of(view, template, request)
+    if scaling.scale > _FARTHEST:
+        return None
     span = template.span
     repeat = (
         scaling.is_same and template.whole_steps and span.end - span.start <= _MOST_EVENTS_TO_REPEAT

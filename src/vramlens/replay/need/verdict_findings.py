@@ -49,8 +49,8 @@ def with_judgement(
     """The explanation of a failure that ended its program, with what replay has to say about it."""
     oom = explanation.oom
     assert oom is not None
-    judged = judgement_of(view, proven, oom, runs)
     step_leaks = leaks_of_steps(view, explanation.leaks)
+    judged = judgement_of(view, proven, oom, runs, step_leaks)
     capacity = proven.recorded.limit.bytes
     facts = _facts(view, judged.need, capacity, step_leaks)
     verdict = _verdict(explanation, view, proven, judged, facts)
@@ -170,7 +170,9 @@ def _about_batch(
     finding = None
     if judged.projection is None:
         finding = batch_of_first_step(view, judged.need, capacity)
-    elif runs >= _RUNS_FOR_BATCH and not proven.recorded.warm:
+    elif (
+        runs >= _RUNS_FOR_BATCH and not proven.recorded.warm and judged.need.high_bytes is not None
+    ):
         finding = batch_that_fits(view, proven, judged, lasting=lasting)
     return () if finding is None else (finding,)
 
@@ -330,6 +332,7 @@ def _carries(
     reserved = format_size(best.peak_reserved_bytes)
     of_limit = f" of {format_size(capacity)}" if capacity is not None else ""
     also = [f"{row.conf} ({format_size(row.peak_reserved_bytes)})" for row in rows[1:]]
+    verb = "does" if len(also) == 1 else "do"
     return Finding(
         id="settings_help",
         verdict=Verdict.LIKELY,
@@ -337,11 +340,7 @@ def _carries(
         bytes=best.peak_reserved_bytes,
         evidence=(
             "the replay takes the recorded requests, then those of an earlier step for the rest",
-            *(
-                [f"so does {', '.join(also)}" if len(also) == 1 else f"so do {', '.join(also)}"]
-                if also
-                else []
-            ),
+            *([f"so {verb} {', '.join(also)}"] if also else []),
         ),
         fix=f"run with {assignment(variable, best.conf)}: this step then finishes with "
         f"{reserved}{of_limit} reserved",
