@@ -148,12 +148,12 @@ class Convolution:
     @property
     def _summed(self) -> int:
         """Numbers that one result is a sum of."""
-        return int(self.tensor.shape[1]) // self.groups * math.prod(self.weight.shape[2:])
+        return int(self.tensor.shape[1] // self.groups * math.prod(self.weight.shape[2:]))
 
     @property
     def _is_depthwise(self) -> bool:
         """Whether PyTorch's own kernel runs it (is_depthwise in Convolution.cpp)."""
-        return 1 < self.groups == self.tensor.shape[1]
+        return bool(1 < self.groups == self.tensor.shape[1])
 
     @property
     def _sums_few(self) -> bool:

@@ -33,7 +33,7 @@ def works_with_cublas(name: str, args: Any) -> bool:
     """Whether an operator takes cuBLAS' handle."""
     if name in _FACTORED:
         *batch, rows, columns = args[0].shape
-        return math.prod(batch) > 1 and rows == columns < _ROWS_OF_CUSOLVER
+        return bool(math.prod(batch) > 1 and rows == columns < _ROWS_OF_CUSOLVER)
     return name in _SOLVED_BY_LU or name in _TRIANGULAR
 
 
