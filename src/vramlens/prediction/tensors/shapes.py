@@ -314,7 +314,9 @@ class OperatorRunner:
                 source, lambda part: self._to_copy(operator, (part,), {"device": target})
             )
         if source.layout is not torch.strided:
-            raise NotImplementedError(f"tensors of {source.layout} have no shapes: use sparse_coo")
+            raise NotImplementedError(
+                f"shapes of {source.layout} tensors forget how many values they have: use sparse_coo"
+            )
         dtype, layout = kwargs.get("dtype"), kwargs.get("memory_format")
         content = self._values.of(source)
         if target.type == "cpu":
