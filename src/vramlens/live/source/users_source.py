@@ -37,7 +37,7 @@ class UsersSource:
         self._search = search
         self.lines_run = lines_run
         self._files: list[str] | None = None
-        self._seconds = 0.0
+        self._read, self._seconds = 0, 0.0
         self._codes: dict[str, list[types.CodeType]] | None = None
 
     def files(self) -> list[str]:
@@ -56,12 +56,13 @@ class UsersSource:
 
     def modules(self) -> Iterator[Module]:
         """The sources of all of them, or of the first, as many as can be read in time."""
-        for file in self.files():
-            if self._seconds > _MOST_SECONDS:
+        for place, file in enumerate(self.files()):
+            if place == self._read and self._seconds > _MOST_SECONDS:
                 return
             began = thread_time()
             module = read_source(file)
             self._seconds += thread_time() - began
+            self._read = max(self._read, place + 1)
             if module is not None:
                 yield module
 
