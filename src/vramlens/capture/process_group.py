@@ -14,8 +14,7 @@ from typing import Any
 
 from vramlens.capture.triggers.on_import import when_imported
 from vramlens.foreign_text import text_of
-from vramlens.ground.library_calls import answer_of
-from vramlens.ground.program_errors import own_errors
+from vramlens.ground.program_errors import answer_of, own_errors
 from vramlens.units import counted, listed
 
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")

@@ -1,6 +1,5 @@
 """The ground floor: words and rules that every other package shares. Standard library only.
 
-library_calls: questions to libraries that may fail.
 callable_package: packages that are functions, too.
 closed_words: the base of closed vocabularies.
 conf_text: the text of the allocator's settings, cut up.

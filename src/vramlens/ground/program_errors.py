@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
+from typing import Any
 
 _OURS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _TAKES_ALL_ARGUMENTS = 0x04  # a code's flag
@@ -24,6 +25,15 @@ class own_errors:  # noqa: N801 - read like contextlib.suppress, in whose place 
         self, kind: object, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         return isinstance(error, Exception) and not is_of_program(error)
+
+
+def answer_of(ask: Any, otherwise: Any = None) -> Any:
+    """The return value of a question to a library; ``otherwise`` where it is missing or fails."""
+    try:
+        return ask()
+    except Exception as error:
+        let_through(error)
+        return otherwise
 
 
 def let_through(error: Exception) -> None:

@@ -19,15 +19,8 @@ from vramlens.live.growth.backlogs import with_backlogs, with_complete, with_ris
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.lagging_tees import parents_by_lagging_tee
 from vramlens.live.growth.line_observer import Observer
-from vramlens.live.growth.piles import (
-    FEWEST,
-    WARM_UP,
-    Item,
-    Pile,
-    gone_growth,
-    live_items,
-    piles,
-)
+from vramlens.live.growth.pace import FEWEST, WARM_UP
+from vramlens.live.growth.piles import Item, Pile, gone_growth, live_items, piles
 from vramlens.live.growth.remade_tensors import remade_larger
 from vramlens.live.growth.shape_kernels import kernels_note
 from vramlens.live.growth.stores import (

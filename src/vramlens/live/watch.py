@@ -11,7 +11,7 @@ from vramlens.ground.program_errors import own_errors
 from vramlens.live.counters.step_counters import StepCounters
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.line_observer import Observer
-from vramlens.live.growth.piles import FEWEST, WARM_UP
+from vramlens.live.growth.pace import FEWEST, WARM_UP
 from vramlens.live.growth.ration import FIRST_STEPS
 from vramlens.live.heap.objects import is_own_file
 from vramlens.live.heap.search import LONG, SearchTime

@@ -11,8 +11,7 @@ from typing import Any
 
 from vramlens.capture.memory.driver import Gpu, GpuMemory
 from vramlens.capture.torch_api import context_asker, device_memory, flat_stats
-from vramlens.ground.library_calls import answer_of
-from vramlens.ground.program_errors import let_through
+from vramlens.ground.program_errors import answer_of, let_through
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from vramlens.ground.program_errors import own_errors
 from vramlens.live.counters import gpu_memory as gpus
 from vramlens.live.counters.host_allocator import allocated_bytes
 from vramlens.live.growth.looks import Looks
-from vramlens.live.growth.piles import WARM_UP, Pace, pace_of
+from vramlens.live.growth.pace import WARM_UP, Pace, pace_of
 from vramlens.live.growth.ration import Ration
 
 FEWEST_RISES = 6  # caches and workspaces grow in a few steps, and stop

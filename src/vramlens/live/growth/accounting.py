@@ -16,7 +16,8 @@ from itertools import accumulate, pairwise
 
 from vramlens.live.counters.step_counters import CounterSeries
 from vramlens.live.growth.looks import Looks
-from vramlens.live.growth.piles import WARM_UP, Item, bytes_by_birth, pace_of
+from vramlens.live.growth.pace import WARM_UP, pace_of
+from vramlens.live.growth.piles import Item, bytes_by_birth
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage
 from vramlens.live.leaks.leak_report import Gone, Unexplained

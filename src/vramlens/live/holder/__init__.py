@@ -10,6 +10,7 @@ lookalikes: rules by which growth ends by itself.
 owner: the name of what keeps.
 library_part: a private part of a library's object.
 registrations: calls that hand over a function.
+removals: statements that take away, and whether they keep up with growth.
 route: a chain as names alone, to find it again.
 missed_removals: removals that run and take nothing.
 """

@@ -10,7 +10,8 @@ from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.leak import LeakOwner
 from vramlens.live.growth.births import BEFORE
-from vramlens.live.growth.piles import FEWEST, Item, Pile
+from vramlens.live.growth.pace import FEWEST
+from vramlens.live.growth.piles import Item, Pile
 from vramlens.live.heap.objects import is_users
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import device_of

@@ -20,7 +20,7 @@ from vramlens.ground.verdict import Verdict
 from vramlens.leak.leak import LeakOwner
 from vramlens.live.counters.step_counters import StepCounters
 from vramlens.live.growth.looks import Looks
-from vramlens.live.growth.piles import pace_of
+from vramlens.live.growth.pace import pace_of
 from vramlens.live.heap.objects import class_module, class_name, class_order, namespace_of
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, chain_of
