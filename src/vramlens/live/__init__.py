@@ -2,6 +2,7 @@
 
 counters: what allocators say of the memory that they have handed out.
 follow: watching a whole program for ``vramlens run --leaks``.
+gone_leaks: leaks of an earlier look that are gone at the program's end.
 growth: which bytes each step leaves behind, by objects and by what counters say.
 heap: the living objects of the interpreter, searched from the roots to every tensor.
 heap_look: one search of the heap, and the report on everything that grew.

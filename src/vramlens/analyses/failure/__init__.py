@@ -6,6 +6,7 @@ cause: why memory ran out, by what the failed step would have needed.
 ending: whether a failed request was the end of the program, or whether it went on.
 failed_request: the figures at one failed request.
 first_step_need: the rest of a first step, as a range.
+forward_progress: which of the model's repeated blocks a forward pass has done.
 headline: the answer to a failure in one sentence.
 need: what a failed step would have needed to finish.
 oom: the out-of-memory verdict of a recording.

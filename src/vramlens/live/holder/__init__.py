@@ -2,6 +2,7 @@
 
 chain: how a root holds a tensor, in words.
 container_bounds: bounds of the container itself.
+filed_objects: timers, loggers and others that a library files in a table of its own.
 keeper: the statement that keeps.
 keeper_position: the link of a chain that keeps.
 leak_class: the class of a leak.
