@@ -23,8 +23,8 @@ FEWEST_ALLOCATIONS = 8
 _KEPT_SHARE = 0.5
 """Of what a pass asks for, so much alive at once means that the pass keeps what it computes."""
 _KEPT_REQUESTS_SHARE = 0.4
-"""So many of its requests are alive at its end, too. Graphs of evaluation kept 55 to 94 % of theirs;
-key-value caches and features that a program keeps of passes without a graph are 14 to 32 % (H100 and
+"""So many of its requests are alive at its end, too. Graphs of evaluation kept 55 to 94% of theirs;
+key-value caches and features that a program keeps of passes without a graph are 14 to 32% (H100 and
 H200, PyTorch 2.11).
 """
 _BRIEF_REQUESTS = 3
