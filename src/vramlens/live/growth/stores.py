@@ -93,7 +93,7 @@ def parents_beside_variables(
             above = search.parents([holder])
             way = search.path(holder, above)
             if way[0] in roots and place not in way:
-                by_holder.update(above | parents)
+                by_holder.update({**above, **parents})
                 moved[place] = (holder, "")
                 break
     by_holder.update(moved)
