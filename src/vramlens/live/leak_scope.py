@@ -248,6 +248,6 @@ def _storages_below(
     ):
         holders = ((storage, search.order[place]) for storage, place in search.storages.items())
         return {
-            storage: StorageWeakRef(holder.untyped_storage() if torch.is_tensor(holder) else holder)
+            storage: weak_reference(holder.untyped_storage() if torch.is_tensor(holder) else holder)
             for storage, holder in holders
         }
