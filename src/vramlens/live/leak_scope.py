@@ -232,9 +232,9 @@ def _storages_below(
     frames = [frame for frame in _frames(exceptions) if id(frame) not in running_ids]
     if torch is None or not frames:
         return {}
-    from torch.multiprocessing.reductions import StorageWeakRef
+    from torch.multiprocessing import reductions
 
-    weak_reference: Any = StorageWeakRef  # it has no types
+    weak_reference: Any = reductions.StorageWeakRef
     search = Search(torch)
     search.seen.update(id(module.value) for module in module_roots())
     roots = [

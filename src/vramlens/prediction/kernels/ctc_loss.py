@@ -1,5 +1,6 @@
 """CTC loss as a GPU computes it: lengths may be on the host, and go there
-(aten/src/ATen/native/LossCTC.cpp, ctc_loss).
+(aten/src/ATen/native/LossCTC.cpp, ctc_loss); a large one sums what blanks add by plain operators in
+its backward (ctc_loss_backward_gpu_template in cuda/LossCTC.cu).
 """
 
 from __future__ import annotations
@@ -7,12 +8,16 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from vramlens.prediction.requests.request_log import RequestLog
+
 if TYPE_CHECKING:
     import torch
 
     from vramlens.prediction.tensors.shapes import OperatorRunner
 else:
     from vramlens.ground.late_torch import torch
+
+_LARGE = 450
 
 
 def put_ctc_loss(runner: OperatorRunner) -> None:
@@ -47,3 +52,19 @@ def _listed(lengths: Any, longest: int) -> list[int]:
         listed: list[int] = lengths.reshape(-1).tolist()
         return listed
     return [longest] * lengths.numel()
+
+
+def note_backward(log: RequestLog, log_probs: Any, alphas: Any) -> None:
+    """The betas, and of a large loss every other number of alphas and betas, summed and scaled.
+
+    Args:
+        log_probs: steps, samples, labels.
+        alphas: samples, steps, and twice the longest target and one.
+    """
+    rows = [log.allocate(alphas.nbytes)]
+    steps, samples, labels = log_probs.shape
+    if 2 * steps + 24 * samples // 10 + 2 * labels // 10 > _LARGE:
+        blanks = (int(alphas.shape[-1]) + 1) // 2
+        rows += [log.allocate(samples * steps * blanks * alphas.element_size()) for _ in range(2)]
+    for row in rows:
+        log.free(row)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.card.cards import Card
-from vramlens.prediction.kernels import convolutions, factorizations, recurrent
+from vramlens.prediction.kernels import convolutions, ctc_loss, factorizations, recurrent
 from vramlens.prediction.kernels.casts import cast_bytes
 from vramlens.prediction.kernels.contiguous_inputs import copied_bytes
 from vramlens.prediction.kernels.gpu_only_results import gpu_only_result
@@ -142,9 +142,9 @@ class Kernels:
             self._log.scratch(args[0].nbytes)
 
     def _ctc_backward(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
-        """The betas, as large as the alphas (ctc_loss_backward_gpu_template in cuda/LossCTC.cu)."""
+        """The betas, as large as the alphas, and temporaries (recording of ctc: 0.2% more)."""
         if outputs[0].fake_device.type == "cuda":
-            self._log.scratch(args[6].nbytes)
+            ctc_loss.note_backward(self._log, args[1], args[6])
 
     def _multinomial(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
         """Draws that the probabilities are divided by (native/Distributions.cpp; ``rlhf_ppo``)."""
