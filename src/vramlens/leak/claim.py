@@ -93,11 +93,11 @@ def _rate_words(leak: Leak) -> str:
     if leak.nodes and not leak.bytes_per_step:
         return "autograd nodes without data"
     rate = f"{format_size(leak.bytes_per_step)} per step"
-    if _is_rate_times_steps(leak):
+    if _is_rate_times_steps(leak) or leak.first_step is not None:  # a live one's was measured
         return rate
     each_time = leak.bytes // leak.steps
     steps_between = round(each_time / leak.bytes_per_step)
-    if steps_between < _FAR_APART or leak.first_step is not None:
+    if steps_between < _FAR_APART:
         return f"about {rate}"
     return f"about {format_size(each_time)} every {steps_between} steps"
 
