@@ -5,7 +5,7 @@
     python benchmarks/diff.py --only speed --recording million.pickle.xz
 
 Speed: two recordings are read once, then compared a few times; reading is not counted. Copies:
-resnet50 with one line of its forward pass asking for 1 % more, with nothing changed but the order
+resnet50 with one line of its forward pass asking for 1% more, with nothing changed but the order
 of segments (all requests made again to an allocator), and with times and addresses shuffled. Each
 copy goes through ``diff`` and through ``check`` with the budget that ``check --update`` writes from
 the original.

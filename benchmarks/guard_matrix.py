@@ -38,7 +38,7 @@ from torch import nn
 from torch.nn import functional
 
 from vramlens.recovery import guard, strategies
-from vramlens.recovery.training.optimizer_state import make_state
+from vramlens.recovery.training.early_optimizer_state import make_state
 from vramlens.whole_file import whole_file
 
 REMEDIES = ("free_cached", "split", "checkpoint", "offload")

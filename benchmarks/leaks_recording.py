@@ -115,7 +115,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
             print(
                 f"       line right in {lines} of {len(rates)};"
                 f" bytes per step off by {off[len(off) // 2]:.1%} (median), "
-                f"{off[int(0.95 * (len(off) - 1))]:.1%} (95 %), {off[-1]:.1%} (worst)"
+                f"{off[int(0.95 * (len(off) - 1))]:.1%} (95%), {off[-1]:.1%} (worst)"
             )
     attacked(options.seeds)
 

@@ -5,7 +5,7 @@
 
 A leak is *found* where it is proven or likely, or where "Cannot tell" says what grew and no owner
 can be named. *Owner* and *statement* are right where the answer names the words and lines that
-``tests/leaks/wild`` marks; *bytes* where they are within 5 % of the truth: by construction, or else
+``tests/leaks/wild`` marks; *bytes* where they are within 5% of the truth: by construction, or else
 of what malloc counted.
 """
 

@@ -3,7 +3,7 @@ file for ``top``.
 
     python benchmarks/monitor.py [SECONDS]
 
-The driver is a fake one that answers at once (``tests/monitor/fake_nvml.py``): what is measured is
+The driver is a fake one that answers at once (``tests/support/fake_nvml.py``): what is measured is
 vramlens and textual; ``benchmarks/monitor_gpu.py`` measures with a real driver. The screen runs in
 a pseudo-terminal of 120 x 40, all figures change at every look, and processor time is the process's
 own, user and system, all threads, after two seconds of start-up; a loop that only wakes up ten
@@ -40,7 +40,7 @@ def cpu_s() -> float:
 
 def screen_child(out: int) -> None:
     """In the child: the screen on eight fake GPUs whose figures all change; writes what it cost."""
-    from monitor.fake_nvml import plug_in, several
+    from support.fake_nvml import plug_in, several
     from vramlens.monitor.top.top_screen import Screen
     from vramlens.monitor.top.watching import Watching
 
@@ -122,7 +122,7 @@ def threads() -> dict[str, dict[str, float]]:
     """Processor time of one sample of the monitor, and of one file for ``top``, on one GPU."""
     from monitor.test_inside import Cuda
 
-    from monitor.fake_nvml import FakeNvml, Gpu, plug_in, uuid_of
+    from support.fake_nvml import FakeNvml, Gpu, plug_in, uuid_of
     from vramlens.monitor import Monitor, publisher, sampler
 
     plug_in(FakeNvml(Gpu(uuid_of(0))))

@@ -210,14 +210,14 @@ def main() -> int:
         )  # fmt: skip
         print("  ".join(f"{cell / MIB:10,.0f}" for cell in cells))
     found = checks(rows)
-    found["monitor: the planted growth of 8 MiB per step within 5 %"] = any(
+    found["monitor: the planted growth of 8 MiB per step within 5%"] = any(
         alert.metric == "growth" and abs(alert.value - LEAK) < 0.05 * LEAK
         for alert in summary.alerts
     )
-    found["monitor thread: under 0.1 % of a core at one sample a second"] = (
+    found["monitor thread: under 0.1% of a core at one sample a second"] = (
         cost["monitor_share"] < 1e-3
     )
-    found["file for top: under 0.1 % of a core at one a second"] = cost["publisher_share"] < 1e-3
+    found["file for top: under 0.1% of a core at one a second"] = cost["publisher_share"] < 1e-3
     found["the GPU's queue is left alone"] = queue["still_running"]
     print("\n" + str(summary))
     print(

@@ -250,7 +250,7 @@ def main() -> None:
         ("... with the old optimizer still there", narrower, "keep"),
         ("as it is, inference", None, "infer"),
         ("half pruned, sparse CSR", sparse(0.5), "infer"),
-        ("90 % pruned, sparse CSR", sparse(0.9), "infer"),
+        ("90% pruned, sparse CSR", sparse(0.9), "infer"),
         ("bfloat16 weights", half, "infer"),
         ("int8 weights only", weight_only, "infer"),
     ]

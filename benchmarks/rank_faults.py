@@ -5,7 +5,7 @@
 makes JOBS jobs (default 500) of 2 to 64 simulated ranks (tests/support/rank_faults.py) as files,
 asks ``ranks`` (of a log ``explain``) about each, and counts: jobs in which all that was planted is
 told of the right ranks with its cause and line, and nothing besides; lines that are blamed and hold
-less than half of their bytes; clean jobs in which something is told. Exits with 1 under 99 %, or
+less than half of their bytes; clean jobs in which something is told. Exits with 1 under 99%, or
 with one of the latter two.
 """
 

@@ -4,8 +4,8 @@
 
 makes JOBS jobs (default 600) of 2 to 256 ranks out of real recordings of seventeen kinds
 (tests/support/planted_ranks.py), in each of which one rank has one known cause in a size from 2.5
-to 50 % of the peak, with and without marks of steps; and CLEAN jobs (default 120) without any.
-Prints what was planted against what was said, and exits with 1 under 95 % or with a single false
+to 50% of the peak, with and without marks of steps; and CLEAN jobs (default 120) without any.
+Prints what was planted against what was said, and exits with 1 under 95% or with a single false
 alarm. Some of the recordings are made as long as 200,000 events.
 """
 
@@ -77,7 +77,7 @@ def main() -> None:
             c == "uneven_batch" and b > 0.2 * base.peak for _, c, b in said
         )
         if said and worth:
-            table[f"clean, {kind}"]["worth acting on: uneven_batch by 20 % and more"] += 1
+            table[f"clean, {kind}"]["worth acting on: uneven_batch by 20% and more"] += 1
             continue
         alarms += bool(said)
         table[f"clean, {kind}"][

@@ -123,7 +123,7 @@ def print_row(row: dict[str, Any]) -> None:
     """One failure as a line."""
     need = row["basis"] or "-"
     if row["off"] is not None:
-        need += f" {100 * row['off']:+.1f} %"
+        need += f" {100 * row['off']:+.1f}%"
     if row["low"] is not None:
         high = "" if row["high"] is None else f"{100 * row['high']:+.0f}"
         need += f" [{100 * row['low']:+.0f}..{high}]"

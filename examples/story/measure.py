@@ -36,7 +36,7 @@ def largest_batch(program: str, *options: str) -> int:
     lives, dies = 0, 1
     while dies <= LARGEST and once(program, *options, "--batch", str(dies)) is not None:
         lives, dies = dies, dies * 2
-    while dies - lives > max(1, lives // 32):  # to 3 %
+    while dies - lives > max(1, lives // 32):  # to 3%
         middle = (lives + dies) // 2
         if once(program, *options, "--batch", str(middle)) is not None:
             lives = middle

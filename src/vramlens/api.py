@@ -35,7 +35,7 @@ from vramlens.trace import Trace
 from vramlens.units import check_limit, counted, format_size
 
 if TYPE_CHECKING:
-    from vramlens.analyses.leaks.recorded_leaks import LeakReport
+    from vramlens.analyses.leaks.recorded_leaks import RecordedLeakReport
     from vramlens.analyses.profile.explained_profile import Profile
     from vramlens.replay import Answer, Tuning
     from vramlens.trace.profile import ProfilerTrace
@@ -155,7 +155,7 @@ class Recording(Trace):
         device: int | None = None,
         total_bytes: str | int | None = None,
         at_least_bytes: str | int | None = None,
-    ) -> LeakReport:
+    ) -> RecordedLeakReport:
         """What grows with every step, the line that asks for it, and when memory will run out.
 
         Args:

@@ -130,7 +130,7 @@ def workflow_command(kind: str, message: str, **properties: str | int | None) ->
     """
     shown = [f"{name}={_property(text)}" for name, text in properties.items() if text is not None]
     head = " ".join(filter(None, (kind, ",".join(shown))))
-    lines = "\n".join(one_line(line) for line in _cut(message, _LONGEST_MESSAGE).split("\n"))
+    lines = "\n".join(one_line(line) for line in shortened(message, _LONGEST_MESSAGE).split("\n"))
     return f"::{head}::{_data(lines)}"
 
 
@@ -171,7 +171,8 @@ def _with_backslashes(match: re.Match[str]) -> str:
     return match[0] if inside and match[0][0] == "_" else "".join(f"\\{char}" for char in match[0])
 
 
-def _cut(text: str, most: int) -> str:
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many characters, with an ellipsis where it was longer."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -182,5 +183,7 @@ def _data(text: str) -> str:
 
 def _property(value: str | int) -> str:
     return (
-        _data(one_line(_cut(str(value), _LONGEST_PROPERTY))).replace(":", "%3A").replace(",", "%2C")
+        _data(one_line(shortened(str(value), _LONGEST_PROPERTY)))
+        .replace(":", "%3A")
+        .replace(",", "%2C")
     )

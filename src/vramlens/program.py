@@ -48,7 +48,7 @@ def install(output: str | os.PathLike[str] | None = None, *, max_events: int | N
 
     Args:
         output: a ``.vram`` file or a folder; by default the present folder.
-        max_events: events kept for each device; by default what fits in 1 GiB or 2 % of the
+        max_events: events kept for each device; by default what fits in 1 GiB or 2% of the
             machine's memory.
     """
     _watch(

@@ -225,7 +225,7 @@ def test_one_line_that_holds_most_is_advised_on() -> None:
     (line,) = [one for one in found.findings if one.id == "largest_line"]
     assert (line.place, line.bytes) == (found.heap.by_line[0].place, found.heap.by_line[0].bytes)
     assert line.fix == (
-        "programs.py:130 in oom_really_full uses 77.49 GiB in one tensor: make it smaller or free it; 10.00 MiB less"
+        "make the tensor of programs.py:130 in oom_really_full smaller or free it: 10.00 MiB less"
         " are enough for this request"
     )
     (others,) = [one for one in found.findings if one.id == "settings_do_not_help"]

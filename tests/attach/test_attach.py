@@ -159,7 +159,8 @@ def test_the_text_begins_with_the_process_and_ends_with_a_next_command(
     lines = trained["text"].splitlines()
     assert lines[0].startswith("Process ")
     assert any("in tensors." in line for line in lines)
-    assert lines[-1].startswith("Next: vramlens attach ")
+    assert lines[-2] == "Next, watch its steps to see what grows:"
+    assert lines[-1].startswith("  vramlens attach ")
 
 
 def test_watched_steps_name_the_leaking_line(trained: dict[str, Any]) -> None:
@@ -411,7 +412,7 @@ def test_texts_of_the_process_draw_nothing_and_give_no_commands() -> None:
 
 @pytest.mark.parametrize(
     ("uses_gpu", "next_step"),
-    [(True, "Next: vramlens dump 7 writes a recording"), (False, "Next: vramlens attach 7 shows")],
+    [(True, "\n  vramlens dump 7\n"), (False, "\n  vramlens attach 7\n")],
 )
 def test_what_is_installed_promises_no_recording_without_a_gpu(
     uses_gpu: bool, next_step: str

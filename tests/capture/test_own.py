@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from capture.programs import PLUG_IN, python
+from support.programs import PLUG_IN, python
 from vramlens.capture.process import own_thread
 from vramlens.capture.process.own_socket import OwnSocket
 from vramlens.capture.process.own_thread import OwnEvent, OwnThread

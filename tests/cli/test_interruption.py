@@ -15,7 +15,7 @@ from support.recordings import DATA
 from vramlens._apart import call_apart
 from vramlens.cli import interruption
 from vramlens.cli.main import main
-from vramlens.cli.verbs import explain
+from vramlens.cli.verbs.reading import explain
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "interrupts.py"
 

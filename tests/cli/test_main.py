@@ -270,7 +270,10 @@ def test_a_verb_loads_no_other_verb_and_nothing_about_failures_without_one():
         text=True,
         check=True,
     )
-    assert done.stderr.split() == ["vramlens.cli.verbs.explain"]
+    assert done.stderr.split() == [
+        "vramlens.cli.verbs.reading",
+        "vramlens.cli.verbs.reading.explain",
+    ]
 
 
 class TestOutputFile:

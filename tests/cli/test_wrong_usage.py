@@ -16,7 +16,7 @@ from support.vram_files import vram
 from vramlens.capture.warn import say as say_in_program
 from vramlens.cli.main import VERBS, main
 from vramlens.cli.message import say
-from vramlens.cli.verbs import run
+from vramlens.cli.verbs.running import run
 
 GRAPHS = DATA / "recordings/graphs.pickle.xz"
 

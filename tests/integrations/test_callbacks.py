@@ -11,7 +11,7 @@ import pytest
 
 from vramlens.integrations.shared import rank_peaks
 from vramlens.integrations.shared.kept_artifacts import handles_of_loggers, handles_of_process, keep
-from vramlens.integrations.shared.training import LoopMonitor, verdict_in
+from vramlens.integrations.shared.loop_monitor import LoopMonitor, verdict_in
 from vramlens.integrations.shared.uncaught_error import UncaughtError
 from vramlens.integrations.transformers import _callbacks_beside
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from monitor.fake_nvml import GIB, FakeNvml, plug_in, several, uuid_of
+from support.fake_nvml import GIB, FakeNvml, plug_in, several, uuid_of
 from vramlens.capture.memory import driver
 from vramlens.cli.main import main
 from vramlens.errors import InputError

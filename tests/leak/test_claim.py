@@ -34,17 +34,32 @@ LEAK = Leak(
 @pytest.mark.parametrize(
     ("size_bytes", "steps", "told"),
     [
-        (12 * MIB, 12, "12.00 MiB so far in 12 steps"),
-        (12 * MIB + 30_000, 12, "12.03 MiB so far in 12 steps"),
-        (14 * MIB, 12, "14.00 MiB so far: as much as 14 steps leave"),
-        (80 * MIB, 10, "80.00 MiB so far: as much as 80 steps leave"),  # eight epochs of ten
+        (12 * MIB, 12, "1.00 MiB per step, 12.00 MiB so far in 12 steps"),
+        (12 * MIB + 30_000, 12, "1.00 MiB per step, 12.03 MiB so far in 12 steps"),
+        (14 * MIB, 12, "about 1.00 MiB per step, 14.00 MiB so far"),
+        # Each tenth step of eighty.
+        (80 * MIB, 8, "about 10.00 MiB every 10 steps, 80.00 MiB so far"),
     ],
 )
 def test_the_rate_times_the_steps_is_what_is_printed(
     size_bytes: int, steps: int, told: str
 ) -> None:
     leak = replace(LEAK, bytes=size_bytes, steps=steps)
-    assert growth_words(leak) == f"1.00 MiB per step, {told}"
+    assert growth_words(leak) == told
+
+
+@pytest.mark.parametrize(
+    ("storages", "told"),
+    [
+        (160, "keeps 2 tensors of every step"),
+        (75, "keeps 1 tensor of every step"),
+        (8, "keeps 1 tensor of about every 10 steps"),
+        (0, "keeps 1 tensor of every step"),
+    ],
+)
+def test_a_tensor_now_and_then_is_not_one_of_every_step(storages: int, told: str) -> None:
+    leak = replace(LEAK, kind="container", bytes=80 * MIB, steps=8, storages=storages)
+    assert claim_of(leak, unseen="").owner.endswith(told)
 
 
 def test_all_of_a_claim() -> None:

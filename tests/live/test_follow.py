@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import vramlens  # noqa: E402
-from capture.programs import run_program  # noqa: E402
+from support.programs import run_program  # noqa: E402
 from vramlens.live.follow import OWNERS_SCHEMA, LeakFollower, owners_of  # noqa: E402
 from vramlens.live.holder.route import Route, size_of  # noqa: E402
 
@@ -196,7 +196,7 @@ def test_what_watching_took_of_a_short_run_is_told(capsys: pytest.CaptureFixture
     follower = LeakFollower()
     follower._began, follower._latest_step, follower._watch_seconds = 10.0, 12.0, 0.4
     follower._tell_cost()
-    assert "watching for leaks took 0.40 s of 2.00 s (20 %)" in capsys.readouterr().err
+    assert "watching for leaks took 0.40 s of 2.00 s (20%)" in capsys.readouterr().err
     follower._latest_step = 110.0
     follower._tell_cost()
     assert not capsys.readouterr().err

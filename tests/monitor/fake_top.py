@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
 
-from monitor.fake_nvml import GIB, MIB, SHAPES, FakeNvml, plug_in  # noqa: E402
+from support.fake_nvml import GIB, MIB, SHAPES, FakeNvml, plug_in  # noqa: E402
 from vramlens.monitor.machine.inside import (  # noqa: E402
     Inside,
     InsideDevice,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
 
-from monitor.fake_nvml import GIB, MIB, plug_in, several  # noqa: E402
+from support.fake_nvml import GIB, MIB, plug_in, several  # noqa: E402
 from vramlens.capture.memory.memory_now import HostMemory  # noqa: E402
 from vramlens.monitor.machine.inside import Inside, InsideDevice  # noqa: E402
 from vramlens.monitor.machine.machine import Machine, MachineNow, ProcessNow  # noqa: E402

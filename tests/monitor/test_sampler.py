@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import vramlens
-from monitor.fake_nvml import FakeNvml, Gpu, plug_in, uuid_of
+from support.fake_nvml import FakeNvml, Gpu, plug_in, uuid_of
 from vramlens.capture import warn
 from vramlens.capture.memory import driver
 from vramlens.errors import UsageError

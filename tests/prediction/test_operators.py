@@ -55,6 +55,19 @@ with run.going():
         gradient = torch.ones_like(chosen)
         print(name, round(most_of(lambda: torch.autograd.grad(chosen, rows, gradient))[0]))
 
+    cell = torch.nn.GRUCell(512, 1024).cuda()
+    sequence = torch.randn(1024, 512, device="cuda", requires_grad=True)  # a state: 4 MiB
+    cell(sequence).sum().backward()  # both threads ask for cuBLAS' workspace
+    size, state = most_of(lambda: cell(sequence, torch.zeros(1024, 1024, device="cuda")))
+    print("gru_cell", round(size))
+    print("gru_backward", round(most_of(lambda: torch.autograd.grad(state.sum(), sequence))[0]))
+    sounds = torch.randn(512, 64, 128, device="cuda", requires_grad=True)  # 16 MiB
+    targets, long, short = torch.ones(64, 127).long(), torch.full((64,), 512), torch.full((64,), 127)
+    for name, lengths in (("host", (long, short)), ("device", (long.cuda(), short.cuda())),
+                          ("both", (long, short.cuda())), ("lists", ([512] * 64, [127] * 64))):
+        size, loss = most_of(lambda: torch.nn.functional.ctc_loss(sounds, targets.cuda(), *lengths))
+        print(f"ctc_{name}", round(size), round(most_of(lambda: torch.autograd.grad(loss, sounds))[0]))
+
     table = torch.nn.Embedding(20000, 128, sparse=True).cuda()
     words = torch.randint(0, 20000, (40960,))
     table(words.cuda()).sum().backward()
@@ -181,6 +194,20 @@ def test_kernels_that_only_a_cuda_build_has_are_one_operator(said: dict[str, str
 
 def test_a_softmax_holds_a_product_in_its_backward(said: dict[str, str]) -> None:
     assert said["softmax"] == "64.0"
+
+
+def test_a_gru_cell_keeps_five_numbers_a_unit(said: dict[str, str]) -> None:
+    """State 4, gates 12 and 12, kept 20, next state 4; then gradients of both gates and a state."""
+    assert said["gru_cell"] == "52"
+    assert said["gru_backward"] == "28"
+
+
+@pytest.mark.parametrize("lengths", ["host", "device", "both", "lists"])
+def test_a_ctc_loss_keeps_its_alphas_wherever_its_lengths_are(
+    said: dict[str, str], lengths: str
+) -> None:
+    alphas = 64 * 512 * 255 * 4 / 2**20
+    assert said[f"ctc_{lengths}"] == f"{alphas:.0f} {16 + alphas:.0f}"
 
 
 @pytest.mark.parametrize("name", ["index_select", "index", "gather"])

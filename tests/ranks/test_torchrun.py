@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from capture.programs import PLUG_IN, meta_of, recordings
 from support.installed import PYTHON_PATH
+from support.programs import PLUG_IN, meta_of, recordings
 from vramlens.fleet import compare_files
 
 pytest.importorskip("torch")

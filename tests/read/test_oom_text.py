@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from read.slow_texts import check_time_is_linear
+from support.slow_texts import check_time_is_linear
 from vramlens.read.oom.oom_text import KEPT, find_oom_messages
 from vramlens.units import GIB, format_size
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from read.slow_texts import check_time_is_linear
+from support.slow_texts import check_time_is_linear
 from vramlens.analyses.recording_explanation import explain_text
 from vramlens.read.oom.oom_text import find_oom_messages
 from vramlens.report.explain.story import explanation_to_markdown

@@ -6,11 +6,11 @@ Each case runs in a process of its own, 120 seconds at most, and prints "right" 
 was measured; all of it is written to OUT/guard_check.json. The exit code is 0 where all are right,
 1 where one is wrong, 2 without a GPU.
 
-    plan           a plan for 60 % of a GPT's peak keeps its word in a fresh model; 10 % is refused in words
+    plan           a plan for 60% of a GPT's peak keeps its word in a fresh model; 10% is refused in words
     place          weights that fit neither GPU alone run over two, each below its limit (two GPUs)
     place_tied     the same with a GPT-2 of transformers as it is loaded, whose head is its embedding (two GPUs)
     retry          inference in the chunks that fit; a pool makes no new device allocation, and survives in chunks, too
-    offload        activations in host memory: the same gradient at 60 % of the peak
+    offload        activations in host memory: the same gradient at 60% of the peak
     step_backup    a half-made optimizer step is undone bit by bit; without the backup the error says what was lost
     thousand       1,000 steps, 1,000 injected failures: the loss curve, the bytes and the tensors of an undisturbed run
     real_failures  200 steps of ragged batches, the long ones of which do not fit: all survive, no byte is left
@@ -173,7 +173,7 @@ def plan() -> Found:
             "as measured by the plan": abs(measured / found.after_bytes - 1) <= 0.03,
             "before, as measured here": abs((found.before_bytes or 0) / peak - 1) <= 0.03,
             "the same gradient": difference <= 1e-5,
-            "10 % is refused": not impossible.fits,
+            "10% is refused": not impossible.fits,
             "in words": str(impossible).startswith("Nothing that was tried stays within"),
         },
         plain_mib=peak / MIB, budget_mib=0.6 * peak / MIB, planned_mib=found.after_bytes / MIB,

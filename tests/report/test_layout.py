@@ -5,6 +5,7 @@ from rich.cells import cell_len
 
 from vramlens.analyses.finding import Place
 from vramlens.report.layout import Layout
+from vramlens.report.screen import broken_lines
 from vramlens.report.wording import share, visible, with_stake
 
 
@@ -43,6 +44,15 @@ def test_the_function_goes_before_the_file_and_its_line():
     assert Layout(80).place(place, 18) == "…/workloads.py:43"
 
 
+def test_lines_whose_folders_have_to_go_have_one_form():
+    places = [Place("/home/train/model.py", 27, name) for name in ("main", "a_long_forward")]
+    assert Layout(80).places(places, 28) == ["model.py:27 in main", "model.py:27 in a_long_forwa…"]
+    for width in range(15, 60):
+        names = Layout(80).places(places, width)
+        assert len({name.partition("model.py:27")[0] for name in names}) == 1
+        assert max(map(cell_len, names)) <= width
+
+
 def test_control_characters_become_visible():
     assert visible("a\nb\x1b[0m\u202e\ud800") == "a\\nb\\x1b[0m\\u202e\\ud800"
     assert visible("café 漢字") == "café 漢字"
@@ -50,11 +60,11 @@ def test_control_characters_become_visible():
 
 def test_shares_never_round_to_nothing_or_to_all():
     assert [share(part, 1000) for part in (0, 1, 500, 999, 1000)] == [
-        "0 %",
-        "<1 %",
-        "50 %",
-        ">99 %",
-        "100 %",
+        "0%",
+        "<1%",
+        "50%",
+        ">99%",
+        "100%",
     ]
     assert share(0, 0) == ""
 
@@ -75,3 +85,13 @@ def test_a_beginning_that_takes_the_whole_line_is_followed_by_the_text():
 def test_names_cut_in_the_middle_keep_both_ends():
     assert Layout(40).from_middle("abcdefghij", 7) == "abc…hij"
     assert Layout(40).from_middle("abc", 7) == "abc"
+
+
+def test_a_finished_text_is_broken_at_words_and_its_commands_stay_whole():
+    command = "  vramlens explain " + "x" * 60
+    text = f"Process 7: python train.py --epochs 100 took 20.0 ms\n   64 bytes  {'word ' * 8}\n{command}"
+    lines = [line.plain for line in broken_lines(text, Layout(48))]
+    assert lines[:2] == ["Process 7: python train.py --epochs 100 took", "  20.0 ms"]
+    assert lines[2].startswith("   64 bytes word")
+    assert lines[3] == "     word"
+    assert lines[-1] == command

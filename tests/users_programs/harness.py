@@ -39,7 +39,9 @@ _MORE_BYTES = 400 << 20
 _OWN_LINE = re.compile(r"^vramlens: ")
 _OWN_FRAME = re.compile(r'\s*File "(?:[^"]*/vramlens/[^"]*|<frozen runpy>|[^"]*/runpy\.py)"')
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
-_TIME_AND_PROCESS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d+:\d+")
+_TIME_AND_PROCESS = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d+:\d+|[WIE]\d{4} \d\d:\d\d:\d\d\.\d+ \d+"
+)
 _PREFIX = {
     "install": "import vramlens; vramlens.install('out')",
     "record": "import contextlib, vramlens; _block = contextlib.ExitStack(); "

@@ -34,6 +34,15 @@ BANNED = {
     r"\bis (?:refuted|undecided)\b": "say what will or may help",
     r"\bcarr(?:y|ies) the run\b": 'say "lets the step finish"',
     r"\d × (?:as|that|the|an)\b": 'write "2.00x"',
+    r"\bto be had\b": 'say "available"',
+    r"\bto speak of\b|\ba great deal\b": 'say "almost nothing" or "a lot"',
+    r"\b(?:is|are|was|were) told\b": 'say "is reported" or "is shown"',
+    r"\bfor all reasons\b": 'say "in total"',
+    r"\b(?:is|are) over\b(?! \S)": 'say "has ended"',
+    r"\bcome to (?:its|their|an) end\b": 'say "finish"',
+    r"\bone an? (?:rank|side|line|file|step|node|process|row)\b": 'say "one per …"',
+    r"\bwhat lies\b": "say what it is",
+    r"[0-9}] %(?!\w)": 'write "34%"',
 }
 ALLOWED = re.compile(r"\bthere (?:is|are|was|were) no\b|\bif there is no\b", re.IGNORECASE)
 """Ordinary English that the first pattern would refuse."""
@@ -98,6 +107,10 @@ def test_the_glossary_keeps_to_its_own_words() -> None:
         "193.00 MiB were free in 12 holes",
         "the line asked for 3 MiB that it never gave back",
         "make the batch 0.77 × as large",
+        "the flight records are not to be had",
+        "empty it when its keys are over",
+        "diff takes two folders, one a side",
+        "34 " + "% of the peak",
     ],
 )
 def test_a_banned_phrase_is_seen(text: str) -> None:

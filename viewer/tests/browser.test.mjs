@@ -231,7 +231,7 @@ test("a flame graph by the keyboard alone", async () => {
   await page.keyboard.press("Tab");
   assert.equal(await page.evaluate(() => document.activeElement.className), "flame");
   const heard = () => page.textContent(".heard");
-  assert.match(await heard(), /^at the peak, 1.84 GiB, 100 %, level 0, 2 inside$/);
+  assert.match(await heard(), /^at the peak, 1.84 GiB, 100%, level 0, 2 inside$/);
   await page.keyboard.press("ArrowDown");
   assert.match(await heard(), /^workloads.py:312 in <module>, .*, your code, level 1, 1 of 2 beside each other/);
   await page.keyboard.press("ArrowRight");

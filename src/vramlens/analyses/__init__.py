@@ -15,4 +15,5 @@ budget: a run held against limits.
 profile: a trace of PyTorch's profiler.
 evaluation_passes: what evaluation keeps as if a backward pass were to come.
 code_lines, state_alignment: bytes by lines of code; parameters' lines of two runs.
+unstepped_modules: modules in eval mode whose parameters get gradients that no optimizer uses.
 """

@@ -24,6 +24,8 @@ class Finding:
         place: the line that it points at; None where there is none.
         evidence: what the claim rests on, one sentence each.
         fix: one edit or command, with the bytes to expect from it; None where nothing needs doing.
+        fix_without_batch: the fix without its rough word on the batch, which a batch that was
+            computed takes the place of; None where the fix speaks of no batch.
         extent: the blocks and holes of a recording that it is about; None where it is about none
             in particular.
         limits: of a budget's check, the scopes of the limits that it is about.
@@ -36,5 +38,6 @@ class Finding:
     place: Place | None = None
     evidence: tuple[str, ...] = ()
     fix: str | None = None
+    fix_without_batch: str | None = field(default=None, compare=False, repr=False)
     extent: Extent | None = field(default=None, compare=False, repr=False)
     limits: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ gradients of its own.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,19 +32,15 @@ def unstepped_rows(view: Attribution) -> NDArray[np.int64]:
         return rows[:0]
     unstepped = with_gradients - stepped
     paths = view.modules.paths
-    modules = np.unique(view.modules.module[rows]).tolist()
-    roots = {_split(paths[module])[0] for module in modules}
-    untrained = {
-        root
-        for root in roots
-        if _is_untrained(
-            root,
-            {paths[module] for module in modules if _split(paths[module])[0] == root},
-            with_gradients,
-            unstepped,
-        )
-    }
-    own_modules = [module for module in modules if _split(paths[module])[0] in untrained]
+    modules_by_root: dict[str, list[int]] = defaultdict(list)
+    for module in np.unique(view.modules.module[rows]).tolist():
+        root, _ = _split(paths[module])
+        modules_by_root[root].append(module)
+    own_modules: list[int] = []
+    for root, modules in modules_by_root.items():
+        inside = {paths[module] for module in modules}
+        if _is_untrained(root, inside, with_gradients, unstepped):
+            own_modules += modules
     return np.asarray(rows[np.isin(view.modules.module[rows], own_modules)])
 
 

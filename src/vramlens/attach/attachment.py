@@ -183,7 +183,7 @@ def _no_answer(target: TargetProcess) -> InputError:
 
 def _never_came(target: TargetProcess) -> str:
     return (
-        f"process {target.pid} did not come to a place where Python looks for requests within"
+        f"process {target.pid} did not reach a place where Python looks for requests within"
         f" {_COMES_WITHIN_S:.0f} s (it is inside of C code); nothing will happen in it any more:"
         " try again later"
     )

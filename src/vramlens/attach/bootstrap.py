@@ -16,7 +16,9 @@ def begin():
     start(come, (_thread.get_native_id(),))
 
 def come(starter):
-    import _socket
+    import _signal, _socket
+    if hasattr(_signal, "pthread_sigmask"):  # else it would take what the program waits for
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         connection.settimeout(5.0)

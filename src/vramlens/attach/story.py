@@ -8,10 +8,14 @@ from typing import Any
 from vramlens.attach.attachment import Attachment
 from vramlens.errors import InputError
 from vramlens.foreign_text import text_of, visible
+from vramlens.read.values import as_dict
+from vramlens.report.wording import quoted
 from vramlens.schema import SCHEMA
 from vramlens.units import counted, format_size
 
 _MOST_NAMES = 5
+_OTHER = "tensor"
+"""What ``names`` calls a tensor that is no parameter, gradient, buffer or optimizer state."""
 _FORESEEN = ("process", "memory", "holders", "names", "fragmentation", "leaks", "steps")
 
 
@@ -46,7 +50,7 @@ def story(attachment: Attachment) -> str:
 
 def _story(attachment: Attachment) -> str:
     answer = attachment.answer
-    process = _mapping(answer.get("process"))
+    process = as_dict(answer.get("process"))
     if answer.get("installed"):
         lines = [*_of_installation(answer, process)]
     elif answer.get("request") == "watch":
@@ -55,7 +59,8 @@ def _story(attachment: Attachment) -> str:
         lines = [*_of_state(answer, process)]
     lines += [f"Note: {visible(note)}" for note in attachment.notes]
     lines.append(_of_pause(answer, attachment))
-    lines += _next(answer, process, attachment.recording)
+    next_step = [*_next(answer, process, attachment.recording)]
+    lines += ["", *next_step] if next_step else []
     return "\n".join(lines) + "\n"
 
 
@@ -66,9 +71,9 @@ def _of_state(answer: Mapping[str, Any], process: Mapping[str, Any]) -> Iterator
     elif answer.get("holders_text"):
         yield _its_text(answer["holders_text"])
     for part in answer.get("names") or ():
-        yield from _of_names(_mapping(part))
+        yield from _of_names(as_dict(part))
     for part in answer.get("fragmentation") or ():
-        yield from _of_fragmentation(_mapping(part))
+        yield from _of_fragmentation(as_dict(part))
     yield _its_text(answer.get("memory_text", ""))
 
 
@@ -80,14 +85,31 @@ def _process_line(process: Mapping[str, Any]) -> str:
 
 
 def _of_names(part: Mapping[str, Any]) -> Iterator[str]:
-    sums = _mapping(part.get("bytes_by_kind"))
+    sums = as_dict(part.get("bytes_by_kind"))
     if not sums:
         return
-    kinds = ", ".join(f"{kind} {format_size(int(size))}" for kind, size in sums.items())
-    yield f"{part.get('device')} by name: {kinds}"
+    kinds = ", ".join(
+        f"{format_size(int(size))} in {_plural_kind(kind)}" for kind, size in sums.items()
+    )
+    yield f"{_device_name(part.get('device'))}: {visible(kinds)}. The largest:"
     for tensor in list(part.get("tensors") or ())[:_MOST_NAMES]:
-        name = visible(f"{tensor['name']} ({tensor['kind']})")
-        yield f"  {format_size(int(tensor['bytes'])):>12}  {name}"
+        kind = "" if tensor["kind"] == _OTHER else f" ({_kind_name(tensor['kind'])})"
+        yield f"  {format_size(int(tensor['bytes'])):>12}  {visible(tensor['name'] + kind)}"
+
+
+def _device_name(device: object) -> str:
+    kind, _, number = visible(str(device)).partition(":")
+    return f"On GPU {number}" if number else f"On the {kind.upper()}"
+
+
+def _kind_name(kind: object) -> str:
+    return str(kind).replace("_", " ")
+
+
+def _plural_kind(kind: object) -> str:
+    """``parameters``, ``other tensors``; state has no plural."""
+    name = "other tensor" if kind == _OTHER else _kind_name(kind)
+    return name if name.endswith("state") else f"{name}s"
 
 
 def _of_fragmentation(part: Mapping[str, Any]) -> Iterator[str]:
@@ -108,12 +130,12 @@ def _of_fragmentation(part: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_watch(answer: Mapping[str, Any], recording: str | None) -> Iterator[str]:
+    yield f"Watched {counted(int(answer.get('steps') or 0), 'step')} of the running program."
     text = answer.get("leaks_text")
     if text:
         yield _its_text(text)
-    yield f"Watched {counted(int(answer.get('steps') or 0), 'step')} of the running program."
     if recording is not None:
-        yield f"Recording: {recording}"
+        yield f"Recording: {visible(recording)}"
 
 
 def _of_installation(answer: Mapping[str, Any], process: Mapping[str, Any]) -> Iterator[str]:
@@ -126,12 +148,12 @@ def _of_installation(answer: Mapping[str, Any], process: Mapping[str, Any]) -> I
 
 
 def _of_pause(answer: Mapping[str, Any], attachment: Attachment) -> str:
-    pause = _mapping(answer.get("pause"))
+    pause = as_dict(answer.get("pause"))
     longest_s, total_s = float(pause.get("longest_s", 0)), float(pause.get("total_s", 0))
     stopped_ms = attachment.stopped_s * 1000
     return (
-        f"The program paused for {total_s:.2f} s in total (the longest pause: {longest_s:.2f} s) and"
-        f" was stopped for {stopped_ms:.1f} ms from outside. It is running again."
+        f"The program was paused for {total_s:.2f} s in total (longest pause: {longest_s:.2f} s),"
+        f" and for {stopped_ms:.1f} ms to enter it. It is running again."
         f"{_of_longest_step(pause)}"
     )
 
@@ -149,19 +171,18 @@ def _next(
 ) -> Iterator[str]:
     pid = process.get("pid")
     if recording is not None:
-        yield f"Next: vramlens explain {recording}"
+        yield from ("Next, see what uses the memory:", f"  vramlens explain {quoted(recording)}")
     elif answer.get("installed") and answer.get("uses_gpu", True):
-        yield f"Next: vramlens dump {pid} writes a recording at any time."
+        yield from ("Next, write a recording at any time:", f"  vramlens dump {pid}")
     elif answer.get("installed"):
-        yield f"Next: vramlens attach {pid} shows what keeps its memory on the CPU."
+        yield from ("Next, see what keeps its memory on the CPU:", f"  vramlens attach {pid}")
     elif answer.get("request") == "look" and process.get("torch") is not None:
-        yield f"Next: vramlens attach {pid} --steps 20 (what grows and what keeps it)"
+        yield from (
+            "Next, watch its steps to see what grows:",
+            f"  vramlens attach {pid} --steps 20",
+        )
 
 
 def _its_text(text: Any) -> str:
     """A text of the process."""
     return text_of(str(text).rstrip().split("\n"))
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

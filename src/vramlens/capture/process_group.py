@@ -6,7 +6,6 @@ Nothing here communicates, initialises CUDA or imports torch.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 
 from vramlens.capture.triggers.on_import import when_imported
 from vramlens.foreign_text import text_of
-from vramlens.ground.library_calls import answer_of
+from vramlens.ground.program_errors import answer_of, own_errors
 from vramlens.units import counted, listed
 
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -217,7 +216,7 @@ class _Watch:
     def start(self) -> None:
         if not self._asked:
             self._asked = True
-            with contextlib.suppress(Exception):
+            with own_errors():
                 when_imported("torch", self._attach)
 
     def set_first(self) -> bool | None:
@@ -227,14 +226,14 @@ class _Watch:
         return False if _cuda_in_use() is not None else None
 
     def _attach(self) -> None:
-        with contextlib.suppress(Exception):
+        with own_errors():
             cuda = sys.modules["torch"].cuda
             if cuda.is_initialized():
                 return
             original = cuda.set_device
 
             def set_device(device: Any) -> Any:
-                with contextlib.suppress(Exception):
+                with own_errors():
                     if self.seen is None:
                         self.seen = not cuda.is_initialized()
                     if cuda.set_device is set_device:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from vramlens.ground.program_errors import let_through
+
 Observer = Callable[[int, int, int, int], None]
 """Called with device, bytes asked for, bytes of the device, bytes free; on the thread whose
 request failed.
@@ -72,7 +74,8 @@ def pinned_memory() -> tuple[int | None, int | None]:
             None if handed_out is None else int(handed_out),
             None if reserved is None else int(reserved),
         )
-    except Exception:
+    except Exception as error:
+        let_through(error)
         return None, None
 
 

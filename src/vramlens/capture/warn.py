@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from vramlens.foreign_text import one_line
 from vramlens.ground.own_line import own_line
+from vramlens.ground.program_errors import let_through, own_errors
 
 _said: set[str] = set()
 _listeners: list[Callable[[str], object]] = []
@@ -24,7 +25,7 @@ def say(line: str) -> None:
         _listeners[-1](one_line(line))
         return
     # Closed, a full disk behind it, replaced: never the program's trouble.
-    with contextlib.suppress(Exception):
+    with own_errors():
         sys.stderr.write(f"{own_line(one_line(line), sys.stderr)}\n")
         sys.stderr.flush()
 
@@ -59,6 +60,7 @@ def harmless(doing: str) -> Callable[[Function], Function]:
             try:
                 return function(*args, **kwargs)
             except Exception as error:
+                let_through(error)
                 text = str(error).strip().partition("\n")[0]
                 say_once(
                     f"{doing} failed ({type(error).__name__}: {text}); the program continues",

@@ -22,31 +22,29 @@ from vramlens.cli.message import say
 from vramlens.cli.mistyped import looks_like_a_file, option_meant, verb_meant
 from vramlens.errors import NoProgram, UnsafeInput, UsageError, VramlensError
 
-# In the order of the help.
-VERBS = (
-    "run",
-    "predict",
-    "strategies",
-    "explain",
-    "leaks",
-    "view",
-    "replay",
-    "tune",
-    "diff",
-    "check",
-    "ranks",
-    "top",
-    "export",
-    "dump",
-    "attach",
-    "doctor",
-    "mcp",
-)
-
-_READING = frozenset(
-    ("explain", "leaks", "view", "replay", "tune", "diff", "check", "ranks", "export")
-)
-"""The verbs whose input may come from anywhere: they are held to an allowance."""
+_ROOMS = {
+    "run": "running",
+    "predict": "running",
+    "strategies": "running",
+    "explain": "reading",
+    "leaks": "reading",
+    "view": "reading",
+    "replay": "reading",
+    "tune": "reading",
+    "diff": "reading",
+    "check": "reading",
+    "ranks": "reading",
+    "top": "running",
+    "export": "reading",
+    "dump": "running",
+    "attach": "running",
+    "doctor": "running",
+    "mcp": "running",
+}
+"""By verb, in the order of the help, the folder of its module. What is ``reading`` takes input from
+anywhere: it is held to an allowance.
+"""
+VERBS = tuple(_ROOMS)
 
 
 class VerbModule(Protocol):
@@ -110,7 +108,7 @@ def _parsers(names: Sequence[str] = VERBS) -> tuple[_Parser, dict[str, _Parser]]
 
 
 def _command(verb: str) -> VerbModule:
-    return cast(VerbModule, importlib.import_module(f"vramlens.cli.verbs.{verb}"))
+    return cast(VerbModule, importlib.import_module(f"vramlens.cli.verbs.{_ROOMS[verb]}.{verb}"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -194,7 +192,7 @@ def _run_verb(argv: list[str]) -> int | Callable[[], int]:
     arguments.argv = argv
     command = _command(arguments.verb)
     # A prediction runs the program: what that takes is the program's own business.
-    if arguments.verb not in _READING or getattr(arguments, "predict", False):
+    if _ROOMS[arguments.verb] != "reading" or getattr(arguments, "predict", False):
         return command.run(arguments)
     return _run_within_bounds(command, arguments)
 

@@ -138,7 +138,7 @@ def _speedscope(views: Sequence[Attribution], out: BinaryIO, at: str) -> Written
     moments = [(view, moment(view.device, at), _called(view, at)) for view in views]
     _pour(speedscope_chunks(moments, visible(os.path.basename(views[0].trace.source))), out)
     return Written(
-        f"live at {moments[0][2]}, allocated in all, and live on average, of {_devices(views)}"
+        f"memory of {_devices(views)} at {moments[0][2]}, on average, and all that was allocated"
     )
 
 

@@ -115,12 +115,12 @@ class DeviceStacks:
 
 def frame_name(frame: Frame) -> str:
     """The function, or what stands for it; one line."""
-    return _cut(frame.function or frame.file or "?")
+    return short_name(frame.function or frame.file or "?")
 
 
 def frame_file(frame: Frame) -> str:
     """The file, "" for what stands for a frame; one line."""
-    return _cut(frame.file) if frame.function else ""
+    return short_name(frame.file) if frame.function else ""
 
 
 def frame_label(frame: Frame) -> str:
@@ -133,5 +133,6 @@ def frame_label(frame: Frame) -> str:
     )
 
 
-def _cut(text: str) -> str:
-    return visible(text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}…")
+def short_name(text: str, most: int = _LONGEST_NAME) -> str:
+    """A name of at most so many characters and an ellipsis, for a file that others show."""
+    return visible(text if len(text) <= most else f"{text[:most]}…")

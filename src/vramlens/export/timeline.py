@@ -17,8 +17,9 @@ from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.export.clock import Clock, clock_of
 from vramlens.export.curves import changes, curves_of
+from vramlens.export.stack_bytes import short_name
 from vramlens.export.tracks import Span, Track, nested, side_by_side
-from vramlens.report.wording import place_name, short_place_name, visible
+from vramlens.report.wording import place_name, short_place_name
 from vramlens.trace import NO_STACK, Frame, Trace
 from vramlens.units import counted, format_size
 
@@ -99,18 +100,21 @@ def _notes(view: Attribution, clock: Clock, left_out: int, drawn: int) -> Iterat
         all_of = counted(len(device.allocations), "allocation")
         yield (
             f"GPU {device.device}: the {drawn:,} largest of {all_of} as spans;"
-            " the counters are of all of them"
+            " the counters include all of them"
         )
 
 
 def device_name(trace: Trace, device: int) -> str:
     """``GPU 0 (NVIDIA H200)``, with the rank where the recording says it."""
-    meta = trace.meta
-    device_meta = meta.devices.get(device) if meta is not None else None
-    model = (device_meta.name if device_meta is not None else None) or trace.device_name
-    rank = f"rank {meta.rank}" if meta is not None and meta.rank is not None else ""
-    facts = ", ".join(filter(None, (_name(model) if model else "", rank)))
-    return f"GPU {device}" + (f" ({facts})" if facts else "")
+    model, rank = trace.device_name, None
+    if trace.meta is not None:
+        rank = trace.meta.rank
+        device_meta = trace.meta.devices.get(device)
+        model = (device_meta.name if device_meta is not None else None) or model
+    facts = [_name(model)] if model else []
+    if rank is not None:
+        facts.append(f"rank {rank}")
+    return f"GPU {device} ({', '.join(facts)})" if facts else f"GPU {device}"
 
 
 def stack_text(view: Attribution, stack: int) -> str:
@@ -134,7 +138,7 @@ def stack_text(view: Attribution, stack: int) -> str:
 
 
 def _name(text: str) -> str:
-    return visible(text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}…")
+    return short_name(text, _LONGEST_NAME)
 
 
 def _counters(view: Attribution, clock: Clock) -> tuple[Series, ...]:

@@ -88,14 +88,14 @@ def _first_end_of_replaced(files: Sequence[CandidateFile]) -> int | None:
     for file in files:
         if file.rank is not None:
             starts_by_rank[file.rank].add(_start(file) or 0)
-    second_starts = [sorted(starts)[1] for starts in starts_by_rank.values() if len(starts) > 1]
-    if not second_starts:
+    replaced = {rank: starts for rank, starts in starts_by_rank.items() if len(starts) > 1}
+    if not replaced:
         return None
-    second_us = min(second_starts)
+    second_us = min(sorted(starts)[1] for starts in replaced.values())
     ends = [
-        _process(file).written_us or 0
+        _process(file).written_us
         for file in files
-        if (_start(file) or 0) < second_us and len(starts_by_rank[file.rank or 0]) > 1
+        if (_start(file) or 0) < second_us and (file.rank or 0) in replaced
     ]
     # Not after the restart itself: a recording may be written late.
-    return min([second_us, *(end for end in ends if end)])
+    return min([second_us, *filter(None, ends)])

@@ -227,7 +227,7 @@ def _notes_of_attempt(lake: Lake, facts: Mapping[str, object]) -> list[str]:
     told = as_list(facts.get("notes"))[:_MOST_NOTES]
     notes = [note for note in map(as_text, told) if note]
     if not lake.is_committed:
-        notes.append("the export into this lake did not come to its end: run it again")
+        notes.append("the export into this lake did not finish: run it again")
     if len(lake.runs[lake.run]) > 1:
         numbers = ", ".join(map(str, lake.runs[lake.run]))
         notes.append(

@@ -62,7 +62,7 @@ def times_of_trace(path: str) -> RankTimes:
 def _busy_note(times: Mapping[int, RankTimes]) -> str:
     by_share = sorted(times, key=lambda rank: (times[rank].busy_share, rank))
     shown = by_share if len(by_share) <= _MOST_NAMED else [*by_share[:3], *by_share[-3:]]
-    shares = ", ".join(f"rank {rank} {100 * times[rank].busy_share:.0f} %" for rank in shown)
+    shares = ", ".join(f"rank {rank} {100 * times[rank].busy_share:.0f}%" for rank in shown)
     device = "GPU" if all(rank.on_gpu for rank in times.values()) else "device"
     return f"{device} busy, the least first: {shares}"
 

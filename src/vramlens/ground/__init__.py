@@ -1,6 +1,5 @@
 """The ground floor: words and rules that every other package shares. Standard library only.
 
-library_calls: questions to libraries that may fail.
 callable_package: packages that are functions, too.
 closed_words: the base of closed vocabularies.
 conf_text: the text of the allocator's settings, cut up.
@@ -13,4 +12,8 @@ own_line: what vramlens says among a program's lines.
 own_session: processes that are ended with what they have started.
 printed_answer: answers that print themselves.
 verdict: the certainty of claims, numbers and rows.
+file_name: the names of files, of whichever system they are.
+late_torch: PyTorch, imported when the first of its names is used.
+program_errors: errors that are the program's although they are raised in the midst of our code.
+place: a line of the user's program.
 """

@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from vramlens.ground.program_errors import own_errors
+
 # Attributes of a class as C keeps them: a metaclass may define properties of these names.
 _NAME: Any = type.__dict__["__name__"]
 _QUALNAME: Any = type.__dict__["__qualname__"]
@@ -67,7 +69,7 @@ def namespace_of(owner: object) -> dict[Any, Any] | None:
     for base in class_order(type(owner)):
         descriptor: Any = class_dict(base).get("__dict__")
         if type(descriptor) in DESCRIPTORS:
-            with suppress(Exception):
+            with own_errors():
                 namespace = descriptor.__get__(owner)
                 if type(namespace) is dict:
                     return namespace
@@ -78,7 +80,7 @@ def namespace_of(owner: object) -> dict[Any, Any] | None:
 def slots_of(owner: object) -> Iterator[tuple[str, Any]]:
     """Names and values of an instance's slots."""
     for name, slot in instance_layout(type(owner)).slots:
-        with suppress(Exception):  # a slot without a value
+        with own_errors():  # a slot without a value
             yield name, slot.__get__(owner)
 
 

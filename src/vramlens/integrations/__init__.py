@@ -1,7 +1,17 @@
 """Integrations: one small module a tool that memory's figures go to, imported only by who uses it.
 
-``prometheus``, ``opentelemetry`` (the machine or this program), ``tensorboard``, ``wandb``,
-``mlflow`` (scalars of a ``Monitor``), ``lightning``, ``transformers``, ``accelerate`` (callbacks of
-training loops), ``ray``, ``notebook``, ``debug_server`` (every rank's page), ``slurm`` (file names),
-``shared`` (what they share).
+accelerate: memory beside what ``accelerator.log`` logs, stepped by the program's own loop.
+composer: ``MemoryCallback`` for ``Trainer(callbacks=[...])``.
+debug_server: PyTorch's debug server (``torch.distributed.debug``, as in 2.13).
+lightning: ``MemoryCallback`` for ``Trainer(callbacks=[...])``.
+mlflow: a monitor's scalars as metrics of a run; report and recording as its artifacts.
+notebook: ``%%vramlens`` records a cell, and shows its verdict and picture below it.
+opentelemetry: the machine's or this program's memory as OpenTelemetry's metrics.
+prometheus: the machine's or this program's memory as metrics.
+ray: memory beside what ``ray.train.report`` reports, in each worker; recordings named by rank.
+shared: what the integrations share.
+slurm: names of files that no two tasks of a job share, and that say which task wrote them.
+tensorboard: a monitor's scalars beside the program's own, and its summary as text.
+transformers: ``watch(trainer)``, or ``MemoryCallback`` for ``Trainer(callbacks=[...])``.
+wandb: a monitor's scalars, report and recording in Weights & Biases.
 """

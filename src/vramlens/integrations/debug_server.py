@@ -125,7 +125,7 @@ def _answer(request: Any, response: Any) -> None:
 def page_text(answers: list[str | None]) -> str:
     """The page of some ranks' answers, in order of rank; None where a rank did not answer.
 
-    Figures are what each rank says of itself; whoever holds 2 % more than the usual rank is named
+    Figures are what each rank says of itself; whoever holds 2% more than the usual rank is named
     first.
     """
     read = {rank: _read(text) for rank, text in enumerate(answers)}
@@ -167,12 +167,13 @@ def _read(text: str | None) -> dict[str, Any] | None:
 
 def _allocated(answer: dict[str, Any]) -> int | None:
     """Live bytes of PyTorch on the GPUs of a rank; None where it uses none."""
-    rows = [
-        row for gpu in _dicts_in(answer.get("figures"), "gpus") for row in _dicts_in(gpu, "rows")
-    ]
-    sizes = [row.get("bytes") for row in rows if row.get("kind") == "pytorch_allocated"]
-    counted = [size for size in sizes if isinstance(size, int)]
-    return sum(counted) if counted else None
+    sizes: list[int] = []
+    for gpu in _dicts_in(answer.get("figures"), "gpus"):
+        for row in _dicts_in(gpu, "rows"):
+            size_bytes = row.get("bytes")
+            if row.get("kind") == "pytorch_allocated" and isinstance(size_bytes, int):
+                sizes.append(size_bytes)
+    return sum(sizes) if sizes else None
 
 
 def _dicts_in(answer: Any, key: str) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 from vramlens.capture.warn import harmless
 from vramlens.integrations.shared.extras import need
 from vramlens.integrations.shared.kept_artifacts import handles_of_process
-from vramlens.integrations.shared.training import LoopMonitor
+from vramlens.integrations.shared.loop_monitor import LoopMonitor
 from vramlens.monitor import Summary
 from vramlens.program import install, snapshot
 

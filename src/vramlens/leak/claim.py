@@ -21,6 +21,8 @@ _MOST_DIFFERENCE = 0.005
 """Of the bytes so far, between them and the rate times the steps: what rounding to three digits
 hides. With twice as much a reader who multiplies finds another number.
 """
+_FAR_APART = 2
+"""Steps from one that left something to the next: the rate of a step says little then."""
 _KEEPERS = {
     "external": "no tensor uses it: a library (NCCL, cuBLAS), a CUDA context or another process"
     " does",
@@ -83,23 +85,33 @@ def growth_words(leak: Leak, where: str = "") -> str:
     outside = ", outside PyTorch" if leak.kind == "external" else ""
     if not leak.steps:
         return f"{total}{where} over the recording{outside}"
-    rate = f"{format_size(leak.bytes_per_step)} per step"
+    return f"{_rate_words(leak)}{where}, {total} so far{_steps_words(leak)}{outside}"
+
+
+def _rate_words(leak: Leak) -> str:
+    """How much a step leaves; in a recording, how much each time, where most steps leave nothing."""
     if leak.nodes and not leak.bytes_per_step:
-        rate = "autograd nodes without data"
-    return f"{rate}{where}, {total} so far{_steps_words(leak)}{outside}"
+        return "autograd nodes without data"
+    rate = f"{format_size(leak.bytes_per_step)} per step"
+    if _is_rate_times_steps(leak):
+        return rate
+    each_time = leak.bytes // leak.steps
+    steps_between = round(each_time / leak.bytes_per_step)
+    if steps_between < _FAR_APART or leak.first_step is not None:
+        return f"about {rate}"
+    return f"about {format_size(each_time)} every {steps_between} steps"
 
 
 def _steps_words(leak: Leak) -> str:
-    """The steps that the bytes so far are of, so that the rate times the steps is what is printed:
-    where only some steps left anything, or the first ones more, as many as would have left it.
+    return f" in {counted(leak.steps, 'step')}" if _is_rate_times_steps(leak) else ""
+
+
+def _is_rate_times_steps(leak: Leak) -> bool:
+    """Whether a reader who multiplies the rate by the steps finds the bytes so far. Not where only
+    some steps left anything, or the first ones more.
     """
-    if not leak.bytes_per_step:
-        return f" in {counted(leak.steps, 'step')}"
     difference = abs(leak.bytes - leak.bytes_per_step * leak.steps)
-    if difference <= _MOST_DIFFERENCE * leak.bytes:
-        return f" in {counted(leak.steps, 'step')}"
-    worth = max(round(leak.bytes / leak.bytes_per_step), 1)
-    return f": as much as {counted(worth, 'step')} leave"
+    return not leak.bytes_per_step or difference <= _MOST_DIFFERENCE * leak.bytes
 
 
 def owner_words(leak: Leak, owner: LeakOwner) -> str:
@@ -161,6 +173,9 @@ def _keeps(leak: Leak) -> str:
     steps = leak.bytes / leak.bytes_per_step if leak.bytes_per_step else leak.steps
     tensors = round(leak.storages / max(steps, 1))
     if leak.kind != "graph":
+        steps_per_tensor = round(steps / leak.storages) if leak.storages else 1
+        if steps_per_tensor > 1:
+            return f"keeps 1 tensor of about every {steps_per_tensor} steps"
         return f"keeps {counted(max(tensors, 1), 'tensor')} of every step"
     if not tensors:
         return "keeps the autograd graph of every step, without its tensors"

@@ -10,7 +10,7 @@ FIXES = {
     " hook: handle = ...register_..._hook(...), then handle.remove()",
     "lru_cache": "give it a limit, @lru_cache(maxsize=...), or call {function}.cache_clear() "
     "when its keys are done; do not use a tensor or a module as a key",
-    "cache": "give {name} a limit on its keys, or empty it when its keys are over",
+    "cache": "give {name} a limit on its keys, or delete each key after its last use",
     "exception": "keep repr(error) instead of the exception in {name}, or clear its traceback"
     " (error.with_traceback(None)), which holds every variable of its frames",
     "closure": "do not let the functions in {name} capture tensors, or remove them when they "

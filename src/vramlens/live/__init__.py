@@ -1,4 +1,19 @@
-"""In the running process: who holds a tensor, what grows, and how to let it go."""
+"""In the running process: who holds a tensor, what grows, and how to let it go.
+
+counters: what allocators say of the memory that they have handed out.
+follow: watching a whole program for ``vramlens run --leaks``.
+gone_leaks: leaks of an earlier look that are gone at the program's end.
+growth: which bytes each step leaves behind, by objects and by what counters say.
+heap: the living objects of the interpreter, searched from the roots to every tensor.
+heap_look: one search of the heap, and the report on everything that grew.
+holder: the chain from a root to a tensor, and the statement that keeps it.
+holder_lookup: who holds a tensor, and who holds the most: from a prompt, a debugger, a notebook.
+leak_scope: ``with no_leaks():`` for tests, and letting go of what exceptions hold.
+leaks: what grows in the running process, as results that can be printed.
+source: what the user's code says of a name: where it is filled, bounded and emptied.
+turns: what ends a step where no optimizer does: a call of the model, a turn of a loop, or time.
+watch: counts at each step's end, and one search when a report is asked for.
+"""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class LeakFollower:
         usual = _USUAL_SHARE_AT_FIRST * (elapsed - later) + _USUAL_SHARE * later
         if spent < max(_LEAST_TOLD_SECONDS, usual):
             return
-        of_steps = f" of {elapsed:.2f} s ({100 * spent / elapsed:.0f} %)" if spent < elapsed else ""
+        of_steps = f" of {elapsed:.2f} s ({100 * spent / elapsed:.0f}%)" if spent < elapsed else ""
         say(f"watching for leaks took {spent:.2f} s{of_steps}; longer runs pay less")
 
     def conclusion(self) -> LeakReport | None:

@@ -10,23 +10,17 @@ from itertools import chain
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.capture.torch_api import connect
 from vramlens.ground.leak_size import least_bytes_per_step
+from vramlens.ground.program_errors import let_through
 from vramlens.leak.leak import is_too_small
 from vramlens.live.counters.host_allocator import allocated_bytes
 from vramlens.live.counters.step_counters import CounterSeries, StepCounters
-from vramlens.live.growth.accounting import HostMemory, gone_by_now, unexplained_growth
+from vramlens.live.growth.accounting import HostHeap, gone_by_now, unexplained_growth
 from vramlens.live.growth.backlogs import with_backlogs, with_complete, with_rising
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.lagging_tees import parents_by_lagging_tee
 from vramlens.live.growth.line_observer import Observer
-from vramlens.live.growth.piles import (
-    FEWEST,
-    WARM_UP,
-    Item,
-    Pile,
-    gone_growth,
-    live_items,
-    piles,
-)
+from vramlens.live.growth.pace import FEWEST, WARM_UP
+from vramlens.live.growth.piles import Item, Pile, gone_growth, live_items, piles
 from vramlens.live.growth.remade_tensors import remade_larger
 from vramlens.live.growth.shape_kernels import kernels_note
 from vramlens.live.growth.stores import (
@@ -85,7 +79,7 @@ class HeapLook:
         series = CounterSeries() if counters is None else counters.host
         allocator = connect()
         history_events = allocator.history_events() if allocator is not None else 0
-        self._host = HostMemory(series, allocated_bytes(), births.steps, history_events)
+        self._host = HostHeap(series, allocated_bytes(), births.steps, history_events)
         births.look_now()
         self._search = Search(torch, allowed)
         self._failures: list[str] = []
@@ -118,6 +112,7 @@ class HeapLook:
         try:
             kept_leaks += self._counted(kept_leaks)
         except Exception as error:  # a counter that says something unheard of: the rest stands
+            let_through(error)
             self._failures.append(f"the counters could not be read ({type(error).__name__})")
         leaks = merged(kept_leaks)
         least_bytes = least_bytes_per_step(None, 0, births.steps)
@@ -227,7 +222,8 @@ class HeapLook:
                 return None
             free, _ = cuda.mem_get_info()
             return int(free) + int(cuda.memory_reserved()) - int(cuda.memory_allocated())
-        except Exception:  # no such figure here
+        except Exception as error:  # no such figure here
+            let_through(error)
             return None
 
 

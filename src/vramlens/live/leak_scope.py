@@ -15,6 +15,7 @@ from vramlens.argument_types import number_given, takes
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.errors import VramlensError
 from vramlens.foreign_text import text_of
+from vramlens.ground.program_errors import own_errors
 from vramlens.live.heap.objects import frame_variables, is_kind, running_frames
 from vramlens.live.heap.roots import Root, module_roots
 from vramlens.live.heap.search import Search
@@ -216,7 +217,7 @@ def _chain(error: BaseException | None) -> list[BaseException]:
             type(exception), "exceptions", None
         )
         if inner is not None and hasattr(inner, "__get__"):
-            with suppress(Exception):
+            with own_errors():
                 waiting += list(inner.__get__(exception))
     return chain
 
@@ -231,9 +232,9 @@ def _storages_below(
     frames = [frame for frame in _frames(exceptions) if id(frame) not in running_ids]
     if torch is None or not frames:
         return {}
-    from torch.multiprocessing import reductions
+    from torch.multiprocessing.reductions import StorageWeakRef
 
-    weak_reference: Any = reductions.StorageWeakRef
+    weak_reference: Any = StorageWeakRef  # it has no types
     search = Search(torch)
     search.seen.update(id(module.value) for module in module_roots())
     roots = [

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from types import CodeType, FrameType
 
+from vramlens.ground.program_errors import own_errors
 from vramlens.live.counters.step_counters import StepCounters
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.line_observer import Observer
-from vramlens.live.growth.piles import FEWEST, WARM_UP
+from vramlens.live.growth.pace import FEWEST, WARM_UP
 from vramlens.live.growth.ration import FIRST_STEPS
 from vramlens.live.heap.objects import is_own_file
 from vramlens.live.heap.search import LONG, SearchTime
@@ -62,7 +62,7 @@ class LeakWatch:
         if self._steps == FIRST_STEPS:
             self._end_first_steps()
         if self._counters is not None:
-            with suppress(Exception):  # a counter that this version does not have
+            with own_errors():  # a counter that this version does not have
                 self._counters.read(self._steps)
         caller = sys._getframe(1) if caller is None else caller
         self._code = caller.f_code

@@ -1,13 +1,19 @@
 """The monitor: memory of GPUs and programs while they run, of this program (``Monitor``) or of
 the machine.
 
-``sampler``: ``Monitor``, a thread that reads counters; ``monitor_samples``: its samples;
-``summary``: them in a few lines; ``step_growth``: what steps leave behind.
-``step_pace``: how long steps take, and clock times; ``place_in_job``: machine, job and rank.
-``allocator_counters``: PyTorch's counters on each GPU.
-``scalars``: what experiment trackers get; ``loggers``: how.
-``publisher``: the thread that tells ``vramlens top``.
-``alerts``, ``machine``, ``top``: rooms of their own.
+sampler: ``Monitor``, a thread that reads counters.
+monitor_samples: its samples.
+summary: them in a few lines.
+step_growth: what steps leave behind.
+step_pace: how long steps take, and clock times.
+place_in_job: machine, job and rank.
+allocator_counters: PyTorch's counters on each GPU.
+scalars: what experiment trackers get.
+loggers: loggers of an experiment that scalars are written to, known by their methods.
+publisher: the thread that tells ``vramlens top``.
+alerts: rules, when they fire, and what firing does.
+machine: every GPU and the processes on it, now.
+top: the screen of ``vramlens top``.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vramlens.ground.program_errors import let_through
+
 
 @dataclass(frozen=True, slots=True)
 class Counters:
@@ -28,7 +30,8 @@ def loaded_cuda() -> Any:
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     try:
         return cuda if cuda is not None and cuda.is_initialized() else None
-    except Exception:  # half imported
+    except Exception as error:  # half imported
+        let_through(error)
         return None
 
 
@@ -52,7 +55,8 @@ def counters(cuda: Any, index: int) -> Counters | None:
             retries=int(stats.get("num_alloc_retries", 0)),
             failures=int(stats.get("num_ooms", 0)),
         )
-    except Exception:
+    except Exception as error:
+        let_through(error)
         return None
 
 
@@ -60,7 +64,8 @@ def used_devices(cuda: Any) -> list[int]:
     """The devices on which PyTorch of this process holds memory."""
     try:
         count = int(cuda.device_count())
-    except Exception:
+    except Exception as error:
+        let_through(error)
         return []
     devices = []
     for index in range(count):
@@ -88,7 +93,8 @@ def room_bytes(
         if fraction < 1:
             limit = int(cuda.get_device_properties(index).total_memory * fraction)
             room = min(room, limit - max(peak_bytes, now.allocated_bytes))
-    except Exception:  # PyTorch before 2.8 has no getter: no limit is known
+    except Exception as error:  # PyTorch before 2.8 has no getter: no limit is known
+        let_through(error)
         return max(0, room)
     return max(0, room)
 

@@ -21,8 +21,9 @@ from vramlens.argument_types import (
     text,
     texts,
 )
-from vramlens.capture.memory.driver import driver
+from vramlens.capture.memory.driver import Gpu, driver
 from vramlens.capture.memory.memory_now import HostMemory, host_memory
+from vramlens.capture.process.own_thread import started_without_signals
 from vramlens.capture.warn import harmless
 from vramlens.errors import UsageError
 from vramlens.monitor.alerts.actions import Actions, Callback
@@ -166,7 +167,9 @@ class Monitor:
     @harmless("starting to watch memory")
     def _begin(self) -> None:
         thread = threading.Thread(target=self._run, name="vramlens-monitor", daemon=True)
-        thread.start()  # where the system allows no further thread, the program runs unwatched
+        started_without_signals(
+            thread.start
+        )  # where the system allows no further thread, the program runs unwatched
         self._thread = thread
 
     @harmless("ending to watch memory")
@@ -298,13 +301,8 @@ class Monitor:
         gpus = {gpu.index: gpu for gpu in visible_gpus(cuda)}
         if cuda is not None and (not self._devices or self.samples.count % _DEVICES_EVERY == 0):
             self._devices = used_devices(cuda)
-        devices = []
-        for index in self._devices if cuda is not None and self._devices else list(gpus):
-            gpu = gpus.get(index)
-            memory = None if gpu is None else free_and_total(gpu)
-            free, total = (None, None) if memory is None else memory
-            name = None if gpu is None else gpu.name
-            devices.append(self._device(cuda, index, name, free, total))
+        indices = self._devices if cuda is not None and self._devices else list(gpus)
+        devices = [self._device(cuda, index, gpus.get(index)) for index in indices]
         host: HostMemory = host_memory()
         return Sample(
             time_us=time.time_ns() // 1000,
@@ -317,9 +315,11 @@ class Monitor:
             step_us=self._pace.step_us,
         )
 
-    def _device(
-        self, cuda: Any, index: int, name: str | None, free: int | None, total: int | None
-    ) -> DeviceSample:
+    def _device(self, cuda: Any, index: int, gpu: Gpu | None) -> DeviceSample:
+        name, free, total = None, None, None
+        if gpu is not None:
+            name = gpu.name
+            free, total = free_and_total(gpu) or (None, None)
         now = None if cuda is None else counters(cuda, index)
         if now is None:
             return DeviceSample(index, name, total, free)

@@ -136,7 +136,7 @@ def _lines(found: Summary) -> Iterator[str]:
         pinned = (
             f", {format_size(found.peak_pinned_bytes)} pinned" if found.peak_pinned_bytes else ""
         )
-        yield f"Host: this process at most {format_size(found.peak_rss_bytes)}{pinned}"
+        yield f"Host: at most {format_size(found.peak_rss_bytes)} in this process{pinned}"
     for alert in found.alerts[-_SHOWN:]:
         yield f"Alert: {alert.text}"
     if len(found.alerts) > _SHOWN:

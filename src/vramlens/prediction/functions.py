@@ -14,7 +14,7 @@ from vramlens.argument_types import (
     takes,
     text,
 )
-from vramlens.prediction.card.cards import card_bytes, card_named
+from vramlens.prediction.card.cards import DEFAULT_GPU, card_bytes, card_named
 from vramlens.prediction.own_process import in_a_process
 from vramlens.prediction.predicted_peak import Prediction
 from vramlens.prediction.predicted_run import Gathered, PredictedRun, Question, answer
@@ -36,7 +36,7 @@ else:
     torch_version=optional(text),
     conf=text,
 )
-def predict(
+def predict(  # noqa: PLR0913 - public: its options are keywords
     model_fn: Callable[[], Any],
     make_batch: Callable[[int], Any],
     loss_fn: Callable[[Any, Any], Any],
@@ -44,7 +44,7 @@ def predict(
     *,
     batch: int,
     steps: int = 2,
-    gpu: str = "h200",
+    gpu: str = DEFAULT_GPU,
     torch_version: str | None = None,
     conf: str = "",
     cards: Sequence[int | str] = (),

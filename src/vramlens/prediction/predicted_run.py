@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens.capture.names.module_marks import ModuleMarks
 from vramlens.capture.names.module_paths import ModulePaths
-from vramlens.prediction.card.cards import Card, card_named
+from vramlens.prediction.card.cards import DEFAULT_GPU, Card, card_named
 from vramlens.prediction.card.cuda_interface import behave_as
 from vramlens.prediction.card.stand_in_device import provide_cuda
 from vramlens.prediction.kernels.kernel_requests import Kernels
@@ -195,7 +195,7 @@ class Question:
         place: the rank, where the program is one of several.
     """
 
-    gpu: str = "h200"
+    gpu: str = DEFAULT_GPU
     torch_version: str | None = None
     conf: str = ""
     cards: tuple[int, ...] = ()

@@ -7,6 +7,11 @@ behind.
 
 pytest loads this module in every run: until one of its options is given it imports nothing more and
     changes nothing.
+
+baseline: the peak of each test, stored in a file that is reviewed with the code.
+marks: what a test's markers ask for.
+measuring: what ``pytest --vramlens`` does around each test, and at the end of the run.
+use: the GPU memory that one test uses.
 """
 
 from __future__ import annotations

@@ -3,18 +3,21 @@
 Each rank's recording becomes a small summary by itself (a map that runs anywhere); everything that
 compares ranks works on summaries and flight records alone (``compare``).
 
-``rank_summary``: one rank in some kilobytes.
-``recording_summary``: it, from a recording; ``line_uses``: its lines; ``hints``: what their
-stacks went through.
-``rank_comparison``: the answer about the ranks of a job.
-``compare``: it, from summaries; ``rank_difference``: ranks that hold more, for one reason.
-``excess``: why one rank holds more than its peers.
-``peers``: who is compared with whom, and what is usual among them.
-``shared``: leaks that the ranks share.
-``flights``: what flight records tell together.
-``rank_failures``: who failed first.
-``notes``: what keeps ranks from being compared; ``rank_words``: ranks in words; ``rank_names``: in
-file names.
+rank_summary: one rank in some kilobytes.
+recording_summary: it, from a recording.
+line_uses: its lines.
+hints: what their stacks went through.
+rank_comparison: the answer about the ranks of a job.
+compare: it, from summaries.
+rank_difference: ranks that hold more, for one reason.
+excess: why one rank holds more than its peers.
+peers: who is compared with whom, and what is usual among them.
+shared: leaks that the ranks share.
+flights: what flight records tell together.
+rank_failures: who failed first.
+notes: what keeps ranks from being compared.
+rank_words: ranks in words.
+rank_names: in file names.
 """
 
 from vramlens.ground.callable_package import make_callable

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
@@ -204,11 +205,11 @@ class _Job:
         }
 
     def _talks_point_to_point(self) -> bool:
-        calls = (call for flight in self.flights.values() for call in flight.collectives)
-        lines = (line for summary in self.ranks.values() for line in summary.lines)
-        return any(call.is_p2p for call in calls) or any(
-            line.hints & Hint.POINT_TO_POINT for line in lines
-        )
+        calls = chain.from_iterable(flight.collectives for flight in self.flights.values())
+        if any(call.is_p2p for call in calls):
+            return True
+        lines = chain.from_iterable(summary.lines for summary in self.ranks.values())
+        return any(line.hints & Hint.POINT_TO_POINT for line in lines)
 
 
 def _usual_without(peers: Sequence[RankSummary], rank: RankSummary) -> Usual:

@@ -10,6 +10,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vramlens.capture.process.own_thread import started_without_signals
 from vramlens.errors import UsageError
 from vramlens.units import parse_size
 
@@ -141,7 +142,7 @@ def _empty_the_backwards_queue() -> None:
         old_nodes.append(torch.zeros((), requires_grad=True, device="cpu") * 1)
 
     maker = threading.Thread(target=make)
-    maker.start()
+    started_without_signals(maker.start)
     maker.join()
     with _disable_current_modes():
         old_nodes[0].backward()  # type: ignore[no-untyped-call]

@@ -116,7 +116,7 @@ class CudaMeter:
         allowed = int(total * fraction)
         room = reserved + free
         if fraction < 1.0 and allowed < room:
-            return allowed, f"the process's limit of {100 * fraction:.0f} % of the device"
+            return allowed, f"the process's limit of {100 * fraction:.0f}% of the device"
         others_bytes = total - room
         if others_bytes > total // 10:
             return room, "the device minus other processes and CUDA contexts"

@@ -17,8 +17,8 @@ from vramlens.replay.what_if import question
 
 if TYPE_CHECKING:
     from vramlens.analyses.attribution.attribution import Attribution
-    from vramlens.analyses.explanation import Explanation
-    from vramlens.analyses.failure.need import Need, SettingVerdict
+    from vramlens.analyses.explanation import Explanation, OomVerdict
+    from vramlens.analyses.failure.need import SettingVerdict
     from vramlens.replay.proof import Proven
     from vramlens.replay.settings import Settings
     from vramlens.trace import Trace
@@ -86,15 +86,18 @@ def failed_step_of(trace: Trace, proven: Proven, recorded_cap_bytes: int | None)
     return FailedStep(
         judged={question(proven, row.conf).settings: row for row in explanation.oom.settings},
         needs_too_much=floor is not None and capacity is not None and floor > capacity,
-        needed_bytes=_least_limit(need),
+        needed_bytes=_least_limit(explanation.oom),
         leaked_per_step=_leaked_per_step(explanation, view),
     )
 
 
-def _least_limit(need: Need | None) -> int | None:
+def _least_limit(oom: OomVerdict) -> int | None:
     """The least limit that the step surely needs; None where nothing tells."""
-    if need is None or need.basis is None:
+    need = oom.need
+    if need is None:
         return None
+    if need.high_bytes is None and oom.reserved_bytes is not None and oom.tried_bytes is not None:
+        return oom.reserved_bytes + oom.tried_bytes  # as explain says of the request
     return need.limit_bytes or need.peak_reserved_bytes or need.low_bytes
 
 

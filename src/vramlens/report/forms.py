@@ -56,8 +56,8 @@ _DRAWN_BY = {
     "Comparison": ("ranks.story", "render_comparison"),
     "Diff": ("diff.story", "render_diff"),
     "Explanation": ("explain.story", "render_explanation"),
-    "LeakReport": ("leaks.story", "render_leaks"),
     "Profile": ("profile.story", "render_profile"),
+    "RecordedLeakReport": ("leaks.story", "render_leaks"),
     "Tuning": ("replay.tuning_story", "render_tuning"),
 }
 """By the class of an answer, the module of reports that draws it and the function."""

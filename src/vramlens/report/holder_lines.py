@@ -62,6 +62,8 @@ def _figure_columns(holders: HeldMemory, width: int, is_headed: bool) -> Iterato
     for name, cells in holders.figures():
         if name == "count" and width < _WIDTH_FOR_COUNTS:
             continue
+        if name == "inferred" and not holders.has_meanings:
+            continue
         unit = _UNITS.get(name, "")
         yield right(
             [name, *cells] if is_headed else ["", *(cell and cell + unit for cell in cells)]
@@ -80,17 +82,17 @@ def _note_columns(
 def _names(rows: Sequence[HolderRow], layout: Layout, width: int) -> list[str]:
     """The rows' names; where one of a folder has to lose it, all of that folder do."""
     names = [_name(row, layout, width) for row in rows]
-    cut = {
+    cut_folders = {
         _folder(row)
         for row, name in zip(rows, names, strict=True)
         if row.place and name != row.name
     }
-    return [
-        layout.place(row.place, width, always_cut=True)
-        if row.place and _folder(row) in cut
-        else name
-        for row, name in zip(rows, names, strict=True)
-    ]
+    for folder in cut_folders:
+        rows_of_folder = [at for at, row in enumerate(rows) if row.place and _folder(row) == folder]
+        places = [place for at in rows_of_folder if (place := rows[at].place)]
+        for at, name in zip(rows_of_folder, layout.places(places, width), strict=True):
+            names[at] = name
+    return names
 
 
 def _folder(row: HolderRow) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
@@ -13,7 +13,7 @@ from vramlens.report.wording import Location, visible
 # Spaces that no line may end at: between a number and what it counts, between a line and its
 #     function.
 _UNIT = re.compile(
-    r"(?<=[0-9]) (?=(?:bytes?|[KMGT]i?B|steps?|lines?|more|times|requests?|events?)\b|%)"
+    r"(?<=[0-9]) (?=(?:bytes?|[KMGT]i?B|steps?|lines?|more|times|requests?|events?|[mun]?s)\b)"
 )
 _FUNCTION = re.compile(r"(?<=[0-9]) in (?=\S)")
 _PATH = re.compile(r"^(?!\w+://).*[/\\][^/\\]+:[0-9]+")
@@ -91,6 +91,15 @@ class Layout:
         head = max(0, width - cell_len(self.ellipsis)) // 2
         start = set_cell_size(text, head)
         return start + self.from_left(text, max(0, width - cell_len(start)))
+
+    def places(self, places: Sequence[Location], width: int) -> list[str]:
+        """Lines of code of one folder, without it: all of them in one form."""
+        names = [self.place(place, width, always_cut=True) for place in places]
+        if all(name.startswith(self.ellipsis) for name in names):
+            return names
+        bare = len(f"{self.ellipsis}/")
+        wider = [self.place(place, width + bare, always_cut=True) for place in places]
+        return [self.from_right(name.removeprefix(f"{self.ellipsis}/"), width) for name in wider]
 
     def place(self, place: Location, width: int, *, always_cut: bool = False) -> str:
         """A line of code: folders go first (``always_cut``: in any case), then the function; what

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from vramlens.foreign_text import html_text
@@ -96,9 +97,10 @@ def _filled_columns(
     names: Sequence[str], rows: Sequence[Sequence[str]], is_right: Sequence[bool]
 ) -> str:
     """A table without the columns that are empty in every row."""
-    filled = [at for at in range(len(names)) if any(row[at] for row in rows)]
-    cells = [[escaped(row[at]) for at in filled] for row in rows]
-    return _grid([names[at] or " " for at in filled], cells, [is_right[at] for at in filled])
+    is_filled = [any(column) for column in zip(*rows, strict=True)]
+    headings = [name or " " for name in compress(names, is_filled)]
+    cells = [[escaped(cell) for cell in compress(row, is_filled)] for row in rows]
+    return _grid(headings, cells, list(compress(is_right, is_filled)))
 
 
 def _holders(holders: HeldMemory) -> Iterator[str]:

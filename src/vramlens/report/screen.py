@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SCREEN_LINES = 24
 """What an answer keeps to where it can: the lines of a terminal that nobody made larger."""
 _TITLE = "bold"
+_COMMAND = "  vramlens "
 
 
 def layout_of(console: Console) -> Layout:
@@ -41,6 +42,20 @@ def _harmless(line: Text) -> Text:
     """The line, whatever it holds, as one line that steers nothing."""
     plain = one_line(line.plain)
     return line if plain == line.plain else Text(plain, style=line.style)
+
+
+def broken_lines(text: str, layout: Layout) -> Iterator[Text]:
+    """The lines of a text; those wider than the screen go on below, two cells further in.
+
+    A command to paste (``  vramlens …``) stays whole.
+    """
+    for line in text.splitlines():
+        words = line.lstrip(" ")
+        indent = line[: len(line) - len(words)]
+        if cell_len(line) <= layout.width or line.startswith(_COMMAND):
+            yield Text(line)
+        else:
+            yield from map(Text, layout.wrap(words, first=indent, rest=f"{indent}  "))
 
 
 def next_lines(why: str, command: str, layout: Layout) -> Iterator[Text]:

@@ -167,8 +167,9 @@ def _cells(column: Column, cells: Sequence[str], layout: Layout) -> list[str]:
     """A column's name and its cells, each as wide as the widest."""
     is_narrow = layout.width < _NARROW and column.narrow_width is not None
     width = column.narrow_width if is_narrow and column.narrow_width else column.width
-    first = column.name.rjust(width) if column.is_right else column.name.ljust(width)
-    return (right if column.is_right else left)([first, *cells])
+    if column.is_right:
+        return right([column.name.rjust(width), *cells])
+    return left([column.name.ljust(width), *cells])
 
 
 def _width(columns: Sequence[Sequence[str]]) -> int:

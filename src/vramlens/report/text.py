@@ -26,6 +26,7 @@ from vramlens.report.document import (
 from vramlens.report.holder_lines import holder_lines
 from vramlens.report.holders import HeldMemory
 from vramlens.report.layout import Layout, right
+from vramlens.report.near_paths import near
 from vramlens.report.screen import layout_of, next_lines, show
 from vramlens.report.table_layout import table_lines
 from vramlens.report.wording import and_more
@@ -48,7 +49,7 @@ def print_document(document: Document, console: Console, room: int | None = None
     Args:
         room: the lines that it should fit into; None prints all of it.
     """
-    show(console, fitted(document, layout_of(console), room))
+    show(console, fitted(near(document), layout_of(console), room))
 
 
 def fitted(document: Document, layout: Layout, room: int | None) -> list[Text]:

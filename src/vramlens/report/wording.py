@@ -30,15 +30,15 @@ def quoted(source: str) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """How much of the whole, in percent; never 0 % of something, nor 100 % of less than all."""
+    """How much of the whole, in percent; never 0% of something, nor 100% of less than all."""
     if whole <= 0:
         return ""
     rounded = round(100 * part / whole)
     if part > 0 and rounded == 0:
-        return "<1 %"
+        return "<1%"
     if part < whole and rounded == 100:
-        return ">99 %"
-    return f"{rounded} %"
+        return ">99%"
+    return f"{rounded}%"
 
 
 def listed(words: list[str]) -> str:
@@ -56,9 +56,15 @@ def and_more(count: int, noun: str, option: str, *, detail: str = "") -> str:
         option: what shows them; "" where nothing does.
         detail: what they come to together.
     """
-    rows = f"{count:,} more" + (f" {noun if count == 1 else _plural(noun)}" if noun else "")
-    ending = f" ({option} shows {'it' if count == 1 else 'them'})" if option else ""
-    return f"… and {rows}{f', {detail}' if detail else ''}{ending}"
+    is_one = count == 1
+    text = f"… and {count:,} more"
+    if noun:
+        text += f" {noun if is_one else _plural(noun)}"
+    if detail:
+        text += f", {detail}"
+    if option:
+        text += f" ({option} shows {'it' if is_one else 'them'})"
+    return text
 
 
 def _plural(noun: str) -> str:

@@ -1,19 +1,20 @@
 """A recording as columns: see ``vramlens.trace.trace.Trace``.
 
-allocation_facts: what a profiler's trace says of allocations
-device: one device's part of a recording: its events, and what became of each allocation and segment
-events: events of one device, in order
-flight: a flight record
-ledgers: ledgers as they were measured in the program
-meta: what a recording of vramlens' own says about itself
-storage_names: names of tensors
-owners: what kept memory alive when the program's objects were searched
-profile: a profiler trace as columns
-rank_error: an error file: what a rank that torchrun started said when its program raised
-samples: the counters now and then over a whole run, which outlast the ring of events
-stacks: runs of frames, innermost first, each stored once
-strings: interned text: a recording names each file, function and region once
-trace: a Trace: everything that a recording tells, as columns
+allocation_facts: what a profiler's trace says of allocations.
+device: one device's part: its events, and what became of each allocation and segment.
+events: events of one device, in order.
+flight: a flight record.
+ledgers: ledgers as they were measured in the program.
+meta: what a recording of vramlens' own says about itself.
+storage_names: names of tensors.
+owners: what kept memory alive when the program's objects were searched.
+profile: a profiler trace as columns.
+rank_error: an error file: what a rank that torchrun started said when its program raised.
+samples: the counters now and then over a whole run, which outlast the ring of events.
+stacks: runs of frames, innermost first, each stored once.
+strings: interned text: a recording names each file, function and region once.
+trace: a Trace: everything that a recording tells, as columns.
+engine_log: what serving engines and NCCL say of their own memory.
 """
 
 from vramlens.trace.device import BEFORE, Allocations, Counter, DeviceTrace, Segments

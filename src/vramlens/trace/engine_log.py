@@ -15,7 +15,6 @@ class EngineBudget:
         utilization: the share of it that the engine may take.
         weights_bytes, non_torch_bytes, activations_bytes, cache_bytes: what it takes; the cache is
             negative where the rest is more than the share.
-        left_bytes: free on the device after its pools were made.
         has_cache: whether its cache was made.
         is_ready: whether it served already.
     """
@@ -27,7 +26,6 @@ class EngineBudget:
     non_torch_bytes: int | None = None
     activations_bytes: int | None = None
     cache_bytes: int | None = None
-    left_bytes: int | None = None
     has_cache: bool = False
     is_ready: bool = False
 

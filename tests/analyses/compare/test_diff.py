@@ -112,7 +112,7 @@ def test_a_share_that_rounds_to_nothing_has_no_sign():
     old = found.counters["allocated"]
     less = replace(old, after_bytes=old.before_bytes - 512)
     rows = story_of(replace(found, counters={**found.counters, "allocated": less})).figures
-    assert rows[0].change == "-512 bytes (0.0 %)"
+    assert (rows[0].change, rows[0].note) == ("-512 bytes", "0.0%")
 
 
 @pytest.mark.parametrize("name", PLAIN[:4])

@@ -399,7 +399,7 @@ def test_processes_that_the_text_names_are_not_unnamed() -> None:
 def test_a_rest_within_the_rounding_is_called_that() -> None:
     (row,) = [row for row in verdict(ROUNDED).ledger if row.kind == "unknown"]
     assert row.note == "the rounding of the printed numbers"
-    assert "rounding" not in _found(ROUNDED, "device_full").fix  # 0.1 % of it
+    assert "rounding" not in _found(ROUNDED, "device_full").fix  # 0.1% of it
 
 
 def holes(

@@ -10,6 +10,13 @@ from vramlens import load
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.optimizer_state import most_states
 from vramlens.analyses.failure.after_blocks import bytes_after_blocks
+from vramlens.analyses.failure.first_step_need import _gradients_beside
+from vramlens.analyses.failure.forward_progress import (
+    Progress,
+    _alike_bytes,
+    _block_path,
+    _computed_again,
+)
 from vramlens.units import MIB
 
 KEPT, OUTSIDE = 1400 * MIB, 20 * MIB
@@ -50,3 +57,50 @@ def _last_block(view: Attribution) -> str:
     assert view.trace.names is not None
     paths = [name for name in view.trace.names.name if ".7." in name]
     return paths[0].partition(".7.")[0] + ".7"
+
+
+LAYERS = [f"model.layers.{number}" for number in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "done", "alike"),
+    [
+        (LAYERS, [200, 210, 205], 210),
+        (LAYERS, [200, 100, 50], None),  # stages of a network for images
+        (LAYERS, [200], None),
+        ([*LAYERS, "model.decoder.0"], [200, 210, 205], None),
+        (["model.when.0", *LAYERS], [3, 200, 210], 210),
+    ],
+)
+def test_blocks_are_alike_where_all_of_one_kind_keep_as_much(
+    blocks: list[str], done: list[int], alike: int | None
+) -> None:
+    assert _alike_bytes(blocks, len(done), done) == alike
+
+
+def test_gradients_beside_alike_blocks_are_those_of_two() -> None:
+    progress = Progress(12, 6, 0, 1200, alike_bytes=100)
+    assert _gradients_beside(2400, progress) == 200
+    assert _gradients_beside(400, progress) == 100
+    assert _gradients_beside(2400, None) == 600
+
+
+def test_a_block_that_kept_little_is_computed_again() -> None:
+    """QLoRA with checkpointing: each block asked for 1.5 GiB and kept 16 MiB."""
+    asked = {0: 1576 * MIB, 1: 1544 * MIB}
+    assert _computed_again([16 * MIB, 16 * MIB], asked) == 1576 * MIB
+    assert _computed_again([16 * MIB, 900 * MIB], asked) == 0
+    assert _computed_again([], asked) == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "block"),
+    [
+        ("encoder.layers.encoder_layer_3.mlp.0.weight", "encoder.layers.encoder_layer_3"),
+        ("model.layers.11.norm.weight", "model.layers.11"),
+        ("model.layer1.0.conv1.weight", "model.layer1.0"),
+        ("model.norm1.weight", ""),
+    ],
+)
+def test_a_block_is_the_first_part_that_is_numbered(path: str, block: str) -> None:
+    assert _block_path(path) == block

@@ -11,7 +11,7 @@ OPENING = "Out of memory: tried to allocate "
 HEADLINES = {
     "failures/gpt.cap90.vram": (
         "128.00 MiB. PyTorch's cache had 200.00 MiB free, in blocks of at most 88.00 MiB."
-        " This step needs 2.04 GiB to finish; the limit is 1.85 GiB."
+        " This step needs 2.04 GiB to finish with these settings; the limit is 1.85 GiB."
     ),
     "failures/amp.cap97.vram": (
         "128.00 MiB. PyTorch's cache had 112.00 MiB free, in blocks of at most 104.00 MiB."

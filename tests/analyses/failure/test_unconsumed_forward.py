@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from support.recordings import DATA
+from support.vram_files import GptMarks, marked, vram
 from vramlens import load
 from vramlens.analyses.failure.unconsumed_forward import waiting_passes
 
@@ -34,4 +37,26 @@ def test_more_passes_than_a_backward_ever_used(
 def test_a_training_step_waits_for_nothing_unusual(name: str) -> None:
     """Nor does a solver's first step, whose states the program itself holds."""
     findings = load(DATA / f"failures/{name}.vram").explain().findings
+    assert not any(one.id == "unconsumed_forward" for one in findings)
+
+
+def test_passes_without_a_graph_wait_for_nothing(tmp_path: Path) -> None:
+    """Validation under no_grad, then a training step whose forward pass runs out of memory."""
+    snapshot = marked("found/eval_graph_fixed", GptMarks())
+    trace = snapshot["device_traces"][0]
+    validated = [
+        number
+        for number, event in enumerate(trace)
+        if any(frame["name"] == "validate" for frame in event["frames"])
+    ]
+    heads = [
+        number
+        for number, event in enumerate(trace)
+        if number > validated[-1] and event["user_metadata"] == "model.head"
+    ]
+    failed = heads[0]
+    failure = trace[failed] | {"action": "oom", "size": 1 << 30, "device_free": 0, "addr": 0}
+    snapshot["device_traces"][0] = [*trace[:failed], failure]
+    del snapshot["segments"]
+    findings = load(vram(tmp_path / "a.vram", snapshot)).explain().findings
     assert not any(one.id == "unconsumed_forward" for one in findings)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.recordings import truth_of
+from support.recordings import DATA, truth_of
 from support.vram_files import GptMarks, in_validation, marked, vram
 from vramlens import Recording, load
 from vramlens.analyses.finding import Finding
@@ -75,3 +75,20 @@ def test_a_failure_in_the_first_pass_may_still_have_had_a_backward_pass_to_come(
     findings = found(load(vram(tmp_path / "a.vram", snapshot)))
     assert findings["eval_with_grad"].verdict == "likely"
     assert "when the request failed" in (findings["eval_with_grad"].fix or "")
+
+
+@pytest.mark.parametrize("name", ["vaegan.cap85", "vocoder_stft.cap95"])
+def test_no_evaluation_is_made_up(name: str) -> None:
+    """Three backward passes that retain one graph give nothing up, but use it (vaegan). Features
+    that a program keeps of passes under no_grad are no graph (vocoder_stft).
+    """
+    findings = found(load(DATA / f"failures/{name}.vram"))
+    assert {"eval_with_grad", "unused_graph", "unconsumed_forward"}.isdisjoint(findings)
+
+
+def test_a_backward_pass_of_later_training_did_not_use_it() -> None:
+    """Pictures sampled with a graph, and kept: what later backward passes of the same model give up
+    is another pass's.
+    """
+    findings = found(load(DATA / "failures/ddpm_preview.cap60.vram"))
+    assert "torch.no_grad()" in (findings["unused_graph"].fix or "")

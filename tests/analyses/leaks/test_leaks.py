@@ -38,7 +38,7 @@ from vramlens.analyses.failure.oom import Outside
 from vramlens.analyses.leaks.rate import prediction_of, rate_of
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.leaks.recorded_leaks import (
-    LeakReport,
+    RecordedLeakReport,
     leaks_at,
     leaks_of_trace,
     predicted,
@@ -63,7 +63,7 @@ def opened(name: str) -> Trace:
     return load(DATA / f"{name}.pickle.xz")
 
 
-def growing(report: LeakReport) -> list[RecordedLeak]:
+def growing(report: RecordedLeakReport) -> list[RecordedLeak]:
     return [leak for leak in report.leaks if leak.verdict != "not a problem"]
 
 
@@ -352,7 +352,7 @@ def test_what_another_stream_uses_for_a_while_is_none() -> None:
     assert judged(run) == []
 
 
-def pinned(steps: int, *, kept: bool) -> LeakReport:
+def pinned(steps: int, *, kept: bool) -> RecordedLeakReport:
     """Batches that a loader pins, for a GPU whose steps are marked; ``kept`` ones are never
     given back.
     """
@@ -605,7 +605,9 @@ def test_a_cache_that_takes_what_was_free_is_not_outside_pytorch(tmp_path: Path)
     )
 
 
-def with_ledger(tmp_path: Path, other: dict[str, int], confidence: str = "exact") -> LeakReport:
+def with_ledger(
+    tmp_path: Path, other: dict[str, int], confidence: str = "exact"
+) -> RecordedLeakReport:
     """gpt, and what its process holds of two devices; it works on the first."""
 
     def device(index: int, parts: dict[str, int]) -> dict[str, Any]:

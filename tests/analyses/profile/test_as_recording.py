@@ -103,7 +103,7 @@ def test_the_page_shows_steps_kernels_and_the_profiles_verdict(tmp_path):
     page = vramlens.view(TRACES["gpt_gpu"], sources=None)
     data = PageData(data_in(page.html))
     (track,) = data.header["tracks"]
-    assert track["verdict"]["headline"].startswith("GPU 0 is busy for 51 %")
+    assert track["verdict"]["headline"].startswith("GPU 0 is busy for 51%")
     bands, texts = track["bands"], track["texts"]
     names = [texts[number] for number in data.column(bands["name"])]
     profile = vramlens.load(TRACES["gpt_gpu"]).profile
@@ -119,7 +119,7 @@ def test_the_page_shows_steps_kernels_and_the_profiles_verdict(tmp_path):
     [
         (["leaks", "TRACE"], "Stays after each profiler step on device 0"),
         (["leaks", "TRACE", "--markdown"], "Stays after each profiler step"),
-        (["diff", "TRACE", "OTHER"], "GPU 0 busy: 26 % of the time before, 51 % of the time after"),
+        (["diff", "TRACE", "OTHER"], "GPU 0 busy: 26% of the time before, 51% of the time after"),
         (["ranks", "TRACE", "OTHER"], "GPU busy, the least first"),
     ],
 )

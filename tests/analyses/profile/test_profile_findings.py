@@ -31,7 +31,7 @@ def found(profile, name):
 
 def test_copies_from_pageable_memory_are_told_with_their_line():
     (finding,) = found(copies(["Memcpy HtoD (Pageable -> Device)"]), "profile_pageable_copies")
-    assert finding.title.startswith("3 copies to the GPU from pageable memory take 120 us, 4 %")
+    assert finding.title.startswith("3 copies to the GPU from pageable memory take 120 us, 4%")
     assert finding.place.file == "train.py"
     assert "pin_memory=True" in finding.fix
 

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from capture.fake_gpu import FakeGpu
+from support.fake_gpu import FakeGpu
 from vramlens.attach.inside import asking_thread, step_watch
 from vramlens.attach.inside.asking_thread import AskingThread
 from vramlens.attach.inside.forked_copy import NoCopy

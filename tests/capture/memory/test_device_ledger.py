@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capture.memory.test_driver import FakeGpu, Install, nvml
-from monitor.fake_nvml import NO_PERMISSION, FakeNvml, NVMLError
+from support.fake_nvml import NO_PERMISSION, FakeNvml, NVMLError
 from vramlens.capture.memory import device_ledger as module
 from vramlens.capture.memory.device_ledger import (
     Ledger,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from monitor.fake_nvml import NO_PERMISSION, NOT_SUPPORTED, UNINITIALIZED, FakeNvml, Gpu
+from support.fake_nvml import NO_PERMISSION, NOT_SUPPORTED, UNINITIALIZED, FakeNvml, Gpu
 from vramlens.capture.memory import driver as module
 from vramlens.capture.memory.driver import GpuProcess, driver, own_pids
 from vramlens.units import GIB, MIB

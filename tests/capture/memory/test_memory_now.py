@@ -58,7 +58,7 @@ GPU 0 (NVIDIA A10): 5.98 GiB of 24.00 GiB used, 3.00 GiB live, 1.00 GiB cached, 
   100.00 MiB  not known: used by the driver itself or by a process that it does not list (in another container, or already ended)
 train.py:12  2.00 GiB
 train.py:30  1.00 GiB
-Host: this process 3.00 GiB (at most 4.00 GiB), 1.00 GiB pinned by PyTorch, 50.00 GiB of 64.00 GiB of this container available"""
+Host: 3.00 GiB in this process (peak 4.00 GiB), 1.00 GiB pinned by PyTorch, 50.00 GiB of 64.00 GiB available in this container"""
     )
     figures = json.loads(json.dumps(now.to_dict()))
     assert (
@@ -80,7 +80,7 @@ def test_several_gpus(nvml: Install, install: Any) -> None:
         == "GPU 0 (NVIDIA A10): 4.00 GiB of 24.00 GiB used, none by this process, 20.00 GiB free"
     )
     assert lines[1].startswith("GPU 1 (NVIDIA A10): 5.98 GiB")
-    assert lines[-1].startswith("Host: this process ")
+    assert lines[-1].startswith("Host: ")
     assert len(memory().gpus) == 2
 
 
@@ -126,7 +126,7 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         first
         == "No GPU here: the NVIDIA driver cannot be queried without pynvml (pip install nvidia-ml-py)."
     )
-    assert second.startswith("Host: this process ")
+    assert second.startswith("Host: ")
 
 
 def test_no_visible_gpu(nvml: Install, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def test_amd_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_known_is_said() -> None:
-    assert str(MemoryNow((), HostMemory())) == "Host: not known"
+    assert str(MemoryNow((), HostMemory())) == "Host: unknown"
 
 
 def test_the_real_host() -> None:

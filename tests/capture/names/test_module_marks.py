@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from capture.programs import python  # noqa: E402
+from support.programs import python  # noqa: E402
 from vramlens.capture.names.module_marks import ModuleMarks  # noqa: E402
 from vramlens.capture.names.module_paths import ModulePaths  # noqa: E402
 

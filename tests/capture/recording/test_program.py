@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import vramlens
-from capture.programs import PLUG_IN, meta_of, python, recordings
+from support.programs import PLUG_IN, meta_of, python, recordings
 
 pytest.importorskip("torch")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from capture.fake_gpu import FakeGpu
+from support.fake_gpu import FakeGpu
 from vramlens.capture.recording.output_path import Places
 from vramlens.capture.recording.private_facts import PrivateFacts, private_facts
 from vramlens.capture.recording.recorder import Recorder, WriteRequest

@@ -21,8 +21,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capture.fake_gpu import FakeGpu
-from capture.programs import PLUG_IN, meta_of, run_program
+from support.fake_gpu import FakeGpu
+from support.programs import PLUG_IN, meta_of, run_program
 from vramlens.capture.memory.device_ledger import Ledger
 from vramlens.capture.process import own_thread
 from vramlens.capture.process.undisturbed import no_collection, no_other_thread

@@ -7,14 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+import zipapp
 import zipfile
 from pathlib import Path
 
 import pytest
 
 import vramlens
-from capture.programs import PLUG_IN, meta_of, python, recordings, run_program
 from support.installed import PYTHON_PATH
+from support.programs import PLUG_IN, meta_of, python, recordings, run_program
 
 pytest.importorskip("torch")
 
@@ -24,6 +25,16 @@ STEPS = USES_GPU + (
     "for i in range({steps}):\n"
     "    model(torch.ones(2)).sum().backward(); optimizer.step(); optimizer.zero_grad()\n"
     "    print(i, gpu.history, flush=True)\n"
+)
+
+
+_NOISY = (
+    "import atexit, sys\n"
+    "class Noisy:\n"
+    "    def __init__(self, name): self.name = name\n"
+    "    def __del__(self): print('gone', self.name, flush=True)\n"
+    "kept = Noisy('global')\n"
+    "atexit.register(print, 'atexit', flush=True)\n"
 )
 
 
@@ -44,6 +55,14 @@ STEPS = USES_GPU + (
         "import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))).__module__)",
         "x: int = 1\nprint(__annotations__, __doc__, __spec__, __package__, __builtins__.__name__)",
         "import sys; print(sys.path[0]); print(sys.stdin.read())",
+        # What the ending frames held is gone before Python's own end; what failed is kept for
+        # sys.last_traceback, no longer.
+        _NOISY + "def f():\n    x = Noisy('local')\n    sys.exit(3)\nf()",
+        _NOISY + "def f():\n    x = Noisy('local')\n    raise KeyError('no')\nf()",
+        _NOISY + "import signal; signal.raise_signal(signal.SIGINT)",
+        "import atexit, sys\natexit.register(lambda: print(sys.excepthook is sys.__excepthook__,"
+        " sys.last_traceback.tb_frame.f_code.co_name, sys.last_traceback.tb_next))\n1/0",
+        "print(list(globals()))",
     ],
 )
 def test_the_program_ends_as_without_vramlens(tmp_path: Path, text: str) -> None:
@@ -73,6 +92,46 @@ def test_a_module_runs_as_with_python_m(tmp_path: Path) -> None:
         assert watched.stdout == alone.stdout
         assert watched.returncode == alone.returncode == 1
         assert watched.stderr.splitlines()[-2] == alone.stderr.splitlines()[-1] == "LookupError"
+
+
+_CONTAINED = (
+    "import sys, helper, __main__\n"
+    "print(sys.argv, sys.path[0], __file__, __spec__.name, repr(__package__), list(globals()))\n"
+    "print(globals() is vars(__main__), type(__loader__).__name__)\n"
+    "helper.fail()\n"
+)
+
+
+@pytest.mark.parametrize("path", ["folder", "./folder", "job.pyz", "./train.py"])
+def test_every_form_of_a_path_runs_as_python_runs_it(tmp_path: Path, path: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "__main__.py").write_text(_CONTAINED)
+    (tmp_path / "folder" / "helper.py").write_text("def fail(): raise OSError('here')\n")
+    zipapp.create_archive(tmp_path / "folder", tmp_path / "job.pyz")
+    (tmp_path / "train.py").write_text("print(__file__)\nraise OSError('here')\n")
+    alone = python(tmp_path, path, "1")
+    watched = python(tmp_path, "-m", "vramlens", "run", path, "1")
+    assert (watched.returncode, watched.stdout) == (alone.returncode, alone.stdout)
+    assert _programs_lines(watched.stderr) == _programs_lines(alone.stderr)
+
+
+def _programs_lines(text: str) -> list[str]:
+    """Of standard error what the program's own lines print: not Python's way to them, nor ours."""
+    lines = [line for line in text.splitlines() if not line.startswith("vramlens: ")]
+    return [line for line in lines if "runpy" not in line and "exec(code" not in line]
+
+
+def test_modules_of_the_programs_folder_are_its_own(tmp_path: Path) -> None:
+    """They are named like Python's own ones that vramlens itself needs."""
+    names = ("argparse", "json", "platform", "profile", "queue", "shlex", "textwrap")
+    for name in names:
+        (tmp_path / f"{name}.py").write_text(f"IT = '{name} of the program'\n")
+    imports = "\n".join(f"import {name}; print(getattr({name}, 'IT', None))" for name in names)
+    (tmp_path / "train.py").write_text(imports)
+    alone = python(tmp_path, "train.py")
+    watched = python(tmp_path, "-m", "vramlens", "run", "train.py")
+    assert alone.stdout.count("of the program") >= 6
+    assert (watched.returncode, watched.stdout) == (0, alone.stdout)
 
 
 @pytest.mark.parametrize(
@@ -367,3 +426,27 @@ def test_a_profiler_trace_of_some_steps(tmp_path: Path) -> None:
     names = {event.get("name") for event in events}
     assert {"aten::linear", "ProfilerStep#1", "[memory]"} <= names
     assert sum(event.get("name") == "Optimizer.step#SGD.step" for event in events) == 2
+
+
+_STEPS_ON_THREADS = (
+    "import torch, threading\n"
+    "m = torch.nn.Linear(4, 4); o = torch.optim.SGD(m.parameters(), 0.1)\n"
+    "def step(): o.zero_grad(); m(torch.ones(2, 4)).sum().backward(); o.step()\n"
+    "def on_a_thread(): t = threading.Thread(target=step); t.start(); t.join()\n"
+)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "step()\nfor _ in range(5): on_a_thread(); step()\n",
+        "for _ in range(5): on_a_thread()\n",
+    ],
+    ids=["begins on the main thread", "begins on one that ends"],
+)
+def test_a_profiler_ends_on_its_own_thread(tmp_path: Path, steps: str) -> None:
+    answer = run_program(
+        tmp_path, f"{_STEPS_ON_THREADS}{steps}", "--profile", "--steps", "1:4", "-o", "traces"
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert "vramlens: wrote " in answer.stderr

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from capture.programs import PLUG_IN, meta_of, recordings
 from support.installed import PYTHON_PATH
+from support.programs import PLUG_IN, meta_of, recordings
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="the native core handles it on Linux"

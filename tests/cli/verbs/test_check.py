@@ -51,7 +51,7 @@ def test_update_writes_a_first_budget_that_then_holds(folder, capsys):
 def test_update_names_what_git_can_show(folder, capsys):
     assert main(["check", GPT, "--update"]) == 0
     assert capsys.readouterr().out.endswith(
-        f"\n  vramlens check {GPT} --budget vram.toml\n"
+        "\n  vramlens check OTHER.vram --budget vram.toml\n"
     )  # outside a work tree
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
     assert main(["check", GPT, "--update"]) == 0
@@ -129,8 +129,22 @@ def test_update_says_what_changed(folder, capsys):
     assert "# why" in (folder / "vram.toml").read_text()
     assert main(["check", GPT, "--update"]) == 0
     text = (folder / "vram.toml").read_text()
+    capsys.readouterr()
     assert main(["check", GPT, "--update"]) == 0
     assert (folder / "vram.toml").read_text() == text
+    assert capsys.readouterr().out.startswith("vram.toml: unchanged.\n\nNext, ")
+
+
+def test_an_unchanged_limit_is_not_told_as_changed(folder, capsys):
+    assert main(["check", LONG, "--update"]) == 0
+    assert main(["check", LONG, "--update"]) == 0
+    assert "vram.toml: unchanged." in capsys.readouterr().out
+
+
+def test_a_fix_that_is_the_next_step_stands_once(folder, capsys):
+    write(folder, "[budget]\nalloc_retries = 0\nout_of_memory = 0\n")
+    assert main(["check", str(DATA / "recordings" / "oom_train.pickle.xz")]) == 1
+    assert capsys.readouterr().out.count("vramlens explain") == 1
 
 
 def test_json_has_the_contract(folder, capsys):
@@ -200,8 +214,8 @@ def test_github_points_at_the_budget_where_the_line_is_not_in_the_repository(fol
 
 
 def test_a_workflow_command_escapes_as_github_reads_it():
-    made = workflow_command("error", "50 % of\r\nall: a,b", file="a,b:c%.py", line=3, title=None)
-    assert made == r"::error file=a%2Cb%3Ac%25.py,line=3::50 %25 of\r%0Aall: a,b"
+    made = workflow_command("error", "50% of\r\nall: a,b", file="a,b:c%.py", line=3, title=None)
+    assert made == r"::error file=a%2Cb%3Ac%25.py,line=3::50%25 of\r%0Aall: a,b"
     assert len(workflow_command("error", "x" * 100_000)) < 4100
 
 
@@ -230,7 +244,7 @@ def test_a_full_summary_is_left_alone(folder, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "no such budget; vramlens check"),
+        (None, "no such budget; add --update to create it"),
         ("[budget]\n", "[budget] has no limit in it"),
         ('[budget]\npeak_alocated = "1 MiB"\n', "vram.toml:2: 'peak_alocated' is not a limit"),
         ("[budget", "is not TOML"),
@@ -274,7 +288,7 @@ def test_wrong_usage(folder, capsys, arguments):
 
 
 def test_markdown(folder, capsys):
-    write(folder, '[budget]\npeak_allocated = "1 TiB"\nfragmentation = "100 %"\n')
+    write(folder, '[budget]\npeak_allocated = "1 TiB"\nfragmentation = "100%"\n')
     assert main(["check", GPT, "--format", "markdown", "-o", "out.md"]) == 0
     assert (folder / "out.md").read_text().startswith("✅ **Within budget: all 2 limits are met")
 

@@ -38,9 +38,10 @@ def test_two_programs_are_told_first_and_their_numbers_follow(capsys):
     out = capsys.readouterr().out
     lines = out.splitlines()
     assert lines[0].startswith("These look like two different programs: ")
-    assert "Going by the numbers only: a step leaves 33.10 MiB behind before and 0 after" in out
+    numbers = "Going by the numbers only: a step leaves 33.10 MiB behind before and 0 bytes after"
+    assert numbers in " ".join(out.split())
     assert "rowth gone" not in out
-    assert "peak allocated  482.81 MiB  318.23 MiB  -164.57 MiB (-34.1 %)" in out
+    assert "peak allocated  482.81 MiB  318.23 MiB  -164.57 MiB  -34.1%" in out
     assert lines[-1] == f"  vramlens diff BEFORE.vram {OTHER}"
     found = data(capsys, OUTPUTS, OTHER)
     assert found["overlap"] == {
@@ -238,3 +239,17 @@ def test_a_recording_cut_short_is_compared_as_far_as_it_goes(tmp_path, capsys):
     path.write_bytes(lzma.compress(whole[: len(whole) * 2 // 3]))
     assert main(["diff", str(path), GPT]) == 0
     assert "the recording before is incomplete" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_failure_in_both_runs_says_out_of_memory_once(capsys):
+    names = ("oom_train", "oom_train_expandable")
+    paths = [str(DATA / "recordings" / f"{name}.pickle.xz") for name in names]
+    assert main(["diff", *paths]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("Runs out of memory in both: tried to allocate ")
+
+
+def test_one_change_of_many_steps_is_no_range(capsys):
+    paths = [str(DATA / "failures" / f"gpt.{name}.vram") for name in ("cap90", "cap97")]
+    assert main(["diff", *paths]) == 0
+    assert "The peaks of 1 of 2 steps changed, by +128.00 MiB." in capsys.readouterr().out

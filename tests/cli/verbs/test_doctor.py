@@ -15,7 +15,7 @@ from vramlens.capture.doctor.diagnosis import Diagnosis
 from vramlens.capture.doctor.nccl_check import check_collectives
 from vramlens.capture.doctor.switches import SWITCHES
 from vramlens.capture.process_group import distributed_state
-from vramlens.cli.verbs import doctor
+from vramlens.cli.verbs.running import doctor
 
 
 def call(*words: str) -> int:

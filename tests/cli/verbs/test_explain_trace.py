@@ -33,7 +33,7 @@ def trace(tmp_path):
 def test_explains_a_trace(trace, capsys):
     assert main(["explain", trace]) == 0
     output = capsys.readouterr()
-    assert output.out.startswith("GPU 0 is busy for 26 %")
+    assert output.out.startswith("GPU 0 is busy for 26%")
     assert output.err == ""
 
 

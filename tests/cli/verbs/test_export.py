@@ -15,7 +15,7 @@ import pytest
 
 from support.recordings import DATA, data_of
 from vramlens.cli.main import main
-from vramlens.cli.verbs.export import _NAMES, _run_of
+from vramlens.cli.verbs.reading.export import _NAMES, _run_of
 from vramlens.export import FORMATS
 
 RECORDING = "recordings/streams"
@@ -174,13 +174,13 @@ def test_a_job_becomes_a_lake(
     assert first.startswith("lake/: run r1, 2 ranks; ")
     assert first.endswith(" new events written")
     assert second == "missing: rank 0"
-    assert last == "next: vramlens ranks lake/"
+    assert last == "  vramlens ranks lake/"
     assert (
         main(["export", "runs/r1", "--to", "lake", "--workers", "1"]) == 0
     )  # a folder that is there needs no slash
     assert "no new events; the existing data was kept" in capsys.readouterr().out
     assert main(["export", "runs/r1", "--to", "lake/", "--run", "again", "--workers", "1"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "next: vramlens ranks lake/ --run again"
+    assert capsys.readouterr().out.splitlines()[-1] == "  vramlens ranks lake/ --run again"
     assert main(["ranks", "lake/", "--run", "again", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["differences"]
 

@@ -6,8 +6,9 @@ import argparse
 
 import pytest
 
-from vramlens.cli.verbs import predict
+from vramlens.cli.verbs.running import predict
 from vramlens.errors import UsageError
+from vramlens.prediction.card.cards import DEFAULT_GPU
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -17,6 +18,10 @@ def parsed(*words: str) -> argparse.Namespace:
     arguments.argv = list(words)
     predict._take_options_after_script(arguments)
     return arguments
+
+
+def test_the_default_card_is_the_librarys() -> None:
+    assert parsed("train.py").gpu == DEFAULT_GPU
 
 
 def test_options_after_the_script_are_vramlens_own() -> None:

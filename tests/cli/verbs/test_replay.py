@@ -13,7 +13,7 @@ import pytest
 from support.recordings import DATA
 from vramlens.api import example_path
 from vramlens.cli.main import main
-from vramlens.cli.verbs import replay, tune
+from vramlens.cli.verbs.reading import replay, tune
 from vramlens.errors import InputError, UsageError
 from vramlens.replay import WORTH_TRYING
 
@@ -79,10 +79,16 @@ def test_an_answer_fits_a_screen(
         assert len(capsys.readouterr().out.splitlines()) <= 24
 
 
-def test_all_settings_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_settings_on_request(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("LINES", "24")
+    called(tune, VARLEN)
+    assert "--all" in capsys.readouterr().out
     called(tune, VARLEN, "--all")
     out = capsys.readouterr().out
-    assert "others: --all" not in out
+    assert "--all" not in out
     assert "max_split_size_mb:1024" in out
 
 

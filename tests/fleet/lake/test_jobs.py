@@ -126,12 +126,12 @@ def test_a_half_written_lake_says_what_is_missing(tmp_path: Path) -> None:
     comparison = compare_files([root])
     assert [rank.rank for rank in comparison.ranks] == [0]
     assert comparison.missing == (1, 2, 3)
-    assert any("did not come to its end" in note for note in comparison.notes)
+    assert any("did not finish" in note for note in comparison.notes)
     exported = export_lake([job], root, "x")
     assert (exported.ranks, exported.missing) == (2, (2, 3))
     comparison = compare_files([root])
     assert [rank.rank for rank in comparison.ranks] == [0, 1]
-    assert not any("did not come to its end" in note for note in comparison.notes)
+    assert not any("did not finish" in note for note in comparison.notes)
     assert Lake(root).sql("SELECT missing_ranks FROM runs")[1] == [([2, 3],)]
     assert not list((tmp_path / "lake" / "_staging").rglob("*.parquet"))
 

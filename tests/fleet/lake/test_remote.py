@@ -50,7 +50,7 @@ def test_a_lake_in_memory_on_the_command_line(
     monkeypatch.chdir(tmp_path)
     job = write_job(tmp_path / "job", 2)
     assert main(["export", str(job), "--to", memory]) == 0
-    assert f"next: vramlens ranks {memory}" in capsys.readouterr().out
+    assert f"  vramlens ranks {memory}" in capsys.readouterr().out
     assert main(["ranks", memory, "--ask", "worst-lines"]) == 0
     assert os.listdir(tmp_path) == ["job"]
 

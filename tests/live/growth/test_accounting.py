@@ -11,7 +11,7 @@ from vramlens import LeakWatch, no_leaks
 from vramlens.live.counters.host_allocator import allocated_bytes
 from vramlens.live.counters.step_counters import CounterSeries
 from vramlens.live.growth import accounting as account
-from vramlens.live.growth.accounting import HostMemory
+from vramlens.live.growth.accounting import HostHeap
 from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.piles import Item
 from vramlens.live.heap.tensors import Storage
@@ -21,11 +21,11 @@ from vramlens.units import MIB
 torch = pytest.importorskip("torch")
 
 
-def _host(values: list[int], now: int | None = None) -> HostMemory:
+def _host(values: list[int], now: int | None = None) -> HostHeap:
     series = CounterSeries()
     for step, value in enumerate(values, 1):
         series.add(step, value)
-    return HostMemory(series, now)
+    return HostHeap(series, now)
 
 
 def _items(sizes: dict[int, int]) -> list[Item]:
@@ -43,10 +43,10 @@ def test_growth_that_no_storage_explains() -> None:
 
 def test_growth_of_pytorchs_own_history() -> None:
     grown = _host([MIB * step for step in range(60)])
-    recorded = HostMemory(grown.series, history_events=60 * 2000)  # 2,000 events a step
+    recorded = HostHeap(grown.series, history_events=60 * 2000)  # 2,000 events a step
     assert account._beside_search([], [], recorded) is None
     larger = _host([10 * MIB * step for step in range(60)])
-    recorded = HostMemory(larger.series, history_events=60 * 2000)
+    recorded = HostHeap(larger.series, history_events=60 * 2000)
     assert account._beside_search([], [], recorded) is not None
 
 
@@ -81,7 +81,7 @@ def test_windows_are_of_steps_where_later_readings_are_rare() -> None:
     series = CounterSeries()
     for step in (*range(1, 33), 48, 64, 80, 96):
         series.add(step, MIB * min(step, 40))
-    assert account._beside_search([], [], HostMemory(series)) is None
+    assert account._beside_search([], [], HostHeap(series)) is None
 
 
 def test_many_owners_each_of_which_grows_now_and_then() -> None:

@@ -13,7 +13,8 @@ import pytest
 from vramlens import LeakWatch
 from vramlens.live.growth import births
 from vramlens.live.growth.backlogs import steady_rise, with_complete
-from vramlens.live.growth.piles import Item, Pace, Pile
+from vramlens.live.growth.pace import Pace
+from vramlens.live.growth.piles import Item, Pile
 from vramlens.live.heap.tensors import Storage
 from vramlens.live.leaks.leak_report import LeakReport
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from vramlens.live.growth.looks import Looks
-from vramlens.live.growth.piles import Pace, pace_of
+from vramlens.live.growth.pace import Pace, pace_of
 
 DENSE = [*range(1, 540), 614, 769, *range(770, 786), 989, 1293]
 """Looks as one program had them: each step until the first ration was spent, then rarely."""

@@ -15,7 +15,7 @@ import pytest
 
 from vramlens import LeakWatch
 from vramlens.live.growth.looks import Looks
-from vramlens.live.growth.piles import pace_of
+from vramlens.live.growth.pace import pace_of
 from vramlens.live.growth.stores import all_lead_to_roots
 from vramlens.live.leaks.leak_report import LiveLeak
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from vramlens.live.growth.piles import Item, Pace, Pile
+from vramlens.live.growth.pace import Pace
+from vramlens.live.growth.piles import Item, Pile
 from vramlens.live.growth.unseen_births import with_unseen
 from vramlens.live.heap.tensors import Storage
 

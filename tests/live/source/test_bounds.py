@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from vramlens.live.growth.looks import Looks
-from vramlens.live.growth.piles import pace_of
+from vramlens.live.growth.pace import pace_of
 from vramlens.live.source.bounds import cut_off, never_holds
 from vramlens.live.source.source_stores import Store, read_source
 

@@ -12,7 +12,7 @@ from vramlens.live.turns.moments import Moments
 
 torch = pytest.importorskip("torch")
 
-from capture.programs import run_program  # noqa: E402
+from support.programs import run_program  # noqa: E402
 
 LOOP = """
 import torch

@@ -38,7 +38,7 @@ GIB, MIB = 1 << 30, 1 << 20
     [
         ("used > 92%", "used", True, 92, True, 0),
         ("used>92%", "used", True, 92, True, 0),
-        ("USED > 92.5 %", "used", True, 92.5, True, 0),
+        ("USED > 92.5%", "used", True, 92.5, True, 0),
         ("free < 2GiB for 30s", "free", False, 2 * GIB, False, 30),
         ("free < 2 GiB for 1.5 min", "free", False, 2 * GIB, False, 90),
         ("growth > 5MiB/step", "growth", True, 5 * MIB, False, 0),
@@ -104,7 +104,7 @@ def test_it_fires_once_and_again_only_after_it_was_clearly_back() -> None:
     watch = Watch([parse_rule("used > 92%")])
     series = [(0, 50), (1, 93), (2, 99), (100, 93), (200, 91), (300, 93), (400, 90), (500, 93)]
     fired = [at for at, percent in series if watch.look(used(percent), at)]
-    assert fired == [1, 500]  # 91 % is within the margin: it was not over
+    assert fired == [1, 500]  # 91% is within the margin: it was not over
 
 
 def test_a_swinging_value_is_quiet_for_a_minute() -> None:
@@ -159,7 +159,7 @@ def test_the_sentence_has_the_figures_and_when_it_runs_out() -> None:
     both = Values("GPU 0", {"used": 75 * GIB, "growth": 6 * MIB, "steps_left": 812}, 80 * GIB)
     share, growth = watch.look([both])
     left = "; it will run out in about 812 steps"
-    assert share.text == f"GPU 0: used 93.8 % is over 92.0 % (75.00 GiB of 80.00 GiB){left}"
+    assert share.text == f"GPU 0: used 93.8% is over 92.0% (75.00 GiB of 80.00 GiB){left}"
     assert growth.text == f"GPU 0: growth 6.00 MiB per step is over 5.00 MiB per step{left}"
     assert growth.steps_left == 812
     assert json.dumps(growth.to_dict(), allow_nan=False)
@@ -239,9 +239,7 @@ def test_how_many_steps_are_left() -> None:
     assert steps_left(GrowthRate(5 * MIB, 1, 9), -5) == 0
 
 
-ALERT = Alert(
-    "used > 92%", "GPU 0", "used", 95.0, 92.0, "GPU 0: used 95.0 % is over 92.0 %", None, 1
-)
+ALERT = Alert("used > 92%", "GPU 0", "used", 95.0, 92.0, "GPU 0: used 95.0% is over 92.0%", None, 1)
 
 
 @pytest.fixture(autouse=True)
@@ -430,7 +428,7 @@ def test_a_callback_that_fails_is_said_once_and_the_line_comes_all_the_same(
     actions.do(ALERT)
     actions.do(ALERT)
     said = capsys.readouterr().err
-    assert said.count("alert: GPU 0: used 95.0 %") == 2
+    assert said.count("alert: GPU 0: used 95.0%") == 2
     assert said.count("ValueError: mine") == 1
 
 

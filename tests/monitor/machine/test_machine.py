@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.fake_nvml import (
+from support.fake_nvml import (
     GIB,
     GPU_IS_LOST,
     MIB,

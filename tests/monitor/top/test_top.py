@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from monitor.fake_nvml import GIB, MIB, SHAPES, FakeNvml, plug_in, several, uuid_of
+from support.fake_nvml import GIB, MIB, SHAPES, FakeNvml, plug_in, several, uuid_of
 from vramlens.capture.memory import driver
 from vramlens.cli.main import main
 from vramlens.monitor.machine import machine as machine_module
@@ -111,7 +111,7 @@ def test_the_healthy_machine_says_which_gpu_is_fullest(
     tell(tmp_path / f"vramlens-{os.getuid()}", growth_bytes=None, steps_left=None)
     main(["top", "--once"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "Fullest of 8 GPUs is 5: 50.62 GiB of 79.65 GiB used (64 %), 29.02 GiB free."
+    assert lines[0] == "Fullest of 8 GPUs is 5: 50.62 GiB of 79.65 GiB used (64%), 29.02 GiB free."
     assert lines[-1] == f"Next, one program in detail: vramlens top {os.getpid()}"
 
 

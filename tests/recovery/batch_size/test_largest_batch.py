@@ -75,7 +75,7 @@ def test_no_jump_to_85_percent_of_the_upper_bound_passes_the_limit(
 
 
 def test_lines_through_small_probes_are_too_low() -> None:
-    """The figures of a GPT (fake tensors, MiB by batch): why a line from sizes 1 and 2 is 80 %
+    """The figures of a GPT (fake tensors, MiB by batch): why a line from sizes 1 and 2 is 80%
     too low at 64.
     """
     measured = {1: 673.6, 2: 673.6, 4: 673.6, 8: 809.7, 16: 1215.4, 32: 2026.6, 64: 3649.0}

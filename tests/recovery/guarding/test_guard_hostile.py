@@ -109,7 +109,7 @@ def test_norms_in_eval_mode_are_split_and_stay_as_they_are() -> None:
 
 
 def test_noise_is_no_excuse_for_a_gradient_that_is_another() -> None:
-    """Rounding of 1 % must not let a difference of 20 % pass, however many times the noise that
+    """Rounding of 1% must not let a difference of 20% pass, however many times the noise that
     is allowed.
     """
     torch.manual_seed(0)

@@ -13,7 +13,7 @@ from torch.nn import functional
 from recovery.training import furthest, net, tokens
 from vramlens.errors import UsageError
 from vramlens.recovery import guard, inject_oom
-from vramlens.recovery.comparing.strategy_kinds import NotHere, Training, parts_of
+from vramlens.recovery.comparing.strategy_kinds import NotHere, TrainingSetup, parts_of
 from vramlens.recovery.comparing.strategy_run import _measured, _refuse_conflicts
 from vramlens.recovery.losses.chunked_loss import in_chunks
 from vramlens.recovery.memory_errors import OUT_OF_MEMORY, kind_of
@@ -329,7 +329,7 @@ def test_cross_entropy_is_taken_in_chunks_however_it_is_called() -> None:
 
 
 def test_a_strategy_that_does_nothing_says_so() -> None:
-    training = Training(linear(), lambda p: torch.optim.SGD(p, lr=0.1), torch.device("cpu"))
+    training = TrainingSetup(linear(), lambda p: torch.optim.SGD(p, lr=0.1), torch.device("cpu"))
     parts_of("chunked_loss")[0].prepare(training)
     batch = rows([0, 1])["x"]
     training.optimizer = training.optimizer_fn(training.model.parameters())
@@ -339,8 +339,8 @@ def test_a_strategy_that_does_nothing_says_so() -> None:
 
 def test_strategies_that_would_train_something_else_together_are_refused() -> None:
     for training in (
-        Training(None, None, None, parts=4),
-        Training(None, None, None, scaler=object()),
+        TrainingSetup(None, None, None, parts=4),
+        TrainingSetup(None, None, None, scaler=object()),
     ):
         _refuse_conflicts(training)
         training.steps_in_backward = True

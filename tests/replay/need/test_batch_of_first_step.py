@@ -13,6 +13,7 @@ from vramlens import load
 from vramlens.analyses.failure.first_step_need import StepBounds
 from vramlens.analyses.failure.need import BLOCKS, Need
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.recording_explanation import explain_trace
 from vramlens.replay.need.batch_findings import _as_range, _no_batch_surely_fits
 
 FOLDER = DATA / "failures"
@@ -39,8 +40,15 @@ def test_a_first_step_is_advised_a_batch_that_fits(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*FIRST_STEPS, "gpt.cap90"])
-def test_nobody_is_told_half_the_batch_where_more_is_known(name: str) -> None:
-    assert not any("half the batch" in (one.fix or "") for one in findings_of(name))
+def test_a_computed_batch_takes_the_place_of_the_rough_one(name: str) -> None:
+    """By the sums alone the activations' finding speaks of the batch: then the replay computes it."""
+    rough = explain_trace(load(FOLDER / f"{name}.vram")).findings
+    fixes = {one.id: (one.fix, one.fix_without_batch) for one in rough}
+    with_batch, without_batch = fixes["activations"]
+    assert with_batch != without_batch
+    told = {one.id: one.fix for one in findings_of(name)}
+    assert told["smaller_batch"] is not None
+    assert told["activations"] == without_batch
 
 
 def test_where_what_stays_fills_the_limit_no_batch_is_advised() -> None:

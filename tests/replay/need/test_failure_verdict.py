@@ -7,8 +7,10 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -17,6 +19,7 @@ from support.recordings import DATA
 from vramlens import explain, load
 from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.failure.need import ADVICE
+from vramlens.analyses.failure.step_evidence import may_repeat_first_phase
 from vramlens.program import verdict_of
 from vramlens.report.explain.answer_words import headline, sentences
 from vramlens.report.explain.finding_words import sorted_findings
@@ -82,7 +85,7 @@ def test_the_need_is_near_the_whole_runs_peak(name: str) -> None:
     need, whole = verdict(name).need, TRUTH[name.split(".")[0]]["peak_reserved_bytes"]
     assert need is not None
     assert (need.basis, need.scale) == ("earlier_step", 1.0)
-    # ckpt.cap80 was 9.5 % low while its retry's releases passed for the program's empty_cache.
+    # ckpt.cap80 was 9.5% low while its retry's releases passed for the program's empty_cache.
     assert need.peak_reserved_bytes == pytest.approx(whole, rel=0.01)
     assert need.high_bytes is not None
     assert need.low_bytes <= whole <= need.high_bytes
@@ -244,7 +247,7 @@ def test_passes_that_pile_up_have_no_upper_bound(name: str) -> None:
     assert (need.peak_reserved_bytes, need.high_bytes) == (None, None)
     assert "more passes may follow" in need.reason
     assert not any(one.id == "smaller_batch" for one in explained(name).findings)
-    assert not any("1.5x" in (one.fix or "") for one in explained(name).findings)
+    assert not any(re.search(r"\d\.\d\dx", one.fix or "") for one in explained(name).findings)
     assert "This step needs" not in verdict(name).headline
 
 
@@ -317,4 +320,67 @@ def test_a_replay_buffer_that_fills_is_no_more_than_possibly_a_leak() -> None:
     assert verdict("dqn_replay.cap70").cause == "capacity"
     first = explained("dqn_replay.cap70").findings[0]
     assert first.id == "process_limit"
-    assert "What steps leave behind grows" in (first.fix or "")
+    assert "Memory grew from step to step" in (first.fix or "")
+
+
+def test_no_setting_carries_a_run_whose_memory_may_grow() -> None:
+    """Each of four steps left 96 MiB: the setting would carry one more, with 30 MiB to spare."""
+    rows = verdict("offload_probe.cap50").settings
+    assert not any(row.lives for row in rows)
+    assert any(row.past_failure for row in rows)
+    ids = [one.id for one in explained("offload_probe.cap50").findings if one.fix]
+    assert "settings_help" not in ids
+    batch = next(
+        one for one in explained("offload_probe.cap50").findings if one.id == "smaller_batch"
+    )
+    assert batch.verdict == "possible"
+
+
+def test_what_an_evaluation_leaves_for_epochs_waits_for_no_backward_pass() -> None:
+    """Outputs of each validation, kept in a list: 310 MiB an epoch, which rises in stairs."""
+    explanation = explained("lightning_val.cap70")
+    assert explanation.heap is not None
+    assert explanation.heap.by_line[0].category == "other"
+    activations = next(one for one in explanation.findings if one.id == "activations")
+    assert (activations.bytes or 0) < 600 * MIB, "those of the training step that failed"
+    first = next(one for one in explanation.findings if one.fix)
+    assert "Memory grew from step to step" in (first.fix or "")
+    assert not any(row.lives for row in verdict("lightning_val.cap70").settings)
+
+
+def _passes(by_step: list[int]) -> Any:
+    """A view of one module that runs so often in each step, each time with two requests."""
+    modules = np.array([0, 1] * sum(by_step))
+    rows = np.arange(len(modules))
+    return SimpleNamespace(
+        modules=SimpleNamespace(marked=np.ones(len(rows), np.bool_), module=modules),
+        step=np.repeat(np.arange(len(by_step)), 2 * np.array(by_step)),
+        device=SimpleNamespace(allocations=SimpleNamespace(born=rows)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("by_step", "may_repeat"),
+    [
+        ([99, 1, 1], True),  # a rollout, then two steps of its first turn
+        ([99, 1, 1, 96], False),  # the second rollout has come
+        ([3, 1], False),  # a first step with a check or two
+        ([2, 1, 1, 121, 1], False),
+        ([40], False),
+    ],
+)
+def test_a_rollout_before_the_first_steps_may_come_again(
+    by_step: list[int], may_repeat: bool
+) -> None:
+    assert may_repeat_first_phase(_passes(by_step), 10**6) is may_repeat
+
+
+def test_turns_of_a_loop_inside_a_first_step_bound_no_need() -> None:
+    """Tokens of a rollout that a backward pass waits for: nobody knows how many follow."""
+    oom = verdict("policy_gradient.cap45")
+    assert oom.need is not None
+    assert oom.need.high_bytes is None
+    assert oom.need.peak_reserved_bytes is None
+    found = explained("policy_gradient.cap45").findings
+    assert "smaller_batch" not in {one.id for one in found}
+    assert "the rest of the step is not recorded" in (found[0].fix or "")

@@ -13,7 +13,10 @@ from rich.console import Console
 
 from support.samples import EVERY, LEAK, error_text, failed, finding, hostile, nothing, refuted, run
 from vramlens.report.explain.holder_tables import GROUPINGS
-from vramlens.report.explain.story import render_explanation
+from vramlens.report.explain.story import explanation_document, render_explanation
+from vramlens.report.holder_lines import holder_lines
+from vramlens.report.holders import HeldMemory
+from vramlens.report.layout import Layout
 from vramlens.report.screen import SCREEN_LINES
 
 WIDTHS = (60, 80, 120, 200)
@@ -168,7 +171,7 @@ def test_rows_asked_for_are_shown_even_after_a_failure():
 
 def test_the_first_line_is_the_answer():
     assert lines_of(run(), 120)[0].startswith(
-        "Peak 448.00 MiB requested in step 3 (peak reserved: 2.00 GiB): 89 % activations"
+        "Peak 448.00 MiB requested in step 3 (peak reserved: 2.00 GiB): 89% activations"
     )
     assert lines_of(failed(), 120)[0].startswith("1.28 GiB were free inside reserved memory")
 
@@ -187,11 +190,21 @@ def test_inferred_bytes_are_marked():
     header, row = [
         line for line in lines_of(run(), 120) if " inferred " in line or "forward_4 " in line
     ][:2]
-    assert "19 %" in row
-    assert header.index("inferred") < row.index("19 %") + len("inferred")
+    assert "19%" in row
+    assert header.index("inferred") < row.index("19%") + len("inferred")
     assert "inferred: requested by the backward pass of that line" in text_of(run())
     assert "inferred" not in text_of(run(), top=3)
     assert "inferred" not in text_of(run(), by="phase")
+
+
+def test_inferred_bytes_have_no_column_where_nothing_says_what_they_are():
+    parts = explanation_document(run(), "line", None).parts
+    holders = next(part for part in parts if isinstance(part, HeldMemory))
+    layout = Layout(120)
+    shown = "\n".join(line.plain for line in holder_lines(holders, layout))
+    assert shown.count("inferred") == 2
+    bare = replace(holders, has_meanings=False)
+    assert "inferred" not in "\n".join(line.plain for line in holder_lines(bare, layout))
 
 
 def test_a_lower_bound_says_so_beside_the_number():
@@ -288,7 +301,7 @@ def test_missing_names_say_how_to_get_them():
 
 
 def test_the_rest_outside_named_modules_is_shown():
-    assert "347.00 MiB 77 % (outside any module)" in text_of(run(), by="module")
+    assert "347.00 MiB 77% (outside any module)" in text_of(run(), by="module")
 
 
 def test_every_answer_ends_with_a_next_step():

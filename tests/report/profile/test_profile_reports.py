@@ -84,9 +84,9 @@ def test_fits_a_screen(real, made, width):
 
 def test_the_answer_comes_first_and_what_to_do_last(made):
     lines = text(made).splitlines()
-    assert lines[0] == "GPU 0 is busy for 26 % of 3.00 ms; memory peaks at 22.00 MiB."
+    assert lines[0] == "GPU 0 is busy for 26% of 3.00 ms; memory peaks at 22.00 MiB."
     assert "Idle for 2.22 ms" in lines[1]
-    assert "the CPU was loading data for 53 % of it" in " ".join(lines[1:3])
+    assert "the CPU was loading data for 53% of it" in " ".join(lines[1:3])
     whole = " ".join(text(made).split())
     assert "activations 4.00 MiB" in whole
     assert "Do: " in whole
@@ -198,7 +198,7 @@ def test_json_of_what_cannot_be_told_is_null():
 
 def test_markdown_has_the_tables(made):
     shown = profile_to_markdown(made, 2)
-    assert shown.startswith("**GPU 0 is busy for 26 % of 3.00 ms")
+    assert shown.startswith("**GPU 0 is busy for 26% of 3.00 ms")
     assert "| self CPU | CPU total | on GPU | calls | operator |" in shown
     assert "### In use at the peak on cuda:0" in shown
     assert "… and" in shown

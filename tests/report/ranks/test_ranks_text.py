@@ -51,8 +51,8 @@ def test_the_table_of_ranks_fits_sixty_columns() -> None:
         console = Console(file=io.StringIO(), width=60)
         render_comparison(replace(found, by_device=by_device), console)
         lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-        start = next(index for index, line in enumerate(lines) if "requested peak" in line)
+        start = next(index for index, line in enumerate(lines) if "peak requested" in line)
         header, first = lines[start : start + 2]
         assert first.endswith("  differs")
         assert len(first) <= 60
-        assert first.index("2.59 GiB") + 8 == header.index("requested peak") + 14
+        assert first.index("2.59 GiB") + 8 == header.index("peak requested") + 14

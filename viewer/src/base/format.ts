@@ -56,9 +56,9 @@ const digitsOf = (value: number): number =>
 export function share(part: number, whole: number): string {
   if (whole <= 0) return "";
   const rounded = Math.round((100 * part) / whole);
-  if (part > 0 && rounded === 0) return "<1 %";
-  if (part < whole && rounded === 100) return ">99 %";
-  return `${rounded} %`;
+  if (part > 0 && rounded === 0) return "<1%";
+  if (part < whole && rounded === 100) return ">99%";
+  return `${rounded}%`;
 }
 
 export const fileName = (file: string): string => file.split(/[/\\]/).pop() || file;

@@ -20,7 +20,7 @@ export class Bytes {
 
   /** How much of them has been taken, in tens of percent: whoever hears it is not told every one. */
   share(): string {
-    return `${10 * Math.floor((10 * this.taken) / this.total)} %`;
+    return `${10 * Math.floor((10 * this.taken) / this.total)}%`;
   }
 
   /** At most so many more of them; none at the end. */

@@ -66,7 +66,7 @@ def attribute(trace: Trace, device: DeviceTrace) -> Attribution:
     if facts is None:
         phases = phases_of(trace, device, steps)
         training = training_of(trace, device, phases, names, modules)
-        categories = categories_of(trace, device, steps, phases, names, training)
+        categories = categories_of(trace, device, steps, phases, names, training, modules)
     else:
         phases, categories = _from_facts(facts)
         training = Training.UNKNOWN

@@ -15,9 +15,10 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.analyses.attribution.modules import OUTSIDE, Modules
 from vramlens.analyses.attribution.names import Names
 from vramlens.analyses.attribution.phases import Phase, Phases
-from vramlens.analyses.attribution.steps import Steps
+from vramlens.analyses.attribution.steps import PATTERN, Steps
 from vramlens.analyses.attribution.training import Training
 from vramlens.trace import NO_STACK, DeviceTrace, Stacks, TensorKind, Trace
 
@@ -88,6 +89,7 @@ def categories_of(
     phases: Phases,
     names: Names,
     training: Training,
+    modules: Modules,
 ) -> Categories:
     """What every allocation of a device is for."""
     judge = _Judge(trace=trace, device=device, steps=steps, phases=phases, names=names)
@@ -95,6 +97,7 @@ def categories_of(
     if training == Training.ABSENT:
         judge.kept_without_a_graph()
     else:
+        judge.stored_data(modules)
         judge.gradients()
     judge.optimizer_state()
     judge.parameters()
@@ -171,6 +174,19 @@ class _Judge:
         """What passes without a backward pass keep is the program's own: caches, results."""
         is_kept = self.category == Category.ACTIVATIONS
         self._settle(is_kept, Category.OTHER, Certainty.LIKELY)
+
+    def stored_data(self, modules: Modules) -> None:
+        """What lasts beyond its step and the next, and no module computed or only an evaluation, is
+        kept by the program: a replay buffer, a cache of batches, outputs of an epoch. A variable
+        lasts until the next step sets it again.
+        """
+        if self.steps.source == PATTERN or not modules.marked.any():
+            return  # what repeats may be less than a step
+        is_computed = modules.marked & (modules.module != OUTSIDE)
+        lasts = np.minimum(self.end_step, len(self.steps) - 1) > self.born_step + 1
+        is_graph = is_computed & (modules.eval_with_grad | (self.phases.phase == Phase.FORWARD))
+        is_stored = lasts & ~is_graph & (self.category == Category.ACTIVATIONS)
+        self._settle(is_stored, Category.OTHER, Certainty.LIKELY)
 
     def gradients(self) -> None:
         """What a backward pass asks for and leaves behind, of a size that parameters have."""

@@ -19,6 +19,10 @@ OPTIMIZER_FRAME = re.compile(r"[/\\]optim(?:izers?)?[/\\][^:]*\.py:(?!zero_grad)
 CALLED_BACK = re.compile(
     r"torch[/\\]nn[/\\]modules[/\\]module\.py:_call_impl$|_tensor\.py:backward$|:\w*closure\w*$"
 )
+PATTERN = "repeating pattern"
+"""Of all that can tell steps apart (``Steps.source``) the one that may be wrong about what a
+step is.
+"""
 _FEWEST_CYCLES = 3
 
 
@@ -74,7 +78,7 @@ def steps_of(trace: Trace, device: DeviceTrace) -> Steps:
         ("vramlens.step", lambda: _marks(trace, device, "vramlens.step")),
         ("optimizer marks", lambda: _optimizer_marks(trace, device)),
         ("optimizer frames", lambda: _optimizer_frames(trace, device)),
-        ("repeating pattern", lambda: _pattern(device)),
+        (PATTERN, lambda: _pattern(device)),
     )
     if trace.is_profiler_trace:
         profiler_steps = ("profiler steps", lambda: _marks(trace, device, "ProfilerStep#"))

@@ -25,9 +25,9 @@ _FEWEST_REQUESTS = 8
 """Fewer are no pass through a model."""
 _ENOUGH_REQUESTS = 32
 """Of the pass under way: fewer do not show what it keeps."""
-_KEPT_SHARE = 0.25
+LEAST_KEPT_SHARE = 0.25
 """Of a pass's requests: a graph keeps a third at least (with checkpoints), most of them as a rule;
-without one, 5 to 17 % are kept as results and caches (shared recordings, H100 and H200).
+without one, 5 to 17% are kept as results and caches (shared recordings, H100 and H200).
 """
 
 
@@ -91,10 +91,10 @@ def _passes_keep_no_graph(trace: Trace, device: DeviceTrace, modules: Modules) -
     whole_passes, last_pass = passes[:-1], passes[-1]
     if len(last_pass) >= _ENOUGH_REQUESTS:
         whole_passes.append(last_pass)
-    return all(_kept_share(device, pass_rows) < _KEPT_SHARE for pass_rows in whole_passes)
+    return all(kept_share(device, pass_rows) < LEAST_KEPT_SHARE for pass_rows in whole_passes)
 
 
-def _kept_share(device: DeviceTrace, pass_rows: NDArray[np.int64]) -> float:
+def kept_share(device: DeviceTrace, pass_rows: NDArray[np.int64]) -> float:
     """Of a pass's requests: how many are still alive at its last one."""
     allocations = device.allocations
     is_kept = allocations.free_requested[pass_rows] >= allocations.born[pass_rows[-1]]

@@ -225,7 +225,7 @@ _READ = {SIZE: _size, COUNT: _count, SHARE: _share}
 _WRITE = {
     SIZE: 'size: write "24 GiB", "512 MiB" or a number of bytes',
     COUNT: "count: write 0 or a whole number",
-    SHARE: 'share: write 0.2 or "20 %"',
+    SHARE: 'share: write 0.2 or "20%"',
 }
 
 
@@ -323,6 +323,12 @@ def _written(kind: str, value: float) -> str:
     if kind == SIZE:
         return written_size(value)
     return str(int(value)) if kind == COUNT else f"{math.ceil(round(value * 100, 6)) / 100:g}"
+
+
+def value_as_written(kind: str, value: float) -> float:
+    """The limit that a value becomes: what is read back once it is written."""
+    written = _written(kind, value)
+    return parse_size(written.strip('"')) if kind == SIZE else float(written)
 
 
 def update_budget(

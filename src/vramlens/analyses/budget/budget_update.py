@@ -12,6 +12,7 @@ from vramlens.analyses.budget.budget_file import (
     Limit,
     new_budget,
     update_budget,
+    value_as_written,
 )
 from vramlens.analyses.budget.budget_values import DIED, FAILURES, Measurement, measured
 from vramlens.analyses.budget.limit_result import shown
@@ -160,7 +161,7 @@ def _changes(
     for path, (kind, value) in values.items():
         if path not in limits:
             changes.append((path[0], None, shown(kind, value)))
-        elif limits[path].value != value:
+        elif limits[path].value != value_as_written(kind, value):
             before = shown(kind, limits[path].value)
             changes.append((limits[path].scope, before, shown(kind, value)))
     return tuple(changes)

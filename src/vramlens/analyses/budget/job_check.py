@@ -110,15 +110,15 @@ def _finding_of_job(
 
 def _others_over(checks: Mapping[int, Check], scope: str, rank: int) -> str:
     """The other ranks that do not keep a limit."""
-    others = [
-        other
-        for other, check in checks.items()
-        if other != rank
-        and any(result.limit.scope == scope and not result.passed for result in check.results)
-    ]
+    others = [other for other, check in checks.items() if other != rank and _breaks(check, scope)]
     if not others:
         return f" only, of {len(checks):,}" if len(checks) > 1 else ""
     return f" and {len(others):,} more of {len(checks):,}"
+
+
+def _breaks(check: Check, scope: str) -> bool:
+    """Whether a rank does not keep the limit of a scope."""
+    return any(result.limit.scope == scope and not result.passed for result in check.results)
 
 
 def _unread_result(ranks: int, unread: Mapping[int, str]) -> Result:

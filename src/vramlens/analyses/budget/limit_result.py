@@ -46,4 +46,4 @@ def shown(kind: str, value: float) -> str:
     """A limit's value as people say it."""
     if kind == SIZE:
         return format_size(value)
-    return f"{value * 100:.3g} %" if kind == SHARE else f"{int(value):,}"
+    return f"{value * 100:.3g}%" if kind == SHARE else f"{int(value):,}"

@@ -60,7 +60,7 @@ def headline(diff: Diff) -> str:
     if old is not None and new is None:
         return _completes(diff)
     if new is not None and old is None:
-        return f"Completed before, runs out of memory now: {new.headline.rstrip('.')}."
+        return f"Completed before, runs out of memory now: {_how_it_fails(new).rstrip('.')}."
     growth = _growth_words(diff)
     if new is not None:
         return _fails_in_both(new, growth)
@@ -72,8 +72,13 @@ def headline(diff: Diff) -> str:
 
 
 def _fails_in_both(failure: OomVerdict, growth: str) -> str:
-    more = f", and {growth[0].lower()}{growth[1:]}" if growth else f": {failure.headline}"
+    more = f", and {growth[0].lower()}{growth[1:]}" if growth else f": {_how_it_fails(failure)}"
     return f"Runs out of memory in both{more}"
+
+
+def _how_it_fails(failure: OomVerdict) -> str:
+    """The headline of a failure, for a sentence that has said "out of memory" already."""
+    return failure.headline.removeprefix("Out of memory: ")
 
 
 def is_headed_by_work(diff: Diff) -> bool:
@@ -108,9 +113,7 @@ def numbers_of_both(diff: Diff) -> str:
             " run before"
         )
     if _growth_words(diff):
-        old, new = (
-            format_size(size) if size else "0" for size in (diff.growth_before, diff.growth_after)
-        )
+        old, new = (format_size(size or 0) for size in (diff.growth_before, diff.growth_after))
         phrases.append(f"a step leaves {old} behind before and {new} after")
     phrases.append(_peak_words(diff))
     return f"Going by the numbers only: {'; '.join(phrases)}."
@@ -198,7 +201,7 @@ def _failure(diff: Diff) -> Iterator[Finding]:
         )
     elif new is not None and old is None:
         fix = _fix_of_failure(diff)
-        title = f"Completed before, runs out of memory now: {new.headline}"
+        title = f"Completed before, runs out of memory now: {_how_it_fails(new)}"
         yield Finding(
             id="fails_now",
             verdict=Verdict.PROVEN,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TypeVar
 
 from vramlens.analyses.compare.compared_run import CodeLine
@@ -220,17 +221,16 @@ def _common_parts(old: str, new: str) -> int:
     return 1 + common_length(old_parts, new_parts)
 
 
+def _lines_by_file(files: Mapping[str, Functions]) -> dict[str, list[CodeLine]]:
+    return {
+        file: list(chain.from_iterable(functions.values())) for file, functions in files.items()
+    }
+
+
 def _by_lines(before: Mapping[str, Functions], after: Mapping[str, Functions]) -> dict[str, str]:
     """Renamed files: most of their lines do the same in functions of the same names."""
-    olds, news = (
-        {
-            file: [line for lines in functions.values() for line in lines]
-            for file, functions in side.items()
-        }
-        for side in (before, after)
-    )
     scores = {}
-    for old, new in candidates(olds, news):
+    for old, new in candidates(_lines_by_file(before), _lines_by_file(after)):
         share = _share(before[old], after[new])
         if share:
             scores[old, new] = share + (file_name(old) == file_name(new) != CELL)

@@ -115,12 +115,7 @@ class JobChange:
                 f"the requested peak rose on {counted(len(risen), 'rank')}, most on rank "
                 f"{highest.rank}: by {format_size(highest.change_bytes)}"
             )
-        growing = [
-            change
-            for change in self.ranks
-            if change.before is not None
-            and change.more_growth_bytes > allowed(change.before.requested_bytes)
-        ]
+        growing = [change for change in self.ranks if _is_growing(change, allowed)]
         if growing:
             highest = max(growing, key=lambda change: change.more_growth_bytes)
             more = format_size(highest.more_growth_bytes)
@@ -133,6 +128,12 @@ def _is_over(change: RankChange, allowed: Callable[[int], int]) -> bool:
     return change.change_bytes > allowed(change.before.requested_bytes)
 
 
+def _is_growing(change: RankChange, allowed: Callable[[int], int]) -> bool:
+    if change.before is None:
+        return False
+    return change.more_growth_bytes > allowed(change.before.requested_bytes)
+
+
 def job_headline(job: JobChange) -> str:
     """What people ask of two runs of a job, in one sentence."""
     return (
@@ -140,7 +141,7 @@ def job_headline(job: JobChange) -> str:
         or _mended(job)
         or _grows_more(job)
         or _peak_changed(job)
-        or f"No rank's peak changed by more than 1 % ({_rank_counts(job)})."
+        or f"No rank's peak changed by more than 1% ({_rank_counts(job)})."
     )
 
 

@@ -51,8 +51,8 @@ class Overlap:
 
     @property
     def words(self) -> str:
-        """The shares that tell it: ``lines in both hold 2 % of the bytes at the peak before and
-        1 % after``.
+        """The shares that tell it: ``lines in both hold 2% of the bytes at the peak before and
+        1% after``.
         """
         if self.lines is None:
             return ""
@@ -178,4 +178,4 @@ def _by_kind(run: Run) -> dict[str, int]:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share == 0 or share >= 0.005 else "under 1 %"
+    return f"{100 * share:.0f}%" if share == 0 or share >= 0.005 else "under 1%"

@@ -40,14 +40,14 @@ def _busy(before: Profile, after: Profile) -> Iterator[SettingDifference]:
         yield from _difference("cpu_busy", "CPU in operators", _cpu(before), _cpu(after))
         return
     shares = [
-        f"{100 * use.busy_ns / profile.wall_ns:.0f} % of the time"
+        f"{100 * use.busy_ns / profile.wall_ns:.0f}% of the time"
         for profile, use in ((before, before.use), (after, after.use))
     ]
     yield from _difference("gpu_busy", f"GPU {after.use.device} busy", *shares)
 
 
 def _cpu(profile: Profile) -> str:
-    return f"{100 * profile.cpu_use.busy_ns / profile.wall_ns:.0f} % of the time"
+    return f"{100 * profile.cpu_use.busy_ns / profile.wall_ns:.0f}% of the time"
 
 
 def _steps(before: Profile, after: Profile) -> Iterator[SettingDifference]:

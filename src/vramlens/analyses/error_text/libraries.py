@@ -41,7 +41,7 @@ OUTSIDE_FIXES = {
     ),
     "jax": (
         "jax_memory",
-        "JAX takes 75 % of the device when it starts, no matter how much it needs",
+        "JAX takes 75% of the device when it starts, no matter how much it needs",
         "XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=.50 where PyTorch shares the device;"
         " if JAX has the device alone, a smaller batch or jax.checkpoint",
     ),

@@ -235,8 +235,8 @@ def likely_holes(message: OomMessage, wall: str) -> int | None:
 
     PyTorch gives back every empty segment before it fails, so what is left lies between live
     blocks, or in segments of
-    another pool or stream. Some always does: in recorded failures for want of room up to 7 % of
-    what was reserved and 0.8 times the request; in one by fragmentation 67 % and 2.2 times.
+    another pool or stream. Some always does: in recorded failures for want of room up to 7% of
+    what was reserved and 0.8 times the request; in one by fragmentation 67% and 2.2 times.
     """
     reserved, allocated, tried = (
         message.reserved_bytes,

@@ -57,10 +57,14 @@ def _names(who: list[tuple[int | None, int | None]]) -> str:
     """
     ranks = sorted({rank for rank, _ in who if rank is not None})
     devices = sorted({device for _, device in who if device is not None})
-    by_rank = f"rank{'s' if len(ranks) > 1 else ''} {_runs(ranks)}" if ranks else ""
+    by_rank = ""
+    if ranks:
+        noun = "rank" if len(ranks) == 1 else "ranks"
+        by_rank = f"{noun} {_runs(ranks)}"
     if not devices:
         return by_rank
-    return f"GPU {_runs(devices)}{f' ({by_rank})' if by_rank else ''}"
+    by_device = f"GPU {_runs(devices)}"
+    return f"{by_device} ({by_rank})" if by_rank else by_device
 
 
 def _runs(numbers: list[int]) -> str:

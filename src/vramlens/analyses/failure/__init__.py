@@ -1,1 +1,19 @@
-"""Failure: why a recorded request failed, and what surrounded the allocator then."""
+"""Failure: why a recorded request failed, and what surrounded the allocator then.
+
+after_blocks: what may come after a model's repeated blocks.
+allocator_retry: a request that was refused although a free block of its size was there.
+cause: why memory ran out, by what the failed step would have needed.
+ending: whether a failed request was the end of the program, or whether it went on.
+failed_request: the figures at one failed request.
+first_step_need: the rest of a first step, as a range.
+forward_progress: which of the model's repeated blocks a forward pass has done.
+headline: the answer to a failure in one sentence.
+need: what a failed step would have needed to finish.
+oom: the out-of-memory verdict of a recording.
+settings_hint: the message's own hint, expandable_segments, as far as sums tell whether it helps.
+step_evidence: whether what repeats are steps of a loop, or parts of one step.
+step_scaling: how large the requests still to come would have been.
+step_template: the earlier step that a failed step repeats.
+surroundings: the device's memory, the process's limit, other processes, and the ledger of it all.
+unconsumed_forward: forward passes that no backward pass has used when memory ran out.
+"""

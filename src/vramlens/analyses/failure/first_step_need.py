@@ -8,9 +8,6 @@ what AdamW keeps.
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,36 +21,23 @@ from vramlens.analyses.attribution.steps import optimizer_stacks
 from vramlens.analyses.attribution.trainable import trainable_bytes
 from vramlens.analyses.attribution.training import Training, pass_starts
 from vramlens.analyses.evaluation_passes import keeping_passes
-from vramlens.analyses.failure.after_blocks import bytes_after_blocks
+from vramlens.analyses.failure.forward_progress import (
+    Progress,
+    progress_of,
+    rows_of_step,
+    step_start,
+)
 from vramlens.analyses.failure.need import BLOCKS, Need
-from vramlens.analyses.leaks.certainty import PATTERN
-from vramlens.trace import NO_STACK, OutOfMemory, TensorKind
+from vramlens.trace import NO_STACK, OutOfMemory
 
-_BLOCK = re.compile(r"^(.*?(?:^|\.)(\d+))(?:\.|$)")
 _HOLES = 1.12
 """What is reserved may be so much more than what is alive."""
-_BACKWARD = 1.25
-"""At the fullest moment of a backward pass gradients of activations lie beside them."""
-_SPARE = 0.9
+_BESIDE = 0.25
+"""Of the activations: at the fullest moment of a backward pass their gradients lie beside them."""
 _PASSES = (Phase.FORWARD, Phase.BACKWARD, Phase.EVALUATION)
 _PILED_UP = 0.25
 """Of a step's activations: so many from before its last backward pass were not given up to it."""
 _LEAST_BYTES = 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far the forward pass is.
-
-    Attributes:
-        blocks, done: of the model's repeated blocks, how many there are, and how many are done.
-        low_bytes, high_bytes: of the activations still to come.
-    """
-
-    blocks: int
-    done: int
-    low_bytes: int
-    high_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +79,7 @@ def _share(room_bytes: int, growing_bytes: int) -> float:
     return min(1.0, max(0.0, room_bytes / max(1, growing_bytes)))
 
 
-def need_of_first_step(view: Attribution, request: OutOfMemory, reserved_bytes: int) -> Need | None:
+def need_of_first_step(view: Attribution, request: OutOfMemory) -> Need | None:
     """The need of a failed step that no earlier one is like; None where nothing bounds it."""
     allocations = view.device.allocations
     alive = allocations.alive_after(request.event)
@@ -114,7 +98,7 @@ def need_of_first_step(view: Attribution, request: OutOfMemory, reserved_bytes: 
     return Need(
         peak_reserved_bytes=None,
         low_bytes=low,
-        high_bytes=max(bounds.high_bytes, low, reserved_bytes),
+        high_bytes=max(bounds.high_bytes, low),
         basis=BLOCKS,
         done_share=None if progress is None else round(progress.done / progress.blocks, 3),
         confidence="estimated",
@@ -154,14 +138,16 @@ def bounds_of_first_step(view: Attribution, request: OutOfMemory) -> StepBounds 
     activations = sizes[~_lasts(view, alive)]
     activation_bytes = int(activations.sum())
     lasting = int(sizes.sum()) - activation_bytes
-    progress = _progress(view, alive, request) if phase == Phase.FORWARD else None
-    if phase == Phase.FORWARD and progress is None:
-        return None
+    progress = None
+    if phase == Phase.FORWARD:
+        progress = progress_of(view, alive, _lasts(view, alive), request)
+        if progress is None:
+            return None
     forward = activation_bytes + request.size_bytes
     least_to_come = progress.low_bytes if progress is not None else 0
     most_forward = forward + (progress.high_bytes if progress is not None else 0)
     # The backward pass wants workspaces as the forward pass did, which are gone by now.
-    asked_before = allocations.requested_bytes[_born_in_step(view, request.event)]
+    asked_before = allocations.requested_bytes[rows_of_step(view, request.event)]
     largest = max(int(asked_before.max(initial=0)), request.size_bytes)
     if _only_evaluates(view, alive) or view.training == Training.ABSENT:
         most_fixed, most_growing = lasting, most_forward + largest
@@ -170,7 +156,7 @@ def bounds_of_first_step(view: Attribution, request: OutOfMemory) -> StepBounds 
         has_state = (view.phases.phase == Phase.OPTIMIZER).any()
         states = 0 if has_state else most_states(view)
         most_fixed = lasting + (1 + states) * trainable
-        most_growing = int(most_forward * _BACKWARD) + 2 * largest
+        most_growing = most_forward + _gradients_beside(most_forward, progress) + 2 * largest
     return StepBounds(
         low_fixed=lasting,
         low_growing=forward + least_to_come,
@@ -180,16 +166,17 @@ def bounds_of_first_step(view: Attribution, request: OutOfMemory) -> StepBounds 
     )
 
 
+def _gradients_beside(forward_bytes: int, progress: Progress | None) -> int:
+    """The most that gradients of activations take beside them: where blocks are alike, those of two."""
+    most = int(_BESIDE * forward_bytes)
+    if progress is None or progress.alike_bytes is None:
+        return most
+    return min(most, 2 * progress.alike_bytes)
+
+
 def _words(progress: Progress, *, is_first: bool) -> str:
     which = "the first forward pass" if is_first else "this forward pass"
     return f"{which} had finished {progress.done} of the model's {progress.blocks} blocks"
-
-
-def _born_in_step(view: Attribution, event: int) -> slice:
-    """The allocations that the step of an event had made before it."""
-    starts = view.steps.starts[view.steps.starts <= event]
-    first = int(starts[-1]) if len(starts) and view.steps.source != PATTERN else 0
-    return slice(*np.searchsorted(view.device.allocations.born, [first, event]).tolist())
 
 
 def _passes_pile_up(view: Attribution, alive: NDArray[np.int64], event: int) -> bool:
@@ -205,7 +192,8 @@ def _passes_pile_up(view: Attribution, alive: NDArray[np.int64], event: int) -> 
     in_passes = np.isin(view.phases.phase[alive], _PASSES)
     is_activation = in_passes & ~_lasts(view, alive)
     sizes = view.device.allocations.requested_bytes[alive] * is_activation
-    is_earlier = view.device.allocations.born[alive] < ended[-1]
+    born = view.device.allocations.born[alive]
+    is_earlier = (born >= step_start(view, event)) & (born < ended[-1])
     return bool(sizes[is_earlier].sum() > _PILED_UP * sizes.sum())
 
 
@@ -278,107 +266,3 @@ def _need_of_optimizer(view: Attribution, alive: NDArray[np.int64], request: Out
         reason="the optimizer was creating its state for the first time",
         floor_bytes=low,
     )
-
-
-def _progress(view: Attribution, alive: NDArray[np.int64], request: OutOfMemory) -> Progress | None:
-    """How far the forward is, by module marks and the names of parameters; None where they do
-    not tell.
-    """
-    blocks = _blocks_of_model(view)
-    if len(blocks) < 2:
-        return None
-    block = _block_of(view, alive, blocks)
-    if not (block >= 0).any():
-        return None
-    sizes = view.device.allocations.requested_bytes[alive]
-    bytes_by_block = _bytes_by_block(block, sizes)
-    latest = max(bytes_by_block)
-    own_blocks = [path for path in blocks if _root(path) == _root(blocks[latest])]
-    done = [bytes_by_block.get(number, 0) for number in range(latest)]
-    outside = int(sizes[(block < 0) & ~_lasts(view, alive)].sum())
-    place = own_blocks.index(blocks[latest])
-    blocks_to_come = len(own_blocks) - place - 1
-    if not any(done):
-        high_bytes = bytes_by_block[latest] * 2 + request.size_bytes
-        return Progress(len(own_blocks), 0, 0, high_bytes * (blocks_to_come + 1) + outside)
-    after_bytes = bytes_after_blocks(
-        view,
-        own_blocks,
-        sizes[block == max(np.flatnonzero(done))],
-        outside_bytes=outside,
-        kept_bytes=sum(bytes_by_block.values()),
-    )
-    return Progress(
-        len(own_blocks),
-        place,
-        _least_of_blocks(blocks, latest, min(filter(None, done))),
-        _most_of_blocks(done, blocks_to_come) + request.size_bytes + after_bytes,
-    )
-
-
-def _least_of_blocks(blocks: Sequence[str], latest: int, smallest_bytes: int) -> int:
-    """The least that the blocks to come keep: those of one kind are alike; those of another (deeper
-    in a network for images) are as a rule smaller.
-    """
-    kind = _kind(blocks[latest])
-    if _kind(blocks[latest - 1]) != kind:
-        return 0
-    alike = sum(_kind(path) == kind for path in blocks[latest + 1 :])
-    return int(_SPARE * smallest_bytes) * alike
-
-
-def _most_of_blocks(done: Sequence[int], blocks_to_come: int) -> int:
-    """The most that the rest of the latest block and those to come keep: each as much as the latest
-    ones done, or all as much as those done on average and one the most of them.
-    """
-    complete_sizes = list(filter(None, done))
-    usual_bytes = sum(complete_sizes) / len(complete_sizes)
-    like_latest = max(done[-2:]) / _SPARE * (blocks_to_come + 1)
-    like_all = usual_bytes / _SPARE * (blocks_to_come + 1) + max(done)
-    return int(min(like_latest, like_all))
-
-
-def _block_of(
-    view: Attribution, alive: NDArray[np.int64], blocks: Sequence[str]
-) -> NDArray[np.int64]:
-    """The index of the block that each allocation was made in and does not outlive; -1."""
-    numbers = {path: n for n, path in enumerate(blocks)}
-    paths = view.modules.paths
-    block_of = np.array([numbers.get(_block_path(path), -1) for path in paths] + [-1], np.int64)
-    block = block_of[view.modules.module[alive]]
-    block[_lasts(view, alive)] = -1
-    return block
-
-
-def _bytes_by_block(block: NDArray[np.int64], sizes: NDArray[np.int64]) -> dict[int, int]:
-    bytes_by_block: dict[int, int] = defaultdict(int)
-    for number, size in zip(block[block >= 0].tolist(), sizes[block >= 0].tolist(), strict=True):
-        bytes_by_block[number] += size
-    return bytes_by_block
-
-
-def _blocks_of_model(view: Attribution) -> list[str]:
-    """The paths of the model's repeated blocks, in the order in which it has them."""
-    table = view.trace.names
-    if table is None:
-        return []
-    paths: dict[str, None] = {}
-    for row in np.flatnonzero(table.kind == TensorKind.PARAMETER).tolist():
-        path = _block_path(table.name[row])
-        if path:
-            paths[path] = None
-    return list(paths)
-
-
-def _block_path(path: str) -> str:
-    match = _BLOCK.match(path)
-    return match[1] if match else ""
-
-
-def _root(path: str) -> str:
-    """The model that a block is of: a teacher's blocks are not what a student's pass still runs."""
-    return path.partition(".")[0]
-
-
-def _kind(path: str) -> str:
-    return path.rpartition(".")[0]

@@ -112,7 +112,16 @@ def _step_needs(facts: HeadlineFacts) -> str:
         return ""  # so much would have fitted: it says nothing
     roughly = "about " if facts.is_rough else ""
     limit = "the limit is" if facts.wall == Wall.PROCESS_LIMIT else "PyTorch could reserve"
-    return f"This step needs {_needed(need)}; {limit} {roughly}{format_size(capacity)}"
+    return (
+        f"This step needs {_needed(need)}{_by_settings(need, capacity)}; {limit} {roughly}"
+        f"{format_size(capacity)}"
+    )
+
+
+def _by_settings(need: Need, capacity: int) -> str:
+    """A word on the settings, where what is alive at once would fit: they make the need so large."""
+    is_point = need.peak_reserved_bytes is not None and need.floor_bytes is not None
+    return " with these settings" if is_point and (need.floor_bytes or 0) <= capacity else ""
 
 
 def _needed(need: Need) -> str:

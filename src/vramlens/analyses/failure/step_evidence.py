@@ -12,11 +12,14 @@ import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.modules import OUTSIDE
+from vramlens.analyses.attribution.training import Training, pass_starts
 from vramlens.analyses.leaks.certainty import PATTERN
-from vramlens.analyses.leaks.groups import Loop
+from vramlens.analyses.leaks.groups import StepLoop
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.trace import NO_STACK
 
+_MANY_PASSES = 8
+"""Times the passes of a later step: so many at first are a phase of their own."""
 _NUMBER = re.compile(r"(?:^|\.)\d+(?:\.|$)")
 
 
@@ -29,7 +32,7 @@ def are_steps(view: Attribution) -> bool:
     """
     if view.steps.source != PATTERN:
         return len(view.steps) > 0
-    if len(view.steps) < 3 or Loop(view).of_library:
+    if len(view.steps) < 3 or StepLoop(view).of_library:
         return False
     cycles = _modules_by_step(view)[1:-1]
     if any(cycles):
@@ -37,6 +40,27 @@ def are_steps(view: Attribution) -> bool:
             _NUMBER.search(view.modules.paths[module]) for module in cycles[0]
         )
     return _repeats_inside(view, 1)
+
+
+def may_repeat_first_phase(view: Attribution, event: int) -> bool:
+    """Whether the first step began with many forward passes, as a rollout or an evaluation does, that
+    have not come again by an event: then they met no gradients and no optimizer state yet.
+    """
+    starts = pass_starts(view.modules, np.flatnonzero(view.modules.marked))
+    steps = view.step[starts[view.device.allocations.born[starts] < event]]
+    passes = np.bincount(steps[steps >= 0])
+    if len(passes) < 2:
+        return False
+    return bool(passes[0] >= _MANY_PASSES * max(1, int(passes[1:].max())))
+
+
+def may_be_inside_step(view: Attribution, step_leaks: Sequence[RecordedLeak]) -> bool:
+    """Whether what repeats may be turns of a loop inside a training step, of which nobody knows how
+    many follow: solver steps, tokens. What surely leaks from turn to turn tells that they are steps.
+    """
+    if view.steps.source != PATTERN or view.training == Training.ABSENT:
+        return False
+    return not any(leak.sure for leak in step_leaks)
 
 
 def leaks_of_steps(view: Attribution, leaks: Sequence[RecordedLeak]) -> list[RecordedLeak]:

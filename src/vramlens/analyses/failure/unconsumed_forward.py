@@ -13,7 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.analyses.attribution.training import Training, pass_starts
+from vramlens.analyses.attribution.training import (
+    LEAST_KEPT_SHARE,
+    Training,
+    kept_share,
+    pass_starts,
+)
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure.failed_request import Failure
 from vramlens.analyses.finding import Finding
@@ -71,8 +76,7 @@ def unconsumed_forward(view: Attribution, failure: Failure) -> list[Finding]:
         return []  # what it keeps are results: no graph is among them
     if (phases.span_start < event).sum() > len(ended):
         return []
-    begun = allocations.born[pass_starts(view.modules, marked)]
-    waiting = waiting_passes(begun, ended)
+    waiting = waiting_passes(_begun_with_graph(view, marked), ended)
     since = int(ended[-1]) if len(ended) else -1
     kept_rows = marked[(allocations.born[marked] > since) & (allocations.died[marked] >= event)]
     # Before any backward pass, a solver's states are tensors that only the graph keeps, too.
@@ -101,3 +105,17 @@ def unconsumed_forward(view: Attribution, failure: Failure) -> list[Finding]:
             extent=Extent(event, kept_rows),
         )
     ]
+
+
+def _begun_with_graph(view: Attribution, marked: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The events at which the passes begin that keep a graph: those under no_grad wait for
+    nothing.
+    """
+    starts = pass_starts(view.modules, marked)
+    passes = np.split(marked, np.searchsorted(marked, starts[1:]))
+    with_graph = [
+        pass_rows[0]
+        for pass_rows in passes
+        if kept_share(view.device, pass_rows) >= LEAST_KEPT_SHARE
+    ]
+    return view.device.allocations.born[np.array(with_graph, np.int64)]

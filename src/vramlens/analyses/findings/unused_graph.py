@@ -10,7 +10,11 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.attribution.phases import Phase
-from vramlens.analyses.evaluation_passes import curve_without_graph, keeping_passes
+from vramlens.analyses.evaluation_passes import (
+    curve_without_graph,
+    keeping_passes,
+    without_retained,
+)
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.certainty import PATTERN
@@ -26,7 +30,7 @@ def unused_graph(scene: Scene) -> Iterator[Finding]:
     if view.modules.marked.any():  # only what a module computes can be a graph, inputs are none
         is_evaluation &= view.modules.marked & (view.modules.module != OUTSIDE)
     rows = np.flatnonzero(is_evaluation)
-    passes = keeping_passes(view, rows)
+    passes = without_retained(view, keeping_passes(view, rows))
     if scene.failed_event is not None:
         passes = _surely_unused(view, passes, scene.failed_event)
     if not passes:

@@ -36,11 +36,12 @@ def activations(scene: Scene) -> Iterator[Finding]:
         return  # nothing waits for a backward pass where there is none
     evaluation, leaks = scene.evaluation, scene.leaking_tensors
     unused = evaluation.kept_at(heap.event) if evaluation is not None else 0
-    size = category.bytes - sum(leak.bytes for leak in leaks) - unused
+    size = category.bytes - _leaked_activations(scene) - unused
     if size < max(_LARGE_SHARE * heap.requested_bytes, MIB, category.bytes // 2):
         return
     line = _main_line(heap, leaks)
     autocast = "" if line is not None and _is_half_precision(line) else ", or autocast to bfloat16"
+    other_cures = f"use torch.utils.checkpoint around the repeated blocks{autocast}"
     yield Finding(
         id="activations",
         verdict=category.verdict,
@@ -48,10 +49,17 @@ def activations(scene: Scene) -> Iterator[Finding]:
         bytes=size,
         place=line.place if line else None,
         evidence=("they are proportional to the batch size and to the size of each input",),
-        fix=f"halving the batch saves about {_half_of(size, heap)}; or use torch.utils.checkpoint "
-        f"around the repeated blocks{autocast}",
+        fix=f"halving the batch saves about {_half_of(size, heap)}; or {other_cures}",
+        fix_without_batch=other_cures,
         extent=_extent_of(scene, Category.ACTIVATIONS, unwanted=_unwanted_rows(scene)),
     )
+
+
+def _leaked_activations(scene: Scene) -> int:
+    leaked = [leak.rows for leak in scene.leaking_tensors if leak.rows is not None]
+    rows = np.concatenate([np.zeros(0, np.int64), *leaked])
+    rows = rows[scene.view.categories.category[rows] == Category.ACTIVATIONS]
+    return int(scene.device.allocations.requested_bytes[rows].sum())
 
 
 def _half_of(size: int, heap: Heap) -> str:
@@ -108,13 +116,13 @@ def largest_line(scene: Scene) -> Iterator[Finding]:
     size = format_size(line.bytes)
     is_lone = line.allocations == 1
     tensors = "one tensor" if is_lone else counted(line.allocations, "tensor")
-    remedy = "it smaller or free it" if is_lone else "them smaller or free some"
     enough = ""
     if verdict.short_by_bytes and verdict.short_by_bytes < line.bytes:
         # Segments are whole pages: so much less surely gives back what is missing.
         pages = -(-verdict.short_by_bytes // _PAGE)
         is_enough = "are" if is_lone else "may be"
-        enough = f"; {format_size(pages * _PAGE)} less {is_enough} enough for this request"
+        enough = f": {format_size(pages * _PAGE)} less {is_enough} enough for this request"
+    which, remedy = ("the tensor", "free it") if is_lone else ("the tensors", "free some")
     yield Finding(
         id="largest_line",
         verdict=Verdict.PROVEN,
@@ -124,7 +132,7 @@ def largest_line(scene: Scene) -> Iterator[Finding]:
         evidence=(
             f"{_part(line.bytes, scene.telling_heap)} of the memory in use when the request failed",
         ),
-        fix=f"{_short_name(line.place)} uses {size} in {tensors}: make {remedy}{enough}",
+        fix=f"make {which} of {_short_name(line.place)} smaller or {remedy}{enough}",
         extent=_extent_of_line(scene, line.place),
     )
 
@@ -177,4 +185,4 @@ def _short_name(place: Place) -> str:
 
 
 def _part(size: int, heap: Heap) -> str:
-    return f"{format_size(size)} ({100 * size / heap.requested_bytes:.0f} %)"
+    return f"{format_size(size)} ({100 * size / heap.requested_bytes:.0f}%)"

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.steps import PATTERN as PATTERN
 from vramlens.analyses.attribution.training import optimizer_works
 from vramlens.analyses.leaks.evidence import (
     LATEST_FIRST,
@@ -19,15 +20,11 @@ from vramlens.analyses.leaks.evidence import (
     kept_share,
     loop_ended,
 )
-from vramlens.analyses.leaks.groups import CohortGroup, Loop
+from vramlens.analyses.leaks.groups import CohortGroup, StepLoop
 from vramlens.analyses.leaks.rhythm import EVERY, IRREGULAR, PERIODIC, Rhythm
 from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB
 
-PATTERN = "repeating pattern"
-"""Of all that can tell steps apart (``Steps.source``) the one that may be wrong about what a
-step is.
-"""
 GRAPH, SIGN, RESULT = "a whole pass", "a sign", "one result"
 _NEEDED: dict[tuple[str, str], tuple[int | None, int, int]] = {
     (EVERY, GRAPH): (8, 5, 4),
@@ -60,7 +57,7 @@ _LARGE_SHARE = 0.2
 """What is kept in a window on purpose is small beside the model."""
 
 
-def keeps_a_pass(view: Attribution, loop: Loop, group: CohortGroup, first: int) -> bool:
+def keeps_a_pass(view: Attribution, loop: StepLoop, group: CohortGroup, first: int) -> bool:
     """Whether most of what a pass through the model asked for stays, as a graph's activations
     do.
     """

@@ -57,7 +57,7 @@ class CohortGroup:
         return np.sort(np.concatenate([cohort.rows for cohort in self.cohorts]))
 
 
-class Loop:
+class StepLoop:
     """The training loop: the innermost function that all stacks of its steps have in common.
 
     Attributes:
@@ -164,7 +164,7 @@ def common_length(a: Sequence[object], b: Sequence[object]) -> int:
     return length
 
 
-def grouped(loop: Loop, cohorts: Sequence[Cohort]) -> list[CohortGroup]:
+def grouped(loop: StepLoop, cohorts: Sequence[Cohort]) -> list[CohortGroup]:
     """One group a leak: what one statement of the loop keeps in the same steps; and all parts of
     one graph.
     """
@@ -183,7 +183,7 @@ def grouped(loop: Loop, cohorts: Sequence[Cohort]) -> list[CohortGroup]:
     return _joined([part for group in all_groups for part in _parts(loop, group)])
 
 
-def _parts(loop: Loop, group: CohortGroup) -> list[CohortGroup]:
+def _parts(loop: StepLoop, group: CohortGroup) -> list[CohortGroup]:
     """A group by the user's lines, where nothing says that those belong together: no graph, no
     statement of a loop.
     """
@@ -228,7 +228,7 @@ def _joined(groups: list[CohortGroup]) -> list[CohortGroup]:
     return leaks
 
 
-def place_of(view: Attribution, loop: Loop, cohorts: Sequence[Cohort]) -> Place | None:
+def place_of(view: Attribution, loop: StepLoop, cohorts: Sequence[Cohort]) -> Place | None:
     """The innermost user line that all cohorts have in common.
 
     Where several statements of the loop's own function keep them, it is the one with most bytes:
@@ -251,7 +251,7 @@ def place_of(view: Attribution, loop: Loop, cohorts: Sequence[Cohort]) -> Place 
 
 
 def _user_paths(
-    view: Attribution, loop: Loop, cohorts: Sequence[Cohort]
+    view: Attribution, loop: StepLoop, cohorts: Sequence[Cohort]
 ) -> list[tuple[list[int], int]]:
     sizes = view.device.allocations.requested_bytes
     paths = (

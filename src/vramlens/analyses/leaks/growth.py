@@ -11,7 +11,7 @@ from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.leaks.certainty import inside_one_call
 from vramlens.analyses.leaks.cohorts import Cohort, Cohorts, cohorts_of
-from vramlens.analyses.leaks.groups import CohortGroup, Loop, grouped
+from vramlens.analyses.leaks.groups import CohortGroup, StepLoop, grouped
 from vramlens.analyses.leaks.judgement import evidence_of, judged_leak, no_problem
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.leaks.rhythm import rhythm_of
@@ -112,7 +112,7 @@ def _growth_at(view: Attribution, event: int | None, step: int | None = None) ->
     if cohorts.last < FEWEST_STEPS:
         return []
     failed = any(request.event == event for request in view.device.out_of_memory)
-    loop = Loop(view)
+    loop = StepLoop(view)
     growing, dismissed = _by_rhythm(cohorts)
     leaks = list(_leaks_of_groups(view, loop, cohorts, grouped(loop, growing), failed=failed))
     # What each comes too rarely for may grow together: one statement that asks from many places.
@@ -164,7 +164,12 @@ def _is_of_new_optimizers(state: Cohort, growing: Sequence[Cohort]) -> bool:
 
 
 def _leaks_of_groups(
-    view: Attribution, loop: Loop, cohorts: Cohorts, groups: Iterable[CohortGroup], *, failed: bool
+    view: Attribution,
+    loop: StepLoop,
+    cohorts: Cohorts,
+    groups: Iterable[CohortGroup],
+    *,
+    failed: bool,
 ) -> Iterator[RecordedLeak]:
     for group in groups:
         leak = _leak_of_group(view, loop, cohorts, group, failed=failed)
@@ -174,7 +179,7 @@ def _leaks_of_groups(
 
 def _leak_of_group(
     view: Attribution,
-    loop: Loop,
+    loop: StepLoop,
     cohorts: Cohorts,
     group: CohortGroup,
     *,
@@ -185,7 +190,7 @@ def _leak_of_group(
     return judged_leak(evidence) if evidence is not None else None
 
 
-def _pools(loop: Loop, dismissed: Iterable[tuple[Cohort, str]]) -> list[CohortGroup]:
+def _pools(loop: StepLoop, dismissed: Iterable[tuple[Cohort, str]]) -> list[CohortGroup]:
     """By statement, what single stacks leave behind too rarely to tell."""
     by_statement: dict[tuple[int, ...], CohortGroup] = {}
     for cohort, reason in dismissed:
@@ -210,7 +215,7 @@ _REASONS = {
 
 
 def _dismissed(
-    view: Attribution, loop: Loop, cohorts: Cohorts, dismissed: Sequence[tuple[Cohort, str]]
+    view: Attribution, loop: StepLoop, cohorts: Cohorts, dismissed: Sequence[tuple[Cohort, str]]
 ) -> list[RecordedLeak]:
     """What outlives its step without being a leak, by reason and statement, where it is much."""
     least_bytes = max(_NOTABLE_BYTES, view.device.requested.peak_bytes // 100)

@@ -27,9 +27,9 @@ from vramlens.analyses.leaks.certainty import (
 )
 from vramlens.analyses.leaks.cohorts import Cohort, Cohorts
 from vramlens.analyses.leaks.evidence import OLDEST_FIRST, fate_of
-from vramlens.analyses.leaks.fixes import wide_scalar, with_fix
-from vramlens.analyses.leaks.groups import CohortGroup, Loop, place_of
+from vramlens.analyses.leaks.groups import CohortGroup, StepLoop, place_of
 from vramlens.analyses.leaks.rate import Rate, rate_of
+from vramlens.analyses.leaks.recorded_fix import wide_scalar, with_fix
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.leaks.recorded_owners import owner_of
 from vramlens.analyses.leaks.rhythm import EVERY, IRREGULAR, PERIODIC, Rhythm, rhythm_of
@@ -61,7 +61,7 @@ class GroupEvidence:
     """
 
     view: Attribution
-    loop: Loop
+    loop: StepLoop
     cohorts: Cohorts
     group: CohortGroup
     rhythm: Rhythm
@@ -176,7 +176,7 @@ class GroupEvidence:
 
 def evidence_of(
     view: Attribution,
-    loop: Loop,
+    loop: StepLoop,
     cohorts: Cohorts,
     group: CohortGroup,
     *,
@@ -421,7 +421,7 @@ def _leak_of(evidence: GroupEvidence, judgement: Judgement) -> RecordedLeak:
 
 def no_problem(
     view: Attribution,
-    loop: Loop,
+    loop: StepLoop,
     cohorts: Sequence[Cohort],
     reason: str,
     owner: KeptBy | None = None,

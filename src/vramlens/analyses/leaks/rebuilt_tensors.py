@@ -239,7 +239,7 @@ def _fix_and_share(view: Attribution, line: RenewedLine) -> tuple[str, float]:
         ), 1.0
     if line.accumulates:
         return (
-            "drop the key-value caches of texts that are over, limit how many are kept (the one "
+            "drop the key-value caches of texts that have ended, limit how many are kept (the one "
             "that was used least recently goes first), or move those that wait to the CPU"
         ), 1.0
     if any("transformers" in name for name in names):

@@ -90,7 +90,7 @@ class DeviceLeaks:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class LeakReport(PrintedAnswer):
+class RecordedLeakReport(PrintedAnswer):
     """The answer of ``vramlens leaks``.
 
     Attributes:
@@ -144,7 +144,7 @@ def leaks_of_trace(
     device: int | None = None,
     total_bytes: int | None = None,
     at_least_bytes: int | None = None,
-) -> LeakReport:
+) -> RecordedLeakReport:
     """What leaks in a recording.
 
     Args:
@@ -164,7 +164,9 @@ def leaks_of_trace(
         of_hosts = (_leaks_of_host(trace, host) for host in trace.host)
         answers += [leaks for leaks in of_hosts if leaks is not None]
     has_owners = trace.owners is not None and len(trace.owners) > 0
-    return LeakReport(facts_of(trace), tuple(sorted(answers, key=_order_of_device)), has_owners)
+    return RecordedLeakReport(
+        facts_of(trace), tuple(sorted(answers, key=_order_of_device)), has_owners
+    )
 
 
 def _chosen_devices(trace: Trace, device: int | None) -> list[DeviceTrace]:

@@ -245,7 +245,10 @@ def _pool_names(view: Attribution, holes: Holes) -> list[str]:
     for row, small in zip(holes.segments.tolist(), holes.small.tolist(), strict=True):
         pool = int(segments.pool[row])
         private = pool != NO_TEXT and pool < len(pools) and bool(pools[pool].any())
-        names.append(str(tuple(pools[pool].tolist())) if private else "small" if small else "large")
+        if private:
+            names.append(str(tuple(pools[pool].tolist())))
+        else:
+            names.append("small" if small else "large")
     return names
 
 

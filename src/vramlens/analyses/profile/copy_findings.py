@@ -53,7 +53,7 @@ def _pageable(profile: Profile) -> Iterator[Finding]:
         id="profile_pageable_copies",
         verdict=Verdict.PROVEN,
         title=f"{counted(len(rows), 'copy', 'copies')} to the GPU from pageable memory take"
-        f" {format_duration(total_ns)}, {100 * total_ns / profile.wall_ns:.0f} % of the time",
+        f" {format_duration(total_ns)}, {100 * total_ns / profile.wall_ns:.0f}% of the time",
         place=named[0] if named else None,
         evidence=("the driver copies pageable memory through a buffer, and the CPU waits for it",),
         fix="`DataLoader(..., pin_memory=True)` or `tensor.pin_memory()`, and"

@@ -19,7 +19,6 @@ from vramlens.errors import UsageError
 from vramlens.trace.profile import ProfilerTrace
 
 GROUPINGS = ("operator", "shape", "line")
-ORDERS = ("cpu", "gpu", "memory", "calls")
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +41,7 @@ class OperatorTables:
 
         Args:
             grouping: of GROUPINGS.
-            order: of ORDERS: what the first rows have most of, by themselves.
+            order: cpu, gpu, memory or calls: what the first rows have most of, by themselves.
 
         Raises:
             UsageError: the trace does not hold what it is to be grouped by.

@@ -137,7 +137,7 @@ def _idle(profile: Profile) -> Iterator[Finding]:
     yield Finding(
         id="gpu_idle",
         verdict=Verdict.LIKELY if cause else Verdict.POSSIBLE,
-        title=f"GPU {use.device} is idle for {100 * use.idle_ns / profile.wall_ns:.0f} % of the "
+        title=f"GPU {use.device} is idle for {100 * use.idle_ns / profile.wall_ns:.0f}% of the "
         "time" + (f": {cause}" if cause else ""),
         place=longest.place,
         evidence=tuple(evidence),

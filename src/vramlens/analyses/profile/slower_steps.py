@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.profile.explained_profile import Profile
@@ -56,6 +57,10 @@ def slower_findings(profile: Profile) -> Iterator[Finding]:
 
 def _agreement(first: Sequence[float], second: Sequence[float]) -> float:
     """Kendall's tau of two columns; pairs that are equal in one of them count for neither."""
-    pairs = [(i, j) for j in range(len(first)) for i in range(j)]
-    signs = [(first[j] - first[i]) * (second[j] - second[i]) for i, j in pairs]
-    return (sum(sign > 0 for sign in signs) - sum(sign < 0 for sign in signs)) / len(pairs)
+    products = [
+        (first[later] - first[earlier]) * (second[later] - second[earlier])
+        for earlier, later in combinations(range(len(first)), 2)
+    ]
+    agreeing = sum(product > 0 for product in products)
+    opposed = sum(product < 0 for product in products)
+    return (agreeing - opposed) / len(products)

@@ -140,11 +140,16 @@ class Lines:
 
     def _place(self, name: int) -> Place | None:
         if name not in self._places:
-            match = _FUNCTION.fullmatch(self._trace.names[name])
-            is_user_line = match is not None and is_user_function(match[1])
-            line = int(match[2]) if match and name not in self._running_at_the_start else 0
-            self._places[name] = Place(match[1], line, match[3]) if match and is_user_line else None
+            self._places[name] = self._read_place(name)
         return self._places[name]
+
+    def _read_place(self, name: int) -> Place | None:
+        """The user's function that a span is named after; None where it is no user's."""
+        match = _FUNCTION.fullmatch(self._trace.names[name])
+        if match is None or not is_user_function(match[1]):
+            return None
+        line = 0 if name in self._running_at_the_start else int(match[2])
+        return Place(match[1], line, match[3])
 
     @cached_property
     def _running_at_the_start(self) -> set[int]:

@@ -2,7 +2,8 @@
 
 checks: one row of the findings.
 diagnosis: all rows and the verdict.
-gpu_checks: PyTorch and the GPU; gpu_evidence: what they are made from.
+gpu_checks: PyTorch and the GPU.
+gpu_evidence: what they are made from.
 host_checks: the host's memory, limits, disk and process group.
 nccl_check: the collectives, tried in processes of their own.
 nccl_worker: one rank of that trial.

@@ -87,7 +87,7 @@ SWITCHES: tuple[Switch, ...] = (
         when="an error without a Python line of its own: from the backward pass, from NCCL",
         weight="cheap",
         cost=(
-            "only when such an error is raised, caught ones too; with addr2line that can"
+            "only when such an error is raised, even if it is caught; with addr2line that can"
             " take minutes"
         ),
         source="torch/csrc/utils/cpp_stacktraces.cpp",
@@ -129,8 +129,7 @@ SWITCHES: tuple[Switch, ...] = (
             " also checks every collective"
         ),
         when=(
-            "ranks that disagree; DETAIL when a desync must be found. Most lines need"
-            " TORCH_CPP_LOG_LEVEL=INFO"
+            "ranks that disagree; DETAIL to find a desync. Most lines need TORCH_CPP_LOG_LEVEL=INFO"
         ),
         weight="cheap",
         cost=(
@@ -149,7 +148,7 @@ SWITCHES: tuple[Switch, ...] = (
             "any job of several ranks: a hang or a rank's out-of-memory error is explained from it"
         ),
         weight="cheap",
-        cost="a ring of fixed size on the host and one Python stack a collective",
+        cost="a ring of fixed size on the host, and one Python stack per collective",
         source=f"{_FLIGHT_RECORDER}; the older name is the only one before PyTorch 2.8 (PR 152563)",
         older=("TORCH_NCCL_TRACE_BUFFER_SIZE",),
         bundled="2000",
@@ -161,7 +160,7 @@ SWITCHES: tuple[Switch, ...] = (
         does="writes the flight record to a file on a timeout or an error of the watchdog",
         when="together with TORCH_FR_BUFFER_SIZE; TORCH_FR_DUMP_TEMP_FILE says where to",
         weight="cheap",
-        cost="one file a rank, only when something has gone wrong",
+        cost="one file per rank, only when something has gone wrong",
         source=_NCCL_HEADER,
         bundled="1",
     ),
@@ -175,7 +174,7 @@ SWITCHES: tuple[Switch, ...] = (
         ),
         when="WARN always; INFO to see which buffers NCCL allocates",
         weight="cheap",
-        cost="WARN: none to speak of. INFO: many lines from every rank at start",
+        cost="WARN: almost nothing. INFO: many lines from every rank at start",
         source=_NCCL_DOCS,
         bundled="WARN",
     ),
@@ -226,9 +225,7 @@ SWITCHES: tuple[Switch, ...] = (
         ),
         when="a compiled program whose memory or step time grows",
         weight="cheap",
-        cost=(
-            "log lines when something is compiled; artifacts such as output_code print a great deal"
-        ),
+        cost=("log lines when something is compiled; artifacts such as output_code print a lot"),
         source="torch/_logging/_internal.py",
     ),
     Switch(
@@ -236,7 +233,7 @@ SWITCHES: tuple[Switch, ...] = (
         value="1",
         default="off",
         does="reports at a timeout which rank was at which collective, through the store",
-        when="a hang of a job whose flight records are not to be had",
+        when="a hang of a job that left no flight records",
         weight="slow",
         cost="a message to the store at the start and the end of every collective",
         source=_NCCL_HEADER,
@@ -301,8 +298,8 @@ SWITCHES: tuple[Switch, ...] = (
         name="CUDA_MODULE_LOADING",
         value="LAZY",
         default="LAZY (PyTorch sets it; CUDA 12.2 and newer by itself)",
-        does="LAZY loads a kernel when it is first used, EAGER all at start",
-        when="EAGER in a test only, when memory outside PyTorch must not grow during the run",
+        does="LAZY loads each kernel when it is first used; EAGER loads all of them at the start",
+        when="EAGER only in a test, where memory outside PyTorch must not grow during the run",
         weight="changes memory",
         cost="EAGER: a slower start and a larger CUDA context",
         source="CUDA programming guide, lazy loading; PyTorch PR 86509",

@@ -23,7 +23,7 @@ from typing import Any
 
 from vramlens.capture.process.child import PATHS_OF_PARENT, paths_for_child
 from vramlens.ground.conf_text import VARIABLES
-from vramlens.ground.library_calls import answer_of
+from vramlens.ground.program_errors import answer_of
 
 _MARK = "vramlens-doctor "
 _CODE = f"{PATHS_OF_PARENT}; from vramlens.capture.doctor.torch_checks import main; main()"

@@ -123,7 +123,7 @@ class Driver:
     def version(self) -> str | None:
         """The driver's version, such as ``580.159.04``."""
         if self._version is None:
-            self._version = _text(self._ask("nvmlSystemGetDriverVersion"))
+            self._version = name_text(self._ask("nvmlSystemGetDriverVersion"))
         return self._version
 
     def gpus(self, cuda: Any = None) -> tuple[Gpu, ...]:
@@ -230,7 +230,7 @@ class Driver:
                 gpus.append(guessed[index])
             else:
                 note = "It is unknown which of the driver's GPUs or MIG instances this is."
-                gpus.append(Gpu(index, _text(getattr(properties, "name", None)), note=note))
+                gpus.append(Gpu(index, name_text(getattr(properties, "name", None)), note=note))
         return tuple(gpus)
 
     def _handle_of(self, entry: str, properties: Any) -> Any:
@@ -300,7 +300,7 @@ class Driver:
 
     def _doubt_of_order(self, order: str, handles: list[Any]) -> str:
         """A note where CUDA may number GPUs otherwise than by their address; else empty."""
-        products = {_text(self._ask("nvmlDeviceGetName", handle)) for handle in handles}
+        products = {name_text(self._ask("nvmlDeviceGetName", handle)) for handle in handles}
         if order == "PCI_BUS_ID" or len(products) < 2:
             return ""
         return (
@@ -313,7 +313,7 @@ class Driver:
         return list(self._instances(handle)) if self._is_divided(handle) else [handle]
 
     def _chosen_by_uuid(self, variable: str, handles: list[Any]) -> list[Any]:
-        uuids = [_text(self._ask("nvmlDeviceGetUUID", handle)) or "" for handle in handles]
+        uuids = [name_text(self._ask("nvmlDeviceGetUUID", handle)) or "" for handle in handles]
         by_uuid = list(zip(uuids, handles, strict=True))
         chosen: list[Any] = []
         taken: set[str] = set()
@@ -340,7 +340,7 @@ class Driver:
 
     def _gpu(self, index: int, handle: Any, note: str = "") -> Gpu:
         name, uuid = (
-            _text(self._ask(f"nvmlDeviceGet{field}", handle)) for field in ("Name", "UUID")
+            name_text(self._ask(f"nvmlDeviceGet{field}", handle)) for field in ("Name", "UUID")
         )
         return Gpu(
             index=index,
@@ -432,7 +432,8 @@ def _pci_address(properties: Any) -> str:
     return "{:08X}:{:02X}:{:02X}.0".format(*parts) if len(parts) == 3 else ""
 
 
-def _text(value: Any) -> str | None:
+def name_text(value: Any) -> str | None:
+    """A name as the driver gives it, bytes or text; None where it is neither."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return value if isinstance(value, str) else None

@@ -199,30 +199,30 @@ def _table(gpu: Ledger) -> Iterator[str]:
 
 
 def _row_words(row: LedgerRow) -> str:
-    words = _WORDS.get(row.kind, row.kind)
     sure = " (inferred)" if row.confidence == "inferred" else ""
+    if row.kind == "outside_pytorch" and row.note:
+        return f"{row.note}{sure}"
+    words = _WORDS.get(row.kind, row.kind)
     if not row.note or row.kind in _ALREADY_SAID:
-        note = row.note if row.kind == "outside_pytorch" else ""
-        return f"{note or words}{sure}"
-    return f"{words}{sure}: {row.note}" if ":" not in words else f"{words}{sure}; {row.note}"
+        return f"{words}{sure}"
+    separator = ";" if ":" in words else ":"
+    return f"{words}{sure}{separator} {row.note}"
 
 
 def _host_line(host: HostMemory) -> str:
     parts = []
     if host.rss_bytes is not None:
-        peak = (
-            "" if host.peak_rss_bytes is None else f" (at most {format_size(host.peak_rss_bytes)})"
-        )
-        parts.append(f"this process {format_size(host.rss_bytes)}{peak}")
+        peak = "" if host.peak_rss_bytes is None else f" (peak {format_size(host.peak_rss_bytes)})"
+        parts.append(f"{format_size(host.rss_bytes)} in this process{peak}")
     if host.pinned_reserved_bytes:
         parts.append(f"{format_size(host.pinned_reserved_bytes)} pinned by PyTorch")
     if host.available_bytes is not None and host.total_bytes is not None:
-        place = " of this container" if host.limit == "cgroup" else ""
+        place = " in this container" if host.limit == "cgroup" else ""
         parts.append(
-            f"{format_size(host.available_bytes)} of {format_size(host.total_bytes)}{place}"
-            " available"
+            f"{format_size(host.available_bytes)} of {format_size(host.total_bytes)}"
+            f" available{place}"
         )
-    return f"Host: {', '.join(parts) or 'not known'}"
+    return f"Host: {', '.join(parts) or 'unknown'}"
 
 
 def _resident() -> tuple[int | None, int | None]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from vramlens.capture.memory.driver import Gpu, GpuMemory
 from vramlens.capture.torch_api import context_asker, device_memory, flat_stats
-from vramlens.ground.library_calls import answer_of
+from vramlens.ground.program_errors import answer_of, let_through
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,8 @@ class PyTorch:
             return PyTorchCounters()
         try:
             stats = flat_stats(self.module, index)
-        except Exception:
+        except Exception as error:
+            let_through(error)
             # A CUDAPluggableAllocator, such as RMM's, does not count (pytorch issue 133281).
             backend = answer_of(lambda: self.module.memory.get_allocator_backend()) or "not its own"
             note = (

@@ -18,6 +18,7 @@ from vramlens.ground.live_objects import (
     class_order,
     instance_layout,
 )
+from vramlens.ground.program_errors import let_through
 
 _OPAQUE = (
     type,
@@ -210,7 +211,8 @@ class LiveHeap:
             if not address or not size:
                 return None
             offset = self.tensor.storage_offset(tensor) if self.is_plain(tensor) else 0
-        except Exception:
+        except Exception as error:
+            let_through(error)
             return None
         return TensorStorage(-1 if device.index is None else device.index, address, size, offset)
 
@@ -248,7 +250,8 @@ class LiveHeap:
         """The tensor in ``.grad``, or None; of leaves only: reading it of others warns."""
         try:
             return self.tensor.grad.__get__(tensor) if self.tensor.is_leaf.__get__(tensor) else None
-        except Exception:
+        except Exception as error:
+            let_through(error)
             return None
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from vramlens.capture.names.module_paths import ModulePaths
 from vramlens.capture.torch_api import loaded_torch
 from vramlens.capture.warn import say_once
+from vramlens.ground.program_errors import let_through
 
 EVAL_WITH_GRAD = " [eval+grad]"
 """Follows the path where the outermost module is in eval mode although gradients are enabled."""
@@ -125,6 +126,7 @@ class ModuleMarks:
                 entered.append((key, path))
                 set_mark(path + state.suffix)
             except Exception as error:
+                let_through(error)
                 _complain(error)
 
         def leaving(module: Any, _args: Any, output: Any) -> None:
@@ -150,6 +152,7 @@ class ModuleMarks:
                             if self._is_plain(tensor):
                                 mark_backward(state, tensor, path)
             except Exception as error:
+                let_through(error)
                 _complain(error)
 
         return entering, leaving

@@ -23,7 +23,6 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +42,7 @@ from vramlens.capture.names.module_names import ModuleNames, UniqueNames
 from vramlens.capture.names.sharded_names import FsdpNames, attribute_kind, claim_wrappers
 from vramlens.capture.process.tracked_objects import everything_alive
 from vramlens.capture.process.undisturbed import no_collection
+from vramlens.ground.program_errors import let_through, own_errors
 
 _LEAST_BYTES, _WORTH_A_SEARCH = 64 * 1024, 0.01
 _MOST_OTHERS, _MOST_VIEWS = 500, 4
@@ -85,7 +85,8 @@ def named_tensors(
             with torch._C.DisableTorchFunction():
                 heap = LiveHeap(torch, device_type, everything_alive())
                 return _NamesOfTensors(heap, root_names or {}, search_seconds).resolved()
-        except Exception:  # torch is not there, or not whole
+        except Exception as error:  # torch is not there, or not whole
+            let_through(error)
             return []
         finally:
             if heap is not None:
@@ -131,7 +132,7 @@ class _NamesOfTensors:
             self._claims.settle,
         )
         for part in parts:
-            with suppress(Exception):  # what is odd in one part costs the others nothing
+            with own_errors():  # what is odd in one part costs the others nothing
                 part()
         return [
             NamedTensor(

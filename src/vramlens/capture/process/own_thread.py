@@ -4,16 +4,22 @@ Programs join all that ``threading.enumerate`` gives, or wait until ``threading.
 a daemon of ours there would keep them for ever. And where gevent or eventlet have put greenlets in
 the place of threads, one that waits in C would stop the whole program. So these threads are the
 system's, and ``threading`` hears nothing of them.
+
+A program that blocks a signal waits for it by ``sigwait`` or a descriptor: the system would give it
+to a thread of ours that does not block it, and the program would die of it. So ours block them all.
 """
 
 from __future__ import annotations
 
 import _thread
+import signal
 import sys
 import types
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
+
+Started = TypeVar("Started")
 
 
 def _unpatched(name: str) -> Any:
@@ -35,6 +41,26 @@ get_ident: Callable[[], int] = _unpatched("get_ident")
 """The number of the thread of the system that asks."""
 
 
+_FAULTS = frozenset(
+    getattr(signal, name, signal.SIGABRT)
+    for name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
+)
+"""Signals of what a thread itself does wrong: who blocks them is killed without a word of why."""
+
+
+def started_without_signals(start: Callable[[], Started]) -> Started:
+    """What ``start`` gives. A thread that it starts gets no signal of the program's."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        return start()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        # A handler of the program's that is due raises from any of these calls.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+        return start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class OwnThread:
     """A thread that ends with the process at the latest."""
 
@@ -54,11 +80,11 @@ class OwnThread:
         Raises:
             RuntimeError: there can be no new thread: too many, or the interpreter is shutting down.
         """
-        self._is_running.acquire()
         try:
-            self._ident = _start_new_thread(self._run, ())
+            self._is_running.acquire()
+            self._ident = started_without_signals(lambda: _start_new_thread(self._run, ()))
         except BaseException:
-            self._is_running.release()
+            self._release()
             raise
 
     def join(self, seconds: float = -1) -> bool:
@@ -78,6 +104,10 @@ class OwnThread:
             with suppress(Exception):
                 self._work()
         finally:
+            self._release()
+
+    def _release(self) -> None:
+        with suppress(RuntimeError):  # a handler of the program's raised when it had just started
             self._is_running.release()
 
 

@@ -30,13 +30,13 @@ import sysconfig
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from itertools import compress
 from operator import not_
 from time import thread_time
 from typing import Any
 
 from vramlens.ground.live_objects import DESCRIPTORS, class_dict, class_order
+from vramlens.ground.program_errors import own_errors
 
 CHUNK = 512
 _MOST_HELD = 16_000_000  # references that one look hands out: 128 MB
@@ -145,14 +145,14 @@ def shown_by(holder: Any) -> list[Any]:
     """
     shown: list[Any] = [type(holder)]
     if issubclass(type(holder), types.ModuleType):
-        with suppress(Exception):
+        with own_errors():
             return [_MODULE_NAMESPACE.__get__(holder)]
     if issubclass(type(holder), type):
         shown += dict(class_dict(holder)).values()
     for kind in class_order(type(holder)):
         for name, member in list(class_dict(kind).items()):
             if _is_storage(name, member):
-                with suppress(Exception):
+                with own_errors():
                     shown.append(member.__get__(holder))
     for container in _SEQUENCES:
         if issubclass(type(holder), container):

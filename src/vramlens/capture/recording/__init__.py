@@ -15,4 +15,5 @@ ring_size: how many events are kept.
 sample_rows: memory over time.
 session: the watch of a process, from the import of torch to the end.
 step_marks: the steps of the program.
+optimizer_hooks: changes to PyTorch's hooks of all optimizers.
 """

@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 _SHORTEST_FOLDER, _SHORTEST_WORD = 4, 3
 _SHORTEST_ARGUMENT = 4
@@ -134,15 +135,12 @@ def _hosts() -> Iterator[str]:
 
 def _argument_words(arguments: Sequence[str]) -> Iterator[str]:
     """Arguments and their values; the program's own name stays, as the names of files do."""
-    names = {os.path.basename(argument) for argument in arguments[:1]} | {
-        os.path.basename(sys.executable or "")
-    }
-    words = [word for argument in arguments for word in (argument, argument.partition("=")[2])]
+    programs = {os.path.basename(path) for path in (*arguments[:1], sys.executable or "")}
+    values = (argument.partition("=")[2] for argument in arguments)
+    words = chain.from_iterable(zip(arguments, values, strict=True))
     for word in _worth_hiding(words, _SHORTEST_ARGUMENT):
-        is_program = (
-            word.endswith((".py", ".pyw")) or os.path.basename(word) in names or word in _OWN_WORDS
-        )
-        if not is_program:
+        is_program = word.endswith((".py", ".pyw")) or os.path.basename(word) in programs
+        if not is_program and word not in _OWN_WORDS:
             yield word
 
 

@@ -1,13 +1,19 @@
 """A PyTorch profiler trace of some steps, with the options that make it useful, and marks for
 Nsight Systems.
+
+PyTorch's profiler belongs to the thread that started it: its end on another one crashes the process,
+and so does the thread's end before the profiler's.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
+from threading import local
 from typing import Any
 
+from vramlens.capture.process.own_thread import get_ident
 from vramlens.capture.recording.output_path import Places, rank_of_process
 from vramlens.capture.torch_api import loaded_torch
 from vramlens.capture.warn import harmless, say
@@ -23,6 +29,13 @@ class ProfiledSteps:
     def __init__(self, places: Places, first_step: int) -> None:
         self._places, self._first_step = places, first_step
         self._profiler: Any = None
+        self._thread = 0
+        self._of_thread = local()
+
+    @property
+    def is_tracing(self) -> bool:
+        """Whether a trace has begun and not ended."""
+        return self._profiler is not None
 
     @harmless("starting the profiler")
     def start(self) -> None:
@@ -38,7 +51,8 @@ class ProfiledSteps:
         )
         profiler.step_num = self._first_step  # its ranges are named as the program's steps
         profiler.start()
-        self._profiler = profiler
+        self._profiler, self._thread = profiler, get_ident()
+        self._of_thread.end = _ThreadsEnd(self.stop)
 
     @harmless("starting the profiler")
     def start_with_the_first_module(self) -> None:
@@ -55,15 +69,16 @@ class ProfiledSteps:
     @harmless("marking a step")
     def step(self) -> None:
         """Marks the end of a step in the trace."""
-        if self._profiler is not None:
+        if self._profiler is not None and self._thread == get_ident():
             self._profiler.step()
 
     @harmless("writing the profiler trace")
     def stop(self) -> None:
-        """Ends the trace and writes it."""
-        profiler, self._profiler = self._profiler, None
-        if profiler is None:
+        """Ends the trace and writes it; on another thread than it began on, nothing."""
+        profiler = self._profiler
+        if profiler is None or self._thread != get_ident():
             return
+        self._profiler = None
         profiler.stop()
         path = self._path()
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -82,6 +97,16 @@ class ProfiledSteps:
         folder = os.path.join(self._places.folder, f"rank{rank_of_process() or 0:05d}")
         # The name that TensorBoard's plugin looks for: worker, then its suffix.
         return os.path.join(folder, f"{socket.gethostname()}_{os.getpid()}.pt.trace.json")
+
+
+class _ThreadsEnd:
+    """What a thread does at its end, where it is kept among the thread's own variables."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        self._action = action
+
+    def __del__(self) -> None:
+        self._action()
 
 
 class NvtxMarks:

@@ -290,11 +290,14 @@ class Session:
                 f"{steps}, so there is no trace"
             )
         else:
-            say(
-                f"the program ended after {counted(count, 'step')}, before steps {steps} were "
-                "complete"
-            )
+            if count < (self.plan.last_step or 0):
+                say(
+                    f"the program ended after {counted(count, 'step')}, before steps {steps} were "
+                    "complete"
+                )
             self._trace.stop()
+            if self._trace.is_tracing:
+                say("there is no trace: the thread that it began on ends no step any more")
 
     def _trace_step(self, count: int) -> None:
         if self._trace is None or self.plan.last_step is None:
@@ -303,7 +306,7 @@ class Session:
             self._trace.start()
         elif count >= self.plan.last_step:
             self._trace.stop()
-            self._done = True
+            self._done = not self._trace.is_tracing
         else:
             self._trace.step()
 

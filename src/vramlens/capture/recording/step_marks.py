@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +34,7 @@ class StepCounter:
         self._listeners: list[Callable[[int], None]] = []
         self._handle: Any = None
         self._optimizer_module: Any = None
+        self._uncompiled_turn: Callable[[Any], None] | None = None
         self._turns: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def on_step(self, listener: Callable[[int], None]) -> None:
@@ -73,8 +75,19 @@ class StepCounter:
 
     @harmless("counting steps")
     def _optimizer_stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """PyTorch's hook after each step of an optimizer, which may be compiled."""
         if self.source == "vramlens.step":
             return
+        if self._uncompiled_turn is None:
+            disable = getattr(sys.modules.get("torch._dynamo"), "disable", None)
+            self._uncompiled_turn = disable(self._turn_ended) if disable is not None else None
+        (self._uncompiled_turn or self._turn_ended)(optimizer)
+
+    # ``torch.compile`` neither looks into the hook, of which it would warn, nor compiles what the
+    # hook calls: the mark says the first, ``disable`` the second.
+    _optimizer_stepped._torchdynamo_disable = True  # type: ignore[attr-defined]
+
+    def _turn_ended(self, optimizer: Any) -> None:
         # Several optimizers, as a GAN has, take turns within one step.
         if optimizer not in self._turns:
             self._turns[optimizer] = self._turns_before(optimizer)

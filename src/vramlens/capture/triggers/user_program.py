@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from types import CodeType, TracebackType
 from typing import Any
 
+from vramlens.capture.triggers.shadowed_modules import give_back_shadowed
 from vramlens.errors import NoProgram
 
 
@@ -25,7 +26,7 @@ def execute_script(path: str, arguments: Sequence[str]) -> None:
     if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
         _execute_container(path, arguments)
         return
-    file_name = os.path.abspath(path)
+    file_name = _absolute(path)
     try:
         with io.open_code(file_name) as file:
             source = file.read()
@@ -38,13 +39,8 @@ def execute_script(path: str, arguments: Sequence[str]) -> None:
         code = compile(source, file_name, "exec", dont_inherit=True)
         _run(
             code,
-            {
-                "__file__": file_name,
-                "__loader__": loader,
-                "__spec__": None,
-                "__package__": None,
-                "__cached__": None,
-            },
+            {"__package__": None, "__loader__": loader, "__spec__": None},
+            {"__file__": file_name, "__cached__": None},
         )
 
 
@@ -66,17 +62,7 @@ def execute_module(name: str, arguments: Sequence[str]) -> None:
             raise NoProgram(f"-m {name}: {error}") from None
     _, spec, code = details
     sys.argv[0] = spec.origin
-    with _Ending():
-        _run(
-            code,
-            {
-                "__file__": spec.origin,
-                "__loader__": spec.loader,
-                "__spec__": spec,
-                "__package__": spec.parent,
-                "__cached__": spec.cached,
-            },
-        )
+    _run_found(spec, code)
 
 
 def _execute_container(path: str, arguments: Sequence[str]) -> None:
@@ -84,24 +70,53 @@ def _execute_container(path: str, arguments: Sequence[str]) -> None:
     import runpy
 
     sys.argv = [path, *arguments]
+    _search_first(_absolute(path))
+    try:
+        # What Python itself runs such a program by; it has no public name.
+        details: Any = runpy._get_main_module_details(runpy._Error)  # type: ignore[attr-defined]
+    except runpy._Error as error:  # type: ignore[attr-defined]
+        raise NoProgram(f"{path}: {error}") from None
+    _, spec, code = details
+    _run_found(spec, code)
+
+
+def _run_found(spec: importlib.machinery.ModuleSpec, code: CodeType) -> None:
+    """Runs a program that Python's import system has found."""
     with _Ending():
-        runpy.run_path(path, run_name="__main__")
+        _run(
+            code,
+            {"__package__": spec.parent, "__loader__": spec.loader, "__spec__": spec},
+            {"__file__": spec.origin, "__cached__": spec.cached},
+        )
+
+
+def _absolute(path: str) -> str:
+    """The path as Python makes that of a program absolute: nothing in it is shortened."""
+    if os.name == "nt":
+        return os.path.abspath(path)
+    try:
+        return os.path.join(os.getcwd(), path)
+    except OSError:  # the present folder is gone
+        return path
 
 
 def _search_first(folder: str) -> None:
     """Puts the folder where Python puts it, in the place of the one that the vramlens command
-    lies in.
+    lies in. What lies there is what the program's imports find, as without us.
     """
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = folder
+        give_back_shadowed(folder)
 
 
-def _run(code: CodeType, names: dict[str, Any]) -> None:
+def _run(code: CodeType, found: dict[str, Any], file: dict[str, Any]) -> None:
+    """Runs the program by the names that Python gives it, in Python's order."""
     main = sys.modules["__main__"].__dict__
     main.clear()
-    main.update({"__name__": "__main__", "__doc__": None, "__builtins__": builtins, **names})
+    main.update({"__name__": "__main__", "__doc__": None, **found})
     if sys.version_info < (3, 14):
         main["__annotations__"] = {}
+    main.update({"__builtins__": builtins, **file})
     exec(code, main)
 
 
@@ -114,16 +129,20 @@ class _Ending:
     def __exit__(
         self, kind: object, exception: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if exception is None or isinstance(exception, NoProgram):
+        if exception is None or isinstance(exception, (NoProgram, SystemExit)):
             return
         hook = sys.excepthook
 
         def print_without_ours(
             kind: type[BaseException], caught: BaseException, trace: TracebackType | None
         ) -> None:
+            # Once: what the program looks up afterwards is its own, and nothing here keeps the
+            # variables of the functions that failed until the interpreter is gone.
+            sys.excepthook = hook
             if caught is exception:
                 trace = _programs_own(trace)
                 caught.__traceback__ = trace
+                sys.last_traceback = trace
             hook(kind, caught, trace)
 
         print_without_ours.__dict__.update(vars(hook) if hasattr(hook, "__dict__") else {})

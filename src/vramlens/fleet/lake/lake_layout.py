@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vramlens.fleet.lake.lake_tables import TABLES, LakeTable
@@ -154,7 +154,9 @@ def staged_path(table: str, run: str, attempt: int, rank: int) -> str:
 def is_lake(store: LakeStore) -> bool:
     """True if there is a lake: a run of some table, committed or staged."""
     folders = store.folders("")
-    if any(folder.startswith("run=") for folder in folders):
-        return True
     places = [name for name in ("runs", "ranks", "summaries", STAGING) if name in folders]
-    return any(name.startswith("run=") for place in places for name in store.folders(place))
+    return _has_a_run(folders) or any(_has_a_run(store.folders(place)) for place in places)
+
+
+def _has_a_run(folders: Iterable[str]) -> bool:
+    return any(folder.startswith("run=") for folder in folders)

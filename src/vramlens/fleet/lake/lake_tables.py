@@ -208,12 +208,12 @@ _EVENTS = LakeTable(
 )
 _STACKS = LakeTable(
     "stacks",
-    "one call stack; once in an attempt, whatever ranks have it",
+    "one call stack; once per attempt, even if several ranks have it",
     (
         _ATTEMPT,
         LakeColumn("stack", "BIGINT", "the hash of its text: alike on every rank and in every run"),
         *_PLACE,
-        LakeColumn("frames", "VARCHAR", "all its frames, innermost first, one a line of text"),
+        LakeColumn("frames", "VARCHAR", "all its frames, innermost first, one per line of text"),
     ),
     key=("stack",),
 )

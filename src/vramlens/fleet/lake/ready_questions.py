@@ -41,6 +41,7 @@ SELECT file, line, function, category,
 FROM (SELECT run, attempt, rank, file, line, function, category, sum(at_peak_bytes) AS bytes
       FROM lines WHERE file IS NOT NULL GROUP BY ALL)
 GROUP BY ALL
+HAVING most_bytes_at_peak > 0
 ORDER BY most_bytes_at_peak DESC, file, line
 LIMIT 20
 """

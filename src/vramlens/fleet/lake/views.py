@@ -98,31 +98,31 @@ class Views:
 
     def _select(self, table: LakeTable, files: Sequence[LakeFile], *, is_old: bool = False) -> str:
         """The question that gives the rows of files as the table's columns; empty for none."""
-        present = [file for file in files if file.path not in self._damaged]
+        present, columns = self._readable(files)
         if not present:
             return ""
-        try:
-            columns = self._columns(present)
-        except Exception:  # DuckDB's, of many kinds: a file that is no Parquet, or has gone
-            present = self._whole_ones(present)
-            if not present:
-                return ""
-            columns = self._columns(present)
-        old_cells = _OLD_CELLS.get(table.name, {}) if is_old else {}
         cells = ["CAST(run AS VARCHAR) AS run"]
+        old_cells = {**_OLD_CELLS.get(table.name, {}), "attempt": "0"} if is_old else {}
         for column in table.columns:
-            value = "NULL"
-            if is_old and column.name == "attempt":
-                value = "0"
-            elif column.name in old_cells:
-                value = old_cells[column.name]
-            elif column.name in columns:
-                value = identifier(column.name)
-            cells.append(f"TRY_CAST({value} AS {column.sql_type}) AS {identifier(column.name)}")
+            name = identifier(column.name)
+            content = name if column.name in columns else "NULL"
+            cell = old_cells.get(column.name, content)
+            cells.append(f"TRY_CAST({cell} AS {column.sql_type}) AS {name}")
         question = f"SELECT {', '.join(cells)} FROM {self._source(present)}"
         if is_old and table.name in _OLD_ROWS:
             question += f" WHERE {_OLD_ROWS[table.name]}"
         return question
+
+    def _readable(self, files: Sequence[LakeFile]) -> tuple[list[LakeFile], set[str]]:
+        """The files that are none of the damaged, and their columns."""
+        present = [file for file in files if file.path not in self._damaged]
+        if not present:
+            return [], set()
+        try:
+            return present, self._columns(present)
+        except Exception:  # DuckDB's, of many kinds: a file that is no Parquet, or has gone
+            present = self._whole_ones(present)
+            return present, self._columns(present) if present else set()
 
     def _columns(self, files: Sequence[LakeFile]) -> set[str]:
         described = self._connection.execute(f"DESCRIBE SELECT * FROM {self._source(files)}")

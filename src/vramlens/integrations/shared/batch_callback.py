@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramlens.integrations.shared.training import LoopMonitor
+from vramlens.integrations.shared.loop_monitor import LoopMonitor
 
 
 class BatchCallback:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from vramlens.ground.program_errors import let_through
+
 _COUNTED = ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes")
 
 
@@ -66,7 +68,8 @@ class ProcessGpus:
         try:
             stats = self._stats(device)
             return Counts(*(int(stats[name]["all"]["current"]) for name in _COUNTED))
-        except Exception:  # a pluggable allocator; before PyTorch 2.1
+        except Exception as error:  # a pluggable allocator; before PyTorch 2.1
+            let_through(error)
             return None
 
     def pinned(self) -> Pinned | None:
@@ -84,7 +87,8 @@ class ProcessGpus:
                 else ("active_bytes", "allocated_bytes")
             )
             return Pinned(*(int(stats[name]["current"]) for name in names))
-        except Exception:
+        except Exception as error:
+            let_through(error)
             return None
 
     def segments(self) -> list[dict[str, Any]] | None:
@@ -93,7 +97,8 @@ class ProcessGpus:
         """
         try:
             return list(self._cuda.memory.memory_snapshot(include_traces=False))
-        except Exception:  # before PyTorch 2.10; an allocator that has none
+        except Exception as error:  # before PyTorch 2.10; an allocator that has none
+            let_through(error)
             return None
 
     def outside(self, device: int) -> OutsideBytes | None:
@@ -111,7 +116,8 @@ class ProcessGpus:
         """How many process groups ``torch.distributed`` has."""
         try:
             return len(self._torch.distributed.distributed_c10d._world.pg_map)
-        except Exception:  # built without it
+        except Exception as error:  # built without it
+            let_through(error)
             return 0
 
 
@@ -119,5 +125,6 @@ def find_gpu(torch: Any) -> ProcessGpus | None:
     """The GPUs, once the program has begun to use one; never makes it begin."""
     try:
         return ProcessGpus(torch) if torch.cuda.is_initialized() else None
-    except Exception:  # a build without CUDA
+    except Exception as error:  # a build without CUDA
+        let_through(error)
         return None

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate
 from statistics import median
 from time import perf_counter, thread_time
 from typing import Any
 
+from vramlens.ground.program_errors import own_errors
 from vramlens.live.counters import gpu_memory as gpus
 from vramlens.live.counters.host_allocator import allocated_bytes
 from vramlens.live.growth.looks import Looks
-from vramlens.live.growth.piles import WARM_UP, Pace, pace_of
+from vramlens.live.growth.pace import WARM_UP, Pace, pace_of
 from vramlens.live.growth.ration import Ration
 
 FEWEST_RISES = 6  # caches and workspaces grow in a few steps, and stop
@@ -139,7 +139,7 @@ class StepCounters:
         self._ration = Ration(_FREE_SECONDS, _SHARE)
         self._driver_ration = Ration(_DRIVER_FREE_SECONDS, _DRIVER_SHARE)
         self._driver_asked = False
-        with suppress(Exception):
+        with own_errors():
             self.read(0)
 
     @property

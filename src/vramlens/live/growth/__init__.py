@@ -8,6 +8,7 @@ lagging_tees: what the slower branch of itertools.tee still holds.
 last_frames: the frames in which a program ended.
 line_observer: the lines that made tensors, in steps that are traced.
 looks: when the heap is looked at.
+pace: how births are spread over the steps.
 piles: live bytes by step of birth, at the object where they pile up.
 ration: the processor time that may be spent.
 remade_tensors: tensors that are made anew, larger.

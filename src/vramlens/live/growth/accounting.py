@@ -16,7 +16,8 @@ from itertools import accumulate, pairwise
 
 from vramlens.live.counters.step_counters import CounterSeries
 from vramlens.live.growth.looks import Looks
-from vramlens.live.growth.piles import WARM_UP, Item, bytes_by_birth, pace_of
+from vramlens.live.growth.pace import WARM_UP, pace_of
+from vramlens.live.growth.piles import Item, bytes_by_birth
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage
 from vramlens.live.leaks.leak_report import Gone, Unexplained
@@ -57,7 +58,7 @@ PyTorch 2.11), a frame takes 16, and the array may be twice as long as what is i
 
 
 @dataclass(frozen=True, slots=True)
-class HostMemory:
+class HostHeap:
     """What the C library's allocator had handed out.
 
     Attributes:
@@ -77,7 +78,7 @@ def unexplained_growth(
     search: Search,
     items: Sequence[Item],
     judged: Iterable[Storage | None],
-    host: HostMemory,
+    host: HostHeap,
     looks: Looks,
 ) -> Unexplained | None:
     """The growth that no judged pile explains; None where all is accounted for.
@@ -93,7 +94,7 @@ def unexplained_growth(
     return beside_search or _beside_piles(items, known_owner, looks)
 
 
-def gone_by_now(search: Search, items: Sequence[Item], host: HostMemory, steps: int) -> Gone | None:
+def gone_by_now(search: Search, items: Sequence[Item], host: HostHeap, steps: int) -> Gone | None:
     """The growth of the allocator's counter that nobody was found to hold, and that went after
     the last steps; None where there was none.
     """
@@ -106,7 +107,7 @@ def gone_by_now(search: Search, items: Sequence[Item], host: HostMemory, steps: 
 
 
 def _beside_search(
-    storages: Iterable[Storage], items: Sequence[Item], host: HostMemory
+    storages: Iterable[Storage], items: Sequence[Item], host: HostHeap
 ) -> Unexplained | None:
     """Growth of the allocator's counter that the reached storages do not explain."""
     readings = _readings_of(host)
@@ -127,7 +128,7 @@ def _beside_search(
     return Unexplained(left_over, round(left_over / (last - first)), first, last, is_reached=False)
 
 
-def _readings_of(host: HostMemory) -> list[tuple[int, int]]:
+def _readings_of(host: HostHeap) -> list[tuple[int, int]]:
     """Steps and what was handed out, without the first: caches and workspaces that the first
     passes make; empty where there are too few.
     """

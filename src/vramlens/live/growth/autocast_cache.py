@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import ast
 import sys
-from contextlib import suppress
 from typing import Any
 
+from vramlens.ground.program_errors import own_errors
 from vramlens.live.heap.looking_thread import looking_thread
 from vramlens.live.heap.objects import frames_from
 from vramlens.live.heap.tensors import TorchObjects
@@ -25,7 +25,7 @@ def caching_depth(torch: Any) -> int:
     """How many ``torch.autocast`` blocks this thread is in; 0 also where they, or their cache,
     are off.
     """
-    with suppress(Exception):
+    with own_errors():
         if not torch.is_autocast_cache_enabled() or not any(
             map(torch.is_autocast_enabled, ("cuda", "cpu", "xpu"))
         ):
@@ -39,7 +39,7 @@ def caching_depth(torch: Any) -> int:
 def copy_bytes(torch: TorchObjects, tensor: Any) -> int | None:
     """The size of the copy that the cache keeps of a tensor; None where it can keep none of it."""
     base, module = torch.base, torch.torch
-    with suppress(Exception):
+    with own_errors():
         device = base.device.__get__(tensor).type
         if (
             base.dtype.__get__(tensor) is module.float32

@@ -12,7 +12,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from vramlens.live.growth.births import Births
-from vramlens.live.growth.piles import SURE, WARM_UP, Pace, Pile
+from vramlens.live.growth.pace import SURE, WARM_UP, Pace
+from vramlens.live.growth.piles import Pile
 from vramlens.live.heap.objects import length_of
 from vramlens.live.heap.search import Search
 

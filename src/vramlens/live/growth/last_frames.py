@@ -9,7 +9,6 @@ kept: their memory is wanted again.
 from __future__ import annotations
 
 import ast
-import linecache
 import sys
 import threading
 import types
@@ -17,6 +16,7 @@ from functools import lru_cache
 from itertools import islice, takewhile
 
 from vramlens.live.heap.objects import frame_variables, frames_from, is_users, running_frames
+from vramlens.live.source.source_tree import tree_of
 
 _DEEPEST = 500
 """Functions around a step that are looked at in each step: a loop in a deeper one is recursion, which
@@ -164,12 +164,3 @@ def _body_of(code: types.CodeType) -> list[ast.stmt]:
             if first == code.co_firstlineno:
                 return node.body
     return []
-
-
-@lru_cache(maxsize=64)
-def tree_of(file: str) -> ast.Module | None:
-    """The source of a file, parsed; None where it cannot be."""
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None

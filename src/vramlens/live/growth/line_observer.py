@@ -2,16 +2,13 @@
 autograd nodes.
 
 On a CPU nobody keeps a history of allocations. So the first steps of a watch are traced, for as
-long as that costs some
-hundredths of a second in all: at each of the user's lines, what is new among the youngest objects
-belongs to the line before, and so do the autograd nodes whose numbers were given out meanwhile. The
-trace function is one in C's sense (``PyEval_SetTrace``): unlike ``sys.settrace`` it copies no local
-variables. It makes way for debuggers and coverage.
+long as that costs some hundredths of a second in all: at each of the user's lines, what is new among
+the youngest objects belongs to the line before, and so do the autograd nodes whose numbers were given
+out meanwhile. It makes way for debuggers and coverage.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import sys
 import threading
@@ -22,6 +19,7 @@ from itertools import islice
 from time import thread_time
 from typing import Any
 
+from vramlens.capture.process.thread_trace import C_TRACE, can_trace, set_trace
 from vramlens.live.growth.ration import Ration
 from vramlens.live.growth.youngest import Youngest
 from vramlens.live.heap.objects import frames_from, is_own_file, is_users
@@ -229,35 +227,6 @@ def _entry(frame: Any) -> tuple[int, str, int, str]:
     """A frame's identity, its file, line and function."""
     code = frame.f_code
     return id(frame), code.co_filename, frame.f_lineno or 0, code.co_name
-
-
-C_TRACE = ctypes.PYFUNCTYPE(
-    ctypes.c_int, ctypes.py_object, ctypes.py_object, ctypes.c_int, ctypes.c_void_p
-)
-"""Makes a trace function in C's sense of a method."""
-
-
-def set_trace(callback: Any, holder: Any) -> None:
-    """Traces this thread with a function in C's sense; with None no longer.
-
-    Args:
-        callback: the function.
-        holder: what ``sys.gettrace()`` gives.
-    """
-    setter = ctypes.pythonapi.PyEval_SetTrace
-    setter.restype = None
-    if callback is None:
-        setter.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-        setter(None, None)
-    else:
-        setter.argtypes = [C_TRACE, ctypes.py_object]
-        setter(callback, holder)
-
-
-def can_trace() -> bool:
-    """CPython with its lock; others have no such function, or threads that would not be seen."""
-    lock = getattr(sys, "_is_gil_enabled", None)
-    return sys.implementation.name == "cpython" and (lock is None or bool(lock()))
 
 
 def common_line(stacks: list[tuple[Stack, int]]) -> Line | None:

@@ -9,54 +9,33 @@ came at once is state.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import chain
 from statistics import median
 from typing import Any
 
 from vramlens.live.growth.births import BEFORE, Births
 from vramlens.live.growth.looks import Looks
+from vramlens.live.growth.pace import ALIKE, FEWEST, Pace, gaps_of, pace_of
 from vramlens.live.growth.stores import is_store_of_stores
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage
 from vramlens.live.leaks.leak_report import Gone
 
-WARM_UP = 1
-"""Steps that make optimizer state, gradients and caches: Adam makes its state in the first. With none
-each model would leave something behind; with two, runs of six steps could not be judged.
+_SHARE_SPREAD = 0.5
+"""Of the steps, that left something: from there on, variables of many threads are one pile (a quarter
+are also two pools that took turns).
 """
-FEWEST, SURE = 3, 4
-"""Different steps with births that are needed to speak of growth, and to be sure. Two are also the
-last batch and the one before it; with twice as many, no test of ten steps would find anything.
-"""
-_SHARE_FILLED, _SHARE_SPREAD = 0.8, 0.5
-"""Of the steps, that left something: from the first on, the usual step's bytes are the rate (every
-second step is 0.5); from the second on, variables of many threads are one pile (a quarter are also
-two pools that took turns).
-"""
-_ALIKE = 0.02
-"""Of the usual size, within which steps left as much: a batch of 32 that lacks one differs by 3 %."""
 _NEARLY_ALL, _MOST_OF_IT = 0.95, 0.75
 """Shares of the steps (one of 20 may be the last, short batch) and of the bytes (a part that holds half
 is one of two).
-"""
-_PAUSE = 1.5
-"""Usual distances between births, after which it has stopped. At one, growth would stop before each
-burst; at two, a cache that filled in ten epochs would be a leak for two more.
-"""
-_BURST_GAP = 3
-"""Steps between bursts at least: two are every second step, which is no epoch; six would leave out
-validation after five steps.
 """
 _NEW_PARTS = 0.25
 """Of an object's parts, that may be new in the second half where the parts are what grows. With half,
 a dict that gets a list in each step would pass; with none, one new user would make it the dict.
 """
-_FEWEST_BURSTS = 2
-"""More are needed for a rate from the begin of one to the begin of another: two have one distance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,32 +55,6 @@ class Item:
     born: int | None
     storage: Storage | None
     is_seen: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How births are spread over the steps.
-
-    Attributes:
-        steps: different steps with births after warm-up, without the one that has just ended.
-        is_steady: from early on, to the end, and not slower in the second half.
-        is_late: there are births to the end, but none from early on.
-        first, last: the first and last of these steps.
-        filled: the share of all steps that they are.
-        bytes_per_step: bytes that a step adds.
-    """
-
-    steps: int
-    is_steady: bool
-    is_late: bool
-    first: int
-    last: int
-    filled: float
-    bytes_per_step: int
-
-    @property
-    def is_sure(self) -> bool:
-        return self.is_steady and self.steps >= SURE
 
 
 @dataclass(slots=True)
@@ -139,7 +92,7 @@ class Pile:
     @property
     def usual_gap(self) -> float:
         """Steps from one that left something to the next."""
-        gaps = _gaps(self._born_steps)
+        gaps = gaps_of(self._born_steps)
         return median(gaps) if gaps else 0
 
     @property
@@ -153,8 +106,8 @@ class Pile:
             return 0
         sizes = bytes_by_birth(self.items).values()
         usual_size = median(sizes)
-        as_large = sum(abs(size - usual_size) <= _ALIKE * usual_size for size in sizes)
-        gaps, usual_gap = _gaps(self._born_steps), self.usual_gap
+        as_large = sum(abs(size - usual_size) <= ALIKE * usual_size for size in sizes)
+        gaps, usual_gap = gaps_of(self._born_steps), self.usual_gap
         as_far = sum(gap <= usual_gap for gap in gaps)
         share = min(as_large / len(sizes), as_far / len(gaps))
         return self.pace.steps if share >= _NEARLY_ALL else 0
@@ -404,80 +357,6 @@ def _tops_by_variable(search: Search, tops: Iterable[_Node]) -> list[list[_Node]
         if root is not None and root.kind == "variable" and not node.is_steady:
             by_variable.setdefault((root.code, root.name), []).append(node)
     return [nodes for nodes in by_variable.values() if len(nodes) >= FEWEST]
-
-
-def pace_of(bytes_by_step: Mapping[int, int], steps: int, looks: Looks) -> Pace | None:
-    """How births are spread; None where too few different steps have any.
-
-    Args:
-        bytes_by_step: bytes that were born, by step.
-        steps: how many steps have ended; what the last one left may be in use still.
-        looks: at births.
-    """
-    end = looks.judged_until(bytes_by_step, steps)
-    born = sorted(step for step in bytes_by_step if WARM_UP < step <= end)
-    if len(born) < FEWEST:
-        return None
-    window = end - WARM_UP
-    gap = median(_gaps(born))
-    goes_to_the_end = end - born[-1] <= _longest_pause(_gaps(born))
-    is_from_early = born[0] - WARM_UP - 1 <= max(gap, window / 3)
-    middle = (looks.number(WARM_UP + 1) + looks.number(end) + 1) / 2
-    first_half = bisect_left(born, middle, key=looks.number)
-    goes_on = 2 * (len(born) - first_half) >= first_half
-    filled = len(born) / window
-    return Pace(
-        steps=len(born),
-        is_steady=goes_to_the_end and is_from_early and goes_on,
-        is_late=goes_to_the_end and not is_from_early,
-        first=born[0],
-        last=born[-1],
-        filled=filled,
-        bytes_per_step=round(_rate(born, [bytes_by_step[step] for step in born], filled)),
-    )
-
-
-def _longest_pause(gaps: list[int]) -> float:
-    """Steps without a birth, after which growth has stopped."""
-    repeated_gap = sorted(gaps)[-2]
-    between_bursts = repeated_gap if repeated_gap >= _BURST_GAP else 0
-    return _PAUSE * max(median(gaps), between_bursts)
-
-
-def _gaps(steps: list[int]) -> list[int]:
-    return [after - before for before, after in pairwise(steps)]
-
-
-def _rate(born: list[int], sums: list[int], filled: float) -> float:
-    return _even_rate(born, sums) if filled >= _SHARE_FILLED else _burst_rate(born, sums)
-
-
-def _even_rate(born: list[int], sums: list[int]) -> float:
-    """Bytes a step, where nearly every step adds some."""
-    usual = median(sums)
-    mean_bytes = sum(sums) / (born[-1] - born[0] + 1)
-    alike = sum(1 for size in sums if abs(size - usual) <= _ALIKE * usual)
-    if 2 * alike <= len(sums):
-        return mean_bytes
-    # Where most agree, what one step seems to have made more is another's, or was made once;
-    # and what seems to be missing was not seen, unless it is missing at even distances.
-    absent = sorted(set(range(born[0], born[-1])).difference(born))
-    is_missing_evenly = len(absent) > 2 and len(set(_gaps(absent))) == 1
-    return min(usual, mean_bytes) if is_missing_evenly else usual
-
-
-def _burst_rate(born: list[int], sums: list[int]) -> float:
-    """Bytes a step, where only some steps add any.
-
-    Where births were not looked for at each step's end, one look finds those of several: all since
-    the look before. What comes in bursts (each epoch's validation) is measured from the begin of
-    one to the begin of another.
-    """
-    gaps = _gaps(born)
-    usual_gap = median(gaps)
-    starts = [0, *(place for place, gap in enumerate(gaps, 1) if gap > usual_gap)]
-    last = starts[-1] if len(starts) > _FEWEST_BURSTS else len(born) - 1
-    return sum(sums[1 : last + 1]) / (born[last] - born[0])
 
 
 def gone_growth(items: Iterable[Item], births: Births) -> Gone | None:

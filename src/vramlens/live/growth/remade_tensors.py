@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from vramlens.live.growth.births import Births
-from vramlens.live.growth.piles import Item, Pace, Pile, pace_of
+from vramlens.live.growth.pace import Pace, pace_of
+from vramlens.live.growth.piles import Item, Pile
 
 _LONGEST_PROGRESSION = 512
 """Steps whose sizes are compared: a longer progression says no more than these."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from vramlens.live.growth.piles import WARM_UP, Item, Pile
+from vramlens.live.growth.pace import WARM_UP
+from vramlens.live.growth.piles import Item, Pile
 
 _WORTH_COUNTING = 0.02
 """Of the seen bytes: less is a few views of what a step left, and the rate of a usual step is exact.

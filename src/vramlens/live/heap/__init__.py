@@ -8,4 +8,6 @@ search: the search itself.
 tensors: PyTorch's tensors, storages and autograd nodes.
 unnamed_holders: iterators of loops, and tensors behind NumPy arrays.
 unreached_heap: objects that no root reaches, in groups.
+looking_thread: the thread that a look at the heap is made for.
+tees: what the halves of an ``itertools.tee`` have yet to read.
 """

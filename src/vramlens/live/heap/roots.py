@@ -14,10 +14,10 @@ import sys
 import threading
 import types
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from vramlens.ground.program_errors import own_errors
 from vramlens.live.growth.last_frames import ended_frames
 from vramlens.live.heap.looking_thread import looking_thread
 from vramlens.live.heap.objects import frame_variables, frames_from, is_own_file, is_users
@@ -156,7 +156,7 @@ def _of_frame(
         name = names.get("__name__")
         yield Root("module", name if type(name) is str else file, names, tier)
     local: Any = None
-    with suppress(Exception):
+    with own_errors():
         local = frame_variables(frame)
     if local and frame.f_code.co_name != "<module>":
         for name, value in local.items():
@@ -195,7 +195,7 @@ def _exceptions() -> Iterator[Root]:
         if value is not None:
             yield Root("exception", f"sys.{name}", value, 0)
     handled: Any = None
-    with suppress(Exception):
+    with own_errors():
         for handled in list(sys._current_exceptions().values()):
             value = handled[1] if type(handled) is tuple else handled
             if value is not None:
@@ -208,11 +208,11 @@ def _interpreter() -> Iterator[Root]:
     shown = builtins.__dict__.get("_")
     if shown is not None and type(shown) is not types.BuiltinFunctionType:
         yield Root("interpreter", "_", shown, 0)
-    with suppress(Exception):
+    with own_errors():
         for variable, value in contextvars.copy_context().items():
             yield Root("context", variable.name, value, 0)
     for number in range(1, getattr(signal, "NSIG", 65)):
-        with suppress(Exception):
+        with own_errors():
             handler = signal.getsignal(number)
             if handler is not None and type(handler) is not signal.Handlers:
                 yield Root("interpreter", f"handler of signal {number}", handler, 1)

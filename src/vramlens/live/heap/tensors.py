@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import Any, NamedTuple
 
+from vramlens.ground.program_errors import let_through, own_errors
 from vramlens.live.heap.objects import attributes_of, class_name
 
 _RAW = "_raw_saved_"
@@ -72,7 +72,8 @@ class TorchObjects:
         """Whether a tensor is a view of another."""
         try:
             return bool(self.base._is_view(tensor))
-        except Exception:
+        except Exception as error:
+            let_through(error)
             return False
 
     def looks_again(self, tensor: Any) -> bool:
@@ -87,7 +88,8 @@ class TorchObjects:
                 return False  # an operation has just made it
             count = self.torch._C._storage_Use_Count
             return bool(count(base.untyped_storage(tensor)._cdata) > _USES_OF_A_NEW_ONE)
-        except Exception:
+        except Exception as error:
+            let_through(error)
             return False
 
     def is_node(self, value: object) -> bool:
@@ -108,7 +110,9 @@ class TorchObjects:
             )
             address = int(storage.data_ptr())
             return Storage(str(storage.device), address, int(storage.nbytes())) if address else None
-        except Exception:  # sparse, meta, functional, quantized by a backend: nothing to count here
+        except Exception as error:
+            let_through(error)
+            # Sparse, meta, functional, quantized by a backend: nothing to count here.
             return None
 
     def place_of(self, tensor: Any) -> tuple[int, int] | None:
@@ -119,7 +123,8 @@ class TorchObjects:
             storage = self.base.untyped_storage(tensor)
             address = int(storage.data_ptr())
             return (address, int(storage.nbytes())) if address else None
-        except Exception:
+        except Exception as error:
+            let_through(error)
             return None
 
     def shape_text(self, tensor: Any) -> str:
@@ -127,28 +132,33 @@ class TorchObjects:
         try:
             size = ", ".join(str(int(n)) for n in self.base.size(tensor))
             return f"[{size}] {str(self.base.dtype.__get__(tensor)).removeprefix('torch.')}"
-        except Exception:
+        except Exception as error:
+            let_through(error)
             return "[?]"
 
     def viewed_bytes(self, tensor: Any) -> int | None:
         """The bytes that a tensor itself looks at."""
         try:
             return int(self.base.numel(tensor)) * int(self.base.element_size(tensor))
-        except Exception:
+        except Exception as error:
+            let_through(error)
             return None
 
     def is_number(self, tensor: Any) -> bool:
         """Whether a tensor has one element."""
         try:
             return int(self.base.numel(tensor)) == 1
-        except Exception:
+        except Exception as error:
+            let_through(error)
             return False
 
     def grad_fn(self, tensor: Any) -> Any:
         """The node that made a tensor, or None."""
         try:
             node = self.base.grad_fn.__get__(tensor)
-        except Exception:  # a view whose base was changed in place: its node cannot be made again
+        except Exception as error:
+            let_through(error)
+            # A view whose base was changed in place: its node cannot be made again.
             return None
         if node is not None:
             self._node_types.setdefault(id(type(node)), type(node))
@@ -159,7 +169,7 @@ class TorchObjects:
         view, hooks.
         """
         base = self.base
-        with suppress(Exception):
+        with own_errors():
             if base.is_leaf.__get__(tensor) or base.retains_grad.__get__(tensor):
                 gradient = (
                     base._grad.__get__(tensor)
@@ -168,16 +178,16 @@ class TorchObjects:
                 )
                 if gradient is not None:
                     yield ".grad", gradient
-        with suppress(Exception):
+        with own_errors():
             viewed = base._base.__get__(tensor)
             if viewed is not None:
                 yield "._base", viewed
         for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-            with suppress(Exception):
+            with own_errors():
                 hooks = getattr(base, name).__get__(tensor)
                 if hooks is not None:
                     yield f".{name}", hooks
-        with suppress(Exception):
+        with own_errors():
             if base.is_sparse.__get__(tensor):
                 yield "._indices()", base._indices(tensor)
                 yield "._values()", base._values(tensor)
@@ -186,28 +196,27 @@ class TorchObjects:
         """What an autograd node holds: earlier nodes, saved tensors (or what a hook packed them
         into), a parameter.
         """
-        with suppress(Exception):
+        with own_errors():
             for earlier, _ in node.next_functions:
                 if earlier is not None:
                     self._node_types.setdefault(id(type(earlier)), type(earlier))
                     yield ".next", earlier
         for name in self._names_of_saved(type(node)):
-            with suppress(Exception):
+            with own_errors():
                 saved = getattr(node, name)
                 label = f"._saved_{name.removeprefix(_RAW)}"
                 for part in saved if type(saved) in (tuple, list) else (saved,):
-                    with suppress(Exception):  # changed in place since: it cannot be had
+                    with own_errors():  # changed in place since: it cannot be had
                         data = part.data
                         if data is not None:
                             yield label, data
-                    with suppress(
-                        Exception
-                    ):  # of checkpoints and offloading: it is looked at, never called
+                    with own_errors():
+                        # Of checkpoints and offloading: it is looked at, never called.
                         hook = part.unpack_hook
                         if hook is not None:
                             yield "._unpack_hook", hook
         if class_name(type(node)) == "AccumulateGrad":
-            with suppress(Exception):
+            with own_errors():
                 variable = node.variable
                 if variable is not None:
                     yield ".variable", variable
@@ -230,7 +239,7 @@ class TorchObjects:
         for _, inner in attributes_of(frame):
             for part in inner if type(inner) in (list, tuple) else ():
                 if type(part) is saved_type:
-                    with suppress(Exception):
+                    with own_errors():
                         data = part.data
                         if data is not None:
                             yield "._saved_input", data
@@ -251,7 +260,8 @@ class TorchObjects:
         """
         try:
             number = int(node._sequence_nr())
-        except Exception:
+        except Exception as error:
+            let_through(error)
             return None
         return number if 0 <= number < 1 << 62 else None
 
@@ -259,7 +269,8 @@ class TorchObjects:
         """The number that this thread's next node gets."""
         try:
             return int(self.torch._C._autograd._get_sequence_nr())
-        except Exception:
+        except Exception as error:
+            let_through(error)
             return None
 
     def _names_of_saved(self, cls: type) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from vramlens.capture.process.tracked_objects import tracked_objects, tuples_below
 from vramlens.live.growth.births import Births
-from vramlens.live.growth.piles import FEWEST
+from vramlens.live.growth.pace import FEWEST
 from vramlens.live.heap.cycles import circle_in, components
 from vramlens.live.heap.objects import class_name, is_own_file
 from vramlens.live.heap.roots import Root

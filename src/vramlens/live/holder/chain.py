@@ -10,12 +10,12 @@ import functools
 import types
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Any
 
 from vramlens.ground.file_name import base_name
+from vramlens.ground.program_errors import own_errors
 from vramlens.live.heap.objects import (
     attributes_of,
     class_dict,
@@ -154,11 +154,11 @@ def link_between(search: Search, values: Sequence[Any], label: str = "") -> Edge
     if label:
         return Edge(_how_of_label(label), label.removeprefix("."))
     parent, *following = values
-    with suppress(Exception):
+    with own_errors():
         edge = _edge_through_insides(parent, following)
         if edge is not None:
             return edge
-    with suppress(Exception):
+    with own_errors():
         return _direct_edge(search, parent, following[0])
     return Edge("other")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from vramlens.ground.program_errors import own_errors
 from vramlens.ground.verdict import Verdict
 from vramlens.live.heap.objects import (
     QUEUES,
@@ -103,7 +103,7 @@ def container_excuse(growth: Growth) -> Excuse | None:
     if longest is not None:
         return Verdict.NOT_A_PROBLEM, f"a deque that never holds more than {longest:,}"
     if kind == "_lru_cache_wrapper":
-        with suppress(Exception):
+        with own_errors():
             return _cache_excuse(container)
     if _has_empty_places(container) and (growth.store is None or growth.store.how == "item"):
         reason = "a list that was created at full length and still has empty places"

@@ -27,6 +27,7 @@ from vramlens.live.heap.objects import (
 )
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain
+from vramlens.live.holder.filed_objects import filing_store
 from vramlens.live.holder.registrations import (
     caching_line,
     calls_with,
@@ -124,7 +125,7 @@ class Statements(UsersSource):
             made: the line that asks for the memory, where it is known.
             below: what is on the way from the container to the tensor.
         """
-        special = self._decorator(chain) or self._hook(chain, kept)
+        special = self._decorator(chain) or self._hook(chain, kept) or self._filing(chain, kept)
         if special is not None:
             return special
         example = _Example(kept, is_graph, made)
@@ -216,6 +217,11 @@ class Statements(UsersSource):
             return None
         code = code_of(kept)
         return None if code is None or not is_users(code.co_filename) else self.registration(code)
+
+    def _filing(self, chain: Chain, kept: Any) -> Keeper | None:
+        """Of what a library files by itself: the call that makes it."""
+        store = filing_store(self, chain, kept)
+        return None if store is None else Keeper(store.file, store.line, store.function.name, store)
 
     def _by_what_it_keeps(self, chain: Chain, below: Sequence[Any]) -> Keeper | None:
         """The call that hands over a function of the user's: a registration with a library, or

@@ -76,8 +76,10 @@ def _fix_of_object(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Ke
         return special
     if kind == "exception" or is_exception(facts.value):
         return exception_fix(keeper, owner.name, facts)
-    is_object = facts.form in ("node", "object")
-    return object_fix(keeper, facts) if kind == "graph" and is_object else ""
+    if kind != "graph":
+        return ""
+    is_mostly_graph = facts.form == "object" and facts.graph_share >= WORTH_DETACHING
+    return object_fix(keeper, facts) if facts.form == "node" or is_mostly_graph else ""
 
 
 def _fix_of_tensor(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Kept) -> str:
@@ -101,7 +103,8 @@ def _fix_of_holder(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Ke
         return _hook_fix(keeper, owner.name)
     if kind == "container" or (kind == "cache" and _has_no_keys(facts)):
         moved = facts.or_off_gpu(_keep(facts.with_call(stored_source(keeper), "cpu()")))
-        return _removal_fix(keeper) or _container_fix(owner, facts, moved)
+        removal = "" if facts.container == "queue" else _removal_fix(keeper)  # it takes too little
+        return removal or _container_fix(owner, facts, moved)
     return _fix_of_class(kind, owner, facts)
 
 
@@ -134,6 +137,14 @@ def _row_of_cycle(owner: LeakOwner) -> str:
         return "cycle_unwritten"
     edge = owner.name.rpartition(".")[2].lower().strip("_")
     return "cycle" if edge in BACK_NAMES else "cycle_forward"
+
+
+def _leads_up(owner: LeakOwner) -> bool:
+    """Whether objects of one class each know their parent, which knows them: set to None, they
+    wait for Python's collector.
+    """
+    path, _, edge = owner.name.rpartition(".")
+    return path.rpartition(".")[2] == owner.kind and edge.lower().strip("_") == "parent"
 
 
 def _pinned_fix(source: str, facts: Kept) -> str:
@@ -216,7 +227,8 @@ def _result_fix(owner: LeakOwner, source: str, facts: Kept) -> str:
 def _container_fix(owner: LeakOwner, facts: Kept, moved: str) -> str:
     bound = f"del {owner.name}[:-n]" if _must_stay_a_list(owner) else _BOUNDS.get(facts.container)
     if bound is None:
-        return fix_of_class("container", owner.name) + moved
+        row = "cycle" if _leads_up(owner) else "container"
+        return fix_of_class(row, owner.name) + moved
     conjunction = "," if moved else " or"
     return (
         f"limit {owner.name} ({bound}){conjunction} empty it once its entries have been used{moved}"

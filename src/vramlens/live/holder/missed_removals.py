@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from itertools import chain, islice
 
-from vramlens.live.growth.last_frames import tree_of
 from vramlens.live.heap.objects import class_name, dict_items
 from vramlens.live.source.source_stores import Store, read_source
+from vramlens.live.source.source_tree import tree_of
 
 _MOST_KEYS = 200
 """Whose types are read: of a dict with keys of two types both come among them, and a few thousand

@@ -9,12 +9,12 @@ import types
 from collections.abc import Iterator
 
 from vramlens.leak.fixes import fix_of_class
-from vramlens.live.growth.last_frames import tree_of
 from vramlens.live.heap.objects import class_module, class_name, class_order, is_kind
 from vramlens.live.holder.keeper import Keeper, store_of, stored_source
 from vramlens.live.holder.kept_value import Kept
 from vramlens.live.source.expressions import last_name, names_in, names_read
 from vramlens.live.source.source_stores import Store
+from vramlens.live.source.source_tree import tree_of
 
 _TRACEBACK = "its traceback holds every variable of its frames"
 _GATHERING = ("gather", "wait", "as_completed")

@@ -10,13 +10,15 @@ from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.leak import LeakOwner
 from vramlens.live.growth.births import BEFORE
-from vramlens.live.growth.piles import FEWEST, Item, Pile
+from vramlens.live.growth.pace import FEWEST
+from vramlens.live.growth.piles import Item, Pile
 from vramlens.live.heap.objects import is_users
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import device_of
 from vramlens.live.holder.chain import Chain, chain_of
 from vramlens.live.holder.container_bounds import Growth
-from vramlens.live.holder.keeper import Keeper
+from vramlens.live.holder.filed_objects import filing_fix
+from vramlens.live.holder.keeper import Keeper, store_of
 from vramlens.live.holder.keeper_position import (
     first_of_run,
     holder_of,
@@ -151,7 +153,7 @@ class _PileCase:
             route=route_of(self._way_to_container),
             is_freed=kind == "graph" and self._is_freed(),
             fix_share=_fix_share(kind, kept_things),
-            frees_more=kind == "graph" and kept_things.form == "object",
+            frees_more=_frees_more(kind, kept_things),
         )
 
     def _is_to_change(self, verdict: Verdict, kind: str, keeper: Keeper | None) -> bool:
@@ -161,7 +163,8 @@ class _PileCase:
         return verdict != Verdict.NOT_A_PROBLEM
 
     def _fix(self, kind: str, keeper: Keeper | None, owner: LeakOwner, kept_things: Kept) -> str:
-        of_library = library_fix(kind, self._chain, self._at, keeper)
+        filed = filing_fix(store_of(keeper), self._way_to_container, self._kept)
+        of_library = filed or library_fix(kind, self._chain, self._at, keeper)
         return of_library or fix_of(kind, keeper, owner, kept_things)
 
     def _keeper(self, observed: Place | None) -> Keeper | None:
@@ -222,6 +225,12 @@ def _fix_share(kind: str, kept: Kept) -> float:
     """How much of its bytes the fix frees: a detached tensor keeps its own storage."""
     is_detached = kind == "graph" and not kept.pinned_size
     return kept.graph_share if is_detached and kept.graph_share >= WORTH_DETACHING else 1.0
+
+
+def _frees_more(kind: str, kept: Kept) -> bool:
+    """Whether objects that are detached in part free more than is known."""
+    is_detached = kind == "graph" and kept.graph_share >= WORTH_DETACHING
+    return is_detached and kept.form == "object"
 
 
 def _pinned_size(search: Search, pile: Pile) -> str:

@@ -6,7 +6,8 @@ from collections import Counter
 from typing import Any
 
 from vramlens.ground.verdict import Verdict
-from vramlens.live.growth.piles import FEWEST, Pace, Pile
+from vramlens.live.growth.pace import FEWEST, Pace
+from vramlens.live.growth.piles import Pile
 from vramlens.live.heap.objects import is_kind, namespace_of
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.container_bounds import Excuse, Growth, distant_bound

@@ -12,15 +12,15 @@ import stat
 import sys
 import types
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from statistics import median
 from typing import Any
 
+from vramlens.ground.program_errors import own_errors
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.leak import LeakOwner
 from vramlens.live.counters.step_counters import StepCounters
 from vramlens.live.growth.looks import Looks
-from vramlens.live.growth.piles import pace_of
+from vramlens.live.growth.pace import pace_of
 from vramlens.live.heap.objects import class_module, class_name, class_order, namespace_of
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, chain_of
@@ -99,7 +99,7 @@ def _waiting() -> dict[int, int]:
     cache = getattr(sharer, "_cache", None)
     sizes: dict[int, int] = {}
     for number, pair in list(cache.items()) if type(cache) is dict else ():
-        with suppress(Exception):  # fetched meanwhile
+        with own_errors():  # fetched meanwhile
             facts = os.fstat(_descriptor(pair[1]))
             if stat.S_ISREG(facts.st_mode) and facts.st_size:
                 sizes[int(number)] = int(facts.st_size)
@@ -144,7 +144,7 @@ def _is_queue(value: Any) -> bool:
 
 def _backlog(queue: Any) -> int:
     """How many things a queue has taken and not given; 0 where the system cannot say (macOS)."""
-    with suppress(Exception):
+    with own_errors():
         names: Any = namespace_of(queue)
         return int(names["_maxsize"]) - int(names["_sem"]._semlock._get_value())
     return 0

@@ -31,7 +31,7 @@ from vramlens.leak.fixes import fix_of_class
 from vramlens.live.counters.gpu_memory import ProcessGpus
 from vramlens.live.counters.step_counters import CounterSeries, StepCounters
 from vramlens.live.growth.autocast_cache import caching_depth
-from vramlens.live.growth.piles import Pace
+from vramlens.live.growth.pace import Pace
 from vramlens.live.heap.objects import class_module, class_name, class_order
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, chain_of

@@ -15,7 +15,7 @@ from vramlens.leak.fixes import fix_of_class
 from vramlens.live.growth.autocast_cache import block_around, caching_depth, copy_bytes
 from vramlens.live.growth.births import BEFORE, Births
 from vramlens.live.growth.line_observer import Observer, Stack, voted_line
-from vramlens.live.growth.piles import Pace, pace_of
+from vramlens.live.growth.pace import Pace, pace_of
 from vramlens.live.heap.cycles import closing_edge, fold_circle, gradient_name
 from vramlens.live.heap.objects import class_name, class_path, code_of, is_kind, namespace_of
 from vramlens.live.heap.search import Search

@@ -7,6 +7,7 @@ expressions: expressions, read.
 name_candidates: statements that store under a name or an alias.
 searched_names: the names to look for.
 source_stores: a file's functions, stores and calls.
+source_tree: a file's source, parsed.
 statement_scores: how well a statement fits.
 stored_values: the line that makes a stored value.
 users_source: the user's own files.

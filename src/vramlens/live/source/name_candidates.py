@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from vramlens.live.heap.objects import is_users
 from vramlens.live.source.expressions import last_name, receiver_of
 from vramlens.live.source.searched_names import SearchedName, code_for
 from vramlens.live.source.source_stores import Function, Module, Store, read_source
@@ -43,7 +44,7 @@ def candidate_stores(source: UsersSource, searched: SearchedName) -> dict[Store,
         visited.add(mark)
         for module in _modules_for(source, alias):
             for store in module.stores.get(alias.name, ()):
-                if not _fits(source, store, alias):
+                if not _fits(source, store, alias, hops):
                     continue
                 candidates.setdefault(store, hops)
                 if hops < _HOPS:
@@ -57,7 +58,8 @@ def _modules_for(source: UsersSource, searched: SearchedName) -> Iterator[Module
     if searched.code is not None:
         files = [searched.code.co_filename]
     else:
-        nearest = [file for file in (*searched.files, searched.file) if file]
+        home = [searched.file] if searched.file and is_users(searched.file) else []
+        nearest = [*searched.files, *home]
         files = [*nearest, *source.files()]
     for file in dict.fromkeys(files):
         module = read_source(file)
@@ -65,10 +67,16 @@ def _modules_for(source: UsersSource, searched: SearchedName) -> Iterator[Module
             yield module
 
 
-def _fits(source: UsersSource, store: Store, searched: SearchedName) -> bool:
-    """Whether a store's receiver can be what is searched for."""
+def _fits(source: UsersSource, store: Store, searched: SearchedName, hops: int) -> bool:
+    """Whether a store's receiver can be what is searched for.
+
+    A variable that is only another name, and is given another object (``node = node.parent``), is
+    stored to without any change of what it stood for.
+    """
     if searched.how in _VARIABLES:
-        return not store.base and _same_variable(source, store, searched)
+        if store.base or (hops and store.how == "assign"):
+            return False
+        return _same_variable(source, store, searched)
     if searched.how == "global":
         if store.base:
             return store.base.rpartition(".")[2] != "self" and not searched.is_inside

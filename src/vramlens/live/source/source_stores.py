@@ -27,6 +27,7 @@ from vramlens.live.source.expressions import (
     receiver_of,
     text_of,
 )
+from vramlens.live.source.source_tree import parsed
 
 _LONGEST_FILE = 40_000
 """Lines: a second of parsing. Written files are a tenth of it; longer ones are generated."""
@@ -176,9 +177,8 @@ def read_source(file: str) -> Module | None:
 
 @lru_cache(maxsize=512)
 def _read(file: str, text: str) -> Module | None:
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parsed(text)
+    if tree is None:
         return None
     module = Module(file, lines=text.splitlines())
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Iterator
+from time import thread_time
 
 from vramlens.live.heap.objects import dict_items, is_users, running_frames
 from vramlens.live.heap.roots import Root
@@ -15,6 +16,11 @@ from vramlens.live.source.source_stores import Function, Module, read_source
 _MOST_FILES = 400
 """Read and parsed: with half as many, files of a program of usual size would go unread; twice as many
 take as long as the search.
+"""
+_MOST_SECONDS = 2.0
+"""Of the processor, for the reading of a search: a second is a hundred files of usual size. Libraries
+that lie elsewhere than installed ones do are the user's by their path, and PyTorch has files that
+take a tenth of a second each.
 """
 _CHUNK = 4096
 """Objects between looks at the clock: a fraction of a millisecond."""
@@ -31,6 +37,7 @@ class UsersSource:
         self._search = search
         self.lines_run = lines_run
         self._files: list[str] | None = None
+        self._read, self._seconds = 0, 0.0
         self._codes: dict[str, list[types.CodeType]] | None = None
 
     def files(self) -> list[str]:
@@ -48,9 +55,14 @@ class UsersSource:
             yield frame.f_code.co_filename
 
     def modules(self) -> Iterator[Module]:
-        """The sources of all of them."""
-        for file in self.files():
+        """The sources of all of them, or of the first, as many as can be read in time."""
+        for place, file in enumerate(self.files()):
+            if place == self._read and self._seconds > _MOST_SECONDS:
+                return
+            began = thread_time()
             module = read_source(file)
+            self._seconds += thread_time() - began
+            self._read = max(self._read, place + 1)
             if module is not None:
                 yield module
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.leak import LeakOwner
-from vramlens.live.growth.last_frames import tree_of
 from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
 from vramlens.live.source.expressions import last_name
+from vramlens.live.source.source_tree import tree_of
 
 _LOOKS = frozenset(("len", "print", "id", "type", "isinstance", "repr", "str", "bool", "getsizeof"))
 """Functions that look at something without using what is in it."""

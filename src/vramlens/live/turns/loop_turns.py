@@ -20,9 +20,9 @@ from time import thread_time
 from types import CodeType, FrameType
 from typing import Any
 
-from vramlens.live.growth.last_frames import tree_of
-from vramlens.live.growth.line_observer import C_TRACE, can_trace, set_trace
+from vramlens.capture.process.thread_trace import C_TRACE, can_trace, set_trace
 from vramlens.live.heap.objects import frames_from, is_users
+from vramlens.live.source.source_tree import tree_of
 
 _CALL, _LINE = 0, 2
 _MOST_EVENTS = 30_000

@@ -94,12 +94,12 @@ class Rule:
     def words(self, value: float) -> str:
         """A value of this rule's kind, with its unit."""
         if self.is_share:
-            return f"{value:.1f} %"
+            return f"{value:.1f}%"
         if self.metric in SIZES:
             return format_size(value)
         if self.metric == "growth":
             return f"{format_size(value)} per step"
-        unit = {"gpu": " %", "temperature": " C", "power": " W", "steps_left": " steps"}.get(
+        unit = {"gpu": "%", "temperature": " C", "power": " W", "steps_left": " steps"}.get(
             self.metric, ""
         )
         return f"{value:,.0f}{unit}"
@@ -145,27 +145,34 @@ def parse_rule(text: str) -> Rule:
 
 
 def _limit(text: str, metric: str, number: str, unit: str) -> tuple[float, bool]:
+    """The limit, and whether it is a percentage."""
     if metric == "growth":
-        size, slash, per = unit.partition("/")
-        if not slash or per.strip().lower() not in ("step", "steps"):
-            raise UsageError(f"{text!r}: growth is measured per step: write growth > 5MiB/step")
-        return _size(text, number + size), False
+        return _growth_limit(text, number, unit), False
     if metric in SIZES:
-        if not unit:
-            share = f"'{metric} > 92%' or " if metric in PARTS_OF else ""
-            raise UsageError(f"{text!r}: has no unit: write {share}'{metric} > 20GiB'")
-        if unit != "%":
-            return _size(text, number + unit), False
-        if metric not in PARTS_OF:
-            raise UsageError(f"{text!r}: {metric} is a size, not a share: write {metric} > 8GiB")
-        return _number(text, number), True
+        return _size_limit(text, metric, number, unit)
     unit_kind = NUMBERS[metric][0]
     if unit and unit.lower() not in (unit_kind.lower(), f"°{unit_kind.lower()}", f"{metric}s"):
-        raise UsageError(
-            f"{text!r}: {metric} is not measured in {unit!r}"
-            + (f" but in {unit_kind}" if unit_kind else "")
-        )
+        but = f" but in {unit_kind}" if unit_kind else ""
+        raise UsageError(f"{text!r}: {metric} is not measured in {unit!r}{but}")
     return _number(text, number), False
+
+
+def _growth_limit(text: str, number: str, unit: str) -> float:
+    size, slash, per = unit.partition("/")
+    if not slash or per.strip().lower() not in ("step", "steps"):
+        raise UsageError(f"{text!r}: growth is measured per step: write growth > 5MiB/step")
+    return _size(text, number + size)
+
+
+def _size_limit(text: str, metric: str, number: str, unit: str) -> tuple[float, bool]:
+    if not unit:
+        share = f"'{metric} > 92%' or " if metric in PARTS_OF else ""
+        raise UsageError(f"{text!r}: has no unit: write {share}'{metric} > 20GiB'")
+    if unit != "%":
+        return _size(text, number + unit), False
+    if metric not in PARTS_OF:
+        raise UsageError(f"{text!r}: {metric} is a size, not a share: write {metric} > 8GiB")
+    return _number(text, number), True
 
 
 def _size(text: str, size: str) -> float:

@@ -239,19 +239,19 @@ def _fields_of(kind: type, content: Any) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise TypeError
     entries: dict[str, Any] = {}
-    for dataclass_field in fields(kind):
-        entry = content.get(dataclass_field.name)
-        if dataclass_field.name == "devices" or dataclass_field.name in _OF_READER or entry is None:
+    for name in (dataclass_field.name for dataclass_field in fields(kind)):
+        entry = content.get(name)
+        if entry is None or name == "devices" or name in _OF_READER:
             continue
-        if dataclass_field.name in _TEXTS:
-            if not isinstance(entry, str) or len(entry) > 200:
-                raise ValueError(dataclass_field.name)
-        elif (
-            type(entry) is not int
-            or not (-_MOST_BYTES if dataclass_field.name in _MAY_FALL else 0)
-            <= entry
-            <= _MOST_BYTES
-        ):
-            raise ValueError(dataclass_field.name)
-        entries[dataclass_field.name] = entry
+        if not _is_possible(name, entry):
+            raise ValueError(name)
+        entries[name] = entry
     return entries
+
+
+def _is_possible(name: str, entry: Any) -> bool:
+    """Whether a program of vramlens's may have written this into a field."""
+    if name in _TEXTS:
+        return isinstance(entry, str) and len(entry) <= 200
+    least = -_MOST_BYTES if name in _MAY_FALL else 0
+    return type(entry) is int and least <= entry <= _MOST_BYTES

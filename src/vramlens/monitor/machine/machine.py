@@ -18,6 +18,7 @@ from vramlens.capture.memory.driver import (
     GpuMemory,
     GpuProcess,
     driver,
+    name_text,
     own_pids,
 )
 from vramlens.capture.memory.memory_now import HostMemory, host_memory
@@ -348,8 +349,8 @@ def _devices_of(api: Any, number: int) -> list[_Watched]:
         _Watched(
             gpu=Gpu(
                 index=number,
-                name=_text(_ask(api, "nvmlDeviceGetName", part)),
-                uuid=_text(_ask(api, "nvmlDeviceGetUUID", part)),
+                name=name_text(_ask(api, "nvmlDeviceGetName", part)),
+                uuid=name_text(_ask(api, "nvmlDeviceGetUUID", part)),
                 is_mig=is_divided,
                 handle=part,
             ),
@@ -387,9 +388,3 @@ def _ask(api: Any, name: str, *args: Any) -> Any:
         return getattr(api, name)(*args)
     except Exception:
         return None
-
-
-def _text(name: Any) -> str | None:
-    if isinstance(name, bytes):
-        return name.decode("utf-8", "replace")
-    return name if isinstance(name, str) else None

@@ -4,6 +4,7 @@ elimination.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from vramlens.capture.memory.driver import GpuProcess
@@ -32,15 +33,7 @@ def match(
         uuid: the GPU.
     """
     on_gpu = [program for program in insides if _uses(program, uuid)]
-    programs_by_start: dict[int | None, list[Inside]] = {}
-    for program in on_gpu:
-        programs_by_start.setdefault(program.started, []).append(program)
-    matched: dict[int, tuple[Inside, bool]] = {}
-    for process in listed:
-        person = people[process.pid]
-        for program in programs_by_start.get(person.started, ()):
-            if _is_of(program, process, person):
-                matched[process.pid] = program, False
+    matched = _matched_by_start(listed, people, on_gpu)
     taken = {id(program) for program, _ in matched.values()}
     unlisted = [program for program in on_gpu if id(program) not in taken and program.is_here]
     unmatched = [
@@ -55,6 +48,22 @@ def match(
 
 def _uses(program: Inside, uuid: str | None) -> bool:
     return uuid is not None and any(device.uuid == uuid for device in program.devices)
+
+
+def _matched_by_start(
+    listed: Sequence[GpuProcess], people: Mapping[int, Person], programs: Sequence[Inside]
+) -> dict[int, tuple[Inside, bool]]:
+    """The program of each process that has its number, start and user."""
+    programs_by_start: dict[int | None, list[Inside]] = defaultdict(list)
+    for program in programs:
+        programs_by_start[program.started].append(program)
+    matched: dict[int, tuple[Inside, bool]] = {}
+    for process in listed:
+        person = people[process.pid]
+        for program in programs_by_start[person.started]:
+            if _is_of(program, process, person):
+                matched[process.pid] = program, False
+    return matched
 
 
 def _is_of(program: Inside, process: GpuProcess, person: Person) -> bool:

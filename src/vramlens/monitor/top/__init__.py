@@ -1,7 +1,9 @@
 """Top: the screen of ``vramlens top``.
 
-``watching``: look after look, with alerts and sinks.
-``history``: the last hour of each GPU and process; ``chart``: as rows of bars.
-``lines``: the machine as plain lines; ``picture``: as styled lines.
-``top_screen``: the terminal and its keys.
+watching: look after look, with alerts and sinks.
+history: the last hour of each GPU and process.
+chart: as rows of bars.
+lines: the machine as plain lines.
+picture: as styled lines.
+top_screen: the terminal and its keys.
 """

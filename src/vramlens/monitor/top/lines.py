@@ -76,7 +76,7 @@ def headline(now: MachineNow) -> str:
         subject = f"Fullest of {len(now.devices)} GPUs is {fullest.name}"
     return (
         f"{subject}: {format_size(used)} of {format_size(total)} used"
-        f" ({100 * _share(fullest):.0f} %), {format_size(total - used)} free."
+        f" ({100 * _share(fullest):.0f}%), {format_size(total - used)} free."
     )
 
 
@@ -117,7 +117,7 @@ def gpu_cells(device: DeviceNow, history: History | None = None) -> tuple[str, .
         *(_gib(size if any(inside) else None) for size in inside),
         _gib(other if kinds else None),
         _gib(device.total_bytes),
-        or_nothing(device.gpu_percent, "{} %"),
+        or_nothing(device.gpu_percent, "{}%"),
         or_nothing(device.temperature_c, "{} C"),
         or_nothing(device.power_w, "{:.0f} W"),
         trend_words(change),
@@ -209,25 +209,25 @@ def table(header: tuple[str, ...], rows: list[tuple[str, ...]], width: int) -> l
     """A table no wider than ``width``: columns with nothing in them are left out, the last is
     cut.
     """
-    columns = {
-        name: [row[at] for row in rows]
-        for at, name in enumerate(header)
-        if at == 0 or name == "command" or any(row[at] != NOTHING for row in rows)
+    columns = {name: [row[at] for row in rows] for at, name in enumerate(header)}
+    widths = {
+        name: max(map(len, (name, *cells)))
+        for name, cells in columns.items()
+        if name in (header[0], "command") or set(cells) - {NOTHING}
     }
-    widths = {name: max(map(len, (name, *cells))) for name, cells in columns.items()}
     for name in _GIVES_WAY:
         if _least_width(widths) <= width:
             break
         widths.pop(name, None)
-    lines = []
-    for row in (header, *rows):
-        cells = [
-            row[at].ljust(widths[name]) if name in _LEFT else row[at].rjust(widths[name])
-            for at, name in enumerate(header)
-            if name in widths
-        ]
-        lines.append(cut("  ".join(cells).rstrip(), width))
-    return lines
+    padded = [_padded(name, columns[name], widths[name]) for name in widths]
+    return [cut("  ".join(cells).rstrip(), width) for cells in zip(*padded, strict=True)]
+
+
+def _padded(name: str, cells: list[str], width: int) -> list[str]:
+    """A column's name and its cells, each as wide as the column."""
+    if name in _LEFT:
+        return [cell.ljust(width) for cell in (name, *cells)]
+    return [cell.rjust(width) for cell in (name, *cells)]
 
 
 def _least_width(widths: Mapping[str, int]) -> int:

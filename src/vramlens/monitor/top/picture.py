@@ -90,8 +90,8 @@ def picture(now: MachineNow, history: History, view: View, width: int, height: i
     lines = _help_lines(width) if view.help else _screen(now, history, view, width, height - 1)
     lines = [_clipped(line, width) for line in lines[: height - 1]]
     lines += [()] * (height - 1 - len(lines))
-    order = f"  by {SORTS[view.sort]}{', turned' if view.turned else ''}"
-    foot = view.question or view.message or KEYS + order
+    turned = ", turned" if view.turned else ""
+    foot = view.question or view.message or f"{KEYS}  by {SORTS[view.sort]}{turned}"
     return [*lines, ((cut(foot, width).ljust(width), "bad" if view.question else "dim"),)]
 
 
@@ -125,14 +125,8 @@ def _screen(now: MachineNow, history: History, view: View, width: int, height: i
     shown = now.devices[:room]
     lines += [_gpu_line(device, history, width) for device in shown]
     if len(shown) < len(now.devices):
-        lines.append(
-            (
-                (
-                    f"and {len(now.devices) - len(shown)} more GPUs (make the window taller to see them)",
-                    "dim",
-                ),
-            )
-        )
+        hidden = len(now.devices) - len(shown)
+        lines.append(((f"and {hidden} more GPUs (make the window taller to see them)", "dim"),))
     lines += [
         ((cut(f"  GPU {device.name}: {note}", width), "warn"),)
         for device in shown
@@ -176,8 +170,8 @@ def _gpu_line(device: DeviceNow, history: History, width: int) -> Line:
 def _gpu_figures(device: DeviceNow, history: History, width: int) -> str:
     """The figures right of a GPU's bar: more of them where there is room."""
     used, total = device.used_bytes or 0, device.total_bytes or 1
-    busy = or_nothing(device.gpu_percent, "{} %")
-    text = f" {used / GIB:6.2f} of {total / GIB:.2f} GiB {100 * used / total:3.0f} %  {busy:>5}"
+    busy = or_nothing(device.gpu_percent, "{}%")
+    text = f" {used / GIB:6.2f} of {total / GIB:.2f} GiB {100 * used / total:3.0f}%  {busy:>5}"
     if width >= 70:
         text += f" {or_nothing(device.temperature_c, '{} C'):>5}"
     if width >= 78:

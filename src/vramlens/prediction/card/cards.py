@@ -86,6 +86,8 @@ CARDS = {
         outside_bytes=(150 * MIB, 500 * MIB),
     ),
 }
+DEFAULT_GPU = "h200"
+"""The card of a prediction where nobody names one."""
 
 
 def card_named(name: str) -> Card:

@@ -21,6 +21,7 @@ from vramlens.prediction.card.taken_as_eager import put_eager
 from vramlens.prediction.card.tensor_types import put_tensor_types
 from vramlens.prediction.card.tracing import put_tracing
 from vramlens.prediction.kernels.attention import chosen_attention
+from vramlens.prediction.kernels.ctc_loss import put_ctc_loss
 from vramlens.prediction.kernels.flexible_attention import put_flexible_attention
 from vramlens.prediction.kernels.recurrent import put_recurrent_layers
 from vramlens.prediction.tensors.sampled_proposals import put_sampled_proposals
@@ -53,6 +54,7 @@ def behave_as(card: Card, runner: OperatorRunner, devices: int = 1) -> None:
     chosen_attention(card, runner).put_in_place()
     put_flexible_attention(runner)
     put_recurrent_layers(runner)
+    put_ctc_loss(runner)
     put_copies_between_devices(torch)
     put_tensor_types(torch)
     put_nested_tensors(torch)

@@ -1,9 +1,15 @@
 """Kernels: what CUDA's kernels ask of the allocator beside their results.
 
 attention: which attention kernel runs, and what it keeps.
+contiguous_inputs: copies of inputs that lie apart.
 convolutions: cuDNN's workspaces.
+ctc_loss: CTC loss, with lengths on the host.
+factorizations: solved systems.
+gpu_only_results: operators whose shapes PyTorch knows on a GPU only.
 kernel_requests: all rules of one card, by operator.
 recurrent: cuDNN's recurrent layers and their reserve.
 reductions: buffers for partial sums.
-synchronized_norm: batch normalization over ranks.
+casts: copies of another type that a reduction or a running sum makes of its input first.
+flexible_attention: ``flex_attention``: as its compiled kernel, which never makes the scores.
+running_formula: the formula of autograd's that runs now.
 """

@@ -221,7 +221,7 @@ def _as_numbers(mask: Any, dtype: Any) -> Any:
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask.logical_not(), float("-inf"))
 
 
-def _call_of(  # PyTorch's own parameters
+def _call_of(  # noqa: PLR0913 - PyTorch's own parameters
     query: Any,
     key: Any,
     value: Any,

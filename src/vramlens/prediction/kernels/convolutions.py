@@ -1,38 +1,235 @@
-"""What cuDNN's convolutions ask for: copies of their tensors with channels last, in one workspace.
+"""What cuDNN's convolutions ask for: copies of their tensors with channels last, and partial sums, in
+one workspace.
 
-The recording of ``resnet50`` (float32, H200, PyTorch 2.11) shows it for each of its 53
-convolutions: a forward of more than 1 x 1 has its input, weight and output in the workspace, and a
-few bytes; one of 1 x 1 without stride 400 bytes. The gradient of the input has both gradients (and
-the weight, if that is more than 1 x 1), the gradient of the weight the input and the output's
-gradient. Which algorithm cuDNN takes is not known beforehand. The bounds are those of 1,260
-convolutions on an H200 (benchmarks/prediction/workspaces.json.xz, cuDNN 9.19, three types, both
-layouts): none asked for more than input, weight and output together and a constant; the gradient of
-the weight may have partial sums in float32 on top, one for each piece that the batch is cut into.
-Of 180 more (sweep.json.xz: groups, dilations, images of three channels) one asked for more: the
-gradient of a 3 x 3 weight of 32 channels, four times the bound.
+Which algorithm cuDNN takes is not known beforehand; taken is what most of 1,500 convolutions on an
+H200 asked for (workspaces.json.xz and sweep.json.xz in benchmarks/prediction, cuDNN 9.19, three
+types, both layouts), and the convolutions in recordings of programs on an H100 and an H200:
+
+- tensors whose channels lie last are taken as they are; images of 16 bits get eight channels;
+- so are 1 x 1 kernels without stride, depthwise ones, and what sums few numbers: results that are made
+  of fewer than ``_FEW_SUMMED``, and the input's gradient in float32 of few products;
+- else input, weight and output are copied;
+- the gradient of a 1 x 1 weight is a sum over images: one partial sum in float32 for each; input and
+  output are copied where that is less, or where large images have few channels;
+- that of another weight has 14 partial sums beside the copies, or 8 MiB of them; large weights of 16
+  bits have none.
+
+Bounds: none asked for more than input, weight and output together and a constant; the gradient of
+the weight may have partial sums in float32 on top, one for each piece that the batch is cut into. Of
+180 with groups, dilations or three channels one asked for more: the gradient of a 3 x 3 weight of 32
+channels, four times the bound.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.requests.request_log import RequestLog
+from vramlens.prediction.tensors.operator_schema import Operator
 from vramlens.units import MIB
 
-_FEW_BYTES, _POINTWISE_BYTES = 16, 400
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.ground.late_torch import torch
+
+_FEW_BYTES, _KERNEL_BYTES = 16, 400
+_FEW_SUMMED, _FEW_FOR_WEIGHT = {True: 50, False: 86}, {True: 25, False: 56}
+"""Numbers that a result is a sum of, by whether they have 16 bits; for the weight's gradient."""
+_FEW_PRODUCTS = 500_000_000
+_MANY_GROUPS = 48
+_ALIGNED, _LEAST_ALIGNED, _MUCH_MORE = 8, 64, 1.25
+_SMALL_PRODUCT, _MANY_CHANNELS, _LARGE_IMAGE = 64 * 64, 16, 14_000
+_USUAL_PARTIAL_SUMS, _MOST_USUAL_BYTES, _LARGE_WEIGHT = 14, 8 * MIB, 3 * MIB // 2
 _BEYOND_TENSORS = 8 * MIB
 _BEYOND_OF_GRADIENT = 20 * MIB
 _LEAST_CHANNELS = 8
+_LINE_DIMS, _IMAGE_DIMS = 3, 4
 _MOST_PARTIAL_SUMS, _MOST_OF_PARTIAL_SUMS = 64, 96 * MIB
 """Partial sums of a weight's gradient: how many, and of how many bytes together at most."""
+_PLACES_OF_INPUT = {"aten.convolution": 0, "aten.convolution_backward": 1}
 SHARE = 0.03
 BASIS = "convolution workspaces, as cuDNN requested them in recordings on an H200"
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """One convolution, or the gradients of one.
+
+    Attributes:
+        output: the result, or its gradient.
+        stride: the largest.
+        groups: of channels.
+    """
+
+    tensor: Any
+    weight: Any
+    output: Any
+    stride: int
+    groups: int
+
+    @classmethod
+    def of_forward(cls, args: Any, output: Any) -> Convolution:
+        """What ``aten.convolution`` was called with, and its result."""
+        return cls(args[0], args[1], output, max(args[3]), args[8])
+
+    @classmethod
+    def of_backward(cls, args: Any) -> Convolution:
+        """What ``aten.convolution_backward`` was called with."""
+        return cls(args[1], args[2], args[0], max(args[4]), args[9])
+
+    @property
+    def has_channels_last(self) -> bool:
+        """Whether cuDNN is given tensors whose channels lie last."""
+        return has_channels_last(self.tensor, self.weight)
+
+    @property
+    def forward_bytes(self) -> int:
+        """Of a forward's workspace."""
+        if self.has_channels_last:
+            return self._padded_bytes
+        return _KERNEL_BYTES if self._is_pointwise or self._sums_few else self._copies
+
+    @property
+    def bytes_of_input_gradient(self) -> int:
+        """Of the workspace of the input's gradient."""
+        if self.has_channels_last:
+            return self._padded_bytes
+        if self._is_pointwise or self._is_depthwise:
+            return _KERNEL_BYTES
+        is_small = self.groups > _MANY_GROUPS if self._is_half else self._products < _FEW_PRODUCTS
+        return _KERNEL_BYTES if is_small else self._copies
+
+    @property
+    def bytes_of_weight_gradient(self) -> int:
+        """Of the workspace of the weight's gradient."""
+        partial_sum = 4 * int(self.weight.numel())
+        partial_sums = min(_USUAL_PARTIAL_SUMS * partial_sum, _MOST_USUAL_BYTES)
+        if self._is_half and partial_sum > _LARGE_WEIGHT:
+            partial_sums = 0
+        if self.has_channels_last:
+            return self._padded_bytes if self._is_half else partial_sums
+        if self._is_pointwise:
+            return self._bytes_of_pointwise_gradient(partial_sum, partial_sums)
+        is_small = self._is_depthwise or self._summed < _FEW_FOR_WEIGHT[self._is_half]
+        return _KERNEL_BYTES if is_small else self._copies + partial_sums
+
+    def _bytes_of_pointwise_gradient(self, partial_sum: int, partial_sums: int) -> int:
+        copies = _bytes(self.tensor) + _bytes(self.output)
+        by_image = int(self.tensor.shape[0]) * partial_sum
+        points = math.prod(self.tensor.shape[2:])
+        is_small = self.weight.numel() <= _SMALL_PRODUCT and self.tensor.shape[1] >= _MANY_CHANNELS
+        if is_small and points >= _LARGE_IMAGE:
+            return copies + partial_sums
+        if self._is_half:
+            is_aligned = points % _ALIGNED == 0 and points >= _LEAST_ALIGNED
+            return by_image if is_aligned else min(by_image, copies)
+        return by_image if by_image <= _MUCH_MORE * copies else copies
+
+    def copied_bytes(self, *tensors: Any) -> int:
+        """Bytes of copies of those tensors that do not lie as cuDNN is given them."""
+        is_last = self.has_channels_last
+        return sum(
+            _bytes(tensor)
+            for tensor in tensors
+            if not (_lies_channels_last(tensor) if is_last else tensor.is_contiguous())
+        )
+
+    @property
+    def _is_half(self) -> bool:
+        return bool(self.tensor.element_size() == 2)
+
+    @property
+    def _is_pointwise(self) -> bool:
+        return self.stride == 1 and all(size == 1 for size in self.weight.shape[2:])
+
+    @property
+    def _summed(self) -> int:
+        """Numbers that one result is a sum of."""
+        return int(self.tensor.shape[1] // self.groups * math.prod(self.weight.shape[2:]))
+
+    @property
+    def _is_depthwise(self) -> bool:
+        """Whether PyTorch's own kernel runs it (is_depthwise in Convolution.cpp)."""
+        return bool(1 < self.groups == self.tensor.shape[1])
+
+    @property
+    def _sums_few(self) -> bool:
+        return self._is_depthwise or self._summed < _FEW_SUMMED[self._is_half]
+
+    @property
+    def _products(self) -> int:
+        return int(self.output.numel()) * self._summed
+
+    @property
+    def _copies(self) -> int:
+        tensor = _bytes(self.tensor)
+        if self._is_half and self.tensor.shape[1] < _LEAST_CHANNELS:
+            tensor = self._padded_bytes
+        return tensor + _bytes(self.weight) + _bytes(self.output) + _FEW_BYTES
+
+    @property
+    def _padded_bytes(self) -> int:
+        """Of an image of 16 bits with eight channels; few for other tensors."""
+        channels = int(self.tensor.shape[1])
+        is_pointwise = all(size == 1 for size in self.weight.shape[2:])
+        if not self._is_half or is_pointwise or channels >= _LEAST_CHANNELS:
+            return _KERNEL_BYTES
+        return _bytes(self.tensor) * _LEAST_CHANNELS // max(1, channels)
+
+
+def has_channels_last(tensor: Any, weight: Any) -> bool:
+    """Whether cuDNN is given tensors whose channels lie last: where one of them has them so
+    (cudnn_conv_suggest_memory_format in aten/src/ATen/native/ConvUtils.h).
+    """
+    if torch.float64 in (tensor.dtype, weight.dtype):
+        return False
+    return _lies_channels_last(tensor) or _lies_channels_last(weight)
+
+
+def is_with_channels_last(name: str, args: Any) -> bool:
+    """Whether an operator is a convolution on the device whose results have channels last."""
+    place = _PLACES_OF_INPUT.get(name)
+    if place is None or args[place].fake_device.type != "cuda":
+        return False
+    return has_channels_last(args[place], args[place + 1])
+
+
+def results_with_channels_last(operator: Operator, args: Any, fake_mode: Any) -> Any:
+    """A convolution's results as cuDNN makes them: a build without CUDA does not know where their
+    channels lie.
+    """
+    with fake_mode:
+        outputs = operator.function(*args)
+        if isinstance(outputs, tuple):
+            return tuple(map(_with_channels_last, outputs))
+        return _with_channels_last(outputs)
+
+
+def _with_channels_last(output: Any) -> Any:
+    if output is None or output.dim() not in (_LINE_DIMS, _IMAGE_DIMS):
+        return output
+    if output.dim() == _LINE_DIMS:
+        return _with_channels_last(output.unsqueeze(2)).squeeze(2)
+    return torch.empty_like(output, memory_format=torch.channels_last)
+
+
+def note_forward(log: RequestLog, args: Any, output: Any) -> None:
+    """The workspace of a convolution."""
+    call = Convolution.of_forward(args, output)
+    copies = call.copied_bytes(args[0], args[1])
+    row = log.allocate(copies) if copies else None
+    log.scratch(call.forward_bytes, bounds(args[0], args[1], output))
+    if row is not None:
+        log.free(row)
 
 
 def bounds(tensor: Any, weight: Any, output: Any) -> tuple[int, int]:
     """The least and the most bytes of a forward's workspace."""
     tensors = _bytes(tensor) + _bytes(weight) + _bytes(output)
-    return _POINTWISE_BYTES, tensors + _padding(tensor) + _BEYOND_TENSORS
+    return _KERNEL_BYTES, tensors + _padding(tensor) + _BEYOND_TENSORS
 
 
 def bounds_of_gradients(args: Any) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -41,35 +238,18 @@ def bounds_of_gradients(args: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     tensors = sum(_bytes(tensor) for tensor in args[:3]) + _padding(args[1])
     partial_sums = min(_MOST_PARTIAL_SUMS * weight.numel() * 4, _MOST_OF_PARTIAL_SUMS)
     return (
-        (_POINTWISE_BYTES, tensors + _BEYOND_OF_GRADIENT),
-        (_POINTWISE_BYTES, tensors + _BEYOND_OF_GRADIENT + partial_sums),
+        (_KERNEL_BYTES, tensors + _BEYOND_OF_GRADIENT),
+        (_KERNEL_BYTES, tensors + _BEYOND_OF_GRADIENT + partial_sums),
     )
-
-
-def forward_workspace(args: Any, output: Any) -> int:
-    """Bytes that a convolution's forward asks for."""
-    tensor, weight, stride = args[0], args[1], args[3]
-    if _has_channels_last(tensor):
-        return _POINTWISE_BYTES
-    if _is_pointwise(weight) and all(step == 1 for step in stride):
-        return _POINTWISE_BYTES
-    return _bytes(tensor) + _bytes(weight) + _bytes(output) + _FEW_BYTES
-
-
-def backward_workspaces(args: Any) -> tuple[int, int]:
-    """Bytes that the gradients of the input and of the weight ask for."""
-    gradient, tensor, weight = args[0], args[1], args[2]
-    if _has_channels_last(tensor):
-        return _POINTWISE_BYTES, _POINTWISE_BYTES
-    size = _bytes(gradient) + _bytes(tensor) + _FEW_BYTES
-    if not _is_pointwise(weight):
-        size += _bytes(weight)
-    return size, size
 
 
 def note_backward(log: RequestLog, args: Any, outputs: list[Any], of_bias: Any) -> None:
     """The gradients of a convolution with their workspaces, in cuDNN's order."""
-    by_input, by_weight = zip(backward_workspaces(args), bounds_of_gradients(args), strict=True)
+    call = Convolution.of_backward(args)
+    copies = call.copied_bytes(*args[:3])
+    row = log.allocate(copies) if copies else None
+    sizes = call.bytes_of_input_gradient, call.bytes_of_weight_gradient
+    by_input, by_weight = zip(sizes, bounds_of_gradients(args), strict=True)
     mask = list(args[10]) if len(args) > 10 else [True, True, True]
     remaining = list(outputs)
     for is_wanted, workspace in zip(mask, (by_input, by_weight, None), strict=False):
@@ -81,6 +261,8 @@ def note_backward(log: RequestLog, args: Any, outputs: list[Any], of_bias: Any) 
             of_bias(gradient)
         else:
             log.scratch(*workspace)
+    if row is not None:
+        log.free(row)
 
 
 def _padding(tensor: Any) -> int:
@@ -91,12 +273,15 @@ def _padding(tensor: Any) -> int:
     return 2 * _bytes(tensor) * _LEAST_CHANNELS // max(1, channels)
 
 
-def _is_pointwise(weight: Any) -> bool:
-    return all(size == 1 for size in weight.shape[2:])
-
-
-def _has_channels_last(tensor: Any) -> bool:
-    return bool(tensor.dim() == 4 and tensor.shape[1] > 1 and tensor.stride(1) == 1)
+def _lies_channels_last(tensor: Any) -> bool:
+    """Whether an image's channels lie last; a line is an image of one row (view1d_as_2d in
+    Convolution.cpp).
+    """
+    if tensor.dim() == _LINE_DIMS:
+        tensor = tensor.unsqueeze(2)
+    if tensor.dim() != _IMAGE_DIMS or tensor.is_contiguous():
+        return False
+    return bool(tensor.is_contiguous(memory_format=torch.channels_last))
 
 
 def _bytes(tensor: Any) -> int:

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.card.cards import Card
-from vramlens.prediction.kernels import convolutions, recurrent
+from vramlens.prediction.kernels import convolutions, factorizations, recurrent
 from vramlens.prediction.kernels.casts import cast_bytes
+from vramlens.prediction.kernels.contiguous_inputs import copied_bytes
+from vramlens.prediction.kernels.gpu_only_results import gpu_only_result
 from vramlens.prediction.kernels.reductions import Reduction
 from vramlens.prediction.kernels.running_formula import RunningFormula
-from vramlens.prediction.kernels.synchronized_norm import synchronized_norm_result
 from vramlens.prediction.requests.request_log import RequestLog, is_of_prediction
 from vramlens.prediction.tensors.operator_schema import Operator
 from vramlens.units import MIB
@@ -38,11 +39,6 @@ _SUMS = {
 }  # fmt: skip
 _MOMENTS = {"aten.var", "aten.std", "aten.var_mean"}
 _POSITIONS = {"aten.argmax", "aten.argmin", "aten.max", "aten.min"}
-_FACTORIZATIONS = ("aten.linalg_", "aten.cholesky", "aten.triangular_solve", "aten._linalg_")
-_FACTORIZATION_BASIS, _FACTORIZATION_SHARE = (
-    "workspaces of matrix factorizations, which are not modeled",
-    0.1,
-)
 _IN_PLACE_IN_FORMULAS = {"aten.index_add", "aten.index_put", "aten.scatter", "aten.scatter_add"}
 """Operators that autograd's formulas run in place on fresh zeros, but not on tensors of a kind of
 their own, such as shapes' (isTensorSubclassLike in torch/csrc/autograd/FunctionsManual.cpp and
@@ -80,8 +76,8 @@ class Kernels:
             "aten._scaled_dot_product_cudnn_attention": self._cudnn_attention,
             "aten._scaled_dot_product_cudnn_attention_backward": self._cudnn_attention_backward,
             "aten._softmax_backward_data": self._softmax_backward,
-            "aten._cudnn_rnn": self._recurrent,
-            "aten._cudnn_rnn_backward": self._recurrent_backward,
+            "aten._ctc_loss_backward": self._ctc_backward,
+            "aten.multinomial": self._multinomial,
         }
 
     def accumulated(self, operator: Operator, args: Any, tensors: list[Any]) -> Any | None:
@@ -136,8 +132,7 @@ class Kernels:
     def _convolution(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
         if outputs[0].fake_device.type == "cuda":
             self.uncertain[convolutions.BASIS] = convolutions.SHARE
-            size = convolutions.forward_workspace(args, outputs[0])
-            self._log.scratch(size, convolutions.bounds(args[0], args[1], outputs[0]))
+            convolutions.note_forward(self._log, args, outputs[0])
 
     def _softmax_backward(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
         """The gradient times the result (softmax_backward_cuda_out in cuda/SoftMax.cu; recording of
@@ -146,15 +141,22 @@ class Kernels:
         if outputs and outputs[0].fake_device.type == "cuda":
             self._log.scratch(args[0].nbytes)
 
-    def _recurrent(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
+    def _ctc_backward(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
+        """The betas, as large as the alphas (ctc_loss_backward_gpu_template in cuda/LossCTC.cu)."""
+        if outputs[0].fake_device.type == "cuda":
+            self._log.scratch(args[6].nbytes)
+
+    def _multinomial(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
+        """Draws that the probabilities are divided by (native/Distributions.cpp; ``rlhf_ppo``)."""
+        if outputs and outputs[0].fake_device.type == "cuda":
+            self._log.scratch(args[0].nbytes)
+
+    def _recurrent(self, args: Any, fake_mode: Any) -> Any:
         states = recurrent.dropout_states(args, self._card.processors)
         if states and not self._has_dropout_states:
             self._has_dropout_states = True
             self._log.allocate(states)
-        recurrent.note_workspace(self._log, args, is_backward=False)
-
-    def _recurrent_backward(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
-        recurrent.note_workspace(self._log, args, is_backward=True)
+        return recurrent.forward(args, fake_mode, self._log)
 
     def on_device(self, operator: Operator, outputs: list[Any]) -> list[Any]:
         """The results that are asked of the device: seeds of a fused attention stay on the host.
@@ -168,31 +170,30 @@ class Kernels:
             ]
         return outputs
 
-    def before(self, operator: Operator, args: Any, kwargs: Any) -> None:
-        """What is asked for before an operator's results."""
-
     def own_result(self, operator: Operator, args: Any, fake_mode: Any) -> Callable[[], Any] | None:
         """What makes an operator's results where PyTorch does not know their shapes; None where
         it does.
         """
         if operator.name == "aten._cudnn_rnn":
             self.uncertain[recurrent.BASIS] = recurrent.SHARE
-            return lambda: recurrent.forward_result(args, fake_mode)
+            return lambda: self._recurrent(args, fake_mode)
         if operator.name == "aten._cudnn_rnn_backward":
-            return lambda: recurrent.backward_result(args, fake_mode)
+            return lambda: recurrent.backward(args, fake_mode, self._log)
         if operator.name == "aten._pack_padded_sequence":
             return lambda: recurrent.packed_result(args, fake_mode, self._log)
-        return synchronized_norm_result(operator.name, args, fake_mode)
+        if convolutions.is_with_channels_last(operator.name, args):
+            return lambda: convolutions.results_with_channels_last(operator, args, fake_mode)
+        return gpu_only_result(operator.name, args, fake_mode)
 
     def after(self, operator: Operator, args: Any, kwargs: Any, outputs: list[Any]) -> None:
         """What is asked for after an operator's results."""
         name = operator.name
-        if name.startswith(_FACTORIZATIONS) and "norm" not in name:
-            self.uncertain[_FACTORIZATION_BASIS] = _FACTORIZATION_SHARE
-        cast = cast_bytes(name, args, outputs)
-        row = self._log.allocate(cast) if cast else None
+        if factorizations.is_factorization(name):
+            self._factorization(name, args, outputs)
+        copies = [cast_bytes(name, args, outputs), *copied_bytes(name, args, outputs)]
+        rows = [self._log.allocate(size) for size in copies if size]
         self._run_rule(name, args, kwargs, outputs)
-        if row is not None:
+        for row in rows:
             self._log.free(row)
 
     def _run_rule(self, name: str, args: Any, kwargs: Any, outputs: list[Any]) -> None:
@@ -213,13 +214,25 @@ class Kernels:
         """
         if not outputs or outputs[0].fake_device.type != "cuda":
             return
+        self._take_blas_handle()
+        place = threading.get_ident(), self._log.stream
+        if name == "aten.addmm" and args[0].dim() == 1 and place not in self._lt_handles:
+            self._lt_handles.add(place)
+            self._log.allocate(_LT_WORKSPACE)
+
+    def _take_blas_handle(self) -> None:
         place = threading.get_ident(), self._log.stream
         if place not in self._handles:
             self._handles.add(place)
             self._log.allocate(self._blas_workspace())
-        if name == "aten.addmm" and args[0].dim() == 1 and place not in self._lt_handles:
-            self._lt_handles.add(place)
-            self._log.allocate(_LT_WORKSPACE)
+
+    def _factorization(self, name: str, args: Any, outputs: list[Any]) -> None:
+        self.uncertain[factorizations.BASIS] = factorizations.SHARE
+        if not outputs or outputs[0].fake_device.type != "cuda":
+            return
+        if factorizations.works_with_cublas(name, args):
+            self._take_blas_handle()
+        factorizations.note_solution(self._log, name, args, outputs)
 
     def _blas_workspace(self) -> int:
         """By the card (getChosenWorkspaceSize: 4096 KiB x 8 on Hopper, else 4096 KiB x 2 and 16

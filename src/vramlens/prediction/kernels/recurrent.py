@@ -4,8 +4,8 @@ reads.
 aten/src/ATen/native/cudnn/RNN.cpp (_cudnn_rnn, _cudnn_rnn_backward). The size of the reserve is
 asked of cuDNN, which does not document it; neither does it the workspaces. Both are as 288 layers
 of 256 and 512 units asked for them on an H200 (benchmarks/prediction/sweep.json.xz, cuDNN 9.19,
-padded and packed, 32 and 16 bits): the reserves are there to 256 bytes, the workspaces to 1 % (GRU:
-5 %). Layers of 96 units took another algorithm with up to twice as much (192 layers in
+padded and packed, 32 and 16 bits): the reserves are there to 256 bytes, the workspaces to 1% (GRU:
+5%). Layers of 96 units took another algorithm with up to twice as much (192 layers in
 workspaces.json.xz).
 """
 
@@ -36,9 +36,15 @@ _THREADS_OF_PROCESSOR, _STATE_OF_THREAD = 2048, 24
 (cudnn/RNN.cpp, DropoutState): 6,488,064 bytes on the 132 processors of an H200.
 """
 _RESERVE_CONSTANT = 256
+_WORKSPACE_CONSTANT, _WORKSPACE_OF_SAMPLE = 256, 8
+"""Bytes for each sample only where sequences are padded."""
 _WORKSPACE_OF_LAYER = 8 * MIB
 """Bytes for each layer and direction, beside a copy of its weights."""
 _LSTM, _GRU = 2, 3
+_IN_ONE_BUFFER = "vramlens_in_one_buffer"
+"""Of weights that ``flatten_parameters`` moved; others are copied into one buffer by each call, which
+the backward reads.
+"""
 _WELL_KNOWN_UNITS = 256
 _ERROR = 0.06
 """By which a workspace may be off from the rule; with few units it may be more than twice it."""
@@ -87,6 +93,9 @@ class RecurrentCall:
         by_row, by_sample = self._numbers_of_row(), self._numbers_of_sample()
         numbers = self.rows * by_row + self.samples * self.units * self.layers * by_sample
         constant = self.directions * self.layers * _WORKSPACE_OF_LAYER + self.weight_bytes
+        constant += _WORKSPACE_CONSTANT
+        if not self.packed:
+            constant += self.samples * _WORKSPACE_OF_SAMPLE
         return constant + numbers * self.size_each
 
     @property
@@ -134,8 +143,12 @@ def put_recurrent_layers(runner: OperatorRunner) -> None:
         if not weights or weights[0].fake_device.type != "cuda":
             plain_flatten(layer)
             return
+        if weights[0].dtype not in torch.backends.cudnn.CUDNN_TENSOR_DTYPES:
+            return
         # The weights move into one buffer, and what held them is freed (_cudnn_rnn_flatten_weight).
         runner.log.scratch(sum(weight.numel() * weight.element_size() for weight in weights))
+        for weight in weights:
+            setattr(weight, _IN_ONE_BUFFER, True)
 
     setattr(torch.nn.RNNBase, "flatten_parameters", flatten)  # noqa: B010
 
@@ -154,9 +167,9 @@ def _layer(runner: OperatorRunner, plain: Callable[..., Any], mode: int) -> Call
             lengths, batch_first = [int(length) for length in lengths], False
         weights, has_biases, layers, dropout, train, is_bidirectional = options
         hidden, cell = (states[0], states[1]) if mode == 2 else (states, None)
-        tensor, weights = _cast(tensor, weights)
+        tensor, weights, in_one_buffer = _cast(tensor, weights)
         outputs = torch.ops.aten._cudnn_rnn.default(
-            tensor, weights, 4 if has_biases else 2, None, hidden.to(tensor.dtype),
+            tensor, weights, 4 if has_biases else 2, in_one_buffer, hidden.to(tensor.dtype),
             None if cell is None else cell.to(tensor.dtype), mode, hidden.shape[-1], 0, layers, batch_first, dropout,
             train, is_bidirectional, lengths, None,
         )  # fmt: skip
@@ -165,33 +178,71 @@ def _layer(runner: OperatorRunner, plain: Callable[..., Any], mode: int) -> Call
     return run
 
 
-def _cast(tensor: Any, weights: Any) -> Any:
-    if not torch.is_autocast_enabled("cuda"):
-        return tensor, weights
-    dtype = torch.get_autocast_dtype("cuda")
-    return tensor.to(dtype), [weight.to(dtype) for weight in weights]
+def _cast(tensor: Any, weights: Any) -> tuple[Any, Any, Any | None]:
+    """The input and the weights as autocast takes them, and what stands for their one buffer; None
+    where the weights do not lie in one (_cudnn_rnn_cast_reflatten in cudnn/AutocastRNN.cpp).
+    """
+    if torch.is_autocast_enabled("cuda"):
+        dtype = torch.get_autocast_dtype("cuda")
+        return tensor.to(dtype), [weight.to(dtype) for weight in weights], tensor.new_empty(0)
+    is_flat = all(weight.__dict__.get(_IN_ONE_BUFFER) for weight in weights)
+    return tensor, weights, tensor.new_empty(0) if is_flat else None
 
 
-def forward_result(args: Any, fake_mode: Any) -> Any:
-    """The output, the last states, the reserve and no weights of its own, of ``_cudnn_rnn``."""
-    tensor, hidden, cell, units = args[0], args[4], args[5], args[7]
-    batch_first, train, is_bidirectional = args[10], args[12], args[13]
-    directions = 2 if is_bidirectional else 1
+def forward(args: Any, fake_mode: Any, log: RequestLog) -> Any:
+    """The output, the last states, the reserve and the weights' own buffer, of ``_cudnn_rnn``;
+    requested as RNN.cpp does.
+    """
+    call = call_of(args, is_backward=False)
+    copy = _copy_with_steps_first(args[0], args[10], log)
+    results = _forward_result(args, call, fake_mode)
+    output, last_hidden, last_cell, reserve, weights = results
+    for tensor in (output, last_hidden, last_cell, weights):
+        log.note(tensor)
+    workspace = _workspace(call, log)
+    log.note(reserve)
+    log.free(workspace)
+    _free(copy, log)
+    return results
+
+
+def _forward_result(args: Any, call: RecurrentCall, fake_mode: Any) -> Any:
+    tensor, weight_list, buffer, hidden, cell = args[0], args[1], args[3], args[4], args[5]
+    batch_first, train = args[10], args[12]
+    outer = _outer_shape(tensor, batch_first)
     with fake_mode:
-        outer = _outer_shape(tensor, batch_first)
-        output = tensor.new_empty((*outer, units * directions))
+        output = tensor.new_empty((*outer, call.units * call.directions))
         last_hidden = tensor.new_empty(hidden.shape)
         last_cell = tensor.new_empty(cell.shape if cell is not None else (0,))
-        reserve_bytes = call_of(args, is_backward=False).reserve_bytes if train else 0
+        reserve_bytes = call.reserve_bytes if train else 0
         reserve = tensor.new_empty((reserve_bytes,), dtype=torch.uint8)
-        no_weights = tensor.new_empty((0,))
+        count = 0 if buffer is not None else sum(weight.numel() for weight in weight_list)
+        weights = tensor.new_empty((count,))
     return (
-        (output.transpose(0, 1) if batch_first else output),
+        output.transpose(0, 1) if batch_first else output,
         last_hidden,
         last_cell,
         reserve,
-        no_weights,
+        weights,
     )
+
+
+def _copy_with_steps_first(tensor: Any, batch_first: bool, log: RequestLog) -> int | None:
+    """The row of a copy whose steps lie one after the other; None where they do so already."""
+    ordered = tensor.transpose(0, 1) if batch_first and tensor.dim() > 2 else tensor
+    return None if ordered.is_contiguous() else log.allocate(tensor.nbytes)
+
+
+def _workspace(call: RecurrentCall, log: RequestLog) -> int:
+    """The row of a workspace."""
+    row = log.allocate(call.workspace_bytes)
+    log.bounds[row] = call.workspace_bounds
+    return row
+
+
+def _free(row: int | None, log: RequestLog) -> None:
+    if row is not None:
+        log.free(row)
 
 
 def call_of(args: Any, *, is_backward: bool) -> RecurrentCall:
@@ -226,12 +277,6 @@ def dropout_states(args: Any, processors: int) -> int:
     return processors * _THREADS_OF_PROCESSOR * _STATE_OF_THREAD if call.dropout else 0
 
 
-def note_workspace(log: RequestLog, args: Any, *, is_backward: bool) -> None:
-    """What ``_cudnn_rnn`` or its backward asks for beside its results."""
-    call = call_of(args, is_backward=is_backward)
-    log.scratch(call.workspace_bytes, call.workspace_bounds)
-
-
 def _outer_shape(tensor: Any, batch_first: bool) -> tuple[int, ...]:
     """Steps and samples; one number for both where sequences are packed."""
     if tensor.dim() == 2:
@@ -240,18 +285,45 @@ def _outer_shape(tensor: Any, batch_first: bool) -> tuple[int, ...]:
     return (second, first) if batch_first else (first, second)
 
 
-def backward_result(args: Any, fake_mode: Any) -> Any:
-    """The gradients of the input, the states and the weights, of ``_cudnn_rnn_backward``."""
-    tensor, weights, hidden, cell = args[0], args[1], args[4], args[5]
+def backward(args: Any, fake_mode: Any, log: RequestLog) -> Any:
+    """The gradients of the input, the states and the weights, of ``_cudnn_rnn_backward``; requested
+    as RNN.cpp does.
+    """
+    tensor, weights, hidden, cell, batch_first = args[0], args[1], args[4], args[5], args[14]
+    call = call_of(args, is_backward=True)
+    zeros = _zeros_for_missing(args, log)
+    copies = [_copy_with_steps_first(side, batch_first, log) for side in (tensor, args[7])]
     with fake_mode:
         empty = tensor.new_empty((0,))
-        of_cell = empty if cell is None else tensor.new_empty(cell.shape)
-        return (
-            tensor.new_empty(tensor.shape),
-            tensor.new_empty(hidden.shape),
-            of_cell,
-            _in_one_buffer(tensor, weights),
-        )
+        of_states = [
+            empty if state is None else tensor.new_empty(state.shape) for state in (hidden, cell)
+        ]
+        of_input = tensor.new_empty(tensor.shape)
+    for gradient in (of_input, *of_states):
+        log.note(gradient)
+    log.free(_workspace(call, log))
+    for row in reversed(copies):
+        _free(row, log)
+    copy = _copy_with_steps_first(tensor, batch_first, log)
+    with fake_mode:
+        of_weights = _in_one_buffer(tensor, weights)
+    log.note(of_weights[0])
+    log.free(_workspace(call, log))
+    _free(copy, log)
+    for row in zeros:
+        log.free(row)
+    return of_input, *of_states, of_weights
+
+
+def _zeros_for_missing(args: Any, log: RequestLog) -> list[int]:
+    """The rows of zeros in place of gradients that are not there: of the output and the states."""
+    sources = args[6], args[4], args[5]
+    missing = zip(sources, args[7:10], strict=True)
+    return [
+        log.allocate(source.nbytes)
+        for source, gradient in missing
+        if source is not None and gradient is None
+    ]
 
 
 def _in_one_buffer(tensor: Any, weights: Any) -> list[Any]:

@@ -178,7 +178,6 @@ class OperatorRunner:
         computed = self._values.computed_first(operator, args, kwargs, tensors)
         if computed is not None:
             return self._with_values(operator, computed, tensors)
-        self._kernels.before(operator, args, kwargs)
         call = self._remembered.key_of(operator, args, kwargs, tensors)
         output = self._output(operator, args, kwargs, call)
         outputs = tensors_in((output,), {})
@@ -315,7 +314,9 @@ class OperatorRunner:
                 source, lambda part: self._to_copy(operator, (part,), {"device": target})
             )
         if source.layout is not torch.strided:
-            raise NotImplementedError(f"tensors of {source.layout} have no shapes: use sparse_coo")
+            raise NotImplementedError(
+                f"shapes of {source.layout} tensors forget how many values they have: use sparse_coo"
+            )
         dtype, layout = kwargs.get("dtype"), kwargs.get("memory_format")
         content = self._values.of(source)
         if target.type == "cpu":

@@ -343,8 +343,8 @@ class BesidePeers:
         even = (world - 1 + ratio) / world
         peak = self.usual.peak_bytes + self.more // world
         return [
-            f"if balanced (estimated): {100 * even / ratio:.0f} % of its current batch for rank"
-            f" {self.rank.rank} and {100 * even:.0f} % for the others, with the same number of samples "
+            f"if balanced (estimated): {100 * even / ratio:.0f}% of its current batch for rank"
+            f" {self.rank.rank} and {100 * even:.0f}% for the others, with the same number of samples "
             f"in total; the highest peak drops to about {format_size(peak)}"
         ]
 
@@ -379,7 +379,7 @@ class BesidePeers:
         if format_size(max(0, self.more)) == format_size(cause_bytes) or self.more <= 0:
             return words
         total, alone = format_size(self.more), format_size(cause_bytes)
-        return f"{words}; {total} more for all reasons, {alone} for this one"
+        return f"{words}; this explains {alone} of the {total} more"
 
 
 def _explained_by(cause: str, by_cause: _Excesses, told_apart: set[str]) -> list[LineExcess]:

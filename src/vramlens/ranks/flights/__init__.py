@@ -1,6 +1,6 @@
 """Flight records of NCCL: what the ranks' collective calls tell together.
 
-collectives   where flight records differ
-desync        who is at fault
-expert_load   who receives most in all-to-all
+collectives: where flight records differ.
+desync: who is at fault.
+expert_load: who receives most in all-to-all.
 """

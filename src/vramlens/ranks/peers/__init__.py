@@ -1,8 +1,8 @@
 """Peers: who is compared with whom, and what is usual among them.
 
-``rank_cohorts``: which ranks do the same work.
-``common_factor``: ranks that differ and are all of one host or process group.
-``steps_beside_peers``: the peaks of steps beside each other.
-``strangers``: recordings of another program.
-``usual``: medians of a cohort.
+rank_cohorts: which ranks do the same work.
+common_factor: ranks that differ and are all of one host or process group.
+steps_beside_peers: the peaks of steps beside each other.
+strangers: recordings of another program.
+usual: medians of a cohort.
 """

@@ -38,10 +38,7 @@ def strangers_of(ranks: Sequence[RankSummary]) -> frozenset[int]:
     is_one_job = all((summary.world_size or 0) > 1 for summary in ranks)
     if len(candidates) < 2 or is_one_job:
         return frozenset()
-    owners = Counter(chain.from_iterable(candidates.values()))
-    strangers = frozenset(
-        rank for rank, sizes in candidates.items() if _shared_share(sizes, owners) < _LEAST_SHARED
-    )
+    strangers = _without_shared_lines(candidates)
     unnamed = frozenset(summary.rank for summary in ranks if not _says_its_rank(summary))
     alike = [candidates[rank] for rank in unnamed - strangers if rank in candidates]
     if not _are_several_programs(alike):
@@ -54,6 +51,16 @@ def strangers_of(ranks: Sequence[RankSummary]) -> frozenset[int]:
 def _says_its_rank(summary: RankSummary) -> bool:
     """True if a recording, or its name, says that it is of a rank."""
     return (summary.world_size or 0) > 1 or bool(summary.groups) or names_a_rank(summary.source)
+
+
+def _without_shared_lines(bytes_of_lines: dict[int, Counter[Place]]) -> frozenset[int]:
+    """The ranks that share next to no line with any other."""
+    owners = Counter(chain.from_iterable(bytes_of_lines.values()))
+    return frozenset(
+        rank
+        for rank, sizes in bytes_of_lines.items()
+        if _shared_share(sizes, owners) < _LEAST_SHARED
+    )
 
 
 def _are_several_programs(lines_of_ranks: Iterable[Counter[Place]]) -> bool:

@@ -125,7 +125,7 @@ def find_oom_messages(stream: BinaryIO | bytes) -> OomMessages:
     Args:
         stream: opened in binary mode, or the text itself. Bytes that are not UTF-8 do no harm.
     """
-    from vramlens.read.engine_log import EngineLogReader
+    from vramlens.read.engine_log_reader import EngineLogReader
     from vramlens.read.oom.oom_wordings import (
         messages,  # its patterns take as long to compile as all else to import
     )

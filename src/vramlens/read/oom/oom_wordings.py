@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from vramlens.ground.verdict import Verdict
 from vramlens.read.broken_lines import broken
-from vramlens.read.engine_log import EngineLogReader
+from vramlens.read.engine_log_reader import EngineLogReader
 from vramlens.read.oom.oom_figures import NOT_AVAILABLE, OomFigures, device_number, parse
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.read.oom.oom_traceback import FailedLine, Tracebacks

@@ -31,11 +31,12 @@ def group_metas(value: object) -> tuple[GroupMeta, ...]:
 
 
 def _span(value: object) -> tuple[int, int, int] | None:
-    first, count, step = value if isinstance(value, list) and len(value) == 3 else (value, 1, 1)
-    numbers = [as_number(part, MOST_RANKS) for part in (first, count, step)]
-    if None in numbers or not numbers[1] or not numbers[2]:
+    """The first rank, how many and how far apart; one number is one rank."""
+    parts = value if isinstance(value, list) and len(value) == 3 else (value, 1, 1)
+    first, count, step = (as_number(part, MOST_RANKS) for part in parts)
+    if first is None or not count or not step:
         return None
-    return numbers[0] or 0, numbers[1], numbers[2]
+    return first, count, step
 
 
 def _name(value: object) -> str:

@@ -64,9 +64,10 @@ def meta_of(part: dict[str, Any], _missing: list[str]) -> tuple[Meta, dict[int, 
 
 def _totals(devices: dict[int, DeviceMeta], listed: object) -> dict[int, int]:
     """Each device's memory: as listed, else as the device's own facts have it."""
-    totals = {device: facts.total_bytes for device, facts in devices.items()}
-    totals |= {device: as_size(total) or totals.get(device) for device, total in by_device(listed)}
-    return {device: total for device, total in totals.items() if total is not None}
+    of_facts = {device: facts.total_bytes for device, facts in devices.items()}
+    of_list = {device: as_size(total) for device, total in by_device(listed)}
+    totals = {device: total for device, total in of_facts.items() if total is not None}
+    return totals | {device: total for device, total in of_list.items() if total}
 
 
 def _environment(settings: object) -> dict[str, str]:

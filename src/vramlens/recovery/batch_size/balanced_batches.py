@@ -53,7 +53,7 @@ class BalancedBatchSampler:
         seed=number_given,
         drop_last=flag,
     )
-    def __init__(
+    def __init__(  # noqa: PLR0913 - public: its options are keywords
         self,
         lengths: Sequence[int],
         batch_size: int,

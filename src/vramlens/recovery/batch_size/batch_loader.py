@@ -150,7 +150,7 @@ class AdaptiveBatchLoader:
         shuffle=flag,
         seed=number_given,
     )
-    def __init__(
+    def __init__(  # noqa: PLR0913 - public: its options are keywords
         self,
         dataset: Any,
         max_memory: int | str,

@@ -15,8 +15,8 @@ class BatchSize:
     """The answer of ``find_batch_size``; printed, it says so in words.
 
     Attributes:
-        size: samples in the largest batch that fits, with a margin of 0.5 % of the limit or more
-            (``replayed``), else of 1.5 %; 0: not even one.
+        size: samples in the largest batch that fits, with a margin of 0.5% of the limit or more
+            (``replayed``), else of 1.5%; 0: not even one.
         low, high: the largest size is between these if requests (``replayed``), else peaks by
             phase, are affine, and fragmentation does not grow faster than the batch; high None: not
             bounded.
@@ -92,7 +92,7 @@ class BatchSize:
         lines = [
             f"The largest batch is {self.size:,}: predicted {format_size(self.predicted_bytes)}"
             f" of {limit}.",
-            f"  the true maximum {self._range()}; measured up to {100 * self.verified_share:.0f} % of the"
+            f"  the true maximum {self._range()}; measured up to {100 * self.verified_share:.0f}% of the"
             f" limit in {counted(len(self.probes), 'probe')}{self._how()}",
             f"  model and optimizer {persistent}, each sample "
             f"{format_size(self.per_sample_bytes)}; the peak is in the {self.fullest_phase}",

@@ -60,7 +60,7 @@ _VERIFIED = 0.85
     start=number_given,
     device=optional(text),
 )
-def find_batch_size(
+def find_batch_size(  # noqa: PLR0913 - public: its options are keywords
     model: torch.nn.Module,
     make_batch: MakeBatch,
     loss_fn: LossFunction,
@@ -76,7 +76,7 @@ def find_batch_size(
 
     Each probe is two real steps (forward, backward, optimizer), the first of them with state and
     cache as a program has that begins. Sizes are those at which the upper bound of the peak
-    (``peak_fit``) stays below 85 % of the limit; once one comes close, the last probe is at 90 % of
+    (``peak_fit``) stays below 85% of the limit; once one comes close, the last probe is at 90% of
     the size that then is likely. On a GPU the answer comes from what two probes asked of the
     allocator, which PyTorch records for as long as a probe runs, continued to larger sizes and
     replayed. Where that tells nothing, or somebody is recording already, it comes from the line

@@ -138,12 +138,12 @@ class PeakFit:
         return max(high, float(last.size)), max(low, high, float(last.size))
 
     def jump(self, limit_bytes: float) -> float:
-        """The size of the next probe: the upper bound is at 85 % of the limit there.
+        """The size of the next probe: the upper bound is at 85% of the limit there.
 
         From the first, small probe that bound is far too high, because gradients count as if they
         grew: there a second guess is taken as well, that activations with their gradients have at
-        most three times the forward's bytes, up to 60 % of the limit. Where requests are noted 50 %
-        and 30 % will do: they tell the rest.
+        most three times the forward's bytes, up to 60% of the limit. Where requests are noted 50%
+        and 30% will do: they tell the rest.
         """
         sure, only = self.largest(0.85 * limit_bytes)[0], self.probes[0]
         if len(self.probes) > 1:

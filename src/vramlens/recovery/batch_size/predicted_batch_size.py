@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vramlens.errors import UsageError
-from vramlens.prediction.card.cards import CARDS, Card, card_named
+from vramlens.prediction.card.cards import CARDS, DEFAULT_GPU, Card, card_named
 from vramlens.prediction.own_process import in_a_process
 from vramlens.prediction.predicted_run import Gathered, PredictedRun
 from vramlens.prediction.requests.served_requests import columns_of
@@ -28,7 +28,6 @@ from vramlens.units import size_in_bytes
 if TYPE_CHECKING:
     import torch
 
-_GPU = "h200"
 _STEPS = 2
 _CLOSE = 0.25
 """A probe of this share of the limit is enough: larger ones tell the same requests."""
@@ -122,7 +121,7 @@ def predicted_limit(limit: int | str) -> tuple[Card, int, str]:
         card = card_named(limit)
         return card, card.total_bytes - card.outside_bytes[1], f"a whole {card.name}"
     limit_bytes = size_in_bytes(limit)
-    return card_named(_GPU), limit_bytes, "the given limit"
+    return card_named(DEFAULT_GPU), limit_bytes, "the given limit"
 
 
 def _step_requests(gathered: Gathered, size: int) -> StepRequests:

@@ -13,7 +13,7 @@ from vramlens.recovery.batch_size.peak_fit import Probe
 from vramlens.recovery.losses.part_losses import LossFunction, loss_of
 from vramlens.recovery.memory_errors import OUT_OF_MEMORY, kind_of, let_go
 from vramlens.recovery.meters import Meter
-from vramlens.recovery.training.optimizer_state import make_state
+from vramlens.recovery.training.early_optimizer_state import make_state
 from vramlens.recovery.training.training_state import TrainingState
 
 if TYPE_CHECKING:

@@ -207,7 +207,7 @@ class ScaledRequests:
         """The largest batch that fits, the larger probe's at least.
 
         Near the limit it is the allocator that decides: beyond the first size that does not fit,
-        one may again. That counts up to 5 % beyond; what lies further is too lonely to be told to
+        one may again. That counts up to 5% beyond; what lies further is too lonely to be told to
         anybody.
 
         Args:

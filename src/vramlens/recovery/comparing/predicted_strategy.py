@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from vramlens.errors import VramlensError
-from vramlens.prediction.card.cards import card_named
+from vramlens.prediction.card.cards import DEFAULT_GPU, card_named
 from vramlens.prediction.own_process import in_a_process
 from vramlens.prediction.predicted_run import Gathered, PredictedRun, Question, answer
 from vramlens.recovery.comparing.strategy_kinds import NotHere, Program
 from vramlens.recovery.comparing.strategy_run import prepared, step
 
 _STEPS = 2
-GPU = "h200"
 _ONLY_AS_EAGER = "the effect of torch.compile is not predicted"
 
 
@@ -25,7 +24,7 @@ def predict_strategy(name: str, program: Program) -> dict[str, Any]:
 
     def run() -> Gathered:
         began = time.perf_counter()
-        predicted = PredictedRun(card_named(GPU))
+        predicted = PredictedRun(card_named(DEFAULT_GPU))
         outcome: dict[str, Any] = {}
         with predicted.going():
             try:
@@ -57,7 +56,7 @@ def predicted_figures(run: Callable[[], Gathered]) -> dict[str, Any]:
     gathered = in_a_process(run)
     if gathered.outcome:
         return dict(gathered.outcome)
-    prediction = answer(gathered, Question(gpu=GPU, conf=gathered.conf))
+    prediction = answer(gathered, Question(conf=gathered.conf))
     return {
         "outcome": "done",
         "peak_allocated_bytes": prediction.allocated_bytes,

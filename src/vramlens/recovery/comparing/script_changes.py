@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.recovery.comparing.strategy_kinds import (
     NotHere,
     Strategy,
-    Training,
+    TrainingSetup,
     contexts,
     parts_of,
 )
@@ -43,7 +43,7 @@ class ScriptChanges:
 
     def __init__(self, name: str) -> None:
         self._parts = parts_of(name)
-        self._trainings: dict[int, Training] = {}
+        self._trainings: dict[int, TrainingSetup] = {}
         self._depth = 0
         self._entered: list[contextlib.ExitStack] = []
         self._uses: set[str] = set()
@@ -92,13 +92,13 @@ class ScriptChanges:
         """Puts the strategies into a model that is called for the first time."""
         if not any(weight.requires_grad for weight in module.parameters()):
             return
-        training = Training(module, lambda parameters: None, torch.device("cuda"))
+        training = TrainingSetup(module, lambda parameters: None, torch.device("cuda"))
         for part in self._parts:
             if part.name not in _OPTIMIZER_OPTIONS:
                 self._prepare_part(part, training)
         self._trainings[id(module)] = training
 
-    def _prepare_part(self, part: Strategy, training: Training) -> None:
+    def _prepare_part(self, part: Strategy, training: TrainingSetup) -> None:
         try:
             part.prepare(training)
             self._uses.add(part.name)

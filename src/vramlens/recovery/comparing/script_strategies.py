@@ -11,7 +11,7 @@ from typing import Any
 from vramlens.errors import InputError, UsageError, VramlensError
 from vramlens.prediction.predicted_run import Gathered, Question
 from vramlens.prediction.script import NotPredicted, run_script
-from vramlens.recovery.comparing.predicted_strategy import GPU, predicted_figures
+from vramlens.recovery.comparing.predicted_strategy import predicted_figures
 from vramlens.recovery.comparing.script_changes import FROM_OUTSIDE, ScriptChanges
 from vramlens.recovery.comparing.strategy_comparison import predicted_rows
 from vramlens.recovery.comparing.strategy_kinds import parts_of
@@ -66,7 +66,7 @@ def _chosen(names: Sequence[str] | None) -> list[str]:
 
 def _predicted(name: str, path: str, arguments: Sequence[str], steps: int) -> dict[str, Any]:
     """Plain figures as ``predict_strategy`` gives them."""
-    question = Question(gpu=GPU)
+    question = Question()
 
     def run() -> Gathered:
         changes = ScriptChanges(name)

@@ -47,7 +47,7 @@ _PATIENCE_S = 600
     device=optional(text),
     progress=function_given,
 )
-def strategies(
+def strategies(  # noqa: PLR0913 - public: its options are keywords
     model_fn: Callable[[], Any],
     make_batch: Callable[[int], Any],
     loss_fn: Callable[[Any, Any], Any],

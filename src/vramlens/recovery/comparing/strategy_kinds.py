@@ -37,7 +37,7 @@ class Program:
 
 
 @dataclass(slots=True)
-class Training:
+class TrainingSetup:
     """What a strategy changes, before the first step.
 
     Attributes:
@@ -82,7 +82,7 @@ class Strategy:
     edit: str
     difficulty: int
     best_for: str
-    prepare: Callable[[Training], None]
+    prepare: Callable[[TrainingSetup], None]
     same_numbers: bool = True
     applies: Callable[[Any], Any] | None = None
 
@@ -91,19 +91,19 @@ class NotHere(UsageError):
     """A strategy that this model or machine cannot use; the text says why."""
 
 
-def _empty_cache(training: Training) -> None:
+def _empty_cache(training: TrainingSetup) -> None:
     if training.device.type == "cuda":
         training.after = torch.cuda.empty_cache
 
 
-def _expandable(training: Training) -> None:
+def _expandable(training: TrainingSetup) -> None:
     if training.device.type != "cuda":
         raise NotHere("an allocator setting of GPUs")
     settle: Any = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # in newer versions
     (settle or torch.cuda.memory._set_allocator_settings)("expandable_segments:True")
 
 
-def _split(training: Training) -> None:
+def _split(training: TrainingSetup) -> None:
     training.parts = 4
 
 
@@ -122,8 +122,8 @@ def _channels_last(model: Any) -> Any:
     return model.to(memory_format=torch.channels_last)
 
 
-def _autocast(dtype: str) -> Callable[[Training], None]:
-    def prepare(training: Training) -> None:
+def _autocast(dtype: str) -> Callable[[TrainingSetup], None]:
+    def prepare(training: TrainingSetup) -> None:
         kind = training.device.type
         training.around_forward.append(lambda: torch.autocast(kind, getattr(torch, dtype)))
         if dtype == "float16":
@@ -132,14 +132,14 @@ def _autocast(dtype: str) -> Callable[[Training], None]:
     return prepare
 
 
-def _offload(training: Training) -> None:
+def _offload(training: TrainingSetup) -> None:
     if training.device.type != "cuda":
         raise NotHere("no GPU to offload from")
     parameters = list(training.model.parameters())
     training.around_forward.append(lambda: offloaded(parameters))
 
 
-def _in_backward(training: Training) -> None:
+def _in_backward(training: TrainingSetup) -> None:
     parameters = [parameter for parameter in training.model.parameters() if parameter.requires_grad]
     optimizers = {parameter: training.optimizer_fn([parameter]) for parameter in parameters}
 
@@ -152,8 +152,8 @@ def _in_backward(training: Training) -> None:
     training.steps_in_backward = True
 
 
-def _option(**options: Any) -> Callable[[Training], None]:
-    def prepare(training: Training) -> None:
+def _option(**options: Any) -> Callable[[TrainingSetup], None]:
+    def prepare(training: TrainingSetup) -> None:
         plain = training.optimizer_fn
 
         def made(parameters: Any) -> Any:
@@ -173,7 +173,7 @@ def _option(**options: Any) -> Callable[[Training], None]:
     return prepare
 
 
-def _eight_bit(training: Training) -> None:
+def _eight_bit(training: TrainingSetup) -> None:
     if find_spec("bitsandbytes") is None:
         raise NotHere("bitsandbytes is not installed")
     import importlib
@@ -188,7 +188,7 @@ def _eight_bit(training: Training) -> None:
     training.optimizer_fn = made
 
 
-def _chunked(training: Training) -> None:
+def _chunked(training: TrainingSetup) -> None:
     chunked_calls: list[str] = []
     training.around_forward.append(lambda: in_chunks(chunked_calls))
     training.idle = lambda: (
@@ -198,12 +198,12 @@ def _chunked(training: Training) -> None:
     )
 
 
-def _compiled(training: Training) -> None:
+def _compiled(training: TrainingSetup) -> None:
     training.call = torch.compile(training.model)
 
 
-def _on_model(change: Callable[[Any], Any]) -> Callable[[Training], None]:
-    def prepare(training: Training) -> None:
+def _on_model(change: Callable[[Any], Any]) -> Callable[[TrainingSetup], None]:
+    def prepare(training: TrainingSetup) -> None:
         training.model = change(training.model)
 
     return prepare

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.recovery.comparing.strategy_kinds import (
     NotHere,
     Program,
-    Training,
+    TrainingSetup,
     contexts,
     parts_of,
 )
@@ -45,7 +45,7 @@ def run_strategy(name: str, device_name: str, program: Program, steps: int) -> d
 
 def _run(name: str, device: Any, meter: Any, program: Program, steps: int) -> dict[str, Any]:
     torch.manual_seed(0)
-    training = Training(program.model_fn(), program.optimizer_fn, device)
+    training = TrainingSetup(program.model_fn(), program.optimizer_fn, device)
     try:
         for strategy in parts_of(name):
             strategy.prepare(training)
@@ -66,14 +66,14 @@ def _run(name: str, device: Any, meter: Any, program: Program, steps: int) -> di
         return {"outcome": "failed", "why": _words(error)}
 
 
-def prepared(name: str, device_name: str, model_fn: Any, optimizer_fn: Any) -> Training:
+def prepared(name: str, device_name: str, model_fn: Any, optimizer_fn: Any) -> TrainingSetup:
     """A training with a strategy in it, ready for its first step.
 
     Raises:
         NotHere: this model or machine cannot use it.
     """
     torch.manual_seed(0)
-    training = Training(model_fn(), optimizer_fn, torch.device(device_name))
+    training = TrainingSetup(model_fn(), optimizer_fn, torch.device(device_name))
     if device_name != "cpu" and hasattr(training.model, "to"):
         training.model = training.model.to(device_name)
     for part in parts_of(name):
@@ -84,7 +84,7 @@ def prepared(name: str, device_name: str, model_fn: Any, optimizer_fn: Any) -> T
     return training
 
 
-def _refuse_conflicts(training: Training) -> None:
+def _refuse_conflicts(training: TrainingSetup) -> None:
     """Strategies that together would train something else.
 
     Raises:
@@ -101,7 +101,7 @@ def _words(error: Exception) -> str:
 
 
 def _measured(
-    training: Training, meter: Any, make_batch: Any, loss_fn: Any, batch: int, steps: int
+    training: TrainingSetup, meter: Any, make_batch: Any, loss_fn: Any, batch: int, steps: int
 ) -> dict[str, Any]:
     gradient: list[Any] = []
     if training.parts > 1:
@@ -144,7 +144,7 @@ def _measured(
     }
 
 
-def _weights(training: Training, meter: Any, data: Any, loss_fn: Any) -> Weights:
+def _weights(training: TrainingSetup, meter: Any, data: Any, loss_fn: Any) -> Weights:
     """By what the parts of a batch count: found as the guard does, with no more samples than a part
     has.
 
@@ -171,7 +171,7 @@ def _weights(training: Training, meter: Any, data: Any, loss_fn: Any) -> Weights
     return check.weights
 
 
-def _gradient(training: Training, make_batch: Any, loss_fn: Any, batch: int) -> list[Any]:
+def _gradient(training: TrainingSetup, make_batch: Any, loss_fn: Any, batch: int) -> list[Any]:
     """A few numbers of each parameter's gradient at the beginning."""
     torch.manual_seed(1234)
     random_state = torch.get_rng_state()
@@ -191,7 +191,7 @@ def _gradient(training: Training, make_batch: Any, loss_fn: Any, batch: int) -> 
     return taken
 
 
-def step(training: Training, data: Any, loss_fn: Any) -> Any:
+def step(training: TrainingSetup, data: Any, loss_fn: Any) -> Any:
     """The loss of one training step."""
     loss = _backward(training, data, loss_fn)
     if training.optimizer is None:
@@ -205,7 +205,7 @@ def step(training: Training, data: Any, loss_fn: Any) -> Any:
     return loss
 
 
-def _backward(training: Training, data: Any, loss_fn: Any) -> Any:
+def _backward(training: TrainingSetup, data: Any, loss_fn: Any) -> Any:
     def around() -> Any:
         return contexts(training.around_forward)
 

@@ -69,11 +69,11 @@ class StrategyTable:
 
     @property
     def best(self) -> StrategyRow | None:
-        """The fastest that fits; one that keeps the numbers is taken where it is within 2 % of the
+        """The fastest that fits; one that keeps the numbers is taken where it is within 2% of the
         fastest.
 
         The default stays where it fits and nothing is faster by more than the noise (the spread
-        between processes, and 2 %). Where there are no times, it is the default if that fits the
+        between processes, and 2%). Where there are no times, it is the default if that fits the
         budget, else the least effort that does; without a budget what reserves least.
         """
         fitting = [row for row in self.rows if self.fits(row) and row.outcome == "done"]
@@ -183,9 +183,12 @@ class StrategyTable:
 
     def _edits(self) -> list[str]:
         """What to write for each that ran, a line for each."""
-        done = [row for row in self.rows if row.outcome == "done" and row.name != "default"]
-        single = [row for row in done if "+" not in row.name]
-        return [line for row in single for line in _wrapped(f"{row.name}: {row.edit}", "    ")]
+        lines: list[str] = []
+        for row in self.rows:
+            is_single = row.name != "default" and "+" not in row.name
+            if is_single and row.outcome == "done":
+                lines += _wrapped(f"{row.name}: {row.edit}", "    ")
+        return lines
 
     def _cells(self, row: StrategyRow) -> tuple[str, ...]:
         mark = ("*" if row.front else " ") + self._mark(row)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.errors import UsageError
 from vramlens.recovery.memory_errors import OUT_OF_MEMORY, failure_of, kind_of, let_go
 from vramlens.recovery.meters import Meter
-from vramlens.recovery.training.optimizer_state import (
+from vramlens.recovery.training.early_optimizer_state import (
     drop_state,
     make_state,
     size_of_state_to_come,

@@ -20,26 +20,16 @@ _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 """The same: here it is the third after the list of weights, before which packed sequences have
 one more argument.
 """
-_MEANS = {
-    "cross_entropy": (
-        "input",
-        "target",
-        "weight",
-        "size_average",
-        "ignore_index",
-        "reduce",
-        "reduction",
-    ),
-    "nll_loss": (
-        "input",
-        "target",
-        "weight",
-        "size_average",
-        "ignore_index",
-        "reduce",
-        "reduction",
-    ),
-}
+_MEAN_ARGUMENTS = (
+    "input",
+    "target",
+    "weight",
+    "size_average",
+    "ignore_index",
+    "reduce",
+    "reduction",
+)
+_MEANS = dict.fromkeys(("cross_entropy", "nll_loss"), _MEAN_ARGUMENTS)
 """Functions whose mean is not over samples, with their arguments (``torch/nn/functional.py``)."""
 IGNORED = -100
 """PyTorch's default ``ignore_index``."""

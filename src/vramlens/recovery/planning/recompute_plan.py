@@ -143,7 +143,7 @@ class Plan:
         slower = (
             ""
             if not self.before_ms
-            else f", {100 * (self.after_ms / self.before_ms - 1):+.0f} % time"
+            else f", {100 * (self.after_ms / self.before_ms - 1):+.0f}% time"
         )
         if not self.fits:
             peak = (

@@ -8,6 +8,7 @@ import copy
 import functools
 import weakref
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -299,14 +300,10 @@ def tensors_in(value: Any) -> list[Any]:
     """The tensors in tuples, lists and dicts: those that accelerate moves."""
     if isinstance(value, torch.Tensor):
         return [value] if value.layout is torch.strided else []
-    inner = (
-        value.values()
-        if isinstance(value, Mapping)
-        else value
-        if isinstance(value, (tuple, list))
-        else ()
-    )
-    return [tensor for part in inner for tensor in tensors_in(part)]
+    parts = value.values() if isinstance(value, Mapping) else value
+    if not isinstance(value, (Mapping, tuple, list)):
+        return []
+    return list(chain.from_iterable(map(tensors_in, parts)))
 
 
 def _key(tensor: Any) -> int:

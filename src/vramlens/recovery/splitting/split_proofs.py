@@ -285,7 +285,7 @@ class SplitProofs:
         differ = (
             ""
             if check.error is None
-            else f" (gradients differ by {100 * check.error:.1f} % at {check.parameter})"
+            else f" (gradients differ by {100 * check.error:.1f}% at {check.parameter})"
         )
         self._note_difference(f"{check.reason}{differ}")
 
@@ -318,7 +318,7 @@ def _evenness(check: SplitCheck, seen: PartsSeen) -> tuple[int, str]:
 
 def _tops_as_proven(check: SplitCheck, seen: PartsSeen) -> list[Top] | None:
     """The linear tops of the parts' losses; None where one is not as it was proven."""
-    tops = [top for terms in seen.tops if (top := top_of(terms))]
+    tops = [top for top in map(top_of, seen.tops) if top]
     if check.paths is None or len(tops) < len(seen.tops):
         return None
     return tops if all(top.paths == check.paths for top in tops) else None

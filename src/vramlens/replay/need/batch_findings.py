@@ -11,7 +11,7 @@ from vramlens.analyses.failure.need import BLOCKS, Need
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.ground.verdict import Verdict
-from vramlens.replay.need.smaller_batch import SmallerBatch, largest_share
+from vramlens.replay.need.smaller_batch import SPARE, SmallerBatch, largest_share
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def batch_that_fits(
         lasting: whether steps after the failed one are no larger.
     """
     capacity_bytes = proven.recorded.limit.bytes
-    if capacity_bytes is None or judged.projection is None:
+    if capacity_bytes is None or judged.projection is None or judged.need.high_bytes is None:
         return None
     batch = largest_share(proven, judged.projection, view, judged.need)
     if batch is None:
@@ -75,7 +75,7 @@ def batch_of_first_step(
     bounds = bounds_of_first_step(view, view.device.out_of_memory[-1])
     if bounds is None:
         return None if view.training == Training.ABSENT else _not_about_the_batch(need)
-    share = int(bounds.surely_fitting_share(capacity_bytes) * 100) / 100
+    share = int(bounds.surely_fitting_share(int(capacity_bytes * (1 - SPARE))) * 100) / 100
     if view.training == Training.ABSENT:
         return _of_a_pass(bounds, share, capacity_bytes)
     if share < _LEAST_SHARE:

@@ -7,11 +7,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vramlens.analyses.failure.first_step_need import need_of_first_step
 from vramlens.analyses.failure.need import ADVICE, Need, SettingVerdict
+from vramlens.analyses.failure.step_evidence import may_be_inside_step
 from vramlens.replay.need.step_need import Projection, need_of, projection_of, verdict_of_setting
 from vramlens.replay.tuning import WORTH_TRYING, simple_first
 from vramlens.replay.what_if import WhatIf, ask, question
@@ -19,6 +20,7 @@ from vramlens.replay.what_if import WhatIf, ask, question
 if TYPE_CHECKING:
     from vramlens.analyses.attribution.attribution import Attribution
     from vramlens.analyses.explanation import OomVerdict
+    from vramlens.analyses.leaks.recorded_leak import RecordedLeak
     from vramlens.replay.proof import Proven
     from vramlens.replay.settings import Settings
 
@@ -60,16 +62,45 @@ class ReplayJudgement:
         return len(projection.template.spans) >= _SEVERAL_AND_THE_FAILED
 
 
-def judgement_of(view: Attribution, proven: Proven, oom: OomVerdict, runs: int) -> ReplayJudgement:
+def judgement_of(
+    view: Attribution,
+    proven: Proven,
+    oom: OomVerdict,
+    runs: int,
+    step_leaks: Sequence[RecordedLeak] = (),
+) -> ReplayJudgement:
     """The need of a failure, and what each setting would have made of it.
 
     Args:
         runs: how often the recording may be replayed: bounds the time.
+        step_leaks: what leaks from step to step.
     """
     request = view.device.out_of_memory[-1]
     projection = projection_of(view, proven, request) if runs >= _RUNS_TO_PROJECT else None
     if projection is None:
-        return _judgement_of_first_step(view, proven, oom, runs)
+        judged = _judgement_of_first_step(view, proven, oom, runs)
+    else:
+        judged = _judgement_by_step(proven, projection, runs)
+        if may_be_inside_step(view, step_leaks):
+            judged = replace(judged, need=_at_least(judged.need))
+    if (oom.largest_free_bytes or 0) >= (oom.requested_bytes or 0):
+        return judged  # the allocator's own mistake: the limit was enough
+    return replace(judged, need=_above_limit(judged.need, proven))
+
+
+def _at_least(need: Need) -> Need:
+    """The need without an upper end: more turns of a loop may follow."""
+    return replace(need, peak_reserved_bytes=None, high_bytes=None, limit_bytes=None)
+
+
+def _above_limit(need: Need, proven: Proven) -> Need:
+    """The need, whose range begins no lower than the limit that was not enough."""
+    low = max(need.low_bytes, proven.recorded.limit.bytes or 0)
+    high = None if need.high_bytes is None else max(need.high_bytes, low)
+    return replace(need, low_bytes=low, high_bytes=high)
+
+
+def _judgement_by_step(proven: Proven, projection: Projection, runs: int) -> ReplayJudgement:
     need = need_of(proven, projection, searching=runs >= _RUNS_TO_SEARCH)
     settings = _told(proven, projection, ADVICE)
     if runs >= _RUNS_FOR_MORE and not any(row.lives for row in settings):
@@ -81,7 +112,7 @@ def _judgement_of_first_step(
     view: Attribution, proven: Proven, oom: OomVerdict, runs: int
 ) -> ReplayJudgement:
     request = view.device.out_of_memory[-1]
-    need = need_of_first_step(view, request, oom.reserved_bytes or 0) or oom.need
+    need = need_of_first_step(view, request) or oom.need
     assert need is not None
     return ReplayJudgement(need, tuple(_without_projection(proven, need, runs)), None)
 

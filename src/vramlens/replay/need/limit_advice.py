@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from vramlens.analyses.attribution.training import Training, pass_starts
 from vramlens.analyses.failure.need import BLOCKS, Need
 from vramlens.analyses.finding import Finding
 from vramlens.ground.failure import Cause
@@ -21,6 +24,8 @@ _SPARE_FOR_LARGER_STEPS = 1.5
 _SETS_LIMIT = "torch.cuda.set_per_process_memory_fraction"
 _SPARE_OF_FIRST_STEP = 1.25
 """Its range ends far above what such steps took: 1.7 times as much in the median of 91."""
+_MUCH_KEPT = 0.1
+"""Of the need: what earlier passes keep without training is worth a word."""
 _FRACTION_PARTS = 10_000
 """Fractions of a device's memory are told with four digits, rounded up."""
 
@@ -32,10 +37,27 @@ class Outlook:
     Attributes:
         lasting: whether they are no larger.
         growing: whether what steps leave behind grows.
+        kept_by_passes: without training, the bytes that passes before the failed one keep.
     """
 
     lasting: bool
     growing: bool
+    kept_by_passes: int = 0
+
+    def is_kept_by_passes(self, need: Need) -> bool:
+        """True where passes that are done keep a part of the need that is worth a word."""
+        return self.kept_by_passes >= max(1, int(_MUCH_KEPT * need.low_bytes))
+
+
+def bytes_of_earlier_passes(view: Attribution) -> int:
+    """What modules computed in passes before the failed one and the program still keeps."""
+    marked = np.flatnonzero(view.modules.marked)
+    if view.training != Training.ABSENT or not len(marked):
+        return 0
+    allocations, event = view.device.allocations, view.device.out_of_memory[-1].event
+    earlier = marked[marked < pass_starts(view.modules, marked)[-1]]
+    kept = earlier[allocations.died[earlier] > event]
+    return int(allocations.requested_bytes[kept].sum())
 
 
 def with_limit(
@@ -52,30 +74,30 @@ def with_limit(
             f" {format_size(most)} of the GPU"
         )
         return replace(finding, fix=fix)
-    fix = _raise_to(need, oom, total, most, lasting=outlook.lasting)
+    fix = _raise_to(need, oom, total, most, outlook)
     if oom.cause == Cause.LEAK:
         fix += ". The leak will fill that, too"
     elif outlook.growing:
-        fix += ". What steps leave behind grows and may fill that, too"
+        fix += ". Memory grew from step to step and may fill that, too"
+    elif outlook.is_kept_by_passes(need):
+        kept = format_size(outlook.kept_by_passes)
+        fix += f". Earlier passes keep {kept} (results, caches), and later ones may add to that"
     return replace(finding, fix=fix)
 
 
 def _raise_to(
-    need: Need, oom: OomVerdict, total: int | None, most: int | None, *, lasting: bool
+    need: Need, oom: OomVerdict, total: int | None, most: int | None, outlook: Outlook
 ) -> str:
     """How far to raise the limit, and what for."""
     if need.high_bytes is None:
-        least = need.low_bytes
-        if oom.reserved_bytes is not None and oom.tried_bytes is not None:
-            least = oom.reserved_bytes + oom.tried_bytes
         free = f", and the GPU has {format_size(oom.free_bytes)} free" if oom.free_bytes else ""
         return (
-            f"raise this process's limit, or remove it with {_SETS_LIMIT}(1.0): this request needs"
-            f" {format_size(least)}, the rest of the step is not recorded{free}"
+            f"raise this process's limit, or remove it with {_SETS_LIMIT}(1.0):"
+            f" {_with_request(need, oom)}, the rest of the step is not recorded{free}"
         )
-    size = limit_for(need, lasting=lasting)
-    margin = f"{_spare(need, lasting=lasting)}x that leaves room"
-    if not lasting:
+    size = limit_for(need, outlook)
+    margin = f"{_spare(need, outlook)}x that leaves room"
+    if not outlook.lasting:
         margin += " for later steps"
     if most is not None and most < size:
         size, margin = most, "the limit is all that it can have"
@@ -83,17 +105,26 @@ def _raise_to(
     return f"raise this process's limit to {format_size(size)}{call}; {_needs(need)}; {margin}"
 
 
-def limit_for(need: Need, *, lasting: bool) -> int:
+def _with_request(need: Need, oom: OomVerdict) -> str:
+    """What is reserved once the request is served, as far as that is known."""
+    if oom.reserved_bytes is None or oom.tried_bytes is None:
+        return _needs(need)
+    reserved = format_size(oom.reserved_bytes + oom.tried_bytes)
+    return f"{reserved} with this request"
+
+
+def limit_for(need: Need, outlook: Outlook) -> int:
     """The limit to set: what the step needs at most, and room for what later steps add."""
     if need.high_bytes is None:
         return need.low_bytes
-    return int(need.high_bytes * _spare(need, lasting=lasting))
+    return int(need.high_bytes * _spare(need, outlook))
 
 
-def _spare(need: Need, *, lasting: bool) -> float:
-    if need.basis == BLOCKS:
-        return _SPARE_OF_FIRST_STEP
-    return _SPARE if lasting else _SPARE_FOR_LARGER_STEPS
+def _spare(need: Need, outlook: Outlook) -> float:
+    if outlook.lasting:
+        return _SPARE
+    is_first_step = need.basis == BLOCKS and not outlook.is_kept_by_passes(need)
+    return _SPARE_OF_FIRST_STEP if is_first_step else _SPARE_FOR_LARGER_STEPS
 
 
 def _most_to_have(oom: OomVerdict, total: int | None) -> int | None:
@@ -108,7 +139,7 @@ def has_room(oom: OomVerdict, need: Need, outlook: Outlook) -> bool:
     """Whether the device has the memory that the raised limit allows."""
     if oom.free_bytes is None or oom.reserved_bytes is None:
         return False
-    return limit_for(need, lasting=outlook.lasting) - oom.reserved_bytes <= oom.free_bytes
+    return limit_for(need, outlook) - oom.reserved_bytes <= oom.free_bytes
 
 
 def _call(size: int, total: int | None) -> str:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from vramlens.replay.proof import Proven
 
 _DRIVER, _ASCENDING = 0, 1  # native/replay_addresses.h
-_SPARE = 0.005
-"""Of the limit: left free, since outcomes near it hang on the driver."""
+SPARE = 0.05
+"""Of the limit: left free, since workspaces and gaps do not shrink with the batch as requests do."""
 _SMALLEST = 2
 """Percent of the failed step's batch: less is no advice."""
 _BELOW_SUMS = (1.0, 0.95, 0.85, 0.6, 0.3)
@@ -65,7 +65,7 @@ class _AtScale:
         self._settings = proven.recorded.settings.native(version, reserve=proven.reserve_bytes)
         limit = proven.recorded.limit
         assert limit.bytes is not None
-        self._room = int(limit.bytes * (1 - _SPARE)) - projection.unseen_bytes
+        self._room = int(limit.bytes * (1 - SPARE)) - projection.unseen_bytes
         name = "capacity" if limit.of_device else "allowed_maximum"
         self._limited = self._settings | {name: self._room}
         self._peaks: dict[tuple[int, int], int | None] = {}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens.analyses.failure.first_step_need import unseen_optimizer_bytes
 from vramlens.analyses.failure.need import EARLIER_STEP, Need, SettingVerdict
-from vramlens.analyses.failure.step_evidence import are_steps
+from vramlens.analyses.failure.step_evidence import are_steps, may_repeat_first_phase
 from vramlens.analyses.failure.step_scaling import Scaling, scaling_of
 from vramlens.analyses.failure.step_template import Template, template_of
 from vramlens.analyses.leaks.certainty import PATTERN
@@ -37,6 +37,8 @@ larger.
 """
 _SPREAD_SAME, _SPREAD_LEARNED, _SPREAD_GUESSED = 0.02, 0.08, 0.15
 """Of the peak, as its range."""
+_FARTHEST = 16
+"""Times an earlier step: how all of a larger one grows cannot be guessed from it."""
 _MANY_STEPS, _LIKE_EARLIER = 8, 1.1
 _SEARCHES = 10
 _PAGE = 2 * MIB
@@ -50,7 +52,7 @@ class Projection:
         template, scaling: the earlier step, and how much larger the failed one is.
         continued: its requests.
         unseen_bytes: what comes after it that no earlier step shows: an optimizer's first state.
-        of_steps: whether what repeats is known to be a step, not a part of one.
+        of_steps: whether what repeats is known to be all of a program's steps, not a part of one.
         earlier_bytes: the most that was alive at once in an earlier step.
         refused_bytes: the largest request that failed and that the program did without, as cuDNN
             does without a workspace: where there is room, it is served.
@@ -99,6 +101,8 @@ def projection_of(view: Attribution, proven: Proven, request: OutOfMemory) -> Pr
     if template is None or (view.steps.source == PATTERN and not is_of_steps):
         return None
     scaling = scaling_of(view, template, request)
+    if scaling.scale > _FARTHEST:
+        return None
     span = template.span
     repeat = (
         scaling.is_same and template.whole_steps and span.end - span.start <= _MOST_EVENTS_TO_REPEAT
@@ -107,6 +111,7 @@ def projection_of(view: Attribution, proven: Proven, request: OutOfMemory) -> Pr
     unseen = 0 if template.whole_steps else unseen_optimizer_bytes(view, request.event)
     # A pattern without an optimizer may be a loop before the work that needs most.
     of_steps = template.whole_steps and is_of_steps and view.steps.source != PATTERN
+    of_steps &= not may_repeat_first_phase(view, request.event)
     return Projection(
         template=template,
         scaling=scaling,

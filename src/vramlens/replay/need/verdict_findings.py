@@ -30,7 +30,8 @@ from vramlens.replay.answer import assignment
 from vramlens.replay.need.advice_order import order_of_advice, rank_of, with_higher_limit
 from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits
 from vramlens.replay.need.failure_verdict import ReplayJudgement, judgement_of
-from vramlens.replay.need.limit_advice import Outlook, has_room, with_limit
+from vramlens.replay.need.limit_advice import Outlook, bytes_of_earlier_passes, has_room, with_limit
+from vramlens.replay.need.missing_memory import missing_bytes, with_shortage
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -48,22 +49,25 @@ def with_judgement(
     """The explanation of a failure that ended its program, with what replay has to say about it."""
     oom = explanation.oom
     assert oom is not None
-    judged = judgement_of(view, proven, oom, runs)
     step_leaks = leaks_of_steps(view, explanation.leaks)
+    judged = judgement_of(view, proven, oom, runs, step_leaks)
     capacity = proven.recorded.limit.bytes
     facts = _facts(view, judged.need, capacity, step_leaks)
     verdict = _verdict(explanation, view, proven, judged, facts)
-    lasting = judged.tells_what_follows and not facts.growing
-    outlook = _outlook(judged, facts)
+    growing = facts.growing or facts.may_be_growing
+    lasting = judged.tells_what_follows and not growing
+    outlook = _outlook(judged, facts, view)
     findings = _about_failure(explanation, view, verdict, step_leaks)
     findings = _about_expandable(findings, verdict, proven)
-    why_open = _why_open(judged.need, growing=facts.growing, lasting=judged.tells_what_follows)
+    why_open = _why_open(judged.need, growing=growing, lasting=judged.tells_what_follows)
     findings += _about_settings(view, verdict, judged.need, capacity, why_open)
     findings = [with_limit(finding, view, verdict, judged.need, outlook) for finding in findings]
+    missing = missing_bytes(judged.need, capacity)
+    findings = [with_shortage(finding, missing) for finding in findings]
     if verdict.cause == Cause.LEAK:  # no batch is small enough for it
-        findings = _without_half_the_batch(findings)
+        findings = _without_rough_batch(findings)
     elif about_batch := _about_batch(view, proven, judged, runs, lasting=lasting):
-        findings = [*_without_half_the_batch(findings), *about_batch]
+        findings = [*_without_rough_batch(findings), *about_batch]
     leaking = facts.growing and _leave_much(_told(view, step_leaks), capacity)
     order = order_of_advice(verdict, findings, leaking=leaking)
     if not leaking and has_room(verdict, judged.need, outlook):
@@ -75,10 +79,10 @@ def with_judgement(
     )
 
 
-def _outlook(judged: ReplayJudgement, facts: CauseFacts) -> Outlook:
+def _outlook(judged: ReplayJudgement, facts: CauseFacts, view: Attribution) -> Outlook:
     growing = facts.growing or facts.may_be_growing
     lasting = judged.tells_what_follows and judged.is_like_several_steps and not growing
-    return Outlook(lasting=lasting, growing=growing)
+    return Outlook(lasting, growing, kept_by_passes=bytes_of_earlier_passes(view))
 
 
 def _leave_much(leaks: Sequence[RecordedLeak], capacity: int | None) -> bool:
@@ -107,7 +111,7 @@ def _verdict(
     oom = explanation.oom
     assert oom is not None
     settings = judged.settings
-    if facts.growing:
+    if facts.growing or facts.may_be_growing:
         settings = tuple(_open_while_growing(row) for row in settings)
     cause = cause_of(oom, judged.need, settings, facts)
     need = judged.need
@@ -166,7 +170,9 @@ def _about_batch(
     finding = None
     if judged.projection is None:
         finding = batch_of_first_step(view, judged.need, capacity)
-    elif runs >= _RUNS_FOR_BATCH and not proven.recorded.warm:
+    elif (
+        runs >= _RUNS_FOR_BATCH and not proven.recorded.warm and judged.need.high_bytes is not None
+    ):
         finding = batch_that_fits(view, proven, judged, lasting=lasting)
     return () if finding is None else (finding,)
 
@@ -191,16 +197,12 @@ def _headline(
     return headline_of(facts)
 
 
-def _without_half_the_batch(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings without the rough word on the batch about activations: more is known of it."""
-    return [_other_cures(finding) for finding in findings]
-
-
-def _other_cures(finding: Finding) -> Finding:
-    rough, _, other_cures = (finding.fix or "").partition("; or ")
-    if finding.id != "activations" or not rough.startswith("half the batch"):
-        return finding
-    return replace(finding, fix=other_cures)
+def _without_rough_batch(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings without a rough word on the batch: more is known of it."""
+    return [
+        replace(finding, fix=finding.fix_without_batch) if finding.fix_without_batch else finding
+        for finding in findings
+    ]
 
 
 def _facts(
@@ -219,7 +221,8 @@ def _facts(
         needed_bytes=max(0, (need.floor_bytes or 0) - start),
         rising=is_rising(peaks.own_bytes[:step]),
         growing=leaked > 0 or is_growing(start_bytes, capacity or 0),
-        may_be_growing=may_be_growing(start_bytes, capacity or 0),
+        may_be_growing=may_be_growing(start_bytes, capacity or 0)
+        or any(not leak.is_small for leak in _told(view, step_leaks)),
     )
 
 
@@ -329,6 +332,7 @@ def _carries(
     reserved = format_size(best.peak_reserved_bytes)
     of_limit = f" of {format_size(capacity)}" if capacity is not None else ""
     also = [f"{row.conf} ({format_size(row.peak_reserved_bytes)})" for row in rows[1:]]
+    verb = "does" if len(also) == 1 else "do"
     return Finding(
         id="settings_help",
         verdict=Verdict.LIKELY,
@@ -336,11 +340,7 @@ def _carries(
         bytes=best.peak_reserved_bytes,
         evidence=(
             "the replay takes the recorded requests, then those of an earlier step for the rest",
-            *(
-                [f"so does {', '.join(also)}" if len(also) == 1 else f"so do {', '.join(also)}"]
-                if also
-                else []
-            ),
+            *([f"so {verb} {', '.join(also)}"] if also else []),
         ),
         fix=f"run with {assignment(variable, best.conf)}: this step then finishes with "
         f"{reserved}{of_limit} reserved",
@@ -350,7 +350,7 @@ def _carries(
 def _why_open(need: Need, *, growing: bool, lasting: bool) -> str:
     """Why it is not known whether a setting is enough."""
     if growing:
-        return "what steps leave behind grows"
+        return "memory grew from step to step"
     if need.basis == EARLIER_STEP and not lasting:
         return "a later step may be larger"
     if need.basis == EARLIER_STEP:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vramlens.foreign_text import visible, workflow_command
+from vramlens.foreign_text import shortened, visible, workflow_command
 from vramlens.report.editor.annotation import relative_to
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _annotation(finding: Finding, check: Check, environment: Mapping[str, str]) 
         message,
         file=file,
         line=line,
-        title=_cut(f"vramlens: {visible(finding.title)}", _LONGEST_TITLE),
+        title=shortened(f"vramlens: {visible(finding.title)}", _LONGEST_TITLE),
     )
 
 
@@ -94,7 +94,3 @@ def _place(place: Place | None, environment: Mapping[str, str]) -> tuple[str | N
 def _in_repository(file: str, environment: Mapping[str, str]) -> str | None:
     """A path relative to the checkout; None for one that is not in it."""
     return relative_to(file, os.path.realpath(environment.get("GITHUB_WORKSPACE") or "."))
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"

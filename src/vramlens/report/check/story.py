@@ -94,20 +94,21 @@ def check_document(check: Check) -> Document:
     tone = Tone.GOOD if check.passed else Tone.BAD if _over(check) else Tone.OPEN
     parts: list[Part] = [Heading(headline(check), badge=badge, tone=tone)]
     for finding in check.findings[:1]:
-        parts += _evidence(finding)
+        parts += _evidence(finding, command)
     parts += [Blank(), _table(check), Sentences(tuple(map(visible, check.notes)), "note: ")]
     for finding in check.findings[1:]:
         title = sentence(visible(finding.title))
-        parts += [Blank(), Sentences((title,), forms=Form.TEXT), *_evidence(finding)]
+        parts += [Blank(), Sentences((title,), forms=Form.TEXT), *_evidence(finding, command)]
     for finding in check.findings:
         parts += _markdown_evidence(finding)
     parts += [Blank(), Command(why, (command,), is_broken=True)]
     return Document(tuple(parts))
 
 
-def _evidence(finding: Finding) -> Iterator[Part]:
+def _evidence(finding: Finding, next_command: str) -> Iterator[Part]:
+    """Yields what a claim rests on, and its fix unless that is the next step of the answer."""
     yield Items(tuple(map(visible, finding.evidence)), hang=4, forms=Form.TEXT)
-    if finding.fix:
+    if finding.fix and next_command not in finding.fix:
         yield Sentences((visible(finding.fix),), "  Do: ", forms=Form.TEXT)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vramlens.report.document import Command, Document, Heading, Items, Sentences
+from vramlens.report.document import Blank, Command, Document, Heading, Items, Sentences
 from vramlens.report.text import print_document
 from vramlens.report.wording import visible
 
@@ -31,7 +31,8 @@ def render_update(
             Heading(visible(f"{budget}: {done}.")),
             Items(tuple(map(visible, limits)), hang=4),
             Sentences(tuple(map(visible, update.notes)), "note: "),
-            Command(why, (visible(command),)),
+            Blank(),
+            Command(why, (visible(command),), is_broken=True),
         )
     )
     print_document(document, console)

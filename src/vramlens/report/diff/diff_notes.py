@@ -72,9 +72,10 @@ def _steps(diff: Diff) -> Iterator[str]:
         words = ", ".join(f"step {step} {signed_size(change)}" for step, change in changed.items())
         yield f"Only the peaks of these steps changed: {words}."
     else:
+        changed_by = " to ".join(dict.fromkeys((signed_size(min(sizes)), signed_size(max(sizes)))))
         yield (
             f"The peaks of {len(changed):,} of {counted(len(changes), 'step')} changed,"
-            f" by {signed_size(min(sizes))} to {signed_size(max(sizes))}."
+            f" by {changed_by}."
         )
 
 

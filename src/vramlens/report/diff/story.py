@@ -295,12 +295,10 @@ def _figures(diff: Diff) -> Iterator[FigureRow]:
 
 
 def _counter(name: str, counter: CounterChange) -> FigureRow:
-    change = "none"
-    if counter.change_bytes:
-        change = signed_size(counter.change_bytes)
-        if counter.before_bytes:
-            change += f" ({_percent(100 * counter.change_bytes / counter.before_bytes)})"
+    change = signed_size(counter.change_bytes) if counter.change_bytes else "none"
     notes = [_MEANINGS.get(name, "")]
+    if counter.change_bytes and counter.before_bytes:
+        notes.insert(0, _percent(100 * counter.change_bytes / counter.before_bytes))
     if counter.noise_bytes is not None:
         notes.append(f"repeated runs differ by {format_size(counter.noise_bytes)}")
     before, after = told_apart(counter.before_bytes, counter.after_bytes)
@@ -316,15 +314,15 @@ def _growth_change(diff: Diff) -> str:
 
 
 def _percent(share: float) -> str:
-    """A change in percent, with its sign unless it rounds to nothing: ``-1.5 %``, ``0.0 %``."""
-    return f"{share:+.1f} %" if abs(share) >= 0.05 else "0.0 %"
+    """A change in percent, with its sign unless it rounds to nothing: ``-1.5%``, ``0.0%``."""
+    return f"{share:+.1f}%" if abs(share) >= 0.05 else "0.0%"
 
 
 def _growth_words(size_bytes: int | None) -> str:
     """What a step leaves behind."""
     if size_bytes is None:
         return "too few steps"
-    return format_size(size_bytes) if size_bytes else "0"
+    return format_size(size_bytes) if size_bytes else "none"
 
 
 def _line(line: LineChange) -> Figure:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from vramlens.ground.failure import Cause
 from vramlens.ground.verdict import Verdict
 from vramlens.report.document import Figure, size_figure
 from vramlens.report.explain.origin import higher_before
@@ -42,6 +43,7 @@ _CAUSES = {
     "spike": "Cause: a spike. This step needs more than twice as much as any earlier step",
     "capacity": "Cause: capacity. The memory in use leaves too little free",
 }
+_CAPACITY_WITH_GAPS = "Cause: capacity. The memory in use and its gaps leave too little free"
 _NO_DEVICE = "There is no GPU memory to explain: the input shows no device"
 _MOMENTS = {"peak": "at the peak", "oom": "at the failure", "end": "at the end"}
 
@@ -140,7 +142,7 @@ def _failure_sentences(explanation: Explanation, oom: OomVerdict) -> Iterator[st
     if is_memory and (wall := _WALLS.get(oom.wall, _WALLS["unknown"])):
         yield wall
     if oom.cause is not None:
-        yield _CAUSES.get(oom.cause, plain(oom.cause).capitalize())
+        yield _cause_words(oom, oom.cause)
     if oom.need is not None and oom.need.reason:
         yield capitalized(oom.need.reason)
     if oom.place is not None:
@@ -152,6 +154,20 @@ def _failure_sentences(explanation: Explanation, oom: OomVerdict) -> Iterator[st
         yield _last_of_several(explanation, oom)
     if oom.others:
         yield oom.others
+
+
+def _cause_words(oom: OomVerdict, cause: str) -> str:
+    if cause == Cause.CAPACITY and _fits_without_gaps(oom):
+        return _CAPACITY_WITH_GAPS
+    return _CAUSES.get(cause, plain(cause).capitalize())
+
+
+def _fits_without_gaps(oom: OomVerdict) -> bool:
+    """Whether what is known to be needed would fit in one piece: then gaps are a part of it."""
+    if oom.need is None or oom.need.floor_bytes is None or oom.reserved_bytes is None:
+        return False
+    could_reserve = oom.limit_bytes or oom.reserved_bytes + (oom.free_bytes or 0)
+    return oom.need.floor_bytes <= could_reserve
 
 
 def _last_of_several(explanation: Explanation, oom: OomVerdict) -> str:

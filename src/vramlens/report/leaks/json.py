@@ -9,10 +9,10 @@ from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
     from vramlens.analyses.leaks.rate import TimeToFull
-    from vramlens.analyses.leaks.recorded_leaks import DeviceLeaks, LeakReport
+    from vramlens.analyses.leaks.recorded_leaks import DeviceLeaks, RecordedLeakReport
 
 
-def leaks_to_json(report: LeakReport) -> dict[str, Any]:
+def leaks_to_json(report: RecordedLeakReport) -> dict[str, Any]:
     """The answer of ``vramlens leaks`` as data: null or [] where the recording cannot tell."""
     return {
         "schema": SCHEMA,

@@ -14,7 +14,7 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from vramlens.analyses.finding import Finding
     from vramlens.analyses.leaks.recorded_leak import RecordedLeak
-    from vramlens.analyses.leaks.recorded_leaks import DeviceLeaks, LeakReport
+    from vramlens.analyses.leaks.recorded_leaks import DeviceLeaks, RecordedLeakReport
 
 _UNSEEN = "the recording does not show what keeps it; run with --leaks to find out"
 _NO_FRAMES = (
@@ -33,7 +33,7 @@ class LeakParagraph:
     tone: Tone = Tone.OPEN
 
 
-def paragraph_of(report: LeakReport, leak: RecordedLeak) -> LeakParagraph:
+def paragraph_of(report: RecordedLeakReport, leak: RecordedLeak) -> LeakParagraph:
     """A leak that events show."""
     device = next(
         (device for device in report.devices if device.device == leak.device), report.devices[0]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from vramlens.analyses.explanation import RecordingFacts
     from vramlens.analyses.leaks.recorded_leak import RecordedLeak
-    from vramlens.analyses.leaks.recorded_leaks import DeviceLeaks, LeakReport
+    from vramlens.analyses.leaks.recorded_leaks import DeviceLeaks, RecordedLeakReport
 
 DEFAULT_TOP = 5
 _MOST_DISMISSED = 4
@@ -72,7 +72,7 @@ class LeakStory:
     command: str
 
 
-def leak_story(report: LeakReport, top: int | None = None) -> LeakStory:
+def leak_story(report: RecordedLeakReport, top: int | None = None) -> LeakStory:
     """The words; ``top`` leaks of it (5 by default)."""
     growing = [leak for leak in report.leaks if _is_growing(leak)]
     shown = growing[: top or DEFAULT_TOP]
@@ -93,7 +93,9 @@ def leak_story(report: LeakReport, top: int | None = None) -> LeakStory:
     )
 
 
-def _growth_claims(report: LeakReport, shown: Sequence[RecordedLeak]) -> list[LeakParagraph]:
+def _growth_claims(
+    report: RecordedLeakReport, shown: Sequence[RecordedLeak]
+) -> list[LeakParagraph]:
     """The claims; what is surer stands first, whether events or samples show it."""
     sure = [paragraph_of(report, leak) for leak in shown if leak.sure]
     sampled = [sampled_claim(finding) for use in report.devices for finding in use.findings]
@@ -106,7 +108,7 @@ def _is_growing(leak: RecordedLeak) -> bool:
     return leak.verdict != Verdict.NOT_A_PROBLEM and leak.kind != "context" and not leak.is_small
 
 
-def render_leaks(report: LeakReport, console: Console, top: int | None = None) -> None:
+def render_leaks(report: RecordedLeakReport, console: Console, top: int | None = None) -> None:
     """Prints the answer of ``vramlens leaks``; on a terminal as much of it as one screen has room
     for.
 
@@ -117,7 +119,7 @@ def render_leaks(report: LeakReport, console: Console, top: int | None = None) -
     print_document(leaks_document(leak_story(report, top)), console, room)
 
 
-def leaks_to_markdown(report: LeakReport, top: int | None = None) -> str:
+def leaks_to_markdown(report: RecordedLeakReport, top: int | None = None) -> str:
     """The answer of ``vramlens leaks``; ``top`` leaks of it (5 by default)."""
     return markdown_of(leaks_document(leak_story(report, top)))
 
@@ -209,7 +211,7 @@ def _only_counted(story: LeakStory) -> dict[str, object]:
     return {"texts": (words,), "shown": True, "is_aside": False}
 
 
-def _nothing(report: LeakReport) -> str:
+def _nothing(report: RecordedLeakReport) -> str:
     """The answer where nothing leaks, and how far it is certain."""
     from vramlens.analyses.leaks.growth import ENOUGH_STEPS
 
@@ -242,7 +244,9 @@ def _nothing(report: LeakReport) -> str:
     return f"No leak: nothing grows with every step ({recorded})."
 
 
-def _dismissed(report: LeakReport, stable: Sequence[RecordedLeak]) -> list[tuple[str, str, str]]:
+def _dismissed(
+    report: RecordedLeakReport, stable: Sequence[RecordedLeak]
+) -> list[tuple[str, str, str]]:
     """Bytes, where and why of memory that stays, largest first."""
     rows = []
     for leak in sorted(stable, key=lambda leak: -leak.bytes):
@@ -253,7 +257,7 @@ def _dismissed(report: LeakReport, stable: Sequence[RecordedLeak]) -> list[tuple
     return rows
 
 
-def _small(report: LeakReport) -> Iterator[str]:
+def _small(report: RecordedLeakReport) -> Iterator[str]:
     """One quiet line on what grows without ever mattering."""
     small = report.small
     if not small:
@@ -268,7 +272,7 @@ def _small(report: LeakReport) -> Iterator[str]:
     )
 
 
-def _judged_by(report: LeakReport) -> Iterator[str]:
+def _judged_by(report: RecordedLeakReport) -> Iterator[str]:
     """Yields by how many steps each device was judged, and what was not."""
     has_several = len(report.devices) > 1
     for device in report.devices:
@@ -303,7 +307,7 @@ def _steps_words(device: DeviceLeaks) -> str:
     return f"{steps}. Checked {judges} {moment}. Step 0 is the first recorded."
 
 
-def _unknown(report: LeakReport) -> Iterator[str]:
+def _unknown(report: RecordedLeakReport) -> Iterator[str]:
     leaking = {leak.device for leak in report.sure if leak.taken_per_step}
     for device in report.devices:
         is_open = device.prediction is None and device.failed_step is None
@@ -327,7 +331,7 @@ def _has_steps(device: DeviceLeaks) -> bool:
     return bool(device.steps) and not device.inside_one_call
 
 
-def _next(report: LeakReport, growing: Sequence[RecordedLeak]) -> tuple[str, str]:
+def _next(report: RecordedLeakReport, growing: Sequence[RecordedLeak]) -> tuple[str, str]:
     """Why, and the command."""
     source = quoted(report.recording.source)
     program = program_words(report.recording)

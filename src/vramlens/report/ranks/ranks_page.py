@@ -13,6 +13,7 @@ from vramlens.report.ranks.story import (
     difference_title,
     failed_words,
     headline,
+    how_sure,
     odd_ranks,
     telling_ranks,
 )
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS, _MOST_STRIPS, _MOST_COLUMNS, _MOST_DIFFERENCES = 200, 128, 160, 50
 _CELL, _ROW, _LABEL = 6, 14, 64
-_FIGURES = ("requested peak", "reserved peak", "GPU", "steps")
+_FIGURES = ("peak requested", "peak reserved", "GPU", "steps")
 _HEADS = '<table><tr>{heads}<th class="word">recording</th></tr>'
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#1c2430;background:#fff}
@@ -76,11 +77,10 @@ def _left_out(count: int, most: int, noun: str) -> Iterator[str]:
 
 
 def _difference(difference: RankDifference) -> str:
-    cause = difference.cause.replace("_", " ")
     evidence = "".join(f"<li><code>{_text(words)}</code></li>" for words in difference.evidence)
     return (
         f"<h2>{_text(difference_title(difference))}</h2>"
-        f'<p class="soft">{_text(difference.verdict)}: {_text(cause)}</p><ul>{evidence}</ul>'
+        f'<p class="soft">{_text(how_sure(difference.verdict))}</p><ul>{evidence}</ul>'
         f'<p class="fix">Fix: {_text(difference.fix)}</p>'
     )
 

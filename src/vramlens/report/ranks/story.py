@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from vramlens.ground.verdict import Verdict
 from vramlens.report.document import (
     Blank,
     Column,
@@ -66,8 +67,8 @@ def _unrelated_recordings(comparison: Comparison) -> Document:
     """The story of recordings that are no job: each by its name, for none of them is a rank."""
     by_peak = sorted(comparison.ranks, key=lambda recording: -recording.peak_requested_bytes)
     columns = (
-        Column("requested peak", width=16),
-        Column("reserved peak"),
+        Column("peak requested", width=16),
+        Column("peak reserved"),
         Column("steps", width=6),
         Column("recording", is_right=False),
     )
@@ -190,20 +191,25 @@ def _difference_parts(comparison: Comparison) -> Iterator[Part]:
         if index:
             yield Blank()
             yield Heading(f"{visible(difference_title(difference))}.", level=2)
-        cause = f"{difference.verdict}: {difference.cause.replace('_', ' ')}"
-        yield from _evidence(cause, difference.evidence, difference.fix)
+        yield from _evidence(how_sure(difference.verdict), difference.evidence, difference.fix)
     for leak in comparison.shared[: _MOST_DIFFERENCES if differences else 1]:
         if differences or failed:
             yield Blank()
             yield Heading(f"{_leak_title(leak)}.", level=2)
-        yield from _evidence(f"{leak.verdict}: leak on most ranks", leak.evidence, leak.fix)
+        shared = f"{how_sure(leak.verdict)}; on most ranks"
+        yield from _evidence(shared, leak.evidence, leak.fix)
     if len(differences) > _MOST_DIFFERENCES:
         more = and_more(len(differences) - _MOST_DIFFERENCES, "difference", "--json")
         yield Sentences((more,), is_aside=True)
 
 
-def _evidence(cause: str, evidence: Sequence[str], fix: str | None) -> Iterator[Part]:
-    yield Items(tuple(map(visible, (cause, *evidence))))
+def how_sure(verdict: Verdict) -> str:
+    """How sure a difference is, in words."""
+    return str(verdict) if verdict is Verdict.PROVEN else f"{verdict}, not proven"
+
+
+def _evidence(verdict: str, evidence: Sequence[str], fix: str | None) -> Iterator[Part]:
+    yield Items(tuple(map(visible, (verdict, *evidence))))
     if fix is not None:
         yield Sentences((visible(fix),), "  Fix: ", style=BOLD)
 
@@ -258,8 +264,8 @@ def _table_parts(comparison: Comparison) -> Iterator[Part]:
     noun = "device" if comparison.by_device else "rank"
     columns = (
         Column(noun, width=8, narrow_width=max(4, len(noun))),
-        Column("requested peak"),
-        Column("reserved peak", width=14, narrow_width=13),
+        Column("peak requested"),
+        Column("peak reserved", width=14, narrow_width=13),
         Column("GPU", width=4),
         Column("steps", width=6),
         Column("", is_right=False),
@@ -338,7 +344,7 @@ def _communication_parts(comparison: Comparison) -> Iterator[Part]:
     used = sum(sum(ledger.values()) - ledger.get("free", 0) for ledger in ledgers)
     used_by_rank = max(1, used // len(ledgers))
     mean = sum(sizes) // len(sizes)
-    part = f"{100 * mean / used_by_rank:.0f} % of the memory in use"
+    part = f"{100 * mean / used_by_rank:.0f}% of the memory in use"
     yield Blank()
     yield Sentences((f"NCCL communicators use {format_size(mean)} per rank, {part}",))
 

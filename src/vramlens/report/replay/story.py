@@ -224,24 +224,25 @@ def _limit_notes(answer: Answer, others: Sequence[WhatIf]) -> Iterator[Part]:
     """Yields what bounded the runs, and what is replayed apart."""
     recorded = answer.recorded
     if others and others[0].cap_bytes is not None:
-        yield _aside(f"limit: {format_size(others[0].cap_bytes)} reserved")
+        yield aside(f"limit: {format_size(others[0].cap_bytes)} reserved")
     limit = recorded.limit
     if limit.source == "inferred" and limit.bytes is not None:
         below = limit.below_bytes
         bound = f", but below {format_size(below)}" if below is not None else ""
         at_least = format_size(limit.bytes)
-        yield _aside(f"the exact limit of the recorded run is unknown: {at_least} or more{bound}")
+        yield aside(f"the exact limit of the recorded run is unknown: {at_least} or more{bound}")
     if recorded.private_pools:
         pools = recorded.private_pools
         named = ", ".join(
             str(pool) if pool[0] >= 0 else "one that no longer exists" for pool in pools
         )
-        yield _aside(
+        yield aside(
             f"private pools ({counted(len(pools), 'pool')}: {named}) are replayed separately"
         )
 
 
-def _aside(text: str) -> Sentences:
+def aside(text: str) -> Sentences:
+    """A sentence beside the answer."""
     return Sentences((text,), is_aside=True)
 
 

@@ -22,6 +22,7 @@ from vramlens.report.document import (
 from vramlens.report.replay.card_words import card_words, cards_headline
 from vramlens.report.replay.story import (
     HEADER,
+    aside,
     conf_name,
     export_line,
     missing_parts,
@@ -150,7 +151,7 @@ def _no_help(tuning: Tuning) -> str:
     return (
         f"Keep the recorded settings{under}: they reserve "
         f"{format_size(base.peak_reserved_bytes)}, and none of"
-        f" {count - 1} others is certain to save 2 % or more."
+        f" {count - 1} others is certain to save 2% or more."
     )
 
 
@@ -204,13 +205,13 @@ def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
         yield settings_table(HEADER, [_row(tuning, tuned) for tuned in listed_rows])
     hidden = len(tuning.tried) - len(listed_rows)
     if hidden:
-        yield _aside(and_more(hidden, "setting", "--all"))
+        yield aside(and_more(hidden, "setting", "--all"))
     if tuning.inert:
-        yield _aside(_INERT)
+        yield aside(_INERT)
     if has_cards:
         yield from _card_asides(tuning, listed_rows)
     if any(map(_is_above_limit, shown)):
-        yield _aside(_ABOVE_LIMIT)
+        yield aside(_ABOVE_LIMIT)
     if not has_cards:  # the table of cards has no column for it
         yield from _asides_on_certainty(shown)
     yield from missing_parts(tuning.missing)
@@ -231,16 +232,16 @@ _RETRY = (
 
 
 def _card_asides(tuning: Tuning, listed_rows: Sequence[Tuned]) -> Iterator[Part]:
-    yield _aside(_outside_words(tuning.outside_bytes))
+    yield aside(_outside_words(tuning.outside_bytes))
     cards = (card for tuned in listed_rows for card in tuned.cards)
     if any(card.fits and card.row.retries for card in cards):
-        yield _aside(_RETRY)
+        yield aside(_RETRY)
 
 
 def _asides_on_certainty(rows: Sequence[WhatIf]) -> Iterator[Part]:
     yield from why_parts(rows)
     if any(row.confidence == Confidence.EXACT for row in rows):
-        yield _aside("exact: the number that PyTorch itself would report.")
+        yield aside("exact: the number that PyTorch itself would report.")
 
 
 def _is_recorded(tuning: Tuning, tuned: Tuned) -> bool:
@@ -253,10 +254,6 @@ def _row(tuning: Tuning, tuned: Tuned) -> list[str]:
     if tuned.row.past_failure and tuned.step_finishes is not None:
         cells[HEADER.index("outcome")] = "step finishes" if tuned.step_finishes else "fails later"
     return [*cells, _name(tuning, tuned)]
-
-
-def _aside(text: str) -> Sentences:
-    return Sentences((text,), is_aside=True)
 
 
 def _is_above_limit(row: WhatIf) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vramlens.analyses.leaks.fixes import wide_scalar
+from vramlens.analyses.leaks.recorded_fix import wide_scalar
 from vramlens.trace import Frame
 
 FUNCTIONAL = "/usr/lib/python3.12/site-packages/torch/nn/functional.py"

@@ -7,7 +7,7 @@ import time
 
 from vramlens.cli.arguments import add_forms, positive
 from vramlens.cli.message import say
-from vramlens.cli.output import as_json, write_stdout
+from vramlens.cli.output import as_json, as_text, fills_a_screen, write_stdout
 from vramlens.errors import UsageError
 
 HELP = "Look into a running program that was not started under vramlens."
@@ -73,8 +73,19 @@ def run(arguments: argparse.Namespace) -> int:
     )
     tell = _ignore if arguments.json else _StepTeller(arguments.steps).tell
     attachment = attach(arguments.pid, request, tell)
-    write_stdout(as_json(to_dict(attachment)) if arguments.json else story(attachment))
+    write_stdout(as_json(to_dict(attachment)) if arguments.json else _shown(story(attachment)))
     return 0
+
+
+def _shown(text: str) -> str:
+    """The text, broken at words where it goes to a terminal."""
+    if not fills_a_screen(None):
+        return text
+    from vramlens.report.screen import broken_lines, layout_of, show
+
+    return as_text(
+        lambda console: show(console, broken_lines(text, layout_of(console))), to_file=False
+    )
 
 
 def _refuse_contradictions(arguments: argparse.Namespace, is_watch: bool) -> None:

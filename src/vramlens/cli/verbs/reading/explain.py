@@ -267,7 +267,7 @@ def _hang_in(path: str) -> Comparison | None:
 
 
 def _write_comparison(comparison: Comparison, arguments: argparse.Namespace) -> None:
-    from vramlens.cli.verbs.ranks import comparison_drawn
+    from vramlens.cli.verbs.reading.ranks import comparison_drawn
 
     is_markdown = arguments.format == "markdown"
     to_file = goes_to_file(arguments.output) or is_markdown

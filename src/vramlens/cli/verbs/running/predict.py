@@ -13,7 +13,7 @@ from vramlens.cli.arguments import card_sizes, positive, refuse_missing_script
 from vramlens.cli.message import say
 from vramlens.cli.output import as_json, as_text, fills_a_screen, refuse_inputs, write_stdout
 from vramlens.errors import InputError, UsageError
-from vramlens.units import MIB
+from vramlens.units import GIB, MIB
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
@@ -26,7 +26,8 @@ EXAMPLES = (
     ("vramlens predict --cards 24G,80G train.py", "which cards it fits"),
 )
 _STEPS_BETWEEN_LINES = 10
-_GPU = "h200"
+_DEFAULT_GPU = "h200"
+"""``cards.DEFAULT_GPU``: to ask for it would load what predicts, for a page of help."""
 _MADE_UP = "losses and other numbers that the script prints are made up: tensors have no values"
 
 
@@ -46,9 +47,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpu",
-        default=_GPU,
+        default=_DEFAULT_GPU,
         metavar="NAME",
-        help=f"predict for this card (default: {_GPU})",
+        help=f"predict for this card (default: {_DEFAULT_GPU})",
     )
     parser.add_argument(
         "--steps",
@@ -216,9 +217,9 @@ def _predicted(arguments: argparse.Namespace) -> Prediction:
 def _command(arguments: argparse.Namespace) -> tuple[str, ...]:
     """The command line, with the options that decide the prediction."""
     values = {
-        "--gpu": None if arguments.gpu == _GPU else arguments.gpu,
+        "--gpu": None if arguments.gpu == _DEFAULT_GPU else arguments.gpu,
         "--steps": arguments.steps,
-        "--cards": ",".join(f"{size // MIB}MiB" for size in arguments.cards) or None,
+        "--cards": ",".join(map(_card, arguments.cards)) or None,
         "--conf": arguments.conf,
         "--torch": arguments.torch,
         "--batch": arguments.batch,
@@ -230,6 +231,11 @@ def _command(arguments: argparse.Namespace) -> tuple[str, ...]:
     ]
     script_arguments = ["--", *arguments.arguments] if arguments.arguments else []
     return ("vramlens", "predict", *options, arguments.script, *script_arguments)
+
+
+def _card(size: int) -> str:
+    """A card's memory as a person writes it: ``24G``."""
+    return f"{size // MIB}MiB" if size % GIB else f"{size // GIB}G"
 
 
 def _predicted_batch(arguments: argparse.Namespace) -> Prediction:

@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_predicted(arguments: argparse.Namespace) -> int:
     """The same for a recording that is predicted from a script."""
-    from vramlens.cli.verbs.predict import written_prediction
+    from vramlens.cli.verbs.running.predict import written_prediction
 
     if arguments.baseline is not None:
         raise UsageError("--predict takes no --baseline: diff the script's predictions instead")
@@ -110,7 +110,7 @@ def _check(arguments: argparse.Namespace, script: str | None = None) -> int:
                 "--update takes no --baseline and no --format: it rewrites the budget and says what changed"
             )
         return _update(arguments)
-    budget = _read(arguments.budget, arguments.file)
+    budget = _read(arguments.budget)
     if not budget.limits:
         raise InputError(
             f'{arguments.budget}: [budget] has no limit in it; write peak_allocated = "20 GiB", or run --update'
@@ -149,7 +149,7 @@ def _checked(arguments: argparse.Namespace, budget: Budget) -> Check:
     return check_run(read_run(arguments.file, arguments.device), budget, baseline)
 
 
-def _read(path: str, recording: str) -> Budget:
+def _read(path: str) -> Budget:
     """The budget file.
 
     Raises:
@@ -161,17 +161,14 @@ def _read(path: str, recording: str) -> Budget:
         with open(path, "rb") as file:
             data = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
-        raise InputError(
-            f"{path}: no such budget; vramlens check {shlex.quote(recording)} --budget {shlex.quote(path)} --update"
-            " writes a first one"
-        ) from None
+        raise InputError(f"{path}: no such budget; add --update to create it") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
     return read_budget(data, path)
 
 
 def _update(arguments: argparse.Namespace) -> int:
-    budget = _read(arguments.budget, arguments.file) if os.path.lexists(arguments.budget) else None
+    budget = _read(arguments.budget) if os.path.lexists(arguments.budget) else None
     done = _updated(arguments, budget)
     write_file(arguments.budget, done.text, [arguments.file], option="--budget")
     from vramlens.report.check.update_story import render_update
@@ -182,7 +179,7 @@ def _update(arguments: argparse.Namespace) -> int:
             arguments.budget,
             console,
             is_new=budget is None,
-            next_step=_review(arguments.budget, arguments.file),
+            next_step=_review(arguments.budget),
         ),
         to_file=goes_to_file(arguments.output),
     )
@@ -201,15 +198,15 @@ def _updated(arguments: argparse.Namespace, budget: Budget | None) -> Update:
     return update(read_run(arguments.file, arguments.device), budget)
 
 
-def _review(budget: str, recording: str) -> tuple[str, str]:
+def _review(budget: str) -> tuple[str, str]:
     """How to have the budget reviewed, in a checkout; else what to do with it."""
     quoted = shlex.quote(budget)
     if not _is_in_checkout(budget):
         return (
             "check other runs against it",
-            f"vramlens check {shlex.quote(recording)} --budget {quoted}",
+            f"vramlens check OTHER.vram --budget {quoted}",
         )
-    return "have it kept and reviewed", f"git add {quoted} && git diff --cached {quoted}"
+    return "have it reviewed with the change", f"git add {quoted} && git diff --cached {quoted}"
 
 
 def _is_in_checkout(path: str) -> bool:

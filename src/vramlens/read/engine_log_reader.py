@@ -113,12 +113,11 @@ def _note_budget(budget: EngineBudget, kind: str, figures: list[bytes]) -> None:
     elif kind == "vllm_weights":
         budget.weights_bytes = sizes[0]
     elif kind == "sglang_weights":
-        budget.left_bytes = sizes[0]
         budget.weights_bytes = sizes[1] if len(sizes) > 1 else None
     elif kind.endswith("_cache"):
         _note_cache(budget, sum(sizes))
     elif kind == "sglang_pool":
-        budget.left_bytes, budget.has_cache = sizes[0], True
+        budget.has_cache = True
     else:
         budget.is_ready = True
 

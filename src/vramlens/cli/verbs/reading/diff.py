@@ -89,7 +89,7 @@ def _compared(before: Sequence[str], after: Sequence[str], device: int | None) -
         )
     if len(folders) != 2 or len(before) != 1 or len(after) != 1:
         raise UsageError(
-            "diff of a job takes two folders, one a side: vramlens diff runs/before runs/after"
+            "diff of a job takes two folders, one per side: vramlens diff runs/before runs/after"
         )
     from vramlens.fleet.job_diff import diff_jobs
     from vramlens.report.progress import reading_progress

@@ -6,11 +6,18 @@ import argparse
 import contextlib
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vramlens.cli.arguments import add_forms, add_output
 from vramlens.cli.message import say
-from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer, write_file
+from vramlens.cli.output import (
+    as_json,
+    as_text,
+    fills_a_screen,
+    goes_to_file,
+    write_answer,
+    write_file,
+)
 from vramlens.errors import UsageError, VramlensError
 from vramlens.foreign_text import one_line, visible
 from vramlens.schema import SCHEMA
@@ -158,7 +165,7 @@ def _inputs(paths: Sequence[str], output: str | None) -> list[str]:
 
 
 def _answered(arguments: argparse.Namespace) -> str:
-    """The answer to a question in SQL: tab-separated lines, or JSON."""
+    """The answer to a question in SQL: JSON, a table on a terminal, else tab-separated lines."""
     from vramlens.fleet import Lake, is_lake
     from vramlens.fleet.lake.ready_questions import sql_of
 
@@ -174,7 +181,18 @@ def _answered(arguments: argparse.Namespace) -> str:
         say(one_line(note))
     if arguments.json:
         return as_json({"schema": SCHEMA, "columns": names, "rows": rows}, default=str)
+    if fills_a_screen(arguments.output):
+        return _query_table(names, rows, arguments.ask)
     return "".join("\t".join(_cell(cell) for cell in row) + "\n" for row in (names, *rows))
+
+
+def _query_table(names: Sequence[str], rows: Sequence[Sequence[Any]], asked: str | None) -> str:
+    """The rows as a table for this terminal; ``asked`` is the question that was ready."""
+    from vramlens.fleet.lake.ready_questions import QUESTIONS
+    from vramlens.report.ranks.query_table import QueryAnswer, render_query
+
+    answer = QueryAnswer(names, rows, "" if asked is None else QUESTIONS[asked].meaning)
+    return as_text(lambda console: render_query(answer, console), to_file=False)
 
 
 def _cell(value: object) -> str:

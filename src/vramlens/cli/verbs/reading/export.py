@@ -245,7 +245,8 @@ def _lake_words(exported: Exported, root: str) -> str:
         lines.append(_missing_words(exported.missing))
     lines += map(visible, exported.notes)
     run_option = f" --run {run_id}" if len(Lake(root).runs) > 1 else ""
-    return "\n".join([*lines, f"next: vramlens ranks {shlex.quote(root)}{run_option}", ""])
+    command = f"  vramlens ranks {shlex.quote(root)}{run_option}"
+    return "\n".join([*lines, "", "Next, compare its ranks:", command, ""])
 
 
 def _missing_words(missing: Sequence[int]) -> str:

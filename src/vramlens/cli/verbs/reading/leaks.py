@@ -20,7 +20,7 @@ from vramlens.cli.input import read_recording
 from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
 
 if TYPE_CHECKING:
-    from vramlens.analyses.leaks.recorded_leaks import LeakReport
+    from vramlens.analyses.leaks.recorded_leaks import RecordedLeakReport
     from vramlens.trace import Trace
 
 HELP = "Find what grows with every step, which line allocates it, and when memory will run out."
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     return _FOUND if arguments.fail and report.found else 0
 
 
-def _drawn(report: LeakReport, arguments: argparse.Namespace) -> str:
+def _drawn(report: RecordedLeakReport, arguments: argparse.Namespace) -> str:
     if arguments.json:
         from vramlens.report.leaks.json import leaks_to_json
 

@@ -15,7 +15,7 @@ import pytest
 
 from vramlens.capture import warn
 from vramlens.errors import UsageError
-from vramlens.integrations.shared.training import LoopMonitor
+from vramlens.integrations.shared.loop_monitor import LoopMonitor
 
 torch = pytest.importorskip("torch")
 

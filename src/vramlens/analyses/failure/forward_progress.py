@@ -1,0 +1,204 @@
+"""How far a forward pass is: which of the model's repeated blocks are done, and what those to come
+keep, by module marks and the names of parameters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.failure.after_blocks import bytes_after_blocks
+from vramlens.analyses.leaks.certainty import PATTERN
+from vramlens.trace import OutOfMemory, TensorKind
+
+_BLOCK = re.compile(r"^(.*?(?:^|[._])(\d+))(?:\.|$)")
+_CHECKPOINT = re.compile(r"torch[/\\]utils[/\\]checkpoint\.py:")
+_SPARE = 0.9
+_ALIKE = 1.1
+"""How many times the smallest the largest of blocks keeps that are alike."""
+_RECOMPUTED = 0.05
+"""Of what a block asks for: it keeps less only where the backward pass is to compute it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the forward pass is.
+
+    Attributes:
+        blocks, done: of the model's repeated blocks, how many there are, and how many are done.
+        low_bytes, high_bytes: of the activations still to come.
+        alike_bytes: what the largest of the blocks that are done keeps, where all of the model are
+            alike; None elsewhere.
+    """
+
+    blocks: int
+    done: int
+    low_bytes: int
+    high_bytes: int
+    alike_bytes: int | None = None
+
+
+def progress_of(
+    view: Attribution,
+    alive: NDArray[np.int64],
+    lasts: NDArray[np.bool_],
+    request: OutOfMemory,
+) -> Progress | None:
+    """How far the forward is; None where marks and names do not tell.
+
+    Args:
+        alive: the allocations alive at the failure.
+        lasts: of each, whether it stays beyond the step.
+    """
+    blocks = _blocks_of_model(view)
+    if len(blocks) < 2:
+        return None
+    block = _block_of(view, alive, blocks)
+    block[lasts] = -1
+    if not (block >= 0).any():
+        return None
+    sizes = view.device.allocations.requested_bytes[alive]
+    bytes_by_block = _bytes_by_block(block, sizes)
+    latest = max(bytes_by_block)
+    own_blocks = [path for path in blocks if _root(path) == _root(blocks[latest])]
+    done = [bytes_by_block.get(number, 0) for number in range(latest)]
+    outside = int(sizes[(block < 0) & ~lasts].sum())
+    place = own_blocks.index(blocks[latest])
+    blocks_to_come = len(own_blocks) - place - 1
+    if not any(done):
+        high_bytes = bytes_by_block[latest] * 2 + request.size_bytes
+        return Progress(len(own_blocks), 0, 0, high_bytes * (blocks_to_come + 1) + outside)
+    after_bytes = bytes_after_blocks(
+        view,
+        own_blocks,
+        sizes[block == max(np.flatnonzero(done))],
+        outside_bytes=outside,
+        kept_bytes=sum(bytes_by_block.values()),
+    )
+    again_bytes = 0
+    if view.trace.stacks.mark_frames(_CHECKPOINT).any():
+        again_bytes = _computed_again(done, _asked_by_block(view, blocks, request.event))
+    alike_bytes = _alike_bytes(blocks, latest, done)
+    to_come = _most_of_blocks(done, blocks_to_come)
+    if alike_bytes is not None:
+        to_come = min(to_come, alike_bytes * (blocks_to_come + 1))
+    return Progress(
+        len(own_blocks),
+        place,
+        _least_of_blocks(blocks, latest, min(filter(None, done))),
+        to_come + request.size_bytes + max(after_bytes, again_bytes),
+        alike_bytes,
+    )
+
+
+def _asked_by_block(view: Attribution, blocks: Sequence[str], event: int) -> dict[int, int]:
+    """What each block asked for in the step so far, given back or not."""
+    rows = np.arange(len(view.device.allocations))[rows_of_step(view, event)]
+    sizes = view.device.allocations.requested_bytes[rows]
+    return _bytes_by_block(_block_of(view, rows, blocks), sizes)
+
+
+def _alike_bytes(blocks: Sequence[str], latest: int, done: Sequence[int]) -> int | None:
+    """What the largest block keeps that is done, where those of the latest kind are alike and none
+    of another kind is to come; None elsewhere.
+    """
+    kind = _kind(blocks[latest])
+    sizes = [size for path, size in zip(blocks, done, strict=False) if size and _kind(path) == kind]
+    to_come = [path for path in blocks[latest:] if _root(path) == _root(blocks[latest])]
+    if len(sizes) < 2 or any(_kind(path) != kind for path in to_come):
+        return None
+    return max(sizes) if max(sizes) <= _ALIKE * min(sizes) else None
+
+
+def _computed_again(done: Sequence[int], asked_by_block: dict[int, int]) -> int:
+    """What the backward pass asks for to compute one block again, which kept little: checkpointing;
+    0 where blocks keep what they compute.
+    """
+    asked = {number: asked_by_block.get(number, 0) for number, size in enumerate(done) if size}
+    if any(done[number] > _RECOMPUTED * size for number, size in asked.items()):
+        return 0
+    return max(asked.values(), default=0)
+
+
+def _least_of_blocks(blocks: Sequence[str], latest: int, smallest_bytes: int) -> int:
+    """The least that the blocks to come keep: those of one kind are alike; those of another (deeper
+    in a network for images) are as a rule smaller.
+    """
+    kind = _kind(blocks[latest])
+    if _kind(blocks[latest - 1]) != kind:
+        return 0
+    alike = sum(_kind(path) == kind for path in blocks[latest + 1 :])
+    return int(_SPARE * smallest_bytes) * alike
+
+
+def _most_of_blocks(done: Sequence[int], blocks_to_come: int) -> int:
+    """The most that the rest of the latest block and those to come keep: each as much as the latest
+    ones done, or all as much as those done on average and one the most of them.
+    """
+    complete_sizes = list(filter(None, done))
+    usual_bytes = sum(complete_sizes) / len(complete_sizes)
+    like_latest = max(done[-2:]) / _SPARE * (blocks_to_come + 1)
+    like_all = usual_bytes / _SPARE * (blocks_to_come + 1) + max(done)
+    return int(min(like_latest, like_all))
+
+
+def _block_of(
+    view: Attribution, rows: NDArray[np.int64], blocks: Sequence[str]
+) -> NDArray[np.int64]:
+    """The index of the block that each allocation was made in; -1."""
+    numbers = {path: n for n, path in enumerate(blocks)}
+    paths = view.modules.paths
+    block_of = np.array([numbers.get(_block_path(path), -1) for path in paths] + [-1], np.int64)
+    return np.asarray(block_of[view.modules.module[rows]])
+
+
+def _bytes_by_block(block: NDArray[np.int64], sizes: NDArray[np.int64]) -> dict[int, int]:
+    bytes_by_block: dict[int, int] = defaultdict(int)
+    for number, size in zip(block[block >= 0].tolist(), sizes[block >= 0].tolist(), strict=True):
+        bytes_by_block[number] += size
+    return bytes_by_block
+
+
+def _blocks_of_model(view: Attribution) -> list[str]:
+    """The paths of the model's repeated blocks, in the order in which it has them."""
+    table = view.trace.names
+    if table is None:
+        return []
+    paths: dict[str, None] = {}
+    for row in np.flatnonzero(table.kind == TensorKind.PARAMETER).tolist():
+        path = _block_path(table.name[row])
+        if path:
+            paths[path] = None
+    return list(paths)
+
+
+def _block_path(path: str) -> str:
+    match = _BLOCK.match(path)
+    return match[1] if match else ""
+
+
+def _root(path: str) -> str:
+    """The model that a block is of: a teacher's blocks are not what a student's pass still runs."""
+    return path.partition(".")[0]
+
+
+def _kind(path: str) -> str:
+    return path.rpartition(".")[0]
+
+
+def rows_of_step(view: Attribution, event: int) -> slice:
+    """The allocations that the step of an event had made before it."""
+    bounds = [step_start(view, event), event]
+    return slice(*np.searchsorted(view.device.allocations.born, bounds).tolist())
+
+
+def step_start(view: Attribution, event: int) -> int:
+    """The event with which the step of an event begins; 0 where what repeats may be less than one."""
+    starts = view.steps.starts[view.steps.starts <= event]
+    return int(starts[-1]) if len(starts) and view.steps.source != PATTERN else 0

@@ -1,0 +1,110 @@
+"""Objects that a library files in a table of its own when the program makes them: timers of an
+event loop, loggers, parametrizations, an optimizer's groups of parameters.
+
+No name of the user's leads to such a table: the statement is the call that makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from vramlens.live.heap.objects import class_module, class_name, class_order
+from vramlens.live.holder.chain import Chain
+from vramlens.live.source.source_stores import Module, Store
+from vramlens.live.source.users_source import UsersSource
+
+
+@dataclass(frozen=True, slots=True)
+class _Filing:
+    """How a library files objects.
+
+    Attributes:
+        makers: what is called to make one.
+        fix: what to change; ``{call}`` is that call, and ``{receiver}`` what it is called on.
+    """
+
+    makers: tuple[str, ...]
+    fix: str
+
+
+_FILINGS = {
+    ("asyncio.events", "TimerHandle"): _Filing(
+        ("call_later", "call_at"),
+        "keep the timer, handle = {call}(...), and call handle.cancel() when it is no longer"
+        " needed: the event loop keeps its arguments until its time has come",
+    ),
+    ("logging", "Logger"): _Filing(
+        ("getLogger",),
+        "ask {call}(...) for the same few names, and give what differs with each line"
+        " (extra=...): logging keeps every logger, with its filters and handlers",
+    ),
+    ("torch.nn.utils.parametrize", "ParametrizationList"): _Filing(
+        ("register_parametrization",),
+        "call torch.nn.utils.parametrize.remove_parametrizations(...) before the next"
+        " {call}(...): each one is added to those before",
+    ),
+    ("torch.optim.optimizer", "Optimizer"): _Filing(
+        ("add_param_group",),
+        "make a new optimizer when parameters are replaced, or take the old ones out: their group"
+        " from {receiver}.param_groups, and each of them from {receiver}.state",
+    ),
+}
+"""By module and class: of what is filed, of the table, or of the object that has the table."""
+
+
+def filing_store(source: UsersSource, chain: Chain, kept: Any) -> Store | None:
+    """The call that makes what a library files; None of anything else, and where no file of the
+    user's has such a call.
+
+    Args:
+        chain: the way to the table.
+        kept: an example of what is in it.
+    """
+    filing = _filing_of(chain, kept)
+    if filing is None:
+        return None
+    calls = [store for module in source.modules() for store in _calls_of(module, filing)]
+    return max(calls, key=lambda store: _weight(source, store), default=None)
+
+
+def filing_fix(store: Store | None, chain: Chain, kept: Any) -> str:
+    """What to change about such a call; empty of any other statement."""
+    filing = _filing_of(chain, kept)
+    if store is None or filing is None or not _makes(store, filing):
+        return ""
+    receiver = f"{store.base}.{store.name}" if store.base else store.name
+    call = receiver if store.method == "()" else f"{receiver}.{store.method}"
+    return filing.fix.format(call=call, receiver=receiver)
+
+
+def _filing_of(chain: Chain, kept: Any) -> _Filing | None:
+    holders = [kept, *(link.value for link in chain.links[:-3:-1])]
+    for holder in holders:
+        for base in class_order(type(holder)):
+            filing = _FILINGS.get((class_module(base), class_name(base)))
+            if filing is not None:
+                return filing
+    return None
+
+
+def _calls_of(module: Module, filing: _Filing) -> Iterator[Store]:
+    if not any(maker in module.calls for maker in filing.makers):
+        return
+    for stores in module.stores.values():
+        for store in stores:
+            if _makes(store, filing):
+                yield store
+
+
+def _makes(store: Store, filing: _Filing) -> bool:
+    if store.how != "call":
+        return False
+    called = store.name if store.method == "()" else store.method
+    return called in filing.makers
+
+
+def _weight(source: UsersSource, store: Store) -> tuple[bool, int]:
+    """Calls that ran come first, then those in loops."""
+    return source.has_run(store.file, store.line), store.loops

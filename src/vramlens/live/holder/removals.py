@@ -1,0 +1,197 @@
+"""Removals: the statements that take things away again, and whether they keep up with growth."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from vramlens.live.heap.objects import length_of
+from vramlens.live.holder.container_bounds import Growth
+from vramlens.live.holder.keeper import Statements
+from vramlens.live.source.bounds import length_limit, never_holds
+from vramlens.live.source.expression_forms import asks_for_presence, compares, is_operation
+from vramlens.live.source.expressions import is_call_of, nodes_in
+from vramlens.live.source.source_stores import CallSite, Store
+from vramlens.live.source.statement_scores import is_removal
+
+_LONGEST_STATEMENT = 60
+"""Characters of a statement in a sentence: a line of 80 has room for no more."""
+_MOST_YOUNGER = 1.25
+"""Entries for each step that left some, where all are younger than the watch: one of five steps is not
+looked at. With twice as many, half of what the interpreter shows may be older.
+"""
+_SOME_STEPS, _MANY_STEPS = 16, 100
+"""In so many steps a removal that ran, and any other, must have taken something away. Windows of 8 and
+of 64 are common: below 16 the first has not been full, below 100 the second has not.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What rules look at.
+
+    Attributes:
+        growth: what grows.
+        store: the statement that fills it.
+        others: all statements under its names.
+        statements: the user's source.
+    """
+
+    growth: Growth
+    store: Store
+    others: tuple[Store, ...]
+    statements: Statements
+
+    def stores_of(self, name: str) -> Iterator[Store]:
+        """Yields the statements of the same file that store under a name."""
+        for module in self.statements.modules():
+            if module.file == self.store.file:
+                yield from module.stores.get(name, ())
+
+
+def emptied_text(removal: Store) -> str:
+    """The sentence about a removal that runs."""
+    return f"line {removal.line} empties it: {short_text(removal)}"
+
+
+def removals_of(evidence: Evidence) -> Iterator[Store]:
+    """Yields the statements that can take things away again and again."""
+    for other in evidence.others:
+        is_removal_of_it = is_removal(other) and not _is_first_value(other, evidence.store)
+        if is_removal_of_it and _takes_from_it(other, evidence) and _runs(other, evidence):
+            yield other
+
+
+def outgrows_removals(evidence: Evidence) -> bool:
+    """Whether it grew all the time though entries were taken away, or none was in many steps."""
+    growth = evidence.growth
+    if growth.is_backlog:
+        return True
+    removals = list(removals_of(evidence))
+    if not all(map(takes_one, removals)):
+        return False
+    have_run = all(_has_run(removal, evidence) for removal in removals)
+    if growth.is_rising and have_run:
+        return True
+    if any(_drains(removal, evidence.store) for removal in removals):
+        return False
+    return growth.whole_steps >= (_SOME_STEPS if have_run else _MANY_STEPS)
+
+
+def _has_run(removal: Store, evidence: Evidence) -> bool:
+    """Whether a removal was seen to run since the watch began: by its line, or where nothing is
+    older than the watch by what the interpreter shows of all time.
+    """
+    growth, statements = evidence.growth, evidence.statements
+    if statements.was_seen_running(removal):
+        return True
+    length = length_of(growth.container) or 0
+    is_younger = length <= _MOST_YOUNGER * growth.steps + 2
+    return is_younger and statements.has_run_often(removal)
+
+
+def _takes_by_age(removal: Store) -> bool:
+    """``x.pop(step - 100, None)``: what is so old."""
+    keys = filter(None, (removal.key, *removal.arguments))
+    return any(is_operation(node, ast.Sub) for node in nodes_in(keys))
+
+
+def takes_one(removal: Store) -> bool:
+    """Whether a removal takes one entry, which is not always the one of a certain age."""
+    is_of_one = removal.how == "delete" or (removal.how == "call" and removal.method != "clear")
+    return is_of_one and not _takes_by_age(removal)
+
+
+def _drains(removal: Store, store: Store) -> bool:
+    """Whether a removal is in a loop of its own: what it takes may be all, once in a long time."""
+    loops_around = store.loops if removal.function is store.function else 0
+    return removal.loops > loops_around
+
+
+def _takes_from_it(removal: Store, evidence: Evidence) -> bool:
+    if removal is evidence.store:
+        return False
+    is_queue = evidence.store.method in ("put", "put_nowait")
+    return is_queue or removal.method not in ("get", "get_nowait")
+
+
+def _is_first_value(removal: Store, store: Store) -> bool:
+    """Whether an assignment makes the container, instead of emptying it."""
+    if removal.how != "assign":
+        return False
+    makes_variable = not removal.base and not _encloses(removal, store)
+    return makes_variable or any(map(asks_for_presence, removal.guards))  # at its first use
+
+
+def _runs(removal: Store, evidence: Evidence) -> bool:
+    """Whether a statement can run again and again."""
+    store, statements = evidence.store, evidence.statements
+    is_beside = removal.function is store.function
+    if not is_beside and (not _is_called(removal, statements) or _is_past_limit(removal, evidence)):
+        return False
+    is_awaited = _is_counted(removal) or _comes_after_loop(removal, store)
+    if statements.has_passed_by(removal) and not is_awaited:
+        return False
+    return not (is_beside and never_holds(removal.guards, store, evidence.growth.holder))
+
+
+def _comes_after_loop(removal: Store, store: Store) -> bool:
+    """Whether a removal stands behind a loop that fills: its turn comes when the loop is over."""
+    is_beside = removal.function is store.function
+    return is_beside and removal.loops < store.loops and removal.line > store.line
+
+
+def _encloses(other: Store, store: Store) -> bool:
+    """Whether an assignment is in an outer loop of what fills."""
+    is_outside = 0 < other.loops < store.loops and other.line < store.line
+    return is_outside and other.function is store.function
+
+
+def _is_called(store: Store, statements: Statements) -> bool:
+    last = store.function.name.rpartition(".")[2]
+    if store.function.node is None or last == "<lambda>" or _is_called_by_framework(last):
+        return True
+    return any(_calls_of(store, statements))
+
+
+def _calls_of(store: Store, statements: Statements) -> Iterator[CallSite]:
+    """Yields the calls of the function that a statement is in, from other functions."""
+    owner = store.function.owner.rpartition(".")[2]
+    for module in statements.modules():
+        if module.file == store.file or module.mentions(owner):
+            for site in module.calls.get(store.function.name.rpartition(".")[2], ()):
+                if site.function is not store.function:
+                    yield site
+
+
+def _is_past_limit(removal: Store, evidence: Evidence) -> bool:
+    """Whether a removal's function is called only at a length that the container has long passed:
+    ``if len(x) == 25: flush()``, where entries come two at a time.
+    """
+    growth = evidence.growth
+    limits = [
+        length_limit(site.guards, evidence.store, growth.holder)
+        for site in _calls_of(removal, evidence.statements)
+    ]
+    length = length_of(growth.container) or 0
+    return bool(limits) and all(limit is not None and length > 2 * limit + 1 for limit in limits)
+
+
+def _is_called_by_framework(method: str) -> bool:
+    return method.startswith("on_") or "epoch" in method
+
+
+def _is_counted(store: Store) -> bool:
+    """Whether a statement stands under a condition that a number decides: a length, a step."""
+    order = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+    return any(
+        compares(node, order) or is_call_of(node, "len") or is_operation(node, ast.Mod)
+        for node in nodes_in(store.guards)
+    )
+
+
+def short_text(store: Store) -> str:
+    """A statement's first line, as long as a sentence has room for."""
+    text = ast.unparse(store.statement).partition("\n")[0]
+    return text if len(text) <= _LONGEST_STATEMENT else text[: _LONGEST_STATEMENT - 3] + "..."

@@ -1,0 +1,210 @@
+"""What keeps where no name of the user's leads to it: what a library files by itself, and chains of
+objects that know the one before.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+import vramlens
+from live.holder.fixed_programs import module_of
+
+FEW_STEPS = 12
+HEAD = """\
+import asyncio, logging, queue, torch
+from torch import nn
+from torch.nn.utils import parametrize
+"""
+Told = Callable[..., Any]
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Told:
+    """The leak that is told of a program whose ``main`` calls ``tick`` after each step."""
+
+    def leak_of(program: str, steps: int = FEW_STEPS) -> Any:
+        watch = vramlens.LeakWatch()
+        leaks: list[Any] = []
+
+        def tick() -> None:
+            watch.step()
+            if watch.steps == steps:
+                leaks.extend(watch.report().leaks)
+
+        module = module_of(tmp_path / "filing.py", f"{HEAD}STEPS = {steps}\n{program}")
+        try:
+            module.main(tick)
+        finally:
+            del sys.modules["filing"]
+        return max(leaks, key=lambda leak: leak.bytes_per_step)
+
+    return leak_of
+
+
+def test_timers_of_an_event_loop(told: Told) -> None:
+    leak = told("""
+class Job:
+    def __init__(self):
+        self.audio, self.done = torch.zeros(4096), asyncio.Event()
+
+class Service:
+    def __init__(self):
+        self.inbox = asyncio.Queue()
+    def expire(self, job):
+        job.done.set()
+    async def submit(self, job):
+        loop = asyncio.get_running_loop()
+        loop.call_later(600, self.expire, job)
+        await self.inbox.put(job)
+        await job.done.wait()
+    async def work(self):
+        while True:
+            job = await self.inbox.get()
+            job.done.set()
+
+async def serve(tick):
+    service = Service()
+    worker = asyncio.create_task(service.work())
+    for _ in range(STEPS):
+        await service.submit(Job())
+        tick()
+    worker.cancel()
+
+def main(tick):
+    asyncio.run(serve(tick))
+""")
+    assert leak.verdict == "proven"
+    assert leak.owner.name == "loop.call_later(…)"
+    assert leak.owner.source == "loop.call_later(600, self.expire, job)"
+    assert leak.fix.startswith("keep the timer, handle = loop.call_later(...), and call")
+
+
+def test_loggers(told: Told) -> None:
+    leak = told("""
+class Tagged(logging.Filter):
+    def __init__(self, features):
+        super().__init__()
+        self.features = features
+
+def main(tick):
+    for number in range(STEPS):
+        log = logging.getLogger(f"filing.request.{number}")
+        log.addFilter(Tagged(torch.zeros(4096)))
+        tick()
+""")
+    assert leak.owner.source == 'log = logging.getLogger(f"filing.request.{number}")'
+    assert leak.fix.startswith("ask logging.getLogger(...) for the same few names")
+
+
+def test_parametrizations(told: Told) -> None:
+    leak = told("""
+class Masked(nn.Module):
+    def __init__(self, mask):
+        super().__init__()
+        self.register_buffer("mask", mask)
+    def forward(self, weight):
+        return weight * self.mask
+
+def prune(layer):
+    parametrize.register_parametrization(layer, "weight", Masked(torch.ones(64, 64)))
+
+def main(tick):
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU())
+    for _ in range(STEPS):
+        model(torch.zeros(2, 64))
+        prune(model[0])
+        tick()
+""")
+    assert leak.owner.source.startswith("parametrize.register_parametrization(layer,")
+    assert "remove_parametrizations(...) before the next parametrize.register_p" in leak.fix
+
+
+def test_groups_of_parameters(told: Told) -> None:
+    leak = told("""
+def main(tick):
+    scale = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.Adam([scale])
+    for _ in range(STEPS):
+        fresh = nn.Parameter(torch.zeros(64, 64))
+        optimizer.add_param_group({"params": [fresh]})
+        (scale * fresh).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        tick()
+""")
+    assert leak.owner.source == 'optimizer.add_param_group({"params": [fresh]})'
+    assert "their group from optimizer.param_groups" in leak.fix
+
+
+def test_an_object_that_knows_the_one_before(told: Told) -> None:
+    leak = told("""
+class Node:
+    def __init__(self, parent=None):
+        self.parent = parent
+        self.board = torch.zeros(4096)
+        self.visits, self.children = 0, []
+    def backup(self):
+        node = self
+        for _ in range(3):
+            if node is None:
+                return
+            node.visits += 1
+            node = node.parent
+
+def think(root):
+    root.children = [Node(root), Node(root)]
+    for child in root.children:
+        child.backup()
+    return max(root.children, key=lambda child: child.visits)
+
+def main(tick):
+    root = Node()
+    for _ in range(STEPS):
+        root = think(root)
+        tick()
+""")
+    assert leak.owner.source in ("self.parent = parent", "root = think(root)")
+    assert leak.fix.startswith("make Node.parent a weak reference (weakref.ref)")
+
+
+def test_a_queue_from_which_less_is_taken_than_comes(told: Told) -> None:
+    program = """
+def main(tick):
+    pending = queue.Queue()
+    for _ in range(STEPS):
+        pending.put(torch.zeros(4096))
+        pending.put(torch.zeros(4096))
+        pending.get()
+        tick()
+"""
+    leak = told(program, steps=40)
+    assert leak.verdict in ("proven", "likely")
+    assert leak.fix.startswith("limit pending (maxsize=...)")
+
+
+def test_results_beside_a_graph_that_is_freed(told: Told) -> None:
+    leak = told("""
+class Episode:
+    def __init__(self):
+        self.seen, self.log_probs = [], []
+
+def main(tick):
+    policy, closed = nn.Linear(8, 2), []
+    for _ in range(STEPS):
+        episode = Episode()
+        for _ in range(3):
+            seen = torch.randn(512, 8)
+            episode.seen.append(seen)
+            episode.log_probs.append(policy(seen).log_softmax(1)[:, 0])
+        torch.stack(episode.log_probs).mean().backward()
+        closed.append(episode)
+        tick()
+""")
+    assert leak.fix.startswith("limit closed (")
+    assert "a detached tensor still keeps its own memory" in leak.fix
