@@ -232,9 +232,9 @@ def _storages_below(
     frames = [frame for frame in _frames(exceptions) if id(frame) not in running_ids]
     if torch is None or not frames:
         return {}
-    from torch.multiprocessing import reductions
+    from torch.multiprocessing.reductions import StorageWeakRef
 
-    weak_reference: Any = reductions.StorageWeakRef
+    weak_reference: Any = StorageWeakRef  # it has no types
     search = Search(torch)
     search.seen.update(id(module.value) for module in module_roots())
     roots = [
