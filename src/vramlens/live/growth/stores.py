@@ -7,12 +7,12 @@ them too is their store.
 
 from __future__ import annotations
 
-import gc
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
+from vramlens.capture.process.tracked_objects import referrer_ids
 from vramlens.live.heap.objects import is_kind, length_of, namespace_of
 from vramlens.live.heap.search import Search
 
@@ -114,7 +114,7 @@ def _tensors_of_variables(search: Search, parents: Parents) -> list[int]:
 
 def _holders(search: Search, places: Sequence[int]) -> list[list[int]]:
     """Of each of some objects, the positions of what else holds it, as far as it was reached."""
-    holder_ids = [set(map(id, gc.get_referrers(search.order[place]))) for place in places]
+    holder_ids = [referrer_ids((search.order[place],)) for place in places]
     ids = set().union(*holder_ids)
     is_holder = map(ids.__contains__, map(id, search.order)) if ids else ()
     reached = list(compress(range(len(search.order)), is_holder))
