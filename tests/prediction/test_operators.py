@@ -68,6 +68,14 @@ with run.going():
         size, loss = most_of(lambda: torch.nn.functional.ctc_loss(sounds, targets.cuda(), *lengths))
         print(f"ctc_{name}", round(size), round(most_of(lambda: torch.autograd.grad(loss, sounds))[0]))
 
+    attention = torch.nn.MultiheadAttention(512, 8, batch_first=True).cuda().eval()
+    sentence = torch.randn(16, 512, 512, device="cuda")  # 16 MiB
+    with torch.no_grad():
+        attention(sentence, sentence, sentence)
+        for name, wants in (("fused", False), ("with_weights", True)):
+            work = lambda: attention(sentence, sentence, sentence, need_weights=wants)
+            print(name, round(most_of(work)[0]))
+
     table = torch.nn.Embedding(20000, 128, sparse=True).cuda()
     words = torch.randint(0, 20000, (40960,))
     table(words.cuda()).sum().backward()
@@ -200,6 +208,12 @@ def test_a_gru_cell_keeps_five_numbers_a_unit(said: dict[str, str]) -> None:
     """State 4, gates 12 and 12, kept 20, next state 4; then gradients of both gates and a state."""
     assert said["gru_cell"] == "52"
     assert said["gru_backward"] == "28"
+
+
+def test_attention_in_evaluation_takes_the_fast_path(said: dict[str, str]) -> None:
+    """Queries, keys and values 48, their mixture and the result 16 each; scores 128, twice."""
+    assert said["fused"] == "80"
+    assert said["with_weights"] == "304"
 
 
 @pytest.mark.parametrize("lengths", ["host", "device", "both", "lists"])

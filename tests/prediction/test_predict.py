@@ -221,7 +221,19 @@ assert y.shape == (8, 2048)
 """
     done = predict(script(tmp_path, text))
     assert done.returncode == 0, done.stderr
-    assert "CUDA graphs: their pools" in done.stdout
+
+
+def test_a_captured_graph_keeps_its_pool_and_empties_the_cache_before(tmp_path: Path) -> None:
+    text = """
+torch.ones(128 << 20, dtype=torch.uint8, device="cuda")
+for _ in range(3):
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.ones(64 << 20, dtype=torch.uint8, device="cuda")
+"""
+    done = predict(script(tmp_path, text), "--json")
+    assert done.returncode == 0, done.stderr
+    peak = json.loads(done.stdout)["peak"]
+    assert (peak["allocated_bytes"], peak["reserved_bytes"]) == (128 << 20, 192 << 20)
 
 
 def test_a_plain_script_with_batch_is_refused_before_it_runs(tmp_path: Path) -> None:
@@ -241,7 +253,7 @@ def loss_fn(model, batch): return model(batch).sum()
 """
     done = predict(script(tmp_path, text), "--batch", "4", "--cards", "16G")
     assert done.returncode == 0, done.stderr
-    assert f"predict -o predicted.vram --cards 16384MiB --batch 4 {tmp_path}" in done.stdout
+    assert f"predict -o predicted.vram --cards 16G --batch 4 {tmp_path}" in done.stdout
     assert "numbers that the script prints are made up" in done.stdout
 
 

@@ -22,6 +22,7 @@ from vramlens.prediction.card.tensor_types import put_tensor_types
 from vramlens.prediction.card.tracing import put_tracing
 from vramlens.prediction.kernels.attention import chosen_attention
 from vramlens.prediction.kernels.ctc_loss import put_ctc_loss
+from vramlens.prediction.kernels.encoder_layers import put_encoder_layers
 from vramlens.prediction.kernels.flexible_attention import put_flexible_attention
 from vramlens.prediction.kernels.recurrent import put_recurrent_layers
 from vramlens.prediction.tensors.sampled_proposals import put_sampled_proposals
@@ -55,6 +56,7 @@ def behave_as(card: Card, runner: OperatorRunner, devices: int = 1) -> None:
     put_flexible_attention(runner)
     put_recurrent_layers(runner)
     put_ctc_loss(runner)
+    put_encoder_layers(runner)
     put_copies_between_devices(torch)
     put_tensor_types(torch)
     put_nested_tensors(torch)

@@ -1,13 +1,10 @@
-"""``torch.compile``, CUDA graphs and the fast path of transformer layers: what a program asks for
-without them, and that it was so.
+"""``torch.compile`` and CUDA graphs: what a program asks for without them, and that it was so.
 
 torch.compile: kernels that are fused make fewer results, so that eager is what it seldom exceeds
 (``tensors/fused_results.py``); its own pool of CUDA graphs (mode="reduce-overhead") comes on top.
 CUDA graphs: what is asked for while a graph is captured comes from a pool of its own, which
-nobody else gets (c10/cuda/CUDACachingAllocator.cpp, beginAllocateToPool): as from a stream of
-its own.
-Fast path: without gradients ``torch.nn.TransformerEncoder`` leaves padding out and runs one fused
-operator a layer (torch/nn/modules/transformer.py).
+nobody else gets, and which empty_cache leaves alone (c10/cuda/CUDACachingAllocator.cpp,
+beginAllocateToPool).
 """
 
 from __future__ import annotations
@@ -17,16 +14,12 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from vramlens.prediction.requests.request_log import RequestLog
+from vramlens.prediction.requests.request_log import FIRST_POOL, RequestLog
 
 if TYPE_CHECKING:
     from vramlens.prediction.tensors.shapes import OperatorRunner
 
 COMPILED = "torch.compile: predicted as eager; what its kernels fuse needs less"
-GRAPHS = "CUDA graphs: their pools are predicted as streams of their own"
-FAST_PATH = "the fast path of transformer layers in evaluation: predicted as their plain operators"
-_FIRST_POOL = 1 << 20
-"""Numbers of pools, beyond those of streams."""
 
 
 def put_eager(runner: OperatorRunner) -> None:
@@ -50,7 +43,6 @@ def put_eager(runner: OperatorRunner) -> None:
     torch.compile = compile_nothing
     torch.compiler.compile = compile_nothing
     _put_graphs(runner)
-    torch.backends.mha.get_fastpath_enabled = lambda: _leave_fast_path(runner)
 
 
 def _as_compiled(runner: OperatorRunner, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,23 +69,13 @@ def _tensors_of(result: Any) -> list[Any]:
     return [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
-def _leave_fast_path(runner: OperatorRunner) -> bool:
-    """False; notes where PyTorch would take it."""
-    import torch
-
-    if not torch.is_grad_enabled():
-        runner.notes[FAST_PATH] = None
-    return False
-
-
 def _put_graphs(runner: OperatorRunner) -> None:
     import torch  # the module itself: it is changed
 
     pools: list[int] = []
 
     def new_pool() -> int:
-        runner.notes[GRAPHS] = None
-        pools.append(_FIRST_POOL + len(pools))
+        pools.append(FIRST_POOL + len(pools))
         return pools[-1]
 
     class PredictedGraph(_Graph):
@@ -135,6 +117,9 @@ class _Graph:
 
 @contextlib.contextmanager
 def _capture(graph: _Graph, pool: Any = None, *args: Any, **options: Any) -> Iterator[None]:
+    import torch
+
+    torch.cuda.empty_cache()  # as PyTorch does there
     graph.capture_begin(pool)
     try:
         yield

@@ -4,6 +4,7 @@ attention: which attention kernel runs, and what it keeps.
 contiguous_inputs: copies of inputs that lie apart.
 convolutions: cuDNN's workspaces.
 ctc_loss: CTC loss, with lengths on the host.
+encoder_layers: the fast path of transformer layers in evaluation.
 factorizations: solved systems.
 gpu_only_results: operators whose shapes PyTorch knows on a GPU only.
 kernel_requests: all rules of one card, by operator.

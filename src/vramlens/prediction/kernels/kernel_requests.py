@@ -215,13 +215,13 @@ class Kernels:
         if not outputs or outputs[0].fake_device.type != "cuda":
             return
         self._take_blas_handle()
-        place = threading.get_ident(), self._log.stream
+        place = threading.get_ident(), self._log.queue
         if name == "aten.addmm" and args[0].dim() == 1 and place not in self._lt_handles:
             self._lt_handles.add(place)
             self._log.allocate(_LT_WORKSPACE)
 
     def _take_blas_handle(self) -> None:
-        place = threading.get_ident(), self._log.stream
+        place = threading.get_ident(), self._log.queue
         if place not in self._handles:
             self._handles.add(place)
             self._log.allocate(self._blas_workspace())

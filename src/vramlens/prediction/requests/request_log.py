@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 else:
     from vramlens.ground.late_torch import torch
 
+FIRST_POOL = 1 << 20
+"""Numbers of pools, beyond those of streams."""
 OWN_FOLDER = "vramlens/prediction/"
 """Where the frames lie that only a prediction has; with slashes on every system."""
 _MOST_FRAMES = 255  # torch/csrc/profiler/python/combined_traceback.cpp
@@ -194,6 +196,13 @@ class RequestLog:
         """Gives a row back."""
         self.events.append((FREE, row))
         self.allocated_bytes -= _rounded(self.sizes[row])
+
+    @property
+    def queue(self) -> int:
+        """The stream that kernels run on: graphs have pools of their own, and are all captured on
+        one stream (torch/cuda/graphs.py, default_capture_stream).
+        """
+        return min(self.stream, FIRST_POOL)
 
     def empty_cache(self) -> None:
         """Everything that is cached goes back to the driver."""

@@ -15,7 +15,12 @@ import numpy as np
 from vramlens._native import Replay
 from vramlens.errors import InputError
 from vramlens.prediction.requests.compiled_requests import as_compiled
-from vramlens.prediction.requests.request_log import ALLOCATE, EMPTY_CACHE, RequestLog
+from vramlens.prediction.requests.request_log import (
+    ALLOCATE,
+    EMPTY_CACHE,
+    FIRST_POOL,
+    RequestLog,
+)
 from vramlens.prediction.requests.shifted_frees import with_shifted_frees
 from vramlens.replay.settings import Settings, parse_settings
 from vramlens.replay.versions import version_named
@@ -75,7 +80,7 @@ def serve(log: RequestLog, conf: str, torch_version: str) -> ServedRequests:
     eager, log = log, as_compiled(log)
     columns, row_of_event = columns_of(log)
     native = settings.native(version)
-    replay = Replay(columns, pools=1, settings=native)
+    replay = Replay(columns, pools=_count_of_pools(columns), settings=native)
     runs = [replay.run(native, addresses=order, completion=_RECORDED, seed=0) for order in _ORDERS]
     outcome, events = replay.log(native, addresses=0, completion=_RECORDED, seed=0)
     kinds = ("requested", "allocated", "active", "reserved")
@@ -120,7 +125,7 @@ def _with_drawn_sizes(log: RequestLog, seed: int) -> RequestLog:
 def _served_at(log: RequestLog, native: Any) -> dict[str, Any]:
     """The outcome of requests under the same settings, at one place for segments."""
     columns, _ = columns_of(log)
-    replay = Replay(columns, pools=1, settings=native)
+    replay = Replay(columns, pools=_count_of_pools(columns), settings=native)
     outcome: dict[str, Any] = replay.run(native, addresses=0, completion=_RECORDED, seed=0)
     return outcome
 
@@ -164,7 +169,7 @@ def columns_of(log: RequestLog) -> tuple[dict[str, NDArray[Any]], NDArray[np.int
         "row_requested": sizes,
         "row_taken": rounded,
         "row_stream": streams,
-        "row_pool": np.zeros(len(sizes), np.uint32),
+        "row_pool": _pools(streams),
         "row_scratch": scratch,
         "row_pending": np.zeros(len(sizes), np.uint8),
         "base_address": none.astype(np.uint64),
@@ -176,6 +181,18 @@ def columns_of(log: RequestLog) -> tuple[dict[str, NDArray[Any]], NDArray[np.int
         "base_small": none.astype(np.uint8),
     }
     return {name: np.ascontiguousarray(column) for name, column in columns.items()}, row
+
+
+def _pools(streams: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    """The number of each row's pool: 0 is the default one, each captured graph has its own."""
+    graphs = np.unique(streams[streams >= FIRST_POOL])
+    return np.where(streams >= FIRST_POOL, np.searchsorted(graphs, streams) + 1, 0).astype(
+        np.uint32
+    )
+
+
+def _count_of_pools(columns: dict[str, NDArray[Any]]) -> int:
+    return int(columns["row_pool"].max(initial=0)) + 1
 
 
 def _snapshot(
@@ -280,7 +297,7 @@ def _segments(
                 "requested_size": sum(block["requested_size"] for block in taken),
                 "stream": segment["stream"],
                 "segment_type": "small" if is_small else "large",
-                "segment_pool_id": (0, 0),
+                "segment_pool_id": (0, max(0, segment["stream"] - FIRST_POOL + 1)),
                 "is_expandable": segment["expandable"],
                 "frames": segment["frames"],
                 "blocks": blocks,
