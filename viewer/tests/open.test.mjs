@@ -128,7 +128,7 @@ test("while a file is read the page says how far it has come, and what comes of 
   await shown();
   const words = await page.evaluate(() => window.words);
   const canWait = await page.evaluate(() => "Suspending" in WebAssembly);
-  assert.equal(words.some((line) => /^Reading: \d0? %$/.test(line)), canWait);
+  assert.equal(words.some((line) => /^Reading: \d0?%$/.test(line)), canWait);
   for (const step of ["Following every allocation…", "Drawing…"]) assert.ok(words.includes(step), step);
   assert.equal(await page.textContent(".verdict .figures tr:nth-last-child(2) td"), format.size(files["plain.pickle"].peaks[0]));
   clean();
