@@ -143,6 +143,8 @@ class LeakFollower:
         if self._other_steps is not None:
             self._other_steps.stop()
         try:
+            for route, sizes in self._followed.items():
+                sizes.end(route.find())
             owned = (
                 self._watch.owned() if self._watch is not None and last_frames.kept_frames else None
             )

@@ -139,3 +139,26 @@ def test_only_what_had_no_use_and_was_not_emptied_is_likely(
     assert "line 8 uses all of Scores.all" in leaks["Scores.all"].reason
     assert leaks["Scores.dead"].verdict == "likely"
     assert [name for name, leak in leaks.items() if leak.fix] == ["Scores.dead"]
+
+
+ENDED = """\
+rows = []
+def fill(steps):
+    for step in range(steps):
+        rows.append(torch.zeros(4096))
+        tick()
+"""
+
+
+def test_what_is_emptied_after_the_last_step_is_possible(
+    load: Callable[..., types.ModuleType],
+) -> None:
+    followed = Followed()
+    program = load(ENDED, followed.tick)
+    program.fill(20)
+    program.rows.clear()
+    followed.follower.program_ended()
+    leak = followed.leaks()["rows"]
+    assert leak.verdict == "possible"
+    assert "the program emptied it after its last step" in leak.reason
+    assert leak.fix is None
