@@ -13,7 +13,7 @@ open_tensors: ``safetensors.safe_open`` of a file that the predicted program sav
 operators_of_libraries: torchvision's operators where its compiled library cannot be loaded.
 saved_files: checkpoints that a predicted program saves.
 saved_paths: files that a predicted program saved, as the file system shows them to it.
-taken_as_eager: ``torch.compile``, CUDA graphs and the fast path of transformer layers.
+taken_as_eager: ``torch.compile`` and CUDA graphs: run as they are written.
 tensor_types: ``torch.cuda.FloatTensor`` and its like.
 tracing: programs that look at themselves: traces, graphs for a log, and ranges for a profiler.
 """

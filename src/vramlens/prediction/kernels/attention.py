@@ -26,7 +26,7 @@ _MOST_CUDNN_WIDTH = 128
 
 def chosen_attention(card: Card, runner: OperatorRunner) -> Attention:
     """Attention on a card."""
-    return Attention(card, runner.fake_tensor)
+    return Attention(card, runner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,14 @@ class Attention:
     """``scaled_dot_product_attention`` on one card."""
 
     card: Card
-    fake_tensor: Any
+    runner: OperatorRunner
 
     def put_in_place(self) -> None:
         """Takes the place of PyTorch's own, which asks a driver which kernel to run."""
         plain = torch.nn.functional.scaled_dot_product_attention
 
         def scaled_dot_product_attention(query: Any, *more: Any, **options: Any) -> Any:
-            if not isinstance(query, self.fake_tensor) or query.fake_device.type != "cuda":
+            if not self.runner.is_on_card(query):
                 return plain(query, *more, **options)
             call = _call_of(query, *more, **options)
             return self._run(self._cast(call))

@@ -28,14 +28,19 @@ def put_ctc_loss(runner: OperatorRunner) -> None:
 
     @functools.wraps(plain)
     def ctc_loss(
-        log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, *options: Any
+        log_probs: Any,
+        targets: Any,
+        input_lengths: Any,
+        target_lengths: Any,
+        *more: Any,
+        **named: Any,
     ) -> Any:
-        if isinstance(log_probs, runner.fake_tensor) and log_probs.fake_device.type == "cuda":
+        if runner.is_on_card(log_probs):
             samples = target_lengths.numel() if _is_tensor(target_lengths) else len(target_lengths)
             of_targets = targets.shape[1] if targets.dim() == 2 else targets.shape[0] // samples
             input_lengths = _listed(input_lengths, log_probs.shape[0])
             target_lengths = _listed(target_lengths, of_targets)
-        return plain(log_probs, targets, input_lengths, target_lengths, *options)
+        return plain(log_probs, targets, input_lengths, target_lengths, *more, **named)
 
     setattr(torch, "ctc_loss", ctc_loss)  # noqa: B010
 

@@ -26,14 +26,11 @@ def put_encoder_layers(runner: OperatorRunner) -> None:
     """Makes the operators of the fast path run by shapes."""
     import torch  # the module itself: it is changed
 
-    def is_predicted(tensor: Any) -> bool:
-        return isinstance(tensor, runner.fake_tensor) and tensor.fake_device.type == "cuda"
-
     def by_shapes(plain: Callable[..., Any], shaped: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda first, *more: (shaped if is_predicted(first) else plain)(first, *more)
+        return lambda first, *more: (shaped if runner.is_on_card(first) else plain)(first, *more)
 
     def is_left_aligned(source: Any, mask: Any) -> bool:
-        if not is_predicted(source):
+        if not runner.is_on_card(source):
             return bool(plain_left_aligned(source, mask))
         runner.notes[PADDED] = None
         return False  # else it becomes a nested tensor, whose size hangs on the mask's values

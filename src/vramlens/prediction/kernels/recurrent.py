@@ -156,7 +156,7 @@ def put_recurrent_layers(runner: OperatorRunner) -> None:
 def _layer(runner: OperatorRunner, plain: Callable[..., Any], mode: int) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         tensor = args[0]
-        if not isinstance(tensor, runner.fake_tensor) or tensor.fake_device.type != "cuda":
+        if not runner.is_on_card(tensor):
             return plain(*args)
         is_padded = isinstance(args[3], bool)
         if is_padded:

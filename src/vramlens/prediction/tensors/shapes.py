@@ -145,6 +145,10 @@ class OperatorRunner:
             return special(operator, args, kwargs)
         return self._run_shapes(operator, args, kwargs, tensors)
 
+    def is_on_card(self, tensor: Any) -> bool:
+        """Whether something is a tensor of the predicted card."""
+        return isinstance(tensor, self.fake_tensor) and tensor.fake_device.type == "cuda"
+
     def widen(self, basis: str, share: float) -> None:
         """Notes a rule that is less than exact, with the share of the peak that it may be off."""
         self._kernels.uncertain[basis] = share
@@ -234,7 +238,7 @@ class OperatorRunner:
 
     def _note(self, outputs: list[Any]) -> None:
         for tensor in outputs:
-            if isinstance(tensor, self.fake_tensor) and tensor.fake_device.type == "cuda":
+            if self.is_on_card(tensor):
                 for part in strided_parts(tensor):
                     self.log.note(part)
 
