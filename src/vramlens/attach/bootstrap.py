@@ -18,7 +18,9 @@ def begin():
 def come(starter):
     import _signal, _socket
     if hasattr(_signal, "pthread_sigmask"):  # else it would take what the program waits for
-        _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+        faults = ("ABRT", "BUS", "FPE", "ILL", "SEGV", "SYS", "TRAP")
+        faults = {getattr(_signal, "SIG" + name, 0) for name in faults}
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals() - faults)
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         connection.settimeout(5.0)

@@ -167,9 +167,8 @@ class Monitor:
     @harmless("starting to watch memory")
     def _begin(self) -> None:
         thread = threading.Thread(target=self._run, name="vramlens-monitor", daemon=True)
-        started_without_signals(
-            thread.start
-        )  # where the system allows no further thread, the program runs unwatched
+        # Where the system allows no further thread, the program runs unwatched.
+        started_without_signals(thread.start)
         self._thread = thread
 
     @harmless("ending to watch memory")
