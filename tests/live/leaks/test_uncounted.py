@@ -280,7 +280,7 @@ def test_the_report_names_them_and_their_device(gpu: CountedGpu) -> None:
         new_pool(gpu, number)
         watch.step()
     text = str(watch.report())
-    assert text.startswith("LEAK likely: about 32.00 MiB per step, 608.00 MiB so far")
+    assert text.startswith("LEAK likely: 32.00 MiB per step, 608.00 MiB so far\n")
     assert "nothing keeps it, but no other stream or pool can use it" in text
     assert "graph.reset()" in text
     (entry,) = (leak for leak in watch.report().to_dict()["leaks"] if leak["class"] == "pool")
