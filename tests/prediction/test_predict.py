@@ -223,6 +223,25 @@ assert y.shape == (8, 2048)
     assert done.returncode == 0, done.stderr
 
 
+def test_large_batches_of_workers_are_data(tmp_path: Path) -> None:
+    text = """
+from torch.nn.utils.rnn import pad_sequence
+
+class Sounds(torch.utils.data.Dataset):
+    def __len__(self): return 24
+    def __getitem__(self, number): return torch.ones(1600, 80)
+
+def padded(samples): return pad_sequence(samples, batch_first=True)
+
+for batch in torch.utils.data.DataLoader(Sounds(), 12, num_workers=1, collate_fn=padded):
+    assert batch.cuda().shape == (12, 1600, 80)
+print("all came")
+"""
+    done = predict(script(tmp_path, text), "--patience", "30")
+    assert done.returncode == 0, done.stderr
+    assert "all came" in done.stderr
+
+
 def test_a_captured_graph_keeps_its_pool_and_empties_the_cache_before(tmp_path: Path) -> None:
     text = """
 torch.ones(128 << 20, dtype=torch.uint8, device="cuda")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
     from vramlens.ground.late_torch import torch
 
-PADDED = "padding that the fast path of transformer layers would leave out is predicted, too"
+PADDED = "what the fast path of transformer layers saves by leaving padding out"
 _FUSED_WIDTH = 8
 """A head's width is a multiple of it where a fused attention may run."""
 

@@ -4,6 +4,7 @@ request.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -106,6 +107,7 @@ class OperatorRunner:
         fake_mode.can_run_unsafe_fallback = lambda function: False  # it would run on the GPU
         self.log, self._kernels, self._values = log, kernels, values
         self.fake_mode, self.fake_tensor = fake_mode, fake_tensor
+        self._pid = os.getpid()
         self.notes: dict[str, int | None] = {}
         self._remembered = RememberedShapes(fake_mode, fake_tensor)
         self._origins = Origins()
@@ -285,7 +287,11 @@ class OperatorRunner:
         return number((), dtype=tensor.dtype).expand(tensor.shape)
 
     def _is_weight(self, args: Any, kwargs: Any) -> bool:
-        """Whether a new tensor on the CPU would be large and of floating-point numbers."""
+        """Whether a new tensor on the CPU would be large and of floating-point numbers. Those of a
+        loader's worker are data: it sends them on.
+        """
+        if os.getpid() != self._pid:
+            return False
         if not args or not isinstance(args[0], (list, tuple)):
             return False
         if torch.device(kwargs.get("device") or "cpu").type != "cpu":
