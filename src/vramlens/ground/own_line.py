@@ -11,13 +11,13 @@ from typing import TextIO
 def own_line(message: str, stream: TextIO) -> str:
     """``vramlens: …`` for a stream; one line unless that is a narrower terminal."""
     line = f"vramlens: {message}"
-    width = _width(stream)
+    width = terminal_width(stream)
     if width is None or len(line) <= width:
         return line
     return "\n".join(textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False))
 
 
-def _width(stream: TextIO) -> int | None:
+def terminal_width(stream: TextIO) -> int | None:
     """The columns of the terminal that a stream is; None for a file or a pipe, whose lines stay
     whole.
     """

@@ -15,6 +15,7 @@ from typing import Any
 from vramlens.capture.process.own_thread import allocate_lock
 from vramlens.capture.recording.step_marks import NO_STEP
 from vramlens.capture.warn import harmless, say
+from vramlens.ground.own_line import terminal_width
 from vramlens.leak.leak import LeakOwner
 from vramlens.live.gone_leaks import FollowedSizes, gone_leak
 from vramlens.live.growth import last_frames
@@ -22,6 +23,7 @@ from vramlens.live.growth.ration import FIRST_STEPS, Ration
 from vramlens.live.heap_look import OwnedStorage
 from vramlens.live.holder.route import Route, size_of
 from vramlens.live.leaks.leak_report import Gone, LeakReport, LiveLeak
+from vramlens.live.leaks.leak_text import WIDTH, report_text
 from vramlens.live.turns.loop_results import without_results
 from vramlens.live.turns.other_steps import OtherSteps
 from vramlens.live.watch import LeakWatch
@@ -160,7 +162,8 @@ class LeakFollower:
         if report is None:
             say(f"--leaks: {NO_STEP}")
             return
-        sys.stderr.write(f"{report}\n")
+        width = min(terminal_width(sys.stderr) or WIDTH, WIDTH)
+        sys.stderr.write(f"{report_text(report, width)}\n")
         sys.stderr.flush()
         self._tell_cost()
 
@@ -174,7 +177,7 @@ class LeakFollower:
         if spent < max(_LEAST_TOLD_SECONDS, usual):
             return
         of_steps = f" of {elapsed:.2f} s ({100 * spent / elapsed:.0f}%)" if spent < elapsed else ""
-        say(f"watching for leaks took {spent:.2f} s{of_steps}; longer runs pay less")
+        say(f"watching for leaks took {spent:.2f} s{of_steps}; the share falls in longer runs")
 
     def conclusion(self) -> LeakReport | None:
         """The report of now, or of the last look where all is gone by now; None where no step

@@ -6,6 +6,7 @@ import pytest
 
 from vramlens.ground.verdict import Verdict
 from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
+from vramlens.live.leaks.leak_text import report_text
 from vramlens.units import GIB
 
 
@@ -27,3 +28,20 @@ def test_when_the_memory_is_full(bytes_per_step: int, words: str) -> None:
     )
     report = LeakReport(40, (leak,), headroom_bytes=80 * GIB)
     assert words in " ".join(str(report).split())
+
+
+def test_a_report_fits_a_narrow_terminal_with_the_same_words() -> None:
+    leak = LiveLeak(
+        verdict=Verdict.PROVEN,
+        kind="graph",
+        bytes_per_step=65536,
+        bytes=11 * 65536,
+        steps=11,
+        device="cpu",
+        evidence=("all 9 steps from 2 to 10 left memory behind that is still in use",) * 2,
+    )
+    report = LeakReport(12, (leak,), notes=("no optimizer has stepped: a step is a call of Net",))
+    narrow, wide = report_text(report, 44), report_text(report)
+    assert max(map(len, narrow.splitlines())) <= 44 < max(map(len, wide.splitlines())) <= 80
+    assert narrow.split() == wide.split()
+    assert wide == str(report)

@@ -11,7 +11,7 @@ from vramlens.leak.claim import claim_of, place_text, with_article
 from vramlens.live.leaks.leak_report import Gone, LeakReport, LiveLeak, Unexplained
 from vramlens.units import counted, format_size
 
-_WIDTH = 80
+WIDTH = 80
 _MOST_SHOWN = 10
 """Leaks, and look-alikes: they take three to ten lines each, and the first is the one to mend."""
 _FAR_STEPS = 1_000_000
@@ -26,12 +26,13 @@ _COUNTED = {
 }
 
 
-def report_text(report: LeakReport) -> str:
-    """A whole report."""
-    return text_of(_lines(report))
+def report_text(report: LeakReport, width: int = WIDTH) -> str:
+    """A whole report, in lines of at most so many columns where its words allow."""
+    return text_of(line for text in _texts(report) for line in _wrapped(text, width))
 
 
-def _lines(report: LeakReport) -> Iterator[str]:
+def _texts(report: LeakReport) -> Iterator[str]:
+    """Yields its lines before they are fitted."""
     leaks = report.found
     possible = [leak for leak in report.leaks if leak.verdict == Verdict.POSSIBLE]
     if not leaks:
@@ -39,9 +40,9 @@ def _lines(report: LeakReport) -> Iterator[str]:
     yield from _all_leak_lines(report)
     yield from _look_alike_lines(report)
     if report.unexplained is not None and (leaks or possible):
-        yield from _wrapped(f"Beside that, {_unexplained_text(report.unexplained)}.")
+        yield f"Besides that, {_unexplained_text(report.unexplained)}."
     for note in report.notes:
-        yield from _wrapped(f"Note: {note}.")
+        yield f"Note: {note}."
     yield from _next_step_lines(report, possible)
 
 
@@ -57,7 +58,7 @@ def _next_step_lines(report: LeakReport, possible: Sequence[LiveLeak]) -> Iterat
     else:
         return
     yield ""
-    yield from _wrapped(f"Next: {advice}")
+    yield f"Next: {advice}"
 
 
 def _all_leak_lines(report: LeakReport) -> Iterator[str]:
@@ -82,7 +83,7 @@ def _no_leak_lines(report: LeakReport, possible: Sequence[LiveLeak]) -> Iterator
     if report.missing_steps:
         has = "has" if report.steps == 1 else "have"
         are = "is" if report.missing_steps == 1 else "are"
-        yield from _wrapped(
+        yield (
             f"Too few steps to tell: {counted(report.steps, 'step')} {has} ended;"
             f" {counted(report.missing_steps, 'more step')} {are} needed to tell growth from "
             "warm-up."
@@ -99,18 +100,18 @@ def _no_leak_lines(report: LeakReport, possible: Sequence[LiveLeak]) -> Iterator
     else:
         yield f"No leak: {watched}"
         return
-    yield from _wrapped(answer)
+    yield answer
     yield f"  {watched}"
 
 
 def _leak_lines(leak: LiveLeak, report: LeakReport) -> Iterator[str]:
     unseen = f"{_name(leak)} of {leak.device}: no tensor and no reference explains them"
     claim = claim_of(leak, unseen=unseen, end=_end(leak, report.headroom_bytes))
-    yield from _wrapped(claim.headline)
+    yield claim.headline
     for line in filter(None, (claim.owner, *claim.facts, *claim.notes)):
-        yield from _wrapped(line, "  ")
+        yield f"  {line}"
     if claim.fix:
-        yield from _wrapped(f"Fix: {claim.fix}", "  ")
+        yield f"  Fix: {claim.fix}"
 
 
 def _end(leak: LiveLeak, headroom_bytes: int | None) -> str:
@@ -126,12 +127,12 @@ def _end(leak: LiveLeak, headroom_bytes: int | None) -> str:
 
 def _other_lines(leak: LiveLeak) -> Iterator[str]:
     reason = leak.reason or "".join(leak.evidence[-1:])
-    yield from _wrapped(
+    yield (
         f"{leak.verdict}: {_name_and_place(leak)},"
         f" {format_size(leak.bytes_per_step)} per step: {reason}"
     )
     if leak.fix:
-        yield from _wrapped(f"Fix: {leak.advice}", "  ")
+        yield f"  Fix: {leak.advice}"
 
 
 def _possible_text(possible: Sequence[LiveLeak]) -> str:
@@ -188,13 +189,16 @@ def _edit_place(leak: LiveLeak) -> str:
     return leak.owner.name if leak.owner is not None else "the line above"
 
 
-def _wrapped(text: str, indent: str = "") -> Iterator[str]:
+def _wrapped(text: str, width: int) -> list[str]:
+    """The lines of a text, the further ones two columns further in."""
+    words = text.lstrip()
+    indent = text[: len(text) - len(words)]
     lines = textwrap.wrap(
-        text,
-        _WIDTH,
+        words,
+        width,
         initial_indent=indent,
         subsequent_indent=indent + "  ",
         break_long_words=False,
         break_on_hyphens=False,
     )
-    yield from lines or [indent]
+    return lines or [""]
