@@ -39,7 +39,9 @@ def test_holds_all_that_the_text_cuts():
 
 def test_begins_with_the_answer_and_ends_with_a_command():
     text = explanation_to_markdown(run())
-    assert text.startswith("**Peak 448.00 MiB requested in step 3 (peak reserved: 2.00 GiB)")
+    assert text.startswith(
+        "**Peak 448.00 MiB requested in step 3 (peak allocated: 449.00 MiB or more, peak reserved: 2.00 GiB)"
+    )
     assert text.endswith("```sh\nvramlens view run.pickle\n```\n")
 
 

@@ -80,11 +80,13 @@ def _on_device(explanation: Explanation) -> str:
 
 
 def _peak(peak: Peak, where: str = "") -> str:
-    """Both maxima; that of reserved bytes may be at another moment."""
-    requested, reserved = format_size(peak.requested_bytes), format_size(peak.reserved_bytes)
-    requested += "" if "requested_bytes" in peak.exact else " or more"
-    reserved += "" if "reserved_bytes" in peak.exact else " or more"
-    return f"{requested} requested{where}{_when(peak.heap)} (peak reserved: {reserved})"
+    """The maximum of each counter, each by its name; they may be at different moments."""
+    requested, allocated, reserved = (
+        f"{format_size(getattr(peak, name))}{'' if name in peak.exact else ' or more'}"
+        for name in ("requested_bytes", "allocated_bytes", "reserved_bytes")
+    )
+    others = f"peak allocated: {allocated}, peak reserved: {reserved}"
+    return f"{requested} requested{where}{_when(peak.heap)} ({others})"
 
 
 def _when(heap: Heap) -> str:

@@ -157,11 +157,13 @@ def _no_help(tuning: Tuning) -> str:
 
 def _floor_sentence(tuning: Tuning) -> str:
     """What any allocator would have to reserve, and what that means under the limit."""
-    floor = f"Any allocator must reserve at least {format_size(tuning.floor_bytes)}"
-    if not tuning.no_setting_can_help:
-        return f"{floor}, the most memory in use at once."
-    limit = format_size(tuning.baseline.cap_bytes or 0)
-    return f"{floor}, the most memory in use at once. That exceeds {limit}, so no setting can help."
+    floor = format_size(tuning.floor_bytes)
+    failed = ", with the request that failed" if tuning.ended_by_failure else ""
+    words = f"Any allocator must reserve at least {floor}: the most requested at once{failed}."
+    if tuning.no_setting_can_help:
+        limit = format_size(tuning.baseline.cap_bytes or 0)
+        words += f" That exceeds {limit}, so no setting can help."
+    return words
 
 
 def _too_large(tuning: Tuning) -> int | None:
