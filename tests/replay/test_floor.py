@@ -53,4 +53,4 @@ def test_above_the_limit_no_setting_can_help() -> None:
 def test_below_the_limit_it_is_only_told() -> None:
     _, helpless, text = floor_of(DATA / "recordings/gpt_varlen.pickle.xz", cap_bytes=8 * GIB)
     assert not helpless
-    assert ": the most requested at once." in " ".join(text.split())
+    assert ", the peak of requested bytes." in " ".join(text.split())

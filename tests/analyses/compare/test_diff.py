@@ -416,7 +416,10 @@ def test_what_may_grow_is_not_said_to_be_gone():
     assert "gone" not in headline(changed)
     story = story_of(changed)
     assert story.next_command == "vramlens run -o longer.vram YOUR_SCRIPT.py"
-    assert "The peaks after are lower bounds: that recording is incomplete." in story.sentences
+    assert (
+        "The peaks of the later run are lower bounds: that recording is incomplete."
+        in story.sentences
+    )
     assert not story_of(diff(shared("recordings/gpt"), shared("recordings/leak_cycle"))).sentences
 
 

@@ -112,9 +112,9 @@ def test_a_failure_that_ends_a_run_early_is_no_other_workload_and_its_end_no_new
     text = diff_to_markdown(mended)
     assert "Different workloads" not in text
     assert "New problems" not in text
-    assert "Seen only in the run after (may not be new: the run before failed first)" in text
-    assert "The run before needed more than its peak shows" in text
-    assert "may not be gone: the run after failed first" in diff_to_markdown(broken)
+    assert "Seen only in the later run (may not be new: the earlier run failed first)" in text
+    assert "The earlier run needed more than its peak shows" in text
+    assert "may not be gone: the later run failed first" in diff_to_markdown(broken)
 
 
 @pytest.mark.parametrize(

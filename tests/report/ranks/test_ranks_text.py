@@ -20,7 +20,7 @@ def test_a_leak_is_followed_to_what_keeps_it() -> None:
     console = Console(file=io.StringIO(), width=100)
     render_comparison(found, console)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert lines[-2] == "Next, find out what keeps the memory of rank 1:"
+    assert lines[-2] == "Next, see what each step leaves behind on rank 1:"
     assert lines[-1].startswith("  vramlens leaks ")
 
 

@@ -170,7 +170,7 @@ def next_step(check: Check) -> tuple[str, str]:
     if any(map(_says_what_failed, check.results)):
         return "find out what failed and why", f"vramlens explain {recording}"
     if any(map(_is_over_growth, check.results)):
-        return "find out what keeps the memory of each step", f"vramlens leaks {recording}"
+        return "see what each step leaves behind", f"vramlens leaks {recording}"
     return "if this is intended, raise the budget and have the change reviewed", (
         f"vramlens check {source} --budget {budget} --update"
     )

@@ -159,13 +159,13 @@ def _problem_parts(title: str, problems: tuple[str, ...]) -> Iterator[Part]:
 
 def _came_title(diff: Diff) -> str:
     if diff.before.failure is not None:
-        return "Seen only in the run after (may not be new: the run before failed first)"
+        return "Seen only in the later run (may not be new: the earlier run failed first)"
     return "New problems"
 
 
 def _went_title(diff: Diff) -> str:
     if diff.after.failure is not None:
-        return "Seen only in the run before (may not be gone: the run after failed first)"
+        return "Seen only in the earlier run (may not be gone: the later run failed first)"
     return "Gone"
 
 
@@ -250,23 +250,20 @@ def _sentences(diff: Diff) -> Iterator[str]:
 
 def _stopped_at_failure(diff: Diff) -> Iterator[str]:
     """Yields what the peaks mean where only one of the runs failed."""
-    failed_sides = [
-        side
-        for side, run in (("before", diff.before), ("after", diff.after))
-        if run.failure is not None
-    ]
-    if len(failed_sides) == 1:
-        yield f"The run {failed_sides[0]} needed more than its peak shows: it stopped at the failure."
+    runs = (("earlier", diff.before), ("later", diff.after))
+    failed = [name for name, run in runs if run.failure is not None]
+    if len(failed) == 1:
+        yield f"The {failed[0]} run needed more than its peak shows, because it stopped there."
 
 
 def _lower_bounds(diff: Diff) -> Iterator[str]:
-    for side, run in (("before", diff.before), ("after", diff.after)):
+    for name, run in (("earlier", diff.before), ("later", diff.after)):
         peak = run.explanation.peak
         if peak is not None and "requested_bytes" not in peak.exact:
             why = "memory was already in use before its first event"
             if run.explanation.recording.missing:
                 why = "that recording is incomplete"
-            yield f"The peaks {side} are lower bounds: {why}."
+            yield f"The peaks of the {name} run are lower bounds: {why}."
 
 
 def _gone_failure(diff: Diff) -> str:
@@ -354,7 +351,7 @@ def _next(diff: Diff) -> tuple[str, str]:
         return "find out why it runs out of memory", f"vramlens explain {after}"
     if diff.growth_after:
         return (
-            f"find out what keeps the {format_size(diff.growth_after)} per step",
+            f"see what each step leaves behind ({format_size(diff.growth_after)})",
             f"vramlens leaks {after}",
         )
     if diff.growth_before and diff.growth_after is None:

@@ -60,10 +60,10 @@ def _verb_for_recording(explanation: Explanation, peak: Peak) -> tuple[str, str]
         size = format_size(oom.requested_bytes or oom.tried_bytes or 0)
         return f"compare the settings that make the {size} fit", "tune"
     if cause == "leak":
-        return "find out what keeps the memory of earlier steps", "leaks"
+        return "see what each step leaves behind", "leaks"
     if oom is None and explanation.leaks and not explanation.leaks[0].is_small:
         growth = format_size(explanation.leaks[0].bytes_per_step)
-        return f"find out what keeps the {growth} per step", "leaks"
+        return f"see what each step leaves behind ({growth})", "leaks"
     high = format_size(peak.requested_bytes)
     return f"see the whole run on a timeline (peak: {high})", "view"
 

@@ -360,7 +360,7 @@ def _next(comparison: Comparison) -> Command:
     source = f"{quoted(rank.source)}{device}"
     if _is_about_a_leak(comparison, rank):
         why, command = (
-            f"find out what keeps the memory of rank {rank.rank}",
+            f"see what each step leaves behind on rank {rank.rank}",
             f"vramlens leaks {source}",
         )
     else:

@@ -11,13 +11,13 @@ from vramlens.ground.verdict import Confidence
 from vramlens.report.document import (
     Blank,
     Command,
-    Cut,
     Document,
     Heading,
     Part,
     Sentences,
     Table,
     alternatives,
+    gone,
 )
 from vramlens.report.replay.card_words import card_words, cards_headline
 from vramlens.report.replay.story import (
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _ROWS = 9
 _LEAST_ROWS = 3
+_FAILED_ROWS_GO, _FLOOR_GOES = 0, 50  # before and after the rows of the table
 _CARD_COLUMNS = ("peak reserved", "retries", "smallest card", "setting")
 """Of a table with cards, those that say most of it."""
 
@@ -65,10 +66,11 @@ def tuning_document(tuning: Tuning, width: int, *, whole: bool = False) -> Docum
     return Document(
         (
             *_opening(tuning),
-            Sentences((_floor_sentence(tuning),), cuts=(Cut(50, {"shown": False}),)),
+            Sentences((_floor_sentence(tuning),), cuts=gone(_FLOOR_GOES)),
             Sentences((proof_sentence(tuning.recorded),)),
             Blank(),
             *([] if _too_large(tuning) else alternatives(tables)),
+            *_words_of_failed_rows(tuning),
             Blank(),
             _next(tuning),
         )
@@ -158,8 +160,9 @@ def _no_help(tuning: Tuning) -> str:
 def _floor_sentence(tuning: Tuning) -> str:
     """What any allocator would have to reserve, and what that means under the limit."""
     floor = format_size(tuning.floor_bytes)
-    failed = ", with the request that failed" if tuning.ended_by_failure else ""
-    words = f"Any allocator must reserve at least {floor}: the most requested at once{failed}."
+    ended = tuning.ended_by_failure
+    basis = "the failed request included" if ended else "the peak of requested bytes"
+    words = f"Any allocator must reserve at least {floor}, {basis}."
     if tuning.no_setting_can_help:
         limit = format_size(tuning.baseline.cap_bytes or 0)
         words += f" That exceeds {limit}, so no setting can help."
@@ -238,6 +241,15 @@ def _card_asides(tuning: Tuning, listed_rows: Sequence[Tuned]) -> Iterator[Part]
     cards = (card for tuned in listed_rows for card in tuned.cards)
     if any(card.fits and card.row.retries for card in cards):
         yield aside(_RETRY)
+
+
+def _words_of_failed_rows(tuning: Tuning) -> Iterator[Part]:
+    """Yields what the peak of a row is that ends out of memory."""
+    if _too_large(tuning) or tuning.tried[0].cards:
+        return
+    if any(tuned.row.oom and not tuned.row.past_failure for tuned in tuning.tried):
+        words = "out of memory: the peak is what was reserved when the request failed."
+        yield Sentences((words,), is_aside=True, cuts=gone(_FAILED_ROWS_GO))
 
 
 def _asides_on_certainty(rows: Sequence[WhatIf]) -> Iterator[Part]:
@@ -339,7 +351,7 @@ def _next_step(tuning: Tuning) -> tuple[str, str]:
     """Why, and the command."""
     base, best = tuning.baseline, tuning.best
     if tuning.leaked_per_step is not None:
-        return "find what keeps the memory", f"vramlens leaks {quoted(tuning.source)}"
+        return "see what each step leaves behind", f"vramlens leaks {quoted(tuning.source)}"
     if best is not None:
         use = "use this setting"
         gain = f"to save {format_size(best.saved_bytes)}"
@@ -363,7 +375,8 @@ def _needs(tuning: Tuning) -> str:
     base = tuning.baseline
     if tuning.step_needed_bytes is not None:
         needed = format_size(tuning.step_needed_bytes)
-        return f"allow at least {needed}, or see what could be smaller"
+        bound = "more than" if needed == format_size(base.cap_bytes or 0) else "at least"
+        return f"allow {bound} {needed}, or see what could be smaller"
     if not base.oom or base.failed_bytes is None:
         return "use a higher limit, or see what could be smaller"
     return (
