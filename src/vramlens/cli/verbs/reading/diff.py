@@ -54,7 +54,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tolerance",
         metavar="SIZE|SHARE",
-        help="how much the peak may rise with --fail: 64MiB, 2%% (default: nothing)",
+        help="how much the peak may rise with --fail: 64MiB, 2%% (default: 0)",
     )
     add_forms(parser, "json", "markdown", "html")
     add_output(parser)
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Compares the recordings and writes the answer; 1 with ``--fail`` where it is worse."""
     before, after = _sides(arguments)
     if arguments.tolerance is not None and not arguments.fail:
-        raise UsageError("--tolerance is for --fail")
+        raise UsageError("--tolerance needs --fail")
     allowed = _tolerance(arguments.tolerance)
     diff = _compared(before, after, arguments.device)
     write_answer(_drawn(diff, arguments), arguments.output, (*before, *after))

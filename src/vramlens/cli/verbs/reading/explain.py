@@ -61,7 +61,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sort",
         choices=("memory", "gpu", "cpu", "calls"),
-        help="of a trace: which operators come first (default: cpu)",
+        help="for a trace: sort operators by this (default: cpu)",
     )
     parser.add_argument(
         "--top",
@@ -74,7 +74,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log",
         metavar="LOG",
-        help="a file with the error message: its numbers complete those of the recording",
+        help="a log with the error message: its numbers fill in what the recording lacks",
     )
     parser.add_argument(
         "--total", type=size, metavar="SIZE", help="the size of the GPU's memory, for example 80G"
@@ -94,7 +94,7 @@ def _add_form(parser: argparse.ArgumentParser) -> None:
         help="text, json, markdown, github, sarif or gcc; the last three put the findings on their"
         " lines, for pull requests and editors",
     )
-    for name, meaning in (("json", "data: one JSON object"), ("markdown", "for an issue")):
+    for name, meaning in (("json", "one JSON object"), ("markdown", "for an issue")):
         form.add_argument(
             f"--{name}",
             action="store_const",

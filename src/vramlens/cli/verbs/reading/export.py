@@ -79,7 +79,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers",
         metavar="WHERE",
-        help="for a lake: how to read the ranks: a number of processes, or dask://HOST:PORT",
+        help="for a lake: where to read the ranks: a number of processes, or dask://HOST:PORT",
     )
 
 

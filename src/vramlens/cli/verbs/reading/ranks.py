@@ -58,7 +58,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--attempt",
         type=int,
         metavar="N",
-        help="which start of the job, by its launcher's count (default: the last)",
+        help="which attempt, as the launcher counts restarts (default: the last)",
     )
     question = parser.add_mutually_exclusive_group()
     question.add_argument(
@@ -76,7 +76,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers",
         metavar="WHERE",
-        help="how to read the recordings: a number of processes, or dask://HOST:PORT",
+        help="where to read the recordings: a number of processes, or dask://HOST:PORT",
     )
     parser.add_argument(
         "--fail",

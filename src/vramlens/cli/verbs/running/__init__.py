@@ -2,7 +2,7 @@
 
 run: a program, recorded.
 predict: the peak of a script before its first run.
-strategies: what each way to save memory brings.
+strategies: how much memory each technique saves.
 top: every GPU and process now.
 dump: a recording of a program that runs under vramlens.
 attach: a recording of a program that nobody prepared.

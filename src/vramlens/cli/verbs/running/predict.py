@@ -39,8 +39,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "arguments",
         nargs=argparse.REMAINDER,
         metavar="...",
-        help="the options above may stand here, too; all others, and what follows --, go to the"
-        " script",
+        help="arguments for the script; options of predict also work here, unless they follow --",
     )
 
 
@@ -62,7 +61,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=1800,
         metavar="SECONDS",
-        help="stop a script that has not ended by then (default: 1800)",
+        help="stop the script after this long (default: 1800)",
     )
     parser.add_argument(
         "--cards",
@@ -86,7 +85,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--batch",
         type=positive,
         metavar="N",
-        help="samples in a batch, of a script that defines model_fn, make_batch and loss_fn",
+        help="batch size, for a script that defines model_fn, make_batch and loss_fn",
     )
     parser.add_argument(
         "--world-size",

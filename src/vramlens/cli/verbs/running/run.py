@@ -54,7 +54,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="PATH",
-        help="a .vram file, or a folder that gets rank00003.vram under torchrun, else SCRIPT-PID.vram (default: .)",
+        help="a .vram file, or a folder, which gets SCRIPT-PID.vram, or rank00003.vram under torchrun"
+        " (default: the current folder)",
     )
     when = parser.add_mutually_exclusive_group()
     when.add_argument(

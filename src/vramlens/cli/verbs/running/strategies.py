@@ -1,4 +1,4 @@
-"""``vramlens strategies``: what each way to save memory would bring, without a GPU."""
+"""``vramlens strategies``: how much memory each technique would save, without a GPU."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from vramlens.errors import InputError, UsageError
 if TYPE_CHECKING:
     from vramlens.recovery.comparing.strategy_table import StrategyTable
 
-HELP = "Predict what each way to save memory would bring to a script, without a GPU."
+HELP = "Predict how much memory each technique would save in a script, without a GPU."
 EXAMPLES = (
-    ("vramlens strategies train.py", "each way to save memory, its peak"),
+    ("vramlens strategies train.py", "the peak with each technique"),
     ("vramlens strategies train.py --budget 22GiB", "and which of them fit"),
-    ("vramlens strategies functions.py --batch 16", "of four functions, with any batch"),
+    (
+        "vramlens strategies functions.py --batch 16",
+        "a script of four functions, at any batch size",
+    ),
 )
 _STEPS = 3
 _SCRIPT = """A SCRIPT runs as it is. With --batch N it defines four functions instead, and more
@@ -44,16 +47,22 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``strategies``."""
     parser.epilog = _SCRIPT
     parser.add_argument(
-        "--batch", type=positive, metavar="N", help="samples in a batch, of four functions"
+        "--batch",
+        type=positive,
+        metavar="N",
+        help="batch size, for a script of four functions (below)",
     )
     parser.add_argument(
-        "--budget", type=limit_size, metavar="SIZE", help="what may be reserved: which of them fit"
+        "--budget",
+        type=limit_size,
+        metavar="SIZE",
+        help="show which fit into this much reserved memory",
     )
     parser.add_argument(
         "--names",
         type=lambda text: text.split(","),
         metavar="NAME,NAME",
-        help="only these; joined by + several together (default: all)",
+        help="only these techniques; A+B combines two (default: all)",
     )
     parser.add_argument(
         "--steps",
@@ -62,14 +71,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"stop a script after N optimizer steps (default: {_STEPS})",
     )
-    parser.add_argument("--json", action="store_true", help="print data: one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "script",
         metavar="SCRIPT",
         help="the script, unchanged; with --batch, one that defines model_fn, make_batch, loss_fn"
         " and optimizer_fn at its top",
     )
-    parser.add_argument("arguments", nargs="*", metavar="...", help="of the script, after --")
+    parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="for the script, after --")
 
 
 def run(arguments: argparse.Namespace) -> int:
