@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 import re
+from typing import Any
 
-from vramlens.errors import NotARecording, UnsafeInput
-from vramlens.read.opened_source import open_source
+from vramlens.errors import NotARecording
+from vramlens.read.opened_source import open_source, whole_of
 from vramlens.read.values import as_dict
 from vramlens.trace.rank_error import RankError, tells_of_another
 from vramlens.trace.stacks import Frame
@@ -42,34 +43,38 @@ def read_error_file(path: str | os.PathLike[str]) -> RankError:
         NotARecording: it is something else.
     """
     with open_source(path) as source:
-        data = source.stream.read(_LARGEST_BYTES + 1)
-    if len(data) > _LARGEST_BYTES:
-        raise UnsafeInput(f"{source.name}: larger than any error file ({_LARGEST_BYTES >> 20} MiB)")
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        value = None
-    outer = as_dict(value)
-    inner = outer.get("message")
-    if isinstance(inner, dict):
-        text, more = inner.get("message"), as_dict(inner.get("extraInfo"))
-    else:
-        text, more = inner, as_dict(outer.get("extraInfo"))
+        data = whole_of(source, _LARGEST_BYTES, "error file")
+    entry = _parsed(data)
+    if isinstance(entry.get("message"), dict):  # the text and its details lie one level deeper
+        entry = entry["message"]
+    text, details = entry.get("message"), as_dict(entry.get("extraInfo"))
     if not isinstance(text, str):
         raise NotARecording(f"{source.name}: not a torchrun error file: it has no message")
-    stack, time = more.get("py_callstack"), more.get("timestamp")
-    frame_lines = _FRAME.findall(stack) if isinstance(stack, str) else []
-    frames = tuple(
-        Frame(file, int(line), name) for file, line, name in reversed(frame_lines[-_MOST_FRAMES:])
-    )
     message = " ".join(text.split())[:_LONGEST_MESSAGE]
-    seconds = (
-        int(time) if isinstance(time, (str, int)) and re.fullmatch(r"\d{1,12}", str(time)) else None
-    )
     return RankError(
         source=source.name,
         message=message,
-        time_s=seconds,
-        frames=frames,
+        time_s=_seconds(details.get("timestamp")),
+        frames=_frames(details.get("py_callstack")),
         follows=tells_of_another(message),
     )
+
+
+def _parsed(data: bytes) -> dict[Any, Any]:
+    try:
+        return as_dict(json.loads(data))
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _seconds(time: object) -> int | None:
+    is_number = isinstance(time, (str, int)) and re.fullmatch(r"\d{1,12}", str(time))
+    return int(str(time)) if is_number else None
+
+
+def _frames(stack: object) -> tuple[Frame, ...]:
+    """The last frames of a traceback's text, innermost first."""
+    if not isinstance(stack, str):
+        return ()
+    lines = _FRAME.findall(stack)[-_MOST_FRAMES:]
+    return tuple(Frame(file, int(line), name) for file, line, name in reversed(lines))

@@ -11,13 +11,13 @@ import json
 import os
 import re
 from collections.abc import Callable
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from vramlens.errors import InputError, NotARecording, UnsafeInput
 from vramlens.read.json_bounds import refuse_costly
-from vramlens.read.opened_source import open_source
+from vramlens.read.opened_source import Source, open_source, system_words, whole_of
 from vramlens.read.pickle_values import read_values
-from vramlens.read.values import MOST_RANKS, as_dict, as_list, as_number, as_text
+from vramlens.read.values import MOST_RANKS, as_dict, as_list, as_number, text_of
 from vramlens.trace.flight import Collective, FlightGroup, FlightRecord
 from vramlens.trace.stacks import Frame
 
@@ -59,11 +59,10 @@ def looks_like_flight_record(path: str | os.PathLike[str]) -> bool:
             if file.read(2) == b"PK":
                 return False
     except OSError as error:
-        raise InputError(f"{os.fspath(path)}: {(error.strerror or str(error)).lower()}") from None
+        raise InputError(f"{os.fspath(path)}: {system_words(error)}") from None
     with open_source(path) as source:
-        return source.kind in ("pickle", "json") and is_flight_record(
-            source.stream.peek(_HEAD_BYTES)[:_HEAD_BYTES]
-        )
+        head = source.stream.peek(_HEAD_BYTES)[:_HEAD_BYTES]
+        return source.kind in ("pickle", "json") and is_flight_record(head)
 
 
 def _has(head: bytes, key: str) -> bool:
@@ -71,9 +70,8 @@ def _has(head: bytes, key: str) -> bool:
     in their names.
     """
     name = key.encode()
-    size = len(name)
-    short, long = b"\x8c" + bytes([size]), b"X" + size.to_bytes(4, "little")
-    return short + name in head or long + name in head or b'"' + name + b'"' in head
+    in_pickles = (b"\x8c%c" % len(name) + name, b"X" + len(name).to_bytes(4, "little") + name)
+    return any(form in head for form in (*in_pickles, b'"%b"' % name))
 
 
 def read_flight_record(path: str | os.PathLike[str]) -> FlightRecord:
@@ -85,7 +83,7 @@ def read_flight_record(path: str | os.PathLike[str]) -> FlightRecord:
         NotARecording: it is something else.
     """
     with open_source(path) as source:
-        return flight_record(_whole(source.stream, source.name), source.name)
+        return flight_record(_whole(source), source.name)
 
 
 def flight_record(data: bytes, name: str) -> FlightRecord:
@@ -95,30 +93,31 @@ def flight_record(data: bytes, name: str) -> FlightRecord:
         UnsafeInput: they ask for more than values.
         NotARecording: they are something else.
     """
-    parsed = _parsed(data, name)
-    entries = parsed.get("entries", []) if isinstance(parsed, dict) else None
+    parsed = as_dict(_parsed(data, name))
+    entries = parsed.get("entries", [])
     if not isinstance(entries, list) or not _says_so(parsed):
         raise NotARecording(
             f"{name}: not an NCCL flight record: it has no pg_config and no entries"
         )
+
     shared = _Shared()
-    library_version = _text(parsed.get("comm_lib_version", parsed.get("nccl_version")))
+    library_version = text_of(parsed.get("comm_lib_version", parsed.get("nccl_version")))
     return FlightRecord(
         source=name,
-        version=_text(parsed.get("version")),
+        version=text_of(parsed.get("version")),
         library_version=library_version or None,
         groups=_groups(parsed.get("pg_config"), shared),
-        last_completed={
-            _text(key): _number(status.get("last_completed_collective")) or 0
-            for key, status in as_dict(parsed.get("pg_status")).items()
-            if isinstance(status, dict)
-        },
-        collectives=tuple(
-            shared.once(_collective, entry)
-            for entry in entries[:_MOST_ENTRIES]
-            if isinstance(entry, dict)
-        ),
+        last_completed=_last_completed(parsed.get("pg_status")),
+        collectives=shared.all_of(_collective, entries[:_MOST_ENTRIES]),
     )
+
+
+def _last_completed(statuses: object) -> dict[str, int]:
+    numbers = {}
+    for key, status in as_dict(statuses).items():
+        if isinstance(status, dict):
+            numbers[text_of(key)] = _number(status.get("last_completed_collective")) or 0
+    return numbers
 
 
 def _parsed(data: bytes, name: str) -> Any:
@@ -150,13 +149,15 @@ class _Shared:
             self._made[key] = make(value, self)
         return cast(_Part, self._made[key])
 
+    def all_of(self, make: Callable[[Any, _Shared], _Part], values: list[Any]) -> tuple[_Part, ...]:
+        """What ``make`` makes of each dict in a list."""
+        return tuple(self.once(make, value) for value in values if isinstance(value, dict))
 
-def _whole(stream: BinaryIO, name: str) -> bytes:
-    data = stream.read(_LARGEST_BYTES + 1)
-    if len(data) > _LARGEST_BYTES:
-        raise UnsafeInput(f"{name}: larger than any flight record ({_LARGEST_BYTES >> 20} MiB)")
+
+def _whole(source: Source) -> bytes:
+    data = whole_of(source, _LARGEST_BYTES, "flight record")
     if not data:
-        raise InputError(f"{name}: is empty")
+        raise InputError(f"{source.name}: is empty")
     return data
 
 
@@ -173,9 +174,8 @@ def _groups(value: object, shared: _Shared) -> dict[str, FlightGroup]:
     for key, entry in list(as_dict(value).items())[:_MOST_GROUPS]:
         description = as_dict(entry)
         ranks = shared.once(_ranks, description.get("ranks"))
-        groups[_text(key)] = FlightGroup(
-            _text(description.get("name")) or _text(key), _text(description.get("desc")), ranks
-        )
+        name = text_of(description.get("name")) or text_of(key)
+        groups[text_of(key)] = FlightGroup(name, text_of(description.get("desc")), ranks)
     return groups
 
 
@@ -192,14 +192,14 @@ def _collective(entry: dict[Any, Any], shared: _Shared) -> Collective:
     group, description = _group_of(entry)
     p2p = entry.get("is_p2p") is True
     seq = _number(entry.get("p2p_seq_id" if p2p else "collective_seq_id"))
-    name = _text(entry.get("profiling_name"))
+    name = text_of(entry.get("profiling_name"))
     return Collective(
         group=group,
         description=description,
         seq=seq if seq is not None else _number(entry.get("record_id")) or 0,
         name=name.partition(":")[2] or name,
         is_p2p=p2p,
-        state=_text(entry.get("state")) or "unknown",
+        state=text_of(entry.get("state")) or "unknown",
         input_sizes=shared.once(_shapes, entry.get("input_sizes")),
         output_sizes=shared.once(_shapes, entry.get("output_sizes")),
         dtypes=shared.once(_texts, entry.get("input_dtypes")),
@@ -215,9 +215,10 @@ def _group_of(entry: dict[Any, Any]) -> tuple[str, str]:
     """A call's process group: its name, and its description where it has one."""
     group = as_list(entry.get("process_group"))
     if group:
-        return _text(group[0]), _text(group[1]) if len(group) > 1 else ""
+        name, description, *_ = (*group[:2], "")
+        return text_of(name), text_of(description)
     pg_id = entry.get("pg_id")
-    return _text(pg_id) or str(_number(pg_id) or 0), ""
+    return text_of(pg_id) or str(_number(pg_id) or 0), ""
 
 
 def _shapes(value: object, shared: _Shared) -> tuple[tuple[int, ...], ...]:
@@ -225,33 +226,22 @@ def _shapes(value: object, shared: _Shared) -> tuple[tuple[int, ...], ...]:
 
 
 def _shape(value: object, _shared: _Shared) -> tuple[int, ...]:
-    return tuple(
-        size
-        for number in as_list(value)[:_MOST_DIMENSIONS]
-        if (size := _number(number)) is not None
-    )
+    sizes = map(_number, as_list(value)[:_MOST_DIMENSIONS])
+    return tuple(size for size in sizes if size is not None)
 
 
 def _texts(value: object, _shared: _Shared) -> tuple[str, ...]:
-    return tuple(_text(text) for text in as_list(value)[:_MOST_TENSORS])
+    return tuple(map(text_of, as_list(value)[:_MOST_TENSORS]))
 
 
 def _frames(value: object, shared: _Shared) -> tuple[Frame, ...]:
-    return tuple(
-        shared.once(_frame, frame)
-        for frame in as_list(value)[:_MOST_FRAMES]
-        if isinstance(frame, dict)
-    )
+    return shared.all_of(_frame, as_list(value)[:_MOST_FRAMES])
 
 
 def _frame(entry: dict[Any, Any], _shared: _Shared) -> Frame:
     return Frame(
-        _text(entry.get("filename")), _number(entry.get("line")) or 0, _text(entry.get("name"))
+        text_of(entry.get("filename")), _number(entry.get("line")) or 0, text_of(entry.get("name"))
     )
-
-
-def _text(value: object) -> str:
-    return as_text(value) or ""
 
 
 def _number(value: object) -> int | None:

@@ -14,7 +14,7 @@ import stat
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -40,6 +40,12 @@ _TEXT_CONTROLS = frozenset(b"\a\b\t\n\v\f\r\x1b")
 _CONTROLS = bytes(code for code in (*range(32), 127) if code not in _TEXT_CONTROLS)
 _MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
+_COMPRESSIONS: tuple[tuple[bytes, Callable[..., Any]], ...] = (
+    (b"\xfd7zXZ\x00", lzma.LZMAFile),
+    (b"\x1f\x8b", lambda file: gzip.GzipFile(fileobj=file)),
+    (b"\x28\xb5\x2f\xfd", zstd.ZstdFile),
+)
+"""How the files of each compression begin, and what reads them."""
 _DAMAGED = (
     EOFError,
     lzma.LZMAError,
@@ -65,9 +71,8 @@ class _Bounded(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
         try:
-            got = cast(
-                int, cast(Any, self._stream).readinto1(view)
-            )  # gives what there is before any damage
+            # readinto1 gives what there is before any damage
+            got = cast(int, cast(Any, self._stream).readinto1(view))
         except _DAMAGED:
             self.damaged = True
             return 0
@@ -137,6 +142,23 @@ class Source:
         return self._bounded is not None and self._bounded.damaged
 
 
+def whole_of(source: Source, largest_bytes: int, kind: str) -> bytes:
+    """All bytes of a source; ``kind`` is what it is read as, in words.
+
+    Raises:
+        UnsafeInput: it is larger than any such file.
+    """
+    data = source.stream.read(largest_bytes + 1)
+    if len(data) > largest_bytes:
+        raise UnsafeInput(f"{source.name}: larger than any {kind} ({largest_bytes >> 20} MiB)")
+    return data
+
+
+def system_words(error: OSError) -> str:
+    """Why the system refused, in its own words, as they stand in the midst of a line."""
+    return (error.strerror or str(error)).lower()
+
+
 @contextmanager
 def open_source(path: str | os.PathLike[str]) -> Iterator[Source]:
     """Opens a file, or standard input for ``-``.
@@ -153,7 +175,7 @@ def open_source(path: str | os.PathLike[str]) -> Iterator[Source]:
         yield _look_inside(name, cast(io.BufferedReader, file))
     except OSError as error:
         # A disk that fails under us, a directory on systems that let one be opened.
-        raise InputError(f"{name}: {(error.strerror or str(error)).lower()}") from None
+        raise InputError(f"{name}: {system_words(error)}") from None
     finally:
         if name != "-":
             file.close()
@@ -166,7 +188,7 @@ def _open_file(name: str) -> BinaryIO:
     except IsADirectoryError:
         raise InputError(f"{name}: is a directory; choose one recording in it") from None
     except OSError as error:
-        raise InputError(f"{name}: {(error.strerror or str(error)).lower()}") from None
+        raise InputError(f"{name}: {system_words(error)}") from None
 
 
 def _refuse_what_is_no_file(name: str) -> None:
@@ -194,15 +216,16 @@ def _look_inside(name: str, file: io.BufferedReader) -> Source:
     if _is_device(file):
         raise InputError(f"{name}: is a device without an end; choose a file")
     members: Members | None = None
+    bounded: _Bounded | None = None
+    stream = file
     inner = _decompressed(head, file)
     if head.startswith(b"PK\x03\x04"):
         inner, members = _open_recording(name, file, size or 0)
-    if inner is None:
-        kind, stream = _kind_of(file)
-        return Source(name=name, kind=kind, stream=stream, size_bytes=size, _file=file)
-    limit = max(EXPANDS_ALWAYS_BYTES, EXPANDS_TIMES * (size or 0))
-    bounded = _Bounded(inner, name, limit)
-    kind, stream = _kind_of(_begun(bounded, name))
+    if inner is not None:
+        limit = max(EXPANDS_ALWAYS_BYTES, EXPANDS_TIMES * (size or 0))
+        bounded = _Bounded(inner, name, limit)
+        stream = _begun(bounded, name)
+    kind, stream = _kind_of(stream)
     return Source(
         name=name,
         kind=kind,
@@ -225,12 +248,9 @@ def _begun(bounded: _Bounded, name: str) -> io.BufferedReader:
 
 def _decompressed(head: bytes, file: io.BufferedReader) -> BinaryIO | None:
     """What a compressed file holds, by its first bytes; None for any other file."""
-    if head.startswith(b"\xfd7zXZ\x00"):
-        return cast(BinaryIO, lzma.LZMAFile(file))
-    if head.startswith(b"\x1f\x8b"):
-        return cast(BinaryIO, gzip.GzipFile(fileobj=file))
-    if head.startswith(b"\x28\xb5\x2f\xfd"):
-        return cast(BinaryIO, zstd.ZstdFile(file))
+    for magic, opener in _COMPRESSIONS:
+        if head.startswith(magic):
+            return cast(BinaryIO, opener(file))
     return None
 
 
@@ -240,10 +260,7 @@ def _is_device(file: BinaryIO) -> bool:
     """
     try:
         mode = os.fstat(file.fileno()).st_mode
-    except (
-        OSError,
-        AttributeError,
-    ):  # standard input that a program has put another in the place of
+    except (OSError, AttributeError):  # a program has put another in standard input's place
         return False
     return stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not file.isatty())
 

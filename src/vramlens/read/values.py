@@ -22,6 +22,11 @@ def as_text(value: object, longest: int = LONGEST_TEXT) -> str | None:
     return value[:longest] if isinstance(value, str) else None
 
 
+def text_of(value: object, longest: int = LONGEST_TEXT) -> str:
+    """A text, cut to the longest that is kept; the empty text for all else."""
+    return as_text(value, longest) or ""
+
+
 def as_number(value: object, largest: int = LARGEST_NUMBER) -> int | None:
     """A whole number from 0 to the largest; None for all else, True and False too."""
     return value if type(value) is int and 0 <= value <= largest else None
@@ -41,7 +46,9 @@ def as_fraction(value: object) -> float | None:
 
 def as_list(value: object) -> list[Any]:
     """A list, or a pickle's tuple as one; empty for all else."""
-    return value if isinstance(value, list) else list(value) if isinstance(value, tuple) else []
+    if isinstance(value, tuple):
+        return list(value)
+    return value if isinstance(value, list) else []
 
 
 def as_dict(value: object) -> dict[Any, Any]:

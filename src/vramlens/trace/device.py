@@ -14,14 +14,32 @@ BEFORE = -1
 """In an event's place: before the first recorded event. "Never" is the number of events."""
 
 
-@dataclass(frozen=True, eq=False)
-class Allocations:
-    """One row an allocation: a lifetime of a block. Those from before the recording come first.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MemoryPieces:
+    """One row a piece of memory, from one event to another.
 
     Attributes:
         born: the event that made it; BEFORE if it is older than the recording.
-        free_requested: the event at which the program gave it up; the number of events if never.
         died: the event at which its memory was free again; the number of events if never.
+    """
+
+    born: NDArray[np.int64]
+    died: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.born)
+
+    def alive_after(self, event: int) -> NDArray[np.int64]:
+        """Rows of those that hold memory right after an event (pending frees included)."""
+        return np.flatnonzero((self.born <= event) & (self.died > event))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Allocations(MemoryPieces):
+    """One row an allocation: a lifetime of a block. Those from before the recording come first.
+
+    Attributes:
+        free_requested: the event at which the program gave it up; the number of events if never.
         address: bytes.
         requested_bytes: what the program asked for.
         taken_bytes: what the allocator handed out (rounded, and what could not be split off).
@@ -31,9 +49,7 @@ class Allocations:
         pool: row of ``Trace.pools``; NO_TEXT where unknown.
     """
 
-    born: NDArray[np.int64]
     free_requested: NDArray[np.int64]
-    died: NDArray[np.int64]
     address: NDArray[np.uint64]
     requested_bytes: NDArray[np.int64]
     taken_bytes: NDArray[np.int64]
@@ -41,15 +57,6 @@ class Allocations:
     stack: NDArray[np.uint32]
     segment: NDArray[np.uint32]
     pool: NDArray[np.uint32]
-
-    def __len__(self) -> int:
-        return len(self.born)
-
-    def alive_after(self, event: int) -> NDArray[np.int64]:
-        """Rows of the allocations that hold memory right after an event (pending frees
-        included).
-        """
-        return np.flatnonzero((self.born <= event) & (self.died > event))
 
     def fullest(self, rows: NDArray[np.int64]) -> tuple[int, int]:
         """The first event at which most bytes of some allocations (at least one) are alive, and
@@ -63,31 +70,21 @@ class Allocations:
         return int(when[order[fullest_place]]), int(running[fullest_place])
 
 
-@dataclass(frozen=True, eq=False)
-class Segments:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Segments(MemoryPieces):
     """One row a segment, or a mapped range of an expandable segment.
 
     Attributes:
-        born, died: events, as for allocations.
         address, size_bytes, stream: of the segment.
         expandable: whether it is a mapped range of an expandable segment.
         pool: row of ``Trace.pools``; NO_TEXT where unknown.
     """
 
-    born: NDArray[np.int64]
-    died: NDArray[np.int64]
     address: NDArray[np.uint64]
     size_bytes: NDArray[np.int64]
     stream: NDArray[np.uint64]
     expandable: NDArray[np.uint8]
     pool: NDArray[np.uint32]
-
-    def __len__(self) -> int:
-        return len(self.born)
-
-    def alive_after(self, event: int) -> NDArray[np.int64]:
-        """Rows of the segments that are reserved right after an event."""
-        return np.flatnonzero((self.born <= event) & (self.died > event))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,23 +147,18 @@ class DeviceTrace:
     @cached_property
     def requested_curve(self) -> NDArray[np.int64]:
         """Requested bytes right after each event."""
-        alive = self.allocations
-        return self._running(self.requested, alive.born, alive.died, alive.requested_bytes)
+        return self._running(self.requested, self.allocations, self.allocations.requested_bytes)
 
     @cached_property
     def reserved_curve(self) -> NDArray[np.int64]:
         """Reserved bytes right after each event."""
-        alive = self.segments
-        return self._running(self.reserved, alive.born, alive.died, alive.size_bytes)
+        return self._running(self.reserved, self.segments, self.segments.size_bytes)
 
     def _running(
-        self,
-        counter: Counter,
-        born: NDArray[np.int64],
-        died: NDArray[np.int64],
-        sizes: NDArray[np.int64],
+        self, counter: Counter, pieces: MemoryPieces, sizes: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         change = np.zeros(len(self.events) + 1, np.int64)  # one more: what never dies
-        np.add.at(change, born[born >= 0], sizes[born >= 0])
-        np.subtract.at(change, died, sizes)
+        is_recorded = pieces.born >= 0
+        np.add.at(change, pieces.born[is_recorded], sizes[is_recorded])
+        np.subtract.at(change, pieces.died, sizes)
         return counter.base_bytes + np.cumsum(change[:-1])

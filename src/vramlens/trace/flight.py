@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from vramlens.trace.stacks import Frame, is_user_file
+from vramlens.trace.stacks import Frame, user_frame_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Collective:
         """The user line that called it: the innermost frame outside of torch, installed packages
         and Python itself.
         """
-        return next((frame for frame in self.frames if is_user_file(frame.file)), None)
+        return user_frame_of(self.frames)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from vramlens.trace.stacks import Frame, is_user_file
+from vramlens.trace.stacks import Frame, user_frame_of
 
 # What the other ranks say when one is gone: NCCL's watchdog, c10d's sockets, gloo, the store.
 _FOLLOWS = re.compile(
@@ -36,7 +36,7 @@ class RankError:
     @property
     def user_frame(self) -> Frame | None:
         """The user's innermost frame; None where there is none."""
-        return next((frame for frame in self.frames if is_user_file(frame.file)), None)
+        return user_frame_of(self.frames)
 
 
 def tells_of_another(message: str) -> bool:

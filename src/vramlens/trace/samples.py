@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +39,5 @@ class Samples:
     def of(self, device: int) -> Samples:
         """The samples of one device."""
         of_device = self.device == device
-        columns = (self.time_us, self.step, self.device, self.allocated_bytes)
-        further_columns = (self.reserved_bytes, self.free_bytes, self.host_rss_bytes)
-        return Samples(
-            self.interval_s, *(column[of_device] for column in (*columns, *further_columns))
-        )
+        columns = [getattr(self, field.name) for field in fields(self)[1:]]
+        return Samples(self.interval_s, *(column[of_device] for column in columns))

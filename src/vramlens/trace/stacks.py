@@ -5,17 +5,18 @@ user's.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.ground.file_name import LONGEST_NAME
 from vramlens.ground.file_name import is_user_file as is_user_file
 from vramlens.trace.strings import NO_TEXT, Strings
 
 NO_STACK = 0xFFFFFFFF
-_LONGEST_NAME = 1000
 
 # PyTorch and what only passes calls on: a library's own line lies outside of it.
 PLUMBING = re.compile(
@@ -29,9 +30,13 @@ PLUMBING = re.compile(
 _PYTHON_FILE = re.compile(r"\.pyw?$|^<")
 
 
+def _is_python_file(file: str) -> bool:
+    return _PYTHON_FILE.search(file) is not None
+
+
 def is_code_file(file: str) -> bool:
     """Whether a file is the user's or a library's own, not PyTorch's plumbing."""
-    return is_user_file(file) or PLUMBING.search(file[-_LONGEST_NAME:]) is None
+    return is_user_file(file) or PLUMBING.search(file[-LONGEST_NAME:]) is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,11 @@ class Frame:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}"
+
+
+def user_frame_of(frames: Iterable[Frame]) -> Frame | None:
+    """The first frame of the user's own code; None where there is none."""
+    return next((frame for frame in frames if is_user_file(frame.file)), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +100,8 @@ class Stacks:
     def mark_frames(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
         """One flag a frame: whether ``file:function`` matches the pattern."""
         names, name_of_frame = self._functions
-        return np.array([pattern.search(name) is not None for name in names], np.bool_)[
-            name_of_frame
-        ]
+        matches = [pattern.search(name) is not None for name in names]
+        return np.array(matches, np.bool_)[name_of_frame]
 
     @cached_property
     def _functions(self) -> tuple[list[str], NDArray[np.int64]]:
@@ -105,7 +114,7 @@ class Stacks:
         )
         texts = self.strings
         names = [
-            f"{texts[pair >> 32][-_LONGEST_NAME:]}:{texts[pair & NO_TEXT][-_LONGEST_NAME:]}"
+            f"{texts[pair >> 32][-LONGEST_NAME:]}:{texts[pair & NO_TEXT][-LONGEST_NAME:]}"
             for pair in pairs.tolist()
         ]
         return names, name_of_frame.reshape(-1)
@@ -134,20 +143,21 @@ class Stacks:
     @cached_property
     def user_frames(self) -> NDArray[np.bool_]:
         """One flag a frame: whether it is the user's own code."""
+        return self._frames_in(is_user_file)
+
+    def _frames_in(self, is_such: Callable[[str], bool]) -> NDArray[np.bool_]:
+        """One flag a frame: whether its file is such a one; each file is asked about once."""
         files, file_of_frame = np.unique(self.frame_file, return_inverse=True)
-        is_user = np.array([is_user_file(self.strings[int(file)]) for file in files], np.bool_)
-        return is_user[file_of_frame] if len(files) else np.zeros(0, np.bool_)
+        texts = [self.strings[file] for file in files.tolist()]
+        flags = np.array([is_such(text) for text in texts], np.bool_)
+        return flags[file_of_frame.reshape(-1)]
 
     @cached_property
     def has_python(self) -> NDArray[np.bool_]:
         """Whether each stack has a Python frame; one of C++ alone (``stacks="all"``) says little
         of the program.
         """
-        files, where = np.unique(self.frame_file, return_inverse=True)
-        python = np.array(
-            [_PYTHON_FILE.search(self.strings[int(file)]) is not None for file in files], np.bool_
-        )
-        return self.any_frame(python[where] if len(files) else np.zeros(0, np.bool_))
+        return self.any_frame(self._frames_in(_is_python_file))
 
     @cached_property
     def user_frame(self) -> NDArray[np.int64]:
@@ -161,10 +171,7 @@ class Stacks:
         """One flag a frame: whether it is somebody's code rather than PyTorch's plumbing: the
         user's own or a library's.
         """
-        files, where = np.unique(self.frame_file, return_inverse=True)
-        texts = [self.strings[int(file)][-_LONGEST_NAME:] for file in files]
-        named = np.array([is_code_file(text) for text in texts], np.bool_)
-        return named[where.reshape(-1)] if len(files) else np.zeros(0, np.bool_)
+        return self._frames_in(is_code_file)
 
     @cached_property
     def code_frame(self) -> NDArray[np.int64]:

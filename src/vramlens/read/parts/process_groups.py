@@ -4,7 +4,7 @@ is passed over.
 
 from __future__ import annotations
 
-from vramlens.read.values import MOST_RANKS, as_list, as_number, as_text
+from vramlens.read.values import MOST_RANKS, as_list, as_number, text_of
 from vramlens.trace import GroupMeta
 
 _MOST_GROUPS, _MOST_SPANS, _LONGEST_NAME = 256, 1000, 100
@@ -17,16 +17,13 @@ def group_metas(value: object) -> tuple[GroupMeta, ...]:
     for group in as_list(value)[:_MOST_GROUPS]:
         if not isinstance(group, dict):
             continue
-        spans = [
-            span
-            for ranks in as_list(group.get("ranks"))[:spans_left]
-            if (span := _span(ranks)) is not None
-        ]
+        read_spans = map(_span, as_list(group.get("ranks"))[:spans_left])
+        spans = tuple(span for span in read_spans if span is not None)
         spans_left -= len(spans)
         if sum(count for _, count, _ in spans) <= MOST_RANKS:
-            groups.append(
-                GroupMeta(_name(group.get("name")), _name(group.get("description")), tuple(spans))
-            )
+            name = text_of(group.get("name"), _LONGEST_NAME)
+            description = text_of(group.get("description"), _LONGEST_NAME)
+            groups.append(GroupMeta(name, description, spans))
     return tuple(groups)
 
 
@@ -37,7 +34,3 @@ def _span(value: object) -> tuple[int, int, int] | None:
     if first is None or not count or not step:
         return None
     return first, count, step
-
-
-def _name(value: object) -> str:
-    return as_text(value, _LONGEST_NAME) or ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramlens.read.parts.entries import LATEST_US, as_texts, by_device
+from vramlens.read.parts.entries import LATEST_US, as_texts, by_device, counts_of
 from vramlens.read.parts.process_groups import group_metas
 from vramlens.read.values import (
     MOST_DEVICES,
@@ -14,6 +14,7 @@ from vramlens.read.values import (
     as_number,
     as_size,
     as_text,
+    text_of,
 )
 from vramlens.trace import DeviceMeta, FailureMeta, Meta
 
@@ -64,14 +65,14 @@ def meta_of(part: dict[str, Any], _missing: list[str]) -> tuple[Meta, dict[int, 
 
 def _totals(devices: dict[int, DeviceMeta], listed: object) -> dict[int, int]:
     """Each device's memory: as listed, else as the device's own facts have it."""
-    of_facts = {device: facts.total_bytes for device, facts in devices.items()}
-    of_list = {device: as_size(total) for device, total in by_device(listed)}
-    totals = {device: total for device, total in of_facts.items() if total is not None}
-    return totals | {device: total for device, total in of_list.items() if total}
+    totals = {device: facts.total_bytes for device, facts in devices.items()}
+    for device, total in by_device(listed):
+        totals[device] = as_size(total) or totals.get(device)
+    return {device: total for device, total in totals.items() if total is not None}
 
 
 def _environment(settings: object) -> dict[str, str]:
-    texts = {name: as_text(setting) for name, setting in as_dict(settings).items()}
+    texts = {name: text_of(setting) for name, setting in as_dict(settings).items()}
     return {name: text for name, text in texts.items() if text}
 
 
@@ -81,15 +82,13 @@ def _wrapped(devices: object) -> dict[int, bool]:
 
 def _device(value: object) -> DeviceMeta:
     entry = as_dict(value)
-    listed = list(as_dict(entry.get("stats")).items())[:_MOST_STATS]
-    stats = {name: as_number(counter) for name, counter in listed}
     return DeviceMeta(
         name=as_text(entry.get("name")),
         uuid=as_text(entry.get("uuid")),
         total_bytes=as_size(entry.get("total_bytes")),
         memory_fraction=as_fraction(entry.get("memory_fraction")),
         limit_bytes=as_size(entry.get("limit_bytes")),
-        stats={name: number for name, number in stats.items() if number is not None},
+        stats=counts_of(entry.get("stats"), _MOST_STATS),
     )
 
 

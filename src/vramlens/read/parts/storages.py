@@ -7,16 +7,8 @@ from typing import Any
 import numpy as np
 
 from vramlens.ground.verdict import Verdict
-from vramlens.read.parts.entries import LATEST_US, as_address, as_texts, rows_of
-from vramlens.read.values import (
-    MOST_DEVICES,
-    as_dict,
-    as_fraction,
-    as_list,
-    as_number,
-    as_size,
-    as_text,
-)
+from vramlens.read.parts.entries import LATEST_US, as_location, as_texts, column_of, rows_of
+from vramlens.read.values import as_dict, as_fraction, as_list, as_number, as_text, text_of
 from vramlens.trace import AT_THE_END, NO_OWNER, KeptBy, Owners, TensorKind, TensorNames
 
 _MOST_OWNERS = 2_000
@@ -51,23 +43,20 @@ def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
     rows: list[tuple[int, int, int, int, int, str]] = []
     for tensor in as_list(part.get("tensors")):
         entry = as_dict(tensor)
-        device = as_number(entry.get("device"), MOST_DEVICES)
-        address, size = as_address(entry.get("address")), as_size(entry.get("bytes"))
-        name, kind = as_text(entry.get("name")), entry.get("kind")
-        if device is None or address is None or size is None or not name:
+        location = as_location(entry.get("device"), entry.get("address"), entry.get("bytes"))
+        name = text_of(entry.get("name"))
+        if location is None or not name:
             continue
-        kind_number = _KINDS.get(kind, 0) if isinstance(kind, str) else 0
+        kind = _KINDS.get(text_of(entry.get("kind")), TensorKind.TENSOR)
         time_us = as_number(entry.get("time_us"), LATEST_US)
-        moment = AT_THE_END if time_us is None else time_us
-        rows.append((device, address, size, kind_number, moment, name))
-    devices, addresses, sizes, kinds, times, names = zip(*rows, strict=True) if rows else ((),) * 6
+        rows.append((*location, kind, AT_THE_END if time_us is None else time_us, name))
     return TensorNames(
-        device=np.array(devices, np.int32),
-        address=np.array(addresses, np.uint64),
-        size_bytes=np.array(sizes, np.int64),
-        kind=np.array(kinds, np.uint8),
-        time_us=np.array(times, np.int64),
-        name=tuple(names),
+        device=column_of(rows, 0, np.int32),
+        address=column_of(rows, 1, np.uint64),
+        size_bytes=column_of(rows, 2, np.int64),
+        kind=column_of(rows, 3, np.uint8),
+        time_us=column_of(rows, 4, np.int64),
+        name=tuple(row[5] for row in rows),
     )
 
 
@@ -78,45 +67,37 @@ def owners_of(part: dict[str, Any], _missing: list[str]) -> Owners:
     listed = as_list(part.get("owners"))[:_MOST_OWNERS]
     owners = tuple(_kept_by(as_dict(owner)) for owner in listed)
     rows: list[tuple[int, int, int, int]] = []
-    for cells in rows_of(as_dict(part.get("storages")), _STORED, _STORED):
-        device, address = as_number(cells[0], MOST_DEVICES), as_address(cells[1])
-        size, owner = as_size(cells[2]), cells[3]
-        if device is None or address is None or size is None:
-            continue
-        has_owner = type(owner) is int and 0 <= owner < len(owners)
-        rows.append((device, address, size, owner if has_owner else NO_OWNER))
-    devices, addresses, sizes, owner_rows = zip(*rows, strict=True) if rows else ((),) * 4
+    for device, address, size, owner in rows_of(as_dict(part.get("storages")), _STORED, _STORED):
+        location = as_location(device, address, size)
+        if location is not None:
+            owner_row = as_number(owner, len(owners) - 1)
+            rows.append((*location, NO_OWNER if owner_row is None else owner_row))
     return Owners(
         time_us=as_number(part.get("time_us"), LATEST_US),
         complete=part.get("complete") is True,
         skipped=tuple(filter(None, as_texts(part.get("skipped"), _MOST_SKIPPED))),
         owners=owners,
-        device=np.array(devices, np.int32),
-        address=np.array(addresses, np.uint64),
-        size_bytes=np.array(sizes, np.int64),
-        owner=np.array(owner_rows, np.int64),
+        device=column_of(rows, 0, np.int32),
+        address=column_of(rows, 1, np.uint64),
+        size_bytes=column_of(rows, 2, np.int64),
+        owner=column_of(rows, 3, np.int64),
     )
 
 
 def _kept_by(entry: dict[str, Any]) -> KeptBy:
-    leak_class, verdict = entry.get("class"), entry.get("verdict")
+    leak_class, verdict = text_of(entry.get("class")), entry.get("verdict")
     fix_share = as_fraction(entry.get("fix_share"))
-
-    def text(key: str, longest: int | None = None) -> str:
-        read = as_text(entry.get(key)) if longest is None else as_text(entry.get(key), longest)
-        return read or ""
-
     return KeptBy(
-        name=text("name"),
-        kind=text("kind", 100),
-        file=text("file"),
+        name=text_of(entry.get("name")),
+        kind=text_of(entry.get("kind"), 100),
+        file=text_of(entry.get("file")),
         line=as_number(entry.get("line"), 1 << 31) or 0,
-        function=text("function"),
+        function=text_of(entry.get("function")),
         chain=tuple(filter(None, as_texts(entry.get("chain"), _MOST_LINKS, _LONGEST_LINK))),
-        leak_class=leak_class if isinstance(leak_class, str) and leak_class in _CLASSES else None,
+        leak_class=leak_class if leak_class in _CLASSES else None,
         verdict=Verdict(verdict) if verdict in tuple(Verdict) else None,
         fix=as_text(entry.get("fix")),
-        source=text("source"),
+        source=text_of(entry.get("source")),
         is_freed=entry.get("freed") is True,
         fix_share=1.0 if fix_share is None else min(1.0, fix_share),
     )
