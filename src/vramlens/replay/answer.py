@@ -12,7 +12,7 @@ from vramlens.analyses.recording_explanation import choose_device
 from vramlens.errors import InputError
 from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.replay.proof import Proven, Recorded, prove
-from vramlens.replay.what_if import WhatIf, ask, ended_by_failure, question
+from vramlens.replay.what_if import WhatIf, ask, question
 
 if TYPE_CHECKING:
     from vramlens.trace import Trace
@@ -76,7 +76,7 @@ def replay_trace(
         device=proven.device.device,
         recorded=proven.recorded,
         what_if=tuple(rows),
-        ended_by_failure=ended_by_failure(proven),
+        ended_by_failure=proven.ended_by_failure,
         variable=settings_variable(trace),
         places=places_of(trace, proven, rows),
         missing=missing_of(trace),

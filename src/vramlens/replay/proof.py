@@ -7,10 +7,10 @@ Source of every rule: native/replay_*.cpp, which names PyTorch's functions.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from vramlens.units import MIB
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from vramlens.trace import DeviceTrace, Trace
+    from vramlens.trace import DeviceTrace, OutOfMemory, Trace
 
 _EVENTS_TO_REPLAY = 5_000_000
 """While looking for a limit: a second's worth."""
@@ -57,9 +57,11 @@ class ReserveLimit:
     @property
     def native(self) -> dict[str, int]:
         """The limit as a field of vl_replay_settings."""
-        if self.bytes is None:
-            return {}
-        return {"capacity" if self.of_device else "allowed_maximum": self.bytes}
+        return {} if self.bytes is None else self.at(self.bytes)
+
+    def at(self, limit_bytes: int) -> dict[str, int]:
+        """A limit of this kind, of other bytes, as a field of vl_replay_settings."""
+        return {"capacity" if self.of_device else "allowed_maximum": limit_bytes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,29 @@ class Proven:
     reserve_bytes: int
     total_bytes: int | None
     requests: Requests
+
+    def native(self, settings: Settings | None = None, /, **limits: int) -> dict[str, Any]:
+        """The fields of vl_replay_settings on this device; without settings the recorded ones."""
+        settings = settings or self.recorded.settings
+        return settings.native(self.recorded.version, reserve=self.reserve_bytes, **limits)
+
+    def replay_of(self, columns: Mapping[str, NDArray[Any]]) -> Replay:
+        """The native replay of other requests under the recorded settings, without a limit."""
+        return Replay(columns, pools=len(self.requests.pools), settings=self.native())
+
+    @cached_property
+    def last_failure(self) -> OutOfMemory | None:
+        """The failed request that ended the recording: nothing was allocated after it; else None."""
+        failures = self.device.out_of_memory
+        if not failures:
+            return None
+        later_actions = self.device.events.action[failures[-1].event :]
+        return None if (later_actions == Action.ALLOC).any() else failures[-1]
+
+    @property
+    def ended_by_failure(self) -> bool:
+        """Whether the recording ends with a failed request."""
+        return self.last_failure is not None
 
     @cached_property
     def taken_bytes(self) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.replay.answer import Progress, missing_of, places_of, proven_device
 from vramlens.replay.proof import Proven, Recorded
 from vramlens.replay.settings import Settings
-from vramlens.replay.what_if import WhatIf, WhatIfQuestion, ask, ended_by_failure, question
+from vramlens.replay.what_if import WhatIf, WhatIfQuestion, ask, question
 from vramlens.units import GIB, format_size
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def tune_trace(
         source=trace.source,
         device=proven.device.device,
         recorded=proven.recorded,
-        ended_by_failure=ended_by_failure(proven),
+        ended_by_failure=proven.ended_by_failure,
         variable=settings_variable(trace),
         places=places_of(trace, proven, rows),
         missing=missing_of(trace),
@@ -260,7 +260,7 @@ def _failed_step(
     """
     from vramlens.replay.failed_step import FailedStep, failed_step_of
 
-    if not ended_by_failure(proven):
+    if not proven.ended_by_failure:
         return FailedStep({})
     failed_step = failed_step_of(trace, proven, recorded_cap_bytes)
     if cap_bytes is None or cap_bytes == proven.recorded.limit.bytes:
@@ -274,11 +274,10 @@ def floor_bytes(proven: Proven) -> int:
     A block that a stream still uses counts until it is done. The request that ended the run counts
     as alive: what it asked for was needed.
     """
-    device = proven.device
+    device, request = proven.device, proven.last_failure
     floor = int(device.requested.peak_bytes)
-    if not ended_by_failure(proven):
+    if request is None:
         return floor
-    request = device.out_of_memory[-1]
     alive = device.allocations.alive_after(request.event)
     return max(floor, int(device.allocations.requested_bytes[alive].sum()) + request.size_bytes)
 

@@ -19,7 +19,6 @@ from vramlens.ground.verdict import Confidence
 from vramlens.replay.curve import Curve, recorded_curve, replayed_curve
 from vramlens.replay.proof import ReserveLimit
 from vramlens.replay.settings import Settings, parse_settings
-from vramlens.trace import Action
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -180,9 +179,7 @@ def _answer(proven: Proven, asked: WhatIfQuestion, *, quick: bool, curves: bool)
 
 def _native_settings(proven: Proven, asked: WhatIfQuestion) -> dict[str, Any]:
     settings = asked.settings
-    native = settings.native(
-        proven.recorded.version, reserve=proven.reserve_bytes, **asked.limit.native
-    )
+    native = proven.native(settings, **asked.limit.native)
     if settings.throw_on_cudamalloc_oom and asked.limit.bytes is not None:
         native["reject_above"] = asked.limit.bytes
     return native
@@ -209,8 +206,8 @@ def _further_runs(
     if proven.recorded.deferred_frees:
         runs += [_run(proven, native, completion=when) for when in _OTHER_COMPLETIONS]
     if limit.below_bytes is not None and limit.bytes is not None:
-        highest = ReserveLimit(max(limit.bytes, limit.below_bytes - 1), of_device=limit.of_device)
-        runs.append(_run(proven, native | highest.native))
+        highest_bytes = max(limit.bytes, limit.below_bytes - 1)
+        runs.append(_run(proven, native | limit.at(highest_bytes)))
     return runs
 
 
@@ -237,7 +234,7 @@ def _judged(
         oom_event=center["first_failure"] if has_failed else None,
         confidence=_confidence(conditional, bounded),
         why=conditional + bounded,
-        past_failure=ended_by_failure(proven) and all_get_past,
+        past_failure=proven.ended_by_failure and all_get_past,
         ties=center["ties"],
         failed_bytes=center["failed_size"] if has_failed else None,
         curve=curve,
@@ -256,20 +253,15 @@ def _died_event(proven: Proven, run: dict[str, int]) -> int | None:
     """
     if run["died_at"] >= 0:
         return run["died_at"]
-    return (
-        _last_failure(proven) if ended_by_failure(proven) and not run["served_failures"] else None
-    )
-
-
-def _last_failure(proven: Proven) -> int:
-    return proven.device.out_of_memory[-1].event
+    failure = proven.last_failure
+    return None if failure is None or run["served_failures"] else failure.event
 
 
 def _as_recorded(proven: Proven, *, curves: bool) -> WhatIf:
     """The recorded run itself, from its proof."""
     recorded, first = proven.recorded, proven.replay.summary["first_failure"]
-    peak = recorded.peak_reserved_bytes
-    died = _last_failure(proven) if ended_by_failure(proven) else None
+    peak, failure = recorded.peak_reserved_bytes, proven.last_failure
+    died = None if failure is None else failure.event
     return WhatIf(
         settings=recorded.settings,
         cap_bytes=recorded.limit.bytes,
@@ -279,7 +271,7 @@ def _as_recorded(proven: Proven, *, curves: bool) -> WhatIf:
         high_bytes=peak,
         retries=recorded.retries,
         failed_requests=recorded.failed_requests,
-        oom=ended_by_failure(proven),
+        oom=proven.ended_by_failure,
         oom_event=first if first >= 0 else None,
         confidence=Confidence.EXACT,
         why=(),
@@ -303,7 +295,7 @@ def _what_depends_on_the_program(proven: Proven, runs: list[dict[str, int]]) -> 
             "unknown"
         )
     if any(run["served_failures"] for run in runs):
-        if ended_by_failure(proven):
+        if proven.ended_by_failure:
             yield (
                 "it gets past the failure that ended the recording; what comes next is not recorded"
             )
@@ -327,24 +319,15 @@ def _what_is_not_known(
         yield "the limit of the run is only roughly known"
 
 
-def ended_by_failure(proven: Proven) -> bool:
-    """Whether the recording ends with a failed request: nothing was allocated after it."""
-    failures = proven.device.out_of_memory
-    if not failures:
-        return False
-    return not bool((proven.device.events.action[failures[-1].event :] == Action.ALLOC).any())
-
-
 def _verdict(proven: Proven, runs: list[dict[str, int]]) -> bool | None:
     """Whether the program would have died of it; None where that cannot be told."""
-    ended = ended_by_failure(proven)
     verdicts: set[bool | None] = set()
     for run in runs:
         if run["died_at"] >= 0:
             verdicts.add(True)
         elif run["new_failures"]:
             verdicts.add(None)  # a workspace: cuDNN catches that and tries a smaller one
-        elif not ended:
+        elif not proven.ended_by_failure:
             verdicts.add(False)
         else:  # the last recorded failure is still there, or what follows it is not recorded
             verdicts.add(None if run["served_failures"] else True)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vramlens._native import Replay
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.replay.need.convolution_workspaces import dispensable_rows
@@ -20,6 +19,7 @@ from vramlens.trace import Action
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from vramlens._native import Replay
     from vramlens.analyses.attribution.attribution import Attribution
     from vramlens.analyses.failure.step_scaling import Scaling
     from vramlens.analyses.failure.step_template import EventSpan, Template
@@ -81,7 +81,6 @@ class _Events:
     ):
         self._view, self._columns = view, columns
         self._first_event, self.first_row = first_event, first_row
-        self.first_row = first_row
         self.action: list[int] = []
         self.row: list[int] = []
         self.size: list[int] = []
@@ -197,19 +196,14 @@ class Continuation:
             self._begin_next()
             self._copy(span, span.start, sizes)
         columns = self._events.appended()
-        settings = self._proven.recorded.settings.native(
-            self._proven.recorded.version, reserve=self._proven.reserve_bytes
-        )
         action = np.array(self._events.action, np.int64)
         requested = np.where(action == Action.ALLOC, np.array(self._events.size, np.int64), 0)
         done = int(self._view.device.allocations.requested_bytes[self._template.failed.rows].sum())
-        pools = len(self._proven.requests.pools)
-        replay = Replay(columns, pools=pools, settings=settings)
+        replay = self._proven.replay_of(columns)
+        unrefused_columns = without_refusals(columns)
         return Continued(
             replay=replay,
-            unrefused=Replay(refused, pools=pools, settings=settings)
-            if (refused := without_refusals(columns))
-            else replay,
+            unrefused=self._proven.replay_of(unrefused_columns) if unrefused_columns else replay,
             failed_event=self._failed_event,
             step_end=step_end,
             sizes_after=requested,
@@ -321,12 +315,9 @@ def without_refusals(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[A
     refused = columns["action"] == Action.OOM
     if not refused.any():
         return None
-    return {
-        **columns,
-        "action": np.where(refused, Action.OTHER, columns["action"]).astype(
-            columns["action"].dtype
-        ),
-    }
+    action = columns["action"].copy()
+    action[refused] = Action.OTHER
+    return {**columns, "action": action}
 
 
 def most_alive(columns: Mapping[str, NDArray[Any]]) -> int:

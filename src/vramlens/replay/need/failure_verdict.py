@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from vramlens.analyses.failure.first_step_need import need_of_first_step
 from vramlens.analyses.failure.need import ADVICE, Need, SettingVerdict
 from vramlens.analyses.failure.step_evidence import may_be_inside_step
+from vramlens.ground.verdict import Confidence
 from vramlens.replay.need.step_need import Projection, need_of, projection_of, verdict_of_setting
 from vramlens.replay.tuning import WORTH_TRYING, simple_first
 from vramlens.replay.what_if import WhatIf, ask, question
@@ -131,7 +132,7 @@ def _told(proven: Proven, projection: Projection, confs: Sequence[str]) -> list[
                 conf=conf,
                 lives=False,
                 dies_after_bytes=0,
-                confidence="exact",
+                confidence=Confidence.EXACT,
                 peak_reserved_bytes=proven.recorded.peak_reserved_bytes,
             )
         verdict = verdict_of_setting(proven, projection, settings)
@@ -142,7 +143,7 @@ def _told(proven: Proven, projection: Projection, confs: Sequence[str]) -> list[
                 conf=conf,
                 lives=None,
                 dies_after_bytes=None,
-                confidence="conditional",
+                confidence=Confidence.CONDITIONAL,
                 peak_reserved_bytes=0,
             )
         return verdict
@@ -196,7 +197,7 @@ def _by_record(conf: str, row: WhatIf | None, *, surely: bool) -> SettingVerdict
             conf=conf,
             lives=None,
             dies_after_bytes=None,
-            confidence="conditional",
+            confidence=Confidence.CONDITIONAL,
             peak_reserved_bytes=peak_bytes,
             past_failure=past,
         )
@@ -204,7 +205,7 @@ def _by_record(conf: str, row: WhatIf | None, *, surely: bool) -> SettingVerdict
         conf=conf,
         lives=False,
         dies_after_bytes=None if past else 0,
-        confidence="bounded",
+        confidence=Confidence.BOUNDED,
         peak_reserved_bytes=peak_bytes,
         failed_bytes=row.failed_bytes if row is not None else None,
     )

@@ -7,12 +7,13 @@ a copy of one in another type.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from vramlens._native import Replay
+from vramlens._layout import AddressOrder, Completion
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.replay.need.continued_step import most_alive
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from vramlens.replay.need.step_need import Projection
     from vramlens.replay.proof import Proven
 
-_DRIVER, _ASCENDING = 0, 1  # native/replay_addresses.h
+
 SPARE = 0.05
 """Of the limit: left free, since workspaces and gaps do not shrink with the batch as requests do."""
 _SMALLEST = 2
@@ -61,13 +62,10 @@ class _AtScale:
     def __init__(self, proven: Proven, projection: Projection, fixed: NDArray[np.bool_]) -> None:
         self._proven, self._columns = proven, projection.continued.columns
         self._fixed = fixed
-        version = proven.recorded.version
-        self._settings = proven.recorded.settings.native(version, reserve=proven.reserve_bytes)
         limit = proven.recorded.limit
         assert limit.bytes is not None
         self._room = int(limit.bytes * (1 - SPARE)) - projection.unseen_bytes
-        name = "capacity" if limit.of_device else "allowed_maximum"
-        self._limited = self._settings | {name: self._room}
+        self._limited = proven.native(**limit.at(self._room))
         self._peaks: dict[tuple[int, int], int | None] = {}
 
     def largest_percent(self, with_holes: float = 1.0) -> int:
@@ -77,14 +75,11 @@ class _AtScale:
             with_holes: how many times what is alive is reserved.
         """
         room = self._room / with_holes
-        fitting, too_much = 0, 100
-        while too_much - fitting > 1:
-            middle = (fitting + too_much) // 2
-            if most_alive({**self._columns, "row_requested": self._sizes(middle)}) <= room:
-                fitting = middle
-            else:
-                too_much = middle
-        return fitting
+
+        def is_too_much(percent: int) -> bool:
+            return most_alive({**self._columns, "row_requested": self._sizes(percent)}) > room
+
+        return bisect_left(range(1, 100), True, key=is_too_much)
 
     def _sizes(self, percent: int) -> NDArray[np.uint64]:
         """By row, its requested bytes at that share of the batch."""
@@ -92,21 +87,21 @@ class _AtScale:
         scaled = np.maximum(512, np.rint(sizes * (percent / 100)))
         return np.where(self._fixed, sizes, scaled).astype(np.uint64)
 
-    def peak(self, percent: int, order: int = _DRIVER) -> int | None:
+    def peak(self, percent: int, order: AddressOrder = AddressOrder.DRIVER) -> int | None:
         """What the run reserves at most; None where it runs out of memory."""
         if (percent, order) not in self._peaks:
             self._peaks[percent, order] = self._replayed(percent, order)
         return self._peaks[percent, order]
 
-    def _replayed(self, percent: int, order: int) -> int | None:
+    def _replayed(self, percent: int, order: AddressOrder) -> int | None:
         columns, scaled = self._columns, self._sizes(percent)
         rows = columns["allocation"]
         by_event = np.where(rows < 0, columns["size"], scaled[np.maximum(rows, 0)]).astype(
             columns["size"].dtype
         )
         changed: dict[str, Any] = {**columns, "row_requested": scaled, "size": by_event}
-        replay = Replay(changed, pools=len(self._proven.requests.pools), settings=self._settings)
-        run = replay.run(self._limited, addresses=order, completion=0, seed=0)
+        replay = self._proven.replay_of(changed)
+        run = replay.run(self._limited, addresses=order, completion=Completion.RECORDED, seed=0)
         return None if run["died_at"] >= 0 else run["peak_reserved"]
 
 
@@ -127,7 +122,7 @@ class Replays(Protocol):
     def largest_percent(self, with_holes: float = 1.0) -> int:
         """The largest share of the batch, below all of it, that fits by sums; 0 where none does."""
 
-    def peak(self, percent: int, order: int = _DRIVER) -> int | None:
+    def peak(self, percent: int, order: AddressOrder = AddressOrder.DRIVER) -> int | None:
         """What the run reserves at most; None where it runs out of memory."""
 
 
@@ -138,7 +133,7 @@ def largest_fitting(at_scale: Replays, need: Need) -> SmallerBatch | None:
         return None
     for below in _BELOW_FITTING:
         percent = max(_SMALLEST, fitting - below)
-        peak, other_peak = at_scale.peak(percent), at_scale.peak(percent, _ASCENDING)
+        peak, other_peak = at_scale.peak(percent), at_scale.peak(percent, AddressOrder.ASCENDING)
         if peak is not None and other_peak is not None:
             return SmallerBatch(percent / 100, max(peak, other_peak))
     return None

@@ -11,12 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vramlens._layout import AddressOrder
 from vramlens.analyses.failure.first_step_need import unseen_optimizer_bytes
 from vramlens.analyses.failure.need import EARLIER_STEP, Need, SettingVerdict
 from vramlens.analyses.failure.step_evidence import are_steps, may_repeat_first_phase
 from vramlens.analyses.failure.step_scaling import Scaling, scaling_of
 from vramlens.analyses.failure.step_template import Template, template_of
 from vramlens.analyses.leaks.certainty import PATTERN
+from vramlens.ground.verdict import Confidence
 from vramlens.replay.need.continued_step import Continuation, Continued
 from vramlens.replay.settings import Settings
 from vramlens.units import MIB
@@ -26,8 +28,7 @@ if TYPE_CHECKING:
     from vramlens.replay.proof import Proven
     from vramlens.trace import OutOfMemory
 
-_DRIVER, _ASCENDING, _DESCENDING = range(3)  # native/replay_addresses.h
-_ORDERS = (_DRIVER, _ASCENDING, _DESCENDING)
+_ORDERS = (AddressOrder.DRIVER, AddressOrder.ASCENDING, AddressOrder.DESCENDING)
 _MORE_STEPS = 2
 """Beyond the failed one: what fits once, but not again, does not carry the run."""
 _MOST_EVENTS_TO_REPEAT = 50_000
@@ -139,7 +140,7 @@ def need_of(proven: Proven, projection: Projection, *, searching: bool = True) -
         projection.scaling,
         projection.unseen_bytes,
     )
-    native = proven.recorded.settings.native(proven.recorded.version, reserve=proven.reserve_bytes)
+    native = proven.native()
     peaks_by_order = [_peaks(continued, native, order) for order in _ORDERS]
     peaks = [in_step for in_step, _ in peaks_by_order]
     peak = peaks[0]
@@ -153,13 +154,15 @@ def need_of(proven: Proven, projection: Projection, *, searching: bool = True) -
         basis=EARLIER_STEP,
         scale=round(scaling.scale, 3),
         done_share=round(continued.done_bytes / max(1, continued.requested_bytes), 3),
-        confidence="bounded" if scaling.is_same and not unseen_bytes else "estimated",
+        confidence=Confidence.BOUNDED
+        if scaling.is_same and not unseen_bytes
+        else Confidence.ESTIMATED,
         limit_bytes=least_limit,
         floor_bytes=continued.floor_bytes,
     )
 
 
-def _peaks(continued: Continued, native: dict[str, Any], order: int) -> tuple[int, int]:
+def _peaks(continued: Continued, native: dict[str, Any], order: AddressOrder) -> tuple[int, int]:
     """What is reserved at most, without a limit: up to the end of the failed step, and of the
     steps after it.
     """
@@ -187,11 +190,8 @@ def _least_limit(proven: Proven, continued: Continued, peak: int) -> int | None:
 
 
 def _finishes(proven: Proven, continued: Continued, settings: Settings, limit_bytes: int) -> bool:
-    native = settings.native(
-        proven.recorded.version, reserve=proven.reserve_bytes, allowed_maximum=limit_bytes
-    )
-    died = continued.run(native, _DRIVER)["died_at"]
-    return not 0 <= died < continued.step_end
+    native = proven.native(settings, allowed_maximum=limit_bytes)
+    return not _died(continued.run(native, AddressOrder.DRIVER), continued)
 
 
 # Settings
@@ -207,19 +207,23 @@ def verdict_of_setting(
             conf=settings.conf,
             lives=None,
             dies_after_bytes=None,
-            confidence="conditional",
+            confidence=Confidence.CONDITIONAL,
             peak_reserved_bytes=0,
         )
-    first = next(_runs(proven, continued, settings, [(_DRIVER, 0.0)]))
+    first = next(_runs(proven, continued, settings, [(AddressOrder.DRIVER, 0.0)]))
     died = _died(first, continued)
     aside = projection.margin if died else -projection.margin
-    checks = [(_ASCENDING, 0.0), (_DESCENDING, 0.0), (_DRIVER, aside)]
+    checks = [
+        (AddressOrder.ASCENDING, 0.0),
+        (AddressOrder.DESCENDING, 0.0),
+        (AddressOrder.DRIVER, aside),
+    ]
     runs = [first, *_runs(proven, continued, settings, checks)]
     return SettingVerdict(
         conf=settings.conf,
         lives=_lives(runs, projection),
         dies_after_bytes=continued.bytes_until(first["died_at"]) if died else None,
-        confidence="bounded" if projection.scaling.is_same else "estimated",
+        confidence=Confidence.BOUNDED if projection.scaling.is_same else Confidence.ESTIMATED,
         peak_reserved_bytes=first["peak_reserved"],
         past_failure=not died,
         failed_bytes=first["failed_size"] if died else None,
@@ -240,14 +244,15 @@ def _lives(runs: Sequence[Mapping[str, int]], projection: Projection) -> bool | 
 
 
 def _runs(
-    proven: Proven, continued: Continued, settings: Settings, tries: Iterable[tuple[int, float]]
+    proven: Proven,
+    continued: Continued,
+    settings: Settings,
+    tries: Iterable[tuple[AddressOrder, float]],
 ) -> Iterator[dict[str, int]]:
     """The run under its own limit, or one a share above or below it, in some order of addresses."""
     limit = proven.recorded.limit
     assert limit.bytes is not None
     for order, aside in tries:
         base = limit.bytes if aside <= 0 else max(limit.bytes, (limit.below_bytes or 0) - 1)
-        name = "capacity" if limit.of_device else "allowed_maximum"
-        limits = {name: int(base * (1 + aside))}
-        native = settings.native(proven.recorded.version, reserve=proven.reserve_bytes, **limits)
+        native = proven.native(settings, **limit.at(int(base * (1 + aside))))
         yield continued.run(native, order)

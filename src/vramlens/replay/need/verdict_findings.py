@@ -25,7 +25,7 @@ from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.run_shape import step_peaks
 from vramlens.ground.failure import Cause
-from vramlens.ground.verdict import Verdict
+from vramlens.ground.verdict import Confidence, Verdict
 from vramlens.replay.answer import assignment
 from vramlens.replay.need.advice_order import order_of_advice, rank_of, with_higher_limit
 from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits
@@ -159,7 +159,7 @@ def _open_while_growing(row: SettingVerdict) -> SettingVerdict:
     """What a setting does where memory grows with each step: it may carry this one, not all."""
     if row.lives is not True:
         return row
-    return replace(row, lives=None, confidence="conditional", past_failure=True)
+    return replace(row, lives=None, confidence=Confidence.CONDITIONAL, past_failure=True)
 
 
 def _about_batch(

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vramlens._layout import AddressOrder, Completion
-from vramlens._native import Replay
 from vramlens.analyses.failure.need import ADVICE, WHOLE_RUN, Need, SettingVerdict
+from vramlens.ground.verdict import Confidence
 from vramlens.replay.need.continued_step import without_refusals
 from vramlens.replay.what_if import ask, question
 
 if TYPE_CHECKING:
+    from vramlens._native import Replay
     from vramlens.replay.proof import Proven
 
 _ORDERS = (AddressOrder.DRIVER, AddressOrder.ASCENDING, AddressOrder.DESCENDING)
@@ -22,10 +23,8 @@ def need_of_whole_run(proven: Proven) -> Need:
     """What the recorded run needs without a limit: at least what it was served, at most what was
     refused beside that.
     """
-    version, reserve = proven.recorded.version, proven.reserve_bytes
-    native = proven.recorded.settings.native(version, reserve=reserve)
-    as_served = without_refusals(proven.requests.columns) or proven.requests.columns
-    served = Replay(as_served, pools=len(proven.requests.pools), settings=native)
+    native = proven.native()
+    served = proven.replay_of(without_refusals(proven.requests.columns) or proven.requests.columns)
     peaks = [_peak(served, native, order) for order in _ORDERS]
     with_refused = [_peak(proven.replay, native, order) for order in _ORDERS]
     return Need(
@@ -34,7 +33,7 @@ def need_of_whole_run(proven: Proven) -> Need:
         high_bytes=max(*peaks, *with_refused),
         basis=WHOLE_RUN,
         done_share=1.0,
-        confidence="bounded",
+        confidence=Confidence.BOUNDED,
         floor_bytes=proven.device.requested.peak_bytes,
     )
 
@@ -47,7 +46,7 @@ def settings_of_whole_run(proven: Proven) -> tuple[SettingVerdict, ...]:
             conf=conf,
             lives=None if row.oom is None else not row.oom,
             dies_after_bytes=None,
-            confidence=str(row.confidence),
+            confidence=row.confidence,
             peak_reserved_bytes=row.peak_reserved_bytes,
             failed_bytes=row.failed_bytes if row.oom else None,
         )
