@@ -277,6 +277,10 @@ class Statements(UsersSource):
             score += likeness(self._torch, store.value, example.kept, is_graph=example.is_graph)
         return score
 
+    def is_tensor(self, value: object) -> bool:
+        """Whether a value is a tensor."""
+        return self._torch.is_tensor(value)
+
     def has_passed_by(self, store: Store) -> bool:
         """Whether the function of a statement has run while lines were watched, and the
         statement has not.
