@@ -36,6 +36,8 @@ _BOUNDS = {
     "queue": "maxsize=...",
 }
 """How a collection is limited, by its kind."""
+_KEY_OF_STATE = re.compile(r"\w\[(?P<key>[^\[\]]+)\]$")
+"""Of the one part of a state that was named: ``Streamer.state[1]``."""
 _WEAK_HOOK = (
     "refer to the module with weakref.ref in the hook, or keep the handle and call "
     "handle.remove() when done"
@@ -192,11 +194,24 @@ def _carried_fix(store: Store, owner: LeakOwner) -> str:
     detached_sum = _augmented(store)
     if detached_sum:
         return f"{detached_sum}, which frees the graph behind it"
-    if owner.kind in ("tuple", "list", "dict"):
+    form = _form_of_state(store, owner)
+    if form:
         target = f"{store.base}.{store.name}" if store.base else store.name
-        parts = Kept(form=owner.kind).with_call(target, "detach()")
+        parts = Kept(form=form).with_call(target, "detach()")
         return f"cut the graph between steps: {target} = {parts}"
     return f"cut the graph between steps: store {owner.name} detached (.detach())"
+
+
+def _form_of_state(store: Store, owner: LeakOwner) -> str:
+    """Whether a tuple, list or dict of tensors is carried on, also where one of them was named:
+    the graph goes on behind the others. Empty for a single tensor.
+    """
+    if owner.kind in ("tuple", "list", "dict"):
+        return owner.kind
+    key = _KEY_OF_STATE.search(owner.name)
+    if key is None or store.keys or store.how != "assign":
+        return ""
+    return "tuple" if key["key"].isdigit() else "dict"
 
 
 def _graph_fix(source: str, kept: Kept) -> str:
