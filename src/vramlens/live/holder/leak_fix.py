@@ -23,7 +23,7 @@ from vramlens.live.holder.object_fix import (
     warning_fix,
 )
 from vramlens.live.source.source_stores import Store, read_source
-from vramlens.live.source.statement_scores import is_removal
+from vramlens.live.source.statement_scores import takes_from
 
 _LONGEST_CALL = 70
 WORTH_DETACHING = 0.5
@@ -254,9 +254,10 @@ def removal_of(keeper: Keeper | None) -> Store | None:
     """A statement with which the program empties what another one fills; None where there is
     none.
     """
-    stores = () if keeper is None else keeper.others
-    removals = (store for store in stores if store.how != "assign" and is_removal(store))
-    return next(removals, None)
+    if keeper is None:
+        return None
+    others = (other for other in keeper.others if other.how != "assign")
+    return next((other for other in others if takes_from(other, keeper.store)), None)
 
 
 def _removal_fix(keeper: Keeper | None) -> str:
