@@ -27,6 +27,7 @@ from vramlens.live.growth.youngest import Youngest
 from vramlens.live.heap.tensors import Storage, TorchObjects
 
 _FREE_SECONDS, _SHARE = 0.02, 0.004  # for looking at what is young
+_SHARE_AT_FIRST = 0.02
 _SECONDS_AN_OBJECT = 4e-8
 _MOST_SIZES = 64
 _MOST_STEPS_OF_SIZES = 2000
@@ -72,7 +73,7 @@ class Births:
         self._whole_seconds = thread_time() - began  # that is what looking at everything takes
         self._next_sum = _FIRST_SUM
         self._told_of_collections = _follow_collections(self)
-        self._ration = Ration(_FREE_SECONDS, _SHARE)
+        self._ration = Ration(_FREE_SECONDS, _SHARE, _SHARE_AT_FIRST)
         self._sum_ration = Ration(_FREE_SUM_SECONDS, _SUM_SHARE)
         self._mark()
 
