@@ -254,7 +254,7 @@ def removal_of(keeper: Keeper | None) -> Store | None:
     """A statement with which the program empties what another one fills; None where there is
     none.
     """
-    if keeper is None:
+    if keeper is None or keeper.store is None:
         return None
     others = (other for other in keeper.others if other.how != "assign")
     return next((other for other in others if takes_from(other, keeper.store)), None)

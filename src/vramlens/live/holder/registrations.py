@@ -106,7 +106,7 @@ def caching_line(source: UsersSource, code: types.CodeType) -> tuple[str, int, s
 def _caching_calls(module: Module, function: str) -> Iterator[int]:
     """Yields the lines of ``cached = lru_cache(...)(function)``, also of a method."""
     tree = tree_of(module.file)
-    calls = [node for node in ast.walk(tree or ast.Module()) if isinstance(node, ast.Call)]
+    calls = [node for node in ast.walk(tree or ast.Module([], [])) if isinstance(node, ast.Call)]
     for call in calls:
         last_names = (text_of(part).rpartition(".")[2] for part in call.args)
         if function in last_names and "cache" in text_of(call.func):
