@@ -16,7 +16,9 @@ pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="forks; counts with glibc"
 )
 
-PROGRAMS = ["f_loss_components", "running_loss", "rnn_hidden", "u_dqn_losses", "u_running_mean_graph"]  # fmt: skip
+PROGRAMS = (
+    "f_loss_components running_loss rnn_hidden u_dqn_losses u_running_mean_graph x_xl_mems"
+).split()
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ A bundle of ``wild/**/*.txt`` holds many, each below ``#### name`` and a line th
 
     # leak CLASSES OWNERS | BYTES A STEP | what happens        # none why it is no leak
 
-``# KEEPS`` marks the statement that keeps, ``# KEEPS FIX: ...`` also what cures it; ``tick()`` ends a step and ``done()`` asks for the
-report where the program
-is watched from its own code. In the script neither is there: ``vramlens run --leaks`` must do
-    without.
+``# KEEPS`` marks the statement that keeps, ``# KEEPS FIX: ...`` also what cures it, ``# KEEPS AT 1`` a
+statement of code that the program itself compiles, by its line there; ``tick()`` ends a step and
+``done()`` asks for the report where the program is watched from its own code. In the script neither
+is there: ``vramlens run --leaks`` must do without.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 FOLDER = Path(__file__).with_name("wild")
 _HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n\n"
 _CALLS = re.compile(r"^(\s*)(tick|done)\(\)$", re.MULTILINE)
-_MARK = re.compile(r"  # KEEPS(?: FIX: (?P<cure>.*))?$")
+_MARK = re.compile(r"  # KEEPS(?: AT (?P<line>\d+))?(?: FIX: (?P<cure>.*))?$")
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ def _program(bundle: str, part: str) -> Wild:
     name, truth, code = part.split("\n", 2)
     kind, _, facts = truth.removeprefix("# ").partition(" ")
     lines = (_HEAD + code).splitlines()
-    keeps = frozenset(number for number, line in enumerate(lines, 1) if _MARK.search(line))
+    marks = {number: _MARK.search(line) for number, line in enumerate(lines, 1)}
+    keeps = frozenset(int(mark["line"] or number) for number, mark in marks.items() if mark)
     text = "\n".join(_MARK.sub("", line) for line in lines) + "\n"
     cured = "\n".join(map(_cured_line, lines)) + "\n"
     if kind == "none":

@@ -34,6 +34,14 @@ def test_an_optimizer_that_takes_the_place_of_another() -> None:
     assert _counted(first, first, second, second) == 4
 
 
+def test_optimizers_of_folds_that_somebody_holds() -> None:
+    """What ``Accelerator.prepare`` has made stays: only the second fold can be taken for a partner."""
+    folds = [_sgd(torch.zeros(2)) for _ in range(5)]
+    assert _counted(*(fold for fold in folds for _ in range(4))) == 19
+    first, second, third = folds[:3]
+    assert _counted(first, first, second, first, second, third, first, second, third) == 4
+
+
 def test_an_optimizer_that_wraps_another() -> None:
     weight = torch.zeros(2)
     inner, outer = _sgd(weight), _sgd(weight)

@@ -134,6 +134,22 @@ def test_a_ration_keeps_little_beyond_the_first_steps(monkeypatch: pytest.Monkey
     assert ration.left == pytest.approx(-7.25)
 
 
+def test_a_first_step_that_imports_leaves_time_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("vramlens.live.growth.ration.perf_counter", lambda: now)
+    ration = Ration(0.02, 0.004, 0.02)
+    now = 1.5  # of importing, in which the collector came 80 times
+    ration.spent = 80 * 0.00025
+    assert ration.left == pytest.approx(0.03)
+    now = 2.0
+    ration.first_steps_ended()
+    assert ration.left == pytest.approx(0.005)
+    now = 3.0
+    assert ration.left == pytest.approx(0.009)
+
+
 def test_every_part_of_the_watch_is_rationed(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first steps, with no time left, a step does nothing that grows with the program."""
     watch = LeakWatch()

@@ -47,6 +47,30 @@ class Case:
 
 CASES = (
     Case(
+        "a state in two parts",
+        """
+lstm = torch.nn.LSTM(128, 128)
+class Reader:
+    state = None
+    def read(self, chunk):
+        out, self.state = lstm(chunk, self.state)
+        return out
+def main(tick):
+    reader = Reader()
+    for _ in range(STEPS):
+        assert reader.read(batch()).shape == (128, 128)
+        tick()
+""",
+        "self.state = tuple(value.detach() for value in self.state)",
+        (
+            (
+                "        return out",
+                "        self.state = tuple(value.detach() for value in self.state)\n"
+                "        return out",
+            ),
+        ),
+    ),
+    Case(
         "numbers beside losses",
         """
 series = defaultdict(list)

@@ -36,6 +36,8 @@ class StepCounter:
         self._optimizer_module: Any = None
         self._uncompiled_turn: Callable[[Any], None] | None = None
         self._turns: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._newcomer: weakref.ref[Any] | None = None
+        self._come_one_by_one = False  # each trains alone, though the others are held (folds)
 
     def on_step(self, listener: Callable[[int], None]) -> None:
         """Has ``listener`` called with the number of ended steps after each, on the thread that
@@ -90,7 +92,12 @@ class StepCounter:
     def _turn_ended(self, optimizer: Any) -> None:
         # Several optimizers, as a GAN has, take turns within one step.
         if optimizer not in self._turns:
+            self._newcomer = weakref.ref(optimizer) if self._turns else None
             self._turns[optimizer] = self._turns_before(optimizer)
+        else:
+            steps_on = self._newcomer is not None and self._newcomer() is optimizer
+            self._come_one_by_one |= steps_on
+            self._newcomer = None
         turns = self._turns[optimizer] = self._turns[optimizer] + 1
         if turns > self.count:
             self.source = "optimizer"
@@ -99,12 +106,13 @@ class StepCounter:
     def _turns_before(self, optimizer: Any) -> int:
         """The turns of an optimizer that comes later: as many as if it had been there; one that
         takes the place of another begins a step. Those that take turns, or wrap one another, are
-        there from the first step on.
+        there from the first step on; where one that came later stepped twice in a row, those
+        after it take its place.
         """
         others = [other for other, turns in self._turns.items() if turns == self.count]
         own = _parameters_of(optimizer)
         has_theirs = self.count > 1 and any(own & _parameters_of(other) for other in others)
-        takes_a_place = not others or has_theirs
+        takes_a_place = not others or has_theirs or self._come_one_by_one
         return self.count if takes_a_place else max(0, self.count - 1)
 
     def _ended(self, count: int) -> None:

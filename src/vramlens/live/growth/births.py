@@ -22,11 +22,14 @@ from typing import Any
 from vramlens.capture.process.tracked_objects import tracked_of_types
 from vramlens.capture.process.undisturbed import no_other_thread, undisturbed
 from vramlens.live.growth.looks import Looks
-from vramlens.live.growth.ration import Ration
+from vramlens.live.growth.pace import WARM_UP
+from vramlens.live.growth.ration import FIRST_STEPS, Ration
 from vramlens.live.growth.youngest import Youngest
 from vramlens.live.heap.tensors import Storage, TorchObjects
 
 _FREE_SECONDS, _SHARE = 0.02, 0.004  # for looking at what is young
+_SHARE_AT_FIRST = 0.02
+_KEPT_FOR_ENDS = 0.01  # of the first steps: an import makes the collector come a thousand times
 _SECONDS_AN_OBJECT = 4e-8
 _MOST_SIZES = 64
 _MOST_STEPS_OF_SIZES = 2000
@@ -72,7 +75,7 @@ class Births:
         self._whole_seconds = thread_time() - began  # that is what looking at everything takes
         self._next_sum = _FIRST_SUM
         self._told_of_collections = _follow_collections(self)
-        self._ration = Ration(_FREE_SECONDS, _SHARE)
+        self._ration = Ration(_FREE_SECONDS, _SHARE, _SHARE_AT_FIRST)
         self._sum_ration = Ration(_FREE_SUM_SECONDS, _SUM_SHARE)
         self._mark()
 
@@ -84,6 +87,8 @@ class Births:
         """Notes what the step that ends now leaves behind."""
         self.steps += 1
         self._mark()
+        if self.steps == WARM_UP == self._blind_step:
+            self._note_unseen(self.steps)
         if self._look_if_there_is_time(self.steps):
             self._looked_at.append(self.steps)
             if len(self._looked_at) % _REFRESH_EVERY == 0:
@@ -92,8 +97,10 @@ class Births:
 
     def collection_begins(self) -> None:
         """Notes what is young before a collection makes it old and mixes it with what is older."""
-        if not self._look_if_there_is_time(self.steps + 1):
-            self._blind_step = self.steps + 1
+        step = self.steps + 1
+        kept_seconds = _KEPT_FOR_ENDS if step < FIRST_STEPS else 0.0
+        if not self._look_if_there_is_time(step, kept_seconds):
+            self._blind_step = step
 
     @property
     def rations(self) -> tuple[Ration, ...]:
@@ -144,11 +151,11 @@ class Births:
             return None
         return bisect_left(self._sequence, number + 1)
 
-    def _look_if_there_is_time(self, step: int) -> bool:
+    def _look_if_there_is_time(self, step: int, kept_seconds: float = 0.0) -> bool:
         """Looks, unless that would take more than its share of the time; on a busy machine
         others' time is not ours.
         """
-        if self._ration.left < gc.get_count()[0] * _SECONDS_AN_OBJECT:
+        if self._ration.left < kept_seconds + gc.get_count()[0] * _SECONDS_AN_OBJECT:
             return False
         began = thread_time()
         self._look_at_new(step)
@@ -203,6 +210,15 @@ class Births:
         if number is not None:
             last = self._sequence[-1] if self._sequence else 0
             self._sequence.append(max(number, last))  # another thread's numbers are its own
+
+    def _note_unseen(self, step: int) -> None:
+        """Notes what is alive and was never seen as born in a step: once, after a first step in
+        which imports took the time for looking.
+        """
+        place_of = self._torch.place_of
+        with no_other_thread(), self._torch.torch._C.DisableTorchFunction():
+            tensors = tracked_of_types(self._torch.tensor_types)
+            self._note([made for made in tensors if place_of(made) not in self._born], step)
 
     def _note(self, tensors: list[Any], step: int) -> None:
         """Notes the storages of tensors as born in a step."""

@@ -4,6 +4,11 @@ were made.
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import chain, compress, starmap, takewhile
+from operator import is_not
 from typing import Any
 
 from vramlens.capture.process.tracked_objects import tracked_of_types
@@ -29,15 +34,27 @@ class Youngest:
         """Those made since the mark; all of the youngest generation where a collection came
         between.
         """
-        kinds = self._torch.tensor_types | {id(_Mark): _Mark}
-        young = tracked_of_types(kinds, generation=0)
-        for place in range(len(young) - 1, -1, -1):
-            if young[place] is self._mark:
-                del young[: place + 1]
-                break
-        return [made for made in young if type(made) is not _Mark]
+        return _youngest_of_types(self._torch.tensor_types, self._mark)
 
     def all(self) -> list[Any]:
         """Those of the two younger generations."""
         types = self._torch.tensor_types
         return tracked_of_types(types, generation=0) + tracked_of_types(types, generation=1)
+
+
+def _youngest_of_types(types: Mapping[int, type], mark: object) -> list[Any]:
+    """What is younger than a mark and of exactly some types, oldest first.
+
+    Read from the newest on, as far as the mark: hundreds of objects are young, a few are new. All
+    in one call of C, as ``tracked_of_types`` is and for its reasons.
+    """
+    young: list[Any] = []
+    new: list[Any] = []
+    fill: Iterator[Any] = filter(None, map(young.extend, starmap(gc.get_objects, ((0,),))))
+    newest_first = chain.from_iterable(map(reversed, (young,)))
+    cut: Iterator[Any] = filter(
+        None, map(new.extend, (takewhile(partial(is_not, mark), newest_first),))
+    )
+    selected = compress(new, map(types.__contains__, map(id, map(type, new))))
+    empty: Iterator[Any] = filter(None, map(list.clear, (young, new)))
+    return list(chain(fill, cut, selected, empty))[::-1]

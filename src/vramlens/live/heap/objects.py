@@ -170,12 +170,18 @@ def frame_variables(frame: types.FrameType) -> dict[str, Any]:
 
 
 def code_of(function: object) -> types.CodeType | None:
-    """The code of a function, method, partial or wrapper; None where there is none."""
+    """The code of a function, method, partial or wrapper; None where there is none. Of a function
+    that a library wraps (``torch.no_grad()``) the one inside.
+    """
     for _ in range(8):
         kind = id(type(function))
         if kind in _CODES:
             code: types.CodeType = getattr(function, _CODES[kind])
-            return code
+            inside = dict(dict_items(namespace_of(function))).get("__wrapped__")
+            if inside is None or is_users(code.co_filename):
+                return code
+            function = inside
+            continue
         if kind in _INNER_FUNCTIONS:
             function = getattr(function, _INNER_FUNCTIONS[kind])
         else:

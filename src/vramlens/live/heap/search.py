@@ -129,8 +129,13 @@ class Search:
         """
         if self.is_over:
             return
-        first, self._tier = len(self.order), 0
+        first = len(self.order)
         self._seed([Root("hidden", name, value, 0) for name, value in found])
+        self.explore_from(first)
+
+    def explore_from(self, first: int) -> None:
+        """Searches on behind everything that was taken in from a position on."""
+        self._tier = 0
         self._explore_with_graphs(first)
 
     def take_in(self, parent: int, way: Iterable[tuple[str, Any]]) -> int:

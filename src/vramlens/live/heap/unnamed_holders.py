@@ -120,21 +120,35 @@ def _is_ours(code: types.CodeType) -> bool:
 
 def _look_behind_arrays(search: Search, array: type) -> None:
     """Takes in the tensors whose memory arrays share, and what arrays of objects hold."""
+    first = len(search.order)
     for place in [place for place in search.roots if type(search.order[place]) is array]:
         search.take_in_contents(place, _objects_in(search.order[place], array))
+    search.explore_from(first)
     low = 0
     while low < len(search.order):
-        high = min(low + _CHUNK, len(search.order))
-        if search.is_over:
+        first = len(search.order)
+        if not _look_behind_arrays_of(search, low, array):
             search.skipped.append(
                 "tensors behind NumPy arrays (not all searched: the time ran out)"
             )
             return
-        if any(type(value) is array for value in search.referents.of(search.order[low:high])):
-            for place in range(low, high):
+        search.explore_from(first)  # tuples and lists in arrays, and arrays in those
+        low = first
+
+
+def _look_behind_arrays_of(search: Search, low: int, array: type) -> bool:
+    """Takes in what is behind the arrays that objects from a position on hold; false where the
+    time ran out.
+    """
+    last = len(search.order)
+    for start in range(low, last, _CHUNK):
+        end = min(start + _CHUNK, last)
+        if search.is_over:
+            return False
+        if any(type(value) is array for value in search.referents.of(search.order[start:end])):
+            for place in range(start, end):
                 _take_in_arrays_of(search, place, array)
-        low = high
-    search.go_on([])
+    return True
 
 
 def _take_in_arrays_of(search: Search, place: int, array: type) -> None:

@@ -61,6 +61,8 @@ would win over the store, and no second name would ever be better.
 _LONGEST_SOURCE = 32
 """Characters of source to which a method can be added."""
 _DETACHES = ("detach", "item", "cpu", "tolist", "numpy")
+_MAKING = 30
+"""Points less for a statement that puts the container itself there: half of what storing is worth."""
 _CALL_SCORE, _REGISTRATION_SCORE, _DECORATOR_SCORE = 100, 60, 200
 """Points of a call that hands it over (a good store's), of a registration (above a mention, and its
 own points come to it), and of a cache's decorator (which nothing in its function outdoes).
@@ -264,6 +266,8 @@ class Statements(UsersSource):
             score -= 12
         if not hops:
             score += _key_points(store, searched)
+        if _makes_container(store, searched):
+            score -= _MAKING
         allocating_line = example.made
         if (
             allocating_line is not None
@@ -276,6 +280,10 @@ class Statements(UsersSource):
         if store.value is not None:
             score += likeness(self._torch, store.value, example.kept, is_graph=example.is_graph)
         return score
+
+    def is_tensor(self, value: object) -> bool:
+        """Whether a value is a tensor."""
+        return self._torch.is_tensor(value)
 
     def has_passed_by(self, store: Store) -> bool:
         """Whether the function of a statement has run while lines were watched, and the
@@ -373,6 +381,12 @@ def _warning_line(kept: Any) -> tuple[str, int, str] | None:
 
 def _is_caching(holder: Any) -> bool:
     return class_name(type(holder)) == "_lru_cache_wrapper"
+
+
+def _makes_container(store: Store, searched: SearchedName) -> bool:
+    """Whether a statement puts the container itself under a key: ``queues[name] = queue``."""
+    is_entry = store.how == "item" and not store.refers_to_itself
+    return is_entry and len(store.keys) < len(searched.keys)
 
 
 def _receiver_points(store: Store, searched: SearchedName) -> int:

@@ -33,9 +33,11 @@ def index_of(search: Search, chain: Chain, position: int) -> tuple[int, Any]:
 
 def first_of_run(chain: Chain, at: int) -> int:
     """Of functions that close over the one before (``f = lambda x: g(f(x))``): the first, which
-    a name leads to.
+    a name leads to; of a view's base, the view.
     """
     links = chain.links
+    while at > 0 and links[at].how == "base":
+        at -= 1
     while at > 0 and links[at].how == "closure":
         code = code_of(links[at].value)
         if code is None or code is not code_of(links[at - 1].value):

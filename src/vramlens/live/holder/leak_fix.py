@@ -23,7 +23,7 @@ from vramlens.live.holder.object_fix import (
     warning_fix,
 )
 from vramlens.live.source.source_stores import Store, read_source
-from vramlens.live.source.statement_scores import is_removal
+from vramlens.live.source.statement_scores import takes_from
 
 _LONGEST_CALL = 70
 WORTH_DETACHING = 0.5
@@ -36,6 +36,8 @@ _BOUNDS = {
     "queue": "maxsize=...",
 }
 """How a collection is limited, by its kind."""
+_KEY_OF_STATE = re.compile(r"\w\[(?P<key>[^\[\]]+)\]$")
+"""Of the one part of a state that was named: ``Streamer.state[1]``."""
 _WEAK_HOOK = (
     "refer to the module with weakref.ref in the hook, or keep the handle and call "
     "handle.remove() when done"
@@ -192,11 +194,24 @@ def _carried_fix(store: Store, owner: LeakOwner) -> str:
     detached_sum = _augmented(store)
     if detached_sum:
         return f"{detached_sum}, which frees the graph behind it"
-    if owner.kind in ("tuple", "list", "dict"):
+    form = _form_of_state(store, owner)
+    if form:
         target = f"{store.base}.{store.name}" if store.base else store.name
-        parts = Kept(form=owner.kind).with_call(target, "detach()")
+        parts = Kept(form=form).with_call(target, "detach()")
         return f"cut the graph between steps: {target} = {parts}"
     return f"cut the graph between steps: store {owner.name} detached (.detach())"
+
+
+def _form_of_state(store: Store, owner: LeakOwner) -> str:
+    """Whether a tuple, list or dict of tensors is carried on, also where one of them was named:
+    the graph goes on behind the others. Empty for a single tensor.
+    """
+    if owner.kind in ("tuple", "list", "dict"):
+        return owner.kind
+    key = _KEY_OF_STATE.search(owner.name)
+    if key is None or store.keys or store.how != "assign":
+        return ""
+    return "tuple" if key["key"].isdigit() else "dict"
 
 
 def _graph_fix(source: str, kept: Kept) -> str:
@@ -239,9 +254,10 @@ def removal_of(keeper: Keeper | None) -> Store | None:
     """A statement with which the program empties what another one fills; None where there is
     none.
     """
-    stores = () if keeper is None else keeper.others
-    removals = (store for store in stores if store.how != "assign" and is_removal(store))
-    return next(removals, None)
+    if keeper is None or keeper.store is None:
+        return None
+    others = (other for other in keeper.others if other.how != "assign")
+    return next((other for other in others if takes_from(other, keeper.store)), None)
 
 
 def _removal_fix(keeper: Keeper | None) -> str:

@@ -196,7 +196,11 @@ def _written_anew(evidence: Evidence) -> str:
 
 
 def _cut_off(evidence: Evidence) -> str:
-    """``x = (x + [new])[-n:]``, and ``del x[:-n]`` wherever something was put there."""
+    """``x = (x + [new])[-n:]``, and ``del x[:-n]`` wherever something was put there. The graph of
+    a tensor that is cut stays whole.
+    """
+    if evidence.growth.is_graph and evidence.statements.is_tensor(evidence.growth.container):
+        return ""
     store = evidence.store
     cut = cut_off(store)
     if cut:

@@ -6,6 +6,7 @@ import ast
 import re
 import types
 from collections.abc import Iterator
+from itertools import chain
 
 from vramlens.live.source.expressions import (
     arguments_of,
@@ -15,6 +16,7 @@ from vramlens.live.source.expressions import (
     text_of,
 )
 from vramlens.live.source.source_stores import CallSite, Module
+from vramlens.live.source.source_tree import tree_of
 from vramlens.live.source.users_source import UsersSource
 
 _REGISTERING = ("register", "add", "submit", "create")
@@ -96,20 +98,19 @@ def caching_line(source: UsersSource, code: types.CodeType) -> tuple[str, int, s
     line = function.line
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         decorators = [part.lineno for part in node.decorator_list if "cache" in text_of(part)]
-        line = next(iter(decorators), node.lineno)
-        if not node.decorator_list:
-            line = next(_caching_calls(module, node.name), line)
+        calls = _caching_calls(module, node.name)
+        line = next(chain(decorators, calls), node.lineno)
     return module.file, line, function.name
 
 
 def _caching_calls(module: Module, function: str) -> Iterator[int]:
-    """Yields the lines of ``cached = lru_cache(...)(function)``."""
-    for site in module.all_calls():
-        is_given = any(
-            isinstance(part, ast.Name) and part.id == function for part in site.call.args
-        )
-        if is_given and "cache" in text_of(site.call.func):
-            yield site.statement.lineno
+    """Yields the lines of ``cached = lru_cache(...)(function)``, also of a method."""
+    tree = tree_of(module.file)
+    calls = [node for node in ast.walk(tree or ast.Module([], [])) if isinstance(node, ast.Call)]
+    for call in calls:
+        last_names = (text_of(part).rpartition(".")[2] for part in call.args)
+        if function in last_names and "cache" in text_of(call.func):
+            yield call.lineno
 
 
 def calls_with(source: UsersSource, keyword: str) -> Iterator[tuple[int, Module, CallSite]]:

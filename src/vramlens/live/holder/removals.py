@@ -13,7 +13,7 @@ from vramlens.live.source.bounds import length_limit, never_holds
 from vramlens.live.source.expression_forms import asks_for_presence, compares, is_operation
 from vramlens.live.source.expressions import is_call_of, nodes_in
 from vramlens.live.source.source_stores import CallSite, Store
-from vramlens.live.source.statement_scores import is_removal
+from vramlens.live.source.statement_scores import takes_from
 
 _LONGEST_STATEMENT = 60
 """Characters of a statement in a sentence: a line of 80 has room for no more."""
@@ -58,8 +58,9 @@ def emptied_text(removal: Store) -> str:
 def removals_of(evidence: Evidence) -> Iterator[Store]:
     """Yields the statements that can take things away again and again."""
     for other in evidence.others:
-        is_removal_of_it = is_removal(other) and not _is_first_value(other, evidence.store)
-        if is_removal_of_it and _takes_from_it(other, evidence) and _runs(other, evidence):
+        store = evidence.store
+        is_removal_of_it = takes_from(other, store) and not _is_first_value(other, store)
+        if is_removal_of_it and other is not store and _runs(other, evidence):
             yield other
 
 
@@ -107,13 +108,6 @@ def _drains(removal: Store, store: Store) -> bool:
     """Whether a removal is in a loop of its own: what it takes may be all, once in a long time."""
     loops_around = store.loops if removal.function is store.function else 0
     return removal.loops > loops_around
-
-
-def _takes_from_it(removal: Store, evidence: Evidence) -> bool:
-    if removal is evidence.store:
-        return False
-    is_queue = evidence.store.method in ("put", "put_nowait")
-    return is_queue or removal.method not in ("get", "get_nowait")
 
 
 def _is_first_value(removal: Store, store: Store) -> bool:

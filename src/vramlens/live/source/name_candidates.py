@@ -74,7 +74,8 @@ def _fits(source: UsersSource, store: Store, searched: SearchedName, hops: int) 
     stored to without any change of what it stood for.
     """
     if searched.how in _VARIABLES:
-        if store.base or (hops and store.how == "assign"):
+        is_another_name = hops > 0 and not searched.is_returned
+        if store.base or (is_another_name and store.how == "assign"):
             return False
         return _same_variable(source, store, searched)
     if searched.how == "global":
@@ -131,7 +132,7 @@ def _returned_variables(source: UsersSource, store: Store) -> Iterator[SearchedN
                 continue
             if function.binds(expression.id).node is not None:
                 code = code_for(function, module.file)
-                yield SearchedName(expression.id, "variable", code=code)
+                yield SearchedName(expression.id, "variable", code=code, is_returned=True)
 
 
 def _parameters_given(
@@ -148,9 +149,20 @@ def _parameters_given(
 
 
 def _assigns(source: UsersSource, store: Store, searched: SearchedName) -> bool:
-    if store.name == searched.name or not isinstance(store.value, _ALIAS_MAKERS):
+    value = _table_of_loop(store) if store.value is None and searched.keys else store.value
+    if store.name == searched.name or not isinstance(value, _ALIAS_MAKERS):
         return False
-    return _is_searched(source, store.value, store.function, searched)
+    return _is_searched(source, value, store.function, searched)
+
+
+def _table_of_loop(store: Store) -> ast.expr | None:
+    """``self.queues`` of ``for queue in self.queues.values()``, whose entries have that name."""
+    match store.statement:
+        case ast.For(iter=ast.Call(func=ast.Attribute(value=table, attr="values" | "items"))):
+            return table
+        case ast.For(iter=table):
+            return table
+    return None
 
 
 def _assigned_name(store: Store, module: Module) -> SearchedName:

@@ -48,6 +48,7 @@ class SearchedName:
         is_inside: whether the container is somewhere inside of what has this name, in a library's
             object.
         keys: the keys between that name and the container.
+        is_returned: whether it is the variable whose value a function returns.
     """
 
     name: str
@@ -58,6 +59,7 @@ class SearchedName:
     file: str = ""
     is_inside: bool = False
     keys: tuple[str, ...] = ()
+    is_returned: bool = False
 
 
 def searched_names(chain: Chain) -> Iterator[SearchedName]:
@@ -100,9 +102,13 @@ def _names_in_itself(link: Link) -> Iterator[SearchedName]:
 
 
 def _names_apart(chain: Chain, link: Link, holder: Any) -> Iterator[SearchedName]:
-    """Names that lead there whatever the keys: of a module's tables, of context variables."""
+    """Names that lead there whatever the keys: of a module's tables, of a dict that code runs
+    in, of context variables.
+    """
     if holder is not None and link.how in NAMED and link.name in TABLES:
         yield _namespace(holder)
+    if link.how == "key" and type(holder) is dict and "__builtins__" in holder:  # cells ran in it
+        yield SearchedName(link.name.strip("'"), "global")
     if link.how == "root" and chain.root is not None and chain.root.kind == "context":
         yield from _context_variables(chain.root.name)
 

@@ -65,6 +65,14 @@ def is_removal(store: Store) -> bool:
     return False
 
 
+def takes_from(removal: Store, store: Store) -> bool:
+    """Whether a statement takes away what another one put there: ``get`` does from a queue, not
+    from a dict.
+    """
+    is_queue = store.method in ("put", "put_nowait")
+    return is_removal(removal) and (is_queue or removal.method not in ("get", "get_nowait"))
+
+
 def strength(store: Store, searched: SearchedName) -> int:
     """How much a statement lets pile up what it stores: points, negative where it cannot be the
     one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 import types
 from collections.abc import Iterator
@@ -49,6 +50,7 @@ class UsersSource:
 
     def _all_files(self) -> Iterator[str]:
         yield from _module_files()
+        yield from _own_texts()
         for root in self._search.roots.values():
             yield from _files_of_root(root)
         for frame in running_frames():
@@ -127,6 +129,13 @@ def _module_files() -> Iterator[str]:
         file = names.get("__file__") if type(names) is dict else None
         if type(file) is str and file.endswith(".py"):
             yield file
+
+
+def _own_texts() -> Iterator[str]:
+    """Yields names of sources that were never files: a notebook's cells."""
+    for name, entry in list(linecache.cache.items()):
+        if len(entry) > 1 and entry[1] is None:
+            yield name
 
 
 def _files_of_root(root: Root) -> Iterator[str]:
