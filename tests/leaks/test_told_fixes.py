@@ -17,8 +17,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 PROGRAMS = (
-    "f_loss_components running_loss rnn_hidden u_dqn_losses u_running_mean_graph x_xl_mems"
-).split()
+    "f_loss_components", "running_loss", "rnn_hidden", "u_dqn_losses", "u_running_mean_graph",
+    "x_xl_mems",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

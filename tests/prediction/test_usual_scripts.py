@@ -263,6 +263,31 @@ def libraries_built_for_a_gpu():
     assert maps.grad.shape == maps.shape
 
 
+def generators_of_the_device():
+    generator = torch.Generator(device="cuda").manual_seed(3)
+    assert generator.device.type == "cuda" and isinstance(generator, torch.Generator)
+    assert torch.randn(4, 5, generator=generator, device="cuda").shape == (4, 5)
+    weight = torch.empty(6, 7, device="cuda")
+    assert torch.nn.init.normal_(weight, generator=generator) is weight
+    assert isinstance(torch.default_generator, torch.Generator)
+    first, again = (torch.rand(3, generator=torch.Generator().manual_seed(1)) for _ in range(2))
+    assert first.tolist() == again.tolist() and len(set(first.tolist())) == 3  # the host's are real
+
+
+def views_of_inference_tensors():
+    with torch.inference_mode():
+        image = torch.rand(4, 8, device="cuda")
+    for tensor in (torch.rand(4, 8, device="cuda"), image, image):
+        view = tensor.t()
+        assert view.shape == (8, 4) and view.is_inference() == tensor.is_inference()
+
+
+def solvers():
+    tall = torch.randn(6000, 80, device="cuda")
+    solution = torch.linalg.lstsq(tall, torch.randn(6000, 2, device="cuda")).solution
+    assert solution.is_cuda and solution.shape == (80, 2)
+
+
 cases = [case for case in list(globals().values()) if getattr(case, "__module__", "") == "__main__"]
 cases = [case for case in cases if type(case).__name__ == "function"]
 with run.going():
@@ -279,6 +304,7 @@ CASES = (
     "counts_of_unknown_values", "large_tensors_are_read", "one_of_one", "marks_and_figures",
     "sparse_matrices", "nested_tensors", "attention_by_a_score", "sums_within_formulas",
     "loops_until_convergence", "samples_of_a_detector", "libraries_built_for_a_gpu",
+    "generators_of_the_device", "views_of_inference_tensors", "solvers",
 )  # fmt: skip
 
 

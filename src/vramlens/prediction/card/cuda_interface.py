@@ -260,6 +260,7 @@ def _put_random_state(torch: Any) -> None:
         get_rng_state_all=_constant([state]),
         set_rng_state_all=_constant(None),
     )
+    torch.Generator = _device_generator(torch)
     _put(
         torch.cuda.random,
         get_rng_state=_constant(state),
@@ -267,6 +268,30 @@ def _put_random_state(torch: Any) -> None:
         get_rng_state_all=_constant([state]),
         set_rng_state_all=_constant(None),
     )
+
+
+def _device_generator(torch: Any) -> Any:
+    """``torch.Generator`` where one for the GPU is one of the CPU that says otherwise."""
+    real = torch.Generator
+
+    class AnyGenerator(type(real)):  # type: ignore[misc]
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, real)
+
+    class Generator(real, metaclass=AnyGenerator):  # type: ignore[misc]
+        def __new__(cls, device: Any = "cpu") -> Any:
+            generator = real.__new__(cls, "cpu")
+            generator.claimed = torch.device(device)
+            return generator
+
+        def __init__(self, device: Any = "cpu") -> None:
+            """The real one takes its device when it is made."""
+
+        @property
+        def device(self) -> Any:
+            return self.claimed
+
+    return Generator
 
 
 def _put_memory_figures(torch: Any, card: Card, runner: OperatorRunner) -> None:

@@ -164,10 +164,16 @@ class RememberedShapes:
             return None
         if isinstance(result, _ArgumentResult):
             return tensors[result.place]
-        content = torch.empty_strided(
-            result.shape, result.strides, dtype=result.dtype, device="meta"
-        )
-        if result.viewed is not None:
-            storage = tensors[result.viewed].untyped_storage()
-            content.set_(storage, result.offset, result.shape, result.strides)
+        if result.viewed is None:
+            content = self._content(result)
+        else:
+            viewed = tensors[result.viewed]
+            with torch.inference_mode(viewed.is_inference()):  # a view is of its tensor's kind
+                content = self._content(result)
+                storage = viewed.untyped_storage()
+                content.set_(storage, result.offset, result.shape, result.strides)
         return self._fake_tensor(self._fake_mode, content, result.device)
+
+    @staticmethod
+    def _content(result: _TensorResult) -> Any:
+        return torch.empty_strided(result.shape, result.strides, dtype=result.dtype, device="meta")

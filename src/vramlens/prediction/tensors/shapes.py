@@ -142,6 +142,8 @@ class OperatorRunner:
             kwargs["device"] = torch.device("cuda", 0)  # this rank's, whatever its number
         if not is_fake and not on_device and (tensors or not self._is_weight(args, kwargs)):
             return function(*args, **kwargs)
+        if kwargs.get("generator") is not None:  # the device's numbers are never drawn
+            kwargs = {**kwargs, "generator": None}
         special = self._special.get(function)
         if special is not None:
             return special(operator, args, kwargs)
@@ -228,6 +230,8 @@ class OperatorRunner:
             shapes.DataDependentOutputException,
         ):
             results = host_results(operator, args, kwargs, self._values)
+        if operator.out_names:
+            return self._written_to_outs(operator, kwargs, results)
         if operator.written:
             return args[operator.written[0]]
         device = next(
@@ -237,6 +241,14 @@ class OperatorRunner:
         )
         self.notes[f"{operator.name}: what its kernel allocates beside its results"] = None
         return tree_map_only(torch.Tensor, lambda value: self.stand_in(value, device), results)
+
+    def _written_to_outs(self, operator: Operator, kwargs: Any, results: Any) -> Any:
+        """The tensors that an operator was given for its results (out=), of the results' shapes."""
+        outs = tuple(kwargs[name] for name in operator.out_names)
+        for out, result in zip(outs, tensors_in((results,), {}), strict=True):
+            with self.fake_mode:
+                out.resize_(result.shape)
+        return outs if len(outs) > 1 else outs[0]
 
     def _note(self, outputs: list[Any]) -> None:
         for tensor in outputs:
