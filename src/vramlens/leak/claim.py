@@ -96,6 +96,8 @@ def _rate_words(leak: Leak) -> str:
     if _is_rate_times_steps(leak) or leak.first_step is not None:  # a live one's was measured
         return rate
     each_time = leak.bytes // leak.steps
+    if leak.every_steps > 1:
+        return f"about {format_size(each_time)} {leak.how_often}"
     steps_between = round(each_time / leak.bytes_per_step)
     if steps_between < _FAR_APART:
         return f"about {rate}"
@@ -123,13 +125,18 @@ def owner_words(leak: Leak, owner: LeakOwner) -> str:
 
 def notes_of(leak: Leak) -> Iterator[str]:
     """Yields what the verdict rests on, and at last why no more is certain."""
-    if leak.low is not None and leak.high is not None and leak.low != leak.high:
-        bounds = f"{format_size(leak.low)} to {format_size(leak.high)} per step"
-        yield f"{bounds}, if at least half of the steps are considered"
+    if leak.every_steps == 1:
+        yield from _range_of_rate(leak)
     yield from leak.evidence
     if leak.reason:
         doubt = "not proven: " if leak.sure else "not certain: "
         yield leak.reason if leak.verdict == Verdict.NOT_A_PROBLEM else doubt + leak.reason
+
+
+def _range_of_rate(leak: Leak) -> Iterator[str]:
+    if leak.low is not None and leak.high is not None and leak.low != leak.high:
+        bounds = f"{format_size(leak.low)} to {format_size(leak.high)} per step"
+        yield f"{bounds}, if at least half of the steps are considered"
 
 
 def place_text(file: str, line: int, function: str = "") -> str:

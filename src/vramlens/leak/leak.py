@@ -84,6 +84,7 @@ class Leak:
         storages, nodes: how many storages and autograd nodes are kept.
         first_step, last_step: the first and last step that left something behind, from 1; None in a
             recording, which counts from where it begins.
+        every_steps: how many steps lie between two that leave something behind (epochs, trials).
         is_freed: whether the program is done with it: backward passes have freed what a graph
             saved, blocks are free and wait for a stream.
     """
@@ -111,6 +112,7 @@ class Leak:
     nodes: int = 0
     first_step: int | None = None
     last_step: int | None = None
+    every_steps: int = 1
     is_freed: bool = False
 
     @property
@@ -155,12 +157,18 @@ class Leak:
         freed = self.fix_bytes_per_step
         if self.fix is None or not freed:
             return self.fix
+        each_time = f"{format_size(freed * self.every_steps)} {self.how_often}"
         if self.frees_more:
-            return f"{self.fix} (saves at least {format_size(freed)} per step)"
+            return f"{self.fix} (saves at least {each_time})"
         stays = self.bytes_per_step - freed
         is_much = stays >= _WORTH_TELLING * self.bytes_per_step
-        remainder = f", {format_size(stays)} remain" if is_much else ""
-        return f"{self.fix} (saves {format_size(freed)} per step{remainder})"
+        remainder = f", {format_size(stays * self.every_steps)} remain" if is_much else ""
+        return f"{self.fix} (saves {each_time}{remainder})"
+
+    @property
+    def how_often(self) -> str:
+        """``per step``, or ``every 8 steps`` where an epoch or a trial leaves something behind."""
+        return f"every {self.every_steps} steps" if self.every_steps > 1 else "per step"
 
     def to_dict(self) -> dict[str, Any]:
         """As in the contract: the same keys wherever it was found."""

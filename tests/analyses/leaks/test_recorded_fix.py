@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from analyses.leaks.test_leaks import growing
+from support.leak_programs import LEAK_LINE, MAIN, Run, at
+from support.oracle import MIB
 from vramlens.analyses.leaks.recorded_fix import wide_scalar
+from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
+from vramlens.leak.claim import claim_of, notes_of
 from vramlens.trace import Frame
 
 FUNCTIONAL = "/usr/lib/python3.12/site-packages/torch/nn/functional.py"
@@ -14,3 +19,21 @@ def test_losses_whose_scalar_keeps_all_errors() -> None:
     assert wide_scalar([Frame(FUNCTIONAL, 3400, "cross_entropy"), mine]) == ""
     assert wide_scalar([Frame("train.py", 3, "mse_loss"), mine]) == ""
     assert wide_scalar([]) == ""
+
+
+def test_what_every_eighth_step_leaves_is_told_for_that_time() -> None:
+    run = Run(0)
+    run.setup()
+
+    def trial(step: int) -> None:
+        if step % 8 == 7:
+            run.new(60 * MIB, MAIN, at(LEAK_LINE))
+
+    for step in range(80):
+        run.step(trial, step)
+    (leak,) = growing(leaks_of_trace(run.trace()))
+    assert (leak.every_steps, leak.bytes_per_step) == (8, 60 * MIB // 8)
+    assert "about 60.00 MiB every 8 steps" in claim_of(leak, unseen="").headline
+    assert "before it runs again" in (leak.advice or "")
+    assert "saves 60.00 MiB every 8 steps" in (leak.advice or "")
+    assert "per step" not in " ".join(notes_of(leak))

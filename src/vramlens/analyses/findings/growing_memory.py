@@ -2,22 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from vramlens.analyses.extent import Extent
+from vramlens.analyses.failure.step_evidence import may_be_inside_step
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.leaks.recorded_leak import RecordedLeak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak, rows_of
 from vramlens.analyses.leaks.recorded_leaks import leak_finding
 from vramlens.analyses.leaks.sampled_growth import sampled_growth
 from vramlens.analyses.scene import Scene
+from vramlens.ground.verdict import Verdict
+from vramlens.units import counted, format_size
 
 
 def leaks(scene: Scene) -> Iterator[Finding]:
-    """Each leak that is large enough to matter, with when the memory will be full."""
-    for leak in scene.growth:
-        if not leak.is_small:
-            yield replace(leak_finding(leak, scene.prediction), extent=_extent(scene, leak))
+    """Each leak that is large enough to matter, with when the memory will be full.
+
+    What each turn of a loop inside a training step keeps is one finding: its lines go together.
+    """
+    growing = [leak for leak in scene.growth if not leak.is_small]
+    if may_be_inside_step(scene.view, growing):
+        turns = [leak for leak in growing if leak.rows is not None and leak.kind is None]
+        if turns:
+            yield _kept_by_turns(scene, turns)
+        growing = [leak for leak in growing if leak not in turns]
+    for leak in growing:
+        yield replace(leak_finding(leak, scene.prediction), extent=_extent(scene, leak))
+
+
+def _kept_by_turns(scene: Scene, turns: Sequence[RecordedLeak]) -> Finding:
+    """What turns keep that may belong to one training step: its backward pass would free it."""
+    largest = max(turns, key=lambda leak: leak.bytes)
+    total_bytes = sum(leak.bytes for leak in turns)
+    a_turn = format_size(sum(leak.bytes_per_step for leak in turns))
+    others = f" and {counted(len(turns) - 1, 'more line')}" if len(turns) > 1 else ""
+    at = f", at {largest.place}{others}" if largest.place else ""
+    line = f"{largest.file}:{largest.line}{others}" if largest.place else "these lines"
+    return Finding(
+        id="leak",
+        verdict=Verdict.POSSIBLE,
+        title=f"about {a_turn} per repetition, {format_size(total_bytes)} so far{at}",
+        bytes=total_bytes,
+        place=largest.place,
+        evidence=(
+            f"the same requests came {counted(largest.steps, 'time')}, and each time kept memory",
+            *(note for note in largest.evidence if note.startswith("made in the module")),
+            "not certain: repetitions inside one training step (time steps, solver steps, tokens) "
+            "keep their memory until its backward pass",
+        ),
+        fix="if a backward pass follows these repetitions, it frees them: run fewer of them per "
+        "step, or use torch.utils.checkpoint around each. If none follows, release what "
+        f"{line} allocated each time, or keep `.detach().cpu()` of it",
+        extent=_extent(scene, replace(largest, rows=rows_of(turns))),
+    )
 
 
 def _extent(scene: Scene, leak: RecordedLeak) -> Extent | None:

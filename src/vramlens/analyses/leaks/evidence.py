@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.attribution.phases import MODULE_CALL
 from vramlens.trace import NO_STACK, Action
 
@@ -34,6 +35,9 @@ OUTLIVED, LATEST_FIRST, OLDEST_FIRST, UNORDERED = (
     "unordered",
 )
 _IN_MODULE = re.compile(r"torch[/\\]nn[/\\]modules[/\\]module\.py:")
+_COPIES_MODEL = re.compile(
+    r"torch[/\\]nn[/\\](?:modules[/\\]module\.py:_apply|parameter\.py:__deepcopy__)$"
+)
 _NEARLY_ALL = 0.9
 _FEWEST_BUILT = 3
 _SCALAR_BYTES = 512
@@ -183,6 +187,33 @@ def captured(view: Attribution, stack: int, rows: NDArray[np.int64]) -> bool:
         )
     hit = len(np.unique(step[rows]))
     return sum(is_captured.values()) >= _NEARLY_ALL * max(hit, 1)
+
+
+def made_of_results(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """One flag a block: whether it is a model's copy, or as large as results of modules that its
+    step still had: one of them (scaled, say), or all of one size together (``torch.cat``).
+    """
+    allocations, stacks = view.device.allocations, view.trace.stacks
+    stack = allocations.stack[rows]
+    flags = np.zeros(len(rows), np.bool_)
+    known = stack != NO_STACK
+    flags[known] = stacks.any_frame(stacks.mark_frames(_COPIES_MODEL))[stack[known]]
+    inside = np.flatnonzero(view.modules.marked & (view.modules.module != OUTSIDE))
+    for place in np.flatnonzero(~flags).tolist():
+        flags[place] = _is_as_large_as_results(view, int(rows[place]), inside)
+    return flags
+
+
+def _is_as_large_as_results(view: Attribution, row: int, inside: NDArray[np.int64]) -> bool:
+    allocations, born = view.device.allocations, view.device.allocations.born
+    earlier = inside[: int(np.searchsorted(born[inside], born[row]))]
+    near = earlier[view.step[earlier] == view.step[row]]
+    alive = near[allocations.free_requested[near] > born[row]]
+    sizes, times = np.unique(allocations.requested_bytes[alive], return_counts=True)
+    is_telling = sizes > _SCALAR_BYTES
+    sizes, times = sizes[is_telling], times[is_telling]
+    own = int(allocations.requested_bytes[row])
+    return bool(((sizes == own) | (sizes * times == own)).any())
 
 
 def kept_share(view: Attribution, rows: NDArray[np.int64], statements: NDArray[np.int64]) -> float:

@@ -12,8 +12,8 @@ from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.leaks.certainty import inside_one_call
 from vramlens.analyses.leaks.cohorts import Cohort, Cohorts, cohorts_of
 from vramlens.analyses.leaks.groups import CohortGroup, StepLoop, grouped
-from vramlens.analyses.leaks.judgement import evidence_of, judged_leak, no_problem
-from vramlens.analyses.leaks.recorded_leak import RecordedLeak
+from vramlens.analyses.leaks.judgement import evidence_of, judged_leak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak, no_problem
 from vramlens.analyses.leaks.rhythm import rhythm_of
 from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB, counted

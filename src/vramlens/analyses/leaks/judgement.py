@@ -26,11 +26,11 @@ from vramlens.analyses.leaks.certainty import (
     verdict_of_steps,
 )
 from vramlens.analyses.leaks.cohorts import Cohort, Cohorts
-from vramlens.analyses.leaks.evidence import OLDEST_FIRST, fate_of
+from vramlens.analyses.leaks.evidence import OLDEST_FIRST, fate_of, made_of_results
 from vramlens.analyses.leaks.groups import CohortGroup, StepLoop, place_of
 from vramlens.analyses.leaks.rate import Rate, rate_of
 from vramlens.analyses.leaks.recorded_fix import wide_scalar, with_fix
-from vramlens.analyses.leaks.recorded_leak import RecordedLeak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak, no_problem
 from vramlens.analyses.leaks.recorded_owners import owner_of
 from vramlens.analyses.leaks.rhythm import EVERY, IRREGULAR, PERIODIC, Rhythm, rhythm_of
 from vramlens.ground.verdict import Verdict
@@ -119,6 +119,18 @@ class GroupEvidence:
         by_step = np.bincount(self.born, weights=sizes, minlength=last).astype(np.int64)
         # The latest step may still be using its own.
         return rate_of(by_step[self.rhythm.first : last - (self.longest > 0)])
+
+    @property
+    def every_steps(self) -> int:
+        """How many steps lie between two that leave something behind; 1 where most do."""
+        return self.rhythm.apart if self.rhythm.kind == PERIODIC else 1
+
+    @property
+    def usual_bytes(self) -> float:
+        """The requested bytes that one time leaves behind."""
+        if self.every_steps == 1:
+            return self.rate.bytes
+        return self.total_bytes / self.rhythm.steps
 
     @property
     def blocks_per_step(self) -> float:
@@ -225,12 +237,16 @@ _UNTIL_THEN = "a buffer that is not full yet, or a list that is emptied later, l
 
 
 def _is_stored_data(evidence: GroupEvidence) -> bool:
-    """Whether it is what no module computed (frames, batches), and only much of it makes it a leak."""
+    """Whether it is what no module computed (frames, batches), and only much of it makes it a leak.
+
+    Copies of models, and what is as large as modules' results, are no data.
+    """
     modules = evidence.view.modules
     if evidence.kept != SIGN or not modules.marked.any() or _scalar_loss(evidence):
         return False
     is_outside = ~modules.marked[evidence.rows] | (modules.module[evidence.rows] == OUTSIDE)
     is_outside &= ~np.isin(evidence.view.categories.category[evidence.rows], _OF_MODELS)
+    is_outside &= ~made_of_results(evidence.view, evidence.rows)
     is_much_only = all(sign.is_of_size for sign in evidence.signs)
     return is_much_only and 2 * int(evidence.sizes[is_outside].sum()) > evidence.total_bytes
 
@@ -391,8 +407,9 @@ def _leak_of(evidence: GroupEvidence, judgement: Judgement) -> RecordedLeak:
         verdict=judgement.verdict,
         kind=kind,
         place=place_of(view, evidence.loop, evidence.group.cohorts),
-        bytes_per_step=round(rate.bytes),
+        bytes_per_step=round(evidence.usual_bytes / evidence.every_steps),
         bytes=evidence.total_bytes,
+        every_steps=evidence.every_steps,
         steps=len(np.unique(evidence.born)),
         low=round(rate.low),
         high=round(rate.high),
@@ -419,32 +436,6 @@ def _leak_of(evidence: GroupEvidence, judgement: Judgement) -> RecordedLeak:
     )
 
 
-def no_problem(
-    view: Attribution,
-    loop: StepLoop,
-    cohorts: Sequence[Cohort],
-    reason: str,
-    owner: KeptBy | None = None,
-) -> RecordedLeak:
-    """What outlived its step and is none, with the reason."""
-    allocations = view.device.allocations
-    rows = np.sort(np.concatenate([cohort.rows for cohort in cohorts]))
-    return RecordedLeak(
-        verdict=Verdict.NOT_A_PROBLEM,
-        kind=None,
-        place=place_of(view, loop, cohorts),
-        bytes_per_step=0,
-        bytes=int(allocations.requested_bytes[rows].sum()),
-        steps=len(np.unique(view.step[rows])),
-        owner=owner,
-        storages=len(rows),
-        stacks=len({cohort.stack for cohort in cohorts}),
-        device=view.device.device,
-        reason=reason,
-        rows=rows,
-    )
-
-
 _LEFT = {
     EVERY: "in a row left",
     IRREGULAR: "at irregular intervals left",
@@ -459,7 +450,7 @@ def _how_often(evidence: GroupEvidence) -> str:
     if rhythm.kind != PERIODIC:
         steps = counted(rhythm.steps, "step")
         return f"{steps} {_LEFT[rhythm.kind]} memory behind that was never freed"
-    left_each_time = format_size(evidence.total_bytes // rhythm.steps)
+    left_each_time = format_size(int(evidence.usual_bytes))
     apart = counted(rhythm.apart, "step")
     return f"every {apart} about {left_each_time} was never freed, {rhythm.steps:,} times"
 

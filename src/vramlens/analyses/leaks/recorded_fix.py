@@ -69,10 +69,12 @@ def _edit(leak: RecordedLeak, *, graph: bool, scalar_loss: str) -> str:
             f"limit what keeps the memory that {line} allocated (a replay buffer, a cache of "
             "batches), or keep it on the CPU (`.cpu()`)"
         )
+    release = f"at the end of each step, release what {line} allocated"
+    if leak.every_steps > 1:
+        release = f"release what {line} allocated before it runs again"
     return (
-        f"at the end of each step, release what {line} allocated. If a list, attribute, cache "
-        "or hook keeps it, clear or limit it, or keep `.detach().cpu()`. If it is in a reference "
-        "cycle, break the cycle"
+        f"{release}. If a list, attribute, cache or hook keeps it, clear or limit it, or keep "
+        "`.detach().cpu()`. If it is in a reference cycle, break the cycle"
     )
 
 

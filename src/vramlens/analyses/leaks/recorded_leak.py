@@ -8,7 +8,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.leaks.cohorts import Cohort
+from vramlens.analyses.leaks.groups import StepLoop, place_of
+from vramlens.ground.verdict import Verdict
 from vramlens.leak.leak import Leak, is_too_small
+from vramlens.trace.owners import KeptBy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +57,29 @@ def sized(
     """
     marked = [replace(leak, is_small=is_too_small(leak, least_bytes, peak_bytes)) for leak in leaks]
     return tuple(sorted(marked, key=lambda leak: leak.is_small))
+
+
+def no_problem(
+    view: Attribution,
+    loop: StepLoop,
+    cohorts: Sequence[Cohort],
+    reason: str,
+    owner: KeptBy | None = None,
+) -> RecordedLeak:
+    """What outlived its step and is none, with the reason."""
+    allocations = view.device.allocations
+    rows = np.sort(np.concatenate([cohort.rows for cohort in cohorts]))
+    return RecordedLeak(
+        verdict=Verdict.NOT_A_PROBLEM,
+        kind=None,
+        place=place_of(view, loop, cohorts),
+        bytes_per_step=0,
+        bytes=int(allocations.requested_bytes[rows].sum()),
+        steps=len(np.unique(view.step[rows])),
+        owner=owner,
+        storages=len(rows),
+        stacks=len({cohort.stack for cohort in cohorts}),
+        device=view.device.device,
+        reason=reason,
+        rows=rows,
+    )
