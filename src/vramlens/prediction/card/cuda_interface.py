@@ -278,7 +278,7 @@ def _device_generator(torch: Any) -> Any:
         def __instancecheck__(cls, value: object) -> bool:
             return isinstance(value, real)
 
-    class Generator(real, metaclass=AnyGenerator):  # type: ignore[misc]
+    class Generator(real, metaclass=AnyGenerator):  # type: ignore[misc, valid-type]
         def __new__(cls, device: Any = "cpu") -> Any:
             generator = real.__new__(cls, "cpu")
             generator.claimed = torch.device(device)

@@ -148,17 +148,20 @@ class Attention:
         return bool(is_aligned and is_plain and not is_double and is_enabled)
 
     def _math(self, call: AttentionCall) -> Any:
-        return torch.ops.aten._scaled_dot_product_attention_math(
-            call.query,
-            call.key,
-            call.value,
-            call.mask,
-            call.dropout,
-            call.is_causal,
-            None,
-            scale=call.scale,
-            enable_gqa=call.is_grouped,
-        )[0]
+        with torch.autocast(
+            "cuda", enabled=False
+        ):  # it computes in 32 bits, and autocast is off in it
+            return torch.ops.aten._scaled_dot_product_attention_math(
+                call.query,
+                call.key,
+                call.value,
+                call.mask,
+                call.dropout,
+                call.is_causal,
+                None,
+                scale=call.scale,
+                enable_gqa=call.is_grouped,
+            )[0]
 
     def _cudnn(self, call: AttentionCall) -> Any:
         mask = call.mask

@@ -186,7 +186,7 @@ def has_channels_last(tensor: Any, weight: Any) -> bool:
     """
     if torch.float64 in (tensor.dtype, weight.dtype):
         return False
-    return _lies_channels_last(tensor) or _lies_channels_last(weight)
+    return _has_strides_of_channels_last(tensor) or _has_strides_of_channels_last(weight)
 
 
 def is_with_channels_last(name: str, args: Any) -> bool:
@@ -198,9 +198,7 @@ def is_with_channels_last(name: str, args: Any) -> bool:
 
 
 def results_with_channels_last(operator: Operator, args: Any, fake_mode: Any) -> Any:
-    """A convolution's results as cuDNN makes them: a build without CUDA does not know where their
-    channels lie.
-    """
+    """Results as CUDA makes them: a build without it does not know where their channels lie."""
     with fake_mode:
         outputs = operator.function(*args)
         if isinstance(outputs, tuple):
@@ -273,15 +271,26 @@ def _padding(tensor: Any) -> int:
     return 2 * _bytes(tensor) * _LEAST_CHANNELS // max(1, channels)
 
 
-def _lies_channels_last(tensor: Any) -> bool:
-    """Whether an image's channels lie last; a line is an image of one row (view1d_as_2d in
-    Convolution.cpp).
+def _has_strides_of_channels_last(tensor: Any) -> bool:
+    """Whether strides say so. They do in weights of 1x1 that were turned so, too, which lie
+    contiguous in either order.
     """
-    if tensor.dim() == _LINE_DIMS:
-        tensor = tensor.unsqueeze(2)
-    if tensor.dim() != _IMAGE_DIMS or tensor.is_contiguous():
-        return False
-    return bool(tensor.is_contiguous(memory_format=torch.channels_last))
+    from torch._prims_common import suggest_memory_format
+
+    image = _as_image(tensor)
+    return image.dim() == _IMAGE_DIMS and suggest_memory_format(image) is torch.channels_last
+
+
+def _lies_channels_last(tensor: Any) -> bool:
+    """Whether an image's channels lie last."""
+    image = _as_image(tensor)
+    is_image = image.dim() == _IMAGE_DIMS
+    return bool(is_image and image.is_contiguous(memory_format=torch.channels_last))
+
+
+def _as_image(tensor: Any) -> Any:
+    """A line is an image of one row (view1d_as_2d in Convolution.cpp)."""
+    return tensor.unsqueeze(2) if tensor.dim() == _LINE_DIMS else tensor
 
 
 def _bytes(tensor: Any) -> int:

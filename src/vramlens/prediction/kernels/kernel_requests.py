@@ -13,12 +13,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.card.cards import Card
-from vramlens.prediction.kernels import convolutions, ctc_loss, factorizations, recurrent
+from vramlens.prediction.kernels import (
+    convolutions,
+    ctc_loss,
+    enlarged_images,
+    factorizations,
+    recurrent,
+)
 from vramlens.prediction.kernels.casts import cast_bytes
 from vramlens.prediction.kernels.contiguous_inputs import copied_bytes
 from vramlens.prediction.kernels.gpu_only_results import gpu_only_result
 from vramlens.prediction.kernels.reductions import Reduction
 from vramlens.prediction.kernels.running_formula import RunningFormula
+from vramlens.prediction.kernels.scratch_memory import scratch_bytes
 from vramlens.prediction.requests.request_log import RequestLog, is_of_prediction
 from vramlens.prediction.tensors.operator_schema import Operator
 from vramlens.units import MIB
@@ -183,6 +190,8 @@ class Kernels:
             return lambda: recurrent.packed_result(args, fake_mode, self._log)
         if convolutions.is_with_channels_last(operator.name, args):
             return lambda: convolutions.results_with_channels_last(operator, args, fake_mode)
+        if enlarged_images.has_channels_last(operator.name, args):
+            return lambda: convolutions.results_with_channels_last(operator, args, fake_mode)
         return gpu_only_result(operator.name, args, fake_mode)
 
     def after(self, operator: Operator, args: Any, kwargs: Any, outputs: list[Any]) -> None:
@@ -190,8 +199,13 @@ class Kernels:
         name = operator.name
         if factorizations.is_factorization(name):
             self._factorization(name, args, outputs)
-        copies = [cast_bytes(name, args, outputs), *copied_bytes(name, args, outputs)]
-        rows = [self._log.allocate(size) for size in copies if size]
+        held = [
+            cast_bytes(name, args, outputs),
+            enlarged_images.copied_gradient(name, args),
+            *copied_bytes(name, args, outputs),
+            *scratch_bytes(name, args, kwargs, outputs),
+        ]
+        rows = [self._log.allocate(size) for size in held if size]
         self._run_rule(name, args, kwargs, outputs)
         for row in rows:
             self._log.free(row)

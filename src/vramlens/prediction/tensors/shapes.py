@@ -9,6 +9,10 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from vramlens.prediction.kernels.host_copies import (
+    bytes_beside_copy_to_card,
+    bytes_beside_copy_to_host,
+)
 from vramlens.prediction.kernels.kernel_requests import Kernels
 from vramlens.prediction.ranks.collective_memory import Collectives
 from vramlens.prediction.requests.request_log import RequestLog
@@ -342,9 +346,12 @@ class OperatorRunner:
         dtype, layout = kwargs.get("dtype"), kwargs.get("memory_format")
         content = self._values.of(source)
         if target.type == "cpu":
+            self.log.scratch(bytes_beside_copy_to_host(source, is_dense=_is_dense(source)))
             return self._read_back(source, content, dtype, layout)
         stand_in = self.stand_in(source, torch.device("cuda", 0), dtype, layout)
         self._note([stand_in])
+        is_asynchronous = bool(kwargs.get("non_blocking"))
+        self.log.scratch(bytes_beside_copy_to_card(source, stand_in, non_blocking=is_asynchronous))
         if content is not None and self._values.is_worth(stand_in):
             self._values.set(stand_in, content.to(stand_in.dtype, copy=True))
         return stand_in
