@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from support.installed import PYTHON_PATH
+from vramlens.attach import attachment as attachment_module
 from vramlens.attach import target_process as target_module
 from vramlens.attach.attachment import Attachment
 from vramlens.attach.bootstrap import bootstrap_text
@@ -29,7 +30,8 @@ from vramlens.attach.stopped_thread import is_supported
 from vramlens.attach.story import story
 from vramlens.attach.target_process import permission_remedy, target_process
 from vramlens.capture.names.tensor_names import NamedTensor
-from vramlens.capture.process.process_state import state_of
+from vramlens.capture.process import process_state
+from vramlens.capture.process.process_state import has_ended, state_of
 from vramlens.errors import InputError
 
 FOLDER = Path(__file__).parent
@@ -226,6 +228,35 @@ def test_a_wrapper_is_refused_with_the_python_that_it_runs(
     assert target_module.no_python(7).endswith("is (and 1 more): vramlens attach 8")
     monkeypatch.setattr(target_module, "python_descendants", lambda pid: [])
     assert "does not run CPython" in target_module.no_python(7)
+
+
+def test_a_process_that_ends_meanwhile_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = subprocess.Popen(["sleep", "60"])
+
+    def ended_since(pid: int) -> target_module.TargetProcess:
+        target = target_module.target_process(pid)
+        process.kill()
+        process.wait()
+        return target
+
+    monkeypatch.setattr(attachment_module, "target_process", ended_since)
+    with pytest.raises(InputError) as refusal:
+        attachment_module.attach(process.pid, attachment_module.AttachRequest(), lambda _: None)
+    assert str(refusal.value) == f"process {process.pid} has ended"
+
+
+def test_a_process_on_its_way_out_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    assert not has_ended(process.pid)
+    process.kill()
+    while state_of(process.pid) != "Z":
+        time.sleep(0.01)
+    # While the system takes back its memory it is called running: only its flags tell.
+    with monkeypatch.context() as patch:
+        patch.setattr(process_state, "state_of", lambda pid: "R")
+        assert has_ended(process.pid)
+    process.wait()
+    assert has_ended(process.pid)
 
 
 def test_a_process_of_the_kernel_runs_no_python() -> None:

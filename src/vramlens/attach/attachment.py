@@ -83,9 +83,7 @@ def attach(pid: int, request: AttachRequest, tell: Callable[[int], None]) -> Att
     place = MeetingPoint(target)
     keeps_folder = False
     try:
-        package = place.package_inside(copies=request.copies)
-        text = bootstrap_text(place.address, package, __version__)
-        entry = enter(target, text, place.folder)
+        entry = _entered(target, place, copies=request.copies)
         line = place.wait_for_process(_COMES_WITHIN_S)
         if line is None:
             keeps_folder = entry.way == "remote_exec"  # it may open the script later
@@ -104,6 +102,20 @@ def attach(pid: int, request: AttachRequest, tell: Callable[[int], None]) -> Att
     finally:
         place.close(keeps_folder=keeps_folder)
     return attachment
+
+
+def _entered(target: TargetProcess, place: MeetingPoint, *, copies: bool) -> Entry:
+    """Has the process come to the meeting point.
+
+    Raises:
+        InputError: it cannot be entered; that it has ended explains every other reason.
+    """
+    try:
+        package = place.package_inside(copies=copies)
+        return enter(target, bootstrap_text(place.address, package, __version__), place.folder)
+    except InputError:
+        target.check_alive()
+        raise
 
 
 def _notes(notes: Any) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from vramlens.capture.memory.driver import process_name
 from vramlens.capture.process.process_state import (
+    has_ended,
     python_descendants,
     state_of,
     status_of,
@@ -62,7 +63,7 @@ class TargetProcess:
         Raises:
             InputError: it has ended.
         """
-        if state_of(self.pid) in ("", "Z", "X"):
+        if has_ended(self.pid):
             raise InputError(f"process {self.pid} has ended")
 
 

@@ -9,6 +9,8 @@ from typing import Literal
 _PYTHON_FILES = ("python", "libpython3")
 _MOST_PROCESSES = 200
 _GENERATIONS = 4
+_IS_EXITING = 0x4
+"""``PF_EXITING`` of linux/sched.h, among the flags in ``/proc/PID/stat``."""
 
 
 def status_of(pid: int | Literal["self"]) -> dict[str, str]:
@@ -28,6 +30,20 @@ def state_of(pid: int) -> str:
         return status_of(pid).get("State", "")[:1]
     except (OSError, OverflowError):
         return ""
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or on its way out: without memory and files it may still be
+    called running for as long as the system takes its pages back.
+    """
+    if state_of(pid) in ("", "Z", "X"):
+        return True
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return bool(int(fields[6]) & _IS_EXITING)
+    except (OSError, IndexError, ValueError):
+        return not state_of(pid)
 
 
 def why_not_running(pid: int) -> str:
