@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import chain
+from operator import or_
 
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
@@ -37,6 +39,7 @@ from vramlens.units import format_size
 
 _BY_SIZE = ("uneven_batch", "pipeline_stage", "uneven_shard", "embedding_shard", "unknown")
 """Causes that show on many lines at once; of these a rank has the one with most bytes."""
+_ASIDE = ("other_process", "allocator")
 _GATHERS = ("gather", "all_gather", "reduce")
 
 
@@ -76,7 +79,11 @@ def compare(
     failures = failure_order(ordered, flights, errors)
     is_one_job = not ordered or len(strangers) < len(ordered)
     differences = [*desync_differences(problems), *job.differences()] if is_one_job else []
-    merged = with_common_factors(_merged(differences), ordered)
+    failed = frozenset(failure.rank for failure in failures.failed)
+    merged = with_common_factors(_merged(differences, failed), ordered)
+    if failed:
+        merged, asides = _without_other_jobs(merged, failed)
+        notes = (*asides, *notes)
     differing = {rank for difference in merged for rank in difference.ranks}
     return Comparison(
         ranks=ordered,
@@ -148,10 +155,23 @@ class _Job:
             return
         typical = {members: self._typical(members) for members in self.cohorts.members}
         usual = Usual(list(typical.values()))
+        positions = self._positions()
         for members, summary in typical.items():
-            more = summary.peak_requested_bytes - usual.peak_bytes
+            beside = BesidePeers(summary, usual, positions[summary.rank], ())
+            leak = beside.leak_difference()
+            more = beside.more
+            if leak is not None:
+                yield replace(leak, ranks=self._leaking(members, leak.place))
+                more -= leak.bytes
             if more >= max(STAGE_SHARE * usual.peak_bytes, LEAST_BYTES):
-                yield self._difference_of_cohort(members, summary, usual)
+                told = None if leak is None else leak.place
+                yield self._difference_of_cohort(members, beside, more, told)
+
+    def _leaking(self, members: Sequence[int], place: Place | None) -> tuple[int, ...]:
+        """Those of some ranks that have something that grows at a line."""
+        return tuple(
+            rank for rank in members if any(leak.place == place for leak in self.ranks[rank].leaks)
+        )
 
     def _typical(self, members: Sequence[int]) -> RankSummary:
         """The rank of a cohort with the median peak."""
@@ -160,10 +180,12 @@ class _Job:
         return ordered[(len(ordered) - 1) // 2]
 
     def _difference_of_cohort(
-        self, members: tuple[int, ...], summary: RankSummary, usual: Usual
+        self, members: tuple[int, ...], beside: BesidePeers, more: int, told: Place | None
     ) -> RankDifference:
+        """The difference of a cohort: ``more`` bytes beside those of the line that was told."""
+        summary, usual = beside.rank, beside.usual
         line = max(
-            summary.lines,
+            (line for line in summary.lines if told is None or line.place != told),
             key=lambda line: line.peak_bytes - usual.line_bytes(line),
             default=None,
         )
@@ -172,7 +194,6 @@ class _Job:
             cause = "moe_hot_rank"
         cohort = "stage" if self.cohorts.staged else "ranks with other coordinates"
         peak_bytes = summary.peak_requested_bytes
-        more = peak_bytes - usual.peak_bytes
         line_bytes = 0 if line is None else line.peak_bytes - usual.line_bytes(line)
         holds_half = 2 * line_bytes >= more
         return RankDifference(
@@ -190,7 +211,7 @@ class _Job:
         """The position of each rank."""
         world_sizes = [summary.world_size or 0 for summary in self.ranks.values()]
         world = max([len(self.ranks) + len(self.missing), *world_sizes])
-        sends = self._talks_point_to_point()
+        sends = self._is_pipeline()
         first, last = min(self.ranks, default=0), max(self.ranks, default=0)
         return {
             rank: Position(
@@ -204,12 +225,18 @@ class _Job:
             for rank in self.ranks
         }
 
-    def _talks_point_to_point(self) -> bool:
+    def _is_pipeline(self) -> bool:
+        """True if ranks talk point to point, or if only the last one computes a loss."""
         calls = chain.from_iterable(flight.collectives for flight in self.flights.values())
         if any(call.is_p2p for call in calls):
             return True
-        lines = chain.from_iterable(summary.lines for summary in self.ranks.values())
-        return any(line.hints & Hint.POINT_TO_POINT for line in lines)
+        hints = {
+            rank: reduce(or_, (line.hints for line in summary.lines), Hint.NONE)
+            for rank, summary in self.ranks.items()
+        }
+        losing = [rank for rank, of_rank in hints.items() if of_rank & Hint.LOSS]
+        is_last_alone = len(hints) > 1 and losing == [max(hints)]
+        return is_last_alone or any(of_rank & Hint.POINT_TO_POINT for of_rank in hints.values())
 
 
 def _usual_without(peers: Sequence[RankSummary], rank: RankSummary) -> Usual:
@@ -257,15 +284,40 @@ def _stray(summary: RankSummary, stray: Stray) -> RankDifference:
     )
 
 
-def _merged(differences: Sequence[RankDifference]) -> tuple[RankDifference, ...]:
-    """One difference a cause and line, with all its ranks; the worst first."""
+def _without_other_jobs(
+    differences: Iterable[RankDifference], failed: frozenset[int]
+) -> tuple[tuple[RankDifference, ...], list[str]]:
+    """The differences of a job that failed without those of other jobs on GPUs where no rank
+    failed, and these as sentences.
+    """
+    kept, asides = [], []
+    for difference in differences:
+        if difference.cause == "other_process" and not failed.intersection(difference.ranks):
+            asides.append(difference.title)
+        else:
+            kept.append(difference)
+    return tuple(kept), asides
+
+
+def _merged(
+    differences: Sequence[RankDifference], failed: frozenset[int]
+) -> tuple[RankDifference, ...]:
+    """One difference a cause and line, with all its ranks; the worst first, and last what no line
+    of the program does and no rank failed of.
+    """
     by_cause: dict[tuple[str, Place | None], list[RankDifference]] = defaultdict(list)
     for difference in differences:
         place = None if difference.cause in _BY_SIZE else difference.place
         by_cause[difference.cause, place].append(difference)
-    merged = [_worst_of_all(alike) for alike in by_cause.values()]
     return tuple(
-        sorted(merged, key=lambda difference: (difference.cause != "desync", -difference.bytes))
+        sorted(
+            map(_worst_of_all, by_cause.values()),
+            key=lambda difference: (
+                difference.cause != "desync",
+                difference.cause in _ASIDE and not failed.intersection(difference.ranks),
+                -difference.bytes,
+            ),
+        )
     )
 
 
@@ -274,4 +326,10 @@ def _worst_of_all(differences: Sequence[RankDifference]) -> RankDifference:
     worst = max(differences, key=lambda difference: difference.bytes)
     ranks = sorted({rank for difference in differences for rank in difference.ranks})
     title = worst.title if len(ranks) == 1 else plural(worst.title)
-    return replace(worst, ranks=tuple(ranks), title=f"{named(ranks)} {title}")
+    is_one_place = len({difference.place for difference in differences}) == 1
+    return replace(
+        worst,
+        ranks=tuple(ranks),
+        title=f"{named(ranks)} {title}",
+        place=worst.place if is_one_place else None,
+    )

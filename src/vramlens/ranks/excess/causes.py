@@ -23,6 +23,7 @@ _CAUSES_OF_HINTS = {
 }
 """What a call alone gives away, the first that is there."""
 _HINTS_OF_WHAT_STAYS = (Hint.LOAD, Hint.STATE_DICT)
+_BESIDE_TRAINING = Hint.EVALUATION | Hint.LOGGING
 _FIXED_ELSEWHERE = ("uneven_batch", "nccl", "allocator", "allocator_settings")
 """Causes that no edit of the line mends."""
 
@@ -98,7 +99,7 @@ class Position:
     Attributes:
         first, last: whether it is the first or the last of all ranks.
         world: how many ranks the job has.
-        sends: whether the ranks talk point to point, as pipelines do.
+        sends: whether the ranks talk point to point or divide a model, as pipelines do.
         unlike: whether its peers may do other work than it does: nothing says who does the same.
         gathers: functions (file and name) that call a gather, from flight records.
     """
@@ -136,9 +137,9 @@ def _cause_of_what_moves(own: LineUse, peer: LineUse, position: Position) -> str
     larger, more_often = _larger(own, peer), _more_often(own, peer)
     if larger > _SAME and larger >= more_often:
         return "uneven_batch"
-    if position.sends:
+    if position.sends or more_often > _SAME:
         return "pipeline_stage"
-    return "rank_only" if more_often > _SAME else "unknown"
+    return "unknown"
 
 
 def _larger(own: LineUse, peer: LineUse) -> float:
@@ -206,11 +207,12 @@ def _cause_of_lone_line(own: LineUse, position: Position) -> str:
 def _cause_of_stage(own: LineUse, position: Position) -> str | None:
     """The cause of what only the first or the last stage of a model has."""
     is_at_end = position.sends and (position.first or position.last)
+    is_of_head = position.last and own.phase == "forward" and not own.hints & _BESIDE_TRAINING
     if position.last and own.hints & Hint.LOSS and not position.first:
         return "first_last_stage"
     if own.hints & Hint.EMBEDDING:
         return "first_last_stage" if is_at_end else "embedding_shard"
-    return "first_last_stage" if is_at_end and own.static else None
+    return "first_last_stage" if is_at_end and (own.static or is_of_head) else None
 
 
 def _only_grows(own: LineUse) -> bool:

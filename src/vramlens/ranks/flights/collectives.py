@@ -13,6 +13,7 @@ from math import prod
 
 from vramlens.analyses.finding import Place
 from vramlens.trace.flight import Collective, FlightGroup, FlightRecord
+from vramlens.units import counted
 
 _ANY_SIZES = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv", "coalesced")
 """Of calls whose sizes may differ from rank to rank, a part of the name (``reduce_scatter`` is
@@ -184,7 +185,7 @@ def _rows(
             row,
             problem=problem,
             suspected=is_clear and kinds[row.rank] != usual_kind,
-            detail=f"{row.detail} {', '.join(callers[row.rank].dtypes[:2])}".strip(),
+            detail=_with_types(row.detail, callers[row.rank]),
         )
         for row in _waiting_rows(group, seq, callers)
     ]
@@ -238,4 +239,13 @@ def _place(call: Collective) -> Place | None:
 
 
 def _shapes(call: Collective) -> str:
-    return ", ".join(str(list(shape)) for shape in call.input_sizes[:3])
+    return ", ".join(map(_shape, call.input_sizes[:3]))
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return counted(sizes[0], "element") if len(sizes) == 1 else str(list(sizes))
+
+
+def _with_types(shapes: str, call: Collective) -> str:
+    types = f"({', '.join(call.dtypes[:2])})" if call.dtypes else ""
+    return " ".join(filter(None, (shapes, types)))

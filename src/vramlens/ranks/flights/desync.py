@@ -17,7 +17,6 @@ _TITLES = {
     "waiting": "did not call the collective that the others are waiting in:",
     "not_completed": "all called the same collective, and it did not complete:",
 }
-_OF_SHAPES = ("size_mismatch", "dtype_mismatch")
 _SAME_CALLS = "make every rank of the group call the same collectives in the same order"
 _MISMATCH = "called different collectives as"
 
@@ -45,7 +44,7 @@ def _difference(rows: Sequence[CollectiveProblem]) -> RankDifference:
         title=f"{_TITLES.get(problem, _MISMATCH)} call {seq} of process group {group}",
         evidence=(
             f"process group {group}, call {seq}: {_calls(rows)}",
-            *filter(None, (row.detail for row in suspected[:2])),
+            *(row.detail for row in suspected[:2] if row.name is None and row.detail),
             *_caveat(suspected),
         ),
         fix=f"{_SAME_CALLS}{where}",
@@ -72,5 +71,5 @@ def _calls(rows: Sequence[CollectiveProblem]) -> str:
 def _call(row: CollectiveProblem) -> str:
     if row.name is None:
         return "no record" if row.problem == "no_record" else "no call"
-    shapes = f" of {row.detail}" if row.problem in _OF_SHAPES and row.detail else ""
+    shapes = f" of {row.detail}" if row.detail else ""
     return f"{row.name}{shapes} at {row.place or 'no recorded line'}"
