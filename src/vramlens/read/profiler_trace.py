@@ -181,13 +181,8 @@ class _Columns:
         time, duration = event["ts"], event["dur"]
         if type(name) is not str:
             raise TypeError("a name that is not text")
-        if not (0 <= time <= _LATEST_US and 0 <= duration <= _LONGEST_US):
-            raise ValueError("no such time")
-        if self._whole and (type(time) is float or type(duration) is float):
-            self._whole = float(time).is_integer() and float(duration).is_integer()
-        thread = self._threads.setdefault(
-            (event.get("pid"), str(event.get("tid"))), len(self._threads)
-        )
+        self._check_times(time, duration)
+        thread = self._thread_of(event)
         args = event.get("args")
         details = _NO_DETAILS
         if args and kind != Kind.PYTHON:
@@ -202,6 +197,16 @@ class _Columns:
         )
         self._times.extend((time, duration))
         self.count += 1
+
+    def _check_times(self, time: Any, duration: Any) -> None:
+        if not (0 <= time <= _LATEST_US and 0 <= duration <= _LONGEST_US):
+            raise ValueError("no such time")
+        if self._whole and (type(time) is float or type(duration) is float):
+            self._whole = float(time).is_integer() and float(duration).is_integer()
+
+    def _thread_of(self, event: dict[str, Any]) -> int:
+        thread = event.get("pid"), str(event.get("tid"))
+        return self._threads.setdefault(thread, len(self._threads))
 
     def _keep_window(self, event: dict[str, Any]) -> None:
         """Keeps the time that the profiler was on, where the event tells it."""
@@ -235,9 +240,7 @@ class _Columns:
         if max(abs(size), abs(allocated), abs(reserved)) > _LARGEST_BYTES:
             raise ValueError("no such size")
         device = MemoryDevice(int(args["Device Type"]), int(args.get("Device Id", NONE)))
-        thread = self._threads.setdefault(
-            (event.get("pid"), str(event.get("tid"))), len(self._threads)
-        )
+        thread = self._thread_of(event)
         address = int(args.get("Addr", 0)) & 0xFFFFFFFFFFFFFFFF
         self._memory.extend(
             (
