@@ -49,6 +49,7 @@ _NOT_A_TRACE = "is a Chrome trace, but not one from PyTorch's profiler"
 _LATEST_US, _LONGEST_US, _LARGEST_BYTES = 2.0**52, 2.0**42, 1 << 44
 _MOST_DEVICES = 256
 _WIDTH = 9  # whole numbers of a span
+_NO_DETAILS = (NONE, NONE, NONE, 0, NONE)  # correlation, external, sequence, backward, shapes
 _LONGEST_SHAPES = 400
 _MEMORY_WIDTH = 8
 
@@ -124,6 +125,15 @@ def _damage(columns: _Columns, error: Malformed) -> str:
     return f"the file {damage}: only its first {columns.seen:,} events could be read"
 
 
+def _kind_of(event: dict[str, Any]) -> Kind | None:
+    """The kind of a span; None where it is none of a program's."""
+    category: Any = event.get("cat")
+    kind = _KINDS.get(category)
+    if kind is None and category is None and event.get("pid") == "CPU functions":
+        return Kind.OPERATOR
+    return kind
+
+
 class _Columns:
     """Gathers events: the whole numbers of each in one run of one array, so that a bad event
     leaves nothing behind.
@@ -163,62 +173,60 @@ class _Columns:
                 self._memory_times[self.memory_count :],
             )
 
-    def _add_span(self, event: dict[str, Any]) -> None:  # noqa: C901 - of millions of events
-        category = event.get("cat")
-        kind = _KINDS.get(category)  # type: ignore[arg-type]
-        name = event["name"]
+    def _add_span(self, event: dict[str, Any]) -> None:
+        kind, name = _kind_of(event), event["name"]
         if kind is None:
-            if category == "Trace":
-                self._windows.append((float(event["ts"]), float(event["ts"]) + float(event["dur"])))
-                return
-            if category is not None or event.get("pid") != "CPU functions":
-                return
-            kind = Kind.OPERATOR
+            self._keep_window(event)
+            return
         time, duration = event["ts"], event["dur"]
         if type(name) is not str:
             raise TypeError("a name that is not text")
+        self._check_times(time, duration)
+        thread = self._thread_of(event)
+        args = event.get("args")
+        details = _NO_DETAILS
+        if args and kind != Kind.PYTHON:
+            if kind == Kind.OPERATOR and name.startswith(_REGIONS):
+                kind = Kind.REGION
+            details = self._details(kind, args)
+        device: Any = NONE
+        if kind in _DEVICE_WORK:
+            device = args.get("device", event.get("pid")) if args else event.get("pid")
+        self._numbers.extend(
+            (kind, self._names.setdefault(name, len(self._names)), thread, device, *details)
+        )
+        self._times.extend((time, duration))
+        self.count += 1
+
+    def _check_times(self, time: Any, duration: Any) -> None:
         if not (0 <= time <= _LATEST_US and 0 <= duration <= _LONGEST_US):
             raise ValueError("no such time")
         if self._whole and (type(time) is float or type(duration) is float):
             self._whole = float(time).is_integer() and float(duration).is_integer()
-        thread = self._threads.setdefault(
-            (event.get("pid"), str(event.get("tid"))), len(self._threads)
-        )
-        device: Any = NONE
-        correlation = external = sequence = shapes = NONE
-        backward = 0
-        args = event.get("args")
-        if args and kind != Kind.PYTHON:
-            if kind == Kind.OPERATOR and name.startswith(_REGIONS):
-                kind = Kind.REGION
-            external = args.get("External id", NONE)
-            if external == NONE:
-                external = args.get("external id", NONE)
-            if kind == Kind.OPERATOR:
-                sequence = args.get("Sequence number", NONE)
-                backward = args.get("Fwd thread id", 0) > 0
-                if "Input Dims" in args:
-                    text = str(args["Input Dims"])[:_LONGEST_SHAPES]
-                    shapes = self._shapes.setdefault(text, len(self._shapes))
-            else:
-                correlation = args.get("correlation", NONE)
-        if kind in _DEVICE_WORK:
-            device = args.get("device", event.get("pid")) if args else event.get("pid")
-        self._numbers.extend(
-            (
-                kind,
-                self._names.setdefault(name, len(self._names)),
-                thread,
-                device,
-                correlation,
-                external,
-                sequence,
-                backward,
-                shapes,
-            )
-        )
-        self._times.extend((time, duration))
-        self.count += 1
+
+    def _thread_of(self, event: dict[str, Any]) -> int:
+        thread = event.get("pid"), str(event.get("tid"))
+        return self._threads.setdefault(thread, len(self._threads))
+
+    def _keep_window(self, event: dict[str, Any]) -> None:
+        """Keeps the time that the profiler was on, where the event tells it."""
+        if event.get("cat") == "Trace":
+            start_us = float(event["ts"])
+            self._windows.append((start_us, start_us + float(event["dur"])))
+
+    def _details(self, kind: Kind, args: dict[str, Any]) -> tuple[Any, ...]:
+        """What a span's arguments say, in the order of ``_NO_DETAILS``."""
+        external = args.get("External id", NONE)
+        if external == NONE:
+            external = args.get("external id", NONE)
+        if kind != Kind.OPERATOR:
+            return args.get("correlation", NONE), external, NONE, 0, NONE
+        is_backward = args.get("Fwd thread id", 0) > 0
+        shapes = NONE
+        if "Input Dims" in args:
+            text = str(args["Input Dims"])[:_LONGEST_SHAPES]
+            shapes = self._shapes.setdefault(text, len(self._shapes))
+        return NONE, external, args.get("Sequence number", NONE), is_backward, shapes
 
     def _add_memory(self, event: dict[str, Any]) -> None:
         time, args = event["ts"], event["args"]
@@ -232,9 +240,7 @@ class _Columns:
         if max(abs(size), abs(allocated), abs(reserved)) > _LARGEST_BYTES:
             raise ValueError("no such size")
         device = MemoryDevice(int(args["Device Type"]), int(args.get("Device Id", NONE)))
-        thread = self._threads.setdefault(
-            (event.get("pid"), str(event.get("tid"))), len(self._threads)
-        )
+        thread = self._thread_of(event)
         address = int(args.get("Addr", 0)) & 0xFFFFFFFFFFFFFFFF
         self._memory.extend(
             (
