@@ -52,6 +52,7 @@ export function helpDialog(): HTMLDialogElement {
   const dialog = h(
     "dialog",
     { class: "help", "aria-label": "Keys and mouse" },
+    h("form", { method: "dialog" }, h("button", { autofocus: true }, "Close")),
     h("h2", {}, "Keys and mouse"),
     rows(KEYS),
     h("h2", {}, "Search"),
@@ -61,7 +62,6 @@ export function helpDialog(): HTMLDialogElement {
       { class: "soft" },
       "The address holds what is shown: copy it to share the place. Nothing leaves this page.",
     ),
-    h("form", { method: "dialog" }, h("button", { autofocus: true }, "Close")),
   );
   dialog.addEventListener("click", (event) => {
     if (event.target === dialog) dialog.close();

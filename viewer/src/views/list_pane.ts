@@ -34,12 +34,36 @@ const moduleName = (track: Track, row: number): string => {
   return module ? track.text(track.header.modules[module - 1]) : "";
 };
 
+/** The first ones are seen without scrolling on a narrow screen. */
 const COLUMNS: Column[] = [
   {
     name: "bytes",
     number: true,
     cell: (track, row) => size(track.row.bytes[row]),
     value: (track, row) => track.row.bytes[row],
+  },
+  { name: "line", cell: lineName, value: lineName, id: (track, row) => track.row.line[row] },
+  {
+    name: "module",
+    cell: moduleName,
+    value: moduleName,
+    id: (track, row) => track.row.module[row],
+  },
+  {
+    name: "category",
+    cell: (track, row) =>
+      (track.header.categories[track.row.category[row]] ?? "").replaceAll("_", " "),
+    value: (track, row) => track.header.categories[track.row.category[row]] ?? "",
+    id: (track, row) => track.row.category[row],
+  },
+  {
+    name: "step",
+    number: true,
+    cell: (track, row) => {
+      const step = track.stepOf(track.born[row]);
+      return step < 0 ? "" : count(step);
+    },
+    value: (track, row) => -track.stepOf(track.born[row]),
   },
   {
     name: "born",
@@ -64,29 +88,6 @@ const COLUMNS: Column[] = [
     value: lifeOf,
   },
   {
-    name: "step",
-    number: true,
-    cell: (track, row) => {
-      const step = track.stepOf(track.born[row]);
-      return step < 0 ? "" : count(step);
-    },
-    value: (track, row) => -track.stepOf(track.born[row]),
-  },
-  {
-    name: "category",
-    cell: (track, row) =>
-      (track.header.categories[track.row.category[row]] ?? "").replaceAll("_", " "),
-    value: (track, row) => track.header.categories[track.row.category[row]] ?? "",
-    id: (track, row) => track.row.category[row],
-  },
-  { name: "line", cell: lineName, value: lineName, id: (track, row) => track.row.line[row] },
-  {
-    name: "module",
-    cell: moduleName,
-    value: moduleName,
-    id: (track, row) => track.row.module[row],
-  },
-  {
     name: "address",
     cell: (track, row) => track.address(row),
     value: (track, row) => -track.row.address[row],
@@ -105,6 +106,7 @@ export class ListPane implements Pane {
   private readonly scroll = h(
     "div",
     { class: "list-scroll", tabIndex: 0, role: "rowgroup", "aria-label": "Allocations" },
+    this.head,
     this.inner,
   );
   private rows: Int32Array = new Int32Array(0);
@@ -117,12 +119,7 @@ export class ListPane implements Pane {
       "section",
       { class: "pane list" },
       this.words,
-      h(
-        "div",
-        { class: "list-table", role: "table", "aria-label": "Allocations" },
-        this.head,
-        this.scroll,
-      ),
+      h("div", { class: "list-table", role: "table", "aria-label": "Allocations" }, this.scroll),
     );
     this.scroll.addEventListener("scroll", () => this.drawRows());
   }
@@ -188,7 +185,8 @@ export class ListPane implements Pane {
   private reveal(row: number): void {
     const place = row < 0 ? -1 : this.rows.indexOf(row);
     if (place < 0) return;
-    const { scrollTop, clientHeight } = this.scroll;
+    const { scrollTop } = this.scroll;
+    const clientHeight = this.scroll.clientHeight - this.head.offsetHeight;
     const top = place * ROW;
     if (top < scrollTop || top + ROW > scrollTop + clientHeight)
       this.scroll.scrollTop = Math.max(0, top - clientHeight / 3);
