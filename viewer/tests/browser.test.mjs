@@ -342,14 +342,16 @@ test("in the address map, blocks and holes say what they are, and the heap goes 
 });
 
 test("the smallest window shows every button, and no word of the answer is cut", async () => {
-  await open("ranks", { viewport: { width: 1024, height: 640 } });
-  await page.$$eval("header option, header h1", (all) => all.forEach((one) => (one.textContent = "a_run_with_a_long_name.rank00000.pickle.xz")));
-  for (const key of ["1", "2", "3", "4", "5", "6"]) {
-    await page.keyboard.press(key);
-    const beyond = await page.$$eval("header > *, .toolbar > *, .bar > *", (all) => all.filter((one) => one.getBoundingClientRect().right > innerWidth).map((one) => one.outerHTML));
-    assert.deepEqual(beyond, []);
-    const cut = await page.$$eval(".merged, .stepper .event, .answer", (all) => all.filter((one) => one.scrollWidth > one.clientWidth || one.scrollHeight > one.clientHeight + 2).map((one) => one.textContent));
-    assert.deepEqual(cut, []);
+  for (const width of [1024, 1280]) {
+    await open("ranks", { viewport: { width, height: 640 } });
+    await page.$$eval("header option, header h1", (all) => all.forEach((one) => (one.textContent = "a_run_with_a_long_name.rank00000.pickle.xz")));
+    for (const key of ["1", "2", "3", "4", "5", "6"]) {
+      await page.keyboard.press(key);
+      const beyond = await page.$$eval("header > * > *, .toolbar > *, .bar > *", (all) => all.filter((one) => one.getBoundingClientRect().right > innerWidth).map((one) => one.outerHTML));
+      assert.deepEqual(beyond, []);
+      const cut = await page.$$eval(".merged, .stepper .event, .answer", (all) => all.filter((one) => one.scrollWidth > one.clientWidth || one.scrollHeight > one.clientHeight + 2).map((one) => one.textContent));
+      assert.deepEqual(cut, []);
+    }
   }
 });
 
@@ -795,10 +797,17 @@ test("a phone and a small laptop: nothing beyond the edge, and the keys are told
       await page.keyboard.press(key);
       assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `view ${key} at ${viewport.width}`);
     }
+    const cut = await page.$$eval("header h1, header .told", (all) => all.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent));
+    assert.deepEqual(cut, [], `the header at ${viewport.width}`);
+    const [head, line] = await page.$$eval(".list-head :nth-child(2), .list-row:first-child .line", (all) => all.map((one) => one.getBoundingClientRect().toJSON()));
+    assert.ok(line.width >= 170 && line.right <= viewport.width, `the line of an allocation is read at ${viewport.width}`);
+    assert.equal(head.left, line.left, "a heading stands over its column");
     await page.keyboard.press("?");
     assert.match(await page.textContent("dialog"), /Shift \+ drag.*>64MiB/s);
     const dialog = await page.locator("dialog").boundingBox();
     assert.ok(dialog.x >= 0 && dialog.x + dialog.width <= viewport.width);
+    const close = await page.locator("dialog button").boundingBox();
+    assert.ok(close.y >= 0 && close.y + close.height <= viewport.height, "it closes without scrolling");
     await page.keyboard.press("Escape");
     clean(seen, address);
   }
