@@ -30,7 +30,14 @@ def _sort(args: Any, kwargs: Any, outputs: list[Any]) -> list[int]:
         return []
     pair = tensor.nbytes + positions.nbytes
     counters = tensor.numel() // _HISTOGRAM_SHARE if longest == tensor.numel() else 0
-    return [positions.nbytes, pair + counters]
+    held = [positions.nbytes, pair + counters]
+    lies_apart = tensor.dim() > 1 and args[0].stride(dim) != 1
+    return held + _turned(tensor, positions) if lies_apart else held
+
+
+def _turned(tensor: Any, positions: Any) -> list[int]:
+    """What is sorted along another dimension than the last is turned, and back again."""
+    return [tensor.nbytes] * 3 + [positions.nbytes] * 2
 
 
 def _shuffle(args: Any, kwargs: Any, outputs: list[Any]) -> list[int]:
