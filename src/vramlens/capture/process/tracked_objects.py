@@ -15,7 +15,8 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, compress, repeat, starmap
+from functools import partial
+from itertools import chain, compress, repeat, starmap, takewhile
 from operator import is_, is_not
 from time import thread_time
 from typing import Any
@@ -66,6 +67,25 @@ def tracked_of_types(types: Mapping[int, type], generation: int | None = None) -
     selected = compress(box, map(types.__contains__, map(id, map(type, box))))
     empty: Iterator[Any] = filter(None, map(box.__delitem__, (slice(None),)))
     return list(chain(fill, selected, empty))
+
+
+def youngest_of_types(types: Mapping[int, type], mark: object) -> list[Any]:
+    """What is younger than a mark and of exactly some types, oldest first; all of the youngest
+    generation where the mark is not in it.
+
+    Read from the newest on, as far as the mark: hundreds of objects are young, a few are new. All
+    in one call of C, as ``tracked_of_types`` is and for its reasons.
+    """
+    young: list[Any] = []
+    new: list[Any] = []
+    fill: Iterator[Any] = filter(None, map(young.extend, starmap(gc.get_objects, ((0,),))))
+    newest_first = chain.from_iterable(map(reversed, (young,)))
+    cut: Iterator[Any] = filter(
+        None, map(new.extend, (takewhile(partial(is_not, mark), newest_first),))
+    )
+    selected = compress(new, map(types.__contains__, map(id, map(type, new))))
+    empty: Iterator[Any] = filter(None, map(list.clear, (young, new)))
+    return list(chain(fill, cut, selected, empty))[::-1]
 
 
 def tracked_count() -> int:
