@@ -19,7 +19,6 @@ _SPEC.loader.exec_module(measured_prose)
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WORDS_PER_SENTENCE = 18
-_LONG_SENTENCES = ("safety.md",)
 _CODE = re.compile(r"^```.*?^```|^    .*?$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]+)?\)")
 _MADE_WITH_THE_SITE = ("reference/commands.md", "live/example.html", "live/open.html")
@@ -33,8 +32,6 @@ def test_sentences_are_short_on_average() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_sentences_of_a_page_are_short_on_average(page: Path) -> None:
-    if page.name in _LONG_SENTENCES:
-        pytest.skip("not yet")
     assert measured_prose.read(page).words_per_sentence <= WORDS_PER_SENTENCE
 
 
