@@ -3,6 +3,7 @@ nothing.
 
 child: starting Python in a process of its own.
 gpu_files: whether this machine has a GPU at all, by its files.
+late_errors: errors of signal handlers inside callbacks of C code.
 own_socket: sockets of vramlens's own in the user's program.
 own_thread: threads of vramlens's own in the user's program.
 process_state: what the system says of another process: whether it runs, and what it has started.

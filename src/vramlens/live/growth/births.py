@@ -19,6 +19,7 @@ from contextlib import suppress
 from time import thread_time
 from typing import Any
 
+from vramlens.capture.process.late_errors import raise_after_callback
 from vramlens.capture.process.tracked_objects import tracked_of_types
 from vramlens.capture.process.undisturbed import no_other_thread, undisturbed
 from vramlens.live.growth.looks import Looks
@@ -250,9 +251,11 @@ def _follow_collections(births: Births) -> Any:
 
     def tell(phase: str, facts: dict[str, int]) -> None:
         alive = listening()
-        if alive is not None and phase == "start":
-            with suppress(Exception):  # in the middle of anything that the program does
+        try:
+            if alive is not None and phase == "start":
                 alive.collection_begins()
+        except BaseException as error:  # in the middle of anything that the program does
+            raise_after_callback(error)
 
     gc.callbacks.append(tell)
     return tell

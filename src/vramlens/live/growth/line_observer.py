@@ -19,6 +19,7 @@ from itertools import islice
 from time import thread_time
 from typing import Any
 
+from vramlens.capture.process.late_errors import raise_after_callback
 from vramlens.capture.process.thread_trace import C_TRACE, can_trace, set_trace
 from vramlens.live.growth.ration import Ration
 from vramlens.live.growth.youngest import Youngest
@@ -153,9 +154,10 @@ class Observer:
                 self._move(frame, what)
                 if self._events * _SECONDS_AN_EVENT - self._ration.left > _LONGEST_SECONDS:
                     set_trace(None, None)  # a long step: what was seen so far is all there will be
-        except Exception:  # never the program's trouble
-            try:  # noqa: SIM105 - as Python ends this module has no "suppress" any more
+        except BaseException as error:
+            try:  # as Python ends this module has no "suppress" any more
                 set_trace(None, None)
+                raise_after_callback(error)
             except Exception:
                 pass
         return 0

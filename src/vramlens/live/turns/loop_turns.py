@@ -20,6 +20,7 @@ from time import thread_time
 from types import CodeType, FrameType
 from typing import Any
 
+from vramlens.capture.process.late_errors import raise_after_callback
 from vramlens.capture.process.thread_trace import C_TRACE, can_trace, set_trace
 from vramlens.live.heap.objects import frames_from, is_users
 from vramlens.live.source.source_tree import tree_of
@@ -124,9 +125,10 @@ class LoopTurns:
                 self._came_to(loops[frame.f_lineno], frame)
             elif what == _CALL and not loops:
                 frame.f_trace_lines = False
-        except Exception:  # never the program's trouble
+        except BaseException as error:
             with suppress(Exception):
                 self.stop()
+                raise_after_callback(error)
         return 0
 
     def _is_over(self) -> bool:
