@@ -187,7 +187,7 @@ def _run_verb(argv: list[str]) -> int | Callable[[], int]:
         return UsageError.exit_code
     if arguments.verb not in ("run", "predict", "strategies"):
         # Nothing here multiplies matrices: NumPy need not start the threads that would. The user's
-        #     program may.
+        # program may.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     arguments.argv = argv
     command = _command(arguments.verb)

@@ -63,7 +63,7 @@ def as_text(draw: Callable[[Console], None], *, to_file: bool) -> str:
     from rich.console import Console
 
     # Not straight to standard output: rich would end the program by itself when the reader has gone
-    #     away.
+    # away.
     page = _Page(None if to_file else sys.stdout)
     draw(Console(file=page, width=_FILE_WIDTH if to_file else None))
     return without_controls(page.getvalue(), keeps_style=True)
@@ -78,9 +78,8 @@ def as_json(data: Any, *, default: Callable[[Any], Any] | None = None) -> str:
     import json
 
     text = json.dumps(data, indent=2, default=default, allow_nan=False) + "\n"
-    return text.replace(
-        "##", "#\\u0023"
-    )  # the same text in JSON, and no command (##[...]) to who reads the log
+    # The same text in JSON, and no command (##[...]) to whoever reads the log.
+    return text.replace("##", "#\\u0023")
 
 
 def write_answer(text: str, output: str | None, inputs: Iterable[str]) -> None:
@@ -97,8 +96,8 @@ def write_answer(text: str, output: str | None, inputs: Iterable[str]) -> None:
 
 
 def write_stdout(text: str) -> bool:
-    """Writes to standard output; False where its reader has gone away (``| head``), which is no
-    error.
+    """True once the text is on standard output; False where its reader has gone away (``| head``),
+    which is no error.
 
     Raises:
         OutputError: it is closed, or the disk behind it is full.

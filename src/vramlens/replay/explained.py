@@ -278,8 +278,7 @@ def no_setting_saves(run: ReplayedRun) -> Iterator[Finding]:
         unused,
         verdict=Verdict.NOT_A_PROBLEM,
         title=f"no setting {avoids} the {format_size(unused.bytes or 0)} reserved beyond the "
-        "peak's "
-        f"need: the best of {len(run.tried)} replayed settings, {best.settings.conf}, "
+        f"peak's need: the best of {len(run.tried)} replayed settings, {best.settings.conf}, "
         f"reserves {format_size(best.high_bytes)}{less}",
         fix=None,
     )

@@ -277,7 +277,7 @@ def _pool_of_releases(
 
 
 def _small(device: DeviceTrace, base: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Whether each segment from before the recording is of a small pool."""
+    """By segment from before the recording, 1 where it is of a small pool."""
     segments, rows = device.segments, device.allocations
     small = (segments.expandable[base] == 0) & (segments.size_bytes[base] == _SMALL_BUFFER)
     largest = np.zeros(len(segments), np.int64)

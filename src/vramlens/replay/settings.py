@@ -242,9 +242,8 @@ class _Parser:
         return int(digits[0])
 
     def _real(self, at: int) -> float:
-        digits = re.match(
-            r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", self._token(at)
-        )  # std::stod
+        # As std::stod.
+        digits = re.match(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", self._token(at))
         if digits is None:
             raise _Refused(f"'{self._tokens[at]}' is not a number (stod)")
         return float(digits[0])

@@ -11,7 +11,7 @@ from vramlens.foreign_text import one_line
 from vramlens.report.wording import Location, visible
 
 # Spaces that no line may end at: between a number and what it counts, between a line and its
-#     function.
+# function.
 _UNIT = re.compile(
     r"(?<=[0-9]) (?=(?:bytes?|[KMGT]i?B|steps?|lines?|more|times|requests?|events?|[mun]?s)\b)"
 )

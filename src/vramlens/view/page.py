@@ -176,9 +176,8 @@ def policy_of(connect: str, script: str = "viewer", *, runs_wasm: bool = False) 
         scripts.append("'wasm-unsafe-eval'")
     style = (STATIC / "viewer.css").read_text(encoding="utf-8")
     return (
-        f"default-src 'none'; script-src {' '.join(scripts)}; style-src {_hash(style)};"
-        f" connect-src {connect}; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {' '.join(scripts)}; style-src {_hash(style)}; "
+        f"connect-src {connect}; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
 
 

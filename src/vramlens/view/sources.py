@@ -106,9 +106,8 @@ def _functions(text: str) -> list[tuple[int, int, str]]:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # about the user's file: none of this program's business
+            # About the user's file: none of this program's business.
+            warnings.simplefilter("ignore")
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []

@@ -15,7 +15,7 @@ from vramlens.trace import BEFORE, NO_STACK, Action, DeviceTrace, Stacks, Trace
 
 OPTIMIZER_FRAME = re.compile(r"[/\\]optim(?:izers?)?[/\\][^:]*\.py:(?!zero_grad)")
 # What an optimizer calls back into: Lightning runs the whole step inside of it, LBFGS the forward
-#     and backward pass.
+# and backward pass.
 CALLED_BACK = re.compile(
     r"torch[/\\]nn[/\\]modules[/\\]module\.py:_call_impl$|_tensor\.py:backward$|:\w*closure\w*$"
 )

@@ -42,7 +42,7 @@ class Training(Enum):
 def training_of(
     trace: Trace, device: DeviceTrace, phases: Phases, names: Names, modules: Modules
 ) -> Training:
-    """Whether this device's recording shows training; UNKNOWN before a first backward pass."""
+    """What this device's recording shows: training or none; UNKNOWN before a first backward pass."""
     if optimizer_works(trace, phases) or _makes_gradients(trace, names):
         return Training.SEEN
     if len(phases.span_start):

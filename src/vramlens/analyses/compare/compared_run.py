@@ -196,9 +196,8 @@ def _held_lines(view: Attribution, categories: Mapping[Place, str]) -> dict[Plac
     """What each line held, at the peak and at most."""
     device, frame = view.device, view.phases.frame
     places: dict[Place, int] = {}
-    number = np.full(
-        len(view.trace.stacks.frame_line) + 1, -1, np.int64
-    )  # one more: frame -1 is no line
+    # One more: frame -1 is no line.
+    number = np.full(len(view.trace.stacks.frame_line) + 1, -1, np.int64)
     for line_frame in np.unique(frame).tolist():
         place = view.place(line_frame)
         if place is not None:
@@ -263,7 +262,7 @@ def most_held(device: DeviceTrace, line: NDArray[np.int64], lines: int) -> NDArr
     old = (allocations.born < 0) & (line >= 0)
     np.add.at(base, line[old], allocations.requested_bytes[old])
     # An event is about one allocation: by event its line and what it adds, then line by line in the
-    #     order of events.
+    # order of events.
     change, line_of_event = np.zeros(events, np.int64), np.full(events, -1, np.int64)
     born = (allocations.born >= 0) & (line >= 0)
     change[allocations.born[born]], line_of_event[allocations.born[born]] = (

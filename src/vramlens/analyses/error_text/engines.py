@@ -86,9 +86,8 @@ def _share_too_small(budget: EngineBudget) -> Finding | None:
     share = math.ceil(100 * needed / total) / 100
     weights, activations, outside = map(format_size, parts)
     title = (
-        f"Weights {weights}, activations {activations} and"
-        f" {outside} outside PyTorch are {format_size(needed - allowed)} more"
-        f" than vLLM's share of {format_size(allowed)}"
+        f"Weights {weights}, activations {activations} and {outside} outside PyTorch are "
+        f"{format_size(needed - allowed)} more than vLLM's share of {format_size(allowed)}"
     )
     if share > _MOST_SHARE:
         fix = "raise tensor_parallel_size, quantize the weights, or lower max_num_batched_tokens"

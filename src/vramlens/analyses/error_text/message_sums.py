@@ -123,7 +123,7 @@ def _wall_despite_room(message: OomMessage, tried: int, free: int) -> str:
     if message.allowed_bytes is not None:
         return "process_limit" if _over_limit(message) is not False else "unknown"
     # Beyond rounding, it was refused though enough was free: host memory, WSL, or freed just
-    #     afterwards.
+    # afterwards.
     rounding = message.slack("tried_bytes", "free_bytes")
     return "device" if free <= tried + rounding else "unknown"
 
@@ -203,8 +203,8 @@ def room_of(message: OomMessage) -> tuple[int | None, int]:
 
 
 def expandable_verdict(message: OomMessage) -> str | None:
-    """Whether ``expandable_segments`` is refuted or undecided; None where no figures are
-    printed, or no holes.
+    """What the figures say of ``expandable_segments``: "refuted" or "undecided"; None where no
+    figures are printed, or no holes.
     """
     if message.live_bytes is None or message.tried_bytes is None or message.kind == "mps":
         return None
@@ -212,9 +212,8 @@ def expandable_verdict(message: OomMessage) -> str | None:
         return "refuted"
     if message.reserved_bytes is not None and message.reserved_bytes == message.allocated_bytes:
         return None  # nothing lies in holes
-    return (
-        "undecided" if message.kind != "xpu" or message.hint_expandable else None
-    )  # older XPU has no such setting
+    # Older XPU has no such setting.
+    return "undecided" if message.kind != "xpu" or message.hint_expandable else None
 
 
 def overflow(message: OomMessage, request_bytes: int) -> int:

@@ -186,9 +186,8 @@ def _usable(
         fitting &= holes.size_bytes < limit
     pools = view.trace.pools
     private = np.array([bool(pair.any()) for pair in pools] + [False], np.bool_)
-    pool = np.minimum(
-        device.segments.pool[segment].astype(np.int64), len(pools)
-    )  # the last place: unknown, so default
+    # The last place: unknown, so default.
+    pool = np.minimum(device.segments.pool[segment].astype(np.int64), len(pools))
     default = fitting & ~private[pool]
     candidates = _candidate_pools(device, request, private)
     for candidate in candidates:

@@ -27,7 +27,7 @@ def expandable_finding(view: Attribution, failure: Failure, outside: Outside) ->
         )
     if capacity is not None and in_pages > capacity:
         # The limit of a bare snapshot is known from above only: how much is missing is then not
-        #     known.
+        # known.
         known = (
             failure.limit_high_bytes is None or failure.limit_low_bytes == failure.limit_high_bytes
         )
@@ -58,9 +58,8 @@ def expandable_finding(view: Attribution, failure: Failure, outside: Outside) ->
         "gaps could be used",
         bytes=failure.usable_free_bytes,
         evidence=(evidence,),
-        fix=f"try {setting}=expandable_segments:True: {format_size(failure.usable_free_bytes)} "
-        "in gaps may become "
-        "usable, which may or may not be enough"
+        fix=f"try {setting}=expandable_segments:True: {format_size(failure.usable_free_bytes)} in "
+        "gaps may become usable, which may or may not be enough"
         if failure.usable_free_bytes
         else None,
     )

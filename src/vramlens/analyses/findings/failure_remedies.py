@@ -43,9 +43,8 @@ def fragmented_request(scene: Scene) -> Iterator[Finding]:
 
 def _kept_apart(pin: Pin) -> str:
     return (
-        f"{counted(pin.blocks, 'block')} from {pin.place} split up "
-        f"{format_size(pin.held_bytes)} of free memory; "
-        f"the oldest is {counted(pin.age_events, 'event')} old"
+        f"{counted(pin.blocks, 'block')} from {pin.place} split up {format_size(pin.held_bytes)} "
+        f"of free memory; the oldest is {counted(pin.age_events, 'event')} old"
     )
 
 
@@ -74,8 +73,7 @@ def _raised_limit(failure: Failure, outside: Outside) -> str:
     fraction = -(-needed * _FRACTION_PARTS // outside.total_bytes) / _FRACTION_PARTS
     return (
         f"raise the limit with torch.cuda.set_per_process_memory_fraction({fraction:.4f}): this "
-        "request "
-        f"needs at least {format_size(needed)}"
+        f"request needs at least {format_size(needed)}"
     )
 
 

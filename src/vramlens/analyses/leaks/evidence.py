@@ -79,7 +79,7 @@ def fate_of(view: Attribution, rows: NDArray[np.int64], moment: int) -> str | No
 def _order_of_end(view: Attribution, rows: NDArray[np.int64], given_up: NDArray[np.int64]) -> str:
     """In which order of birth allocations were given back."""
     # Each layer may have a list of its own: the first block of every step is compared with the
-    #     first, and so on.
+    # first, and so on.
     born = view.step[rows]
     rank = np.arange(len(rows)) - np.searchsorted(born, born)
     order = np.lexsort((born, rank))

@@ -207,8 +207,7 @@ _REASONS = {
     "slowing": "filling up: later steps added less and less",
     "turnover": "each block is kept for {longest} and then freed",
     "together": "freed all at once from time to time, as at the end of an epoch (kept for "
-    "{longest} at "
-    "most)",
+    "{longest} at most)",
     "optimizer": "optimizer state, allocated once for each parameter",
     "workspace": "a cuBLAS workspace, allocated once and kept",
 }

@@ -58,7 +58,7 @@ def rate_of(by_step: NDArray[np.int64]) -> Rate:
         return Rate(mean_bytes, mean_bytes, mean_bytes)
     if len(filled) < 0.9 * len(by_step):
         # Steps of a staircase: from one edge to the next, so that no part of a period counts as a
-        #     whole one.
+        # whole one.
         times, left_so_far = filled.astype(np.float64), left_so_far[filled]
     else:
         times = np.arange(len(by_step), dtype=np.float64)

@@ -114,8 +114,7 @@ def sampled_growth(
 def _fix(unit: str, rate: str) -> str:
     return (
         "look at the memory in use at the end (vramlens explain FILE --at end --by stack), and "
-        "free "
-        f"what each {unit} adds (about {rate})"
+        f"free what each {unit} adds (about {rate})"
     )
 
 

@@ -146,7 +146,7 @@ def holes_at(device: DeviceTrace, event: int) -> Holes:
     piece = np.where(inside, piece, -1)
 
     # The gaps: from each piece's start or each block's end to the next block's start or the piece's
-    #     end.
+    # end.
     begins = np.concatenate((piece_start, (address + taken)[inside]))
     owner = np.concatenate((np.arange(len(first)), piece[inside]))
     order = np.lexsort((begins, owner))

@@ -98,13 +98,11 @@ def _grows(profile: Profile) -> Iterator[Finding]:
                 bytes=holder.bytes,
                 place=holder.place,
                 evidence=(
-                    f"{counted(holder.allocations, 'allocation')} of "
-                    f"{format_size(holder.bytes)} in total were not freed before the end of the "
-                    "trace",
+                    f"{counted(holder.allocations, 'allocation')} of {format_size(holder.bytes)} "
+                    "in total were not freed before the end of the trace",
                 ),
                 fix="do not keep tensors from one step to the next: append `loss.item()` or "
-                "`tensor.detach().cpu()`, not the"
-                " tensor",
+                "`tensor.detach().cpu()`, not the tensor",
             )
 
 

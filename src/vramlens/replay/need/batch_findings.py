@@ -136,8 +136,7 @@ def _not_about_the_batch(need: Need) -> Finding | None:
     return Finding(
         id="smaller_batch",
         verdict=Verdict.NOT_A_PROBLEM,
-        title="a smaller batch may not be enough: optimizer state has the same size at any "
-        "batch size,"
-        f" and this step needs at least {format_size(need.low_bytes)}",
+        title="a smaller batch may not be enough: optimizer state has the same size at any batch "
+        f"size, and this step needs at least {format_size(need.low_bytes)}",
         bytes=need.low_bytes,
     )

@@ -240,7 +240,7 @@ class Continuation:
         self._alive.add(self._now[place])
         if not self._template.number:
             # The first step replaced nothing: what it made and kept in a variable goes when that is
-            #     set again.
+            # set again.
             before = self._earlier.get(int(self._key[place])) if self._earlier else row
             self._give_up(before)
 

@@ -235,7 +235,7 @@ def _died(run: Mapping[str, int], continued: Continued) -> bool:
 
 
 def _lives(runs: Sequence[Mapping[str, int]], projection: Projection) -> bool | None:
-    """True if the step finishes; None where the tries do not agree, or say too little."""
+    """True where the step finishes; None where the tries do not agree, or say too little."""
     if _died(runs[0], projection.continued):
         return False if all(_died(run, projection.continued) for run in runs) else None
     all_finish = all(run["died_at"] < 0 for run in runs)

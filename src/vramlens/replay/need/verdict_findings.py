@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation, OomVerdict
     from vramlens.replay.proof import Proven
 
+_RUNS_FOR_BATCH = 40
 _LARGE = 0.05
 """Of what could be reserved: a leak as large is worth saying before what makes the step smaller."""
 
@@ -136,9 +137,6 @@ def _about_failure(
         for finding in explanation.findings
         if finding.id != "fragmented_request" or oom.cause == "fragmentation"
     ]
-
-
-_RUNS_FOR_BATCH = 40
 
 
 def _of_a_pattern(
@@ -369,8 +367,7 @@ def _may_carry(rows: Sequence[SettingVerdict], variable: str, why: str) -> Findi
         f"{why}",
         bytes=best.peak_reserved_bytes,
         fix=f"try {assignment(variable, best.conf)}{alternatives}: it gets past this failure "
-        f"({reserved} reserved)"
-        " but may not be enough for the rest",
+        f"({reserved} reserved) but may not be enough for the rest",
     )
 
 

@@ -81,9 +81,8 @@ def _keep_prediction(explanation: Explanation) -> Command:
 def _command(why: str, verb: str, source: str, options: str) -> Command:
     if source == "-":
         return Command(why, (f"vramlens {verb} -{options} < FILE",))
-    name = (
-        f"./{source}" if source.startswith("-") else source
-    )  # else it would be taken for an option
+    # Else it would be taken for an option.
+    name = f"./{source}" if source.startswith("-") else source
     return Command(why, (f"vramlens {verb} {shlex.quote(name)}{options}",))
 
 

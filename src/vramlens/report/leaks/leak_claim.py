@@ -59,11 +59,9 @@ def context_claim(leak: RecordedLeak) -> LeakParagraph:
     """A context: memory in vain that does not grow."""
     return LeakParagraph(
         headline=f"KEPT FOR NOTHING (not growing): {format_size(leak.bytes)} on device "
-        f"{leak.device},"
-        " which PyTorch does not use",
-        keeper="No tensor uses it: it is a CUDA context (memory of the driver and the "
-        "libraries for this"
-        " process).",
+        f"{leak.device}, which PyTorch does not use",
+        keeper="No tensor uses it: it is a CUDA context (memory of the driver and the libraries "
+        "for this process).",
         fix=visible(leak.advice or ""),
         notes=tuple(map(visible, notes_of(leak))),
     )

@@ -220,9 +220,8 @@ def _nothing(report: RecordedLeakReport) -> str:
     longest = max(report.devices, key=lambda device: device.steps)
     if not longest.steps:
         return (
-            "Cannot tell: the recording shows no steps. A leak is memory that outlives the "
-            "step it was"
-            " made in."
+            "Cannot tell: the recording shows no steps. A leak is memory that outlives the step it "
+            "was made in."
         )
     recorded = f"{counted(longest.steps, 'step')} recorded"
     if longest.needs_steps is not None:
@@ -313,9 +312,8 @@ def _unknown(report: RecordedLeakReport) -> Iterator[str]:
         is_open = device.prediction is None and device.failed_step is None
         if device.device in leaking and is_open:
             yield (
-                "When memory will run out is unknown: the recording does not contain the "
-                "device's size."
-                " Pass it with --total 80GiB."
+                "When memory will run out is unknown: the recording does not contain the device's "
+                "size. Pass it with --total 80GiB."
             )
             break
     if report.devices and not any(map(_has_steps, report.devices)):

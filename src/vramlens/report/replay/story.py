@@ -142,9 +142,7 @@ def proof_sentence(recorded: Recorded) -> str:
     if difference is not None:
         sentence += (
             f" It first differs at event {difference.event:,}: the recording has "
-            f"{difference.recorded},"
-            f" the replay has {difference.simulated}:"
-            f" {difference.why}."
+            f"{difference.recorded}, the replay has {difference.simulated}: {difference.why}."
         )
     return sentence
 

@@ -151,9 +151,8 @@ def _no_help(tuning: Tuning) -> str:
     if base.oom is not False:
         return f"None of the {count} settings tried is certain to avoid this failure{under}."
     return (
-        f"Keep the recorded settings{under}: they reserve "
-        f"{format_size(base.peak_reserved_bytes)}, and none of"
-        f" {count - 1} others is certain to save 2% or more."
+        f"Keep the recorded settings{under}: they reserve {format_size(base.peak_reserved_bytes)}, "
+        f"and none of {count - 1} others is certain to save 2% or more."
     )
 
 

@@ -57,9 +57,8 @@ class _Listener(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
-    allow_reuse_address = (
-        os.name == "posix"
-    )  # elsewhere it would let others listen on the same port
+    # Elsewhere it would let others listen on the same port.
+    allow_reuse_address = os.name == "posix"
     page: LocalPage
 
     def server_bind(self) -> None:
@@ -213,7 +212,7 @@ class LocalPage(_Listener):
 
 
 def _turned_away(request: socket.socket, answer: bytes) -> bool:
-    """False, after a last word that waits for nobody."""
+    """Sends a last word that waits for nobody; False, for whoever turns the request away."""
     with contextlib.suppress(OSError):
         request.setblocking(False)
         request.send(answer)

@@ -186,9 +186,8 @@ def _tell(written: Written, form: Format, target: str) -> None:
     """What is in the file, what is reduced in it, and what to do with it; beside the data, on
     standard error.
     """
-    size = (
-        f"{format_size(os.path.getsize(target))}, " if os.path.isfile(target) else ""
-    )  # a pipe has none
+    # A pipe has none.
+    size = f"{format_size(os.path.getsize(target))}, " if os.path.isfile(target) else ""
     lines = [f"{target}: {size}{written.what}", *written.notes]
     for line in lines:
         say(line)
