@@ -1,11 +1,11 @@
 """The ground floor: words and rules that every other package shares. Standard library only.
 
+allocator_sizes: the sizes of PyTorch's caching allocator.
 callable_package: packages that are functions, too.
 closed_words: the base of closed vocabularies.
 conf_text: the text of the allocator's settings, cut up.
 failure: the walls and causes of an out-of-memory failure.
 event_history: PyTorch's history of events in a snapshot.
-leak_size: from what size on a leak matters.
 ledger_kinds: the kinds of a device's memory.
 live_objects: classes, namespaces and slots, read without running anyone's code.
 own_line: what vramlens says among a program's lines.

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vramlens.ground.allocator_sizes import LARGE_SEGMENT, PAGE, SMALL_REQUEST, SMALL_SEGMENT
 from vramlens.ground.ledger_kinds import LedgerKind, LedgerRow
 from vramlens.ground.verdict import RowConfidence
 from vramlens.read.oom.oom_text import OomMessage
-from vramlens.units import MIB, format_size
-
-# PyTorch asks the driver for at least this much, so a smaller tensor hides behind the same printed
-# size (kSmallBuffer, kLargeBuffer and kRoundLarge in c10/cuda/CUDACachingAllocator.cpp).
-_SMALL_SEGMENT, _LARGE_SEGMENT, _SEGMENT_STEP = 2 * MIB, 20 * MIB, 2 * MIB
-
+from vramlens.units import format_size
 
 ROUNDING = "the rounding of the printed numbers"
 """The note of a ledger row that is no more than that."""
@@ -179,12 +175,12 @@ def _over_by(message: OomMessage, tried: int) -> tuple[int, int]:
 
 def least_request(message: OomMessage) -> int:
     """The smallest tensor for which PyTorch asks the driver for this much (with default segment
-    sizes).
+    sizes): any smaller one hides behind the same printed size.
     """
     tried = (message.tried_bytes or 0) - message.slack("tried_bytes")
-    if tried <= _SMALL_SEGMENT:
+    if tried <= SMALL_SEGMENT:
         return 1
-    return MIB if tried <= _LARGE_SEGMENT else tried - _SEGMENT_STEP
+    return SMALL_REQUEST if tried <= LARGE_SEGMENT else tried - PAGE
 
 
 def room_of(message: OomMessage) -> tuple[int | None, int]:

@@ -24,14 +24,13 @@ from vramlens.analyses.failure.need import open_settings, unknown_need
 from vramlens.analyses.failure.step_evidence import leaks_of_steps
 from vramlens.analyses.finding import Place
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
-from vramlens.analyses.memory.fragmentation import SMALL_REQUEST_BYTES, Holes, holes_at
+from vramlens.analyses.memory.fragmentation import Holes, holes_at
 from vramlens.analyses.memory.run_shape import StepPeaks
+from vramlens.ground.allocator_sizes import LARGE_SEGMENT, SMALL_REQUEST, segment_size
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, OutOfMemory, Trace
 from vramlens.units import MIB
 
-_SMALL_SEGMENT = 2 * MIB
-_LARGE_REQUEST = 10 * MIB
 _SPIKE = 2.0
 _ROUNDED = 0.005
 """How far a text's figures may be off."""
@@ -59,17 +58,6 @@ class Outside:
     free_bytes: int | None = None
     other_bytes: int | None = None
     own_bytes: int | None = None
-
-
-def segment_size(size_bytes: int, large_segment_bytes: int = 20 * MIB) -> int:
-    """The segment that the allocator asks of the driver for a rounded block
-    (get_allocation_size).
-    """
-    if size_bytes <= SMALL_REQUEST_BYTES:
-        return _SMALL_SEGMENT
-    if size_bytes < _LARGE_REQUEST:
-        return large_segment_bytes
-    return -(-size_bytes // _SMALL_SEGMENT) * _SMALL_SEGMENT
 
 
 def failure_of(view: Attribution, outside: Outside = Outside()) -> Failure | None:
@@ -160,7 +148,7 @@ def _large_segment(view: Attribution) -> int:
         )
         if setting:
             return int(setting[1]) * MIB
-    return 20 * MIB
+    return LARGE_SEGMENT
 
 
 def _usable(
@@ -175,7 +163,7 @@ def _usable(
     """
     device = view.device
     segment = holes.segments[holes.segment]
-    small = request.size_bytes <= SMALL_REQUEST_BYTES
+    small = request.size_bytes <= SMALL_REQUEST
     fitting = (device.segments.stream[segment] == request.stream) & (
         holes.small[holes.segment] == small
     )

@@ -5,17 +5,16 @@ from __future__ import annotations
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.failure.oom import Failure, Outside, settings_variable
 from vramlens.analyses.finding import Finding
+from vramlens.ground.allocator_sizes import in_pages
 from vramlens.ground.verdict import Verdict
-from vramlens.units import MIB, format_size
-
-_PAGE = 2 * MIB
+from vramlens.units import format_size
 
 
 def expandable_finding(view: Attribution, failure: Failure, outside: Outside) -> Finding:
     """What the message's own advice, expandable_segments, is worth for this failure."""
     setting = settings_variable(view.trace)
     needed = failure.live_bytes + failure.request.size_bytes
-    in_pages = -(-needed // _PAGE) * _PAGE
+    rounded = in_pages(needed)
     capacity = _capacity(failure)
     if failure.expandable:
         return Finding(
@@ -25,13 +24,13 @@ def expandable_finding(view: Attribution, failure: Failure, outside: Outside) ->
             bytes=0,
             evidence=("PyTorch prints that hint no matter what the settings are",),
         )
-    if capacity is not None and in_pages > capacity:
+    if capacity is not None and rounded > capacity:
         # The limit of a bare snapshot is known from above only: how much is missing is then not
         # known.
         known = (
             failure.limit_high_bytes is None or failure.limit_low_bytes == failure.limit_high_bytes
         )
-        excess = f" by {format_size(in_pages - capacity)}" if known else ""
+        excess = f" by {format_size(rounded - capacity)}" if known else ""
         return Finding(
             id="expandable_segments",
             verdict=Verdict.NOT_A_PROBLEM,

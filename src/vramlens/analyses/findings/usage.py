@@ -14,13 +14,13 @@ from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.heap import Heap, LineBytes
 from vramlens.analyses.scene import Scene
+from vramlens.ground.allocator_sizes import in_pages
 from vramlens.ground.failure import Cause
 from vramlens.ground.file_name import base_name
 from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB, counted, format_size
 
 _LARGE_SHARE = 0.25
-_PAGE = 2 * MIB
 _HALF_PRECISION = ("bfloat16[", "float16[")
 """How the name begins of a tensor that only its type and shape are known of."""
 
@@ -119,9 +119,9 @@ def largest_line(scene: Scene) -> Iterator[Finding]:
     enough = ""
     if verdict.short_by_bytes and verdict.short_by_bytes < line.bytes:
         # Segments are whole pages: so much less surely gives back what is missing.
-        pages = -(-verdict.short_by_bytes // _PAGE)
+        less = format_size(in_pages(verdict.short_by_bytes))
         is_enough = "are" if is_lone else "may be"
-        enough = f": {format_size(pages * _PAGE)} less {is_enough} enough for this request"
+        enough = f": {less} less {is_enough} enough for this request"
     which, remedy = ("the tensor", "free it") if is_lone else ("the tensors", "free some")
     yield Finding(
         id="largest_line",
