@@ -34,16 +34,11 @@ from support.recordings import DATA, block, data_of, event, read, segment, snaps
 from support.vram_files import META, TOTAL, vram
 from vramlens import load
 from vramlens.analyses.attribution.attribution import attribute
-from vramlens.analyses.failure.oom import Outside
-from vramlens.analyses.leaks.rate import prediction_of, rate_of
+from vramlens.analyses.failure.failed_request import Outside
+from vramlens.analyses.leaks.growth import leaks_at
+from vramlens.analyses.leaks.rate import predicted, prediction_of, rate_of, time_to_full_text
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
-from vramlens.analyses.leaks.recorded_leaks import (
-    RecordedLeakReport,
-    leaks_at,
-    leaks_of_trace,
-    predicted,
-    when,
-)
+from vramlens.analyses.leaks.recorded_leaks import RecordedLeakReport, leaks_of_trace
 from vramlens.analyses.leaks.rhythm import Rhythm, rhythm_of
 from vramlens.analyses.recording_explanation import explain_trace
 from vramlens.errors import UsageError
@@ -482,7 +477,7 @@ def test_the_end_is_predicted_at_every_step_on_the_way_to_it() -> None:
     for step in range(5, 9):
         moment = int(view.steps.starts[step])
         leaks = leaks_at(view, moment)
-        found = predicted(view, leaks, Outside(limit_bytes=2 << 30), None, moment)
+        found = predicted(view, leaks, Outside(limit_bytes=2 << 30), moment)
         assert found is not None
         assert found.low <= 9 - step <= found.high
         assert abs(found.steps - (9 - step)) <= 1
@@ -913,11 +908,11 @@ def test_predictions_in_words() -> None:
     known = prediction_of([rate], 1000 * MIB, 1100 * MIB, 1200 * MIB)
     assert known is not None
     assert (known.low, known.steps, known.high) == (149, 175, 201)
-    assert when(known) == "out of memory in about 175 steps (149 to 201)"
+    assert time_to_full_text(known) == "out of memory in about 175 steps (149 to 201)"
     assert (
-        when(replace(known, low=0, steps=0, high=1)) == "out of memory within the next step or two"
+        time_to_full_text(replace(known, low=0, steps=0, high=1)) == "out of memory within the next step or two"
     )
     assert (
-        when(replace(known, low=2_345_678, steps=3_000_000)) == "room for more than 2,340,000 steps"
+        time_to_full_text(replace(known, low=2_345_678, steps=3_000_000)) == "room for more than 2,340,000 steps"
     )
     assert prediction_of([], 1, 1, 2) is None

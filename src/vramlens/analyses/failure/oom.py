@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.explanation import OomVerdict
 from vramlens.analyses.failure.allocator_retry import has_fitting_block
 from vramlens.analyses.failure.ending import went_on
-from vramlens.analyses.failure.failed_request import Failure as Failure
+from vramlens.analyses.failure.failed_request import NOTHING_KNOWN, Failure, Outside
 from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
 from vramlens.analyses.failure.need import open_settings, unknown_need
 from vramlens.analyses.failure.step_evidence import leaks_of_steps
@@ -40,27 +39,7 @@ _RISE = 1.1
 """Earlier steps "did not rise" when the last of them is at most this much above the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """What is known from beside the recording (the error's text, the command line); None where
-    unknown.
-
-    Attributes:
-        limit_bytes: what the process may reserve.
-        total_bytes: the device's memory.
-        free_bytes: free on the device at the failure.
-        other_bytes: what other processes hold there.
-        own_bytes: what this process holds there, with what lies outside PyTorch.
-    """
-
-    limit_bytes: int | None = None
-    total_bytes: int | None = None
-    free_bytes: int | None = None
-    other_bytes: int | None = None
-    own_bytes: int | None = None
-
-
-def failure_of(view: Attribution, outside: Outside = Outside()) -> Failure | None:
+def failure_of(view: Attribution, outside: Outside = NOTHING_KNOWN) -> Failure | None:
     """The figures of the last failed request of a device; None when nothing failed."""
     device = view.device
     if not device.out_of_memory:
@@ -221,7 +200,7 @@ def verdict_of(
     failure: Failure,
     leaks: tuple[RecordedLeak, ...],
     peaks: StepPeaks,
-    outside: Outside = Outside(),
+    outside: Outside,
 ) -> OomVerdict:
     """The verdict on a failure."""
     wall = _wall(failure, outside)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.analyses.failure.oom import Failure, Outside, settings_variable
+from vramlens.analyses.failure.failed_request import Failure, Outside
+from vramlens.analyses.failure.oom import settings_variable
 from vramlens.analyses.finding import Finding
 from vramlens.ground.allocator_sizes import in_pages
 from vramlens.ground.verdict import Verdict

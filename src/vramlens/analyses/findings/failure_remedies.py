@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure import allocator_retry as retries
 from vramlens.analyses.failure import unconsumed_forward as forwards
-from vramlens.analyses.failure.oom import Failure, Outside
+from vramlens.analyses.failure.failed_request import Failure, Outside
 from vramlens.analyses.failure.settings_hint import expandable_finding
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.memory.fragmentation import Pin

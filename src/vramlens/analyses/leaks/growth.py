@@ -13,7 +13,9 @@ from vramlens.analyses.leaks.certainty import inside_one_call
 from vramlens.analyses.leaks.cohorts import Cohort, Cohorts, cohorts_of
 from vramlens.analyses.leaks.groups import CohortGroup, StepLoop, grouped
 from vramlens.analyses.leaks.judgement import evidence_of, judged_leak
-from vramlens.analyses.leaks.recorded_leak import RecordedLeak, no_problem
+from vramlens.analyses.leaks.rebuilt_tensors import rebuilt_larger
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak, no_problem, order_of, rows_of
+from vramlens.analyses.leaks.reserved_growth import reserved_growth
 from vramlens.analyses.leaks.rhythm import rhythm_of
 from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB, counted
@@ -64,9 +66,22 @@ def growth_of_steps(view: Attribution, event: int | None = None) -> tuple[Record
     leaks = _growth_at(view, event)
     if event is None and not any(leak.sure for leak in leaks):
         leaks += _given_back_at_the_end(view)
-    return tuple(
-        sorted(leaks, key=lambda leak: (leak.verdict.rank, -leak.bytes_per_step, -leak.bytes))
-    )
+    return tuple(sorted(leaks, key=order_of))
+
+
+def leaks_at(view: Attribution, event: int | None = None) -> tuple[RecordedLeak, ...]:
+    """All that grows on a device, and what only seems to; judged after an event, or when the
+    last step begins.
+    """
+    if inside_one_call(view):
+        return ()
+    leaks = growth_of_steps(view, event)
+    told_rows = rows_of(leak for leak in leaks if leak.verdict != Verdict.NOT_A_PROBLEM)
+    renewed = [leak for leak in rebuilt_larger(view, event) if not leak.is_mostly_in(told_rows)]
+    renewed_rows = rows_of(renewed)
+    leaks = tuple(leak for leak in leaks if not leak.is_mostly_in(renewed_rows))
+    further_leaks = (*renewed, *reserved_growth(view, (*leaks, *renewed), event))
+    return tuple(sorted((*leaks, *further_leaks), key=order_of))
 
 
 def _given_back_at_the_end(view: Attribution) -> list[RecordedLeak]:

@@ -40,6 +40,11 @@ class RecordedLeak(Leak):
         return self.rows is not None and bool(2 * np.isin(self.rows, rows).sum() > len(self.rows))
 
 
+def order_of(leak: RecordedLeak) -> tuple[bool, int, int, int]:
+    """Sorts leaks: the surest first, then the fastest growing; what is too small to matter last."""
+    return leak.is_small, leak.verdict.rank, -leak.bytes_per_step, -leak.bytes
+
+
 def rows_of(leaks: Iterable[RecordedLeak]) -> NDArray[np.int64]:
     """The allocations of several leaks."""
     rows = [leak.rows for leak in leaks if leak.rows is not None]

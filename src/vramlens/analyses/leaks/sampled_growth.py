@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.analyses.failure.oom import Outside
+from vramlens.analyses.failure.failed_request import Outside
 from vramlens.analyses.finding import Finding, Place
+from vramlens.analyses.leaks.rate import rounded
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Samples
@@ -93,7 +94,7 @@ def sampled_growth(
             "the recorded events, which cover part of the run, show the same growth and its line"
         )
     if growth.left is not None and not failed:
-        lasts = counted(_rounded(growth.left), growth.unit)
+        lasts = counted(rounded(growth.left, 2), growth.unit)
         if growth.left <= _SOON * (growth.last - growth.first):
             title += f": out of memory in about {lasts}"
         else:
@@ -229,9 +230,3 @@ def _left(samples: Samples, last: NDArray[np.int64], slope: float, outside: Outs
 
 def _alike(per_step_bytes: int, growth: SampledGrowth) -> bool:
     return growth.per_unit_bytes / 2 <= per_step_bytes <= growth.per_unit_bytes * 2
-
-
-def _rounded(number: int) -> int:
-    """The number with two telling digits: it is an estimate."""
-    scale = int("1" + "0" * max(0, len(str(number)) - 2))
-    return number // scale * scale

@@ -99,8 +99,12 @@ def _needed_words(leak: RecordedLeak) -> str:
 
 def _end(device: DeviceLeaks, leak: RecordedLeak) -> str:
     """When memory ran out, or will."""
-    from vramlens.analyses.leaks.recorded_leaks import when
+    from vramlens.analyses.leaks.rate import time_to_full_text
 
     if device.failed_step is not None:
         return f"; memory ran out in step {device.failed_step}"
-    return f"; {when(device.prediction)}" if device.prediction is not None and leak.sure else ""
+    return (
+        f"; {time_to_full_text(device.prediction)}"
+        if device.prediction is not None and leak.sure
+        else ""
+    )
