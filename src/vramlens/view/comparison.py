@@ -89,15 +89,17 @@ def difference_of(recordings: Sequence[Trace]) -> dict[str, Any] | None:
     if len(recordings) != 2 or any(trace.main_device is None for trace in recordings):
         return None
     from vramlens.analyses.compare.compared_run import run_of
+    from vramlens.analyses.compare.diff_findings import headline
     from vramlens.analyses.compare.run_diff import diff_runs
-    from vramlens.report.diff.story import story_of
+    from vramlens.report.diff.diff_notes import notes_of
+    from vramlens.report.diff.story import sentences
 
     before, after = (run_of(trace) for trace in recordings)
     diff = diff_runs([before], [after])
-    story = story_of(diff)
+    notes = (*notes_of(diff), *(other.words for other in diff.others))
     return {
-        "headline": words(story.headline),
-        "sentences": [words(text) for text in story.sentences],
+        "headline": words(headline(diff)),
+        "sentences": [words(text) for text in sentences(diff)],
         "lines": [
             {
                 "place": place_data(line.place),
@@ -107,6 +109,6 @@ def difference_of(recordings: Sequence[Trace]) -> dict[str, Any] | None:
             }
             for line in diff.by_line
         ],
-        "notes": [words(text) for text in (*story.notes, *story.differences)],
+        "notes": [words(text) for text in notes],
         "unattributed": diff.unattributed_bytes,
     }
