@@ -246,11 +246,8 @@ def distributed_state() -> DistributedState:
 
 def verdict_of(path: str, message: str) -> str:
     """The one-screen verdict on a failure, from its recording and its exception's text."""
-    from rich.console import Console
-
     from vramlens.api import explain_recording, load
     from vramlens.read.oom.oom_text import find_oom_messages
-    from vramlens.report.explain.story import render_explanation
 
     recording = load(path)
     messages = find_oom_messages(io.BytesIO(message.encode("utf-8", "replace")))
@@ -258,6 +255,4 @@ def verdict_of(path: str, message: str) -> str:
         explanation = explain_recording(recording, messages=messages)
     except UsageError:  # the text is another failure's: two threads, one after the other
         explanation = explain_recording(recording)
-    page = io.StringIO()
-    render_explanation(explanation, Console(file=page, width=100, height=24, color_system=None))
-    return page.getvalue()
+    return str(explanation)

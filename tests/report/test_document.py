@@ -73,15 +73,15 @@ def test_each_alternative_takes_the_place_of_the_one_before() -> None:
 
 def test_every_form_has_what_belongs_to_it() -> None:
     assert "Only a page" not in "".join(lines(answer()))
-    for page in (markdown_of(answer()), html_of(answer(), "t")):
+    for page in (markdown_of(answer()), html_of(answer())):
         assert "Only a page says so." in page
         assert "third" in page
 
 
 def test_names_cannot_become_markup() -> None:
     document = Document((Heading("<script>"), Items(("<b>*x*",)), Sentences(("<i>",))))
-    assert "<script>" not in html_of(document, "<script>")
-    assert "<b>" not in html_of(document, "t")
+    assert "<script>" not in html_of(document)
+    assert "<b>" not in html_of(document)
     assert "<script>" not in markdown_of(document)
 
 
@@ -123,4 +123,4 @@ def test_columns_without_room_are_left_out_and_what_is_cut_is_told() -> None:
 
 def test_bars_of_figures_that_are_no_sizes() -> None:
     document = Document((Figures((Figure("3", "words"),)),))
-    assert "width:0.00rem" in html_of(document, "title")
+    assert "width:0.00rem" in html_of(document)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from rich.console import Console
 
 from vramlens.report.document import Command, Document, Form, Heading, Part, Sentences
+from vramlens.report.forms import document_of
+from vramlens.report.markdown import markdown_of
+from vramlens.report.text import print_document
 
 Kind = TypeVar("Kind", bound=Part)
 
@@ -28,3 +33,13 @@ def next_step(document: Document) -> tuple[str, str]:
     """Why, and the command."""
     (command,) = parts_of(document, Command)
     return command.why, command.lines[0]
+
+
+def print_answer(answer: object, console: Console, *, whole: bool = False, **options: Any) -> None:
+    """Prints an answer as the command line does."""
+    print_document(document_of(answer, **options), console, whole=whole)
+
+
+def markdown(answer: object, **options: Any) -> str:
+    """An answer as Markdown."""
+    return markdown_of(document_of(answer, **options))

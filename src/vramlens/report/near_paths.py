@@ -26,7 +26,7 @@ def near(document: Document) -> Document:
         return document
     below = re.compile(_NO_PATH_BEFORE + re.escape(folder + os.sep))
     parts = [part if isinstance(part, Command) else _near(part, below) for part in document.parts]
-    return Document(tuple(parts))
+    return replace(document, parts=tuple(parts))
 
 
 def _near(value: Any, below: re.Pattern[str]) -> Any:

@@ -23,6 +23,8 @@ _NARROW = 64
 
 def table_lines(table: Table, layout: Layout) -> Iterator[Text]:
     """Yields the lines of a table."""
+    if table.narrow is not None and layout.width < table.least_width:
+        table = table.narrow
     rows = table.top_rows()
     if table.empty:
         yield from (Text(line, style="bold") for line in layout.wrap(table.title))

@@ -16,6 +16,7 @@ from vramlens.report.document import (
     Document,
     Drawing,
     Figures,
+    Fit,
     Form,
     Heading,
     Items,
@@ -27,7 +28,7 @@ from vramlens.report.holder_lines import holder_lines
 from vramlens.report.holders import HeldMemory
 from vramlens.report.layout import Layout, right
 from vramlens.report.near_paths import near
-from vramlens.report.screen import layout_of, next_lines, show
+from vramlens.report.screen import layout_of, next_lines, room_of, show
 from vramlens.report.table_layout import table_lines
 from vramlens.report.wording import and_more
 
@@ -43,12 +44,12 @@ _WIDE = 100
 _LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", ".:-=+*#@"
 
 
-def print_document(document: Document, console: Console, room: int | None = None) -> None:
-    """Prints a document.
-
-    Args:
-        room: the lines that it should fit into; None prints all of it.
-    """
+def print_document(document: Document, console: Console, *, whole: bool = False) -> None:
+    """Prints a document; ``whole`` prints all of it, however many lines it takes."""
+    is_cut = document.fit is Fit.EVERYWHERE or (
+        document.fit is Fit.TERMINALS and console.is_terminal
+    )
+    room = room_of(console) if is_cut and not whole else None
     show(console, fitted(near(document), layout_of(console), room))
 
 

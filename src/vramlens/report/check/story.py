@@ -20,25 +20,16 @@ from vramlens.report.document import (
     Table,
     Tone,
 )
-from vramlens.report.markdown import markdown_of
-from vramlens.report.text import print_document
 from vramlens.report.wording import quoted, sentence, visible
 from vramlens.units import counted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from vramlens.analyses.budget.budget import Check
     from vramlens.analyses.budget.limit_result import Result
     from vramlens.analyses.finding import Finding
 
 _NARROWEST_NAME = 12
 _OUTCOME = 8 + len("over (vram.toml:44)")  # and the space between columns
-
-
-def render_check(check: Check, console: Console) -> None:
-    """Prints a check."""
-    print_document(check_document(check), console)
 
 
 def headline(check: Check) -> str:
@@ -80,11 +71,6 @@ def _tightest(check: Check) -> Result | None:
         if result.limit.value and result.value
     ]
     return max(used, key=lambda pair: pair[0])[1] if used else None
-
-
-def check_to_markdown(check: Check) -> str:
-    """The check as GitHub Markdown: a step summary, or a comment."""
-    return markdown_of(check_document(check))
 
 
 def check_document(check: Check) -> Document:

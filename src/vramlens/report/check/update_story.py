@@ -5,19 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vramlens.report.document import Blank, Command, Document, Heading, Items, Sentences
-from vramlens.report.text import print_document
 from vramlens.report.wording import visible
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from vramlens.analyses.budget.budget_update import Update
 
 
-def render_update(
-    update: Update, budget: str, console: Console, *, is_new: bool, next_step: tuple[str, str]
-) -> None:
-    """Prints what became of a budget file; ``next_step`` is why, and the command."""
+def update_document(
+    update: Update, budget: str, *, is_new: bool, next_step: tuple[str, str]
+) -> Document:
+    """What became of a budget file; ``next_step`` is why, and the command."""
     done = "written" if is_new else "updated" if update.changes else "unchanged"
     limits = [
         f"{scope}: {now}" if before is None else f"{scope}: {before} before, {now} now"
@@ -26,7 +23,7 @@ def render_update(
     stays = "left out" if is_new else "as it was"
     limits += [f"{scope}: {stays}, because it is unknown: {why}" for scope, why in update.untold]
     why, command = next_step
-    document = Document(
+    return Document(
         (
             Heading(visible(f"{budget}: {done}.")),
             Items(tuple(map(visible, limits)), hang=4),
@@ -35,4 +32,3 @@ def render_update(
             Command(why, (visible(command),), is_broken=True),
         )
     )
-    print_document(document, console)

@@ -15,7 +15,6 @@ from vramlens.analyses.compare.diff_findings import (
     signed_size,
     told_apart,
 )
-from vramlens.analyses.compare.job_change import job_headline
 from vramlens.ground.file_name import base_name
 from vramlens.report.diff.diff_notes import notes_of
 from vramlens.report.diff.job_parts import job_parts
@@ -34,16 +33,12 @@ from vramlens.report.document import (
     Sentences,
     Table,
 )
-from vramlens.report.html import html_of
 from vramlens.report.leaks.story import program_words
-from vramlens.report.markdown import markdown_of
-from vramlens.report.text import DIM, print_document
+from vramlens.report.text import DIM
 from vramlens.report.wording import and_more, plain, quoted, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from vramlens.analyses.compare.diff_answer import CounterChange, Diff, LineChange
     from vramlens.analyses.compare.growth_changes import GrowthChange
     from vramlens.analyses.finding import Finding
@@ -52,22 +47,6 @@ _FIGURE_NAMES = ("change", "line", "", "")
 _MEANINGS = {"reserved": "info only"}
 _LEAST_SHARE = 0.001
 """Lines whose change is a smaller share of all changes are summed up, not listed."""
-
-
-def render_diff(diff: Diff, console: Console, top: int = 10) -> None:
-    """Prints a diff."""
-    print_document(diff_document(diff, top), console)
-
-
-def diff_to_markdown(diff: Diff, top: int = 10) -> str:
-    """The diff as Markdown, ``top`` lines of it."""
-    return markdown_of(diff_document(diff, top))
-
-
-def diff_to_html(diff: Diff, top: int = 10) -> str:
-    """The diff as one HTML page, ``top`` lines of it."""
-    title = headline(diff) if diff.job is None else job_headline(diff.job)
-    return html_of(diff_document(diff, top), visible(title))
 
 
 def diff_document(diff: Diff, top: int = 10) -> Document:

@@ -13,6 +13,7 @@ from vramlens.report.document import (
     Command,
     Document,
     Figures,
+    Fit,
     Form,
     Heading,
     Items,
@@ -41,52 +42,22 @@ from vramlens.report.explain.foreign_advice import step_for_others
 from vramlens.report.explain.holder_tables import DEFAULT_TOP, table_of
 from vramlens.report.explain.origin import origin_of
 from vramlens.report.explain.replayed_advice import step_after_replay
-from vramlens.report.markdown import markdown_of
-from vramlens.report.screen import room_of
-from vramlens.report.text import print_document
 from vramlens.report.wording import visible
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from vramlens.analyses.explanation import Explanation
-
-
-def render_explanation(
-    explanation: Explanation,
-    console: Console,
-    by: str = "line",
-    top: int | None = None,
-    *,
-    whole: bool = False,
-) -> None:
-    """Prints an explanation.
-
-    Args:
-        by: what the memory is grouped by: line, module, category, phase, region or stack.
-        top: how many rows to show; by default 10, and after a failure as many as 24 lines, or a
-            larger terminal, have room for.
-        whole: show everything after a failure, however many lines it takes; so does naming ``top``.
-    """
-    is_fitted = has_failed(explanation) and top is None and not whole
-    room = room_of(console) if is_fitted else None
-    print_document(explanation_document(explanation, by, top), console, room)
-
-
-def explanation_to_markdown(
-    explanation: Explanation, by: str = "line", top: int | None = None
-) -> str:
-    """The answer as Markdown; memory grouped by one of ``GROUPINGS``, ``top`` rows of it (10 by
-    default).
-    """
-    return markdown_of(explanation_document(explanation, by, top))
 
 
 def explanation_document(
     explanation: Explanation, by: str = "line", top: int | None = None
 ) -> Document:
-    """The story in parts."""
+    """The story in parts; that of a failure fits a screen, unless rows are asked for.
+
+    Args:
+        by: what the memory is grouped by, one of ``GROUPINGS``.
+        top: how many rows to show; by default 10, and after a failure as many as there is room for.
+    """
     failed = has_failed(explanation)
     opening, steps = sentences(explanation), steps_sentence(explanation)
     tone = Tone.BAD if failed else Tone.PLAIN
@@ -113,7 +84,7 @@ def explanation_document(
         gap,
         next_command(explanation),
     ]
-    return Document(tuple(parts))
+    return Document(tuple(parts), Fit.EVERYWHERE if failed and top is None else Fit.NOWHERE)
 
 
 _FIGURE_NAMES = ("size", "what", "", "")

@@ -14,6 +14,7 @@ from vramlens.report.document import (
     Document,
     Figure,
     Figures,
+    Fit,
     Form,
     Heading,
     Items,
@@ -27,15 +28,11 @@ from vramlens.report.leaks.leak_claim import (
     paragraph_of,
     sampled_claim,
 )
-from vramlens.report.markdown import markdown_of
-from vramlens.report.screen import room_of
-from vramlens.report.text import DIM, print_document
+from vramlens.report.text import DIM
 from vramlens.report.wording import and_more, detected_by, place_name, quoted, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from vramlens.analyses.explanation import RecordingFacts
     from vramlens.analyses.leaks.recorded_leak import RecordedLeak
     from vramlens.analyses.leaks.recorded_leaks import DeviceLeaks, RecordedLeakReport
@@ -61,26 +58,11 @@ def _is_growing(leak: RecordedLeak) -> bool:
     return leak.verdict != Verdict.NOT_A_PROBLEM and leak.kind != "context" and not leak.is_small
 
 
-def render_leaks(report: RecordedLeakReport, console: Console, top: int | None = None) -> None:
-    """Prints the answer of ``vramlens leaks``; on a terminal as much of it as one screen has room
-    for.
-
-    Args:
-        top: how many leaks to show, in full.
-    """
-    room = room_of(console) if console.is_terminal and top is None else None
-    print_document(leaks_document(report, top), console, room)
-
-
-def leaks_to_markdown(report: RecordedLeakReport, top: int | None = None) -> str:
-    """The answer of ``vramlens leaks``; ``top`` leaks of it (5 by default)."""
-    return markdown_of(leaks_document(report, top))
-
-
 def leaks_document(report: RecordedLeakReport, top: int | None = None) -> Document:
     """The answer in parts, ``top`` leaks of it (5 by default).
 
-    What is no leak goes first, then what a verdict rests on, then the last leaks.
+    On a terminal, where nothing says how many, it has as much as there is room for: what is no leak
+    goes first, then what a verdict rests on, then the last leaks.
     """
     growing = [leak for leak in report.leaks if _is_growing(leak)]
     shown = growing[: top or DEFAULT_TOP]
@@ -98,7 +80,8 @@ def leaks_document(report: RecordedLeakReport, top: int | None = None) -> Docume
             Sentences((*_small(report), *_judged_by(report)), style=DIM, cuts=gone(_NOTES_GO)),
             Sentences(tuple(_unknown(report))),
             Command(why, (visible(command),), is_broken=True),
-        )
+        ),
+        Fit.TERMINALS if top is None else Fit.NOWHERE,
     )
 
 

@@ -19,13 +19,11 @@ from vramlens.report.document import (
     Sentences,
     Table,
 )
-from vramlens.report.text import BOLD, print_document
+from vramlens.report.text import BOLD
 from vramlens.report.wording import and_more, place_name, quoted, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from vramlens.analyses.finding import Finding
     from vramlens.ranks import Comparison, RankDifference, RankSummary
     from vramlens.ranks.rank_failures import FailedRank
@@ -39,13 +37,8 @@ _MOST_MISSING = 12
 _LONGEST_ERROR = 160
 
 
-def render_comparison(comparison: Comparison, console: Console) -> None:
-    """Prints the answer of ``vramlens ranks``."""
-    print_document(comparison_document(comparison), console)
-
-
 def comparison_document(comparison: Comparison) -> Document:
-    """The story in parts."""
+    """The answer of ``vramlens ranks`` in parts."""
     if comparison.is_no_job:
         return _unrelated_recordings(comparison)
     return Document(

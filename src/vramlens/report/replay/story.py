@@ -17,13 +17,10 @@ from vramlens.report.document import (
     Sentences,
     Table,
 )
-from vramlens.report.text import print_document
 from vramlens.report.wording import quoted, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from vramlens.replay import Answer, Recorded, WhatIf
 
 HEADER = ("peak reserved", "change", "retries", "failed", "outcome", "basis", "setting")
@@ -36,13 +33,8 @@ TRY_UNLESS_REFUTED = "try this setting, unless vramlens explain rules it out"
 """Why to use what gets past a failure: the replay ends there, ``explain`` continues the step."""
 
 
-def render_answer(answer: Answer, console: Console) -> None:
-    """Prints the answer of ``vramlens replay``."""
-    print_document(replay_document(answer), console)
-
-
 def replay_document(answer: Answer) -> Document:
-    """The story in parts."""
+    """The answer of ``vramlens replay`` in parts."""
     other_settings = [row for row in answer.what_if if not _is_recorded(answer, row)]
     proof = proof_sentence(answer.recorded)
     parts: list[Part] = [

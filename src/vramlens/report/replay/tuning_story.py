@@ -5,6 +5,7 @@ paste.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramlens.ground.verdict import Confidence
@@ -12,6 +13,7 @@ from vramlens.report.document import (
     Blank,
     Command,
     Document,
+    Fit,
     Heading,
     Part,
     Sentences,
@@ -33,14 +35,10 @@ from vramlens.report.replay.story import (
     under_limit,
     why_parts,
 )
-from vramlens.report.screen import layout_of, room_of
-from vramlens.report.text import print_document
 from vramlens.report.wording import and_more, quoted
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from vramlens.replay import Tuned, Tuning, WhatIf
 
 _ROWS = 9
@@ -50,19 +48,12 @@ _CARD_COLUMNS = ("peak reserved", "retries", "smallest card", "setting")
 """Of a table with cards, those that say most of it."""
 
 
-def render_tuning(tuning: Tuning, console: Console, *, whole: bool = False) -> None:
-    """Prints the answer of ``vramlens tune``; it fits 24 lines unless ``whole`` or the terminal
-    has more.
+def tuning_document(tuning: Tuning, *, all_rows: bool = False) -> Document:
+    """The answer of ``vramlens tune`` in parts; unless all rows are asked for, they go first where
+    there is little room.
     """
-    width = layout_of(console).width
-    room = None if whole else room_of(console)
-    print_document(tuning_document(tuning, width, whole=whole), console, room)
-
-
-def tuning_document(tuning: Tuning, width: int, *, whole: bool = False) -> Document:
-    """The story in parts, the table for a screen of so many columns; its rows go first."""
-    counts = [len(tuning.tried)] if whole else range(_ROWS, _LEAST_ROWS - 1, -1)
-    tables = [list(_table_parts(tuning, width, count)) for count in counts]
+    counts = [len(tuning.tried)] if all_rows else range(_ROWS, _LEAST_ROWS - 1, -1)
+    tables = [list(_table_parts(tuning, count)) for count in counts]
     return Document(
         (
             *_opening(tuning),
@@ -73,7 +64,8 @@ def tuning_document(tuning: Tuning, width: int, *, whole: bool = False) -> Docum
             *_words_of_failed_rows(tuning),
             Blank(),
             _next(tuning),
-        )
+        ),
+        Fit.NOWHERE if all_rows else Fit.EVERYWHERE,
     )
 
 
@@ -198,13 +190,13 @@ def _passed(tuning: Tuning) -> str:
     )
 
 
-def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
+def _table_parts(tuning: Tuning, count: int) -> Iterator[Part]:
     """Yields the settings that were tried, and what has to be known of them."""
     listed_rows = _listed_rows(tuning, count)
     shown = [tuned.row for tuned in listed_rows]
     has_cards = bool(tuning.tried[0].cards)
     if has_cards:
-        yield _card_table(tuning, listed_rows, width)
+        yield _card_table(tuning, listed_rows)
     else:
         yield settings_table(HEADER, [_row(tuning, tuned) for tuned in listed_rows])
     hidden = len(tuning.tried) - len(listed_rows)
@@ -278,15 +270,18 @@ def _name(tuning: Tuning, tuned: Tuned) -> str:
     return f"{conf_name(tuned.row)}{recorded}"
 
 
-def _card_table(tuning: Tuning, listed_rows: Sequence[Tuned], width: int) -> Table:
+def _card_table(tuning: Tuning, listed_rows: Sequence[Tuned]) -> Table:
     """On which cards each setting fits; without room for all of them, the smallest alone."""
     peak, retries, smallest, setting = _CARD_COLUMNS
     on_cards = [f"on {card_words(card.size_bytes)}" for card in tuning.tried[0].cards]
     names = [peak, retries, *on_cards, smallest, setting]
     rows = [_card_row(tuning, tuned) for tuned in listed_rows]
-    if _figures_width([names, *rows]) > width:
-        names, *rows = ([*row[:2], *row[-2:]] for row in (names, *rows))
-    return settings_table(names, rows)
+    narrow_names, *narrow_rows = ([*row[:2], *row[-2:]] for row in (names, *rows))
+    return replace(
+        settings_table(names, rows),
+        narrow=settings_table(narrow_names, narrow_rows),
+        least_width=_figures_width([names, *rows]),
+    )
 
 
 def _card_row(tuning: Tuning, tuned: Tuned) -> list[str]:

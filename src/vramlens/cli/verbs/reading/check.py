@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_device, add_output
 from vramlens.cli.input import read_run
-from vramlens.cli.output import (
-    OutputError,
-    as_json,
-    as_text,
-    goes_to_file,
-    write_answer,
-    write_file,
-)
+from vramlens.cli.output import OutputError, document_drawn, drawn, write_answer, write_file
 from vramlens.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -171,18 +164,12 @@ def _update(arguments: argparse.Namespace) -> int:
     budget = _read(arguments.budget) if os.path.lexists(arguments.budget) else None
     done = _updated(arguments, budget)
     write_file(arguments.budget, done.text, [arguments.file], option="--budget")
-    from vramlens.report.check.update_story import render_update
+    from vramlens.report.check.update_story import update_document
 
-    text = as_text(
-        lambda console: render_update(
-            done,
-            arguments.budget,
-            console,
-            is_new=budget is None,
-            next_step=_review(arguments.budget),
-        ),
-        to_file=goes_to_file(arguments.output),
+    document = update_document(
+        done, arguments.budget, is_new=budget is None, next_step=_review(arguments.budget)
     )
+    text = document_drawn(document, "text", arguments.output)
     write_answer(text, arguments.output, (arguments.file, arguments.budget))
     return 0
 
@@ -224,21 +211,11 @@ def _is_in_checkout(path: str) -> bool:
 
 
 def _drawn(check: Check, arguments: argparse.Namespace) -> str:
-    if arguments.format == "json":
-        from vramlens.report.check.json import check_to_json
+    if arguments.format != "github":
+        return drawn(check, arguments.format, arguments.output)
+    from vramlens.report.check.github import check_to_github
 
-        return as_json(check_to_json(check))
-    if arguments.format == "github":
-        from vramlens.report.check.github import check_to_github
-
-        return check_to_github(check, os.environ)
-    from vramlens.report.check.story import check_to_markdown, render_check
-
-    if arguments.format == "markdown":
-        return check_to_markdown(check)
-    return as_text(
-        lambda console: render_check(check, console), to_file=goes_to_file(arguments.output)
-    )
+    return check_to_github(check, os.environ)
 
 
 def _summarize(check: Check) -> None:
@@ -248,12 +225,11 @@ def _summarize(check: Check) -> None:
         OutputError: it cannot be written.
     """
     from vramlens.report.check.github import SUMMARY_BYTES
-    from vramlens.report.check.story import check_to_markdown
 
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:
         return
-    data = check_to_markdown(check).encode("utf-8", "backslashreplace") + b"\n"
+    data = drawn(check, "markdown", None).encode("utf-8", "backslashreplace") + b"\n"
     try:
         # Others' lines of the same step stand before it: appended, in one call.
         with open(path, "ab") as file:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vramlens.cli.arguments import add_device, add_forms, add_output, positive
 from vramlens.cli.input import read_run
 from vramlens.cli.message import say
-from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
+from vramlens.cli.output import drawn, write_answer
 from vramlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--tolerance needs --fail")
     allowed = _tolerance(arguments.tolerance)
     diff = _compared(before, after, arguments.device)
-    write_answer(_drawn(diff, arguments), arguments.output, (*before, *after))
+    text = drawn(diff, arguments.format, arguments.output, top=arguments.top)
+    write_answer(text, arguments.output, (*before, *after))
     worse = (
         diff.worse(allowed(diff.counters["allocated"].before_bytes), allowed)
         if arguments.fail
@@ -118,24 +119,3 @@ def _tolerance(text: str | None) -> Callable[[int], int]:
         return parse_tolerance(text or "0")
     except UsageError as error:
         raise UsageError(f"--tolerance {error}") from None
-
-
-def _drawn(diff: Diff, arguments: argparse.Namespace) -> str:
-    if arguments.json:
-        from vramlens.report.diff.json import diff_to_json
-
-        return as_json(diff_to_json(diff))
-    if arguments.markdown:
-        from vramlens.report.diff.story import diff_to_markdown
-
-        return diff_to_markdown(diff, arguments.top)
-    if arguments.html:
-        from vramlens.report.diff.story import diff_to_html
-
-        return diff_to_html(diff, arguments.top)
-    from vramlens.report.diff.story import render_diff
-
-    return as_text(
-        lambda console: render_diff(diff, console, arguments.top),
-        to_file=goes_to_file(arguments.output),
-    )

@@ -71,9 +71,11 @@ def run(arguments: argparse.Namespace) -> int:
         output=arguments.output,
         copies=arguments.copy,
     )
-    tell = _ignore if arguments.json else _StepTeller(arguments.steps).tell
+    tell = _ignore if arguments.format == "json" else _StepTeller(arguments.steps).tell
     attachment = attach(arguments.pid, request, tell)
-    write_stdout(as_json(to_dict(attachment)) if arguments.json else _shown(story(attachment)))
+    write_stdout(
+        as_json(to_dict(attachment)) if arguments.format == "json" else _shown(story(attachment))
+    )
     return 0
 
 

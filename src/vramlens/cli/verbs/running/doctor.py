@@ -56,13 +56,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.nccl:
         return _nccl(arguments)
-    if arguments.switches and not arguments.json and not arguments.gpu:
+    if arguments.switches and arguments.format == "text" and not arguments.gpu:
         write_stdout(text_of(_switches(_width())) + "\n")
         return 0
     if sys.stderr is not None and sys.stderr.isatty():
         say("checking this machine; importing PyTorch takes a few seconds")
     diagnosis = diagnose(gpu=arguments.gpu, further=[("native core", _native_core)])
-    if arguments.json:
+    if arguments.format == "json":
         write_stdout(as_json({"schema": SCHEMA, **diagnosis.to_dict()}))
         return 0
     lines = _report(diagnosis, _width(), _height())
@@ -78,7 +78,7 @@ def _nccl(arguments: argparse.Namespace) -> int:
 
     facts = ask_torch().facts or {}  # in a process aside: this one makes no context
     check = check_collectives(int(facts.get("visible") or 0))
-    if arguments.json:
+    if arguments.format == "json":
         write_stdout(as_json({"schema": SCHEMA, "collectives": check.to_dict()}))
     else:
         write_stdout(text_of(_collectives(check, _width())) + "\n")
