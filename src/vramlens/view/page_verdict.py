@@ -14,6 +14,7 @@ from vramlens.analyses.explanation import Explanation
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.report.document import Figure
+from vramlens.report.explain.advice import next_command
 from vramlens.report.explain.answer_words import failure_figures, has_failed, headline, sentences
 from vramlens.report.explain.finding_words import (
     ledger_figures,
@@ -22,7 +23,6 @@ from vramlens.report.explain.finding_words import (
     unknown_sentences,
 )
 from vramlens.report.explain.origin import origin_of
-from vramlens.report.explain.story import next_command
 from vramlens.view.columns import Columns
 from vramlens.view.findings import finding_data, words
 

@@ -9,6 +9,4 @@ module_tree: the tree of modules.
 origin: which run the recording comes from.
 advice: the next command.
 json: the answer as data.
-foreign_advice: what comes next after a failure outside PyTorch.
-replayed_advice: what comes after a failure whose settings were replayed already.
 """

@@ -10,7 +10,6 @@ from vramlens.report.document import (
     NO_HELP,
     Blank,
     Claims,
-    Command,
     Document,
     Figures,
     Fit,
@@ -21,7 +20,7 @@ from vramlens.report.document import (
     Sentences,
     Tone,
 )
-from vramlens.report.explain.advice import next_step
+from vramlens.report.explain.advice import next_command
 from vramlens.report.explain.answer_words import (
     failure_figures,
     has_failed,
@@ -38,15 +37,15 @@ from vramlens.report.explain.finding_words import (
     steps_sentence,
     unknown_sentences,
 )
-from vramlens.report.explain.foreign_advice import step_for_others
 from vramlens.report.explain.holder_tables import DEFAULT_TOP, table_of
 from vramlens.report.explain.origin import origin_of
-from vramlens.report.explain.replayed_advice import step_after_replay
-from vramlens.report.wording import visible
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
+
+_FIGURE_NAMES = ("size", "what", "", "")
+_ALL_BY = f"explain --top {DEFAULT_TOP}"
 
 
 def explanation_document(
@@ -76,19 +75,15 @@ def explanation_document(
         gap,
         *_findings(explanation, gap),
         gap,
-        *_listed("Grows with every step", growth_sentences(explanation), "growth", explanation),
+        *_listed("Grows with every step", growth_sentences(explanation), "growth"),
         gap,
         Sentences((steps,) if steps else (), cuts=cuts_of("steps")),
         gap,
-        *_listed("Not known", unknown_sentences(explanation), "unknown", explanation),
+        *_listed("Not known", unknown_sentences(explanation), "unknown"),
         gap,
         next_command(explanation),
     ]
     return Document(tuple(parts), Fit.EVERYWHERE if failed and top is None else Fit.NOWHERE)
-
-
-_FIGURE_NAMES = ("size", "what", "", "")
-_ALL_BY = f"explain --top {DEFAULT_TOP}"
 
 
 def _holders(explanation: Explanation, by: str, top: int | None) -> Iterator[Part]:
@@ -130,22 +125,14 @@ def _findings(explanation: Explanation, gap: Blank) -> Iterator[Part]:
     yield Claims(claims, _ALL_BY, refuted=refuted_below, cuts=cuts_of("claims"))
     if not refuted_below:
         yield gap
-        yield from _listed(NO_HELP, refuted, "", explanation)
+        yield from _listed(NO_HELP, refuted, "")
     yield gap
-    yield from _listed("Also", notes, "notes", explanation)
+    yield from _listed("Also", notes, "notes")
 
 
-def _listed(
-    title: str, texts: tuple[str, ...], name: str, explanation: Explanation
-) -> Iterator[Part]:
+def _listed(title: str, texts: tuple[str, ...], name: str) -> Iterator[Part]:
     """Yields a titled list; ``name`` says what becomes of it where there is little room."""
     if texts:
         cuts = cuts_of(name)
         yield Heading(title, level=3, cuts=tuple(cut for cut in cuts if "shown" in cut.changes))
         yield Items(texts, mark="  - ", hang=4, all_by=_ALL_BY, cuts=cuts)
-
-
-def next_command(explanation: Explanation) -> Command:
-    """The one next step."""
-    step = step_after_replay(explanation) or step_for_others(explanation) or next_step(explanation)
-    return Command(visible(step.why), tuple(map(visible, step.lines)))

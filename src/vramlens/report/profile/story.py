@@ -19,7 +19,6 @@ from vramlens.report.document import (
     Sentences,
     gone,
 )
-from vramlens.report.explain.advice import VERBS
 from vramlens.report.explain.holder_tables import DEFAULT_TOP
 from vramlens.report.profile.profile_tables import gap_words, tables_of
 from vramlens.report.wording import (
@@ -195,7 +194,7 @@ def next_command(profile: Profile) -> Command:
     memory = profile.memory
     if memory is None:
         return Command("profile memory, too", (_ASK,))
-    if not memory.is_cpu and "run" in VERBS:
+    if not memory.is_cpu:
         size = format_size(memory.allocated_bytes)
         return Command(
             f"see which lines use the {size}",
