@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vramlens.api import Recording
     from vramlens.ranks import Comparison
     from vramlens.trace import Trace
-    from vramlens.view.shown_page import Page
+    from vramlens.view.page import Page
 
 Opened: TypeAlias = "str | os.PathLike[str] | Recording"
 """A file's path, or a recording that is open already."""
@@ -140,8 +140,7 @@ def view(
         OSError: ``output`` cannot be written.
     """
     from vramlens.view.joined import joined
-    from vramlens.view.page import Choices, data_of, one_file, title_of
-    from vramlens.view.shown_page import Page
+    from vramlens.view.page import Choices, Page, data_of, one_file, title_of
 
     traces = joined([_opened(recording) for recording in _several(recordings)])
     if not traces:

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
-from vramlens.analyses.explanation import Explanation, OomVerdict, RecordingFacts, StepFacts
-from vramlens.analyses.facts import facts_of
+from vramlens.analyses.explanation import (
+    Explanation,
+    OomVerdict,
+    RecordingFacts,
+    StepFacts,
+    facts_of,
+)
 from vramlens.analyses.failure.surroundings import ledger_rows
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.findings.ranking import least_advice, ranked, that_matter

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from vramlens.analyses.budget.tolerance import parse_tolerance
+from vramlens.analyses.compare.diff_answer import parse_tolerance
 from vramlens.errors import UsageError
 from vramlens.schema import SCHEMA
 from vramlens.whole_file import whole_file

@@ -14,8 +14,7 @@ from vramlens.analyses.explanation import Moment
 from vramlens.analyses.failure.need import ADVICE
 from vramlens.analyses.failure.oom import settings_variable
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.finding_row import FindingRow
-from vramlens.analyses.findings.ranking import with_finding
+from vramlens.analyses.findings.ranking import FindingRow, with_finding
 from vramlens.errors import VramlensError
 from vramlens.ground.verdict import Confidence, Verdict
 from vramlens.replay.answer import assignment

@@ -1,8 +1,16 @@
-"""A document as lines for a terminal, fitted into its width and into the lines that it has."""
+"""A document as lines for a terminal, fitted into its width and into the lines that it has.
+
+A recording has the whole path of each line, and an answer would name one file in several forms:
+whole in a sentence, without folders in a table. So paths below the working directory are relative to
+it, as a person would type them. JSON and the formats for editors keep whole paths.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -27,7 +35,6 @@ from vramlens.report.document import (
 from vramlens.report.holder_lines import holder_lines
 from vramlens.report.holders import HeldMemory
 from vramlens.report.layout import Layout, right
-from vramlens.report.near_paths import near
 from vramlens.report.screen import layout_of, next_lines, room_of, show
 from vramlens.report.table_layout import table_lines
 from vramlens.report.wording import and_more
@@ -42,6 +49,7 @@ TONES = {Tone.GOOD: "bold green", Tone.BAD: "bold red", Tone.OPEN: "bold yellow"
 DIM = "dim"
 _WIDE = 100
 _LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", ".:-=+*#@"
+_NO_PATH_BEFORE = r"(?<![\w./\\~-])"
 
 
 def print_document(document: Document, console: Console, *, whole: bool = False) -> None:
@@ -196,3 +204,33 @@ _DRAWN_BY: dict[type[Part], Callable[[Any, Layout], Iterator[Text]]] = {
     Drawing: _drawing,
     Command: _command,
 }
+
+
+def near(document: Document) -> Document:
+    """The document with paths relative to the working directory, but for commands to paste."""
+    try:
+        folder = os.getcwd()
+    except OSError:  # it was removed
+        return document
+    if os.path.dirname(folder) == folder:  # the root: everything is below it
+        return document
+    below = re.compile(_NO_PATH_BEFORE + re.escape(folder + os.sep))
+    parts = [part if isinstance(part, Command) else _near(part, below) for part in document.parts]
+    return replace(document, parts=tuple(parts))
+
+
+def _near(value: Any, below: re.Pattern[str]) -> Any:
+    """A part, or what it consists of, with its texts changed."""
+    if type(value) is str:  # no word of a closed vocabulary
+        return below.sub("", value)
+    if isinstance(value, tuple):
+        return tuple(_near(item, below) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        changes = {}
+        for field in fields(value):
+            before = getattr(value, field.name)
+            after = _near(before, below)
+            if after != before:
+                changes[field.name] = after
+        return replace(value, **changes) if changes else value
+    return value

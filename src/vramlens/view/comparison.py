@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.ground.file_name import base_name
 from vramlens.ranks.rank_names import rank_in_name
 from vramlens.read.values import MOST_RANKS
-from vramlens.view.findings import finding_data, place_data, words
+from vramlens.view.texts import finding_data, place_data, words
 
 if TYPE_CHECKING:
     from vramlens.analyses.attribution.attribution import Attribution

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from vramlens.analyses.budget.broken_limits import shown
 from vramlens.analyses.budget.budget_file import (
     COUNT,
     SIZE,
@@ -15,7 +16,6 @@ from vramlens.analyses.budget.budget_file import (
     value_as_written,
 )
 from vramlens.analyses.budget.budget_values import DIED, FAILURES, Measurement, measured
-from vramlens.analyses.budget.limit_result import shown
 from vramlens.analyses.compare.compared_run import HISTORY_SHARE, Run
 from vramlens.analyses.finding import Place
 from vramlens.errors import InputError

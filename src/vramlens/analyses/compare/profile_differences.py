@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vramlens.analyses.compare.setting_difference import SettingDifference
+from vramlens.analyses.compare.diff_answer import SettingDifference
 from vramlens.analyses.profile.explained_profile import Profile, explain_profile
 from vramlens.analyses.profile.operators import own_times
 from vramlens.trace import Trace

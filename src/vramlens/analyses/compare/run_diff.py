@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from vramlens.analyses.compare.alignment import Alignment, align
+from vramlens.analyses.compare.alignment import Alignment, align, with_state
 from vramlens.analyses.compare.compared_run import HeldLine, Run
 from vramlens.analyses.compare.diff_answer import (
     COUNTERS,
@@ -18,13 +18,11 @@ from vramlens.analyses.compare.diff_answer import (
     StepChange,
 )
 from vramlens.analyses.compare.diff_findings import findings_of
-from vramlens.analyses.compare.differences import differences
+from vramlens.analyses.compare.differences import differences, workload_words
 from vramlens.analyses.compare.finding_changes import FindingChanges, finding_changes
 from vramlens.analyses.compare.growth_changes import GrowthChange, growth_changes
 from vramlens.analyses.compare.overlap import overlap
-from vramlens.analyses.compare.workload import workload_words
 from vramlens.analyses.finding import Place
-from vramlens.analyses.state_alignment import with_state
 from vramlens.errors import UsageError
 
 _Key = tuple[bool, Place]

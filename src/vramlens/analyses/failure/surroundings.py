@@ -16,9 +16,9 @@ import numpy as np
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.failure.failed_request import Outside
 from vramlens.analyses.failure.oom import failure_of, message_of
-from vramlens.analyses.memory.ledger import ledger_of
 from vramlens.errors import UsageError
-from vramlens.ground.ledger_kinds import LedgerRow
+from vramlens.ground.ledger_kinds import LedgerKind, LedgerRow
+from vramlens.ground.verdict import RowConfidence
 from vramlens.read.oom.oom_text import OomMessage, find_oom_messages
 from vramlens.trace import Action, DeviceLedger, DeviceTrace, FailureMeta, Trace
 from vramlens.units import format_size
@@ -171,3 +171,27 @@ def _failure_meta(trace: Trace, device: DeviceTrace) -> FailureMeta | None:
     """What the recording says of the error it was written for, if that was on this device."""
     failure = trace.meta.failure if trace.meta is not None else None
     return failure if failure is not None and failure.device in (None, device.device) else None
+
+
+def ledger_of(
+    total_bytes: int, allocated_bytes: int, reserved_bytes: int, free_bytes: int | None
+) -> tuple[LedgerRow, ...]:
+    """The ledger of a device from the allocator's counters and what the driver says is free.
+
+    What is neither reserved nor free belongs to the context, libraries and other processes:
+    inferred, not told apart. Empty when the figures contradict each other.
+    """
+    outside = total_bytes - reserved_bytes - (free_bytes or 0)
+    if outside < 0 or allocated_bytes > reserved_bytes:
+        return ()
+    rows = [
+        LedgerRow(LedgerKind.PYTORCH_ALLOCATED, allocated_bytes, RowConfidence.EXACT),
+        LedgerRow(LedgerKind.PYTORCH_CACHED, reserved_bytes - allocated_bytes, RowConfidence.EXACT),
+    ]
+    if free_bytes is None:
+        return (*rows, LedgerRow(LedgerKind.UNKNOWN, outside, RowConfidence.UNKNOWN))
+    return (
+        *rows,
+        LedgerRow(LedgerKind.OUTSIDE_PYTORCH, outside, RowConfidence.INFERRED),
+        LedgerRow(LedgerKind.FREE, free_bytes, RowConfidence.EXACT),
+    )

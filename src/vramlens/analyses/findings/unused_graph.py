@@ -15,8 +15,7 @@ from vramlens.analyses.evaluation_passes import (
     keeping_passes,
     without_retained,
 )
-from vramlens.analyses.extent import Extent
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Extent, Finding
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict

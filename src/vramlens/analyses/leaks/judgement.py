@@ -30,8 +30,7 @@ from vramlens.analyses.leaks.evidence import OLDEST_FIRST, fate_of, made_of_resu
 from vramlens.analyses.leaks.groups import CohortGroup, StepLoop, place_of
 from vramlens.analyses.leaks.rate import Rate, rate_of
 from vramlens.analyses.leaks.recorded_fix import wide_scalar, with_fix
-from vramlens.analyses.leaks.recorded_leak import RecordedLeak, no_problem
-from vramlens.analyses.leaks.recorded_owners import owner_of
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak, no_problem, owner_of
 from vramlens.analyses.leaks.rhythm import EVERY, IRREGULAR, PERIODIC, Rhythm, rhythm_of
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.claim import with_article

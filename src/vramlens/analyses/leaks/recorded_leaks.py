@@ -10,8 +10,7 @@ import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.analyses.attribution.steps import Steps, steps_of
-from vramlens.analyses.explanation import RecordingFacts
-from vramlens.analyses.facts import facts_of
+from vramlens.analyses.explanation import RecordingFacts, facts_of
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.certainty import inside_one_call
 from vramlens.analyses.leaks.growth import growth_of_steps, steps_missing

@@ -30,8 +30,14 @@ from vramlens.replay.answer import assignment
 from vramlens.replay.need.advice_order import order_of_advice, rank_of, with_higher_limit
 from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits
 from vramlens.replay.need.failure_verdict import ReplayJudgement, judgement_of
-from vramlens.replay.need.limit_advice import Outlook, bytes_of_earlier_passes, has_room, with_limit
-from vramlens.replay.need.missing_memory import missing_bytes, with_shortage
+from vramlens.replay.need.limit_advice import (
+    Outlook,
+    bytes_of_earlier_passes,
+    has_room,
+    missing_bytes,
+    with_limit,
+    with_shortage,
+)
 from vramlens.units import format_size
 
 if TYPE_CHECKING:

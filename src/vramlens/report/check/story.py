@@ -1,11 +1,13 @@
-"""The story of a check: the answer first, then each limit, then what broke it, what is next."""
+"""The story of a check, and of a budget that was updated: the answer first, then each limit, then
+what broke it, what is next.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from vramlens.analyses.budget.limit_result import shown
+from vramlens.analyses.budget.broken_limits import shown
 from vramlens.report.document import (
     Blank,
     Column,
@@ -24,8 +26,9 @@ from vramlens.report.wording import quoted, sentence, visible
 from vramlens.units import counted
 
 if TYPE_CHECKING:
+    from vramlens.analyses.budget.broken_limits import Result
     from vramlens.analyses.budget.budget import Check
-    from vramlens.analyses.budget.limit_result import Result
+    from vramlens.analyses.budget.budget_update import Update
     from vramlens.analyses.finding import Finding
 
 _NARROWEST_NAME = 12
@@ -168,3 +171,26 @@ def _says_what_failed(result: Result) -> bool:
 
 def _is_over_growth(result: Result) -> bool:
     return result.limit.path[0] == "growth_per_step" and result.passed is False
+
+
+def update_document(
+    update: Update, budget: str, *, is_new: bool, next_step: tuple[str, str]
+) -> Document:
+    """What became of a budget file; ``next_step`` is why, and the command."""
+    done = "written" if is_new else "updated" if update.changes else "unchanged"
+    limits = [
+        f"{scope}: {now}" if before is None else f"{scope}: {before} before, {now} now"
+        for scope, before, now in update.changes
+    ]
+    stays = "left out" if is_new else "as it was"
+    limits += [f"{scope}: {stays}, because it is unknown: {why}" for scope, why in update.untold]
+    why, command = next_step
+    return Document(
+        (
+            Heading(visible(f"{budget}: {done}.")),
+            Items(tuple(map(visible, limits)), hang=4),
+            Sentences(tuple(map(visible, update.notes)), "note: "),
+            Blank(),
+            Command(why, (visible(command),), is_broken=True),
+        )
+    )

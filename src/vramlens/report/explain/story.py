@@ -1,15 +1,21 @@
-"""The story of an explanation: the answer first, then the evidence, then what to do."""
+"""The story of an explanation: the answer first, then the evidence, then what to do.
+
+Where the explanation of a failure has little room on a screen, what matters least goes first; who
+holds the memory and what to do stay to the last.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vramlens.report.document import (
     NO_HELP,
     Blank,
     Claims,
+    Cut,
     Document,
     Figures,
     Fit,
@@ -28,7 +34,6 @@ from vramlens.report.explain.answer_words import (
     holders_title,
     sentences,
 )
-from vramlens.report.explain.cuts import cuts_of
 from vramlens.report.explain.finding_words import (
     growth_sentences,
     ledger_figures,
@@ -46,6 +51,45 @@ if TYPE_CHECKING:
 
 _FIGURE_NAMES = ("size", "what", "", "")
 _ALL_BY = f"explain --top {DEFAULT_TOP}"
+_Changes = Mapping[str, Any]
+_GONE: _Changes = {"shown": False}
+_WIDE = 100
+"""Columns that lie far apart need their names; where they are close the units beside the numbers
+do.
+"""
+LADDER: tuple[Mapping[str, _Changes], ...] = (
+    {"origin": _GONE},
+    {"whole device": _GONE},
+    {"holders": {"frames": 4}},
+    {"claims": {"has_evidence": False}},
+    {
+        "claims": {"top": 3, "refuted_top": 3},
+        "notes": {"top": 2},
+        "unknown": {"top": 2},
+        "growth": {"top": 2},
+    },
+    {"steps": _GONE},
+    {"notes": _GONE},
+    {"holders": {"has_meanings": False}},
+    {"holders": {"top": 6, "frames": 2}},
+    {"unknown": {"top": 1}, "growth": {"top": 1}},
+    {"claims": {"has_titles": False}},
+    {"holders": {"top": 4, "frames": 1}},
+    {"unknown": _GONE, "claims": {"top": 2, "refuted_top": 2}},
+    {"gap above the figures": _GONE},
+    {"claims": {"refuted_top": 1}},
+    {"holders": {"top": 3}},
+    {"gaps": _GONE},
+    {"holders": {"header_from": _WIDE}},
+    {"holders": {"top": 2}},
+    {"claims": {"refuted_top": 0}},
+    {"claims": {"top": 1}},
+    {"holders": {"header_from": math.inf}},
+    {"growth": _GONE},
+    {"ledger": _GONE},
+    {"holders": {"top": 1}},
+)
+"""By step, the parts that change, and what becomes of them."""
 
 
 def explanation_document(
@@ -136,3 +180,10 @@ def _listed(title: str, texts: tuple[str, ...], name: str) -> Iterator[Part]:
         cuts = cuts_of(name)
         yield Heading(title, level=3, cuts=tuple(cut for cut in cuts if "shown" in cut.changes))
         yield Items(texts, mark="  - ", hang=4, all_by=_ALL_BY, cuts=cuts)
+
+
+def cuts_of(part_name: str) -> tuple[Cut, ...]:
+    """The cuts of a part of an explanation."""
+    return tuple(
+        Cut(step, rung[part_name]) for step, rung in enumerate(LADDER) if part_name in rung
+    )

@@ -164,7 +164,7 @@ def _update(arguments: argparse.Namespace) -> int:
     budget = _read(arguments.budget) if os.path.lexists(arguments.budget) else None
     done = _updated(arguments, budget)
     write_file(arguments.budget, done.text, [arguments.file], option="--budget")
-    from vramlens.report.check.update_story import update_document
+    from vramlens.report.check.story import update_document
 
     document = update_document(
         done, arguments.budget, is_new=budget is None, next_step=_review(arguments.budget)

@@ -113,7 +113,7 @@ def _sides(arguments: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, .
 
 
 def _tolerance(text: str | None) -> Callable[[int], int]:
-    from vramlens.analyses.budget.tolerance import parse_tolerance
+    from vramlens.analyses.compare.diff_answer import parse_tolerance
 
     try:
         return parse_tolerance(text or "0")

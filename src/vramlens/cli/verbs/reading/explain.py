@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_device, add_output, positive, size
+from vramlens.cli.input import has_input
 from vramlens.cli.message import say
 from vramlens.cli.output import (
     as_json,
@@ -19,7 +20,6 @@ from vramlens.cli.output import (
     goes_to_file,
     write_answer,
 )
-from vramlens.cli.standard_input import has_input
 from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
 
 if TYPE_CHECKING:

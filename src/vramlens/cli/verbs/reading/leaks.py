@@ -84,7 +84,7 @@ def _remains_drawn(recording: Trace, arguments: argparse.Namespace) -> str:
     from vramlens.analyses.attribution.attribution import attribute
     from vramlens.analyses.profile.remains import remains_of
     from vramlens.analyses.recording_explanation import choose_device
-    from vramlens.report.profile.remains_table import remains_document
+    from vramlens.report.profile.operator_table import remains_document
 
     chosen = choose_device(recording, arguments.device)
     remains = () if chosen is None else remains_of(attribute(recording, chosen))

@@ -195,8 +195,8 @@ def _loaded(files: list[str], progress: object) -> list[Trace]:
 
 
 def _serve(data: bytes, title: str, arguments: argparse.Namespace) -> int:
+    from vramlens.view.local.opening import tunnel_command
     from vramlens.view.local.server import LocalPage
-    from vramlens.view.local.tunnel import tunnel_command
 
     release()
     try:

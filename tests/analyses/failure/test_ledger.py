@@ -8,7 +8,7 @@ import pytest
 
 from support.recordings import DATA, truth_of
 from vramlens import explain
-from vramlens.analyses.memory.ledger import ledger_of
+from vramlens.analyses.failure.surroundings import ledger_of
 from vramlens.units import GIB, MIB
 
 FAILED = [
