@@ -10,7 +10,6 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vramlens.analyses.compare.compared_run import Run
     from vramlens.trace import Trace
 
 PATIENCE_S = 2.0
@@ -30,17 +29,6 @@ def read_recording(path: str) -> Trace:
 
     with reading_progress("reading") as progress:
         return api.load(path, progress=progress)
-
-
-def read_run(path: str, device: int | None = None) -> Run:
-    """One recording, ready to be compared.
-
-    Raises:
-        InputError, UsageError: as for ``vramlens.load``.
-    """
-    from vramlens.analyses.compare.compared_run import run_of
-
-    return run_of(read_recording(path), device)
 
 
 def has_input(patience_s: float = PATIENCE_S) -> bool:

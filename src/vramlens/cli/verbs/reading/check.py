@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_device, add_output
-from vramlens.cli.input import read_run
+from vramlens.cli.input import read_recording
 from vramlens.cli.output import OutputError, document_drawn, drawn, write_answer, write_file
 from vramlens.errors import InputError, UsageError
 
@@ -97,6 +97,9 @@ def _check_predicted(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace, script: str | None = None) -> int:
+    from vramlens.questions import checked
+    from vramlens.report.progress import reading_progress
+
     if arguments.update:
         if arguments.baseline is not None or arguments.format != "text":
             raise UsageError(
@@ -108,7 +111,8 @@ def _check(arguments: argparse.Namespace, script: str | None = None) -> int:
         raise InputError(
             f'{arguments.budget}: [budget] has no limit in it; write peak_allocated = "20 GiB", or run --update'
         )
-    check = replace(_checked(arguments, budget), script=script)
+    check = checked(arguments.file, budget, arguments.baseline, arguments.device, reading_progress)
+    check = replace(check, script=script)
     inputs = (
         arguments.file,
         arguments.budget,
@@ -120,44 +124,20 @@ def _check(arguments: argparse.Namespace, script: str | None = None) -> int:
     return 0 if check.passed else 1
 
 
-def _checked(arguments: argparse.Namespace, budget: Budget) -> Check:
-    """The recording, or each rank of the folder, held against the budget."""
-    if os.path.isdir(arguments.file):
-        from vramlens.fleet.job_budget import check_job
-        from vramlens.report.progress import reading_progress
-
-        with reading_progress("checking") as progress:
-            return check_job(
-                arguments.file,
-                budget,
-                arguments.baseline,
-                device=arguments.device,
-                progress=progress,
-            )
-    from vramlens.analyses.budget.budget import check_run
-
-    baseline = None
-    if arguments.baseline is not None:
-        baseline = read_run(arguments.baseline, arguments.device)
-    return check_run(read_run(arguments.file, arguments.device), budget, baseline)
-
-
 def _read(path: str) -> Budget:
     """The budget file.
 
     Raises:
         InputError: it cannot be read.
     """
-    from vramlens.analyses.budget.budget_file import MOST_BYTES, read_budget
+    from vramlens.analyses.budget.budget_file import read_budget_file
 
     try:
-        with open(path, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
+        return read_budget_file(path)
     except FileNotFoundError:
         raise InputError(f"{path}: no such budget; add --update to create it") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
-    return read_budget(data, path)
 
 
 def _update(arguments: argparse.Namespace) -> int:
@@ -181,8 +161,9 @@ def _updated(arguments: argparse.Namespace, budget: Budget | None) -> Update:
 
         return update_job(arguments.file, budget, arguments.device)
     from vramlens.analyses.budget.budget_update import update
+    from vramlens.analyses.compare.compared_run import run_of
 
-    return update(read_run(arguments.file, arguments.device), budget)
+    return update(run_of(read_recording(arguments.file), arguments.device), budget)
 
 
 def _review(budget: str) -> tuple[str, str]:
