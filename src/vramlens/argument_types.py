@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 from vramlens.units import parse_size
 
 _LONGEST = 40
+_SIZE = 'a number of bytes or a size such as "24GiB"'
 Parameters = ParamSpec("Parameters")
 Answer = TypeVar("Answer")
 Check = Callable[[str, Any], object]
@@ -51,7 +52,7 @@ def size_given(name: str, value: Any) -> int | None:
         return None
     if isinstance(value, str):
         return parse_size(value)
-    return number_given(name, value, 'a number of bytes or a size such as "24GiB"')
+    return number_given(name, value, _SIZE)
 
 
 def limit_given(name: str, value: Any) -> int | str | None:
@@ -87,39 +88,17 @@ def device_given(value: Any) -> int | None:
     return None if value is None else number_given("device", value, "a device's index such as 0")
 
 
-def texts_given(name: str, value: Any, wanted: str) -> tuple[str, ...]:
-    """One text or several; none for None.
+def settings_given(conf: Any) -> tuple[str, ...]:
+    """One text of allocator settings or several; none for None.
 
     Raises:
         TypeError: it is neither.
     """
-    if value is None or isinstance(value, str):
-        return () if value is None else (value,)
-    if isinstance(value, Sequence) and all(isinstance(text, str) for text in value):
-        return tuple(value)
-    raise wrong_type(name, wanted, value)
-
-
-def sequence_given(name: str, value: Any, wanted: str) -> tuple[Any, ...]:
-    """Several things; a text is no such.
-
-    Raises:
-        TypeError: it is none.
-    """
-    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        return tuple(value)
-    raise wrong_type(name, wanted, value)
-
-
-def function_given(name: str, value: Any) -> Any:
-    """A function; None stays.
-
-    Raises:
-        TypeError: it is none.
-    """
-    if value is None or callable(value):
-        return value
-    raise wrong_type(name, "a function", value)
+    if conf is None or isinstance(conf, str):
+        return () if conf is None else (conf,)
+    if isinstance(conf, Sequence) and all(isinstance(text, str) for text in conf):
+        return tuple(conf)
+    raise wrong_type("conf", 'settings such as "expandable_segments:True"', conf)
 
 
 def takes(
@@ -156,16 +135,17 @@ def optional(check: Check) -> Check:
 
 def required_size(name: str, value: Any) -> None:
     """Refuses what is no size, None too."""
-    size_given(name, value)
-    if value is None:
-        raise wrong_type(name, 'a number of bytes or a size such as "24GiB"', value)
+    if size_given(name, value) is None:
+        raise wrong_type(name, _SIZE, value)
 
 
 def required_function(name: str, value: Any) -> None:
     """Refuses what cannot be called, None too."""
-    function_given(name, value)
-    if value is None:
+    if not callable(value):
         raise wrong_type(name, "a function", value)
+
+
+function_given = optional(required_function)
 
 
 def seconds(name: str, value: Any) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from vramlens.argument_types import device_given, path_given, texts_given
+from vramlens.argument_types import device_given, path_given, settings_given
 from vramlens.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def view(
         raise UsageError("view takes at least one recording")
     choices = Choices(
         device=device_given(device),
-        confs=texts_given("conf", conf, 'settings such as "expandable_segments:True"'),
+        confs=settings_given(conf),
         sources=None if sources is None else os.fspath(sources),
     )
     title = title_of(traces)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from vramlens.foreign_text import one_line
 from vramlens.foreign_text import visible as visible  # every report takes it from here
+from vramlens.ground.file_name import base_name
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
@@ -91,7 +92,7 @@ def place_name(place: Location) -> str:
 
 def short_place_name(place: Location) -> str:
     """``model.py:39 in forward``: the last part of the path only."""
-    name = re.split(r"[/\\]", place.file)[-1] or place.file
+    name = base_name(place.file) or place.file
     line = f":{place.line}" if place.line > 0 else ""
     function = f" in {visible(place.function)}" if place.function else ""
     return f"{visible(name)}{line}{function}"

@@ -73,7 +73,7 @@ def comparison_of(
     return {
         "headline": words(headline(comparison)),
         "findings": [
-            finding_data(difference)
+            finding_data(difference.finding)
             | {
                 "track": next(
                     (track_of[rank] for rank in difference.ranks if rank in track_of), None

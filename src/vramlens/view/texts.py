@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from vramlens.analyses.finding import Place
+from vramlens.analyses.finding import Finding, Place
 from vramlens.report.wording import sentence, visible
 
 _LONGEST = 2000
@@ -37,29 +36,14 @@ class Texts:
         return list(self._numbers)
 
 
-class Found(Protocol):
-    """What ``Finding`` and ``Difference`` have in common."""
-
-    @property
-    def verdict(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def place(self) -> Place | None: ...
-    @property
-    def evidence(self) -> Sequence[str]: ...
-    @property
-    def fix(self) -> str | None: ...
-
-
-def finding_data(found: Found) -> dict[str, Any]:
+def finding_data(finding: Finding) -> dict[str, Any]:
     """The fields that every finding in a page has (viewer/src/data/header.ts)."""
     return {
-        "verdict": found.verdict,
-        "title": words(found.title),
-        "place": place_data(found.place),
-        "evidence": [words(sentence(text)) for text in found.evidence],
-        "fix": words(sentence(found.fix)) if found.fix else None,
+        "verdict": finding.verdict,
+        "title": words(finding.title),
+        "place": place_data(finding.place),
+        "evidence": [words(sentence(text)) for text in finding.evidence],
+        "fix": words(sentence(finding.fix)) if finding.fix else None,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from vramlens.analyses.compare.diff_findings import problem_words, signed_size, told_apart
@@ -48,7 +49,7 @@ def _table(job: JobChange) -> Table:
             change.rank,
         ),
     )
-    rows = tuple(_row(change) for change in sorted(by_change[:_MOST_ROWS], key=_number))
+    rows = tuple(_row(change) for change in sorted(by_change[:_MOST_ROWS], key=attrgetter("rank")))
     columns = (
         Column("rank", width=5),
         Column("before"),
@@ -61,10 +62,6 @@ def _table(job: JobChange) -> Table:
         unlisted = len(by_change) - len(rows)
         left_out = and_more(unlisted, "rank", "--json", detail="which changed less")
     return Table(columns, rows, Last.AS_IT_IS, left_out=left_out)
-
-
-def _number(change: RankChange) -> int:
-    return change.rank
 
 
 def _row(change: RankChange) -> tuple[str, ...]:

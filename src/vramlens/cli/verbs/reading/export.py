@@ -18,6 +18,7 @@ from vramlens.cli.message import say
 from vramlens.cli.output import (
     OutputError,
     abandon,
+    fills_a_screen,
     goes_to_file,
     reason_of,
     refuse_inputs,
@@ -111,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _refuse_standard_output(form: Format, name: str) -> None:
     if form.is_folder:
         raise UsageError(f"-o -: {name} is not text; choose a folder")
-    if not form.text and sys.stdout is not None and sys.stdout.isatty():
+    if not form.text and fills_a_screen(None):
         raise UsageError(f"-o -: {name} is not text; choose a file")
 
 

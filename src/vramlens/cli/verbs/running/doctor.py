@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_forms
-from vramlens.cli.message import say
+from vramlens.cli.message import is_watched, say
 from vramlens.cli.output import as_json, write_stdout
 from vramlens.foreign_text import text_of
 from vramlens.schema import SCHEMA
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.switches and arguments.format == "text" and not arguments.gpu:
         write_stdout(text_of(_switches(_width())) + "\n")
         return 0
-    if sys.stderr is not None and sys.stderr.isatty():
+    if is_watched():
         say("checking this machine; importing PyTorch takes a few seconds")
     diagnosis = diagnose(gpu=arguments.gpu, further=[("native core", _native_core)])
     if arguments.format == "json":

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vramlens.cli.message import say
+from vramlens.cli.message import is_watched, say
 from vramlens.errors import NoProgram, UsageError
 
 if TYPE_CHECKING:
@@ -219,8 +219,7 @@ def _note_missing_gpu(arguments: argparse.Namespace) -> None:
     """
     from vramlens.capture.process.gpu_files import has_no_gpu
 
-    is_watched = sys.stderr is not None and sys.stderr.isatty()
-    if is_watched and not arguments.leaks and os.environ.get("RANK", "0") == "0" and has_no_gpu():
+    if is_watched() and not arguments.leaks and os.environ.get("RANK", "0") == "0" and has_no_gpu():
         say(
             "no GPU here, so nothing will be recorded; run --leaks also finds leaks of tensors "
             "on the CPU"
