@@ -14,7 +14,12 @@ from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.memory.fragmentation import Fragmentation
 from vramlens.analyses.memory.heap import Heap
-from vramlens.analyses.recording_explanation import choose_device, explain_text, explain_trace
+from vramlens.analyses.recording_explanation import (
+    choose_device,
+    explain_text,
+    explain_trace,
+    needed_device,
+)
 from vramlens.analyses.scene import Scene
 from vramlens.argument_types import (
     device_given,
@@ -25,7 +30,7 @@ from vramlens.argument_types import (
     size_given,
     wrong_type,
 )
-from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
+from vramlens.errors import NotARecording, UsageError, VramlensError
 from vramlens.foreign_text import visible
 from vramlens.ground.verdict import Verdict
 from vramlens.read.oom.oom_text import OomMessage, OomMessages, find_oom_messages
@@ -209,9 +214,7 @@ class Recording(Trace):
 
     def attribution(self, device: int | None = None) -> Attribution:
         """For every allocation of a device its step, phase, user line, category and region."""
-        chosen = choose_device(self, device_given(device))
-        if chosen is None:
-            raise InputError(f"{self.source}: contains no GPU memory and no events")
+        chosen = needed_device(self, device_given(device))
         if chosen.device not in self._attributions:
             self._attributions[chosen.device] = attribute(self, chosen)
         return self._attributions[chosen.device]

@@ -17,7 +17,7 @@ from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.findings.ranking import least_advice, ranked, that_matter
 from vramlens.analyses.findings.table import FROM_RECORDING, HOLES_FIRST, ROWS
 from vramlens.analyses.scene import Scene, device_named
-from vramlens.errors import UsageError
+from vramlens.errors import InputError, UsageError
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, Frame, Trace
 
@@ -37,6 +37,19 @@ def choose_device(trace: Trace, device: int | None = None) -> DeviceTrace | None
             return max(failed, key=lambda failed_device: failed_device.requested.peak_bytes)
         return None if trace.main_device is None else trace.devices[trace.main_device]
     return device_named(trace, device)
+
+
+def needed_device(trace: Trace, device: int | None = None) -> DeviceTrace:
+    """The device that answers are about, where they need one.
+
+    Raises:
+        UsageError: the recording knows no such device.
+        InputError: it knows none at all.
+    """
+    chosen = choose_device(trace, device)
+    if chosen is None:
+        raise InputError(f"{trace.source}: contains no GPU memory and no events")
+    return chosen
 
 
 def moment(device: DeviceTrace, at: str) -> int:

@@ -102,7 +102,7 @@ def requests_of(trace: Trace, device: DeviceTrace, *, ends_of_pools: bool = True
         "stream": events.stream,
         "emptied": emptied,
         "allocation": device.allocation_of_event,
-        "released_pool": _pool_of_releases(device, releases, segment_pool),
+        "released_pool": _pool_of_releases(device, segment_pool),
         "row_born": rows.born,
         "row_address": rows.address,
         "row_requested": rows.requested_bytes.view(np.uint64),
@@ -264,9 +264,7 @@ def _reservation_of_ranges(device: DeviceTrace) -> NDArray[np.int64]:
     return reservations
 
 
-def _pool_of_releases(
-    device: DeviceTrace, releases: NDArray[np.int64], segment_pool: NDArray[np.uint32]
-) -> NDArray[np.uint32]:
+def _pool_of_releases(device: DeviceTrace, segment_pool: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """By event: the pool of what a release gave back."""
     pool_of_event = np.zeros(len(device.events), np.uint32)
     died = device.segments.died

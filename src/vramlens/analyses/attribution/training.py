@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.modules import Modules
 from vramlens.analyses.attribution.names import Names
 from vramlens.analyses.attribution.phases import Phase, Phases, optimizer_texts
-from vramlens.trace import NO_STACK, DeviceTrace, TensorKind, Trace
+from vramlens.trace import DeviceTrace, TensorKind, Trace
 
 _WITHOUT_GRAPH = re.compile(r"torch[/\\](?:autograd[/\\]function|utils[/\\]checkpoint)\.py:")
 """What runs inside of these keeps no graph, although a backward pass may be to come."""
@@ -82,7 +82,8 @@ def _has_no_model(trace: Trace, names: Names, modules: Modules) -> bool:
 
 def _passes_keep_no_graph(trace: Trace, device: DeviceTrace, modules: Modules) -> bool:
     """Whether several whole forward passes kept no graph, and the one under way keeps none."""
-    rows = np.flatnonzero(modules.marked & ~_inside_functions(trace, device))
+    inside_functions = trace.stacks.within(_WITHOUT_GRAPH, device.allocations.stack)
+    rows = np.flatnonzero(modules.marked & ~inside_functions)
     starts = pass_starts(modules, np.flatnonzero(modules.marked))
     passes = np.split(rows, np.searchsorted(rows, starts[1:]))
     passes = [pass_rows for pass_rows in passes if len(pass_rows) >= _FEWEST_REQUESTS]
@@ -99,12 +100,3 @@ def kept_share(device: DeviceTrace, pass_rows: NDArray[np.int64]) -> float:
     allocations = device.allocations
     is_kept = allocations.free_requested[pass_rows] >= allocations.born[pass_rows[-1]]
     return float(is_kept.mean())
-
-
-def _inside_functions(trace: Trace, device: DeviceTrace) -> NDArray[np.bool_]:
-    """One flag an allocation: whether an autograd function's own forward asked for it."""
-    stacks, stack = trace.stacks, device.allocations.stack
-    inside = np.zeros(len(stack), np.bool_)
-    has_stack = stack != NO_STACK
-    inside[has_stack] = stacks.any_frame(stacks.mark_frames(_WITHOUT_GRAPH))[stack[has_stack]]
-    return inside

@@ -14,8 +14,7 @@ from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.finding import Place
 from vramlens.analyses.leaks.growth import steps_missing
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
-from vramlens.analyses.recording_explanation import choose_device, explain_trace
-from vramlens.errors import InputError
+from vramlens.analyses.recording_explanation import explain_trace, needed_device
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import DeviceTrace, Stacks, Trace
 
@@ -130,9 +129,7 @@ def run_of(trace: Trace, device: int | None = None) -> Run:
         UsageError: there is no such device.
         InputError: the recording holds no GPU memory.
     """
-    chosen = choose_device(trace, device)
-    if chosen is None:
-        raise InputError(f"{trace.source}: contains no GPU memory and no events")
+    chosen = needed_device(trace, device)
     view = attribute(trace, chosen)
     explanation = explain_trace(trace, device=chosen.device, view=view)
     peak = explanation.peak

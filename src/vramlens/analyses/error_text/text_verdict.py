@@ -43,9 +43,6 @@ from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace.engine_log import EngineLog
 from vramlens.units import format_size
 
-__all__ = ["WALLS", "LedgerRow", "TextVerdict", "explain_message"]
-
-WALLS = ("process_limit", "device", "other_process", "host", "unknown")
 _SETTINGS = {"hip": "PYTORCH_HIP_ALLOC_CONF", "npu": "PYTORCH_NPU_ALLOC_CONF"}
 
 
@@ -54,7 +51,7 @@ class TextVerdict:
     """What one message tells.
 
     Attributes:
-        wall: one of WALLS: what refused the request.
+        wall: what refused the request, a ``Wall``.
         cause: None: sums cannot tell fragmentation, leak, spike and capacity apart.
         likely_holes_bytes: what PyTorch reserved and has in no tensor, where that likely is the
             reason; never proven.

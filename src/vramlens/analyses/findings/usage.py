@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.finding import Extent, Finding, Place
-from vramlens.analyses.leaks.recorded_leak import RecordedLeak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak, rows_of
 from vramlens.analyses.memory.heap import Heap, LineBytes
 from vramlens.analyses.scene import Scene
 from vramlens.ground.allocator_sizes import in_pages
@@ -55,8 +55,7 @@ def activations(scene: Scene) -> Iterator[Finding]:
 
 
 def _leaked_activations(scene: Scene) -> int:
-    leaked = [leak.rows for leak in scene.leaking_tensors if leak.rows is not None]
-    rows = np.concatenate([np.zeros(0, np.int64), *leaked])
+    rows = rows_of(scene.leaking_tensors)
     rows = rows[scene.view.categories.category[rows] == Category.ACTIVATIONS]
     return int(scene.device.allocations.requested_bytes[rows].sum())
 
@@ -150,9 +149,8 @@ def _extent_of(
 
 def _unwanted_rows(scene: Scene) -> NDArray[np.int64]:
     """What leaks, and what evaluation keeps for nothing."""
-    leaked = [leak.rows for leak in scene.leaking_tensors if leak.rows is not None]
-    unused = [] if scene.evaluation is None else [scene.evaluation.rows]
-    return np.concatenate([np.zeros(0, np.int64), *leaked, *unused])
+    leaked = rows_of(scene.leaking_tensors)
+    return leaked if scene.evaluation is None else np.append(leaked, scene.evaluation.rows)
 
 
 def _extent_of_line(scene: Scene, place: Place) -> Extent:

@@ -44,22 +44,20 @@ def steps_missing(judged_steps: int) -> int | None:
     return missing if missing > 0 else None
 
 
-def leaks_of(view: Attribution, event: int | None = None) -> tuple[RecordedLeak, ...]:
+def leaks_of(view: Attribution) -> tuple[RecordedLeak, ...]:
     """What each step leaves behind and no later step gives back: the surest first, then the fastest
     growing.
-
-    Args:
-        event: judge the memory right after this event; by default when the last step begins,
-            because what follows it may be the end of the program, where everything goes.
     """
-    return tuple(
-        leak for leak in growth_of_steps(view, event) if leak.verdict != Verdict.NOT_A_PROBLEM
-    )
+    return tuple(leak for leak in growth_of_steps(view) if leak.verdict != Verdict.NOT_A_PROBLEM)
 
 
 def growth_of_steps(view: Attribution, event: int | None = None) -> tuple[RecordedLeak, ...]:
     """All that outlived its step and is worth a word: leaks first, then what is no problem, with
     the reason.
+
+    Args:
+        event: judge the memory right after this event; by default when the last step begins,
+            because what follows it may be the end of the program, where everything goes.
     """
     if inside_one_call(view):
         return ()
@@ -142,7 +140,7 @@ def _growth_at(view: Attribution, event: int | None, step: int | None = None) ->
         small_stacks = no_problem(view, loop, cohorts.all[-1:], reason)
         leaks.append(replace(small_stacks, bytes=cohorts.left_out, place=None))
     unexplained = [pair for pair in dismissed if id(pair[0]) not in pooled]
-    return leaks + _dismissed(view, loop, cohorts, unexplained)
+    return leaks + _dismissed(view, loop, unexplained)
 
 
 def _by_rhythm(cohorts: Cohorts) -> tuple[list[Cohort], list[tuple[Cohort, str]]]:
@@ -229,7 +227,7 @@ _REASONS = {
 
 
 def _dismissed(
-    view: Attribution, loop: StepLoop, cohorts: Cohorts, dismissed: Sequence[tuple[Cohort, str]]
+    view: Attribution, loop: StepLoop, dismissed: Sequence[tuple[Cohort, str]]
 ) -> list[RecordedLeak]:
     """What outlives its step without being a leak, by reason and statement, where it is much."""
     least_bytes = max(_NOTABLE_BYTES, view.device.requested.peak_bytes // 100)

@@ -64,7 +64,7 @@ def with_judgement(
     growing = facts.growing or facts.may_be_growing
     lasting = judged.tells_what_follows and not growing
     outlook = _outlook(judged, facts, view)
-    findings = _about_failure(explanation, view, verdict, step_leaks)
+    findings = _about_failure(explanation, verdict, step_leaks)
     findings = _about_expandable(findings, verdict, proven)
     why_open = _why_open(judged.need, growing=growing, lasting=judged.tells_what_follows)
     findings += _about_settings(view, verdict, judged.need, capacity, why_open)
@@ -134,7 +134,7 @@ def _verdict(
 
 
 def _about_failure(
-    explanation: Explanation, view: Attribution, oom: OomVerdict, step_leaks: Sequence[RecordedLeak]
+    explanation: Explanation, oom: OomVerdict, step_leaks: Sequence[RecordedLeak]
 ) -> list[Finding]:
     """The findings of the sums that the cause leaves standing."""
     step_places = {leak.place for leak in step_leaks}
@@ -321,7 +321,7 @@ def _about_settings(
     undecided = [row for row in rows_by_life[None] if row.past_failure]
     findings = []
     if carrying:
-        findings.append(_carries(carrying, variable, need, capacity))
+        findings.append(_carries(carrying, variable, capacity))
     elif undecided:
         findings.append(_may_carry(undecided, variable, why_open))
     if failing:
@@ -329,9 +329,7 @@ def _about_settings(
     return findings
 
 
-def _carries(
-    rows: Sequence[SettingVerdict], variable: str, need: Need, capacity: int | None
-) -> Finding:
+def _carries(rows: Sequence[SettingVerdict], variable: str, capacity: int | None) -> Finding:
     best = rows[0]
     reserved = format_size(best.peak_reserved_bytes)
     of_limit = f" of {format_size(capacity)}" if capacity is not None else ""
