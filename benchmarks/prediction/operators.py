@@ -5,7 +5,7 @@
     python operators.py compare MEASURED.json PREDICTED.json [--all]
     python operators.py dry FILE.json                                      on the CPU: are they valid?
 
-``--only WORD...`` takes the cases whose names have one of the words. Each case is run twice, and
+``--only WORD...`` takes the cases whose names have all of the words. Each case is run twice, and
 measured the second time: without gradients, forward, and backward (``operator_cases``).
 """
 
@@ -183,7 +183,7 @@ def main() -> None:
         return
     cases = all_cases()
     if options.only:
-        cases = [case for case in cases if any(word in case.key for word in options.only)]
+        cases = [case for case in cases if all(word in case.key for word in options.only)]
     gathered(options.command, options.files[0], cases, options.workers, options.seconds)
 
 
