@@ -386,7 +386,7 @@ def _limit(name: str, size: str | int | None) -> int | None:
     """Bytes that a process or a card may have.
 
     Raises:
-        UsageError: it is no size, or less than 1 MiB.
+        UsageError: it is not a size, or less than 1 MiB.
     """
     try:
         limit = size_given(name, size)

@@ -32,7 +32,7 @@ def path_given(name: str, value: Any) -> str | os.PathLike[str]:
     """A file's path.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not one.
     """
     if isinstance(value, str) or (
         isinstance(value, os.PathLike) and isinstance(os.fspath(value), str)
@@ -46,7 +46,7 @@ def size_given(name: str, value: Any) -> int | None:
 
     Raises:
         TypeError: it is neither.
-        UsageError: the text is no size.
+        UsageError: the text is not a size.
     """
     if value is None:
         return None
@@ -69,10 +69,10 @@ def limit_given(name: str, value: Any) -> int | str | None:
 
 
 def number_given(name: str, value: Any, wanted: str = "a whole number") -> int:
-    """A whole number, NumPy's too; True and False are none.
+    """A whole number, NumPy's too; True and False are not.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not one.
     """
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
         raise wrong_type(name, wanted, value)
@@ -83,7 +83,7 @@ def device_given(value: Any) -> int | None:
     """A device's index; None stays.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not one.
     """
     return None if value is None else number_given("device", value, "a device's index such as 0")
 
@@ -134,7 +134,7 @@ def optional(check: Check) -> Check:
 
 
 def required_size(name: str, value: Any) -> None:
-    """Refuses what is no size, None too."""
+    """Refuses what is not a size, None too."""
     if size_given(name, value) is None:
         raise wrong_type(name, _SIZE, value)
 
@@ -149,19 +149,19 @@ function_given = optional(required_function)
 
 
 def seconds(name: str, value: Any) -> None:
-    """Refuses what is no number of seconds."""
+    """Refuses what is not a number of seconds."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise wrong_type(name, "a number of seconds", value)
 
 
 def text(name: str, value: Any) -> None:
-    """Refuses what is no text."""
+    """Refuses what is not a text."""
     if not isinstance(value, str):
         raise wrong_type(name, "a text", value)
 
 
 def texts(name: str, value: Any) -> None:
-    """Refuses what is no collection of texts; one text alone is none."""
+    """Refuses what is not a collection of texts; one text alone is not one."""
     if isinstance(value, Iterator):  # to look into it would use it up
         return
     is_collection = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
@@ -170,13 +170,13 @@ def texts(name: str, value: Any) -> None:
 
 
 def several(name: str, value: Any) -> None:
-    """Refuses what is no collection; a text is none."""
+    """Refuses what is not a collection; a text is not one."""
     if not isinstance(value, Iterable) or isinstance(value, (str, bytes)):
         raise wrong_type(name, "a list", value)
 
 
 def command_words(name: str, value: Any) -> None:
-    """Refuses what is no command: a text, or a list of texts."""
+    """Refuses what is not a command: a text, or a list of texts."""
     if not isinstance(value, str):
         texts(name, value)
 
@@ -188,6 +188,6 @@ def flag(name: str, value: Any) -> None:
 
 
 def module(name: str, value: Any) -> None:
-    """Refuses what is no model: it has no parameters to ask for."""
+    """Refuses what is not a model: it has no parameters to ask for."""
     if isinstance(value, type) or not callable(getattr(value, "named_parameters", None)):
         raise wrong_type(name, "a torch.nn.Module", value)

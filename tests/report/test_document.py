@@ -13,22 +13,22 @@ from vramlens.report.document import (
     Form,
     Heading,
     Items,
-    Last,
+    LastColumn,
     Sentences,
     Table,
     alternatives,
-    gone,
+    cut_whole,
 )
 from vramlens.report.html import html_of
 from vramlens.report.layout import Layout
 from vramlens.report.markdown import markdown_of
-from vramlens.report.text import fitted
+from vramlens.report.text import fit_to_screen
 
 WIDE = Layout(80)
 
 
 def lines(document: Document, room: int | None = None, layout: Layout = WIDE) -> list[str]:
-    return [line.plain for line in fitted(document, layout, room)]
+    return [line.plain for line in fit_to_screen(document, layout, room)]
 
 
 def answer() -> Document:
@@ -37,8 +37,10 @@ def answer() -> Document:
             Blank(),
             Heading("The answer"),
             Blank(),
-            Items(("first", "second", "third"), cuts=(Cut(2, {"texts": ("first",)}), *gone(3))),
-            Blank(cuts=gone(1)),
+            Items(
+                ("first", "second", "third"), cuts=(Cut(2, {"texts": ("first",)}), *cut_whole(3))
+            ),
+            Blank(cuts=cut_whole(1)),
             Blank(),
             Sentences(("Only a page says so.",), forms=Form.MARKDOWN | Form.HTML),
             Command("look", ("vramlens explain x",)),
@@ -88,7 +90,9 @@ def test_names_cannot_become_markup() -> None:
 def test_a_name_is_broken_beside_its_figures_after_a_comma() -> None:
     columns = (Column("peak"), Column("setting", is_right=False))
     names = ("x" * 40 + "," + "z" * 20, "y")
-    table = Document((Table(columns, (("1 GiB", names[0]), ("2 GiB", names[1])), Last.AS_A_NAME),))
+    table = Document(
+        (Table(columns, (("1 GiB", names[0]), ("2 GiB", names[1])), LastColumn.AS_A_NAME),)
+    )
     assert lines(table) == ["   peak  setting", "  1 GiB  " + names[0], "  2 GiB  y"]
     assert lines(table, layout=Layout(60)) == [
         "   peak  setting",
@@ -102,7 +106,7 @@ def test_names_without_room_stand_above_their_figures() -> None:
     """All of them: a name below its figures would be read as that of the next row."""
     columns = (Column("peak"), Column("setting", is_right=False))
     rows = (("1 GiB", "x" * 56), ("2 GiB", "y"))
-    table = Document((Table(columns, rows, Last.AS_A_NAME),))
+    table = Document((Table(columns, rows, LastColumn.AS_A_NAME),))
     assert lines(table, layout=Layout(60)) == [
         "  setting",
         "     peak",
@@ -116,7 +120,7 @@ def test_names_without_room_stand_above_their_figures() -> None:
 def test_columns_without_room_are_left_out_and_what_is_cut_is_told() -> None:
     columns = (Column("a" * 15), Column("b" * 15), Column(""))
     rows = (("1", "2", "name"), ("3", "4", "other"))
-    table = Table(columns, rows, Last.CUT, title="Names", noun="name", top=1)
+    table = Table(columns, rows, LastColumn.CUT, title="Names", noun="name", top=1)
     assert lines(Document((table,)))[0].endswith("b  Names (1 of 2 names)")
     assert "b" not in lines(Document((table,)), layout=Layout(40))[0]
 

@@ -124,21 +124,21 @@ class Scene:
         return self._heaps[event]
 
     @property
-    def telling_event(self) -> int:
+    def advice_event(self) -> int:
         """The moment that advice is about: the failure, else the peak."""
         if self.failed_event is not None:
             return self.failed_event
         return self.device.requested.peak_event
 
     @property
-    def telling_heap(self) -> Heap:
+    def advice_heap(self) -> Heap:
         """The heap at the failure, else at the peak."""
-        return self.heap_at(self.telling_event)
+        return self.heap_at(self.advice_event)
 
     @cached_property
     def fragmentation(self) -> Fragmentation:
         """The holes at the failure, else at the peak."""
-        return fragmentation_at(self.view, self.telling_event)
+        return fragmentation_at(self.view, self.advice_event)
 
     @cached_property
     def last_fragmentation(self) -> Fragmentation:

@@ -199,7 +199,7 @@ def _run_verb(argv: list[str]) -> int | Callable[[], int]:
 
 
 def _refuse_mistyped_verb(argv: list[str]) -> None:
-    """Raises UsageError, with what was probably meant, where the first word is no verb."""
+    """Raises UsageError, with what was probably meant, where the first word is not a verb."""
     if not argv or argv[0] in VERBS or argv[0].startswith("-"):
         return
     if _looks_like_a_file(argv[0]):

@@ -136,7 +136,7 @@ def write_answer(text: str, output: str | None, inputs: Iterable[str]) -> None:
 
 def write_stdout(text: str) -> bool:
     """True once the text is on standard output; False where its reader has gone away (``| head``),
-    which is no error.
+    which is not an error.
 
     Raises:
         OutputError: it is closed, or the disk behind it is full.

@@ -281,7 +281,7 @@ def _small(device: DeviceTrace, base: NDArray[np.int64]) -> NDArray[np.uint8]:
     inside = rows.segment != NO_TEXT
     np.maximum.at(largest, rows.segment[inside], rows.taken_bytes[inside])
     mapped = segments.expandable[base] != 0
-    # Without a block to tell: what is no whole number of large handles is of a small pool.
+    # Without a block to tell: what is not a whole number of large handles is of a small pool.
     by_size = segments.size_bytes[base] % LARGE_SEGMENT != 0
     by_block = np.where(largest[base] > 0, largest[base] <= SMALL_REQUEST, by_size)
     return np.asarray(np.where(mapped, by_block, small), np.uint8)

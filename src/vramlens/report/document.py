@@ -27,7 +27,7 @@ class Form(Flag):
     ALL = TEXT | MARKDOWN | HTML
 
 
-class Last(Enum):
+class LastColumn(Enum):
     """How a table's last column finds its room on a screen."""
 
     WRAPPED = auto()
@@ -209,7 +209,7 @@ class Table(Part):
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
-    last: Last
+    last: LastColumn
     title: str = field(default="", kw_only=True)
     noun: str = field(default="", kw_only=True)
     top: int | None = field(default=None, kw_only=True)
@@ -339,7 +339,7 @@ def _after_cut(part: Part, step: int) -> Part:
     return part
 
 
-def gone(step: int) -> tuple[Cut, ...]:
+def cut_whole(step: int) -> tuple[Cut, ...]:
     """The cut of a part that goes as a whole."""
     return (Cut(step, {"shown": False}),)
 
@@ -349,6 +349,6 @@ def alternatives(variants: Sequence[Sequence[Part]]) -> Iterator[Part]:
     last_step = len(variants) - 1
     for step, variant in enumerate(variants):
         comes = (Cut(step, {"shown": True}),) if step else ()
-        goes = gone(step + 1) if step < last_step else ()
+        goes = cut_whole(step + 1) if step < last_step else ()
         for part in variant:
             yield replace(part, shown=not step, cuts=(*comes, *goes))

@@ -34,7 +34,7 @@ def document_of(answer: object, **options: Any) -> Document:
     """An answer as a document; ``options`` are what its report lets one choose.
 
     Raises:
-        TypeError: it is no answer of vramlens.
+        TypeError: it is not an answer of vramlens.
     """
     document: Document = _function(answer, 0)(answer, **options)
     return document
@@ -44,7 +44,7 @@ def data_of(answer: object, **options: Any) -> dict[str, Any]:
     """An answer as the object that ``--json`` prints (docs/json.md).
 
     Raises:
-        TypeError: it is no answer of vramlens.
+        TypeError: it is not an answer of vramlens.
     """
     data: dict[str, Any] = _function(answer, 1)(answer, **options)
     return data
@@ -54,7 +54,7 @@ def text_form(answer: object) -> str:
     """The text that the command line prints for an answer, 100 columns wide and without colors.
 
     Raises:
-        TypeError: it is no answer of vramlens.
+        TypeError: it is not an answer of vramlens.
     """
     from rich.console import Console
 

@@ -58,10 +58,10 @@ def print_document(document: Document, console: Console, *, whole: bool = False)
         document.fit is Fit.TERMINALS and console.is_terminal
     )
     room = room_of(console) if is_cut and not whole else None
-    show(console, fitted(near(document), layout_of(console), room))
+    show(console, fit_to_screen(near(document), layout_of(console), room))
 
 
-def fitted(document: Document, layout: Layout, room: int | None) -> list[Text]:
+def fit_to_screen(document: Document, layout: Layout, room: int | None) -> list[Text]:
     """The lines of a document, with no more cut than has to be."""
     lines = _lines(document, layout)
     if room is None:

@@ -102,7 +102,7 @@ def _has_hidden(parts: Iterable[str]) -> bool:
 
 def _functions(text: str) -> list[tuple[int, int, str]]:
     """The functions of a file: first line (decorators included), last line, name; none where it
-    is no Python.
+    is not Python.
     """
     try:
         with warnings.catch_warnings():

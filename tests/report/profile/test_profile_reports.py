@@ -14,7 +14,7 @@ from rich.console import Console
 from support.documents import markdown, print_answer
 from support.kineto import MIB, Kineto, read_gz, training
 from vramlens.analyses.profile.explained_profile import explain_profile
-from vramlens.report.document import Column, Last, Table
+from vramlens.report.document import Column, LastColumn, Table
 from vramlens.report.profile.json import profile_to_json
 from vramlens.report.profile.story import next_command
 from vramlens.report.screen import SCREEN_LINES
@@ -111,7 +111,7 @@ def test_what_is_cut_is_told(real):
 def test_fewer_moments_are_the_highest_of_as_many_parts():
     rows = tuple((str(n),) for n in range(10))
     heights = (0, 9, 1, 2, 3, 4, 5, 6, 7, 8)
-    table = Table((Column("t"),), rows, Last.CUT, noun="moment", heights=heights)
+    table = Table((Column("t"),), rows, LastColumn.CUT, noun="moment", heights=heights)
     assert replace(table, top=2).top_rows() == (("1",), ("9",))
     assert replace(table, top=20).top_rows() == table.rows
 

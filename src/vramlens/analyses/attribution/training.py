@@ -22,7 +22,7 @@ _WITHOUT_GRAPH = re.compile(r"torch[/\\](?:autograd[/\\]function|utils[/\\]check
 _BACKWARD_FRAME = re.compile(r"torch[/\\](?:_tensor|autograd[/\\]__init__)\.py:backward$")
 _FEWEST_PASSES = 3
 _FEWEST_REQUESTS = 8
-"""Fewer are no pass through a model."""
+"""Fewer are not a pass through a model."""
 _ENOUGH_REQUESTS = 32
 """Of the pass under way: fewer do not show what it keeps."""
 LEAST_KEPT_SHARE = 0.25

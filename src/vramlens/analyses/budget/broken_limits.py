@@ -151,7 +151,7 @@ def title_of(results: Sequence[Result]) -> str:
 
 
 def bytes_over(result: Result) -> int | None:
-    """How far a size is over its limit; None for what is no size, or not known."""
+    """How far a size is over its limit; None for what is not a size, or not known."""
     if result.value is None or result.limit.kind != SIZE:
         return None
     return int(result.value - result.limit.value)

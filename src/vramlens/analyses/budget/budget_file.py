@@ -101,7 +101,7 @@ def read_budget_file(path: str) -> Budget:
     """The budget in a file that is named.
 
     Raises:
-        InputError: it is no budget; the message says which line and key.
+        InputError: it is not a budget; the message says which line and key.
         OSError: it cannot be read.
     """
     with open(path, "rb") as file:
@@ -112,7 +112,7 @@ def read_budget(data: bytes, source: str) -> Budget:
     """The budget in a file.
 
     Raises:
-        InputError: it is no budget; the message says which line and key.
+        InputError: it is not a budget; the message says which line and key.
     """
     if len(data) > _MOST_BYTES:
         raise InputError(f"{source}: {len(data):,} bytes are too many for a budget file")
@@ -195,7 +195,7 @@ def _number(value: Any, kind: str, where: str, key: str) -> float:
     """A limit's value.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not one.
     """
     number = _READ[kind](value)
     if number is None:

@@ -33,7 +33,7 @@ _RENAMED, _ELSEWHERE = 0.75, 0.9
 of one with both.
 """
 _FEWEST_ELSEWHERE = 2
-"""One line alone is no evidence for that."""
+"""One line alone is not evidence for that."""
 _OWN = "*:"
 """Stands for the file in calls of the program's own functions: their files may have other names
 in the other run.

@@ -193,7 +193,7 @@ def _held_lines(view: Attribution, categories: Mapping[Place, str]) -> dict[Plac
     """What each line held, at the peak and at most."""
     device, frame = view.device, view.phases.frame
     places: dict[Place, int] = {}
-    # One more: frame -1 is no line.
+    # One more: frame -1 is not a line.
     number = np.full(len(view.trace.stacks.frame_line) + 1, -1, np.int64)
     for line_frame in np.unique(frame).tolist():
         place = view.place(line_frame)

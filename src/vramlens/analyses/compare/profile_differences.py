@@ -18,7 +18,7 @@ _LEAST_SHARE = 0.05
 
 
 def profile_differences(before: Trace, after: Trace) -> tuple[SettingDifference, ...]:
-    """The differences, none where one of them is no profiler's trace."""
+    """The differences, none where one of them is not a profiler's trace."""
     if before.profile is None or after.profile is None:
         return ()
     first, second = explain_profile(before.profile), explain_profile(after.profile)

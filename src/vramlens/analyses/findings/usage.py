@@ -28,7 +28,7 @@ def activations(scene: Scene) -> Iterator[Finding]:
     """Activations, when they make up much of the memory; without what merely leaks, or what
     nothing will use.
     """
-    heap = scene.telling_heap
+    heap = scene.advice_heap
     category = heap.by_category.get("activations")
     has_backward = len(scene.view.phases.span_start) or scene.device.out_of_memory
     if category is None or not has_backward:
@@ -88,7 +88,7 @@ def _is_half_precision(line: LineBytes) -> bool:
 
 def optimizer_state(scene: Scene) -> Iterator[Finding]:
     """Optimizer state, when it makes up much of the memory."""
-    heap = scene.telling_heap
+    heap = scene.advice_heap
     category = heap.by_category.get("optimizer_state")
     if category is None or category.bytes < _LARGE_SHARE * heap.requested_bytes:
         return
@@ -106,7 +106,7 @@ def optimizer_state(scene: Scene) -> Iterator[Finding]:
 
 def largest_line(scene: Scene) -> Iterator[Finding]:
     """The line that holds most of the memory when what is alive leaves too little room."""
-    line, verdict = _line_of_most(scene.telling_heap), scene.verdict
+    line, verdict = _line_of_most(scene.advice_heap), scene.verdict
     if line is None or verdict is None or not scene.is_ended_by_failure:
         return
     if verdict.cause not in (Cause.CAPACITY, Cause.SPIKE):
@@ -128,7 +128,7 @@ def largest_line(scene: Scene) -> Iterator[Finding]:
         bytes=line.bytes,
         place=line.place,
         evidence=(
-            f"{_part(line.bytes, scene.telling_heap)} of the memory in use when the request failed",
+            f"{_part(line.bytes, scene.advice_heap)} of the memory in use when the request failed",
         ),
         fix=f"make {which} of {_short_name(line.place)} smaller or {remedy}{enough}",
         extent=_extent_of_line(scene, line.place),
@@ -141,7 +141,7 @@ def _extent_of(
     """The allocations of a category at the telling moment, without some that another finding is
     about.
     """
-    view, event = scene.view, scene.telling_event
+    view, event = scene.view, scene.advice_event
     rows = view.device.allocations.alive_after(event)
     rows = rows[view.categories.category[rows] == category]
     return Extent(event, rows if unwanted is None else np.setdiff1d(rows, unwanted))
@@ -155,7 +155,7 @@ def _unwanted_rows(scene: Scene) -> NDArray[np.int64]:
 
 def _extent_of_line(scene: Scene, place: Place) -> Extent:
     """The allocations of a line at the telling moment."""
-    view, event = scene.view, scene.telling_event
+    view, event = scene.view, scene.advice_event
     rows = view.device.allocations.alive_after(event)
     frames = view.phases.frame[rows]
     of_place = [frame for frame in np.unique(frames).tolist() if view.place(frame) == place]
@@ -164,7 +164,7 @@ def _extent_of_line(scene: Scene, place: Place) -> Extent:
 
 def is_about_largest_line(scene: Scene, finding: Finding) -> bool:
     """Whether another finding's advice is about the line that holds most of the memory."""
-    line = _line_of_most(scene.telling_heap)
+    line = _line_of_most(scene.advice_heap)
     if line is None or finding.fix is None:
         return False
     return finding.id == line.category or finding.place == line.place

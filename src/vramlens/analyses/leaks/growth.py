@@ -52,7 +52,7 @@ def leaks_of(view: Attribution) -> tuple[RecordedLeak, ...]:
 
 
 def growth_of_steps(view: Attribution, event: int | None = None) -> tuple[RecordedLeak, ...]:
-    """All that outlived its step and is worth a word: leaks first, then what is no problem, with
+    """All that outlived its step and is worth a word: leaks first, then what is not a problem, with
     the reason.
 
     Args:

@@ -238,7 +238,7 @@ _UNTIL_THEN = "a buffer that is not full yet, or a list that is emptied later, l
 def _is_stored_data(evidence: GroupEvidence) -> bool:
     """Whether it is what no module computed (frames, batches), and only much of it makes it a leak.
 
-    Copies of models, and what is as large as modules' results, are no data.
+    Copies of models, and what is as large as modules' results, are not data.
     """
     modules = evidence.view.modules
     if evidence.kept != SIGN or not modules.marked.any() or _scalar_loss(evidence):
@@ -370,7 +370,7 @@ def _is_replacement(evidence: GroupEvidence) -> bool:
 
 
 def judged_leak(evidence: GroupEvidence) -> RecordedLeak | None:
-    """The leak that a group is, or why it is none; None where it shows too little."""
+    """The leak that a group is, or why it is not one; None where it shows too little."""
     judgement = judgement_of(evidence)
     if judgement is None:
         return None

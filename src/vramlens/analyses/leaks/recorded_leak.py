@@ -29,7 +29,7 @@ class RecordedLeak(Leak):
     Attributes:
         device: the index of the device; -1 is the host.
         stacks: from how many stacks.
-        rows: the allocations that it held; None for memory that is no tensor's.
+        rows: the allocations that it held; None for memory that is not a tensor's.
         is_stored_data: whether no module computed it, as what a replay buffer keeps.
     """
 

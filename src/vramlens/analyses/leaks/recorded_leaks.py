@@ -38,7 +38,7 @@ class DeviceLeaks:
         steps: how many were seen.
         source: what tells them apart; None without steps.
         judged_steps: how many of them could be judged: what is alive at their end counts.
-        leaks: the surest first; then what is no problem, with the reason.
+        leaks: the surest first; then what is not a problem, with the reason.
         prediction: when its memory will be full; None where nothing sure grows, or the limit is not
             known.
         failed_step: the step in which memory ran out for good; None where it did not, or there are

@@ -38,7 +38,7 @@ class Lifetimes:
     """The memory of one device, one row an allocation within the trace, in order of time.
 
     Attributes:
-        events: rows of ``MemoryEvents`` of this device that are no failed requests.
+        events: rows of ``MemoryEvents`` of this device that are not failed requests.
         born, died: indices into ``events``; died is NONE where it was not given back before the
             trace's end.
         size: bytes.

@@ -24,7 +24,7 @@ _BELOW_ALL = 0.99
 _TOO_SMALL_TO_BEGIN_WITH = 0.25
 """Of a batch: where so little surely fits and much more may, trying finds the largest sooner."""
 _LEAST_SHARE = 0.02
-"""Of a batch: less is no advice."""
+"""Of a batch: less is not advice."""
 
 
 def batch_that_fits(

@@ -16,7 +16,7 @@ from vramlens.report.document import (
     Form,
     Heading,
     Items,
-    Last,
+    LastColumn,
     Part,
     Sentences,
     Table,
@@ -118,7 +118,7 @@ def _table(check: Check) -> Table:
         Column("", is_right=False),
     )
     rows = tuple(_row(result, check.budget) for result in check.results)
-    return Table(columns, rows, Last.WRAPPED, hang=6, last_room=_OUTCOME)
+    return Table(columns, rows, LastColumn.WRAPPED, hang=6, last_room=_OUTCOME)
 
 
 def _row(result: Result, budget: str) -> tuple[str, str, str, str]:

@@ -28,7 +28,7 @@ from vramlens.report.document import (
     Form,
     Heading,
     Items,
-    Last,
+    LastColumn,
     Part,
     Sentences,
     Table,
@@ -146,11 +146,11 @@ def _figure_table(diff: Diff) -> Table:
         Column("change"),
         Column("", is_right=False),
     )
-    return Table(columns, tuple(_figures(diff)), Last.WRAPPED)
+    return Table(columns, tuple(_figures(diff)), LastColumn.WRAPPED)
 
 
 def sentences(diff: Diff) -> Iterator[str]:
-    """What stands below the headline: what is no exact figure, which request failed, growth
+    """What stands below the headline: what is not an exact figure, which request failed, growth
     where it is left out.
     """
     if diff.unrelated:

@@ -153,7 +153,7 @@ def steps_sentence(explanation: Explanation) -> str:
 def unknown_sentences(explanation: Explanation) -> tuple[str, ...]:
     """What is missing, or cannot be told."""
     facts, oom = explanation.recording, explanation.oom
-    # That an error's text is no recording need not be said; what it leaves open is among the
+    # That an error's text is not a recording need not be said; what it leaves open is among the
     # unknowns.
     sentences = list(facts.missing) if explanation.peak is not None or oom is None else []
     if not facts.complete and not sentences and explanation.peak is not None:

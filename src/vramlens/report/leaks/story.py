@@ -20,7 +20,7 @@ from vramlens.report.document import (
     Items,
     Part,
     Sentences,
-    gone,
+    cut_whole,
 )
 from vramlens.report.leaks.leak_claim import (
     LeakParagraph,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TOP = 5
 _MOST_DISMISSED = 4
-_NOTES_GO, _DISMISSED_GO, _EVIDENCE_GOES, _CLAIMS_GO = 3, 4, 5, 7
+_CUT_NOTES, _CUT_DISMISSED, _CUT_EVIDENCE, _CUT_CLAIMS = 3, 4, 5, 7
 """The steps at which a part goes where there is little room; the dismissed get fewer before."""
 
 
@@ -61,7 +61,7 @@ def _is_growing(leak: RecordedLeak) -> bool:
 def leaks_document(report: RecordedLeakReport, top: int | None = None) -> Document:
     """The answer in parts, ``top`` leaks of it (5 by default).
 
-    On a terminal, where nothing says how many, it has as much as there is room for: what is no leak
+    On a terminal, where nothing says how many, it has as much as there is room for: what is not a leak
     goes first, then what a verdict rests on, then the last leaks.
     """
     growing = [leak for leak in report.leaks if _is_growing(leak)]
@@ -77,7 +77,9 @@ def leaks_document(report: RecordedLeakReport, top: int | None = None) -> Docume
             *_more_parts(len(growing) - len(shown), len(claims)),
             Blank(),
             *_dismissed_parts(report, top or _MOST_DISMISSED),
-            Sentences((*_small(report), *_judged_by(report)), style=DIM, cuts=gone(_NOTES_GO)),
+            Sentences(
+                (*_small(report), *_judged_by(report)), style=DIM, cuts=cut_whole(_CUT_NOTES)
+            ),
             Sentences(tuple(_unknown(report))),
             Command(why, (visible(command),), is_broken=True),
         ),
@@ -89,7 +91,7 @@ def _claim_parts(claims: Sequence[LeakParagraph], *, is_headed: bool) -> Iterato
     """Yields the leaks; ``is_headed`` where a headline stands above them."""
     for index, claim in enumerate(claims):
         from_the_end = len(claims) - 1 - index
-        cuts = gone(_CLAIMS_GO + from_the_end) if index else ()
+        cuts = cut_whole(_CUT_CLAIMS + from_the_end) if index else ()
         if index or is_headed:
             yield Blank(cuts=cuts)
         yield Heading(claim.headline, level=2, tone=claim.tone, cuts=cuts)
@@ -97,8 +99,8 @@ def _claim_parts(claims: Sequence[LeakParagraph], *, is_headed: bool) -> Iterato
         if claim.fix:
             yield Sentences((claim.fix,), "Fix: ", cuts=cuts)
         # The last note says why no more is certain.
-        last_note = Cut(_EVIDENCE_GOES, {"texts": claim.notes[-1:]})
-        yield Items(claim.notes, style=DIM, cuts=(last_note, *gone(_EVIDENCE_GOES + 1), *cuts))
+        last_note = Cut(_CUT_EVIDENCE, {"texts": claim.notes[-1:]})
+        yield Items(claim.notes, style=DIM, cuts=(last_note, *cut_whole(_CUT_EVIDENCE + 1), *cuts))
 
 
 def _more_parts(unshown: int, claims: int) -> Iterator[Part]:
@@ -108,7 +110,7 @@ def _more_parts(unshown: int, claims: int) -> Iterator[Part]:
         for gone_claims in range(max(1, claims))
     ]
     cuts = tuple(
-        Cut(_CLAIMS_GO + index, {"texts": (text,), "shown": True})
+        Cut(_CUT_CLAIMS + index, {"texts": (text,), "shown": True})
         for index, text in enumerate(texts[1:])
     )
     is_cut = bool(unshown)
@@ -128,14 +130,14 @@ def _dismissed_parts(report: RecordedLeakReport, top: int) -> Iterator[Part]:
         Cut(step, _and_more_dismissed(len(stable), min(3 - step, len(rows)))) for step in (1, 2)
     )
     hidden = len(stable) - len(rows)
-    yield Heading(title, level=2, forms=Form.TEXT, cuts=gone(_DISMISSED_GO))
-    yield Figures(rows, forms=Form.TEXT, cuts=(*fewer, *gone(_DISMISSED_GO)))
+    yield Heading(title, level=2, forms=Form.TEXT, cuts=cut_whole(_CUT_DISMISSED))
+    yield Figures(rows, forms=Form.TEXT, cuts=(*fewer, *cut_whole(_CUT_DISMISSED)))
     yield Sentences(
         (and_more(hidden, "place", f"--top {len(stable)}"),),
         is_aside=True,
         forms=Form.TEXT,
         shown=hidden > 0,
-        cuts=(*fewer_words, Cut(_DISMISSED_GO, _only_counted(len(stable)))),
+        cuts=(*fewer_words, Cut(_CUT_DISMISSED, _only_counted(len(stable)))),
     )
     items = tuple(f"{row.text}: {row.words}" for row in rows)
     yield Items(items, title=title, forms=Form.MARKDOWN)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from vramlens.report.document import Blank, Document, Heading, Last, Part, Sentences
+from vramlens.report.document import Blank, Document, Heading, LastColumn, Part, Sentences
 from vramlens.report.profile.profile_tables import operator_words, titled_table
 from vramlens.report.profile.story import profile_document
 from vramlens.report.wording import visible
@@ -50,7 +50,7 @@ def operators_document(profile: Profile, choice: OperatorChoice, top: int | None
     grouped = f", by {choice.grouping}" if choice.grouping != "operator" else ""
     title = f"Operators{grouped}, the most {_ORDER_WORDS[choice.order]} first{device}"
     table = titled_table(choice.grouping, names, cells, "row")
-    table = replace(table, last=Last.WRAPPED, top=top or _DEFAULT_TOP, cuts=())
+    table = replace(table, last=LastColumn.WRAPPED, top=top or _DEFAULT_TOP, cuts=())
     answer = profile_document(profile)
     heading, sentences = answer.parts[:2]
     parts: list[Part] = [
@@ -92,4 +92,6 @@ def remains_document(remains: Sequence[StepRemains], device: int) -> Document:
     if left_out:
         title += f" (the last {_MOST_STEPS} of {len(remains)} steps)"
     table = titled_table("mostly", ("step", "size", "count"), rows, "step")
-    return Document((Blank(), Heading(title, level=2), replace(table, last=Last.WRAPPED, cuts=())))
+    return Document(
+        (Blank(), Heading(title, level=2), replace(table, last=LastColumn.WRAPPED, cuts=()))
+    )

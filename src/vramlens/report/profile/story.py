@@ -17,7 +17,7 @@ from vramlens.report.document import (
     Heading,
     Part,
     Sentences,
-    gone,
+    cut_whole,
 )
 from vramlens.report.explain.holder_tables import DEFAULT_TOP
 from vramlens.report.profile.profile_tables import gap_words, tables_of
@@ -46,7 +46,7 @@ def profile_document(profile: Profile, top: int | None = None) -> Document:
             elsewhere 10.
     """
     opening = sentences(profile)
-    blank = Blank(cuts=gone(5))
+    blank = Blank(cuts=cut_whole(5))
     fewer_sentences = Cut(8, {"texts": opening[:2]})
     claim_cuts = (Cut(3, {"has_evidence": False}), Cut(4, {"top": 2}), Cut(6, {"top": 1}))
     claims = tuple(map(_claim, profile.findings))

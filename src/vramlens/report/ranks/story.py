@@ -14,7 +14,7 @@ from vramlens.report.document import (
     Drawing,
     Heading,
     Items,
-    Last,
+    LastColumn,
     Part,
     Sentences,
     Table,
@@ -57,7 +57,7 @@ def comparison_document(comparison: Comparison) -> Document:
 
 
 def _unrelated_recordings(comparison: Comparison) -> Document:
-    """The story of recordings that are no job: each by its name, for none of them is a rank."""
+    """The story of recordings that are not of a job: each by its name, for none of them is a rank."""
     by_peak = sorted(comparison.ranks, key=lambda recording: -recording.peak_requested_bytes)
     columns = (
         Column("peak requested", width=16),
@@ -72,7 +72,7 @@ def _unrelated_recordings(comparison: Comparison) -> Document:
         (
             Heading(headline(comparison)),
             Blank(),
-            Table(columns, rows, Last.CUT, title="recording", margin="", header_style=BOLD),
+            Table(columns, rows, LastColumn.CUT, title="recording", margin="", header_style=BOLD),
             Sentences(left_out, is_aside=True),
             Sentences(tuple(map(visible, comparison.notes)), "note: "),
             Blank(),
@@ -267,7 +267,7 @@ def _table_parts(comparison: Comparison) -> Iterator[Part]:
     unlisted = len(ranks) - len(rows)
     left_out = and_more(unlisted, noun, "--json") if unlisted else ""
     yield Blank()
-    yield Table(columns, rows, Last.AS_IT_IS, margin="", header_style=BOLD, left_out=left_out)
+    yield Table(columns, rows, LastColumn.AS_IT_IS, margin="", header_style=BOLD, left_out=left_out)
 
 
 def _rank_row(rank: RankSummary, remark: str) -> tuple[str, ...]:

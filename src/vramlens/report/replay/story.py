@@ -12,7 +12,7 @@ from vramlens.report.document import (
     Command,
     Document,
     Heading,
-    Last,
+    LastColumn,
     Part,
     Sentences,
     Table,
@@ -207,7 +207,7 @@ def settings_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table
     ]
     columns = tuple(Column(names[at], is_right=names[at] not in _WORDS) for at in telling)
     cells = tuple(tuple(row[at] for at in telling) for row in rows)
-    return Table(columns, cells, Last.AS_A_NAME)
+    return Table(columns, cells, LastColumn.AS_A_NAME)
 
 
 def _limit_notes(answer: Answer, others: Sequence[WhatIf]) -> Iterator[Part]:

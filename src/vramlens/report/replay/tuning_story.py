@@ -19,7 +19,7 @@ from vramlens.report.document import (
     Sentences,
     Table,
     alternatives,
-    gone,
+    cut_whole,
 )
 from vramlens.report.replay.card_words import card_words, cards_headline
 from vramlens.report.replay.story import (
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _ROWS = 9
 _LEAST_ROWS = 3
-_FAILED_ROWS_GO, _FLOOR_GOES = 0, 50  # before and after the rows of the table
+_CUT_FAILED_ROWS, _CUT_FLOOR = 0, 50  # before and after the rows of the table
 _CARD_COLUMNS = ("peak reserved", "retries", "smallest card", "setting")
 """Of a table with cards, those that say most of it."""
 
@@ -57,7 +57,7 @@ def tuning_document(tuning: Tuning, *, all_rows: bool = False) -> Document:
     return Document(
         (
             *_opening(tuning),
-            Sentences((_floor_sentence(tuning),), cuts=gone(_FLOOR_GOES)),
+            Sentences((_floor_sentence(tuning),), cuts=cut_whole(_CUT_FLOOR)),
             Sentences((proof_sentence(tuning.recorded),)),
             Blank(),
             *([] if _too_large(tuning) else alternatives(tables)),
@@ -240,7 +240,7 @@ def _words_of_failed_rows(tuning: Tuning) -> Iterator[Part]:
         return
     if any(tuned.row.oom and not tuned.row.past_failure for tuned in tuning.tried):
         words = "out of memory: the peak is what was reserved when the request failed."
-        yield Sentences((words,), is_aside=True, cuts=gone(_FAILED_ROWS_GO))
+        yield Sentences((words,), is_aside=True, cuts=cut_whole(_CUT_FAILED_ROWS))
 
 
 def _asides_on_certainty(rows: Sequence[WhatIf]) -> Iterator[Part]:

@@ -89,7 +89,7 @@ def same(given: str, secret: str) -> bool:
 
 def tunnel_command(environment: Mapping[str, str], port: int) -> str | None:
     """The ``ssh -L`` command that brings a page's port to the machine that one came from; None
-    where this is no SSH session.
+    where this is not an SSH session.
 
     sshd sets SSH_CONNECTION to "client port server port" (sshd(8)); the port stays the same, so
     that the page's address does, too.

@@ -95,7 +95,7 @@ class _Listener(ThreadingHTTPServer):
             self.page.free_places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away is no error, and nothing else here is the user's business."""
+        """A browser that went away is not an error, and nothing else here is the user's business."""
 
 
 class _ListenerIPv6(_Listener):

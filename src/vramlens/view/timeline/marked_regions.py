@@ -15,7 +15,7 @@ BACKENDS = ("nccl:", "gloo:", "mpi:", "ucc:", "xccl:", "hccl:")
 ProcessGroup*.cpp).
 """
 LONGEST_US = 1 << 52
-"""Some 140 years: what a recording says beyond that is no time."""
+"""Some 140 years: what a recording says beyond that is not a time."""
 _MOST_CROSSED = 1000
 """Regions that may have begun after the one that ends: in a file that no program wrote there could
 be any number.

@@ -201,7 +201,7 @@ def _are_flight_records(files: list[str]) -> bool:
 
 
 def _why_no_flight_record(file: str) -> str:
-    """Why a file is no flight record; "" for one that is."""
+    """Why a file is not a flight record; "" for one that is."""
     from vramlens.read.flight_record import looks_like_flight_record
 
     try:

@@ -151,7 +151,9 @@ def _inputs(paths: Sequence[str], output: str | None) -> list[str]:
     from vramlens.fleet import find_ranks, is_lake
 
     inputs = [path for path in paths if not os.path.isdir(path)]
-    if not goes_to_file(output) or not os.path.isfile(output):  # what is not there yet is no input
+    if not goes_to_file(output) or not os.path.isfile(
+        output
+    ):  # what is not there yet is not an input
         return inputs
     for folder in map(Path, filter(os.path.isdir, paths)):
         if is_lake(folder):

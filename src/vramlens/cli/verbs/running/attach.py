@@ -122,7 +122,7 @@ def _seconds(text: str) -> float:
     """A number of seconds above 0.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not one.
     """
     seconds = float(text)
     if not 0 < seconds <= 3600:

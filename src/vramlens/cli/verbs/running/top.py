@@ -209,7 +209,7 @@ def _is_in_front() -> bool:
         return sys.__stdin__ is not None and os.tcgetpgrp(sys.__stdin__.fileno()) == os.getpgrp()
     except AttributeError:  # Windows
         return True
-    except (OSError, ValueError):  # standard input is no terminal, or not that of this session
+    except (OSError, ValueError):  # standard input is not a terminal, or not that of this session
         return sys.__stdin__ is not None and sys.__stdin__.isatty()
 
 
@@ -226,7 +226,7 @@ def _terminal_restored() -> Iterator[None]:
         yield
         return
     before = terminal = None
-    with contextlib.suppress(OSError, ValueError, termios.error):  # it is none
+    with contextlib.suppress(OSError, ValueError, termios.error):  # it is not one
         terminal = 0 if sys.__stdin__ is None else sys.__stdin__.fileno()
         before = termios.tcgetattr(terminal)
     try:
