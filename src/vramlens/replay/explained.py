@@ -224,11 +224,8 @@ def _with_savings(explanation: Explanation, trace: Trace, proven: Proven, runs: 
     for row in FROM_REPLAY:
         for finding in row.find(run) if row.find is not None else ():
             findings = with_finding(findings, finding, row.takes_place_of)
-    return replace(explanation, findings=_what_to_do_first(findings))
-
-
-def _what_to_do_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    return tuple(sorted(findings, key=lambda finding: finding.fix is None))
+    by_use = sorted(findings, key=lambda finding: finding.fix is None)
+    return replace(explanation, findings=tuple(by_use))
 
 
 def settings_save(run: ReplayedRun) -> Iterator[Finding]:

@@ -174,12 +174,9 @@ def _drawing(drawing: Drawing, layout: Layout) -> Iterator[Text]:
     for label, values in drawing.rows:
         width = -(-len(values) // drawing.most_columns)
         columns = [max(values[at : at + width]) for at in range(0, len(values), width)]
-        bars = (_level(column, drawing.full, len(levels)) for column in columns)
-        yield Text(f"{label:>8}  {''.join(levels[level] for level in bars)}")
-
-
-def _level(height: int, full: int, levels: int) -> int:
-    return min(levels - 1, height * levels // max(1, full))
+        top, full = len(levels) - 1, max(1, drawing.full)
+        bars = (levels[min(top, column * len(levels) // full)] for column in columns)
+        yield Text(f"{label:>8}  {''.join(bars)}")
 
 
 def _command(command: Command, layout: Layout) -> Iterator[Text]:

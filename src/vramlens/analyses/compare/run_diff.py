@@ -62,7 +62,7 @@ def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
         after=after,
         befores=tuple(befores),
         afters=tuple(afters),
-        counters=_counters(befores, afters, before, after),
+        counters={name: _counter(name, befores, afters, before, after) for name in COUNTERS},
         growth_before=_growth(befores),
         growth_after=_growth(afters),
         headroom_bytes=headroom,
@@ -103,16 +103,6 @@ def _differ(before: Iterable[int], after: Iterable[int]) -> bool:
     return max(old) < min(new) or max(new) < min(old)
 
 
-def _spread(*sides: Iterable[int]) -> int:
-    return max(max(side) - min(side) for side in map(list, sides))
-
-
-def _counters(
-    befores: Sequence[Run], afters: Sequence[Run], before: Run, after: Run
-) -> dict[str, CounterChange]:
-    return {name: _counter(name, befores, afters, before, after) for name in COUNTERS}
-
-
 def _counter(
     name: str, befores: Sequence[Run], afters: Sequence[Run], before: Run, after: Run
 ) -> CounterChange:
@@ -126,7 +116,7 @@ def _counter(
         name=name,
         before_bytes=of(before),
         after_bytes=of(after),
-        noise_bytes=_spread(old, new) if repeated else None,
+        noise_bytes=max(max(side) - min(side) for side in (old, new)) if repeated else None,
         certain=_differ(old, new),
     )
 

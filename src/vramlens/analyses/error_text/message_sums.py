@@ -278,14 +278,10 @@ def ledger_of(
         )
     if gap < 0:
         rows = _trimmed(rows, -gap)
-    is_rounding = gap <= rounding and _prints_all_use(message, owners)
-    note = ROUNDING if is_rounding else ""
+    prints_all_use = message.free_bytes is not None and owners.how in ("named", "inferred")
+    note = ROUNDING if gap <= rounding and prints_all_use else ""
     rows.append(LedgerRow(LedgerKind.UNKNOWN, max(0, gap), RowConfidence.UNKNOWN, note))
     return tuple(row for row in rows if row.bytes), ()
-
-
-def _prints_all_use(message: OomMessage, owners: ProcessShares) -> bool:
-    return message.free_bytes is not None and owners.how in ("named", "inferred")
 
 
 def _rounding_of_use(message: OomMessage) -> int:

@@ -123,9 +123,10 @@ def _leak_of(growth: SampledGrowth, leaks: tuple[RecordedLeak, ...]) -> Recorded
     """The leak among those that events show that is this growth; None without one."""
     if growth.unit != "step":
         return None
+    unit_bytes = growth.per_unit_bytes
     for leak in leaks:
         is_tensors = leak.rows is not None and leak.verdict != Verdict.NOT_A_PROBLEM
-        if is_tensors and _alike(leak.bytes_per_step, growth):
+        if is_tensors and unit_bytes / 2 <= leak.bytes_per_step <= unit_bytes * 2:
             return leak
     return None
 
@@ -226,7 +227,3 @@ def _left(samples: Samples, last: NDArray[np.int64], slope: float, outside: Outs
     if both.any():  # what PyTorch has cached and what the device has free
         rooms.append(int((free + reserved)[both].min()) - highest)
     return max(0, int(float(min(rooms)) / slope)) if rooms else None
-
-
-def _alike(per_step_bytes: int, growth: SampledGrowth) -> bool:
-    return growth.per_unit_bytes / 2 <= per_step_bytes <= growth.per_unit_bytes * 2

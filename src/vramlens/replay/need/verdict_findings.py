@@ -75,7 +75,8 @@ def with_judgement(
         findings = _without_rough_batch(findings)
     elif about_batch := _about_batch(view, proven, judged, runs, lasting=lasting):
         findings = [*_without_rough_batch(findings), *about_batch]
-    leaking = facts.growing and _leave_much(_told(view, step_leaks), capacity)
+    leaked_bytes = sum(leak.bytes for leak in _told(view, step_leaks))
+    leaking = facts.growing and leaked_bytes >= _LARGE * (capacity or 1)
     order = order_of_advice(verdict, findings, leaking=leaking)
     if not leaking and has_room(verdict, judged.need, outlook):
         order = with_higher_limit(order, is_known=judged.need.high_bytes is not None)
@@ -90,10 +91,6 @@ def _outlook(judged: ReplayJudgement, facts: CauseFacts, view: Attribution) -> O
     growing = facts.growing or facts.may_be_growing
     lasting = judged.tells_what_follows and judged.is_like_several_steps and not growing
     return Outlook(lasting, growing, kept_by_passes=bytes_of_earlier_passes(view))
-
-
-def _leave_much(leaks: Sequence[RecordedLeak], capacity: int | None) -> bool:
-    return sum(leak.bytes for leak in leaks) >= _LARGE * (capacity or 1)
 
 
 def _told(view: Attribution, leaks: Sequence[RecordedLeak]) -> Sequence[RecordedLeak]:

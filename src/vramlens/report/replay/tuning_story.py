@@ -117,15 +117,12 @@ def _of_failed_step(best: Tuned, under: str) -> str:
     )
 
 
-def _leaks(leaked_per_step: int) -> str:
-    return f"This run leaks {format_size(leaked_per_step)} per step; no setting or limit helps for long."
-
-
 def _no_help(tuning: Tuning) -> str:
     """Why no setting is worth a change."""
     base, count = tuning.baseline, len(tuning.tried)
     if tuning.leaked_per_step is not None:
-        return _leaks(tuning.leaked_per_step)
+        growth = format_size(tuning.leaked_per_step)
+        return f"This run leaks {growth} per step; no setting or limit helps for long."
     if tuning.past_request_only is not None:
         return (
             f"{conf_name(tuning.past_request_only.row)} gets past this request only; the step still"

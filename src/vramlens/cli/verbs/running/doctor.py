@@ -248,17 +248,13 @@ def _switches(width: int) -> list[str]:
             state = f"   set: {setting[0]}={setting[1]}" if setting else ""
             lines.append(f"{'*' if switch.bundled else ' '} {switch.name}={switch.value}{state}")
             for text in (
-                f"{_capital(switch.does)}. When: {switch.when}.",
+                f"{switch.does[:1].upper()}{switch.does[1:]}. When: {switch.when}.",
                 f"Costs: {switch.cost}. Default: {switch.default}.",
             ):
                 lines += textwrap.wrap(
                     text, width, initial_indent=" " * 6, subsequent_indent=" " * 6
                 )
     return lines
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _width() -> int:

@@ -166,7 +166,7 @@ def _refuse_output(output: str) -> None:
             f"run: -o {output}: recordings go to a folder of this machine; export takes"
             " them to other places"
         )
-    if os.path.exists(output) and not _holds_recordings(output):
+    if os.path.exists(output) and not (os.path.isfile(output) or os.path.isdir(output)):
         raise UsageError(f"run: -o {output}: must be a file or a folder")
 
 
@@ -204,10 +204,6 @@ def _execute(arguments: argparse.Namespace) -> None:
 
             note_ending(error)
         raise
-
-
-def _holds_recordings(output: str) -> bool:
-    return os.path.isfile(output) or os.path.isdir(output)
 
 
 def _note_missing_gpu(arguments: argparse.Namespace) -> None:
