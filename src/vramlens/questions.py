@@ -173,7 +173,7 @@ def view(
         UsageError: a recording has no such device, or PyTorch would refuse a setting.
         OSError: ``output`` cannot be written.
     """
-    from vramlens.view.joined import joined
+    from vramlens.view.comparison import joined
     from vramlens.view.page import Choices, Page, data_of, one_file, title_of
 
     traces = joined([_opened(recording) for recording in _several(recordings)])

@@ -1,9 +1,8 @@
 """The picture of a recording: the page's data, the one-file page, the local server.
 
 columns: columns of numbers as byte planes.
-comparison: what differs between the ranks of a page, as ``vramlens ranks`` says it.
+comparison: the recordings of a page together: one of two, and what differs between them.
 file_opener: the page that opens files, by a reader of its own.
-joined: a recording and a profiler's trace of the same run as one.
 page: the data of recordings, and one file that shows them with nothing loaded from anywhere.
 page_verdict: the words of an explanation as data.
 sources: source lines around the user's lines.

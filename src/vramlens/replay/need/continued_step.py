@@ -12,8 +12,7 @@ import numpy as np
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.phases import Phase
-from vramlens.replay.need.convolution_workspaces import dispensable_rows
-from vramlens.replay.need.retry_releases import retry_releases
+from vramlens.replay.need.done_without import dispensable_rows, retry_releases
 from vramlens.trace import Action
 
 if TYPE_CHECKING:
