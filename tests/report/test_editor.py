@@ -14,7 +14,7 @@ from vramlens.cli.main import main
 from vramlens.ground.verdict import Verdict
 from vramlens.report.editor import FORMATS, annotated
 
-DATA = Path(__file__).parents[2] / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 # What the schema of SARIF 2.1.0 (errata 01) requires of the parts that are written here, and its
 # closed vocabularies.

@@ -1,7 +1,7 @@
 """Analyses: what a recording, an error's text or a profile says, as frozen answers.
 
 recording_explanation: all there is to say about one recording or text.
-explanation, finding: its types.
+explanation, finding, extent: its types.
 scene: one recording's parts, each computed once, that findings are made from.
 findings: one file a claim, one table.
 attribution: who each allocation belongs to: step, phase, category, module, name.

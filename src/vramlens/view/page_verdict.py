@@ -11,7 +11,8 @@ import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.explanation import Explanation
-from vramlens.analyses.finding import Extent, Finding
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
 from vramlens.analyses.profile.explained_profile import explain_profile
 from vramlens.report.document import Figure
 from vramlens.report.explain.advice import next_command

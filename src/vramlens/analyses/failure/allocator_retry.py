@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure.failed_request import Failure
-from vramlens.analyses.finding import Extent, Finding
+from vramlens.analyses.finding import Finding
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 

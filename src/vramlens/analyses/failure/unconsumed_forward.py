@@ -19,8 +19,9 @@ from vramlens.analyses.attribution.training import (
     kept_share,
     pass_starts,
 )
+from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure.failed_request import Failure
-from vramlens.analyses.finding import Extent, Finding
+from vramlens.analyses.finding import Finding
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
-from vramlens.analyses.finding import Extent, Finding
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category, loading_rows
-from vramlens.analyses.finding import Extent, Finding, Place
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB, format_size

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.phases import MODULE_CALL
 from vramlens.analyses.evaluation_passes import Evaluation
-from vramlens.analyses.finding import Extent, Finding, Place
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure import allocator_retry as retries
 from vramlens.analyses.failure import unconsumed_forward as forwards
 from vramlens.analyses.failure.failed_request import Failure, Outside
 from vramlens.analyses.failure.oom import settings_variable
-from vramlens.analyses.finding import Extent, Finding
+from vramlens.analyses.finding import Finding
 from vramlens.analyses.memory.fragmentation import Pin
 from vramlens.analyses.scene import Scene
 from vramlens.ground.allocator_sizes import in_pages

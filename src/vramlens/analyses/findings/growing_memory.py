@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure.step_evidence import may_be_inside_step
-from vramlens.analyses.finding import Extent, Finding
+from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.rate import TimeToFull, time_to_full_text
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak, rows_of
 from vramlens.analyses.leaks.sampled_growth import sampled_growth

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vramlens.analyses.finding import Extent, Finding
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
 from vramlens.analyses.memory.fragmentation import free_ranges, pool_rows
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict

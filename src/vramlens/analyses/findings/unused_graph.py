@@ -15,7 +15,8 @@ from vramlens.analyses.evaluation_passes import (
     keeping_passes,
     without_retained,
 )
-from vramlens.analyses.finding import Extent, Finding
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict

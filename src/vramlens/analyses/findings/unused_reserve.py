@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure.oom import settings_variable
-from vramlens.analyses.finding import Extent, Finding
+from vramlens.analyses.finding import Finding
 from vramlens.analyses.memory.fragmentation import Fragmentation, fragmentation_at, holes_at
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
-from vramlens.analyses.finding import Extent, Finding, Place
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak, rows_of
 from vramlens.analyses.memory.heap import Heap, LineBytes
 from vramlens.analyses.scene import Scene
