@@ -44,11 +44,16 @@ def steps_missing(judged_steps: int) -> int | None:
     return missing if missing > 0 else None
 
 
-def leaks_of(view: Attribution) -> tuple[RecordedLeak, ...]:
+def leaks_of(view: Attribution, event: int | None = None) -> tuple[RecordedLeak, ...]:
     """What each step leaves behind and no later step gives back: the surest first, then the fastest
     growing.
+
+    Args:
+        event: as for ``growth_of_steps``.
     """
-    return tuple(leak for leak in growth_of_steps(view) if leak.verdict != Verdict.NOT_A_PROBLEM)
+    return tuple(
+        leak for leak in growth_of_steps(view, event) if leak.verdict != Verdict.NOT_A_PROBLEM
+    )
 
 
 def growth_of_steps(view: Attribution, event: int | None = None) -> tuple[RecordedLeak, ...]:
