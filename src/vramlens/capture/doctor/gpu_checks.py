@@ -245,7 +245,7 @@ def _failed_trial(evidence: GpuEvidence) -> DoctorCheck | None:
 
 
 def profiler(evidence: GpuEvidence) -> DoctorCheck | None:
-    """True where PyTorch's profiler can see GPU kernels."""
+    """PyTorch's profiler, and whether it can see GPU kernels."""
     if evidence.answer.facts is None:
         return None
     if not evidence.fact("kineto"):
@@ -268,7 +268,7 @@ def profiler(evidence: GpuEvidence) -> DoctorCheck | None:
 
 
 def nvml(evidence: GpuEvidence) -> DoctorCheck | None:
-    """True where the driver tells who holds the GPU's memory."""
+    """NVML, and whether the driver says who holds the GPU's memory."""
     if evidence.fact("kind") == "xpu" or evidence.fact("hip"):
         return None
     if evidence.nvml is None:

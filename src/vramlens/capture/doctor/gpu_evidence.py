@@ -65,8 +65,8 @@ def selects_gpu(visible: str) -> bool:
 
 
 def has_kernels(archs: Sequence[str], capability: tuple[int, int]) -> bool:
-    """Machine code runs on later minor versions of its major one; PTX (compute_) is compiled for
-    any later one.
+    """Whether a build for these architectures runs on a GPU: machine code runs on later minor
+    versions of its major one, PTX (compute_) is compiled for any later one.
     """
     for arch in archs:
         named = re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", arch)

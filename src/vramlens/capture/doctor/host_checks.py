@@ -108,7 +108,7 @@ def locked_memory(state: DistributedState) -> DoctorCheck | None:
 
 
 def disk() -> DoctorCheck:
-    """True where recordings can be written to the working directory."""
+    """The working directory, and whether recordings can be written to it."""
     folder = os.getcwd()
     try:
         with tempfile.TemporaryFile(dir=folder):

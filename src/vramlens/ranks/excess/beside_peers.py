@@ -236,8 +236,8 @@ class BesidePeers:
         )
 
     def _is_worth_it(self, cause: str, excesses: Sequence[LineExcess]) -> bool:
-        """True if to act on a difference: not where sizes vary and this rank had the largest by
-        chance, nor where stages of a pipeline differ as they do by nature.
+        """Whether a difference is worth acting on: not where sizes vary and this rank had the
+        largest by chance, nor where stages of a pipeline differ as they do by nature.
         """
         shows_by_step = cause in _BY_STEP
         is_stage = cause in _STAGES or (shows_by_step and self.position.unlike)

@@ -297,8 +297,8 @@ def _counting(weights: Weights) -> str:
 
 
 def _evenness(check: SplitCheck, seen: PartsSeen) -> tuple[int, str]:
-    """Whether each item of a batch weighs alike, whichever part it lay in: share over divisor is
-    the same for all.
+    """How certain it is that each item of a batch weighs alike, whichever part it lay in (share
+    over divisor is the same for all), and why not.
     """
     tops = _tops_as_proven(check, seen)
     if tops is None:
