@@ -153,8 +153,7 @@ def _of_pause(answer: Mapping[str, Any], attachment: Attachment) -> str:
     stopped_ms = attachment.stopped_s * 1000
     return (
         f"The program was paused for {total_s:.2f} s in total (longest pause: {longest_s:.2f} s),"
-        f" and for {stopped_ms:.1f} ms to enter it. It is running again."
-        f"{_of_longest_step(pause)}"
+        f" and for {stopped_ms:.1f} ms to enter it. It is running again.{_of_longest_step(pause)}"
     )
 
 

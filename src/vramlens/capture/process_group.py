@@ -357,8 +357,7 @@ def _duplicate(
         )
     return True, (
         f"Device 0, the default, is in use although LOCAL_RANK is {local_rank}: call"
-        f" torch.cuda.set_device({local_rank}) "
-        "first, or this rank shares local rank 0's GPU."
+        f" torch.cuda.set_device({local_rank}) first, or this rank shares local rank 0's GPU."
     )
 
 

@@ -291,7 +291,7 @@ class Monitor:
             self.sample()
             self._cpu_s = time.thread_time()
             # The next whole interval: a machine that slept, or a long pause of the interpreter, is
-            #     not caught up with.
+            # not caught up with.
             due = max(due + self.interval, time.monotonic())
             over.wait(due - time.monotonic())
 

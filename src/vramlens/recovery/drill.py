@@ -24,15 +24,11 @@ else:
 PHASES = ("forward", "backward", "step")
 _MESSAGE = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU {device} has a total capacity of 79.11"
-    " GiB of which 1.14 GiB"
-    " is free. Including non-PyTorch memory, this process has 77.96 GiB memory in use. Of the"
-    " allocated memory 75.80"
-    " GiB is allocated by PyTorch, and 1.62 GiB is reserved by PyTorch but unallocated. If"
-    " reserved but unallocated"
-    " memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid"
-    " fragmentation.  See"
-    " documentation for Memory Management "
-    " (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
+    " GiB of which 1.14 GiB is free. Including non-PyTorch memory, this process has 77.96 GiB"
+    " memory in use. Of the allocated memory 75.80 GiB is allocated by PyTorch, and 1.62 GiB is"
+    " reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting"
+    " PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for"
+    " Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
     " [injected by vramlens: {phase} {number}]"
 )
 """As ``c10/cuda/CUDACachingAllocator.cpp`` words it, with its source named at the end."""

@@ -29,8 +29,8 @@ _OUT_OF_MEMORY_TEXT = re.compile(
     r"|(?:cuda|hip)ErrorMemoryAllocation|(?:CUDA|HIP)_ERROR_OUT_OF_MEMORY"
     r"|(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT|ROCBLAS|HIPBLAS)_STATUS_(?:INTERNAL_ERROR_HOST_)?ALLOC_FAILED"
     r"|CUFFT_ALLOC_FAILED|CUDNN_STATUS_NOT_SUPPORTED.*memory"
-    r"|DefaultCPUAllocator: (?:can't|not enough)"
-    r"|NCCL.*out of memory|Failed to CUDA (?:c|m|host)alloc|Triton Error \[(?:CUDA|HIP)\]: out of memory"
+    r"|DefaultCPUAllocator: (?:can't|not enough)|NCCL.*out of memory"
+    r"|Failed to CUDA (?:c|m|host)alloc|Triton Error \[(?:CUDA|HIP)\]: out of memory"
     r"|NVML_SUCCESS == .*INTERNAL ASSERT FAILED at .*CUDACachingAllocator",  # while it words an out-of-memory error
     re.IGNORECASE,
 )

@@ -279,10 +279,8 @@ class CountingMeter(_WithoutAllocator):
             self.failures += 1
             raise torch.OutOfMemoryError(
                 f"CUDA out of memory. Tried to allocate {size / 2**20:.2f} MiB. The simulated"
-                " device has a capacity of"
-                f" {self.capacity_bytes / 2**20:.2f} MiB of which"
-                f" {(self.capacity_bytes - self._now) / 2**20:.2f} MiB"
-                " is free."
+                f" device has a capacity of {self.capacity_bytes / 2**20:.2f} MiB of which"
+                f" {(self.capacity_bytes - self._now) / 2**20:.2f} MiB is free."
             )
         self._known.add(key)
         self._now += size

@@ -268,8 +268,8 @@ class StepWatch:
         if self._calls is not None and self._calls.root_name:
             calls = max(round(self._call_count / max(self.steps, 1)), 1)
             return (
-                "no optimizer has stepped: a step is"
-                f" {counted(calls, 'call')} of {self._calls.root_name}",
+                f"no optimizer has stepped: a step is {counted(calls, 'call')} of"
+                f" {self._calls.root_name}",
             )
         return ()
 

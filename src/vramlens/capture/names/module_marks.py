@@ -72,7 +72,7 @@ class ModuleMarks:
     def install(self) -> None:
         """Puts the hooks in their place, for good."""
         # The hooks do nothing in what is compiled: what torch.compile says about global hooks is
-        #     not for the user.
+        # not for the user.
         warnings.filterwarnings(
             "ignore", r"Using `torch\.compile\(module\)` when there are global hooks", UserWarning
         )

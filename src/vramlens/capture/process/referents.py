@@ -220,7 +220,7 @@ def referrers_of(objects: list[Any], wanted: set[int], until: float) -> Iterator
 def _slot_getter() -> Callable[[type], int | None]:
     getter = ctypes.pythonapi.PyType_GetSlot
     # By its address: ctypes asks an object that it is given for its ``__class__``, which a
-    #     metaclass may define.
+    # metaclass may define.
     prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
     get_slot = prototype(ctypes.cast(getter, ctypes.c_void_p).value or 0)
     return lambda kind: get_slot(id(kind), _TRAVERSE)

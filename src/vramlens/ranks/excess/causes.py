@@ -32,11 +32,9 @@ FIXES = {
     "pass the device where tensors are created",
     "map_location": 'load with torch.load(file, map_location="cpu"), or to the device of this rank',
     "object_collective": "gather numbers as tensors, or objects over a gloo group: the objects"
-    " are pickled into GPU "
-    "memory",
+    " are pickled into GPU memory",
     "full_state_dict": "save sharded (torch.distributed.checkpoint), or gather the full state to"
-    " the CPU: "
-    "StateDictOptions(full_state_dict=True, cpu_offload=True)",
+    " the CPU: StateDictOptions(full_state_dict=True, cpu_offload=True)",
     "rank0_gather": "keep a number or .cpu() of what is gathered, delete the list after use, "
     "or reduce instead of gathering",
     "leak": "delete, detach or move to the CPU what this line leaves behind after each step",

@@ -80,10 +80,9 @@ class Committing:
             )
         if (own_scaler := _scaler_of(optimizer)) is not None and own_scaler is not scaler:
             raise UsageError(
-                f"guard: this {type(optimizer).__name__} divides gradients by the scale of its "
-                "own scaler, which losses in the guard do not have: guard(model, "
-                "optimizer.optimizer, scaler), with"
-                " that scaler"
+                f"guard: this {type(optimizer).__name__} divides gradients by the scale of its own"
+                " scaler, which losses in the guard do not have: guard(model, optimizer.optimizer,"
+                " scaler), with that scaler"
             )
         self._optimizer, self._scaler, self._parameters = optimizer, scaler, parameters
         self._meter, self._clip, self._backup, self._note = (
@@ -306,8 +305,8 @@ def _perhaps_updated(text: str, optimizer: str) -> RuntimeError:
     return step_failed(
         "vramlens guard: the optimizer's step ran out of memory, and it is unknown whether "
         f"this {optimizer} had started to change the model: parameters may be partly updated. "
-        "Go back to your last checkpoint;"
-        f" guard(..., step_backup=True) can undo this\nPyTorch: {text}"
+        "Go back to your last checkpoint; guard(..., step_backup=True) can undo this\n"
+        f"PyTorch: {text}"
     )
 
 
