@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from vramlens.argument_types import flag, function_given, number_given, optional, takes
-from vramlens.recovery.memory_errors import OUT_OF_MEMORY, failure_of, kind_of, let_go
+from vramlens.recovery.memory_errors import OutOfMemoryCaught
 from vramlens.recovery.splitting.batch_parts import BatchSamples, CannotSplit, ranges
 from vramlens.recovery.splitting.sample_lists import is_named_tuple
 
@@ -72,16 +72,11 @@ class _Chunked:
     def call(self, batch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         samples: BatchSamples | None = None
         while True:
-            try:
+            with OutOfMemoryCaught() as caught:
                 if self.chunk is None:
                     return self._in_pool(batch, args, kwargs)
                 samples = samples or BatchSamples(batch)
                 return self._in_chunks(samples, self.chunk, args, kwargs)
-            except Exception as error:
-                if kind_of(error) != OUT_OF_MEMORY:
-                    raise
-                text = failure_of(error).text
-                let_go(error)
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
@@ -89,9 +84,9 @@ class _Chunked:
                 samples = samples or BatchSamples(batch)
             except CannotSplit as error:
                 raise torch.OutOfMemoryError(
-                    f"{text}\nvramlens retry: cannot be split: {error}"
+                    f"{caught.text}\nvramlens retry: cannot be split: {error}"
                 ) from None
-            self._halve(samples.count, text)
+            self._halve(samples.count, caught.text)
 
     def _in_chunks(
         self, samples: BatchSamples, size: int, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
-from vramlens.recovery.memory_errors import OUT_OF_MEMORY, failure_of, kind_of, let_go
+from vramlens.recovery.memory_errors import OutOfMemoryCaught
 from vramlens.recovery.meters import Meter
 from vramlens.recovery.training.early_optimizer_state import (
     drop_state,
@@ -102,22 +102,17 @@ class Committing:
             return
         self._prepared = True
         for last in (False, True):
-            try:
+            with OutOfMemoryCaught() as caught:
                 self._made = make_state(self._optimizer)
                 self._reserve(size_of_state_to_come(self._optimizer))
                 break
-            except Exception as error:
-                if kind_of(error) != OUT_OF_MEMORY:
-                    raise
-                text = failure_of(error).text
-                let_go(error)
-                self._note("caught", "out of memory while the optimizer state was created")
+            self._note("caught", "out of memory while the optimizer state was created")
             self._meter.release()
             if last:
                 raise torch.OutOfMemoryError(
                     "vramlens guard: the optimizer state does not fit next to the model, and a "
                     "split does not help; use an optimizer with less state, or a smaller "
-                    f"model\nPyTorch: {text}"
+                    f"model\nPyTorch: {caught.text}"
                 )
         if self._made:
             size = state_bytes(self._optimizer)
@@ -202,20 +197,15 @@ class Committing:
             self._note(
                 "caught", "out of memory while the values before the optimizer step were copied"
             )
-        text, stages = "", self._stages()
+        stages = self._stages()
         for attempt in range(3):
-            try:
+            with OutOfMemoryCaught() as caught:
                 if self._scaler is not None:
                     self._scaler.step(optimizer)
                 else:
                     optimizer.step()
                 return
-            except Exception as error:
-                if kind_of(error) != OUT_OF_MEMORY:
-                    raise
-                text = failure_of(error).text
-                let_go(error)
-            done = self._undone(backup, text)
+            done = self._undone(backup, caught.text)
             if attempt < 2:
                 self._back_to(stages)
                 self._note("step", f"out of memory in the optimizer's step; {done}: repeated")
@@ -223,7 +213,7 @@ class Committing:
         raise torch.OutOfMemoryError(
             "vramlens guard: the optimizer's step ran out of memory three times; parameters "
             "are the same as before this step. Use an optimizer with less state, or a smaller "
-            f"batch\nPyTorch: {text}"
+            f"batch\nPyTorch: {caught.text}"
         )
 
     def _undone(self, backup: Backup | None, text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vramlens.recovery.memory_errors import OUT_OF_MEMORY, kind_of, let_go
+from vramlens.recovery.memory_errors import OutOfMemoryCaught
 from vramlens.recovery.training.rollback import equal_values, host_copy, version_of
 
 if TYPE_CHECKING:
@@ -65,12 +65,9 @@ class StepValues:
         self._versions = [version_of(tensor) for tensor in tensors]
         self._is_exact = size <= _COMPARED_BYTES
         if self._is_exact:
-            try:
+            with OutOfMemoryCaught() as caught:
                 self._copy(tensors)
-            except Exception as error:
-                if kind_of(error) != OUT_OF_MEMORY:
-                    raise
-                let_go(error)
+            if caught.happened:
                 self._is_exact, self._copies = False, []
         if not self._is_exact:
             self._counters = self._steps_made()
