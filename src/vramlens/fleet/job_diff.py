@@ -14,10 +14,7 @@ from vramlens.api import load
 from vramlens.errors import InputError, UsageError
 from vramlens.fleet.job import compare_files
 from vramlens.fleet.workers import Progress
-from vramlens.ground.verdict import Verdict
 from vramlens.ranks import Comparison, RankSummary
-
-_SURE = (Verdict.PROVEN, Verdict.LIKELY)
 
 
 def diff_jobs(
@@ -105,7 +102,7 @@ def _states(job: Comparison) -> Mapping[int, RankState]:
 
 
 def _growth(summary: RankSummary) -> int:
-    return sum(leak.bytes_per_step for leak in summary.leaks if leak.verdict in _SURE)
+    return sum(leak.bytes_per_step for leak in summary.leaks if leak.verdict.is_sure)
 
 
 def _worst_first(changes: Sequence[RankChange]) -> list[RankChange]:

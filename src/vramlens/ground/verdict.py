@@ -13,6 +13,11 @@ class Verdict(ClosedWords):
     POSSIBLE = "possible"
     NOT_A_PROBLEM = "not a problem"
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is certain enough to act on."""
+        return self in (Verdict.PROVEN, Verdict.LIKELY)
+
 
 class Confidence(ClosedWords):
     """The trust that a number deserves, the most trusted first."""

@@ -13,7 +13,6 @@ from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
-_SURE = (Verdict.PROVEN, Verdict.LIKELY)
 _WORTH_TELLING = 0.01
 """Of what a step leaves behind: less that stays after a fix is not worth a word."""
 
@@ -133,7 +132,7 @@ class Leak:
     @property
     def sure(self) -> bool:
         """Whether it is certain enough to act on: proven or likely."""
-        return self.verdict in _SURE
+        return self.verdict.is_sure
 
     is_leak = sure
 

@@ -128,7 +128,7 @@ class RecordedLeakReport(PrintedAnswer):
         by samples.
         """
         return bool(self.sure) or any(
-            finding.verdict in (Verdict.PROVEN, Verdict.LIKELY)
+            finding.verdict.is_sure
             for device_leaks in self.devices
             for finding in device_leaks.findings
         )

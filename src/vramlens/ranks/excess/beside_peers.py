@@ -39,9 +39,14 @@ _BY_STEP = (
     "unknown",
 )
 _BUILT_ONCE = ("parameters", "optimizer_state")
-_SURE = ("map_location", "object_collective", "data_parallel", "full_state_dict", "rank0_gather")
+_CERTAIN_CAUSES = (
+    "map_location",
+    "object_collective",
+    "data_parallel",
+    "full_state_dict",
+    "rank0_gather",
+)
 _OF_LONE_LINES = ("leak", "rank_only")
-_LEAKS = (Verdict.PROVEN, Verdict.LIKELY)
 _LEAST_PART = 0.3
 """What is left of a difference is told where it is more than this share of all of it."""
 _Excesses = Mapping[str, Sequence[LineExcess]]
@@ -77,7 +82,7 @@ class BesidePeers:
             return False
         # That no peer grows there tells it from a buffer that fills, also where few steps were
         # recorded.
-        if leak.verdict in _LEAKS:
+        if leak.verdict.is_sure:
             return leak.bytes >= LEAST_BYTES / 4
         return leak.bytes >= max(LEAST_BYTES, self.usual.peak_bytes * LEAST_SHARE / 2)
 
@@ -92,7 +97,7 @@ class BesidePeers:
         cause = "rank0_gather" if self._is_gathered(leak) else "leak"
         return self.difference(
             cause,
-            leak.verdict if leak.verdict in _LEAKS else Verdict.LIKELY,
+            leak.verdict if leak.verdict.is_sure else Verdict.LIKELY,
             leak.bytes,
             place=leak.place,
             evidence=[
@@ -135,7 +140,7 @@ class BesidePeers:
         return self._bounded(cause, bytes_, by_cause)
 
     def _sure_differences(self, by_cause: _Excesses, total: int) -> list[RankDifference]:
-        sums = {cause: bytes_of(by_cause.get(cause, ())) for cause in _SURE}
+        sums = {cause: bytes_of(by_cause.get(cause, ())) for cause in _CERTAIN_CAUSES}
         return [
             self._from_lines(cause, min(size, total), by_cause[cause])
             for cause, size in sums.items()
@@ -200,7 +205,7 @@ class BesidePeers:
         sums = {
             cause: bytes_of(excesses)
             for cause, excesses in by_cause.items()
-            if cause not in _SURE and not self._is_echo(excesses)
+            if cause not in _CERTAIN_CAUSES and not self._is_echo(excesses)
         }
         if not sums:
             return None
@@ -313,7 +318,7 @@ class BesidePeers:
             f"+{format_size(excess.bytes)} at {excess.place} ({way_of_differing(excess)})"
             for excess in ranked[:3]
         ]
-        is_sure = cause in _SURE or cause == "rank_only"
+        is_sure = cause in _CERTAIN_CAUSES or cause == "rank_only"
         verdict = Verdict.POSSIBLE if cause == "unknown" else Verdict.LIKELY
         if cause == "uneven_batch":
             evidence += self._leveled(excesses)
@@ -387,7 +392,7 @@ def _explained_by(cause: str, by_cause: _Excesses, told_apart: set[str]) -> list
 
     More layers or a larger batch show on many lines, each with what looks like a cause of its own.
     """
-    causes = set(by_cause) - set(_SURE) if cause in _BY_STEP else {cause}
+    causes = set(by_cause) - set(_CERTAIN_CAUSES) if cause in _BY_STEP else {cause}
     excesses = chain.from_iterable(by_cause[other] for other in causes - told_apart)
     not_alone = chain.from_iterable(by_cause[other] for other in causes & told_apart)
     return [*excesses, *(excess for excess in not_alone if not excess.is_alone)]
