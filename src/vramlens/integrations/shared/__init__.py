@@ -7,5 +7,5 @@ loop_monitor: what the callbacks of all training loops share.
 program_totals: totals of what programs count, which never fall.
 rank_peaks: the peaks of all ranks, through the store of the process group.
 uncaught_error: the error that ends a program.
-batch_callback: what the callbacks of trainers that call them after each batch have in common.
+training_callback: what the callbacks of trainers have in common.
 """

@@ -1,13 +1,18 @@
-"""What the callbacks of trainers that call them after each batch have in common."""
+"""What the callbacks of trainers have in common.
+
+The class of a callback derives from the trainer's own, so it is made when somebody asks for it.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from vramlens.integrations.shared.loop_monitor import LoopMonitor
 
 
-class BatchCallback:
+class TrainingCallback:
     """Watches memory during training; ``callback.monitor`` is the monitor, ``callback.summary``
     what it saw.
 
@@ -22,8 +27,12 @@ class BatchCallback:
         self._loop = LoopMonitor(every, **options)
         self.monitor = self._loop.monitor
         self.summary: Any = None
-        self.leaks: Any = None
         self._batches = 0
+
+    @property
+    def leaks(self) -> Any:
+        """The report on leaks, once training has ended; None where none was asked for."""
+        return self._loop.leaks
 
     def _stepped(self) -> dict[str, float]:
         """Counts a batch, and gives the scalars that are due; the trainer's own count stands still
@@ -31,3 +40,17 @@ class BatchCallback:
         """
         self._batches += 1
         return self._loop.stepped(self._batches)
+
+
+def made_when_asked_for(module: str, make: Callable[[], type]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a module that has a class ``MemoryCallback``."""
+
+    def attribute(name: str) -> Any:
+        if name != "MemoryCallback":
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        callback = make()
+        callback.__module__, callback.__qualname__ = module, name  # so that it can be pickled
+        setattr(sys.modules[module], name, callback)
+        return callback
+
+    return attribute
