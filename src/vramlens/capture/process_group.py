@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from vramlens.capture.torch_api import cuda_in_use
 from vramlens.capture.triggers.on_import import when_imported
 from vramlens.foreign_text import text_of
 from vramlens.ground.program_errors import answer_of, own_errors
@@ -223,7 +224,7 @@ class _Watch:
         """The answer now; None where it is open or was not watched."""
         if not self.began or self.seen is not None:
             return self.seen
-        return False if _cuda_in_use() is not None else None
+        return False if cuda_in_use() is not None else None
 
     def _attach(self) -> None:
         with own_errors():
@@ -316,16 +317,11 @@ def _groups(distributed: Any) -> tuple[ProcessGroup, ...]:
     return tuple(groups)
 
 
-def _cuda_in_use() -> Any:
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    return cuda if cuda is not None and answer_of(cuda.is_initialized) else None
-
-
 def _device() -> tuple[int | None, int | None]:
     """The current device and how many there are; asked only where CUDA is in use: asking would
     make it so.
     """
-    cuda = _cuda_in_use()
+    cuda = cuda_in_use()
     return (
         (None, None)
         if cuda is None

@@ -18,17 +18,11 @@ from vramlens.capture.memory.pytorch_memory import PyTorch
 from vramlens.capture.process.own_thread import OwnEvent, OwnThread
 from vramlens.capture.recording.output_path import rank_of_process
 from vramlens.capture.recording.step_marks import StepCounter
+from vramlens.capture.torch_api import Counters, counters, cuda_in_use
 from vramlens.capture.triggers.on_import import when_imported
 from vramlens.capture.triggers.user_folder import prepared_folder
 from vramlens.capture.warn import harmless
-from vramlens.monitor.allocator_counters import (
-    Counters,
-    RecentPeak,
-    counters,
-    loaded_cuda,
-    room_bytes,
-    used_devices,
-)
+from vramlens.monitor.allocator_counters import RecentPeak, room_bytes, used_devices
 from vramlens.monitor.machine.inside import (
     Inside,
     InsideDevice,
@@ -111,7 +105,7 @@ class Publisher:
         """Reads the counters between two steps, on the thread that ended the first: some ten
         microseconds.
         """
-        cuda = loaded_cuda()
+        cuda = cuda_in_use()
         if cuda is None or self.pid != os.getpid():
             return
         self._pace.add(count)
@@ -142,7 +136,7 @@ class Publisher:
         """Writes the file now."""
         if self._started is None or self.pid != os.getpid():
             return
-        cuda = loaded_cuda()
+        cuda = cuda_in_use()
         if cuda is not None and self._round % _DEVICES_EVERY == 0:
             self._devices = used_devices(cuda)
         self._round += 1

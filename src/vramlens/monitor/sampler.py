@@ -24,18 +24,13 @@ from vramlens.argument_types import (
 from vramlens.capture.memory.driver import Gpu, driver
 from vramlens.capture.memory.memory_now import HostMemory, host_memory
 from vramlens.capture.process.own_thread import started_without_signals
+from vramlens.capture.torch_api import counters, cuda_in_use
 from vramlens.capture.warn import harmless
 from vramlens.errors import UsageError
 from vramlens.monitor.alerts.actions import Actions, Callback
 from vramlens.monitor.alerts.alerts import Alert, Values, Watch
 from vramlens.monitor.alerts.rules import parse_rule
-from vramlens.monitor.allocator_counters import (
-    RecentPeak,
-    counters,
-    loaded_cuda,
-    room_bytes,
-    used_devices,
-)
+from vramlens.monitor.allocator_counters import RecentPeak, room_bytes, used_devices
 from vramlens.monitor.loggers import LogFunction, Scalars, log_function
 from vramlens.monitor.machine.device_memory import free_and_total, visible_gpus
 from vramlens.monitor.monitor_samples import DeviceSample, MonitorSamples, Sample
@@ -214,7 +209,7 @@ class Monitor:
             self._log()
 
     def _measure_growth(self) -> None:
-        cuda = loaded_cuda()
+        cuda = cuda_in_use()
         if cuda is None:
             return
         if not self._devices or self._steps % _DEVICES_EVERY == 0:
@@ -296,7 +291,7 @@ class Monitor:
             over.wait(due - time.monotonic())
 
     def _look(self) -> Sample:
-        cuda = loaded_cuda()
+        cuda = cuda_in_use()
         gpus = {gpu.index: gpu for gpu in visible_gpus(cuda)}
         if cuda is not None and (not self._devices or self.samples.count % _DEVICES_EVERY == 0):
             self._devices = used_devices(cuda)

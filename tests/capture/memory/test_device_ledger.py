@@ -52,9 +52,9 @@ class FakeTorch(ModuleType):
             get_device_properties=self._properties,
             memory_stats=self._stats,
             mem_get_info=self._mem_get_info,
-            host_memory_stats=lambda: {
-                "active_bytes.current": 3 * MIB,
-                "allocated_bytes.current": 4 * MIB,
+            host_memory_stats_as_nested_dict=lambda: {
+                "active_bytes": {"current": 3 * MIB},
+                "allocated_bytes": {"current": 4 * MIB},
             },
             memory=SimpleNamespace(get_allocator_backend=lambda: self.backend),
         )

@@ -13,8 +13,8 @@ from typing import Any
 from vramlens.capture.memory.device_ledger import Ledger, ledger
 from vramlens.capture.memory.driver import driver
 from vramlens.capture.memory.memory_now import HostMemory, host_memory
+from vramlens.capture.torch_api import counters, cuda_in_use
 from vramlens.integrations.shared.program_totals import ProgramTotals
-from vramlens.monitor.allocator_counters import counters, loaded_cuda
 from vramlens.monitor.machine.device_memory import visible_gpus
 from vramlens.monitor.machine.inside import InsideDevice
 from vramlens.monitor.machine.machine import DeviceNow, MachineNow
@@ -103,7 +103,7 @@ def figures_of_program() -> AllFigures:
     """
     nvml, _ = driver()
     devices = tuple(
-        _of_ledger(ledger(gpu.index, ask_nccl=False)) for gpu in visible_gpus(loaded_cuda())
+        _of_ledger(ledger(gpu.index, ask_nccl=False)) for gpu in visible_gpus(cuda_in_use())
     )
     return AllFigures(
         devices=devices,
@@ -172,7 +172,7 @@ def _of_ledger(gpu_ledger: Ledger) -> GpuFigures:
         free_bytes=gpu_ledger.bytes_of("free"),
         kinds=kinds,
     )
-    cuda = loaded_cuda()
+    cuda = cuda_in_use()
     if cuda is None or not gpu_ledger.has_context:
         return figures
     now = counters(cuda, gpu_ledger.device)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from vramlens.capture.recording.output_path import Places
+from vramlens.capture.torch_api import cuda_in_use
 from vramlens.capture.warn import harmless
 from vramlens.errors import UsageError
 from vramlens.integrations.shared.kept_artifacts import keep
 from vramlens.integrations.shared.rank_peaks import peaks_of_ranks
 from vramlens.monitor import Monitor, Summary
-from vramlens.monitor.allocator_counters import loaded_cuda
 from vramlens.monitor.scalars import fullest, scalars
 from vramlens.program import install, snapshot
 
@@ -136,7 +136,7 @@ class LoopMonitor:
 
     @harmless("recording the end of training")
     def _record_end(self, output: str) -> None:
-        if loaded_cuda() is not None:  # else there is nothing to record, and nothing to say
+        if cuda_in_use() is not None:  # else there is nothing to record, and nothing to say
             snapshot(Places(output, sys.argv[0]).next())
 
 
