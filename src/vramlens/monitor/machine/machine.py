@@ -7,7 +7,6 @@ driver's order, as nvidia-smi does. Whatever the driver does not tell is None; n
 
 from __future__ import annotations
 
-import importlib
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +17,6 @@ from vramlens.capture.memory.driver import (
     GpuMemory,
     GpuProcess,
     driver,
-    name_text,
     own_pids,
 )
 from vramlens.capture.memory.memory_now import HostMemory, host_memory
@@ -188,12 +186,11 @@ class Machine:
             self._rss.clear()
         if nvml is None:
             return self._machine_now(notes=(reason,))
-        api = importlib.import_module("pynvml")
         if now - self._found_at >= _LOOK_AGAIN_S:
-            self._watched = self._find(api)
+            self._watched = self._find(nvml)
             self._found_at = now
         is_listed = now - self._listed_at >= _LISTED_EVERY_S or is_slow
-        look = _Look(api, nvml, is_slow, is_listed)
+        look = _Look(nvml, is_slow, is_listed)
         devices = tuple(self._device(look, watched) for watched in self._watched)
         notes = () if devices else ("The driver shows no GPU here.",)
         machine = self._machine_now(devices, nvml.version(), notes)
@@ -216,13 +213,13 @@ class Machine:
             notes=notes,
         )
 
-    def _find(self, api: Any) -> list[_Watched]:
+    def _find(self, nvml: Driver) -> list[_Watched]:
         """All GPUs, divided ones as their instances; figures that were read of them stay."""
-        count = _ask(api, "nvmlDeviceGetCount")
+        count = nvml.ask("nvmlDeviceGetCount")
         if count is None:  # another library has shut NVML down
-            _ask(api, "nvmlInit")
-            count = _ask(api, "nvmlDeviceGetCount") or 0
-        devices = [device for number in range(count) for device in _devices_of(api, number)]
+            nvml.ask("nvmlInit")
+            count = nvml.ask("nvmlDeviceGetCount") or 0
+        devices = [device for number in range(count) for device in _devices_of(nvml, number)]
         before = {watched.gpu.uuid: watched for watched in self._watched if watched.gpu.uuid}
         for watched in devices:
             earlier = before.get(watched.gpu.uuid or "")
@@ -241,7 +238,7 @@ class Machine:
             if memory is None:
                 soon = time.monotonic() - _LOOK_AGAIN_S + _SLOW_EVERY_S
                 self._found_at = min(self._found_at, soon)
-                return replace(device, notes=(_why_none(look.api, gpu),))
+                return replace(device, notes=(look.nvml.why_no_memory(gpu),))
             figures = memory.free_bytes, memory.total_bytes
             watched.reserved = memory.reserved_bytes
             watched.processes = self._processes(memory, gpu.uuid)
@@ -316,7 +313,6 @@ class Machine:
 class _Look:
     """One look: the driver, and which of its slower figures are due."""
 
-    api: Any
     nvml: Driver
     is_slow: bool
     is_listed: bool
@@ -325,66 +321,31 @@ class _Look:
         """Reads the figures that are due."""
         if self.is_listed:  # the driver itself works these out a few times a second
             if not watched.gpu.is_mig:
-                rates = _ask(self.api, "nvmlDeviceGetUtilizationRates", watched.parent)
+                rates = self.nvml.ask("nvmlDeviceGetUtilizationRates", watched.parent)
                 watched.gpu_percent = None if rates is None else int(rates.gpu)
-            watched.power_w = _watts(_ask(self.api, "nvmlDeviceGetPowerUsage", watched.parent))
+            watched.power_w = _watts(self.nvml.ask("nvmlDeviceGetPowerUsage", watched.parent))
         if self.is_slow:
-            watched.temperature_c = _ask(self.api, "nvmlDeviceGetTemperature", watched.parent, 0)
+            watched.temperature_c = self.nvml.ask("nvmlDeviceGetTemperature", watched.parent, 0)
 
 
 def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 
 
-def _devices_of(api: Any, number: int) -> list[_Watched]:
+def _devices_of(nvml: Driver, number: int) -> list[_Watched]:
     """A GPU, or the instances that it is divided into."""
-    parent = _ask(api, "nvmlDeviceGetHandleByIndex", number)
+    parent = nvml.ask("nvmlDeviceGetHandleByIndex", number)
     if parent is None:  # fallen off the bus, or not permitted: it stays in sight
         return [_Watched(Gpu(number, None), str(number), None, None)]
-    mode = _ask(api, "nvmlDeviceGetMigMode", parent)
-    is_divided = bool(mode and mode[0])
-    parts = _instances(api, parent) if is_divided else [parent]
-    limit_w = _watts(_ask(api, "nvmlDeviceGetEnforcedPowerLimit", parent))
+    parts = nvml.parts(parent)
+    is_divided = parent not in parts
+    limit_w = _watts(nvml.ask("nvmlDeviceGetEnforcedPowerLimit", parent))
     return [
         _Watched(
-            gpu=Gpu(
-                index=number,
-                name=name_text(_ask(api, "nvmlDeviceGetName", part)),
-                uuid=name_text(_ask(api, "nvmlDeviceGetUUID", part)),
-                is_mig=is_divided,
-                handle=part,
-            ),
+            gpu=nvml.gpu(number, part),
             name=f"{number}:{place}" if is_divided else str(number),
             parent=parent,
             power_limit_w=limit_w,
         )
         for place, part in enumerate(parts)
     ]
-
-
-def _instances(api: Any, parent: Any) -> list[Any]:
-    count = _ask(api, "nvmlDeviceGetMaxMigDeviceCount", parent) or 0
-    handles = [
-        _ask(api, "nvmlDeviceGetMigDeviceHandleByIndex", parent, number) for number in range(count)
-    ]
-    return [handle for handle in handles if handle is not None]
-
-
-def _why_none(api: Any, gpu: Gpu) -> str:
-    if gpu.handle is None:
-        return (
-            "The driver cannot open this GPU: it has fallen off the bus, or permission is missing."
-        )
-    try:
-        api.nvmlDeviceGetMemoryInfo(gpu.handle)
-    except Exception as error:
-        reason = (str(error) or type(error).__name__).rstrip(".")
-        return f"The driver reports no numbers for this GPU ({reason})."
-    return "The driver reports impossible numbers for this GPU."
-
-
-def _ask(api: Any, name: str, *args: Any) -> Any:
-    try:
-        return getattr(api, name)(*args)
-    except Exception:
-        return None
