@@ -173,7 +173,7 @@ def test_rank_0_logs_the_peaks_of_all_ranks_once_all_have_told(
         )
 
     def told(rank: int, gib: int) -> dict[str, float]:
-        monkeypatch.setattr(rank_peaks, "_initialized_group", lambda: group(rank))
+        monkeypatch.setattr(rank_peaks, "initialized_group", lambda: group(rank))
         return rank_peaks.peaks_of_ranks(gib << 30)
 
     assert told(0, 4) == {}  # the others have told nothing yet, and are not waited for

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vramlens.argument_types import number_given, optional, takes, text
+from vramlens.capture.process_group import initialized_group
 from vramlens.capture.warn import say
 from vramlens.errors import UsageError
+from vramlens.ground.launcher import number_in
 from vramlens.units import counted
 
 if TYPE_CHECKING:
@@ -126,10 +128,10 @@ def out_of_memory_error(phase: str, number: int) -> RuntimeError:
 
 
 def _rank() -> int:
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank()
-    return int(os.environ.get("RANK", "0"))
+    group = initialized_group()
+    if group is not None:
+        return int(group.get_rank())
+    return number_in(os.environ, "RANK") or 0
 
 
 class _Calls:

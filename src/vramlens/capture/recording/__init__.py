@@ -1,7 +1,6 @@
 """Recording: what is kept of a running program, and the file that it is written to.
 
 device_facts: the devices' names, limits and ledgers.
-launch: how a job was started.
 output_path: the files of a process.
 placed_file: a written file on its way to its name.
 private_facts: what of machine, user and run is private.

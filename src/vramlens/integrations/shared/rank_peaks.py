@@ -6,9 +6,7 @@ allocated on a GPU. Each rank leaves its newest peak; rank 0 reads what is there
 
 from __future__ import annotations
 
-import sys
-from typing import Any
-
+from vramlens.capture.process_group import initialized_group
 from vramlens.capture.warn import harmless
 from vramlens.units import GIB
 
@@ -22,7 +20,7 @@ def peaks_of_ranks(peak_bytes: int | None) -> dict[str, float]:
     ``memory/rank_peak_max_gib``, ``memory/rank_peak_min_gib`` and ``memory/worst_rank``, once every
     rank has left one.
     """
-    group = _initialized_group()
+    group = initialized_group()
     if group is None or peak_bytes is None:
         return {}
     rank, world_size = group.get_rank(), group.get_world_size()
@@ -38,11 +36,3 @@ def peaks_of_ranks(peak_bytes: int | None) -> dict[str, float]:
         "memory/rank_peak_min_gib": min(peaks) / GIB,
         "memory/worst_rank": float(worst),
     }
-
-
-def _initialized_group() -> Any:
-    """``torch.distributed`` where this program has begun a process group; else None."""
-    group: Any = sys.modules.get("torch.distributed")
-    if group is None or not group.is_available() or not group.is_initialized():
-        return None
-    return group
