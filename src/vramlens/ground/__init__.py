@@ -6,7 +6,6 @@ conf_text: the text of the allocator's settings, cut up.
 failure: the walls and causes of an out-of-memory failure.
 event_history: PyTorch's history of events in a snapshot.
 launcher: the variables that a launcher sets.
-leak_size: from what size on a leak matters.
 ledger_kinds: the kinds of a device's memory.
 live_objects: classes, namespaces and slots, read without running anyone's code.
 own_line: what vramlens says among a program's lines.
