@@ -12,8 +12,7 @@ own_line: what vramlens says among a program's lines.
 own_session: processes that are ended with what they have started.
 printed_answer: answers that print themselves.
 verdict: the certainty of claims, numbers and rows.
-file_name: the names of files, of whichever system they are.
 late_torch: PyTorch, imported when the first of its names is used.
 program_errors: errors that are the program's although they are raised in the midst of our code.
-place: a line of the user's program.
+place: a line of the user's program, and the names of files, of whichever system they are.
 """
