@@ -97,13 +97,13 @@ class Collector:
 
     def _host(self, gauge: Any, figures: AllFigures) -> Iterator[Any]:
         host = figures.host
-        if host.total_bytes is not None and host.available_bytes is not None:
+        if host.used_bytes is not None:
             family = gauge(
                 "vramlens_host_memory_bytes",
                 "The host's memory; the kinds sum to all.",
                 labels=["kind"],
             )
-            family.add_metric(["used"], host.total_bytes - host.available_bytes)
+            family.add_metric(["used"], host.used_bytes)
             family.add_metric(["available"], host.available_bytes)
             yield family
         if self._is_program and host.pinned_reserved_bytes is not None:

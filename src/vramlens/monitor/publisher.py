@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from vramlens.capture import torch_api
-from vramlens.capture.memory.driver import Gpu, driver
+from vramlens.capture.memory.driver import Gpu
 from vramlens.capture.memory.memory_now import host_memory
 from vramlens.capture.memory.pytorch_memory import PyTorch
 from vramlens.capture.process.own_thread import OwnEvent, OwnThread
@@ -23,6 +23,7 @@ from vramlens.capture.triggers.on_import import when_imported
 from vramlens.capture.triggers.user_folder import prepared_folder
 from vramlens.capture.warn import harmless
 from vramlens.monitor.allocator_counters import RecentPeak, room_bytes, used_devices
+from vramlens.monitor.machine.device_memory import free_and_total, visible_gpus
 from vramlens.monitor.machine.inside import (
     Inside,
     InsideDevice,
@@ -214,13 +215,11 @@ def _uuid(cuda: Any, index: int) -> str | None:
 
 
 def _free(cuda: Any, index: int) -> int | None:
-    nvml, _ = driver()
     gpu = _gpu(cuda, index)
-    memory = nvml.memory(gpu) if nvml is not None and gpu is not None else None
-    return None if memory is None else memory.free_bytes
+    figures = None if gpu is None else free_and_total(gpu)
+    return None if figures is None else figures[0]
 
 
 def _gpu(cuda: Any, index: int) -> Gpu | None:
-    nvml, _ = driver()
-    gpus = nvml.gpus(cuda) if nvml is not None else ()
+    gpus = visible_gpus(cuda)
     return gpus[index] if index < len(gpus) else None

@@ -28,7 +28,7 @@ from vramlens.capture.torch_api import counters, cuda_in_use
 from vramlens.capture.warn import harmless
 from vramlens.errors import UsageError
 from vramlens.monitor.alerts.actions import Actions, Callback
-from vramlens.monitor.alerts.alerts import Alert, Values, Watch
+from vramlens.monitor.alerts.alerts import Alert, Values, Watch, program_figures
 from vramlens.monitor.alerts.rules import parse_rule
 from vramlens.monitor.allocator_counters import RecentPeak, room_bytes, used_devices
 from vramlens.monitor.loggers import LogFunction, Scalars, log_function
@@ -356,20 +356,10 @@ def values_of(sample: Sample) -> list[Values]:
     values = []
     place = place_of_process()
     for device in sample.devices:
-        cached = None
-        if device.reserved_bytes is not None and device.allocated_bytes is not None:
-            cached = device.reserved_bytes - device.allocated_bytes
-        figures: dict[str, float | None] = {
+        figures = {
             "used": device.used_bytes,
             "free": device.free_bytes,
-            "allocated": device.allocated_bytes,
-            "reserved": device.reserved_bytes,
-            "cached": cached,
-            "growth": device.growth_bytes,
-            "steps_left": device.steps_left,
-            "step_us": sample.step_us,
-            "retries": device.retries,
-            "failures": device.failures,
+            **program_figures(device, sample.step_us),
         }
         values.append(Values(f"GPU {device.device}", figures, device.total_bytes, place))
     used = None

@@ -63,6 +63,13 @@ class HostMemory:
     pinned_bytes: int | None = None
     pinned_reserved_bytes: int | None = None
 
+    @property
+    def used_bytes(self) -> int | None:
+        """All that is not available."""
+        if self.total_bytes is None or self.available_bytes is None:
+            return None
+        return self.total_bytes - self.available_bytes
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MemoryNow:

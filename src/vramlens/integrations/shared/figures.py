@@ -53,6 +53,13 @@ class GpuFigures:
     steps_left: int | None = None
     seconds_left: float | None = None
 
+    @property
+    def used_bytes(self) -> int | None:
+        """All that is not free, the driver's own part too."""
+        if self.total_bytes is None or self.free_bytes is None:
+            return None
+        return self.total_bytes - self.free_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class AllFigures:

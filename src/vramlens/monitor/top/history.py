@@ -41,8 +41,8 @@ class History:
             return
         self._added, self._second = at, int(at)
         host = now.host
-        if host.total_bytes is not None and host.available_bytes is not None:
-            self._put(("host",), at, host.total_bytes - host.available_bytes)
+        if host.used_bytes is not None:
+            self._put(("host",), at, host.used_bytes)
         for device in now.devices:
             self._put(("used", device.name), at, device.used_bytes)
             self._put(("gpu", device.name), at, device.gpu_percent)

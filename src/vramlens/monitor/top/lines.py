@@ -185,10 +185,10 @@ def next_lines(now: MachineNow) -> list[str]:
 def host_line(now: MachineNow) -> str:
     """The host's memory."""
     host, parts = now.host, []
-    if host.total_bytes is not None and host.available_bytes is not None:
+    if host.used_bytes is not None:
         container = " of this container" if host.limit == "cgroup" else ""
-        used = host.total_bytes - host.available_bytes
-        parts.append(f"{format_size(used)} of {format_size(host.total_bytes)}{container} used")
+        total = format_size(host.total_bytes or 0)
+        parts.append(f"{format_size(host.used_bytes)} of {total}{container} used")
     programs = [process.inside for process, _ in now.rows() if process.inside is not None]
     # A program on several GPUs pins its memory once.
     pinned = {(inside.pid, inside.started): inside.pinned_bytes or 0 for inside in programs}
