@@ -12,11 +12,11 @@ from vramlens.analyses.budget.budget_file import Budget
 from vramlens.analyses.budget.budget_update import RunFigures, Update, figures_of, update_from
 from vramlens.analyses.budget.job_check import check_of_job
 from vramlens.analyses.compare.compared_run import Run, run_of
-from vramlens.api import load
+from vramlens.api import Progress, load
 from vramlens.errors import InputError
 from vramlens.fleet.files import find_ranks
 from vramlens.fleet.job import notes_of_ranks
-from vramlens.fleet.workers import Progress, for_each, workers, worth_workers
+from vramlens.fleet.workers import for_each, workers, worth_workers
 
 _NO_RECORDING = "left no recording"
 

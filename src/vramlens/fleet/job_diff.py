@@ -10,10 +10,9 @@ from vramlens.analyses.compare.diff_answer import Diff
 from vramlens.analyses.compare.job_change import JobChange, RankChange, RankState
 from vramlens.analyses.compare.run_diff import diff_runs
 from vramlens.analyses.finding import Finding
-from vramlens.api import load
+from vramlens.api import Progress, load
 from vramlens.errors import InputError, UsageError
 from vramlens.fleet.job import compare_files
-from vramlens.fleet.workers import Progress
 from vramlens.ranks import Comparison, RankSummary
 
 

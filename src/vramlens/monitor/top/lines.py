@@ -47,7 +47,8 @@ _GIVES_WAY = ("power", "host", "trend", "nccl", "temp", "step", "user", "cached"
 """Columns that are left out, in this order, where the screen is narrow."""
 _INSIDE_KINDS = ("pytorch_allocated", "pytorch_cached", "nccl")
 _OTHER_KINDS = ("other_processes", "outside_pytorch", "unknown", "driver_reserved")
-_NOT_INSIDE = InsideDevice(index=-1)
+NOT_INSIDE = InsideDevice(index=-1)
+"""What a process that tells nothing of its allocator has on a GPU."""
 NOTHING = "-"
 
 
@@ -128,7 +129,7 @@ def process_cells(
     process: ProcessNow, device: DeviceNow, history: History | None = None
 ) -> tuple[str, ...]:
     """The cells of a process's row, in GiB where no unit stands."""
-    memory = process.memory_on(device) or _NOT_INSIDE
+    memory = process.memory_on(device) or NOT_INSIDE
     live, reserved, growth = memory.allocated_bytes, memory.reserved_bytes, memory.growth_bytes
     cached = None if live is None or reserved is None else max(0, reserved - live)
     step = process.inside.step if process.inside is not None else 0

@@ -11,6 +11,7 @@ from vramlens.monitor.machine.machine import DeviceNow, MachineNow, ProcessNow
 from vramlens.monitor.top.chart import chart
 from vramlens.monitor.top.history import History
 from vramlens.monitor.top.lines import (
+    NOT_INSIDE,
     NOTHING,
     PROCESS_HEADER,
     cut,
@@ -48,7 +49,6 @@ HELP = (
 _HIGHEST_CHART = 8
 _COLORS_OF_SHARES = ((0.7, "good"), (0.9, "warn"), (float("inf"), "bad"))
 _PERSISTENT_ROWS = 7
-_NO_MEMORY = InsideDevice(index=-1)
 
 
 @dataclass(slots=True)
@@ -332,7 +332,7 @@ def _shown_device(now: MachineNow, view: View) -> DeviceNow | None:
 
 def _sort_key(row: tuple[ProcessNow, DeviceNow], column: str) -> tuple[object, ...]:
     process, device = row
-    memory = process.memory_on(device) or _NO_MEMORY
+    memory = process.memory_on(device) or NOT_INSIDE
     keys: dict[str, object] = {
         "used": -(process.used_bytes or 0),
         "live": -(memory.allocated_bytes or 0),

@@ -6,9 +6,10 @@ import functools
 import gc
 import itertools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from vramlens.argument_types import flag, function_given, number_given, optional, takes
+from vramlens.capture.warn import Function
 from vramlens.recovery.memory_errors import OutOfMemoryCaught
 from vramlens.recovery.splitting.batch_parts import BatchSamples, CannotSplit, ranges
 from vramlens.recovery.splitting.sample_lists import is_named_tuple
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     import torch
 else:
     from vramlens.ground.late_torch import torch
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @overload

@@ -414,7 +414,7 @@ class Guard:
         words = f"out of memory in the {failure.phase}{size_words(failure.tried_bytes)}"
         self._note("failure", words)
         self._check_bytes()
-        action = self._remedies.next(self._window, self.micro_batch, self._runner.model)
+        action = self._remedies.next(self._window, self._runner.model)
         if action is None:
             return _STOP
         self._size.note_failed_part(action.failed_size)

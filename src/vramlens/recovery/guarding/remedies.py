@@ -85,7 +85,7 @@ class Remedies:
         self._freed = False
         self._guess.learn(calls)
 
-    def next(self, calls: list[Call], size: int | None, model: Any) -> Remedy | None:
+    def next(self, calls: list[Call], model: Any) -> Remedy | None:
         """The next remedy, in force when this returns; None: there is none left."""
         for remedy in self._order:
             action = {
