@@ -19,8 +19,7 @@ from functools import partial
 from typing import Any
 
 from vramlens.attach.inside.asking_thread import AskingThread
-from vramlens.attach.inside.forked_copy import ForkedCopy, NoCopy
-from vramlens.attach.inside.known_facts import KnownFacts
+from vramlens.attach.inside.forked_copy import ForkedCopy, KnownFacts, NoCopy
 from vramlens.attach.inside.pauses import Pauses
 from vramlens.attach.inside.state_now import NAMES_SHARE, search_time, torch_is_whole
 from vramlens.attach.messages import Line

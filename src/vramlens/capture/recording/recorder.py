@@ -18,8 +18,7 @@ from vramlens.capture.names.module_marks import ModuleMarks
 from vramlens.capture.names.module_paths import ModulePaths
 from vramlens.capture.process.undisturbed import no_collection, no_other_thread
 from vramlens.capture.recording.device_facts import DeviceFacts
-from vramlens.capture.recording.output_path import Places, rank_of_process
-from vramlens.capture.recording.placed_file import PlacedFile, keep
+from vramlens.capture.recording.output_path import PlacedFile, Places, keep, rank_of_process
 from vramlens.capture.recording.process_facts import process_facts
 from vramlens.capture.recording.recording_file import SCHEMA, write_recording
 from vramlens.capture.recording.redact import Redaction
