@@ -17,8 +17,11 @@ from vramlens.capture.warn import harmless
 from vramlens.integrations.shared.extras import need
 from vramlens.integrations.shared.kept_artifacts import handles_of_process
 from vramlens.integrations.shared.loop_monitor import LoopMonitor
-from vramlens.integrations.shared.training_callback import TrainingCallback, made_when_asked_for
-from vramlens.integrations.shared.uncaught_error import UncaughtError
+from vramlens.integrations.shared.training_callback import (
+    TrainingCallback,
+    UncaughtError,
+    made_when_asked_for,
+)
 
 __all__ = ["MemoryCallback", "watch"]  # noqa: F822 - made by __getattr__
 

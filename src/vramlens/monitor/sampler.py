@@ -31,11 +31,10 @@ from vramlens.monitor.alerts.actions import Actions, Callback
 from vramlens.monitor.alerts.alerts import Alert, Values, Watch, program_figures
 from vramlens.monitor.alerts.rules import parse_rule
 from vramlens.monitor.allocator_counters import RecentPeak, room_bytes, used_devices
-from vramlens.monitor.loggers import LogFunction, Scalars, log_function
 from vramlens.monitor.machine.device_memory import free_and_total, visible_gpus
 from vramlens.monitor.monitor_samples import DeviceSample, MonitorSamples, Sample
 from vramlens.monitor.place_in_job import place_of_process
-from vramlens.monitor.scalars import scalars
+from vramlens.monitor.scalars import LogFunction, Scalars, log_function, scalars
 from vramlens.monitor.step_growth import StepGrowth, steps_left
 from vramlens.monitor.step_pace import StepPace
 from vramlens.monitor.summary import Extremes, Summary

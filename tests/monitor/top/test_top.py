@@ -29,8 +29,7 @@ from vramlens.monitor.machine.inside import (
     write_inside,
 )
 from vramlens.monitor.machine.machine import DeviceNow, Machine, MachineNow
-from vramlens.monitor.top.chart import chart
-from vramlens.monitor.top.history import History
+from vramlens.monitor.top.history import History, chart
 from vramlens.monitor.top.lines import machine_lines
 from vramlens.monitor.top.picture import SORTS, View, picture
 from vramlens.monitor.top.watching import JsonLines, Watching, machine_dict

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from vramlens.monitor.machine.inside import InsideDevice
 from vramlens.monitor.machine.machine import DeviceNow, MachineNow, ProcessNow
-from vramlens.monitor.top.chart import chart
-from vramlens.monitor.top.history import History
+from vramlens.monitor.top.history import History, chart
 from vramlens.monitor.top.lines import (
     NOT_INSIDE,
     NOTHING,
