@@ -15,7 +15,7 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from vramlens.analyses.finding import Finding, Place
     from vramlens.analyses.memory.heap import Heap, LineBytes
-    from vramlens.trace.owners import KeptBy
+    from vramlens.trace.storage_facts import KeptBy
 
 _MOST_OWNERS = 5
 _MOST_LINES = 8

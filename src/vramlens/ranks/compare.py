@@ -20,9 +20,13 @@ from vramlens.ranks.excess.causes import FIXES, STAY, WORDS, Position, fix_of
 from vramlens.ranks.excess.rank_differences import differences_of
 from vramlens.ranks.flights.collectives import all_groups, collective_problems
 from vramlens.ranks.flights.desync import desync_differences
-from vramlens.ranks.flights.expert_load import note_of_hot_experts
 from vramlens.ranks.hints import Hint
-from vramlens.ranks.notes import note_of_slow_ranks, note_of_victims, notes_of_recordings
+from vramlens.ranks.notes import (
+    note_of_hot_experts,
+    note_of_slow_ranks,
+    note_of_victims,
+    notes_of_recordings,
+)
 from vramlens.ranks.peers.common_factor import with_common_factors
 from vramlens.ranks.peers.rank_cohorts import ALL_RANKS, SAME_PARAMETERS, RankCohorts, cohorts_of
 from vramlens.ranks.peers.strangers import strangers_note, strangers_of

@@ -36,8 +36,8 @@ from vramlens.analyses.leaks.rhythm import EVERY, IRREGULAR, PERIODIC, Rhythm, r
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.claim import with_article
 from vramlens.trace import NO_STACK
-from vramlens.trace.owners import KeptBy
 from vramlens.trace.stacks import is_user_file
+from vramlens.trace.storage_facts import KeptBy
 from vramlens.units import counted, format_size
 
 _REPLACED = 0.5

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, combinations
 
 from vramlens.analyses.finding import Place
-from vramlens.ranks.rank_names import names_a_rank
 from vramlens.ranks.rank_summary import RankSummary
+from vramlens.ranks.rank_words import names_a_rank
 
 _LEAST_SHARED = 0.25
 """Ranks of one job have more than this of their bytes on lines that another one has, too. (In

@@ -19,7 +19,7 @@ from vramlens.read.values import (
     text_of,
 )
 from vramlens.trace import DeviceLedger, Ledgers, Samples
-from vramlens.trace.samples import UNKNOWN
+from vramlens.trace.measurements import UNKNOWN
 
 _MOST_PARTS = 64
 
