@@ -224,8 +224,8 @@ def read_lake(lake: Lake) -> Job:
 
 
 def _notes_of_attempt(lake: Lake, facts: Mapping[str, object]) -> list[str]:
-    told = as_list(facts.get("notes"))[:_MOST_NOTES]
-    notes = [note for note in map(as_text, told) if note]
+    entries = as_list(facts.get("notes"))[:_MOST_NOTES]
+    notes = [note for note in map(as_text, entries) if note]
     if not lake.is_committed:
         notes.append("the export into this lake did not finish: run it again")
     if len(lake.runs[lake.run]) > 1:

@@ -91,8 +91,8 @@ def update_job(folder: str, budget: Budget | None, device: int | None = None) ->
 
 def check_of_rank(path: str, budget: Budget, baseline: str | None, device: int | None) -> Check:
     """One rank held against a budget; what the map runs for each."""
-    kept = None if baseline is None else _run(baseline, device)
-    return check_run(_run(path, device), budget, kept)
+    baseline_run = None if baseline is None else _run(baseline, device)
+    return check_run(_run(path, device), budget, baseline_run)
 
 
 def figures_of_rank(path: str, budget: Budget | None, device: int | None) -> RunFigures:

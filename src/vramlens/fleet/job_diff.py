@@ -133,13 +133,13 @@ def _only_in_one(
     went = []
     for finding in before:
         alike = [other for other in unmatched if other.id == finding.id]
-        same = next((other for other in alike if other.place == finding.place), None)
-        if same is None and len(alike) == 1 and _count(before, finding.id) == 1:
-            same = alike[0]
-        if same is None:
+        counterpart = next((other for other in alike if other.place == finding.place), None)
+        if counterpart is None and len(alike) == 1 and _count(before, finding.id) == 1:
+            counterpart = alike[0]
+        if counterpart is None:
             went.append(finding)
         else:
-            unmatched.remove(same)
+            unmatched.remove(counterpart)
     return tuple(unmatched), tuple(went)
 
 

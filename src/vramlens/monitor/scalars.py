@@ -56,7 +56,9 @@ def scalars_of(sample: Sample) -> dict[str, float]:
 def fullest(sample: Sample) -> DeviceSample | None:
     """The GPU on which this program holds most; before it holds any, the first."""
     return max(
-        sample.devices, key=lambda one: (one.allocated_bytes or 0, -one.device), default=None
+        sample.devices,
+        key=lambda device: (device.allocated_bytes or 0, -device.device),
+        default=None,
     )
 
 

@@ -168,8 +168,8 @@ class _Job:
                 yield replace(leak, ranks=self._leaking(members, leak.place))
                 more -= leak.bytes
             if more >= max(STAGE_SHARE * usual.peak_bytes, LEAST_BYTES):
-                told = None if leak is None else leak.place
-                yield self._difference_of_cohort(members, beside, more, told)
+                reported_place = None if leak is None else leak.place
+                yield self._difference_of_cohort(members, beside, more, reported_place)
 
     def _leaking(self, members: Sequence[int], place: Place | None) -> tuple[int, ...]:
         """Those of some ranks that have something that grows at a line."""
@@ -184,12 +184,16 @@ class _Job:
         return ordered[(len(ordered) - 1) // 2]
 
     def _difference_of_cohort(
-        self, members: tuple[int, ...], beside: BesidePeers, more: int, told: Place | None
+        self, members: tuple[int, ...], beside: BesidePeers, more: int, reported_place: Place | None
     ) -> RankDifference:
-        """The difference of a cohort: ``more`` bytes beside those of the line that was told."""
+        """The difference of a cohort: ``more`` bytes beside those of the line that is reported already."""
         summary, usual = beside.rank, beside.usual
         line = max(
-            (line for line in summary.lines if told is None or line.place != told),
+            (
+                line
+                for line in summary.lines
+                if reported_place is None or line.place != reported_place
+            ),
             key=lambda line: line.peak_bytes - usual.line_bytes(line),
             default=None,
         )

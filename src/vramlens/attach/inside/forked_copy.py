@@ -180,12 +180,12 @@ def _is_programs(handler: Any) -> bool:
     """True where a signal handler is, or calls, one of the program's: torch's calls the one that
     was there before, which a cell of it holds.
     """
-    waiting, seen = [handler], set()
+    waiting, visited = [handler], set()
     while waiting:
         function = waiting.pop()
-        if not callable(function) or id(function) in seen:
+        if not callable(function) or id(function) in visited:
             continue
-        seen.add(id(function))
+        visited.add(id(function))
         if not str(getattr(function, "__module__", "")).startswith(_CHILDREN_OF_TORCH):
             return True
         for cell in getattr(function, "__closure__", None) or ():

@@ -111,11 +111,11 @@ def _search_first(folder: str) -> None:
         give_back_shadowed(folder)
 
 
-def _run(code: CodeType, found: dict[str, Any], file: dict[str, Any]) -> None:
+def _run(code: CodeType, of_import: dict[str, Any], file: dict[str, Any]) -> None:
     """Runs the program by the names that Python gives it, in Python's order."""
     main = sys.modules["__main__"].__dict__
     main.clear()
-    main.update({"__name__": "__main__", "__doc__": None, **found})
+    main.update({"__name__": "__main__", "__doc__": None, **of_import})
     if sys.version_info < (3, 14):
         main["__annotations__"] = {}
     main.update({"__builtins__": builtins, **file})

@@ -147,9 +147,9 @@ def verdict_in(error: BaseException) -> str | None:
     recorded; None for other errors.
     """
     notes = getattr(error, "__notes__", None) or [getattr(error, "__vramlens_note__", None)]
-    told = [note for note in notes if isinstance(note, str) and "vramlens" in note]
-    if told:
-        return "\n".join(told)
+    ours = [note for note in notes if isinstance(note, str) and "vramlens" in note]
+    if ours:
+        return "\n".join(ours)
     is_out_of_memory = "OutOfMemoryError" in type(error).__name__ or "out of memory" in str(error)
     return str(error) if is_out_of_memory else None
 

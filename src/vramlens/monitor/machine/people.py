@@ -142,8 +142,8 @@ def _pids(pid: int) -> tuple[int, ...]:
         return (pid,)
 
 
-def _psutil(pid: int, what: str) -> object:
+def _psutil(pid: int, question: str) -> object:
     try:
-        return getattr(importlib.import_module("psutil").Process(pid), what)()
+        return getattr(importlib.import_module("psutil").Process(pid), question)()
     except Exception:
         return None

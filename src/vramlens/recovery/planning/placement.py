@@ -129,10 +129,12 @@ def place(
     limits = _limits(memory)
     blocks, blocks_of = _spread(model, batch, limits)
     output = sum(block.output_bytes for block in blocks)
-    where = {block.name: device for device, here in blocks_of.items() for block in here}
+    where = {
+        block.name: device for device, blocks_here in blocks_of.items() for block in blocks_here
+    }
     used = {
-        device: needed_bytes(here, output) + _workspace(device) if here else 0
-        for device, here in blocks_of.items()
+        device: needed_bytes(blocks_here, output) + _workspace(device) if blocks_here else 0
+        for device, blocks_here in blocks_of.items()
     }
     device_map = {block.name: where[block.name] for block in blocks}
     if dispatch:

@@ -152,25 +152,25 @@ class Backup:
             _put_back(self._kept)
 
 
-def _kept(value: Any, seen: set[int], depth: int) -> _Kept:
-    is_first = id(value) not in seen
+def _kept(value: Any, visited: set[int], depth: int) -> _Kept:
+    is_first = id(value) not in visited
     if isinstance(value, (torch.Tensor, dict, list)):
-        seen.add(id(value))
+        visited.add(id(value))
     if not is_first or depth > _DEPTH:
         return _Kept(value)
     if isinstance(value, torch.Tensor):
         return _Kept(value, host_copy(value))
     if isinstance(value, dict):
-        return _Kept(value, {key: _kept(inner, seen, depth + 1) for key, inner in value.items()})
+        return _Kept(value, {key: _kept(inner, visited, depth + 1) for key, inner in value.items()})
     if isinstance(value, (list, tuple)):
-        return _Kept(value, [_kept(inner, seen, depth + 1) for inner in value])
+        return _Kept(value, [_kept(inner, visited, depth + 1) for inner in value])
     if isinstance(value, torch.optim.Optimizer):
-        return _Kept(value, _kept(vars(value), seen, depth + 1))
+        return _Kept(value, _kept(vars(value), visited, depth + 1))
     return _Kept(value)
 
 
-def _put_back(kept: _Kept) -> Any:
-    original, contents = kept.value, kept.contents
+def _put_back(copied: _Kept) -> Any:
+    original, contents = copied.value, copied.contents
     if contents is None:
         return original
     if isinstance(original, torch.Tensor):
