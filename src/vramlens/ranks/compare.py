@@ -15,8 +15,8 @@ from operator import or_
 
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
-from vramlens.ranks.excess.beside_peers import BesidePeers
 from vramlens.ranks.excess.causes import FIXES, STAY, WORDS, Position, fix_of
+from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
 from vramlens.ranks.excess.rank_differences import differences_of
 from vramlens.ranks.flights.collectives import all_groups, collective_problems
 from vramlens.ranks.flights.desync import desync_differences
@@ -148,7 +148,7 @@ class _Job:
             for peer in peers:
                 # Of two ranks, the other one is what is usual.
                 compared = usual if len(peers) > 2 else _usual_without(peers, peer)
-                beside = BesidePeers(peer, compared, positions[peer.rank], strays)
+                beside = RankAgainstPeers(peer, compared, positions[peer.rank], strays)
                 yield from differences_of(beside)
 
     def between_cohorts(self) -> Iterator[RankDifference]:
@@ -161,7 +161,7 @@ class _Job:
         usual = Usual(list(typical.values()))
         positions = self._positions()
         for members, summary in typical.items():
-            beside = BesidePeers(summary, usual, positions[summary.rank], ())
+            beside = RankAgainstPeers(summary, usual, positions[summary.rank], ())
             leak = beside.leak_difference()
             more = beside.more
             if leak is not None:
@@ -184,7 +184,11 @@ class _Job:
         return ordered[(len(ordered) - 1) // 2]
 
     def _difference_of_cohort(
-        self, members: tuple[int, ...], beside: BesidePeers, more: int, reported_place: Place | None
+        self,
+        members: tuple[int, ...],
+        beside: RankAgainstPeers,
+        more: int,
+        reported_place: Place | None,
     ) -> RankDifference:
         """The difference of a cohort: ``more`` bytes beside those of the line that is reported already."""
         summary, usual = beside.rank, beside.usual
@@ -265,8 +269,8 @@ def _gathering_functions(flight: FlightRecord | None) -> frozenset[tuple[str, st
 def _stray(summary: RankSummary, stray: Stray) -> RankDifference:
     """The difference of a rank that holds memory on a GPU of another."""
     cause = "map_location" if stray.hints & Hint.LOAD else "stray_context"
-    bytes_ = stray.process_bytes or stray.reserved_bytes
-    size = format_size(bytes_)
+    excess_bytes = stray.process_bytes or stray.reserved_bytes
+    size = format_size(excess_bytes)
     evidence = [
         f"rank {summary.rank}, whose GPU is {summary.device}, also holds"
         f" {format_size(stray.reserved_bytes)} on GPU {stray.device}"
@@ -284,7 +288,7 @@ def _stray(summary: RankSummary, stray: Stray) -> RankDifference:
         ranks=(summary.rank,),
         cause=cause,
         verdict=Verdict.PROVEN,
-        bytes=bytes_,
+        bytes=excess_bytes,
         place=stray.place,
         title=f"{WORDS[cause]}: {size} on GPU {stray.device}",
         evidence=tuple(evidence),

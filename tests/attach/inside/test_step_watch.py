@@ -21,7 +21,7 @@ from vramlens.attach.inside.step_watch import StepWatch
 from vramlens.capture import torch_api
 from vramlens.capture.names import tensor_names
 from vramlens.capture.process.own_thread import OwnThread
-from vramlens.capture.recording.output_path import Places
+from vramlens.capture.recording.output_path import RecordingPaths
 from vramlens.capture.recording.recorder import Recorder
 from vramlens.live.growth.autocast_cache import caching_depth
 
@@ -59,7 +59,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def watch_of(steps: int, seconds: float = 3600.0) -> StepWatch:
     request = {"steps": steps, "seconds": seconds, "pause_s": 1.0}
-    recorder = Recorder(Places("unused.vram", None), marks_modules=False)
+    recorder = Recorder(RecordingPaths("unused.vram", None), marks_modules=False)
     return StepWatch(request, Pauses(), recorder)
 
 

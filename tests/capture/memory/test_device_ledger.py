@@ -112,7 +112,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.fixture(autouse=True)
-def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def sees_host_pids(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests' own process may be in a container: the ledger is told that it is not."""
     monkeypatch.setattr(module, "own_pids", lambda: ((ME,), True))
     monkeypatch.setattr(module, "process_name", lambda pid: {ME: "python", 70: "Xorg"}.get(pid))
@@ -589,12 +589,12 @@ LISTS = st.none() | st.lists(
         st.just(""),
     ),
     pids=st.lists(st.integers(1, 5), min_size=1, max_size=2),
-    at_home=st.booleans(),
+    sees_host_pids=st.booleans(),
 )
 def test_the_sum_closes_whatever_is_said(
-    memory: GpuMemory, held: PyTorchCounters, pids: list[int], *, at_home: bool
+    memory: GpuMemory, held: PyTorchCounters, pids: list[int], *, sees_host_pids: bool
 ) -> None:
-    rows = rows_of(memory, held, pids, at_home=at_home)
+    rows = rows_of(memory, held, pids, sees_host_pids=sees_host_pids)
     assert sum(row.bytes for row in rows) == memory.total_bytes
     assert all(isinstance(row, LedgerRow) and row.bytes >= 0 for row in rows)
     assert len({row.kind for row in rows}) == len(rows)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from capture.memory.test_device_ledger import FakeTorch, a10, at_home, install, stats
+from capture.memory.test_device_ledger import FakeTorch, a10, install, sees_host_pids, stats
 from capture.memory.test_driver import FakeGpu, Install, nvml
 from vramlens.capture.memory import memory_now as module
 from vramlens.capture.memory.driver import forget
@@ -24,7 +24,7 @@ from vramlens.capture.memory.memory_now import (
 )
 from vramlens.units import GIB, MIB
 
-__all__ = ["at_home", "install", "nvml"]
+__all__ = ["install", "nvml", "sees_host_pids"]
 
 
 @pytest.fixture

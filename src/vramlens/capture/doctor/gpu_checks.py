@@ -240,8 +240,8 @@ def nvml(evidence: GpuEvidence) -> CheckOutcome | None:
     gap = _missing_figures(evidence.nvml, evidence.gpus)
     if gap:
         return note(gap)
-    _, at_home = own_pids()
-    if not at_home:
+    _, sees_host_pids = own_pids()
+    if not sees_host_pids:
         text = "The driver uses the host's process numbers, and this container uses different ones."
         do = "Your process is inferred; docker run --pid=host makes it certain."
         return note(text, do)

@@ -379,10 +379,10 @@ def own_pids() -> tuple[tuple[int, ...], bool]:
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:
             line = next((text for text in status if text.startswith("NSpid:")), "")
         numbers = tuple(int(word) for word in line.split()[1:])
-        at_home = os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"
+        sees_host_pids = os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"
     except (OSError, ValueError):
         return (pid,), False
-    return (numbers or (pid,)), at_home
+    return (numbers or (pid,)), sees_host_pids
 
 
 def process_name(pid: int) -> str | None:

@@ -40,7 +40,7 @@ def absolute(path: str) -> str:
         return path
 
 
-class Places:
+class RecordingPaths:
     """The files of one process.
 
     A path that ends in ``.vram`` is the file, any other a folder. In a job of several ranks the
@@ -129,16 +129,16 @@ def tells_of_failure(path: str) -> bool:
         return False
 
 
-class PlacedFile:
+class OutputFile:
     """A recording's way to its place, beside what another process has put there meanwhile.
 
     Attributes:
         path: where it is.
     """
 
-    def __init__(self, places: Places, path: str) -> None:
-        self._places, self.path = places, path
-        self._is_named = path != places.next()  # by whoever asked for it
+    def __init__(self, paths: RecordingPaths, path: str) -> None:
+        self._paths, self.path = paths, path
+        self._is_named = path != paths.next()  # by whoever asked for it
 
     def put(self, partial: str, target: str) -> None:
         """Gives the written file its place; a failure's recording keeps its own."""
@@ -146,10 +146,10 @@ class PlacedFile:
             try:
                 os.link(partial, target)  # unlike a rename it replaces nothing
             except FileExistsError:
-                if self._is_named or self._places.may_replace(target):
+                if self._is_named or self._paths.may_replace(target):
                     os.replace(partial, target)
                     return
-                target = self.path = self._places.next()
+                target = self.path = self._paths.next()
             except OSError:  # no links here
                 os.replace(partial, target)
                 return

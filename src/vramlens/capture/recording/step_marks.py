@@ -19,7 +19,7 @@ NO_STEP = (
     "no step has ended (by an optimizer, a call of the model, a turn of a loop, a tenth of a second,"
     " or vramlens.step()), so there is nothing to compare"
 )
-by_hand: list[Callable[[], None]] = []
+manual_step_listeners: list[Callable[[], None]] = []
 """What is called whenever ``vramlens.step()`` is, recorded or not."""
 _TRIES_FOR_S = 2.0
 _LOOKS_EVERY_S = 0.001

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from vramlens.capture.process_group import initialized_group
-from vramlens.capture.recording.output_path import Places
+from vramlens.capture.recording.output_path import RecordingPaths
 from vramlens.capture.torch_api import cuda_in_use
 from vramlens.capture.warn import harmless
 from vramlens.errors import UsageError
@@ -139,7 +139,7 @@ class LoopMonitor:
     @harmless("recording the end of training")
     def _record_end(self, output: str) -> None:
         if cuda_in_use() is not None:  # else there is nothing to record, and nothing to say
-            snapshot(Places(output, sys.argv[0]).next())
+            snapshot(RecordingPaths(output, sys.argv[0]).next())
 
 
 def verdict_in(error: BaseException) -> str | None:

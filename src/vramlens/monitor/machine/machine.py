@@ -21,9 +21,9 @@ from vramlens.capture.memory.driver import (
 )
 from vramlens.capture.memory.memory_now import HostMemory, host_memory
 from vramlens.monitor.machine.device_memory import free_and_total
+from vramlens.monitor.machine.host_processes import HostProcess, HostProcesses, rss_bytes
 from vramlens.monitor.machine.inside import Inside, InsideDevice, read_insides
 from vramlens.monitor.machine.kinds import kinds_of
-from vramlens.monitor.machine.people import People, Person, rss_bytes
 from vramlens.monitor.machine.process_matching import match
 
 _LOOK_AGAIN_S = 10.0
@@ -168,8 +168,8 @@ class Machine:
         self._folders = folders
         self._watched: list[_Watched] = []
         self._found_at = self._slow_at = self._listed_at = -1e9
-        _, self._at_home = own_pids()
-        self._people = People(at_home=self._at_home)
+        _, self._sees_host_pids = own_pids()
+        self._host_processes = HostProcesses(sees_host_pids=self._sees_host_pids)
         self._insides: list[Inside] = []
         self._rss: dict[int, int | None] = {}
         self._host = HostMemory()
@@ -196,7 +196,7 @@ class Machine:
         machine = self._machine_now(devices, nvml.version(), notes)
         if is_listed:
             self._listed_at = now
-            self._people.keep_only({process.pid for process, _ in machine.rows()})
+            self._host_processes.keep_only({process.pid for process, _ in machine.rows()})
         return machine
 
     def _machine_now(
@@ -260,10 +260,12 @@ class Machine:
     def _processes(self, memory: GpuMemory, uuid: str | None) -> tuple[ProcessNow, ...] | None:
         """The processes on a GPU, the largest first; None where the driver does not list them."""
         listed = memory.processes or ()
-        people = {process.pid: self._people.get(process.pid) for process in listed}
-        matched, unlisted = match(listed, people, self._insides, uuid)
+        host_processes = {process.pid: self._host_processes.get(process.pid) for process in listed}
+        matched, unlisted = match(listed, host_processes, self._insides, uuid)
         rows = [
-            self._listed_process(process, people[process.pid], *matched.get(process.pid, ()))
+            self._listed_process(
+                process, host_processes[process.pid], *matched.get(process.pid, ())
+            )
             for process in listed
         ]
         rows += [
@@ -284,19 +286,19 @@ class Machine:
     def _listed_process(
         self,
         process: GpuProcess,
-        person: Person,
+        host_process: HostProcess,
         inside: Inside | None = None,
         is_inferred: bool = False,
     ) -> ProcessNow:
-        command = person.command
-        rss = None if person.started is None else self._rss_of(process.pid)
+        command = host_process.command
+        rss = None if host_process.started is None else self._rss_of(process.pid)
         if inside is not None:
             command = command or inside.program
             rss = inside.rss_bytes if rss is None else rss
         return ProcessNow(
             pid=process.pid,
             used_bytes=process.used_bytes,
-            user=person.user,
+            user=host_process.user,
             command=command,
             rss_bytes=rss,
             inside=inside,

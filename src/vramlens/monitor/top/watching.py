@@ -1,4 +1,4 @@
-"""Watching a machine: look after look, with alerts, and handed on to whoever else wants to see
+"""MachineWatch a machine: look after look, with alerts, and handed on to whoever else wants to see
 each.
 """
 
@@ -30,7 +30,7 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
-class Watching:
+class MachineWatch:
     """Looks at the machine, keeps its history, sets off alerts and hands on what was seen.
 
     Attributes:
@@ -225,7 +225,9 @@ def _without_unknown(content: Any) -> Any:
     return content
 
 
-def run_every(watching: Watching, interval_s: float, show: Callable[[MachineNow], bool]) -> None:
+def run_every(
+    watching: MachineWatch, interval_s: float, show: Callable[[MachineNow], bool]
+) -> None:
     """Looks every interval and shows it, until ``show`` says that it is enough, or the watched
     process has ended.
     """

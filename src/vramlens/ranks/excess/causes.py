@@ -229,8 +229,8 @@ def _looks_gathered(own: LineUse, world: int) -> bool:
     return world > 1 and own.sizes == 1 and not own.static and is_one_a_rank and is_each_step
 
 
-def fix_of(cause: str, place: object | None, bytes_: int) -> str:
+def fix_of(cause: str, place: object | None, excess_bytes: int) -> str:
     """The fix of a cause, at a line, with the bytes to expect."""
     is_of_line = place is not None and cause not in _FIXED_ELSEWHERE
     where = f" ({place})" if is_of_line else ""
-    return f"{FIXES[cause]}{where}; about {format_size(bytes_)}"
+    return f"{FIXES[cause]}{where}; about {format_size(excess_bytes)}"

@@ -9,7 +9,7 @@ from itertools import chain
 
 from vramlens.analyses.finding import Place
 from vramlens.ranks.hints import Hint
-from vramlens.ranks.peers.steps_beside_peers import PeerStepPeaks
+from vramlens.ranks.peers.steps_against_peers import PeerStepPeaks
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 
 

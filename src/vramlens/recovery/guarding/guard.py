@@ -40,7 +40,7 @@ from vramlens.recovery.memory_errors import (
 )
 from vramlens.recovery.meters import meter_of
 from vramlens.recovery.splitting.batch_parts import CannotSplit, equal_parts, ranges
-from vramlens.recovery.splitting.split_proofs import SplitProofs, Surroundings
+from vramlens.recovery.splitting.split_proofs import SplitProofs, TrainingContext
 from vramlens.recovery.training.batch_attempts import Call, Runner
 from vramlens.recovery.training.rollback import BuffersLost
 from vramlens.units import counted, format_size
@@ -120,7 +120,7 @@ class Guard:
             meter=self._meter,
             note=self._note,
         )
-        around = Surroundings(
+        around = TrainingContext(
             model=model,
             parameters=self._trained.named,
             devices=devices,

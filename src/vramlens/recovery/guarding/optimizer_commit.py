@@ -193,7 +193,7 @@ class Committing:
     def _step_carefully(self, optimizer: torch.optim.Optimizer) -> None:
         assert self._values is not None
         backup = Backup(optimizer) if self._backup else None
-        if backup is None and not self._values.note():
+        if backup is None and not self._values.save():
             self._note(
                 "caught", "out of memory while the values before the optimizer step were copied"
             )

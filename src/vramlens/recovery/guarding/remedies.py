@@ -16,7 +16,7 @@ from vramlens.recovery.meters import Meter
 from vramlens.recovery.splitting.batch_parts import CannotSplit
 from vramlens.recovery.splitting.refusal_words import IS_NORMALISED
 from vramlens.recovery.splitting.split_check import SplitCheck
-from vramlens.recovery.splitting.split_proofs import SplitProofs, Surroundings
+from vramlens.recovery.splitting.split_proofs import SplitProofs, TrainingContext
 from vramlens.recovery.training.batch_attempts import Call
 from vramlens.recovery.training.recompute import (
     Unit,
@@ -58,7 +58,7 @@ class Remedies:
     """Chooses remedies and remembers which are in use, and why others are not."""
 
     def __init__(
-        self, around: Surroundings, options: GuardOptions, *, meter: Meter, proofs: SplitProofs
+        self, around: TrainingContext, options: GuardOptions, *, meter: Meter, proofs: SplitProofs
     ) -> None:
         self._model, self._parameters = around.model, around.parameters
         self._devices, self._note = around.devices, around.note
@@ -132,7 +132,7 @@ class Remedies:
             or "none was allowed"
         )
 
-    def way_out(self) -> str:
+    def last_remedy(self) -> str:
         """What the user can do now that no remedy is left: it depends on why the batch was not
         split.
         """

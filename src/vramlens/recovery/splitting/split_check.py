@@ -42,7 +42,7 @@ def check_split(training: CheckedTraining, samples: BatchSamples, most: int) -> 
     buffers = Buffers(training.model, *modules, all_of_them=True)
     buffers.save()
     if training.values is not None:
-        training.values.note()
+        training.values.save()
     count = min(samples.count, most, _MOST_SAMPLES)
     try:
         while count >= 2:

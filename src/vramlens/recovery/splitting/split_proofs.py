@@ -63,7 +63,7 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class TrainingContext:
     """What a check needs to know of the training.
 
     Attributes:
@@ -83,7 +83,7 @@ class Surroundings:
 class SplitProofs:
     """Decides whether a batch may be split, and by what its parts count."""
 
-    def __init__(self, around: Surroundings, options: GuardOptions) -> None:
+    def __init__(self, around: TrainingContext, options: GuardOptions) -> None:
         self._around, self._options = around, options
         self._proofs: dict[Any, Proof] = {}
         self._latest: SplitCheck | None = None

@@ -58,7 +58,7 @@ class StepValues:
         self._counters: list[float] = []
         self._is_exact = False
 
-    def note(self) -> bool:
+    def save(self) -> bool:
         """Keeps the values as they are; False where there was no room for a copy."""
         tensors = self._tensors()
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -1,4 +1,4 @@
-"""The picture of ``vramlens top``: lines of styled parts, made from the machine's state; no
+"""The screen of ``vramlens top``: lines of styled parts, made from the machine's state; no
 terminal is involved.
 """
 
@@ -84,7 +84,9 @@ def rows_of(now: MachineNow, view: View) -> list[tuple[ProcessNow, DeviceNow]]:
     return sorted(now.rows(), key=lambda row: _sort_key(row, SORTS[view.sort]), reverse=view.turned)
 
 
-def picture(now: MachineNow, history: History, view: View, width: int, height: int) -> list[Line]:
+def screen_lines(
+    now: MachineNow, history: History, view: View, width: int, height: int
+) -> list[Line]:
     """The whole screen: exactly ``height`` lines, none wider than ``width``."""
     lines = _help_lines(width) if view.help else _screen(now, history, view, width, height - 1)
     lines = [_clipped(line, width) for line in lines[: height - 1]]
