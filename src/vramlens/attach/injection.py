@@ -93,7 +93,7 @@ def inject(pid: int, text: bytes, *, is_parked: bool = False) -> Injected:
 
     Raises:
         ThreadLost: its main thread cannot be stopped, or at no good place; nothing was changed.
-        NoPython: it is no Python.
+        NoPython: it is not Python.
     """
     thread = StoppedThread(pid)
     try:

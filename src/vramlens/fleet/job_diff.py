@@ -62,7 +62,7 @@ def diff_jobs(
 
 
 def _refuse_devices(folder: str, job: Comparison) -> None:
-    """Refuses the devices of one process: they are no ranks."""
+    """Refuses the devices of one process: they are not ranks."""
     if job.by_device:
         devices = ", ".join(str(summary.device) for summary in job.ranks)
         raise UsageError(
@@ -78,7 +78,7 @@ def _changes(before: Comparison, after: Comparison) -> tuple[RankChange, ...]:
 
 def _lost(before: Comparison, after: Comparison) -> tuple[int, ...]:
     """The ranks that only the run before has a recording of; those of a job that was made smaller
-    are none.
+    are not.
     """
     world_size = max((summary.world_size or 0 for summary in after.ranks), default=0)
     still_there = {summary.rank for summary in after.ranks}

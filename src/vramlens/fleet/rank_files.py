@@ -100,7 +100,7 @@ def from_summary(unread: UnreadSummary) -> CandidateFile | None:
 
 
 def examine(path: str) -> CandidateFile | None:
-    """The file, by its first bytes and its name; None if it is none of a rank's.
+    """The file, by its first bytes and its name; None if it is not a rank's.
 
     Raises:
         VramlensError: it cannot be read.

@@ -116,7 +116,7 @@ def summary_in(unread: UnreadSummary) -> SummaryFile:
     """The summary in the bytes of a file.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not a summary.
     """
     path = unread.path
     # There may be thousands, without a recording beside them.

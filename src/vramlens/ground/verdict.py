@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vramlens.ground.closed_words import ClosedWords
+from vramlens.ground.vocabulary import ClosedWords
 
 
 class Verdict(ClosedWords):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.ground.ledger_kinds import LedgerRow
+from vramlens.ground.vocabulary import LedgerRow
 
 UNKNOWN = -1
 """In a column: not known."""

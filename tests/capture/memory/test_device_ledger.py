@@ -25,7 +25,7 @@ from vramlens.capture.memory.device_ledger import (
     rows_of,
 )
 from vramlens.capture.memory.driver import GpuMemory, GpuProcess, forget
-from vramlens.ground.ledger_kinds import LedgerRow
+from vramlens.ground.vocabulary import LedgerRow
 from vramlens.units import GIB, MIB
 
 __all__ = ["nvml"]

@@ -37,7 +37,7 @@ from vramlens.capture.recording.ring_size import EVENT_BYTES, default_max_events
 from vramlens.capture.recording.sample_rows import SampleRows
 from vramlens.capture.recording.session import RecordingPlan, Session
 from vramlens.capture.triggers.out_of_memory import RefusedRequest
-from vramlens.ground.ledger_kinds import LedgerRow
+from vramlens.ground.vocabulary import LedgerRow
 from vramlens.whole_file import whole_file
 
 GIB = 1 << 30

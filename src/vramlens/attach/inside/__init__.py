@@ -1,7 +1,6 @@
 """What runs in the process that was attached to: the standard library, ``capture`` and ``live``.
 
 agent: the thread that answers one question and goes away.
-asking_thread: the thread that asks for a copy of the process.
 forked_child: a forked child of the process, seen from the process: what it writes, and its end.
 forked_copy: a forked copy, in which the heap is searched while the program runs on.
 gentle_imports: imports with a rest before each module.

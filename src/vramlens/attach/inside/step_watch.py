@@ -18,8 +18,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from vramlens.attach.inside.asking_thread import AskingThread
-from vramlens.attach.inside.forked_copy import ForkedCopy, KnownFacts, NoCopy
+from vramlens.attach.inside.forked_copy import AskingThread, ForkedCopy, KnownFacts, NoCopy
 from vramlens.attach.inside.pauses import Pauses
 from vramlens.attach.inside.state_now import NAMES_SHARE, search_time, torch_is_whole
 from vramlens.attach.messages import Connection
@@ -261,7 +260,7 @@ class StepWatch:
         return {"leaks": report.to_dict(), "leaks_text": str(report), "recording": path}
 
     def _unit_note(self) -> tuple[str, ...]:
-        """What counted as a step, where that was no optimizer's."""
+        """What counted as a step, where that was not an optimizer's."""
         if self._unit is _Unit.TIME:
             return (_BY_CLOCK,)
         if self._calls is not None and self._calls.root_name:

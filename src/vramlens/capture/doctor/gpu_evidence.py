@@ -58,7 +58,7 @@ class GpuEvidence:
 
 
 def selects_gpu(visible: str) -> bool:
-    """True where CUDA_VISIBLE_DEVICES leaves any GPU: a first entry that is no device ends the
+    """True where CUDA_VISIBLE_DEVICES leaves any GPU: a first entry that is not a device ends the
     list.
     """
     return re.match(r"\s*(\+?[0-9]+|GPU-|MIG-)", visible) is not None

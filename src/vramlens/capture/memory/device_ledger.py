@@ -22,8 +22,8 @@ from vramlens.capture.memory.driver import (
     process_name,
 )
 from vramlens.capture.memory.pytorch_memory import PyTorch, PyTorchCounters
-from vramlens.ground.ledger_kinds import LedgerKind, LedgerRow
 from vramlens.ground.verdict import RowConfidence
+from vramlens.ground.vocabulary import LedgerKind, LedgerRow
 from vramlens.units import counted, format_size
 
 _GIVES_WAY = (

@@ -405,7 +405,7 @@ def _environment() -> tuple[str | None, str]:
 
 
 def _ordinals(variable: str) -> list[int]:
-    """The numbers in CUDA_VISIBLE_DEVICES: the first that is none ends the list, one named twice
+    """The numbers in CUDA_VISIBLE_DEVICES: the first that is not a number ends the list, one named twice
     empties it.
     """
     numbers: list[int] = []

@@ -15,7 +15,7 @@ from vramlens.capture.memory.device_ledger import Ledger, ledgers
 from vramlens.capture.memory.driver import driver
 from vramlens.capture.torch_api import pinned_memory
 from vramlens.foreign_text import text_of
-from vramlens.ground.ledger_kinds import LedgerRow
+from vramlens.ground.vocabulary import LedgerRow
 from vramlens.units import format_size
 
 _WORDS = {

@@ -13,7 +13,7 @@ _LEAKING_STEPS = 3
 _SAME = 0.02
 """Sizes and counts that differ by less are the same."""
 _LARGER_TABLE = 0.25
-"""Parameters that are larger by more than this are no shard that was rounded up."""
+"""Parameters that are larger by more than this are not a shard that was rounded up."""
 _CAUSES_OF_HINTS = {
     Hint.LOAD: "map_location",
     Hint.OBJECTS: "object_collective",

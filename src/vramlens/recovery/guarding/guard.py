@@ -445,7 +445,7 @@ class Guard:
         self._meter.release()
 
     def _after_a_failed_check(self) -> None:
-        """Called where a check ran out of memory, which is no failure of training."""
+        """Called where a check ran out of memory, which is not a failure of training."""
         self._log.count_caught()
         self._meter.release()
 

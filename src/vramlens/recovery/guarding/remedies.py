@@ -298,7 +298,7 @@ class Remedies:
             with saved_bytes(self._model, units) as counted_bytes:
                 loss_of(call.loss_fn(model, small))
             units = [Unit(unit.name, unit.module, counted_bytes[unit.name]) for unit in units]
-        except Exception as error:  # no room, or one sample is none: then by their names' order
+        except Exception as error:  # no room, or no batch of one: then by their names' order
             if kind_of(error) == STICKY:
                 raise
             if kind_of(error) == OUT_OF_MEMORY:

@@ -86,7 +86,7 @@ class Plan:
         """The model, its chosen blocks recomputed in the backward.
 
         Raises:
-            UsageError: it has no such block; or the plan needs offload, which is no change of a
+            UsageError: it has no such block; or the plan needs offload, which does not change a
                 model.
         """
         modules = dict(model.named_modules())

@@ -36,7 +36,7 @@ class BatchSamples:
     items are mappings with the same keys, strings or numbers, or where such a list of the same
     length lies beside it: so are the images and targets of a detector. A tuple does where its
     items are mappings and another list or tuple of the same length, or a tensor, lies beside it: so
-    does ``tuple(zip(*samples))``. What holds such a list is none
+    does ``tuple(zip(*samples))``. What holds such a list is not one
     itself. All else (numbers, None, 0-dimensional tensors, tensors of length 1 beside longer ones)
     goes with every part.
 

@@ -146,7 +146,7 @@ def _nested_lists(batch: Any, outer: tuple[Any, ...] = ()) -> Iterator[NestedLis
         nested = NestedList(batch, outer)
         yield nested
         if isinstance(batch, list) and nested.holds_mappings:
-            return  # one item a sample: its own lists are none of the batch's
+            return  # one item a sample: its own lists are not the batch's
         outer = (*outer, batch)
     for _, inner in entries_of(batch):
         yield from _nested_lists(inner, outer)
