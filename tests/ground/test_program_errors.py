@@ -99,3 +99,11 @@ def test_our_own_errors_are_ours(capsys: pytest.CaptureFixture[str]) -> None:
         Odd().value  # noqa: B018 - asking is what fails
     harmless("a test")(Odd.value.fget)(Odd())  # type: ignore[attr-defined]
     assert capsys.readouterr().err.startswith("vramlens: a test failed (Late: ")
+
+
+def test_what_an_audit_hook_refuses_us_is_no_interruption() -> None:
+    def refuse(event: str, arguments: tuple[object, ...]) -> None:
+        raise PermissionError(event)
+
+    with own_errors():
+        refuse("sys._getframe", (sys._getframe(),))

@@ -60,6 +60,7 @@ with run.going():
     cell(sequence).sum().backward()  # both threads ask for cuBLAS' workspace
     size, state = most_of(lambda: cell(sequence, torch.zeros(1024, 1024, device="cuda")))
     print("gru_cell", round(size))
+    print("nonzero_static", torch.nonzero_static(rows > 0, size=1000).shape[0])
     print("gru_backward", round(most_of(lambda: torch.autograd.grad(state.sum(), sequence))[0]))
     sounds = torch.randn(512, 64, 128, device="cuda", requires_grad=True)  # 16 MiB
     targets, long, short = torch.ones(64, 127).long(), torch.full((64,), 512), torch.full((64,), 127)
@@ -202,6 +203,10 @@ def test_kernels_that_only_a_cuda_build_has_are_one_operator(said: dict[str, str
 
 def test_a_softmax_holds_a_product_in_its_backward(said: dict[str, str]) -> None:
     assert said["softmax"] == "64.0"
+
+
+def test_a_stated_count_of_positions_needs_no_values(said: dict[str, str]) -> None:
+    assert said["nonzero_static"] == "1000"
 
 
 def test_a_gru_cell_keeps_five_numbers_a_unit(said: dict[str, str]) -> None:

@@ -59,11 +59,8 @@ def _has_been_given(entry: TracebackType, caller: TracebackType) -> bool:
         return False
     values = entry.tb_frame.f_locals
     has_rest = bool(code.co_flags & _TAKES_ALL_ARGUMENTS)
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + has_rest]
-    for name in names:
-        given = values.get(name)
-        if given is caller.tb_frame:
-            return True
-        if type(given) is tuple and any(part is caller.tb_frame for part in given):
-            return True
-    return False
+    count = code.co_argcount + code.co_kwonlyargcount
+    arguments = [values.get(name) for name in code.co_varnames[:count]]
+    # An audit hook hears of the frame that we ask for in a tuple: that is not what it interrupts.
+    rest = values.get(code.co_varnames[count]) if has_rest else ()
+    return any(part is caller.tb_frame for part in (*arguments, *(rest or ())))

@@ -3,6 +3,7 @@
 claims: claims to storages, of which one wins.
 holder_names: names of tensors that are not a model's, after who holds them.
 live_heap: the live tensors, modules and optimizers.
+module_hooks: hooks on all of the program's modules, of which PyTorch's warnings hear nothing.
 module_marks: each allocation carries the path of the module that runs.
 module_names: paths of all live modules at one moment.
 module_paths: paths of modules while the program runs.

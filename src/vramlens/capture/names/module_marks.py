@@ -11,11 +11,11 @@ compiler that traces the program sees functions that return at once.
 from __future__ import annotations
 
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from vramlens.capture.names.module_hooks import after_each_module, before_each_module
 from vramlens.capture.names.module_paths import ModulePaths
 from vramlens.capture.torch_api import loaded_torch
 from vramlens.capture.warn import say_once
@@ -71,15 +71,9 @@ class ModuleMarks:
 
     def install(self) -> None:
         """Puts the hooks in their place, for good."""
-        # The hooks do nothing in what is compiled: what torch.compile says about global hooks is
-        # not for the user.
-        warnings.filterwarnings(
-            "ignore", r"Using `torch\.compile\(module\)` when there are global hooks", UserWarning
-        )
-        hooks = self._torch.nn.modules.module
         entering, leaving = self._hooks()
-        hooks.register_module_forward_pre_hook(entering)
-        hooks.register_module_forward_hook(leaving, always_call=True)
+        before_each_module(entering)
+        after_each_module(leaving)
 
     def start(self) -> None:
         """Begins to mark."""

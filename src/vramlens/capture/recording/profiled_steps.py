@@ -13,6 +13,7 @@ from collections.abc import Callable
 from threading import local
 from typing import Any
 
+from vramlens.capture.names.module_hooks import after_each_module, before_each_module
 from vramlens.capture.process.own_thread import get_ident
 from vramlens.capture.recording.output_path import RecordingPaths, rank_of_process
 from vramlens.capture.torch_api import loaded_torch
@@ -64,7 +65,7 @@ class ProfiledSteps:
             handle.remove()
             self.start()
 
-        handle = loaded_torch().nn.modules.module.register_module_forward_pre_hook(begin)
+        handle = before_each_module(begin)
 
     @harmless("marking a step")
     def step(self) -> None:
@@ -117,7 +118,7 @@ class NvtxMarks:
         """Begins to mark, for as long as the program runs."""
         torch = loaded_torch()
         torch.autograd.profiler.emit_nvtx(record_shapes=True).__enter__()
-        nvtx, hooks = torch.cuda.nvtx, torch.nn.modules.module
+        nvtx = torch.cuda.nvtx
         is_compiling = torch.compiler.is_compiling
 
         @harmless("marking ranges for Nsight Systems")
@@ -130,5 +131,5 @@ class NvtxMarks:
             if not is_compiling():
                 nvtx.range_pop()
 
-        hooks.register_module_forward_pre_hook(entering)
-        hooks.register_module_forward_hook(leaving, always_call=True)
+        before_each_module(entering)
+        after_each_module(leaving)

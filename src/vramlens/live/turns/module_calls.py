@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from vramlens.capture.names.module_hooks import before_each_module
 from vramlens.capture.warn import harmless
 from vramlens.live.heap.objects import class_name
 
@@ -33,7 +34,7 @@ class ModuleCalls:
         self._root_name = ""
         self._count = 0
         self._call_code = torch.nn.Module._call_impl.__code__
-        self._handle = torch.nn.modules.module.register_module_forward_pre_hook(self._entered)
+        self._handle = before_each_module(self._entered)
 
     @property
     def root_name(self) -> str:

@@ -26,7 +26,7 @@ _GUESS = "vramlens_guess"
 
 _SHAPED_BY_VALUES = {
     "aten.nonzero", "aten.masked_select", "aten.unique_dim", "aten._unique2", "aten._unique", "aten.unique_consecutive",
-    "aten.bincount", "aten.repeat_interleave", "torchvision.nms", "aten.nonzero_static",
+    "aten.bincount", "aten.repeat_interleave", "torchvision.nms",
 }  # fmt: skip
 _ALL = {"aten.all", "aten._is_all_true"}
 _SELECTIONS = {"aten.index", "aten.masked_select"}

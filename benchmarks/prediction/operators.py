@@ -1,0 +1,191 @@
+"""Single operators: what each asks for on a GPU, and what a prediction says.
+
+    python operators.py measure FILE.json [--workers 12] [--seconds 230]   on a GPU; needs torch only
+    python operators.py predict FILE.json [--workers 2]                    without one
+    python operators.py compare MEASURED.json PREDICTED.json [--all]
+    python operators.py dry FILE.json                                      on the CPU: are they valid?
+
+``--only WORD...`` takes the cases whose names have all of the words. Each case is run twice, and
+measured the second time: without gradients, forward, and backward (``operator_cases``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from operator_cases import Case, all_cases
+from operator_cases.phases import CudaMeter, NoMeter, PredictedMeter, figures_of
+from operator_cases.pool import Worker, answers
+
+MIB = 1 << 20
+PHASES = ("inference", "forward", "backward")
+_SHARE, _LEAST = 0.03, MIB
+"""A case differs where it is off by more than both."""
+_WRITE_EVERY_S = 15
+
+
+def on_gpu() -> Callable[[Case], dict[str, Any]]:
+    """What measures cases in a process of its own; after an error of the device it is replaced."""
+    torch.set_num_threads(1)
+    meter = CudaMeter()
+
+    def measure(case: Case) -> dict[str, Any]:
+        figures = figures_of(case, "cuda", meter)
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            figures["gone"] = True
+        return figures
+
+    return measure
+
+
+def on_cpu() -> Callable[[Case], dict[str, Any]]:
+    """What runs cases on the CPU, once."""
+    torch.set_num_threads(1)
+    return lambda case: figures_of(case, "cpu", NoMeter(), turns=1)
+
+
+def predicted() -> Callable[[Case], dict[str, Any]]:
+    """What predicts cases, in a process where PyTorch believes in an H100."""
+    from vramlens.prediction.card.cards import card_named
+    from vramlens.prediction.predicted_run import PredictedRun
+
+    torch.set_num_threads(1)
+    run = PredictedRun(card_named("h100"))
+    meter = PredictedMeter(run.log)
+    going = contextlib.ExitStack()
+    going.enter_context(run.going())
+    gc.freeze()
+
+    def predict(case: Case, going: Any = going) -> dict[str, Any]:
+        return figures_of(case, "cuda", meter)
+
+    return predict
+
+
+_WORKERS: dict[str, tuple[Worker, float]] = {
+    "measure": (on_gpu, 40),
+    "predict": (predicted, 30),
+    "dry": (on_cpu, 60),
+}
+"""By command: what works, and how long one case may take."""
+
+
+def gathered(command: str, path: str, cases: list[Case], workers: int, seconds: float) -> None:
+    """Writes the figures of cases to a file, also while they come."""
+    worker, patience_s = _WORKERS[command]
+    gc.collect()
+    gc.freeze()  # workers look only at what is theirs
+    began = written = time.monotonic()
+    answer: dict[str, Any] = {"torch": torch.__version__, "cases": {}}
+    for number, figures in answers(cases, worker, workers, patience_s, seconds):
+        answer["cases"][cases[number].key] = figures
+        if time.monotonic() - written > _WRITE_EVERY_S:
+            written = time.monotonic()
+            _write(path, answer)
+            print(f"{len(answer['cases'])} of {len(cases)}, {written - began:.0f} s", flush=True)
+    answer["seconds"] = round(time.monotonic() - began, 1)
+    _write(path, answer)
+    errors = [key for key, figures in answer["cases"].items() if "error" in figures]
+    print(f"{len(answer['cases'])} of {len(cases)} cases, {len(errors)} with an error, {path}")
+    if command != "measure":
+        for key in errors:
+            print(f"  {key}: {answer['cases'][key]['error']}")
+
+
+def _write(path: str, answer: dict[str, Any]) -> None:
+    part = f"{path}.part"
+    with open(part, "w") as file:
+        json.dump(answer, file, separators=(",", ":"))
+    os.replace(part, path)
+
+
+def compared(measured: dict[str, Any], predicted: dict[str, Any], shows_all: bool) -> None:
+    """Prints which cases differ, by operator, the worst first."""
+    rows: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    refused, counts = [], defaultdict(int)
+    for key, truth in measured["cases"].items():
+        ours = predicted["cases"].get(key)
+        if ours is None:
+            counts["not predicted"] += 1
+            continue
+        for phase in PHASES:
+            if phase not in truth:
+                continue
+            counts["phases measured"] += 1
+            if phase not in ours:
+                refused.append(f"{key} {phase}: {ours.get('error', 'it is missing')}")
+                continue
+            off, words = _difference(truth[phase], ours[phase])
+            counts["off"] += bool(words)
+            if words:
+                rows[key.partition("/")[0].partition(" ")[0]].append(
+                    (off, f"{key} {phase}: {words}")
+                )
+    for operator, lines in sorted(rows.items(), key=lambda item: -max(off for off, _ in item[1])):
+        print(f"{operator}: {len(lines)}")
+        lines.sort(reverse=True)
+        for _, line in lines if shows_all else lines[:4]:
+            print(f"  {line}")
+    print(f"\nmeasured, not predicted: {len(refused)}")
+    for line in refused:
+        print(f"  {line}")
+    print(dict(counts))
+
+
+def _difference(truth: dict[str, Any], ours: dict[str, Any]) -> tuple[float, str]:
+    """How far a phase is off in bytes, with words where that is too much; requests that differ
+    are listed.
+    """
+    worst, words = 0.0, []
+    for figure in ("peak", "kept"):
+        off = ours[figure] - truth[figure]
+        if abs(off) > max(_LEAST, _SHARE * abs(truth[figure])):
+            worst = max(worst, abs(off))
+            share = f" ({off / truth[figure]:+.0%})" if truth[figure] else ""
+            words.append(
+                f"{figure} {ours[figure] / MIB:.1f} of {truth[figure] / MIB:.1f} MiB{share}"
+            )
+    if words and "low" in ours:
+        words.append(f"range {ours['low'] / MIB:.1f} to {ours['high'] / MIB:.1f}")
+    if words:
+        words += [f"\n      GPU  {_in_mib(truth)}", f"\n      ours {_in_mib(ours)}"]
+    return worst, "; ".join(words)
+
+
+def _in_mib(figures: dict[str, Any]) -> str:
+    return " ".join(f"{size / MIB:+.2f}" for size in figures["requests"][:24])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("command", choices=[*_WORKERS, "compare"])
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("--only", nargs="+", default=[])
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=3600)
+    parser.add_argument("--all", action="store_true", help="every line of every operator")
+    options = parser.parse_args()
+    if options.command == "compare":
+        measured, predicted_figures = (json.loads(Path(path).read_text()) for path in options.files)
+        compared(measured, predicted_figures, options.all)
+        return
+    cases = all_cases()
+    if options.only:
+        cases = [case for case in cases if all(word in case.key for word in options.only)]
+    gathered(options.command, options.files[0], cases, options.workers, options.seconds)
+
+
+if __name__ == "__main__":
+    main()
