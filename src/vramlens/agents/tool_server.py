@@ -65,7 +65,9 @@ def server(sources: str) -> Any:
     Raises:
         UsageError: the package ``mcp`` is not installed.
     """
-    mcp_server: Any = _server_class()(name="vramlens", instructions=INSTRUCTIONS, log_level="ERROR")
+    mcp_server: Any = _of_package("", ("MCPServer", "FastMCP"))(
+        name="vramlens", instructions=INSTRUCTIONS, log_level="ERROR"
+    )
     for tool in (*(_in_worker(name, sources) for name in ANSWERS), predict):
         mcp_server.tool(structured_output=False)(tool)
     return mcp_server
@@ -84,11 +86,6 @@ def _in_worker(name: str, default_sources: str) -> Callable[..., Awaitable[str]]
         return await _output_of(["-m", "vramlens.agents.worker", request])
 
     return tool
-
-
-def _server_class() -> Any:
-    """The class for servers, by the name that it has in the installed version."""
-    return _of_package("", ("MCPServer", "FastMCP"))
 
 
 def _refusal(line: str) -> Exception:

@@ -13,7 +13,7 @@ from vramlens.analyses.finding import Finding
 from vramlens.api import Progress, load
 from vramlens.errors import InputError, UsageError
 from vramlens.fleet.job import compare_files
-from vramlens.ranks import Comparison, RankSummary
+from vramlens.ranks import Comparison
 
 
 def diff_jobs(
@@ -93,15 +93,11 @@ def _states(job: Comparison) -> Mapping[int, RankState]:
     return {
         summary.rank: RankState(
             requested_bytes=summary.peak_requested_bytes,
-            growth_bytes=_growth(summary),
+            growth_bytes=sum(leak.bytes_per_step for leak in summary.leaks if leak.verdict.is_sure),
             failed=summary.died,
         )
         for summary in job.ranks
     }
-
-
-def _growth(summary: RankSummary) -> int:
-    return sum(leak.bytes_per_step for leak in summary.leaks if leak.verdict.is_sure)
 
 
 def _worst_first(changes: Sequence[RankChange]) -> list[RankChange]:

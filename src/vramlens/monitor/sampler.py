@@ -247,7 +247,9 @@ class Monitor:
                     extremes.add(device)
             peaks = (
                 max(filter(None, pair), default=None)
-                for pair in zip(self._host_peaks, _host(sample), strict=True)
+                for pair in zip(
+                    self._host_peaks, (sample.rss_bytes, sample.pinned_bytes), strict=True
+                )
             )
             self._host_peaks = (next(peaks), next(peaks))
             alerts = self._watch.look(values_of(sample)) if self._watch.rules else []
@@ -344,10 +346,6 @@ def _write(write: LogFunction, values: Scalars, step: int) -> None:
 @harmless("calling a listener of the monitor")
 def _tell(listener: Callable[[Sample], object], sample: Sample) -> None:
     listener(sample)
-
-
-def _host(sample: Sample) -> tuple[int | None, int | None]:
-    return sample.rss_bytes, sample.pinned_bytes
 
 
 def values_of(sample: Sample) -> list[Values]:

@@ -147,7 +147,9 @@ class _Job:
             usual = Usual(peers)
             for peer in peers:
                 # Of two ranks, the other one is what is usual.
-                compared = usual if len(peers) > 2 else _usual_without(peers, peer)
+                compared = usual
+                if len(peers) == 2:
+                    compared = Usual([other for other in peers if other is not peer])
                 beside = RankAgainstPeers(peer, compared, positions[peer.rank], strays)
                 yield from differences_of(beside)
 
@@ -249,10 +251,6 @@ class _Job:
         losing = [rank for rank, of_rank in hints.items() if of_rank & Hint.LOSS]
         is_last_alone = len(hints) > 1 and losing == [max(hints)]
         return is_last_alone or any(of_rank & Hint.POINT_TO_POINT for of_rank in hints.values())
-
-
-def _usual_without(peers: Sequence[RankSummary], rank: RankSummary) -> Usual:
-    return Usual([peer for peer in peers if peer is not rank])
 
 
 def _is_of_experts(line: LineUse) -> bool:

@@ -12,7 +12,7 @@ from vramlens.ranks.peers.usual import lower_median
 from vramlens.ranks.rank_failures import FailureOrder
 from vramlens.ranks.rank_summary import RankSummary
 from vramlens.ranks.rank_words import named
-from vramlens.trace.flight import Collective, FlightRecord
+from vramlens.trace.flight import FlightRecord
 
 _FEWEST_TIMED = 3
 _SLOW = 1.15
@@ -111,16 +111,12 @@ def note_of_hot_experts(flights: Mapping[int, FlightRecord]) -> list[str]:
     for rank, flight in flights.items():
         for call in flight.collectives:
             if any(name in call.name for name in _EXCHANGES):
-                received[call.group][rank] += _output_elements(call)
+                received[call.group][rank] += sum(map(prod, call.output_sizes))
     return [
         note
         for group, elements_by_rank in sorted(received.items())
         for note in _note(group, elements_by_rank)
     ]
-
-
-def _output_elements(call: Collective) -> int:
-    return sum(prod(shape) for shape in call.output_sizes)
 
 
 def _note(group: str, elements_by_rank: Mapping[int, int]) -> list[str]:

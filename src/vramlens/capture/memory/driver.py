@@ -255,7 +255,7 @@ class Driver:
             handle = self._handle_of(entry, properties)
             if handle is not None:
                 gpus.append(self.gpu(index, handle))
-            elif not _names_itself(properties) and index < len(guessed):
+            elif index < len(guessed) and not (_bare_uuid(properties) or _pci_address(properties)):
                 gpus.append(guessed[index])
             else:
                 note = "It is unknown which of the driver's GPUs or MIG instances this is."
@@ -426,10 +426,6 @@ def _count(cuda: Any) -> int:
         return int(cuda.device_count())
     except Exception:
         return 0
-
-
-def _names_itself(properties: Any) -> bool:
-    return bool(_bare_uuid(properties) or _pci_address(properties))
 
 
 def _bare_uuid(properties: Any) -> str:

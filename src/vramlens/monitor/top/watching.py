@@ -89,7 +89,7 @@ class MachineWatch:
             processes = tuple(
                 process
                 for process in device.processes or ()
-                if pid == process.pid or pid == _inside_pid(process)
+                if pid == process.pid or (process.inside is not None and pid == process.inside.pid)
             )
             if processes:
                 devices.append(replace(device, processes=processes))
@@ -245,10 +245,6 @@ def _hand(sink: Sink, now: MachineNow) -> None:
 @harmless("ending to hand on the figures")
 def _close(sink: Sink) -> None:
     sink.close()
-
-
-def _inside_pid(process: ProcessNow) -> int | None:
-    return None if process.inside is None else process.inside.pid
 
 
 def _is_alive(pid: int) -> bool:

@@ -54,7 +54,11 @@ def meta_of(part: dict[str, Any], _missing: list[str]) -> tuple[Meta, dict[int, 
         groups=group_metas(part.get("groups")),
         devices=devices,
         environment=_environment(part.get("settings")),
-        wrapped=_wrapped(part.get("wrapped")),
+        wrapped={
+            device: entry
+            for device, entry in by_device(part.get("wrapped"))
+            if isinstance(entry, bool)
+        },
         module_marks=part.get("module_marks") is True,
         failure=_failure(failure) if isinstance(failure, dict) else None,
         started_us=as_number(part.get("started_us"), LATEST_US),
@@ -75,10 +79,6 @@ def _totals(devices: dict[int, DeviceMeta], listed: object) -> dict[int, int]:
 def _environment(settings: object) -> dict[str, str]:
     texts = {name: text_of(setting) for name, setting in as_dict(settings).items()}
     return {name: text for name, text in texts.items() if text}
-
-
-def _wrapped(devices: object) -> dict[int, bool]:
-    return {device: entry for device, entry in by_device(devices) if isinstance(entry, bool)}
 
 
 def _device(value: object) -> DeviceMeta:

@@ -135,7 +135,7 @@ def joined(results: list[Any], sizes: list[int]) -> Any:
     if isinstance(first, torch.Tensor):
         return _concatenated(results, sizes)
     if isinstance(first, dict):
-        return type(first)(_joined_by_key(results, sizes))
+        return type(first)({key: joined([chunk[key] for chunk in results], sizes) for key in first})
     if is_named_tuple(first):
         return type(first)(*_joined_in_turn(results, sizes))
     if isinstance(first, list) and [len(chunk) for chunk in results] == sizes:
@@ -145,10 +145,6 @@ def joined(results: list[Any], sizes: list[int]) -> Any:
     if all(chunk is None for chunk in results):
         return None
     raise CannotSplit(f"the result is a {type(first).__name__}, which cannot be joined from chunks")
-
-
-def _joined_by_key(results: list[Any], sizes: list[int]) -> dict[Any, Any]:
-    return {key: joined([chunk[key] for chunk in results], sizes) for key in results[0]}
 
 
 def _joined_in_turn(results: list[Any], sizes: list[int]) -> Iterator[Any]:

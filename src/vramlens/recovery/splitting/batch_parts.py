@@ -96,7 +96,7 @@ class BatchSamples:
             if 1 in self._sizes:
                 return 1
             raise CannotSplit(
-                f"the batch has no tensor with samples along dimension 0 ({_kind(self.batch)}): "
+                f"the batch has no tensor with samples along dimension 0 (a {type(self.batch).__name__}): "
                 "use guard(split=lambda batch, start, stop: ...)"
             )
         path, count = sizes[0]
@@ -193,7 +193,3 @@ def _mapping_like(mapping: Mapping[Any, Any], entries: dict[Any, Any]) -> Any:
         return type(mapping)(entries)  # type: ignore[call-arg]
     except Exception:
         return entries
-
-
-def _kind(value: Any) -> str:
-    return f"a {type(value).__name__}"
