@@ -1,5 +1,5 @@
-"""Closed vocabularies, whose members are the very strings that output and JSON carry: walls and causes
-of an out-of-memory failure, and the kinds of a ledger's rows, which sum to a device's memory.
+"""Closed vocabularies, whose members are the very strings that output and JSON carry: walls and
+causes of an out-of-memory failure, and the kinds of a ledger's rows, which sum to a device's memory.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from enum import Enum
 
 
 class ClosedWords(str, Enum):
-    """The base of a closed vocabulary: there are no other strings in it. The order of definition is the order of rank.
+    """The base of a closed vocabulary: there are no other strings in it. The order of definition
+    is the order of rank.
 
     (``enum.StrEnum`` exists from Python 3.11 on.)
     """

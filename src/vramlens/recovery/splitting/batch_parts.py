@@ -96,8 +96,8 @@ class BatchSamples:
             if 1 in self._sizes:
                 return 1
             raise CannotSplit(
-                f"the batch has no tensor with samples along dimension 0 (a {type(self.batch).__name__}): "
-                "use guard(split=lambda batch, start, stop: ...)"
+                "the batch has no tensor with samples along dimension 0"
+                f" (a {type(self.batch).__name__}): use guard(split=lambda batch, start, stop: ...)"
             )
         path, count = sizes[0]
         for other, size in sizes[1:]:
