@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from vramlens.ground.file_name import base_name
-from vramlens.ranks.rank_names import rank_in_name
+from vramlens.ground.place import base_name
+from vramlens.ranks.rank_words import rank_in_name
 from vramlens.read.values import MOST_RANKS
 from vramlens.view.findings import finding_data, place_data, words
 

@@ -18,7 +18,7 @@ from vramlens.analyses.attribution.steps import Steps, steps_of
 from vramlens.analyses.attribution.training import Training, training_of
 from vramlens.analyses.finding import Place
 from vramlens.trace import DeviceTrace, Trace
-from vramlens.trace.allocation_facts import AllocationFacts
+from vramlens.trace.storage_facts import AllocationFacts
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.failure.oom import Outside, failure_of, message_of
 from vramlens.analyses.memory.ledger import ledger_of
 from vramlens.errors import UsageError
-from vramlens.ground.ledger_kinds import LedgerRow
+from vramlens.ground.vocabulary import LedgerRow
 from vramlens.read.oom.oom_text import OomMessage, find_oom_messages
 from vramlens.trace import Action, DeviceLedger, DeviceTrace, FailureMeta, Trace
 from vramlens.units import format_size

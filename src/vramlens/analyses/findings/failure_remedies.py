@@ -12,8 +12,8 @@ from vramlens.analyses.failure.settings_hint import expandable_finding
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.memory.fragmentation import Pin
 from vramlens.analyses.scene import Scene
-from vramlens.ground.failure import Cause, Wall
 from vramlens.ground.verdict import Verdict
+from vramlens.ground.vocabulary import Cause, Wall
 from vramlens.units import counted, format_size
 
 _MOST_PINS = 2

@@ -14,9 +14,9 @@ from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.heap import Heap, LineBytes
 from vramlens.analyses.scene import Scene
-from vramlens.ground.failure import Cause
-from vramlens.ground.file_name import base_name
+from vramlens.ground.place import base_name
 from vramlens.ground.verdict import Verdict
+from vramlens.ground.vocabulary import Cause
 from vramlens.units import MIB, counted, format_size
 
 _LARGE_SHARE = 0.25

@@ -13,7 +13,7 @@ from vramlens.analyses.leaks.cohorts import Cohort
 from vramlens.analyses.leaks.groups import StepLoop, place_of
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.leak import Leak, is_too_small
-from vramlens.trace.owners import KeptBy
+from vramlens.trace.storage_facts import KeptBy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

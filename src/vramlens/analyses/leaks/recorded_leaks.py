@@ -27,10 +27,10 @@ from vramlens.analyses.leaks.recorded_leak import RecordedLeak, rows_of, sized
 from vramlens.analyses.leaks.reserved_growth import reserved_growth
 from vramlens.analyses.leaks.sampled_growth import sampled_growth
 from vramlens.errors import UsageError
-from vramlens.ground.leak_size import least_bytes_per_step
 from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.claim import growth_words, notes_of, owner_words
+from vramlens.leak.leak import least_bytes_per_step
 from vramlens.trace import Action, DeviceTrace, Trace
 from vramlens.units import MIB, counted, format_size
 
@@ -128,7 +128,7 @@ class RecordedLeakReport(PrintedAnswer):
         by samples.
         """
         return bool(self.sure) or any(
-            finding.verdict in (Verdict.PROVEN, Verdict.LIKELY)
+            finding.verdict.is_sure
             for device_leaks in self.devices
             for finding in device_leaks.findings
         )
@@ -151,7 +151,7 @@ def leaks_of_trace(
         device: only this one; by default every device that events were recorded on.
         total_bytes: the device's memory, where the recording does not say.
         at_least_bytes: what a step has to leave behind to matter; by default a share of the device
-            over a run's life (``leak_size``).
+            over a run's life (``least_bytes_per_step``).
 
     Raises:
         UsageError: the recording has no such device, or reserved more than ``total_bytes``.

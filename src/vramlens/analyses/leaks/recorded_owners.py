@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.trace import NO_OWNER
-from vramlens.trace.owners import KeptBy
+from vramlens.trace.storage_facts import KeptBy
 
 _MOST = 0.5
 """An owner of so much of what was found of a leak is the leak's."""

@@ -4,8 +4,8 @@ part named.
 
 from __future__ import annotations
 
-from vramlens.ground.ledger_kinds import LedgerKind, LedgerRow
 from vramlens.ground.verdict import RowConfidence
+from vramlens.ground.vocabulary import LedgerKind, LedgerRow
 
 
 def ledger_of(

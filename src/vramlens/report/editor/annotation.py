@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from vramlens.foreign_text import visible
-from vramlens.ground.verdict import Verdict
 from vramlens.report.wording import sentence
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ def _annotation(finding: Finding, root: str) -> Annotation:
 def _level(finding: Finding) -> Level:
     if finding.id in _FAILURES:
         return "error"
-    return "warning" if finding.verdict in (Verdict.PROVEN, Verdict.LIKELY) else "note"
+    return "warning" if finding.verdict.is_sure else "note"
 
 
 def relative_to(file: str, root: str) -> str | None:
