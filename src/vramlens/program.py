@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens.argument_types import number_given, optional, path_given, takes
 from vramlens.capture.process.undisturbed import no_collection
-from vramlens.capture.recording.output_path import Places
+from vramlens.capture.recording.output_path import RecordingPaths
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.recording.session import (
     RecordingPlan,
@@ -22,7 +22,7 @@ from vramlens.capture.recording.session import (
     begin_session,
     current_session,
 )
-from vramlens.capture.recording.step_marks import NO_STEP, by_hand
+from vramlens.capture.recording.step_marks import NO_STEP, manual_step_listeners
 from vramlens.capture.triggers.child_processes import follow_children, plan_for_child
 from vramlens.capture.warn import harmless, say
 from vramlens.errors import UsageError
@@ -162,7 +162,9 @@ def snapshot(path: str | os.PathLike[str]) -> str | None:
     never an exception.
     """
     session = current_session()
-    recorder = session.recorder if session is not None else Recorder(Places(os.fspath(path), None))
+    recorder = (
+        session.recorder if session is not None else Recorder(RecordingPaths(os.fspath(path), None))
+    )
     if recorder.gpu is None:
         recorder.connect()
     answer = recorder.write(WriteRequest("api", quiet=True), os.fspath(path))
@@ -194,7 +196,7 @@ def step() -> None:
     """Ends a step. Optional: optimizer steps are seen without it. Cheap, and safe without a GPU
     or a recording.
     """
-    for listener in tuple(by_hand):
+    for listener in tuple(manual_step_listeners):
         listener()
     session = current_session()
     if session is not None:

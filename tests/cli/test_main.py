@@ -16,7 +16,7 @@ from support.samples import EVERY
 from vramlens import __version__, api
 from vramlens.cli.main import VERBS, main
 from vramlens.errors import InputError, NotARecording, UsageError
-from vramlens.ground.failure import Cause
+from vramlens.ground.vocabulary import Cause
 from vramlens.report.explain.advice import next_command
 
 ERROR_TEXT = (

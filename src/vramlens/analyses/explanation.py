@@ -13,8 +13,8 @@ from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.fragmentation import Fragmentation
 from vramlens.analyses.memory.heap import Heap
-from vramlens.ground.ledger_kinds import LedgerRow
 from vramlens.ground.printed_answer import PrintedAnswer
+from vramlens.ground.vocabulary import LedgerRow
 from vramlens.trace import Meta, Trace
 
 

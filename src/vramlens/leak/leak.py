@@ -12,9 +12,6 @@ from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
-_SURE = (Verdict.PROVEN, Verdict.LIKELY)
-_WORTH_TELLING = 0.01
-"""Of what a step leaves behind: less that stays after a fix is not worth a word."""
 LIFE_STEPS = 100_000
 """A run lasts so many steps, or as many as were recorded: pretraining and fine-tuning jobs take
 up to some 100,000.
@@ -27,6 +24,8 @@ SMALLEST_DEVICE_BYTES = 8 << 30
 """Where the recording does not say how large the device is, it is no smaller than this, nor than
 what was reserved.
 """
+_WORTH_TELLING = 0.01
+"""Of what a step leaves behind: less that stays after a fix is not worth a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +143,7 @@ class Leak:
     @property
     def sure(self) -> bool:
         """Whether it is certain enough to act on: proven or likely."""
-        return self.verdict in _SURE
+        return self.verdict.is_sure
 
     is_leak = sure
 
@@ -214,6 +213,18 @@ class Leak:
         }
 
 
+def least_bytes_per_step(total_bytes: int | None, reserved_bytes: int, steps: int) -> int:
+    """From how many bytes per step on a leak matters on a device.
+
+    Args:
+        total_bytes: what the process may reserve there; None where unknown.
+        reserved_bytes: the most that it did.
+        steps: how many were recorded.
+    """
+    device_bytes = total_bytes or max(SMALLEST_DEVICE_BYTES, reserved_bytes)
+    return max(1, int(LEAST_SHARE * device_bytes / max(LIFE_STEPS, steps)))
+
+
 def is_too_small(leak: Leak, least_bytes: int, peak_bytes: int | None) -> bool:
     """Whether a leak is too small to matter.
 
@@ -226,15 +237,3 @@ def is_too_small(leak: Leak, least_bytes: int, peak_bytes: int | None) -> bool:
     is_slow = max(leak.bytes_per_step, leak.taken_per_step) < least_bytes
     is_little = peak_bytes is None or leak.bytes < LEAST_SHARE * peak_bytes
     return is_growth and is_slow and is_little
-
-
-def least_bytes_per_step(total_bytes: int | None, reserved_bytes: int, steps: int) -> int:
-    """From how many bytes per step on a leak matters on a device.
-
-    Args:
-        total_bytes: what the process may reserve there; None where unknown.
-        reserved_bytes: the most that it did.
-        steps: how many were recorded.
-    """
-    device_bytes = total_bytes or max(SMALLEST_DEVICE_BYTES, reserved_bytes)
-    return max(1, int(LEAST_SHARE * device_bytes / max(LIFE_STEPS, steps)))

@@ -31,7 +31,7 @@ def read_baseline(path: str) -> dict[str, int] | None:
     """The stored peaks by test; None where there is no file yet.
 
     Raises:
-        pytest.UsageError: it is no baseline.
+        pytest.UsageError: it is not a baseline.
     """
     try:
         with open(path, encoding="utf-8") as file:

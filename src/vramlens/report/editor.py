@@ -16,7 +16,6 @@ from urllib.parse import quote
 
 from vramlens import __version__
 from vramlens.foreign_text import visible, workflow_command
-from vramlens.ground.verdict import Verdict
 from vramlens.report.wording import sentence
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ def _annotation(finding: Finding, root: str) -> Annotation:
 def _level(finding: Finding) -> Level:
     if finding.id in _FAILURES:
         return "error"
-    return "warning" if finding.verdict in (Verdict.PROVEN, Verdict.LIKELY) else "note"
+    return "warning" if finding.verdict.is_sure else "note"
 
 
 def relative_to(file: str, root: str) -> str | None:

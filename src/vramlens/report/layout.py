@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from vramlens.foreign_text import one_line
-from vramlens.ground.file_name import base_name
+from vramlens.ground.place import base_name
 from vramlens.report.wording import Location, visible
 
 # Spaces that no line may end at: between a number and what it counts, between a line and its

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from vramlens.foreign_text import one_line
 from vramlens.foreign_text import visible as visible  # every report takes it from here
-from vramlens.ground.file_name import base_name
+from vramlens.ground.place import base_name
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 

@@ -12,8 +12,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.ground.file_name import LONGEST_NAME
-from vramlens.ground.file_name import is_user_file as is_user_file
+from vramlens.ground.place import LONGEST_NAME
+from vramlens.ground.place import is_user_file as is_user_file
 from vramlens.trace.strings import NO_TEXT, Strings
 
 NO_STACK = 0xFFFFFFFF

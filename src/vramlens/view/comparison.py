@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vramlens.ground.file_name import base_name
-from vramlens.ranks.rank_names import rank_in_name
+from vramlens.ground.place import base_name
+from vramlens.ranks.rank_words import rank_in_name
 from vramlens.read.values import MOST_RANKS
 from vramlens.trace import Trace
 from vramlens.view.texts import finding_data, place_data, words

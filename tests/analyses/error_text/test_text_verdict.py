@@ -14,8 +14,8 @@ from vramlens.analyses.error_text.message_sums import least_request
 from vramlens.analyses.error_text.text_verdict import TextVerdict, explain_message
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.recording_explanation import explain_text
-from vramlens.ground.failure import Wall
 from vramlens.ground.verdict import Verdict
+from vramlens.ground.vocabulary import Wall
 from vramlens.read.oom.oom_text import find_oom_messages
 from vramlens.units import GIB, MIB, format_size
 

@@ -20,7 +20,7 @@ from vramlens.analyses.attribution.steps import Steps, steps_of
 from vramlens.analyses.attribution.training import Training, training_of
 from vramlens.analyses.finding import Place
 from vramlens.trace import DeviceTrace, Trace
-from vramlens.trace.allocation_facts import AllocationFacts
+from vramlens.trace.storage_facts import AllocationFacts
 
 # PyTorch's own marks, and a profiler's: they name no region of the user's.
 _NOT_REGIONS = re.compile(

@@ -26,7 +26,7 @@ from vramlens.analyses.compare.file_alignment import (
 )
 from vramlens.analyses.compare.line_alignment import align_lines
 from vramlens.analyses.finding import Place
-from vramlens.ground.file_name import base_name
+from vramlens.ground.place import base_name
 
 _RENAMED, _ELSEWHERE = 0.75, 0.9
 """So alike, of at most 1, are the lines of a function with another name, or in another file; and

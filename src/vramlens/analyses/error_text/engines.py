@@ -11,8 +11,8 @@ import re
 from dataclasses import replace
 
 from vramlens.analyses.finding import Finding
-from vramlens.ground.ledger_kinds import LedgerKind, LedgerRow
 from vramlens.ground.verdict import RowConfidence, Verdict
+from vramlens.ground.vocabulary import LedgerKind, LedgerRow
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace.engine_log import EngineBudget, EngineLog
 from vramlens.units import MIB, format_size

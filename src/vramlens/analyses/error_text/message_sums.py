@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vramlens.ground.allocator_sizes import LARGE_SEGMENT, PAGE, SMALL_REQUEST, SMALL_SEGMENT
-from vramlens.ground.ledger_kinds import LedgerKind, LedgerRow
 from vramlens.ground.verdict import RowConfidence
+from vramlens.ground.vocabulary import LedgerKind, LedgerRow
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.units import format_size
 

@@ -37,8 +37,8 @@ from vramlens.analyses.error_text.refusal import Refusal
 from vramlens.analyses.error_text.text_headline import headline_of
 from vramlens.analyses.error_text.wall_findings import wall_findings
 from vramlens.analyses.finding import Finding
-from vramlens.ground.ledger_kinds import LedgerRow
 from vramlens.ground.verdict import Verdict
+from vramlens.ground.vocabulary import LedgerRow
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace.engine_log import EngineLog
 from vramlens.units import format_size

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from vramlens.analyses.failure.failed_request import Failure
 from vramlens.analyses.failure.need import Need
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
-from vramlens.ground.failure import Cause, Wall
+from vramlens.ground.vocabulary import Cause, Wall
 from vramlens.units import format_size
 
 

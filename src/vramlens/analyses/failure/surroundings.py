@@ -17,8 +17,8 @@ from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.failure.failed_request import Outside
 from vramlens.analyses.failure.oom import failure_of, message_of
 from vramlens.errors import UsageError
-from vramlens.ground.ledger_kinds import LedgerKind, LedgerRow
 from vramlens.ground.verdict import RowConfidence
+from vramlens.ground.vocabulary import LedgerKind, LedgerRow
 from vramlens.read.oom.oom_text import OomMessage, find_oom_messages
 from vramlens.trace import Action, DeviceLedger, DeviceTrace, FailureMeta, Trace
 from vramlens.units import format_size

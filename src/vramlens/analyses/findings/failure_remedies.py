@@ -14,8 +14,8 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.memory.fragmentation import Pin
 from vramlens.analyses.scene import Scene
 from vramlens.ground.allocator_sizes import in_pages
-from vramlens.ground.failure import Cause, Wall
 from vramlens.ground.verdict import Verdict
+from vramlens.ground.vocabulary import Cause, Wall
 from vramlens.units import counted, format_size
 
 _MOST_PINS = 2

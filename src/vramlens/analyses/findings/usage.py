@@ -15,9 +15,9 @@ from vramlens.analyses.leaks.recorded_leak import RecordedLeak, rows_of
 from vramlens.analyses.memory.heap import Heap, LineBytes
 from vramlens.analyses.scene import Scene
 from vramlens.ground.allocator_sizes import in_pages
-from vramlens.ground.failure import Cause
-from vramlens.ground.file_name import base_name
+from vramlens.ground.place import base_name
 from vramlens.ground.verdict import Verdict
+from vramlens.ground.vocabulary import Cause
 from vramlens.units import MIB, counted, format_size
 
 _LARGE_SHARE = 0.25

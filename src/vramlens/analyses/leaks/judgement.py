@@ -35,15 +35,14 @@ from vramlens.analyses.leaks.rhythm import EVERY, IRREGULAR, PERIODIC, Rhythm, r
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.claim import with_article
 from vramlens.trace import NO_STACK
-from vramlens.trace.owners import KeptBy
 from vramlens.trace.stacks import is_user_file
+from vramlens.trace.storage_facts import KeptBy
 from vramlens.units import counted, format_size
 
 _REPLACED = 0.5
 _STILL_IN_USE = 1.5
 """What is younger than so many times the longest life that was seen may still be in use."""
 _ALL_BUT_FEW = 0.9
-_SURE = (Verdict.PROVEN, Verdict.LIKELY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,7 +337,7 @@ def _limited_by_pattern(evidence: GroupEvidence, judgement: Judgement) -> Judgem
 def _confirmed_by_owner(evidence: GroupEvidence, judgement: Judgement) -> Judgement:
     """At least as certain as the process itself was of what keeps it."""
     owner = evidence.owner
-    if owner is None or owner.verdict not in _SURE:
+    if owner is None or owner.verdict is None or not owner.verdict.is_sure:
         return judgement
     return Judgement(min(judgement.verdict, owner.verdict, key=lambda word: word.rank), None)
 

@@ -10,7 +10,7 @@ from vramlens.analyses.leaks.sampled_growth import outside_growth
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.fixes import fix_of_class
 from vramlens.trace import Trace
-from vramlens.trace.ledgers import DeviceLedger
+from vramlens.trace.measurements import DeviceLedger
 from vramlens.units import MIB, format_size
 
 _LEAST_CONTEXT = 100 * MIB

@@ -14,7 +14,7 @@ from vramlens.analyses.leaks.groups import StepLoop, place_of
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.leak import Leak, is_too_small
 from vramlens.trace import NO_OWNER
-from vramlens.trace.owners import KeptBy
+from vramlens.trace.storage_facts import KeptBy
 
 _MOST = 0.5
 """An owner of so much of what was found of a leak is the leak's."""

@@ -106,7 +106,7 @@ class RecordedLeakReport(PrintedAnswer):
         by samples.
         """
         return bool(self.sure) or any(
-            finding.verdict in (Verdict.PROVEN, Verdict.LIKELY)
+            finding.verdict.is_sure
             for device_leaks in self.devices
             for finding in device_leaks.findings
         )
@@ -125,7 +125,7 @@ def leaks_of_trace(
         device: only this one; by default every device that events were recorded on.
         total_bytes: the device's memory, where the recording does not say.
         at_least_bytes: what a step has to leave behind to matter; by default a share of the device
-            over a run's life (``leak.leak``).
+            over a run's life (``least_bytes_per_step``).
 
     Raises:
         UsageError: the recording has no such device, or reserved more than ``total_bytes``.

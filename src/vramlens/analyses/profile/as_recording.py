@@ -31,8 +31,8 @@ from vramlens.trace import (
     Segments,
     Trace,
 )
-from vramlens.trace.allocation_facts import AllocationFacts
 from vramlens.trace.profile import CPU_KINDS, Kind, ProfilerTrace
+from vramlens.trace.storage_facts import AllocationFacts
 
 _LIMITS = "a profiler trace has sizes as the allocator rounded them up, and no segments"
 _BEGINS = "; of lines, those at which functions begin"

@@ -10,7 +10,7 @@ import numpy as np
 from vramlens.analyses.attribution.training import Training, pass_starts
 from vramlens.analyses.failure.need import BLOCKS, Need
 from vramlens.analyses.finding import Finding
-from vramlens.ground.failure import Cause
+from vramlens.ground.vocabulary import Cause
 from vramlens.units import format_size
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.run_shape import step_peaks
-from vramlens.ground.failure import Cause
 from vramlens.ground.verdict import Confidence, Verdict
+from vramlens.ground.vocabulary import Cause
 from vramlens.replay.answer import assignment
 from vramlens.replay.need.advice_order import order_of_advice, rank_of, with_higher_limit
 from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits

@@ -15,7 +15,7 @@ from vramlens.analyses.compare.diff_findings import (
     signed_size,
     told_apart,
 )
-from vramlens.ground.file_name import base_name
+from vramlens.ground.place import base_name
 from vramlens.report.diff.diff_notes import notes_of
 from vramlens.report.diff.job_parts import job_parts
 from vramlens.report.document import (

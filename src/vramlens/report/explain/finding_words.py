@@ -29,7 +29,7 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
     from vramlens.analyses.finding import Finding
-    from vramlens.ground.ledger_kinds import LedgerRow
+    from vramlens.ground.vocabulary import LedgerRow
     from vramlens.leak.leak import Leak
 
 _KINDS = {

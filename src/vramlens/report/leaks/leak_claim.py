@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vramlens.ground.verdict import Verdict
 from vramlens.leak.claim import claim_of, notes_of
 from vramlens.report.document import Tone
 from vramlens.report.wording import place_name, visible
@@ -69,7 +68,7 @@ def context_claim(leak: RecordedLeak) -> LeakParagraph:
 
 def sampled_claim(finding: Finding) -> LeakParagraph:
     """Growth that only samples show."""
-    is_likely = finding.verdict in (Verdict.PROVEN, Verdict.LIKELY)
+    is_likely = finding.verdict.is_sure
     label = "LEAK likely" if is_likely else "GROWTH, maybe a leak"
     keeper = "The samples do not show which line."
     if finding.place is not None:

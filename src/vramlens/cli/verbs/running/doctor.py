@@ -17,7 +17,7 @@ from vramlens.foreign_text import text_of
 from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
-    from vramlens.capture.doctor.checks import DoctorCheck
+    from vramlens.capture.doctor.checks import CheckOutcome, DoctorCheck
     from vramlens.capture.doctor.diagnosis import Diagnosis
     from vramlens.capture.doctor.nccl_check import CollectivesCheck
 
@@ -135,8 +135,8 @@ def _nccl_memory(check: CollectivesCheck) -> Iterator[str]:
         yield f"NCCL itself counts {format_size(check.counted_bytes)}"
 
 
-def _native_core() -> DoctorCheck:
-    from vramlens.capture.doctor.checks import DoctorCheck
+def _native_core() -> CheckOutcome:
+    from vramlens.capture.doctor.checks import ok, problem
     from vramlens.errors import VramlensError
 
     try:
@@ -144,11 +144,11 @@ def _native_core() -> DoctorCheck:
 
         _native._core()
     except VramlensError as error:
-        return DoctorCheck("native core", "problem", f"Recordings cannot be read: {error}.")
+        return problem(f"Recordings cannot be read: {error}.")
     except (ImportError, OSError) as error:
         do = "Install vramlens again: pip install --force-reinstall vramlens"
-        return DoctorCheck("native core", "problem", f"Recordings cannot be read: {error}.", do)
-    return DoctorCheck("native core", "ok", "The native core of vramlens loads.")
+        return problem(f"Recordings cannot be read: {error}.", do)
+    return ok("The native core of vramlens loads.")
 
 
 def _report(diagnosis: Diagnosis, width: int, height: int) -> list[str]:

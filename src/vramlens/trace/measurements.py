@@ -1,14 +1,45 @@
-"""Samples: the counters now and then over a whole run, which outlast the ring of events."""
+"""What was measured in the program beside its events: ledgers, where all of each device's memory was
+at three moments; and samples, the counters now and then over a whole run, which outlast the ring of
+events.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.ground.vocabulary import LedgerRow
+
 UNKNOWN = -1
 """In a column: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLedger:
+    """Where a device's memory was; the parts sum to ``total_bytes``."""
+
+    total_bytes: int
+    parts: tuple[LedgerRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ledgers:
+    """By device, at three moments; empty where that was not measured.
+
+    Attributes:
+        start: when recording began.
+        peak: at the highest moment that a sample met.
+        end: when the recording was written.
+        host: by moment, figures of the host's memory.
+    """
+
+    start: Mapping[int, DeviceLedger] = field(default_factory=dict)
+    peak: Mapping[int, DeviceLedger] = field(default_factory=dict)
+    end: Mapping[int, DeviceLedger] = field(default_factory=dict)
+    host: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,12 +1,45 @@
-"""The rows of a ledger, which sum to a device's memory, and their kinds in the order in which they
-are shown.
+"""Closed vocabularies, whose members are the very strings that output and JSON carry: walls and
+causes of an out-of-memory failure, and the kinds of a ledger's rows, which sum to a device's memory.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
-from vramlens.ground.closed_words import ClosedWords
+
+class ClosedWords(str, Enum):
+    """The base of a closed vocabulary: there are no other strings in it. The order of definition
+    is the order of rank.
+
+    (``enum.StrEnum`` exists from Python 3.11 on.)
+    """
+
+    __str__ = str.__str__
+
+    @property
+    def rank(self) -> int:
+        """The place among its like, from 0."""
+        return list(type(self)).index(self)
+
+
+class Wall(ClosedWords):
+    """The limit that refused a request."""
+
+    PROCESS_LIMIT = "process_limit"
+    DEVICE = "device"
+    OTHER_PROCESS = "other_process"
+    HOST = "host"
+    UNKNOWN = "unknown"
+
+
+class Cause(ClosedWords):
+    """Why there was too little memory."""
+
+    FRAGMENTATION = "fragmentation"
+    LEAK = "leak"
+    SPIKE = "spike"
+    CAPACITY = "capacity"
 
 
 class LedgerKind(ClosedWords):

@@ -17,7 +17,7 @@ from vramlens.ranks.excess.line_excess import (
     place_to_blame,
     way_of_differing,
 )
-from vramlens.ranks.peers.steps_beside_peers import PeerStepPeaks
+from vramlens.ranks.peers.steps_against_peers import PeerStepPeaks
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, RankDifference
 from vramlens.ranks.rank_summary import LineUse, RankGrowth, RankSummary, Stray
@@ -39,16 +39,21 @@ _BY_STEP = (
     "unknown",
 )
 _BUILT_ONCE = ("parameters", "optimizer_state")
-_SURE = ("map_location", "object_collective", "data_parallel", "full_state_dict", "rank0_gather")
+_CERTAIN_CAUSES = (
+    "map_location",
+    "object_collective",
+    "data_parallel",
+    "full_state_dict",
+    "rank0_gather",
+)
 _OF_LONE_LINES = ("leak", "rank_only")
-_LEAKS = (Verdict.PROVEN, Verdict.LIKELY)
 _LEAST_PART = 0.3
 """What is left of a difference is told where it is more than this share of all of it."""
 _Excesses = Mapping[str, Sequence[LineExcess]]
 """Lines that hold more, by the cause of it."""
 
 
-class BesidePeers:
+class RankAgainstPeers:
     """One rank beside what is usual among its peers."""
 
     def __init__(
@@ -77,7 +82,7 @@ class BesidePeers:
             return False
         # That no peer grows there tells it from a buffer that fills, also where few steps were
         # recorded.
-        if leak.verdict in _LEAKS:
+        if leak.verdict.is_sure:
             return leak.bytes >= LEAST_BYTES / 4
         return leak.bytes >= max(LEAST_BYTES, self.usual.peak_bytes * LEAST_SHARE / 2)
 
@@ -92,7 +97,7 @@ class BesidePeers:
         cause = "rank0_gather" if self._is_gathered(leak) else "leak"
         return self.difference(
             cause,
-            leak.verdict if leak.verdict in _LEAKS else Verdict.LIKELY,
+            leak.verdict if leak.verdict.is_sure else Verdict.LIKELY,
             leak.bytes,
             place=leak.place,
             evidence=[
@@ -128,14 +133,14 @@ class BesidePeers:
             return sure
         return [*sure, *self._by_main_cause(unexplained, by_cause)]
 
-    def _by_main_cause(self, bytes_: int, by_cause: _Excesses) -> list[RankDifference]:
+    def _by_main_cause(self, excess_bytes: int, by_cause: _Excesses) -> list[RankDifference]:
         cause = self._main_cause(by_cause)
         if cause is None or not self._is_worth_it(cause, by_cause[cause]):
             return []
-        return self._bounded(cause, bytes_, by_cause)
+        return self._bounded(cause, excess_bytes, by_cause)
 
     def _sure_differences(self, by_cause: _Excesses, total: int) -> list[RankDifference]:
-        sums = {cause: bytes_of(by_cause.get(cause, ())) for cause in _SURE}
+        sums = {cause: bytes_of(by_cause.get(cause, ())) for cause in _CERTAIN_CAUSES}
         return [
             self._from_lines(cause, min(size, total), by_cause[cause])
             for cause, size in sums.items()
@@ -200,7 +205,7 @@ class BesidePeers:
         sums = {
             cause: bytes_of(excesses)
             for cause, excesses in by_cause.items()
-            if cause not in _SURE and not self._is_echo(excesses)
+            if cause not in _CERTAIN_CAUSES and not self._is_echo(excesses)
         }
         if not sums:
             return None
@@ -236,8 +241,8 @@ class BesidePeers:
         )
 
     def _is_worth_it(self, cause: str, excesses: Sequence[LineExcess]) -> bool:
-        """True if to act on a difference: not where sizes vary and this rank had the largest by
-        chance, nor where stages of a pipeline differ as they do by nature.
+        """Whether a difference is worth acting on: not where sizes vary and this rank had the
+        largest by chance, nor where stages of a pipeline differ as they do by nature.
         """
         shows_by_step = cause in _BY_STEP
         is_stage = cause in _STAGES or (shows_by_step and self.position.unlike)
@@ -254,22 +259,22 @@ class BesidePeers:
             return self.usual.steps
         return PeerStepPeaks([self.rank, *self.usual.ranks])
 
-    def _bounded(self, cause: str, bytes_: int, by_cause: _Excesses) -> list[RankDifference]:
+    def _bounded(self, cause: str, excess_bytes: int, by_cause: _Excesses) -> list[RankDifference]:
         """The main cause with no more bytes than its lines hold more at the peak; what they do
         not hold overlaps.
         """
-        apart = self._lone_differences(cause, bytes_, by_cause)
-        bytes_ -= sum(difference.bytes for difference in apart)
+        apart = self._lone_differences(cause, excess_bytes, by_cause)
+        excess_bytes -= sum(difference.bytes for difference in apart)
         excesses = _explained_by(cause, by_cause, {difference.cause for difference in apart})
-        explained = min(bytes_, more_at_peak(excesses))
+        explained = min(excess_bytes, more_at_peak(excesses))
         differences = []
-        if explained >= self.least or 2 * explained >= bytes_:
+        if explained >= self.least or 2 * explained >= excess_bytes:
             differences.append(self._from_lines(cause, explained, by_cause[cause]))
-            bytes_ -= explained
+            excess_bytes -= explained
         differences += apart
         # Where batches vary, chance decides what falls together.
-        if bytes_ >= max(self.least, _LEAST_PART * self.more) and not self.steps().vary:
-            differences.append(self._overlap(bytes_))
+        if excess_bytes >= max(self.least, _LEAST_PART * self.more) and not self.steps().vary:
+            differences.append(self._overlap(excess_bytes))
         return differences
 
     def _lone_differences(
@@ -279,13 +284,13 @@ class BesidePeers:
         differences = []
         for cause in _OF_LONE_LINES:
             alone = [excess for excess in by_cause.get(cause, ()) if excess.is_alone]
-            bytes_ = more_at_peak(alone)
-            if cause != main_cause and alone and self.least <= bytes_ < most_bytes:
-                differences.append(self._from_lines(cause, bytes_, alone))
-                most_bytes -= bytes_
+            excess_bytes = more_at_peak(alone)
+            if cause != main_cause and alone and self.least <= excess_bytes < most_bytes:
+                differences.append(self._from_lines(cause, excess_bytes, alone))
+                most_bytes -= excess_bytes
         return differences
 
-    def _overlap(self, bytes_: int) -> RankDifference:
+    def _overlap(self, excess_bytes: int) -> RankDifference:
         """Memory that its peers hold as well, but never at one moment."""
         excesses = sorted(
             map(self._excess, self.rank.lines),
@@ -299,12 +304,14 @@ class BesidePeers:
             for excess in excesses[:3]
             if excess.at_peak_bytes > 0
         ]
-        has_main_line = bool(excesses) and 2 * excesses[0].at_peak_bytes >= bytes_
+        has_main_line = bool(excesses) and 2 * excesses[0].at_peak_bytes >= excess_bytes
         place = excesses[0].line.place if has_main_line else None
-        return self.difference("overlap", Verdict.LIKELY, bytes_, place=place, evidence=evidence)
+        return self.difference(
+            "overlap", Verdict.LIKELY, excess_bytes, place=place, evidence=evidence
+        )
 
     def _from_lines(
-        self, cause: str, bytes_: int, excesses: Sequence[LineExcess]
+        self, cause: str, excess_bytes: int, excesses: Sequence[LineExcess]
     ) -> RankDifference:
         ranked = sorted(
             excesses, key=lambda excess: (excess.at_peak_bytes, excess.bytes), reverse=True
@@ -313,16 +320,16 @@ class BesidePeers:
             f"+{format_size(excess.bytes)} at {excess.place} ({way_of_differing(excess)})"
             for excess in ranked[:3]
         ]
-        is_sure = cause in _SURE or cause == "rank_only"
+        is_sure = cause in _CERTAIN_CAUSES or cause == "rank_only"
         verdict = Verdict.POSSIBLE if cause == "unknown" else Verdict.LIKELY
         if cause == "uneven_batch":
             evidence += self._leveled(excesses)
-            is_sure = bytes_ * 2 >= self.more
+            is_sure = excess_bytes * 2 >= self.more
         return self.difference(
             cause,
             Verdict.PROVEN if is_sure else verdict,
-            bytes_,
-            place=place_to_blame(ranked, bytes_),
+            excess_bytes,
+            place=place_to_blame(ranked, excess_bytes),
             evidence=evidence,
         )
 
@@ -352,22 +359,22 @@ class BesidePeers:
         self,
         cause: str,
         verdict: Verdict,
-        bytes_: int,
+        excess_bytes: int,
         *,
         evidence: list[str],
         place: Place | None = None,
         fix: str | None = None,
     ) -> RankDifference:
-        peaks = self._peaks(bytes_)
+        peaks = self._peaks(excess_bytes)
         return RankDifference(
             ranks=(self.rank.rank,),
             cause=cause,
             verdict=verdict,
-            bytes=bytes_,
+            bytes=excess_bytes,
             place=place,
-            title=f"{WORDS[cause]}: {format_size(bytes_)} more than its peers",
+            title=f"{WORDS[cause]}: {format_size(excess_bytes)} more than its peers",
             evidence=(*evidence, peaks),
-            fix=fix or fix_of(cause, place, bytes_),
+            fix=fix or fix_of(cause, place, excess_bytes),
         )
 
     def _peaks(self, cause_bytes: int) -> str:
@@ -387,7 +394,7 @@ def _explained_by(cause: str, by_cause: _Excesses, told_apart: set[str]) -> list
 
     More layers or a larger batch show on many lines, each with what looks like a cause of its own.
     """
-    causes = set(by_cause) - set(_SURE) if cause in _BY_STEP else {cause}
+    causes = set(by_cause) - set(_CERTAIN_CAUSES) if cause in _BY_STEP else {cause}
     excesses = chain.from_iterable(by_cause[other] for other in causes - told_apart)
     not_alone = chain.from_iterable(by_cause[other] for other in causes & told_apart)
     return [*excesses, *(excess for excess in not_alone if not excess.is_alone)]

@@ -1,4 +1,4 @@
-"""The people behind processes: user, command and memory on the host; what may not be read or has
+"""Processes on the host: their user, command and memory; what may not be read or has
 ended is None.
 """
 
@@ -15,7 +15,7 @@ _LONGEST = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class HostProcess:
     """A process as the host knows it.
 
     Attributes:
@@ -32,36 +32,36 @@ class Person:
     uid: int | None = None
 
 
-class People:
+class HostProcesses:
     """Looks processes up and keeps what does not change. In a container whose driver counts as
     the host does, a number is believed only if its process here has a GPU's device open.
     """
 
-    def __init__(self, *, at_home: bool) -> None:
-        self._at_home = at_home
-        self._known: dict[int, Person] = {}
+    def __init__(self, *, sees_host_pids: bool) -> None:
+        self._sees_host_pids = sees_host_pids
+        self._known: dict[int, HostProcess] = {}
 
-    def get(self, pid: int) -> Person:
+    def get(self, pid: int) -> HostProcess:
         """The process with this number of the driver's; nothing of it where it is not ours to
         see.
         """
         started = _started(pid)
-        person = self._known.get(pid)
-        if person is None or person.started != started:
-            person = self._look(pid, started)
-            self._known[pid] = person
-        return person
+        host_process = self._known.get(pid)
+        if host_process is None or host_process.started != started:
+            host_process = self._look(pid, started)
+            self._known[pid] = host_process
+        return host_process
 
     def keep_only(self, pids: set[int]) -> None:
         """Forgets all others."""
         for pid in set(self._known) - pids:
             del self._known[pid]
 
-    def _look(self, pid: int, started: int | None) -> Person:
-        if started is None or not (self._at_home or _uses_gpu(pid)):
-            return Person()
+    def _look(self, pid: int, started: int | None) -> HostProcess:
+        if started is None or not (self._sees_host_pids or _uses_gpu(pid)):
+            return HostProcess()
         uid = _uid(pid)
-        return Person(
+        return HostProcess(
             user=_user(pid, uid), command=_command(pid), started=started, pids=_pids(pid), uid=uid
         )
 
@@ -142,8 +142,8 @@ def _pids(pid: int) -> tuple[int, ...]:
         return (pid,)
 
 
-def _psutil(pid: int, what: str) -> object:
+def _psutil(pid: int, question: str) -> object:
     try:
-        return getattr(importlib.import_module("psutil").Process(pid), what)()
+        return getattr(importlib.import_module("psutil").Process(pid), question)()
     except Exception:
         return None

@@ -1,4 +1,4 @@
-"""The picture of ``vramlens top``: lines of styled parts, made from the machine's state; no
+"""The screen of ``vramlens top``: lines of styled parts, made from the machine's state; no
 terminal is involved.
 """
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from vramlens.monitor.machine.inside import InsideDevice
 from vramlens.monitor.machine.machine import DeviceNow, MachineNow, ProcessNow
-from vramlens.monitor.top.chart import chart
-from vramlens.monitor.top.history import History
+from vramlens.monitor.top.history import History, chart
 from vramlens.monitor.top.lines import (
+    NOT_INSIDE,
     NOTHING,
     PROCESS_HEADER,
     cut,
@@ -48,7 +48,6 @@ HELP = (
 _HIGHEST_CHART = 8
 _COLORS_OF_SHARES = ((0.7, "good"), (0.9, "warn"), (float("inf"), "bad"))
 _PERSISTENT_ROWS = 7
-_NO_MEMORY = InsideDevice(index=-1)
 
 
 @dataclass(slots=True)
@@ -85,7 +84,9 @@ def rows_of(now: MachineNow, view: View) -> list[tuple[ProcessNow, DeviceNow]]:
     return sorted(now.rows(), key=lambda row: _sort_key(row, SORTS[view.sort]), reverse=view.turned)
 
 
-def picture(now: MachineNow, history: History, view: View, width: int, height: int) -> list[Line]:
+def screen_lines(
+    now: MachineNow, history: History, view: View, width: int, height: int
+) -> list[Line]:
     """The whole screen: exactly ``height`` lines, none wider than ``width``."""
     lines = _help_lines(width) if view.help else _screen(now, history, view, width, height - 1)
     lines = [_clipped(line, width) for line in lines[: height - 1]]
@@ -332,7 +333,7 @@ def _shown_device(now: MachineNow, view: View) -> DeviceNow | None:
 
 def _sort_key(row: tuple[ProcessNow, DeviceNow], column: str) -> tuple[object, ...]:
     process, device = row
-    memory = process.memory_on(device) or _NO_MEMORY
+    memory = process.memory_on(device) or NOT_INSIDE
     keys: dict[str, object] = {
         "used": -(process.used_bytes or 0),
         "live": -(memory.allocated_bytes or 0),
