@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import random
+import re
 import runpy
 import signal
 import subprocess
@@ -196,6 +197,72 @@ def test_the_program_does_what_it_does_alone(trained: dict[str, Any]) -> None:
 def test_nothing_is_left_behind(trained: dict[str, Any]) -> None:
     before, after = trained["run"]["before"], trained["run"]["after"]
     assert after == before
+
+
+_ENDING_PROGRAM = """
+import ctypes, os, select, sys, time
+import torch
+ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+kept = []
+print("ready", flush=True)
+while not select.select([sys.stdin], [], [], 0)[0]:
+    output = model(torch.ones(64, 64))
+    kept.append(output)
+    output.sum().backward()
+    optimizer.step()
+    time.sleep(0.01)
+if "kill" in sys.argv:
+    os._exit(0)
+"""
+
+
+def _watch_until_it_ends(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """What a watch of more steps says than the program makes."""
+    pytest.importorskip("torch")
+    path = folder / "ending.py"
+    path.write_text(_ENDING_PROGRAM)
+    with program(str(path), *words) as process:
+        words = ("attach", str(process.pid), "--steps", "100000", "--pause", "60")
+        watching = subprocess.Popen(
+            [sys.executable, "-m", "vramlens", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": PYTHON_PATH},
+        )
+        assert watching.stderr is not None
+        said = watching.stderr.readline()
+        if "does not let vramlens attach" in said:
+            pytest.skip("ptrace is not permitted here")
+        while "step" in said and int(said.split()[2]) < 12:
+            said = watching.stderr.readline()
+        assert process.stdin is not None
+        process.stdin.close()
+        out, rest = watching.communicate(timeout=120)
+        assert process.wait(60) == 0
+    return subprocess.CompletedProcess(words, watching.returncode, out, said + rest)
+
+
+def test_a_program_that_ends_early_waits_for_the_answer(tmp_path: Path) -> None:
+    done = _watch_until_it_ends(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "LEAK proven" in done.stdout
+    assert "held by module __main__ > kept" in done.stdout
+    assert "Note: the program ended after" in done.stdout
+    assert "It has ended." in done.stdout
+
+
+def test_a_program_that_leaves_at_once_has_ended_after_its_steps(tmp_path: Path) -> None:
+    done = _watch_until_it_ends(tmp_path, "kill")
+    assert done.returncode == 3
+    last = done.stderr.splitlines()[-1]
+    assert re.fullmatch(
+        r"vramlens: process \d+ has ended after \d+ watched steps, before it could answer: watch fewer"
+        r" steps, or let its end wait longer \(--pause 10\)",
+        last,
+    )
 
 
 def test_who_comes_late_leaves_without_a_trace(tmp_path: Path) -> None:

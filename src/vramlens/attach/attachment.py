@@ -17,7 +17,9 @@ from vramlens.attach.entry import Entry, enter, leave
 from vramlens.attach.meeting_point import MeetingPoint
 from vramlens.attach.messages import Connection, NoAnswer
 from vramlens.attach.target_process import TargetProcess, target_process
+from vramlens.capture.process.process_state import has_ended
 from vramlens.errors import InputError
+from vramlens.units import counted
 from vramlens.whole_file import whole_file
 
 _COMES_WITHIN_S = 30.0
@@ -154,12 +156,22 @@ def _conversation(
         connection.send(question)
     except NoAnswer:
         raise _no_answer(target) from None
-    for message in _messages(target, connection, request.seconds + _ANSWERS_WITHIN_S):
-        if message.get("kind") == "answer":
-            return message
-        steps = message.get("steps")
-        if isinstance(steps, int):
-            tell(steps)
+    steps_ended = 0
+    try:
+        for message in _messages(target, connection, request.seconds + _ANSWERS_WITHIN_S):
+            if message.get("kind") == "answer":
+                return message
+            steps = message.get("steps")
+            if isinstance(steps, int):
+                steps_ended = steps
+                tell(steps)
+    except InputError as error:
+        if steps_ended and has_ended(target.pid):
+            raise InputError(
+                f"{error} after {counted(steps_ended, 'watched step')}, before it could answer:"
+                " watch fewer steps, or let its end wait longer (--pause 10)"
+            ) from None
+        raise
     raise InputError(f"process {target.pid} did not answer in time; it runs on")
 
 

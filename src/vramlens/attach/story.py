@@ -151,9 +151,10 @@ def _of_pause(answer: Mapping[str, Any], attachment: Attachment) -> str:
     pause = as_dict(answer.get("pause"))
     longest_s, total_s = float(pause.get("longest_s", 0)), float(pause.get("total_s", 0))
     stopped_ms = attachment.stopped_s * 1000
+    now = "It has ended." if answer.get("has_ended") else "It is running again."
     return (
         f"The program was paused for {total_s:.2f} s in total (longest pause: {longest_s:.2f} s),"
-        f" and for {stopped_ms:.1f} ms to enter it. It is running again.{_of_longest_step(pause)}"
+        f" and for {stopped_ms:.1f} ms to enter it. {now}{_of_longest_step(pause)}"
     )
 
 

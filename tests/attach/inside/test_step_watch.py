@@ -16,6 +16,7 @@ from support.fake_gpu import FakeGpu
 from vramlens.attach.inside import forked_copy, step_watch
 from vramlens.attach.inside.forked_copy import AskingThread, NoCopy
 from vramlens.attach.inside.pauses import Pauses
+from vramlens.attach.inside.program_end import ProgramEnd
 from vramlens.attach.inside.step_watch import StepWatch
 from vramlens.capture import torch_api
 from vramlens.capture.names import tensor_names
@@ -186,7 +187,7 @@ def _watched_while(work: Callable[[], object], recording: str, pauses: Pauses) -
     """Watches four steps on a thread of its own, while this thread works."""
     request = {"steps": 4, "seconds": 30.0, "pause_s": 1.0, "max_events": 9, "recording": recording}
     line: Any = _OpenLine()
-    watching = OwnThread(lambda: step_watch.watched(request, line, pauses))
+    watching = OwnThread(lambda: step_watch.watched(request, line, pauses, ProgramEnd(pauses)))
     watching.start()
     while not watching.join(0.001):
         work()

@@ -6,6 +6,7 @@ forked_copy: a forked copy, in which the heap is searched while the program runs
 gentle_imports: imports with a rest before each module.
 installation: ``vramlens.install()`` in a program that runs already.
 pauses: how long the program stood still for what was asked: by our own count, and by its steps.
+program_end: the program's end while somebody waits for an answer.
 segments: PyTorch's segments without history: what is free in them, and which tensors keep them.
 state_now: what is in a process now, without any history: memory, holders, names, segments.
 step_watch: some steps of the program watched for leaks and recorded.

@@ -18,6 +18,7 @@ import vramlens
 from vramlens import __version__
 from vramlens.attach.inside.gentle_imports import GentleImports
 from vramlens.attach.inside.pauses import Pauses
+from vramlens.attach.inside.program_end import ProgramEnd
 from vramlens.attach.messages import Connection, NoAnswer
 from vramlens.capture import warn
 from vramlens.capture.process.own_thread import wait
@@ -45,12 +46,19 @@ def serve(socket: Any, version: str, starter: int) -> bool:
         return False
     stays = False
     notes: list[str] = []
-    with suppress(NoAnswer, TimeoutError), warn.heard_by(notes.append):
+    pauses = Pauses()
+    pauses.add(time.thread_time())  # of this thread's imports so far
+    with (
+        suppress(NoAnswer, TimeoutError),
+        warn.heard_by(notes.append),
+        ProgramEnd(pauses) as program_end,
+    ):
         connection.send({"kind": "hello", "is_read": _is_gone(starter)})
         request = connection.receive(_ASKS_WITHIN_S)
         stays = request.get("mode") == "install"
-        answer = _answer(request, connection)
+        answer = _answer(request, connection, pauses, program_end)
         answer["notes"] = [*answer.get("notes", ()), *notes]
+        answer["has_ended"] = program_end.has_come
         connection.send({"kind": "answer", **answer})
     return stays
 
@@ -79,9 +87,9 @@ def _refusal(version: str) -> str:
     return ""
 
 
-def _answer(request: dict[str, Any], connection: Connection) -> dict[str, Any]:
-    pauses = Pauses()
-    pauses.add(time.thread_time())  # of this thread's imports so far
+def _answer(
+    request: dict[str, Any], connection: Connection, pauses: Pauses, program_end: ProgramEnd
+) -> dict[str, Any]:
     with pauses.counted():
         facts: dict[str, Any] = {"process": _process_facts(), "request": request.get("mode")}
     if request.get("mode") == "install":
@@ -91,7 +99,7 @@ def _answer(request: dict[str, Any], connection: Connection) -> dict[str, Any]:
     if request.get("mode") == "watch":
         with GentleImports(vramlens.__path__, pauses):
             from vramlens.attach.inside.step_watch import watched
-        facts.update(watched(request, connection, pauses))
+        facts.update(watched(request, connection, pauses, program_end))
     else:
         with GentleImports(vramlens.__path__, pauses):
             from vramlens.attach.inside.state_now import state_now

@@ -20,6 +20,7 @@ from typing import Any
 
 from vramlens.attach.inside.forked_copy import AskingThread, ForkedCopy, KnownFacts, NoCopy
 from vramlens.attach.inside.pauses import Pauses
+from vramlens.attach.inside.program_end import ProgramEnd
 from vramlens.attach.inside.state_now import NAMES_SHARE, search_time, torch_is_whole
 from vramlens.attach.messages import Connection
 from vramlens.capture.process.own_thread import OwnEvent, allocate_lock
@@ -79,6 +80,7 @@ class StepWatch:
         self._unit = _Unit.TIME
         self._has_models = True
         self._is_finishing = False
+        self._has_program_ended = False
         self._finish_lock = allocate_lock()
         self._pid = os.getpid()
         self._copy: ForkedCopy | None = None
@@ -148,6 +150,12 @@ class StepWatch:
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.stop()
+
+    def program_ends(self) -> None:
+        """Begins the search where the steps that were asked for have not all come."""
+        if self._watch is not None and not self._is_finishing:
+            self._has_program_ended = True
+            self._finish(self._watch)
 
     def conclude(self) -> dict[str, Any] | None:
         """What the steps have left: ``leaks``, ``leaks_text``, ``recording``; None without a
@@ -251,13 +259,22 @@ class StepWatch:
         if owned is None:
             return None
         report, storages = owned
-        report = replace(report, notes=(*self._unit_note(), *report.notes))
+        report = replace(report, notes=(*self._end_note(), *self._unit_note(), *report.notes))
         now_us = time.time_ns() // 1000
         self._recorder.owners = lambda kind: owners_of(report, storages, now_us, kind)
         path = None
         if self._recorder.recording:
             path = self._recorder.write(WriteRequest("api", quiet=True)).get("path")
         return {"leaks": report.to_dict(), "leaks_text": str(report), "recording": path}
+
+    def _end_note(self) -> tuple[str, ...]:
+        """That the program ended early, and what can no longer be seen then."""
+        if not self._has_program_ended:
+            return ()
+        return (
+            f"the program ended after {counted(self.steps, 'step')}: what variables of its"
+            " functions kept until then is no longer there",
+        )
 
     def _unit_note(self) -> tuple[str, ...]:
         """What counted as a step, where that was not an optimizer's."""
@@ -272,7 +289,9 @@ class StepWatch:
         return ()
 
 
-def watched(request: dict[str, Any], connection: Connection, pauses: Pauses) -> dict[str, Any]:
+def watched(
+    request: dict[str, Any], connection: Connection, pauses: Pauses, program_end: ProgramEnd
+) -> dict[str, Any]:
     """The parts of the answer: ``leaks``, ``leaks_text``, ``steps``, ``recording``."""
     torch = loaded_torch()
     if torch is None or not torch_is_whole():
@@ -288,6 +307,7 @@ def watched(request: dict[str, Any], connection: Connection, pauses: Pauses) -> 
     recorder.steps.watch_optimizers()
     recorder.steps.on_step(watch.optimizer_stepped)
     watch.begin(torch)
+    program_end.wait_for_answer(float(request["pause_s"]), watch.program_ends)
     try:
         if recorder.gpu is not None and request["recording"] and recorder.gpu.is_initialized():
             recorder.facts = KnownFacts(recorder.gpu)
