@@ -17,7 +17,7 @@ def test_peak_by_line():
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     assert "tried to allocate 1.25 GiB" in done.stdout
     assert "finetune.py:27 in forward" in done.stdout

@@ -358,7 +358,7 @@ def test_with_xdist_each_worker_measures_and_one_process_stores(bed):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert "6 passed" in done.stdout, done.stdout

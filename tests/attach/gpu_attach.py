@@ -57,7 +57,7 @@ def attach(run: Run, *words: str) -> tuple[int, str, str, float]:
     began = time.perf_counter()
     command = [sys.executable, "-m", "vramlens", "attach", str(run.process.pid), *words]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     except subprocess.TimeoutExpired as late:
         return -1, "", f"no answer in time: {late}", time.perf_counter() - began
     return done.returncode, done.stdout, done.stderr, time.perf_counter() - began
@@ -131,7 +131,7 @@ def look_and_watch(run: Run, folder: Path, checks: Checks) -> None:
             [sys.executable, "-m", "vramlens", "leaks", str(recording)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         (folder / "leaks_of_recording.txt").write_text(done.stdout + done.stderr)

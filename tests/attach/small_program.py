@@ -64,7 +64,7 @@ def main(mode: str) -> None:
         thread.join()
     else:
         sys.stdin.read()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while state() != before and time.monotonic() < deadline:
         time.sleep(0.01)  # a thread that has said its last word ends
     print(json.dumps([before, state()]), flush=True)

@@ -84,7 +84,7 @@ def another_process(device: int) -> Iterator[subprocess.Popen[str]]:
         assert process.stdout.readline() == "ready\n"
         yield process
     finally:
-        process.communicate("\n", timeout=60)
+        process.communicate("\n", timeout=300)
 
 
 def test_asking_makes_no_context() -> None:

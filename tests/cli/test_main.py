@@ -36,7 +36,7 @@ def log(tmp_path):
 def vramlens(*arguments, **options):
     command = [sys.executable, "-m", "vramlens", *arguments]
     environment = {**os.environ, "PYTHONPATH": PYTHON_PATH, **options.pop("env", {})}
-    return subprocess.run(command, env=environment, timeout=60, check=False, **options)
+    return subprocess.run(command, env=environment, timeout=300, check=False, **options)
 
 
 @pytest.mark.parametrize("make", EVERY.values(), ids=list(EVERY))

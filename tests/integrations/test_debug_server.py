@@ -31,7 +31,7 @@ socket.gethostname = lambda: "localhost"
 start_debug_server(port=web, handlers=handlers())
 for attempt in range(100):
     try:
-        print(urllib.request.urlopen(f"http://127.0.0.1:{web}/memory", timeout=5).read().decode())
+        print(urllib.request.urlopen(f"http://127.0.0.1:{web}/memory", timeout=300).read().decode())
         break
     except OSError:
         time.sleep(0.1)
@@ -51,7 +51,7 @@ def test_the_real_server_shows_the_page() -> None:
         [sys.executable, "-c", PROGRAM],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
         env=dict(os.environ),
     )

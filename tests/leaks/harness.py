@@ -51,7 +51,7 @@ class Nursery:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(30)
+        self._process.wait(300)
         self._process.stdout.close()
         self._folder.cleanup()
 

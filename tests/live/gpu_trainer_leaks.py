@@ -100,7 +100,7 @@ def call(command: Sequence[str], visible: str | None = None) -> subprocess.Compl
     except subprocess.TimeoutExpired:
         process.terminate()  # torchrun ends its workers then; killed, it would leave them behind
         try:
-            output, errors = process.communicate(timeout=20)
+            output, errors = process.communicate(timeout=300)
         except subprocess.TimeoutExpired:
             process.kill()
             output, errors = process.communicate()

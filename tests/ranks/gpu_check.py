@@ -62,7 +62,7 @@ def run(name: str, out: Path) -> dict[str, object]:
     ]
     with (folder / "log.txt").open("w") as log:
         code = subprocess.run(
-            command, env=environment, stdout=log, stderr=log, timeout=100, check=False
+            command, env=environment, stdout=log, stderr=log, timeout=300, check=False
         ).returncode
     seconds = time.monotonic() - began
     answer = subprocess.run(

@@ -35,7 +35,7 @@ def server():
 
 
 def ask(server, path, method="GET", **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=300)
     with contextlib.closing(connection):
         connection.putrequest(method, path, skip_host="Host" in headers)
         for name, value in headers.items():
@@ -236,7 +236,7 @@ def test_this_user_gets_the_page_at_every_local_address(server, family, host):
 
 @needs_user_lists
 def test_the_systems_own_lists_name_this_user(server):
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=300) as connection:
         assert (
             user_of(End(*connection.getsockname()), End(*connection.getpeername())) == os.getuid()
         )
@@ -330,7 +330,7 @@ def test_tokens_differ():
 
 
 def test_one_who_says_nothing_holds_no_one_up(server):
-    with socket.create_connection(server.server_address, timeout=5):
+    with socket.create_connection(server.server_address, timeout=300):
         assert ask(server, f"/data?token={server.token}")[0] == 200
 
 
@@ -350,7 +350,7 @@ def test_connections_are_bounded(monkeypatch):
         ]
         for client in silent:
             client.sendall(b"GET ")
-        with socket.create_connection(page.server_address, timeout=5) as one_more:
+        with socket.create_connection(page.server_address, timeout=300) as one_more:
             assert b" 503 " in one_more.recv(100)
         assert len(connection_threads() - before) <= 3
         silent[0].close()

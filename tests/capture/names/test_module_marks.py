@@ -369,12 +369,12 @@ def test_threads_have_marks_of_their_own(marks: ModuleMarks) -> None:
     class Waits(nn.Module):
         def forward(self, x: Any) -> Any:
             entered.set()
-            assert may_go.wait(10)
+            assert may_go.wait(300)
             return x
 
     other = threading.Thread(target=nn.Sequential(Waits()), args=(torch.ones(3),))
     other.start()
-    assert entered.wait(10)
+    assert entered.wait(300)
     model(torch.ones(3))
     assert ALLOCATIONS.now == ""
     may_go.set()

@@ -61,7 +61,7 @@ def test_signals_are_the_programs(program: str, said: str) -> None:
         env={**os.environ, "PYTHONPATH": PYTHON_PATH},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, said, "")

@@ -69,7 +69,7 @@ def test_hooks_change_only_where_no_step_of_the_program_goes_through_them() -> N
 
     def wait(*_: object) -> None:
         is_inside.set()
-        may_go_on.wait(10)
+        may_go_on.wait(300)
 
     def step() -> None:
         try:
@@ -84,7 +84,7 @@ def test_hooks_change_only_where_no_step_of_the_program_goes_through_them() -> N
             may_go_on.clear()
             stepping, changing = threading.Thread(target=step), threading.Thread(target=change)
             stepping.start()
-            assert is_inside.wait(10)
+            assert is_inside.wait(300)
             changing.start()
             changing.join(0.05)
             may_go_on.set()

@@ -459,7 +459,7 @@ def test_two_threads_that_look_at_all_objects_leave_the_switch_interval_as_it_wa
 
 
 def test_two_threads_that_write_one_file_leave_a_whole_one(tmp_path: Path) -> None:
-    path, written = str(tmp_path / "x"), threading.Barrier(2, timeout=5)
+    path, written = str(tmp_path / "x"), threading.Barrier(2, timeout=300)
 
     def write(text: bytes) -> None:
         with whole_file(path) as file:

@@ -76,7 +76,7 @@ class Program:
         return self
 
     def _end(self) -> None:
-        self._errors = self._process.communicate(timeout=60)[1]
+        self._errors = self._process.communicate(timeout=300)[1]
         self._seconds = time.monotonic() - self._began
 
     def end(self) -> tuple[int, list[str], str, float]:

@@ -231,12 +231,12 @@ def test_jsonl_and_alerts_run_silently_until_they_are_told_to_end(tmp_path: Path
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 300
         while not (out.exists() and len(out.read_text().splitlines()) >= 3 and told.exists()):
             assert time.monotonic() < until
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
-        printed, said = process.communicate(timeout=20)
+        printed, said = process.communicate(timeout=300)
     assert process.returncode == 0
     assert printed == ""
     assert said.startswith("vramlens: alert: GPU 5: used ")
@@ -413,7 +413,7 @@ def test_a_signal_is_sent_only_after_a_question(machine: FakeNvml) -> None:
         await pilot.press("n")
         assert child.poll() is None
         await pilot.press("T", "y")
-        assert child.wait(10) == -signal.SIGTERM
+        assert child.wait(300) == -signal.SIGTERM
         assert "Sent SIGTERM" in text_of(screen)
 
     screen_test(steps)
