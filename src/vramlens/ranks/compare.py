@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import chain
 from operator import or_
 
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
-from vramlens.ranks.excess.causes import FIXES, STAY, WORDS, Position, fix_of
+from vramlens.ranks.excess.causes import FIXES, WORDS, Position
+from vramlens.ranks.excess.cohort_differences import CohortComparison
 from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
 from vramlens.ranks.excess.rank_differences import differences_of
 from vramlens.ranks.flights.collectives import all_groups, collective_problems
@@ -28,20 +29,33 @@ from vramlens.ranks.notes import (
     notes_of_recordings,
 )
 from vramlens.ranks.peers.common_factor import with_common_factors
-from vramlens.ranks.peers.rank_cohorts import ALL_RANKS, SAME_PARAMETERS, RankCohorts, cohorts_of
+from vramlens.ranks.peers.rank_cohorts import (
+    ALL_RANKS,
+    ROLES,
+    SAME_PARAMETERS,
+    RankCohorts,
+    cohorts_of,
+)
 from vramlens.ranks.peers.strangers import strangers_note, strangers_of
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_comparison import Comparison
-from vramlens.ranks.rank_difference import LEAST_BYTES, STAGE_SHARE, RankDifference
+from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_failures import failure_order
-from vramlens.ranks.rank_summary import LineUse, RankSummary, Stray
+from vramlens.ranks.rank_summary import RankSummary, Stray
 from vramlens.ranks.rank_words import named, plural
 from vramlens.ranks.shared import shared_leaks
 from vramlens.trace.flight import FlightRecord
 from vramlens.trace.rank_error import RankError
 from vramlens.units import format_size
 
-_BY_SIZE = ("uneven_batch", "pipeline_stage", "uneven_shard", "embedding_shard", "unknown")
+_BY_SIZE = (
+    "uneven_batch",
+    "not_checkpointed",
+    "pipeline_stage",
+    "uneven_shard",
+    "embedding_shard",
+    "unknown",
+)
 """Causes that show on many lines at once; of these a rank has the one with most bytes."""
 _ASIDE = ("other_process", "allocator")
 _GATHERS = ("gather", "all_gather", "reduce")
@@ -103,6 +117,7 @@ def compare(
             *strangers_note(strangers, len(ordered)),
             *note_of_victims(failures, ordered, missing),
             *note_of_hot_experts(flights),
+            *job.notes(),
             *note_of_slow_ranks(() if strangers else ordered, differing),
             *notes,
             *(notes_of_recordings(ordered) if is_one_job else ()),
@@ -132,9 +147,14 @@ class _Job:
     def differences(self) -> Iterator[RankDifference]:
         """Yields what one rank does and its peers do not."""
         yield from self.within_cohorts()
-        yield from self.between_cohorts()
+        if self.between_cohorts is not None:
+            yield from self.between_cohorts.differences()
         for summary in self.ranks.values():
             yield from (_stray(summary, stray) for stray in summary.strays)
+
+    def notes(self) -> list[str]:
+        """What differs between cohorts and is no difference, one sentence each."""
+        return [] if self.between_cohorts is None else self.between_cohorts.notes()
 
     def within_cohorts(self) -> Iterator[RankDifference]:
         """Yields the differences of ranks from those that do the same work."""
@@ -153,79 +173,21 @@ class _Job:
                 beside = RankAgainstPeers(peer, compared, positions[peer.rank], strays)
                 yield from differences_of(beside)
 
-    def between_cohorts(self) -> Iterator[RankDifference]:
-        """Yields stages of a pipeline, or coordinates of experts and tensors, that hold far more
-        than the usual one.
-        """
-        if len(self.cohorts.members) < 2 or self.strangers:
-            return
-        typical = {members: self._typical(members) for members in self.cohorts.members}
-        usual = Usual(list(typical.values()))
-        positions = self._positions()
-        for members, summary in typical.items():
-            beside = RankAgainstPeers(summary, usual, positions[summary.rank], ())
-            leak = beside.leak_difference()
-            more = beside.more
-            if leak is not None:
-                yield replace(leak, ranks=self._leaking(members, leak.place))
-                more -= leak.bytes
-            if more >= max(STAGE_SHARE * usual.peak_bytes, LEAST_BYTES):
-                reported_place = None if leak is None else leak.place
-                yield self._difference_of_cohort(members, beside, more, reported_place)
-
-    def _leaking(self, members: Sequence[int], place: Place | None) -> tuple[int, ...]:
-        """Those of some ranks that have something that grows at a line."""
-        return tuple(
-            rank for rank in members if any(leak.place == place for leak in self.ranks[rank].leaks)
-        )
-
-    def _typical(self, members: Sequence[int]) -> RankSummary:
-        """The rank of a cohort with the median peak."""
-        summaries = [self.ranks[rank] for rank in members]
-        ordered = sorted(summaries, key=lambda summary: summary.peak_requested_bytes)
-        return ordered[(len(ordered) - 1) // 2]
-
-    def _difference_of_cohort(
-        self,
-        members: tuple[int, ...],
-        beside: RankAgainstPeers,
-        more: int,
-        reported_place: Place | None,
-    ) -> RankDifference:
-        """The difference of a cohort: ``more`` bytes beside those of the line that is reported already."""
-        summary, usual = beside.rank, beside.usual
-        line = max(
-            (
-                line
-                for line in summary.lines
-                if reported_place is None or line.place != reported_place
-            ),
-            key=lambda line: line.peak_bytes - usual.line_bytes(line),
-            default=None,
-        )
-        cause = "pipeline_stage" if self.cohorts.staged else "unknown"
-        if line is not None and _is_of_experts(line):
-            cause = "moe_hot_rank"
-        cohort = "stage" if self.cohorts.staged else "ranks with other coordinates"
-        peak_bytes = summary.peak_requested_bytes
-        line_bytes = 0 if line is None else line.peak_bytes - usual.line_bytes(line)
-        holds_half = 2 * line_bytes >= more
-        return RankDifference(
-            ranks=members,
-            cause=cause,
-            verdict=Verdict.POSSIBLE if cause == "unknown" else Verdict.LIKELY,
-            bytes=more,
-            place=line.place if line is not None and holds_half else None,
-            title=f"{WORDS[cause]}: {format_size(more)} more than a typical {cohort}",
-            evidence=(f"peak {format_size(peak_bytes)}, typical {format_size(usual.peak_bytes)}",),
-            fix=fix_of(cause, None, more),
-        )
+    @cached_property
+    def between_cohorts(self) -> CohortComparison | None:
+        """The cohorts beside each other; None where they cannot be compared."""
+        are_parts = self.cohorts.staged or self.cohorts.source not in (ROLES, SAME_PARAMETERS)
+        if len(self.cohorts.members) < 2 or not are_parts or self.strangers:
+            return None
+        return CohortComparison(self.ranks, self.cohorts, self._positions())
 
     def _positions(self) -> dict[int, Position]:
         """The position of each rank."""
         world_sizes = [summary.world_size or 0 for summary in self.ranks.values()]
         world = max([len(self.ranks) + len(self.missing), *world_sizes])
-        sends = self._is_pipeline()
+        unlike = self.cohorts.source in (ALL_RANKS, ROLES, SAME_PARAMETERS)
+        # Peers that are known to be of one stage differ for other reasons.
+        sends = unlike and self._is_pipeline()
         first, last = min(self.ranks, default=0), max(self.ranks, default=0)
         return {
             rank: Position(
@@ -233,7 +195,7 @@ class _Job:
                 last=rank == last,
                 world=world,
                 sends=sends,
-                unlike=self.cohorts.source in (ALL_RANKS, SAME_PARAMETERS),
+                unlike=unlike,
                 gathers=_gathering_functions(self.flights.get(rank)),
             )
             for rank in self.ranks
@@ -251,10 +213,6 @@ class _Job:
         losing = [rank for rank, of_rank in hints.items() if of_rank & Hint.LOSS]
         is_last_alone = len(hints) > 1 and losing == [max(hints)]
         return is_last_alone or any(of_rank & Hint.POINT_TO_POINT for of_rank in hints.values())
-
-
-def _is_of_experts(line: LineUse) -> bool:
-    return bool(line.hints & Hint.EXPERTS) and line.category not in STAY
 
 
 def _gathering_functions(flight: FlightRecord | None) -> frozenset[tuple[str, str]]:

@@ -65,14 +65,27 @@ _PATTERNS = {
         r"|[/\\]deepspeed[/\\]runtime[/\\]zero",
         Hint.PIN_MEMORY: r"torch[/\\]utils[/\\]data[/\\]_utils[/\\]pin_memory\.py|:pin_memory$",
         Hint.EVALUATION: r":(?:evaluate|evaluation_loop|validate|validation\w*|eval_\w+"
-        r"|test_epoch\w*|predict\w*|prediction_\w+|compute_metrics)$|torchmetrics[/\\]",
-        Hint.LOSS: r"torch[/\\]nn[/\\]"
-        r"(?:functional\.py:\w*(?:cross_entropy|nll_loss)|modules[/\\]loss\.py)"
+        r"|test_epoch\w*|predict\w*"
+        r"|prediction_\w+|compute_metrics)$|torchmetrics[/\\]",
+        Hint.LOSS: r"torch[/\\]nn[/\\]modules[/\\]loss\.py|(?i:(?:cross_entropy|nll_loss)\w*(?:\.py:|$))"
         r"|(?i::\w*(?:lm_head|logits|output_layer|lm_loss)\w*$)",
         Hint.LOGGING: r"(?i:tensorboard|wandb|mlflow)|:(?:log_\w+|\w*_ema|update_ema|ema_\w+)$"
         r"|:(?:visuali[sz]e\w*|sample_images)$|(?i:[/\\]ema\.py)|swa_utils\.py",
     }.items()
 }
+
+# Backward passes of torch.utils.checkpoint (its two ways), DeepSpeed's and Megatron's.
+_RECOMPUTING = re.compile(
+    r"checkpoint\w*\.py:(?:recompute_\w+|unpack_hook|backward)$|tensor_parallel[/\\]random\.py:backward$"
+)
+
+
+def recomputing_stacks(stacks: Stacks) -> NDArray[np.bool_]:
+    """One flag a stack: whether it computes again, in the backward pass, what was not kept."""
+    flags = np.zeros(len(stacks), np.bool_)
+    matches = np.flatnonzero(stacks.mark_frames(_RECOMPUTING)[stacks.frames])
+    flags[np.searchsorted(stacks.starts, matches, side="right") - 1] = True
+    return flags
 
 
 def hints_of(stacks: Stacks) -> NDArray[np.int64]:

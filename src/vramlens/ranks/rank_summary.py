@@ -134,6 +134,8 @@ class RankSummary:
         lines: what each line held, the largest first; those beyond the first 400 are left out.
         strays: memory on other devices.
         leaks: what grew with every step.
+        recomputed_bytes: requested in all by backward passes that computed again what was not kept
+            (activation checkpointing); None where the summary is older than that question.
         ledger: kinds and bytes of the device's memory as the driver counted it at the end; empty if
             it was not asked.
         failure: the last request that failed; None if none did.
@@ -168,6 +170,7 @@ class RankSummary:
     lines: tuple[LineUse, ...] = field(default=(), repr=False)
     strays: tuple[Stray, ...] = ()
     leaks: tuple[RankGrowth, ...] = ()
+    recomputed_bytes: int | None = None
     ledger: tuple[tuple[str, int], ...] = ()
     failure: RankFailure | None = None
     ended: tuple[str, int] | None = None
@@ -184,6 +187,18 @@ class RankSummary:
     def died(self) -> bool:
         """True if a request for memory that failed ended it."""
         return self.failure is not None and self.failure.died
+
+    @property
+    def recomputed_share(self) -> float | None:
+        """The share of its requested bytes that were computed again; None where that is unknown."""
+        if self.recomputed_bytes is None:
+            return None
+        return self.recomputed_bytes / max(1, sum(line.total_bytes for line in self.lines))
+
+    @property
+    def trains(self) -> bool:
+        """True if it came to a backward pass."""
+        return any(line.phase in ("backward", "optimizer") for line in self.lines)
 
     def was_ended_by(self, trigger: str) -> bool:
         """True if its recording was written for that reason."""

@@ -9,6 +9,7 @@ from vramlens.ranks.rank_summary import LineUse
 from vramlens.units import format_size
 
 STAY = ("parameters", "optimizer_state", "gradients")
+_FOLLOWS_PARAMETERS = ("optimizer_state", "gradients")
 _LEAKING_STEPS = 3
 _SAME = 0.02
 """Sizes and counts that differ by less are the same."""
@@ -23,8 +24,8 @@ _CAUSES_OF_HINTS = {
 }
 """What a call alone gives away, the first that is there."""
 _HINTS_OF_WHAT_STAYS = (Hint.LOAD, Hint.STATE_DICT)
-_BESIDE_TRAINING = Hint.EVALUATION | Hint.LOGGING
-_FIXED_ELSEWHERE = ("uneven_batch", "nccl", "allocator", "allocator_settings")
+BESIDE_TRAINING = Hint.EVALUATION | Hint.LOGGING
+_FIXED_ELSEWHERE = ("uneven_batch", "not_checkpointed", "nccl", "allocator", "allocator_settings")
 """Causes that no edit of the line mends."""
 
 FIXES = {
@@ -40,6 +41,8 @@ FIXES = {
     "leak": "delete, detach or move to the CPU what this line leaves behind after each step",
     "uneven_batch": "give the ranks batches of the same cost: DataLoader(batch_sampler="
     "vramlens.BalancedBatchSampler(lengths, batch_size)), or equal batch sizes and drop_last=True",
+    "not_checkpointed": "checkpoint the same layers on all ranks (torch.utils.checkpoint,"
+    " gradient_checkpointing), or on none",
     "data_parallel": "use DistributedDataParallel (one process per GPU): DataParallel gathers"
     " outputs on its first GPU",
     "moe_hot_rank": "balance the router (an auxiliary loss, a capacity factor), or place the "
@@ -74,6 +77,7 @@ WORDS = {
     "rank0_gather": "keeps what it gathers from the other ranks",
     "leak": "leaks: memory grows with every step, only on this rank",
     "uneven_batch": "has larger batches or longer sequences",
+    "not_checkpointed": "keeps activations that its peers compute again in the backward pass",
     "data_parallel": "gathers the outputs of DataParallel's other GPUs",
     "moe_hot_rank": "has experts that get more tokens",
     "pipeline_stage": "holds more layers or microbatches of the pipeline",
@@ -100,6 +104,7 @@ class Position:
         sends: whether the ranks talk point to point or divide a model, as pipelines do.
         unlike: whether its peers may do other work than it does: nothing says who does the same.
         gathers: functions (file and name) that call a gather, from flight records.
+        is_stage: whether it is compared with stages of a pipeline that are known to be others.
     """
 
     first: bool
@@ -108,6 +113,7 @@ class Position:
     sends: bool
     unlike: bool
     gathers: frozenset[tuple[str, str]]
+    is_stage: bool = False
 
 
 def cause_of(own: LineUse, peer: LineUse | None, position: Position) -> str:
@@ -125,7 +131,7 @@ def cause_of(own: LineUse, peer: LineUse | None, position: Position) -> str:
         return "unknown"
     if peer is None or not peer.peak_bytes:
         return _cause_of_lone_line(own, position)
-    if own.category in STAY or own.static:
+    if is_built_once(own):
         return _cause_of_what_stays(own, peer, position)
     return _cause_of_what_moves(own, peer, position)
 
@@ -145,6 +151,11 @@ def _larger(own: LineUse, peer: LineUse) -> float:
 
 
 def _more_often(own: LineUse, peer: LineUse) -> float:
+    """The share by which a line allocates more often: in a step, for ranks may have recorded more
+    or fewer of them.
+    """
+    if own.per_step and peer.per_step:
+        return own.per_step / peer.per_step - 1
     return own.allocations / max(1, peer.allocations) - 1
 
 
@@ -197,15 +208,17 @@ def _cause_of_lone_line(own: LineUse, position: Position) -> str:
     of_stage = _cause_of_stage(own, position)
     if of_stage is not None:
         return of_stage
-    if position.first and _looks_gathered(own, position.world):
+    # A stage makes one equal tensor for every microbatch, which may be as many as there are ranks.
+    may_be_gathered = not position.is_stage or outlives_steps(own)
+    if position.first and may_be_gathered and _looks_gathered(own, position.world):
         return "rank0_gather"
-    return "leak" if _only_grows(own) else "rank_only"
+    return "leak" if only_grows(own) else "rank_only"
 
 
 def _cause_of_stage(own: LineUse, position: Position) -> str | None:
     """The cause of what only the first or the last stage of a model has."""
     is_at_end = position.sends and (position.first or position.last)
-    is_of_head = position.last and own.phase == "forward" and not own.hints & _BESIDE_TRAINING
+    is_of_head = position.last and own.phase == "forward" and not own.hints & BESIDE_TRAINING
     if position.last and own.hints & Hint.LOSS and not position.first:
         return "first_last_stage"
     if own.hints & Hint.EMBEDDING:
@@ -213,7 +226,20 @@ def _cause_of_stage(own: LineUse, position: Position) -> str | None:
     return "first_last_stage" if is_at_end and (own.static or is_of_head) else None
 
 
-def _only_grows(own: LineUse) -> bool:
+def is_built_once(own: LineUse) -> bool:
+    """True if a line makes what stays: parameters and the like."""
+    return own.category in STAY or own.static
+
+
+def may_be_table(own: LineUse) -> bool:
+    """True if a line makes a table itself: what follows from one, such as the state of an
+    optimizer or the buckets of DDP, follows from other parameters as well.
+    """
+    follows = own.category in _FOLLOWS_PARAMETERS or bool(own.hints & Hint.DDP)
+    return bool(own.hints & Hint.EMBEDDING) or not follows
+
+
+def only_grows(own: LineUse) -> bool:
     """True if every step adds to a line, and nothing of it ever went."""
     return (
         own.per_step > 0
@@ -227,6 +253,11 @@ def _looks_gathered(own: LineUse, world: int) -> bool:
     is_one_a_rank = own.per_step % world == own.allocations % world == 0
     is_each_step = 0 < 2 * own.per_step <= own.allocations
     return world > 1 and own.sizes == 1 and not own.static and is_one_a_rank and is_each_step
+
+
+def outlives_steps(own: LineUse) -> bool:
+    """True if more of a line was alive at once than a step makes."""
+    return own.peak_bytes > own.per_step * own.mean_bytes
 
 
 def fix_of(cause: str, place: object | None, excess_bytes: int) -> str:

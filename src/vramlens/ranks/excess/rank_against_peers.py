@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from itertools import chain
 
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
-from vramlens.ranks.excess.causes import STAY, WORDS, Position, cause_of, fix_of
+from vramlens.ranks.excess.causes import (
+    STAY,
+    WORDS,
+    Position,
+    cause_of,
+    fix_of,
+    is_built_once,
+    may_be_table,
+)
 from vramlens.ranks.excess.line_excess import (
     LineExcess,
     bytes_of,
@@ -32,6 +40,7 @@ ENOUGH_PEERS, _LEAST_SPREAD = 8, 0.003
 _STAGES = ("pipeline_stage", "first_last_stage")
 _BY_STEP = (
     "uneven_batch",
+    "not_checkpointed",
     "moe_hot_rank",
     "pipeline_stage",
     "uneven_shard",
@@ -47,6 +56,10 @@ _CERTAIN_CAUSES = (
     "rank0_gather",
 )
 _OF_LONE_LINES = ("leak", "rank_only")
+_LESS_RECOMPUTED = 0.5
+"""A rank computes less again than its peers where its share is under this part of theirs."""
+_LEAST_OF_LAYERS = 0.1
+"""What more layers hold is parameters to at least this share, and activations, too."""
 _LEAST_PART = 0.3
 """What is left of a difference is told where it is more than this share of all of it."""
 _Excesses = Mapping[str, Sequence[LineExcess]]
@@ -69,13 +82,16 @@ class RankAgainstPeers:
         peers_died = all(peer.died for peer in usual.ranks)
         self.died_first = rank.died and not peers_died
         self.outlived = peers_died and not rank.died
+        self.recomputes_less = rank.trains and _recomputes_less(rank, usual)
 
-    def leak_difference(self) -> RankDifference | None:
-        """The first leak that most of its peers do not have."""
+    def leak_differences(self) -> list[RankDifference]:
+        """The leaks that most of its peers do not have: the first, and those that are sure."""
+        differences: dict[Place | None, RankDifference] = {}
         for leak in self.rank.leaks:
-            if self._is_worth_telling(leak) and not self._is_common(leak):
-                return self._difference_of_leak(leak)
-        return None
+            is_told = leak.place not in differences and (leak.verdict.is_sure or not differences)
+            if is_told and self._is_worth_telling(leak) and not self._is_common(leak):
+                differences[leak.place] = self._difference_of_leak(leak)
+        return list(differences.values())
 
     def _is_worth_telling(self, leak: RankGrowth) -> bool:
         if leak.verdict == Verdict.NOT_A_PROBLEM:
@@ -98,7 +114,7 @@ class RankAgainstPeers:
         return self.difference(
             cause,
             leak.verdict if leak.verdict.is_sure else Verdict.LIKELY,
-            leak.bytes,
+            self._leaked_bytes(leak),
             place=leak.place,
             evidence=[
                 f"{format_size(leak.bytes_per_step)} more after each of {leak.steps:,} steps;"
@@ -107,17 +123,25 @@ class RankAgainstPeers:
             fix=leak.fix if cause == "leak" else None,
         )
 
+    def _leaked_bytes(self, leak: RankGrowth) -> int:
+        """What its line holds more at the peak: the first and the last step leak as well, and are
+        not judged.
+        """
+        lines = [line for line in self.rank.lines if line.place == leak.place]
+        more = more_at_peak(map(self._excess, lines))
+        return max(leak.bytes, min(more, leak.bytes_per_step * len(self.rank.step_peaks)))
+
     def _is_gathered(self, leak: RankGrowth) -> bool:
         """True if what grows is what was gathered."""
         lines = [line for line in self.rank.lines if line.place == leak.place]
         causes = (cause_of(line, self.usual.line(line), self.position) for line in lines)
         return "rank0_gather" in causes
 
-    def line_differences(self, leak: RankDifference | None) -> list[RankDifference]:
-        """The differences of single lines: each sure cause, then the main one of those that show on
-        many lines.
+    def line_differences(self, leaks: Sequence[RankDifference]) -> list[RankDifference]:
+        """The differences of single lines beside those that leak: each sure cause, then the main
+        one of those that show on many lines.
         """
-        by_cause = self._excesses_by_cause(leak)
+        by_cause = self._excesses_by_cause({leak.place for leak in leaks})
         excesses = list(chain.from_iterable(by_cause.values()))
         alone_bytes = sum(excess.line.at_peak_bytes for excess in excesses if excess.is_alone)
         # The peak of a rank is the sum of many lines' noise; single lines may stand out of their
@@ -126,12 +150,44 @@ class RankAgainstPeers:
             return []
         total = max(self.more, alone_bytes)
         sure = self._sure_differences(by_cause, total)
-        explained = sure if leak is None else [*sure, leak]
-        unexplained = total - sum(difference.bytes for difference in explained)
+        unexplained = total - sum(difference.bytes for difference in (*sure, *leaks))
         threshold = max(self.least if sure else LEAST_BYTES, _LEAST_PART * total)
         if unexplained < threshold or not self._differs_surely(excesses):
             return sure
         return [*sure, *self._by_main_cause(unexplained, by_cause)]
+
+    def differences_of_calls(
+        self, leaks: Sequence[RankDifference], is_of_work: Callable[[LineUse], bool]
+    ) -> list[RankDifference]:
+        """The differences of calls that give a cause away, and of lines of this rank alone that are
+        no part of its work.
+        """
+        by_cause = self._excesses_by_cause({leak.place for leak in leaks})
+        differences = self._sure_differences(by_cause, self.rank.peak_requested_bytes)
+        alone = _alone(by_cause.get("rank_only", ()))
+        beside_work = [excess for excess in alone if not is_of_work(excess.line)]
+        if more_at_peak(beside_work) >= self.least:
+            excess_bytes = more_at_peak(beside_work)
+            differences.append(self._from_lines("rank_only", excess_bytes, beside_work))
+        return differences
+
+    def lone_leaks(self, leaks: Sequence[RankDifference]) -> list[RankDifference]:
+        """The lines that no peer has and that only grow, where too few steps are there to judge."""
+        by_cause = self._excesses_by_cause({leak.place for leak in leaks})
+        return [
+            self._from_lines("leak", excess.at_peak_bytes, [excess])
+            for excess in _alone(by_cause.get("leak", ()))
+            if excess.at_peak_bytes >= self.least
+        ]
+
+    def more_activations(self, leaving_out: Collection[Place | None]) -> int:
+        """What lines that peers have, too, hold more at the peak, beside what is built once."""
+        excesses = (
+            self._excess(line)
+            for line in self.rank.lines
+            if not is_built_once(line) and line.place not in leaving_out
+        )
+        return more_at_peak(excess for excess in excesses if excess.usual is not None)
 
     def _by_main_cause(self, excess_bytes: int, by_cause: _Excesses) -> list[RankDifference]:
         cause = self._main_cause(by_cause)
@@ -150,15 +206,43 @@ class RankAgainstPeers:
     def _differs_surely(self, excesses: Sequence[LineExcess]) -> bool:
         return self.differs or bytes_of(filter(self._is_certain, excesses)) >= self.least
 
-    def _excesses_by_cause(self, leak: RankDifference | None) -> _Excesses:
+    def _excesses_by_cause(self, leaking: Set[Place | None]) -> _Excesses:
         by_cause: dict[str, list[LineExcess]] = defaultdict(list)
         for line in self.rank.lines:
             excess = self._excess(line)
-            is_leak = leak is not None and line.place == leak.place
+            is_leak = line.place in leaking
             cause = None if excess.bytes <= 0 or is_leak else self._cause(excess)
             if cause is not None:
                 by_cause[cause].append(excess)
-        return dict(by_cause)
+        other_cause = "uneven_shard" if self._has_divided_states(by_cause) else "unknown"
+        if not self._may_have_more_layers(by_cause):
+            by_cause[other_cause] += by_cause.pop("pipeline_stage")
+        if not any(may_be_table(excess.line) for excess in by_cause["embedding_shard"]):
+            by_cause[other_cause] += by_cause.pop("embedding_shard")
+        return {cause: excesses for cause, excesses in by_cause.items() if excesses}
+
+    def _has_divided_states(self, by_cause: _Excesses) -> bool:
+        """True if only optimizer states are more, and peers have different numbers of them: ZeRO
+        divides them by whole tensors.
+        """
+        excesses = chain.from_iterable(by_cause.values())
+        more = [excess.line for excess in excesses if excess.line.category in STAY]
+        is_state = all(line.category == "optimizer_state" for line in more)
+        counts_of_peers = (self.usual.allocations_of(line) - {line.allocations} for line in more)
+        return is_state and any(len(counts) > 1 for counts in counts_of_peers)
+
+    def _may_have_more_layers(self, by_cause: _Excesses) -> bool:
+        """True if lines that hold more may be those of more layers or, where ranks send, of more
+        microbatches: layers have parameters and activations.
+        """
+        if self.position.sends or self.position.is_stage:
+            return True
+        stages = by_cause["pipeline_stage"]
+        has_parameters = any(excess.line.category == "parameters" for excess in stages)
+        excesses = chain.from_iterable(by_cause.values())
+        activations = bytes_of(excess for excess in excesses if not is_built_once(excess.line))
+        has_activations = activations >= _LEAST_OF_LAYERS * bytes_of(stages)
+        return has_activations and has_parameters
 
     def _excess(self, line: LineUse) -> LineExcess:
         usual = self.usual.line(line)
@@ -184,7 +268,9 @@ class RankAgainstPeers:
             return None
         if self.died_first and line.allocations < usual.allocations:
             return "uneven_batch" if is_larger else None
-        return cause_of(line, usual, self.position)
+        cause = cause_of(line, usual, self.position)
+        is_kept = cause in ("unknown", "pipeline_stage") and line.category not in STAY
+        return "not_checkpointed" if is_kept and self.recomputes_less else cause
 
     def _is_certain(self, excess: LineExcess) -> bool:
         """True if a line holds more than chance makes it: chance does nothing to what is built
@@ -194,7 +280,7 @@ class RankAgainstPeers:
         if usual is None or not usual.peak_bytes:
             return line.place is not None
         spread = self.usual.line_spread(line)
-        if line.category in STAY or line.static:
+        if is_built_once(line):
             return excess.bytes > max(SPREADS * spread, LEAST_SHARE / 4 * usual.peak_bytes)
         least_spread = _LEAST_SPREAD * usual.peak_bytes
         has_spread = len(self.usual.ranks) >= ENOUGH_PEERS
@@ -211,7 +297,7 @@ class RankAgainstPeers:
             return None
         stages = by_cause.get("pipeline_stage", ())
         layers = bytes_of(excess for excess in stages if excess.line.category in STAY)
-        if layers > max(0.1 * self.more, 0):
+        if layers > max(_LEAST_OF_LAYERS * self.more, 0):
             return "pipeline_stage"  # more layers have more activations, too
         main = max(sums, key=lambda cause: (sums[cause], cause != "unknown"))
         if main == "moe_hot_rank" and self._are_batches_larger(by_cause):
@@ -249,8 +335,8 @@ class RankAgainstPeers:
         if self.position.sends and is_stage:
             return self.more >= STAGE_SHARE * self.usual.peak_bytes
         largest = max(excesses, key=lambda excess: excess.bytes).line
-        is_built_once = largest.static and largest.category in _BUILT_ONCE
-        if not shows_by_step or is_built_once:
+        stays = largest.static and largest.category in _BUILT_ONCE
+        if not shows_by_step or stays:
             return True
         return not self.steps().is_chance(self.rank, self.least)
 
@@ -283,7 +369,7 @@ class RankAgainstPeers:
         """What lines of this rank alone hold beside its main cause: each a fault of its own."""
         differences = []
         for cause in _OF_LONE_LINES:
-            alone = [excess for excess in by_cause.get(cause, ()) if excess.is_alone]
+            alone = _alone(by_cause.get(cause, ()))
             excess_bytes = more_at_peak(alone)
             if cause != main_cause and alone and self.least <= excess_bytes < most_bytes:
                 differences.append(self._from_lines(cause, excess_bytes, alone))
@@ -337,8 +423,9 @@ class RankAgainstPeers:
         """One sentence on the batches of all, and the highest peak, if the ranks shared the work
         evenly.
         """
+        # As many allocations of each: ranks may have recorded more or fewer steps.
         pairs = [
-            (excess.line.total_bytes, excess.usual.total_bytes)
+            (excess.line.mean_bytes * excess.usual.allocations, excess.usual.total_bytes)
             for excess in excesses
             if excess.usual is not None
         ]
@@ -387,6 +474,15 @@ class RankAgainstPeers:
             return words
         total, alone = format_size(self.more), format_size(cause_bytes)
         return f"{words}; this explains {alone} of the {total} more"
+
+
+def _alone(excesses: Iterable[LineExcess]) -> list[LineExcess]:
+    return [excess for excess in excesses if excess.is_alone]
+
+
+def _recomputes_less(rank: RankSummary, usual: Usual) -> bool:
+    share = rank.recomputed_share
+    return share is not None and share < _LESS_RECOMPUTED * usual.recomputed_share
 
 
 def _explained_by(cause: str, by_cause: _Excesses, told_apart: set[str]) -> list[LineExcess]:

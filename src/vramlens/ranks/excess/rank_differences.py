@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.excess.rank_against_peers import ENOUGH_PEERS, SPREADS, RankAgainstPeers
 from vramlens.ranks.rank_difference import RankDifference
+from vramlens.ranks.rank_summary import LineUse
 from vramlens.units import MIB, format_size
 
 _NOT_TOLD_APART = "this may be the CUDA context, loaded kernels, NCCL or other libraries"
@@ -12,6 +15,7 @@ _LEAST_RESERVED_SHARE, _LEAST_RESERVED_BY_CHANCE = 0.1, 0.2
 """A rank's unused reserved memory differs by so large a share of what is usually reserved; less
 of it is chance where the ranks' sizes are a percent apart.
 """
+_OF_LINES = ("leak", "rank0_gather", "rank_only", "object_collective", "full_state_dict")
 _DEFAULT = "PyTorch's own"
 _OUTSIDE = (
     ("nccl", "nccl", Verdict.PROVEN),
@@ -23,17 +27,29 @@ _OUTSIDE = (
 
 def differences_of(beside: RankAgainstPeers) -> list[RankDifference]:
     """The reasons why a rank holds more than is usual; [] where it does not."""
-    leak = beside.leak_difference()
-    differences = [] if leak is None else [leak]
-    differences += beside.line_differences(leak)
-    # What is reserved on top of what is held follows from it; alone it is a cause of its own.
-    if not differences:
-        differences = _allocator_differences(beside)
+    leaks = beside.leak_differences()
+    differences = [*leaks, *beside.line_differences(leaks)]
+    differences += _allocator_differences(beside, differences)
     return [*differences, *_outside_differences(beside)]
 
 
-def _allocator_differences(beside: RankAgainstPeers) -> list[RankDifference]:
-    """Memory that is reserved beyond what peers with the same allocations reserve."""
+def differences_beside_work(
+    beside: RankAgainstPeers, leaks: Sequence[RankDifference], is_of_work: Callable[[LineUse], bool]
+) -> list[RankDifference]:
+    """What a rank holds beside its part of the work that all divide: what single calls and lines
+    give away, the allocator, memory outside of PyTorch.
+    """
+    differences = beside.differences_of_calls(leaks, is_of_work)
+    told = [*leaks, *differences]
+    return [*differences, *_allocator_differences(beside, told), *_outside_differences(beside)]
+
+
+def _allocator_differences(
+    beside: RankAgainstPeers, told: Sequence[RankDifference]
+) -> list[RankDifference]:
+    """Memory that is reserved beyond what peers with the same allocations reserve; told beside
+    other differences where these are single lines that hold less than that.
+    """
     usual_gap, spread = beside.usual.gap
     usual_reserved = beside.usual.reserved_bytes
     gap = beside.rank.peak_reserved_bytes - beside.rank.peak_allocated_bytes
@@ -48,6 +64,12 @@ def _allocator_differences(beside: RankAgainstPeers) -> list[RankDifference]:
         is_known = len(beside.usual.ranks) >= ENOUGH_PEERS
         threshold = max(threshold, (SPREADS if is_known else 2) * spread)
     if min(more, 2 * wider) < threshold or more < beside.more:
+        return []
+    # What is reserved on top of what is held follows from it.
+    if any(difference.cause not in _OF_LINES for difference in told):
+        return []
+    # The space of what a line allocates may be there twice: once freed, it is split for others.
+    if told and more < 2 * max(threshold, sum(difference.bytes for difference in told)):
         return []
     if not other_settings and beside.steps().vary:
         return []  # which rank's cache fits least to batches that vary is chance

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from vramlens.ranks.hints import Hint
 from vramlens.ranks.rank_summary import RankSummary, ranks_of_span
 from vramlens.trace.flight import FlightGroup
 
@@ -21,8 +22,11 @@ _SAME_WORK = re.compile(
 _OTHER_WORK = re.compile(r"(?i)(?:^|[_\W])(?:pp|pipeline\w*|tp|tensor\w*|ep|expert\w*)(?:[_\W]|$)")
 _STAGES = re.compile(r"(?i)(?:^|[_\W])(?:pp|pipeline\w*)(?:[_\W]|$)")
 SAME_PARAMETERS = "the parameters that they hold"
+ROLES = "who trains"
+LAST_STAGE = "the loss, which the last stage computes"
 ALL_RANKS = "all ranks"
 """Where nothing says who does the same work."""
+_INFERENCE = ("forward", "evaluation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +35,8 @@ class RankCohorts:
 
     Attributes:
         members: each cohort's ranks, ascending.
-        source: what says so: "process groups", "the parameters that they hold", "given", or "all
-            ranks".
+        source: what says so: "process groups", "who trains", "the loss, which the last stage
+            computes", "the parameters that they hold", "given", or "all ranks".
         staged: whether the cohorts are parts of one model (pipeline stages), so that one may hold
             more than another.
     """
@@ -48,6 +52,8 @@ def cohorts_of(ranks: Sequence[RankSummary], groups: Mapping[str, FlightGroup]) 
     """
     return (
         _cohorts_of_groups(ranks, groups)
+        or _cohorts_of_roles(ranks)
+        or _cohorts_of_stages(ranks)
         or _cohorts_of_parameters(ranks)
         or RankCohorts((_numbers(ranks),), ALL_RANKS, staged=False)
     )
@@ -84,6 +90,51 @@ def _cohorts_of_groups(
     return RankCohorts(joined, "process groups", staged=len(joined) > 1 and has_stages)
 
 
+def _cohorts_of_roles(ranks: Sequence[RankSummary]) -> RankCohorts | None:
+    """Those that train, and those that only generate or judge for them; None where all do one."""
+    others = _numbers(filter(_only_infers, ranks))
+    trainers = tuple(rank for rank in _numbers(ranks) if rank not in set(others))
+    return RankCohorts((trainers, others), ROLES, staged=False) if trainers and others else None
+
+
+def _only_infers(summary: RankSummary) -> bool:
+    if summary.trains or summary.died:  # one that ran out of memory would have trained
+        return False
+    return any(line.phase in _INFERENCE for line in summary.lines)
+
+
+def _cohorts_of_stages(ranks: Sequence[RankSummary]) -> RankCohorts | None:
+    """The stages of a pipeline: all ranks train, and those that compute a loss are the last ones
+    of equal blocks of ranks, or the last of each block. Else None.
+    """
+    numbers, last = _numbers(ranks), _numbers(filter(_computes_loss, ranks))
+    world = len(numbers)
+    is_whole = numbers == tuple(range(world))
+    if not is_whole or not 0 < len(last) < world or world % len(last):
+        return None
+    if not all(summary.trains for summary in ranks):
+        return None
+    stages = world // len(last)
+    for layout in (_blocks(world, stages), _strides(world, stages)):
+        if layout[-1] == last:
+            return RankCohorts(layout, LAST_STAGE, staged=True)
+    return None
+
+
+def _computes_loss(summary: RankSummary) -> bool:
+    return any(line.hints & Hint.LOSS and line.phase == "forward" for line in summary.lines)
+
+
+def _blocks(world: int, stages: int) -> tuple[tuple[int, ...], ...]:
+    """Ranks whose stage is the slowest coordinate: Megatron's, DeepSpeed's and torchtitan's."""
+    width = world // stages
+    return tuple(tuple(range(stage * width, (stage + 1) * width)) for stage in range(stages))
+
+
+def _strides(world: int, stages: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(range(stage, world, stages)) for stage in range(stages))
+
+
 def _cohorts_of_parameters(ranks: Sequence[RankSummary]) -> RankCohorts | None:
     """Cohorts of ranks that hold the same part of a model; a rank whose part no other holds joins
     the largest. None where there are fewer than two.
@@ -98,7 +149,10 @@ def _cohorts_of_parameters(ranks: Sequence[RankSummary]) -> RankCohorts | None:
     for part in by_part.values():
         if len(part) == 1:
             largest.extend(part)
-    return RankCohorts(tuple(sorted(map(_numbers, cohorts))), SAME_PARAMETERS, staged=True)
+    # Of one model, only the last stage computes a loss; others train models of their own.
+    losing = sum(any(map(_computes_loss, cohort)) for cohort in cohorts)
+    members = tuple(sorted(map(_numbers, cohorts)))
+    return RankCohorts(members, SAME_PARAMETERS, staged=losing < 2)
 
 
 def _joined(numbers: Sequence[int], groups: Sequence[set[int]]) -> tuple[tuple[int, ...], ...]:

@@ -21,10 +21,11 @@ def lower_median(values: Iterable[int]) -> int:
     return ordered[(len(ordered) - 1) // 2] if ordered else 0
 
 
-_LineKey = tuple[Place | None, Hint]
+LineKey = tuple[Place | None, Hint]
 
 
-def _key(line: LineUse) -> _LineKey:
+def key_of(line: LineUse) -> LineKey:
+    """What a line is known by on other ranks."""
     return line.place, line.hints
 
 
@@ -37,16 +38,18 @@ class Usual:
         self.spread_bytes = lower_median(
             abs(summary.peak_requested_bytes - self.peak_bytes) for summary in ranks
         )
-        by_line: dict[_LineKey, list[LineUse]] = defaultdict(list)
+        by_line: dict[LineKey, list[LineUse]] = defaultdict(list)
         for line in chain.from_iterable(summary.lines for summary in ranks):
-            by_line[_key(line)].append(line)
-        self._lines: dict[_LineKey, LineUse] = {}
-        self._spreads: dict[_LineKey, int] = {}
-        self._at_peak: dict[_LineKey, int] = {}
+            by_line[key_of(line)].append(line)
+        self._lines: dict[LineKey, LineUse] = {}
+        self._spreads: dict[LineKey, int] = {}
+        self._at_peak: dict[LineKey, int] = {}
+        self._allocations: dict[LineKey, frozenset[int]] = {}
         for key, lines in by_line.items():
             self._add_line(key, lines)
 
-    def _add_line(self, key: _LineKey, lines: list[LineUse]) -> None:
+    def _add_line(self, key: LineKey, lines: list[LineUse]) -> None:
+        self._allocations[key] = frozenset(line.allocations for line in lines)
         # Ranks without the line come first: they hold nothing of it.
         without = len(self.ranks) - len(lines)
         self._at_peak[key] = lower_median([0] * without + [line.at_peak_bytes for line in lines])
@@ -60,7 +63,11 @@ class Usual:
 
     def line(self, line: LineUse) -> LineUse | None:
         """The same line on a typical rank; None where most have none."""
-        return self._lines.get(_key(line))
+        return self._lines.get(key_of(line))
+
+    def allocations_of(self, line: LineUse) -> frozenset[int]:
+        """The numbers of allocations that ranks make at the same line."""
+        return self._allocations.get(key_of(line), frozenset())
 
     def line_bytes(self, line: LineUse) -> int:
         """The most bytes that the same line holds on a typical rank."""
@@ -69,13 +76,13 @@ class Usual:
 
     def line_at_peak_bytes(self, line: LineUse) -> int:
         """The bytes that the same line holds at the peak of a typical rank."""
-        return self._at_peak.get(_key(line), 0)
+        return self._at_peak.get(key_of(line), 0)
 
     def line_spread(self, line: LineUse) -> int:
         """The distance of the same line from the usual on a typical rank, in bytes; 0 where most
         have none.
         """
-        return self._spreads.get(_key(line), 0)
+        return self._spreads.get(key_of(line), 0)
 
     @cached_property
     def gap(self) -> tuple[int, int]:
@@ -93,6 +100,13 @@ class Usual:
         for summary in self.ranks:
             leaking.update({leak.place for leak in summary.leaks})
         return leaking
+
+    @cached_property
+    def recomputed_share(self) -> float:
+        """The median share of requested bytes that were computed again; 0 where no rank says."""
+        shares = (summary.recomputed_share for summary in self.ranks)
+        told = sorted(share for share in shares if share is not None)
+        return told[(len(told) - 1) // 2] if told else 0.0
 
     @cached_property
     def steps(self) -> PeerStepPeaks:

@@ -1,0 +1,233 @@
+"""Cohorts beside each other: stages of a pipeline, or coordinates of experts and tensors, that
+hold far more than the usual one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from vramlens.analyses.finding import Place
+from vramlens.ground.verdict import Verdict
+from vramlens.ranks.excess.causes import STAY, WORDS, Position, fix_of, only_grows
+from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
+from vramlens.ranks.excess.rank_differences import differences_beside_work
+from vramlens.ranks.excess.stage_layout import LayoutBytes, StageLayout
+from vramlens.ranks.hints import Hint
+from vramlens.ranks.peers.rank_cohorts import RankCohorts
+from vramlens.ranks.peers.usual import Usual
+from vramlens.ranks.rank_difference import LEAST_BYTES, STAGE_SHARE, RankDifference
+from vramlens.ranks.rank_summary import LineUse, RankSummary
+from vramlens.ranks.rank_words import named
+from vramlens.units import format_size
+
+_SHORT = 0.9
+"""Memory is short on a device of which so much is reserved."""
+_NO_LAYOUT = LayoutBytes(0, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class CohortComparison:
+    """Cohorts beside each other, by a typical rank of each.
+
+    Attributes:
+        ranks: all ranks, by number.
+        cohorts: who does the same work.
+        positions: of each rank.
+    """
+
+    ranks: Mapping[int, RankSummary]
+    cohorts: RankCohorts
+    positions: Mapping[int, Position]
+
+    def differences(self) -> Iterator[RankDifference]:
+        """Yields what a cohort holds more, for another reason than the layout of a pipeline; where
+        memory is short, for this one, too.
+        """
+        for cohort in self._compared:
+            yield from cohort.leaks
+            yield from cohort.beside_work
+            kept = cohort.kept_bytes
+            if kept >= cohort.beside.least:
+                yield self._told(cohort, "not_checkpointed", kept, None)
+            elif cohort.unexplained >= self._least:
+                yield self._difference(cohort)
+            elif cohort.more >= self._least and self._is_short(cohort.members):
+                yield self._difference_of_layout(cohort)
+
+    def notes(self) -> list[str]:
+        """One sentence on the stage that holds most by the layout, where that is no difference."""
+        by_layout = [
+            cohort
+            for cohort in self._compared
+            if cohort.more >= self._least > cohort.unexplained
+            and not self._is_short(cohort.members)
+        ]
+        if not by_layout:
+            return []
+        highest = max(by_layout, key=lambda cohort: cohort.more)
+        verb = "holds" if len(highest.members) == 1 else "hold"
+        return [
+            f"{named(highest.members)} {verb} {format_size(highest.more)} more than a typical stage"
+            f" by the layout of the pipeline ({_parts(highest.layout)})"
+        ]
+
+    @cached_property
+    def _typical(self) -> dict[tuple[int, ...], RankSummary]:
+        """The rank with the median peak, by cohort."""
+        typical = {}
+        for members in self.cohorts.members:
+            summaries = [self.ranks[rank] for rank in members]
+            ordered = sorted(summaries, key=lambda summary: summary.peak_requested_bytes)
+            typical[members] = ordered[(len(ordered) - 1) // 2]
+        return typical
+
+    @cached_property
+    def _usual(self) -> Usual:
+        return Usual(list(self._typical.values()))
+
+    @cached_property
+    def _least(self) -> float:
+        return max(STAGE_SHARE * self._usual.peak_bytes, LEAST_BYTES)
+
+    @cached_property
+    def _compared(self) -> list[_Cohort]:
+        layout = StageLayout(list(self._typical.values()), self._usual)
+        return [
+            self._cohort(members, summary, layout if self.cohorts.staged else None)
+            for members, summary in self._typical.items()
+        ]
+
+    def _cohort(
+        self, members: tuple[int, ...], summary: RankSummary, layout: StageLayout | None
+    ) -> _Cohort:
+        usual = self._usual
+        if len(self._typical) == 2:  # of two, the other one is what is usual
+            usual = Usual([other for other in self._typical.values() if other is not summary])
+        position = replace(self.positions[summary.rank], is_stage=self.cohorts.staged)
+        beside = RankAgainstPeers(summary, usual, position, ())
+        grown = beside.leak_differences()
+        leaks = [
+            replace(leak, ranks=self._leaking(members, leak.place))
+            for leak in (*grown, *beside.lone_leaks(grown))
+        ]
+        # A rank without peers is looked at nowhere else.
+        is_of_work = (lambda _line: False) if layout is None else layout.is_of_work
+        beside_work = (
+            differences_beside_work(beside, leaks, is_of_work) if len(members) == 1 else []
+        )
+        told = {difference.place for difference in (*leaks, *beside_work)} - {None}
+        told_bytes = sum(
+            difference.bytes for difference in (*leaks, *beside_work) if difference.place
+        )
+        more = beside.more - told_bytes
+        by_layout = _NO_LAYOUT if layout is None else layout.bytes_of(summary, told)
+        return _Cohort(members, beside, leaks, beside_work, told, more, by_layout)
+
+    def _leaking(self, members: Sequence[int], place: Place | None) -> tuple[int, ...]:
+        """Those of some ranks that have something that grows at a line."""
+        return tuple(rank for rank in members if _leaks_at(self.ranks[rank], place))
+
+    def _is_short(self, members: Sequence[int]) -> bool:
+        """True if one of some ranks ran out of memory, or nearly."""
+        return any(
+            summary.died or summary.peak_reserved_bytes >= _SHORT * (summary.total_bytes or 1 << 62)
+            for summary in (self.ranks[rank] for rank in members)
+        )
+
+    def _difference(self, cohort: _Cohort) -> RankDifference:
+        """What a cohort holds more beside its leaks, and not by the layout."""
+        line = cohort.largest_line
+        cause = "pipeline_stage" if self.cohorts.staged else "unknown"
+        if line is not None and _is_of_experts(line):
+            cause = "moe_hot_rank"
+        more = cohort.unexplained
+        holds_half = line is not None and 2 * cohort.excess_of(line) >= more
+        place = line.place if line is not None and holds_half else None
+        return self._told(cohort, cause, more, place)
+
+    def _difference_of_layout(self, cohort: _Cohort) -> RankDifference:
+        """What a stage holds more by the layout, on devices that have no room for it."""
+        layout = cohort.layout
+        cause = "first_last_stage" if layout.at_end > layout.in_flight else "pipeline_stage"
+        difference = self._told(cohort, cause, cohort.more, None)
+        evidence = f"by the layout of the pipeline: {_parts(layout)}"
+        return replace(difference, evidence=(evidence, *difference.evidence))
+
+    def _told(
+        self, cohort: _Cohort, cause: str, excess_bytes: int, place: Place | None
+    ) -> RankDifference:
+        peer = "stage" if self.cohorts.staged else "ranks with other coordinates"
+        own, usual = cohort.beside.rank.peak_requested_bytes, self._usual.peak_bytes
+        return RankDifference(
+            ranks=cohort.members,
+            cause=cause,
+            verdict=Verdict.POSSIBLE if cause == "unknown" else Verdict.LIKELY,
+            bytes=excess_bytes,
+            place=place,
+            title=f"{WORDS[cause]}: {format_size(excess_bytes)} more than a typical {peer}",
+            evidence=(f"peak {format_size(own)}, typical {format_size(usual)}",),
+            fix=fix_of(cause, None, excess_bytes),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Cohort:
+    """A cohort beside the usual one.
+
+    Attributes:
+        members: its ranks.
+        beside: a typical one of them.
+        leaks, beside_work: what is told of single lines.
+        told: these lines.
+        more: how much more its peak is, beside these lines.
+        layout: what of that is by the layout of a pipeline.
+    """
+
+    members: tuple[int, ...]
+    beside: RankAgainstPeers
+    leaks: Sequence[RankDifference]
+    beside_work: Sequence[RankDifference]
+    told: Collection[Place | None]
+    more: int
+    layout: LayoutBytes
+
+    @property
+    def unexplained(self) -> int:
+        """What is neither of a line that is told, nor by the layout."""
+        return self.more - min(max(0, self.more), self.layout.total)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What its activations hold more because it does not compute them again."""
+        if not self.beside.recomputes_less:
+            return 0
+        return self.beside.more_activations(self.told)
+
+    @property
+    def largest_line(self) -> LineUse | None:
+        """The line that holds most more than usual, of those that are not told."""
+        lines = (line for line in self.beside.rank.lines if line.place not in self.told)
+        return max(lines, key=self.excess_of, default=None)
+
+    def excess_of(self, line: LineUse) -> int:
+        """How much more a line holds than usual."""
+        return line.peak_bytes - self.beside.usual.line_bytes(line)
+
+
+def _leaks_at(summary: RankSummary, place: Place | None) -> bool:
+    grown = any(leak.place == place for leak in summary.leaks)
+    return grown or any(line.place == place and only_grows(line) for line in summary.lines)
+
+
+def _parts(layout: LayoutBytes) -> str:
+    parts = {
+        "more microbatches in flight": layout.in_flight,
+        "what only the first or the last stages do": layout.at_end,
+    }
+    return ", ".join(f"{name}: {format_size(size)}" for name, size in parts.items() if size)
+
+
+def _is_of_experts(line: LineUse) -> bool:
+    return bool(line.hints & Hint.EXPERTS) and line.category not in STAY

@@ -1,0 +1,152 @@
+"""The layout of a pipeline: what a stage holds more than others by nature, and no fault of it.
+
+The first stage has the embedding, the last one the head and its logits; and in 1F1B, the schedule
+that most use, a stage has as many microbatches in flight as there are stages to come, and its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from vramlens.analyses.finding import Place
+from vramlens.ranks.excess.causes import (
+    BESIDE_TRAINING,
+    STAY,
+    is_built_once,
+    only_grows,
+    outlives_steps,
+)
+from vramlens.ranks.peers.usual import LineKey, Usual, key_of
+from vramlens.ranks.rank_summary import LineUse, RankSummary
+
+_TRAINING = ("forward", "backward", "optimizer")
+_SAME_SIZE = 0.02
+_SLACK = 1.1
+"""Microbatches in flight that differ by less are as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutBytes:
+    """What a stage holds more than the usual one by the layout.
+
+    Attributes:
+        in_flight: of microbatches that wait for their backward pass.
+        at_end: of what only the first or the last stages have: embedding, head, logits.
+    """
+
+    in_flight: int
+    at_end: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.in_flight + self.at_end
+
+
+class StageLayout:
+    """The stages of a pipeline, beside each other.
+
+    Args:
+        stages: a typical rank of each, the first one first.
+        usual: what is usual among them.
+    """
+
+    def __init__(self, stages: Sequence[RankSummary], usual: Usual) -> None:
+        self._stages, self._usual = stages, usual
+        self._index = {summary.rank: index for index, summary in enumerate(stages)}
+
+    def bytes_of(self, stage: RankSummary, leaking: Collection[Place | None]) -> LayoutBytes:
+        """What a stage holds more by the layout, at its peak; lines that leak are left out."""
+        lines = [line for line in stage.lines if line.place not in leaking]
+        layers = self._layers(lines)
+        waiting = sum(line.at_peak_bytes for line in self._repeated(lines)) / layers
+        usually_waiting = sum(map(self._usual.line_at_peak_bytes, self._repeated(lines)))
+        in_flight = int(waiting) - usually_waiting if self._has_usual_flight(stage) else 0
+        of_end = [line for line in lines if self.is_of_end(line)]
+        at_end = sum(line.at_peak_bytes for line in of_end)
+        if of_end:
+            # One line may make all parameters: those of the layers, and of an embedding.
+            staying = (line for line in lines if is_built_once(line) and not self.is_of_end(line))
+            at_end += int(sum(self._more_than_layers(line, layers) for line in staying))
+        return LayoutBytes(max(0, in_flight), max(0, at_end))
+
+    def is_of_work(self, line: LineUse) -> bool:
+        """True if a line may be part of the work of a stage: others have other layers."""
+        if _is_beside_training(line):
+            return False
+        is_of_step = line.phase in _TRAINING and not line.static and not outlives_steps(line)
+        return line.category in STAY or is_of_step or self.is_of_end(line)
+
+    def is_of_end(self, line: LineUse) -> bool:
+        """True if only the first or the last stages have a line, as part of training."""
+        if _is_beside_training(line):
+            return False
+        owners, stages = self._owners[key_of(line)], len(self._stages)
+        # The others are in the middle: the first and the last stage may share their embedding.
+        others = sorted(set(range(stages)) - set(owners))
+        is_one_block = bool(others) and others[-1] - others[0] == len(others) - 1
+        is_at_end = owners[0] == 0 or owners[-1] == stages - 1
+        return is_at_end and is_one_block and 2 * len(owners) <= stages
+
+    @cached_property
+    def _owners(self) -> dict[LineKey, list[int]]:
+        """By line, the stages that have it, ascending."""
+        owners: dict[LineKey, list[int]] = {}
+        for index, summary in enumerate(self._stages):
+            for line in summary.lines:
+                owners.setdefault(key_of(line), []).append(index)
+        return owners
+
+    def _repeated(self, lines: Iterable[LineUse]) -> list[LineUse]:
+        """Lines of the layers that the usual stage has, too, in the same size."""
+        return [line for line in lines if self._is_repeated(line)]
+
+    def _is_repeated(self, line: LineUse) -> bool:
+        usual = self._usual.line(line)
+        if usual is None or is_built_once(line) or not usual.per_step or not line.per_step:
+            return False
+        return abs(line.mean_bytes - usual.mean_bytes) <= _SAME_SIZE * usual.mean_bytes
+
+    def _layers(self, lines: Sequence[LineUse]) -> float:
+        """How many times as many layers a stage has as the usual one; at least 1."""
+        own = usual_bytes = 0.0
+        for line in self._repeated(lines):
+            usual = self._usual.line(line)
+            if usual is not None:
+                own += line.per_step * line.mean_bytes
+                usual_bytes += usual.per_step * usual.mean_bytes
+        return max(1.0, own / usual_bytes) if usual_bytes else 1.0
+
+    def _more_than_layers(self, line: LineUse, layers: float) -> float:
+        return max(0.0, line.at_peak_bytes - layers * self._usual.line_at_peak_bytes(line))
+
+    def _has_usual_flight(self, stage: RankSummary) -> bool:
+        """True if a stage has no more microbatches in flight than one before it, nor than 1F1B
+        gives it.
+        """
+        index = self._index[stage.rank]
+        in_flight = self._in_flight
+        most = (len(self._stages) - index) * in_flight[-1]
+        before = max(in_flight[:index], default=most)
+        return in_flight[index] <= _SLACK * min(most, before)
+
+    @cached_property
+    def _in_flight(self) -> list[float]:
+        """By stage, the share of a step's activations that wait at once."""
+        return [self._share_in_flight(summary) for summary in self._stages]
+
+    def _share_in_flight(self, summary: RankSummary) -> float:
+        lines = [
+            line
+            for line in summary.lines
+            if not is_built_once(line) and len(self._owners[key_of(line)]) == len(self._stages)
+        ]
+        of_step = sum(line.per_step * line.mean_bytes for line in lines)
+        return sum(line.peak_bytes for line in lines) / max(1.0, of_step)
+
+
+def _is_beside_training(line: LineUse) -> bool:
+    is_marked = bool(line.hints & BESIDE_TRAINING) or line.phase == "evaluation"
+    return is_marked or only_grows(line)

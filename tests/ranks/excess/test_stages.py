@@ -1,0 +1,302 @@
+"""Stages of a pipeline, roles and layers: what is by the layout is no fault, and faults beside it
+are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from vramlens.analyses.finding import Place
+from vramlens.ground.verdict import Verdict
+from vramlens.ranks import Comparison, RankSummary, compare
+from vramlens.ranks.hints import Hint
+from vramlens.ranks.rank_summary import LineUse, RankGrowth
+from vramlens.units import GIB, MIB
+
+STEPS, MICROBATCHES = 6, 8
+MODEL = "train/model.py"
+
+
+def line(
+    number: int,
+    category: str,
+    alive: int,
+    size: int,
+    *,
+    per_step: int = 0,
+    phase: str = "forward",
+    hints: Hint = Hint.NONE,
+) -> LineUse:
+    """A line of which so many allocations of a size are alive at the peak; ``per_step`` 0 is what
+    is built once.
+    """
+    allocations = per_step * STEPS or alive
+    return LineUse(
+        place=Place(MODEL, number, f"f{number}"),
+        hints=hints,
+        category=category,
+        phase=phase,
+        peak_bytes=alive * size,
+        at_peak_bytes=alive * size,
+        allocations=allocations,
+        total_bytes=allocations * size,
+        per_step=per_step,
+        sizes=1,
+        static=not per_step,
+    )
+
+
+def rank_of(number: int, world: int, lines: Sequence[LineUse], **changes: object) -> RankSummary:
+    peak = sum(line.at_peak_bytes for line in lines)
+    summary = RankSummary(
+        rank=number,
+        source=f"rank{number}.vram",
+        world_size=world,
+        peak_requested_bytes=peak,
+        peak_allocated_bytes=peak,
+        peak_reserved_bytes=peak,
+        total_bytes=80 * GIB,
+        step_peaks=(peak,) * STEPS,
+        lines=tuple(lines),
+    )
+    return replace(summary, **changes)
+
+
+def layers(count: int, waiting: int, per_step: int = MICROBATCHES) -> list[LineUse]:
+    """The lines of so many layers, of which so many microbatches wait for the backward pass."""
+    return [
+        line(10, "parameters", count, 100 * MIB, phase="other"),
+        line(11, "optimizer_state", count, 200 * MIB, phase="optimizer"),
+        line(12, "activations", count * waiting, 50 * MIB, per_step=count * per_step),
+        line(13, "temporaries", 1, 50 * MIB, per_step=count * per_step, phase="backward"),
+    ]
+
+
+def embedding() -> list[LineUse]:
+    return [
+        line(20, "parameters", 1, 700 * MIB, phase="other"),
+        line(21, "activations", 4, 20 * MIB, per_step=MICROBATCHES),
+    ]
+
+
+def head() -> list[LineUse]:
+    return [
+        line(30, "parameters", 1, 700 * MIB, phase="other"),
+        line(31, "activations", 1, 900 * MIB, per_step=MICROBATCHES, hints=Hint.LOSS),
+    ]
+
+
+def pipeline(stages: int = 4, counts: Sequence[int] = (2, 2, 2, 2)) -> list[RankSummary]:
+    """A stage a rank, under the 1F1B schedule, without names of process groups."""
+    ends = {0: embedding(), stages - 1: head()}
+    return [
+        rank_of(
+            stage,
+            stages,
+            [*layers(counts[stage], stages - stage), *ends.get(stage, [])],
+            recomputed_bytes=0,
+        )
+        for stage in range(stages)
+    ]
+
+
+def with_lines(rank: RankSummary, *lines: LineUse) -> RankSummary:
+    return rank_of(
+        rank.rank,
+        rank.world_size or 0,
+        [*rank.lines, *lines],
+        recomputed_bytes=rank.recomputed_bytes,
+    )
+
+
+def named_causes(answer: Comparison) -> list[tuple[tuple[int, ...], str]]:
+    return [(difference.ranks, difference.cause) for difference in answer.differences]
+
+
+def test_embedding_head_and_microbatches_in_flight_are_no_fault() -> None:
+    answer = compare(pipeline())
+    assert answer.cohorts is not None
+    assert answer.cohorts.members == ((0,), (1,), (2,), (3,))
+    assert answer.differences == ()
+    (note,) = [note for note in answer.notes if "by the layout of the pipeline" in note]
+    assert note.startswith("rank 3 holds ")
+
+
+def test_the_layout_is_told_where_memory_is_short() -> None:
+    ranks = pipeline()
+    peak = ranks[3].peak_requested_bytes
+    ranks[3] = replace(ranks[3], total_bytes=peak + 100 * MIB)
+    assert named_causes(compare(ranks)) == [((3,), "first_last_stage")]
+
+
+def test_a_stage_of_more_layers_is_told() -> None:
+    assert named_causes(compare(pipeline(counts=(2, 6, 2, 2)))) == [((1,), "pipeline_stage")]
+
+
+def test_tied_embeddings_are_of_both_ends() -> None:
+    ranks = pipeline()
+    ranks[3] = with_lines(ranks[3], embedding()[0])
+    assert compare(ranks).differences == ()
+
+
+@pytest.mark.parametrize("stages", [4, 8])
+def test_one_tensor_a_microbatch_was_not_gathered(stages: int) -> None:
+    """A tower of images on the first stage makes as many tensors a step as there are ranks."""
+    ranks = pipeline(stages, (2,) * stages)
+    tower = line(40, "activations", stages, 30 * MIB, per_step=MICROBATCHES)
+    ranks[0] = with_lines(ranks[0], tower)
+    assert compare(ranks).differences == ()
+
+
+def test_what_was_gathered_and_outlives_its_step_is_told() -> None:
+    ranks = pipeline()
+    gathered = line(41, "other", 4 * STEPS, 30 * MIB, per_step=4)
+    ranks[0] = with_lines(ranks[0], gathered)
+    assert named_causes(compare(ranks)) == [((0,), "rank0_gather")]
+
+
+def test_a_buffer_of_one_stage_in_the_middle_is_told_with_its_line() -> None:
+    ranks = pipeline()
+    ranks[1] = with_lines(ranks[1], line(50, "other", 1, 600 * MIB, phase="other"))
+    (difference,) = compare(ranks).differences
+    assert (difference.ranks, difference.cause) == ((1,), "rank_only")
+    assert difference.bytes == 600 * MIB
+    assert difference.place == Place(MODEL, 50, "f50")
+
+
+def test_the_grads_that_one_stage_receives_are_its_work() -> None:
+    """Beside frozen stages, which receive none, and the last one, where they begin."""
+    ranks = pipeline()
+    ranks[2] = with_lines(ranks[2], line(51, "gradients", 1, 200 * MIB, per_step=MICROBATCHES))
+    received = line(52, "temporaries", 1, 200 * MIB, per_step=MICROBATCHES, phase="backward")
+    ranks[1] = with_lines(ranks[1], received)
+    assert compare(ranks).differences == ()
+
+
+def test_a_stage_that_keeps_its_activations_is_told() -> None:
+    ranks = [replace(rank, recomputed_bytes=rank.lines[2].total_bytes) for rank in pipeline()]
+    kept = line(14, "activations", 2 * 3, 200 * MIB, per_step=2 * MICROBATCHES)
+    once = replace(kept, peak_bytes=200 * MIB, at_peak_bytes=200 * MIB)
+    ranks = [
+        replace(with_lines(rank, kept if rank.rank == 1 else once), recomputed_bytes=recomputed)
+        for rank, recomputed in zip(ranks, (rank.recomputed_bytes for rank in ranks), strict=True)
+    ]
+    ranks[1] = replace(ranks[1], recomputed_bytes=0)
+    assert ((1,), "not_checkpointed") in named_causes(compare(ranks))
+    unknown = [replace(rank, recomputed_bytes=None) for rank in ranks]
+    assert "not_checkpointed" not in {cause for _, cause in named_causes(compare(unknown))}
+
+
+def trainers(world: int) -> list[RankSummary]:
+    return [rank_of(rank, world, layers(2, 2), recomputed_bytes=0) for rank in range(world)]
+
+
+def test_a_rank_that_does_not_checkpoint_is_told() -> None:
+    ranks = [replace(rank, recomputed_bytes=2 * GIB) for rank in trainers(4)]
+    ranks[2] = rank_of(2, 4, layers(2, 6), recomputed_bytes=0)
+    assert named_causes(compare(ranks)) == [((2,), "not_checkpointed")]
+
+
+def named_groups(ranks: Sequence[RankSummary]) -> list[RankSummary]:
+    groups = (("mesh_dp", ((0, len(ranks), 1),)),)
+    return [replace(rank, groups=groups) for rank in ranks]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param(layers(2, 6), id="activations"),
+        pytest.param(
+            [*layers(2, 2)[:1], line(11, "optimizer_state", 12, 200 * MIB), *layers(2, 2)[2:]],
+            id="optimizer state",
+        ),
+    ],
+)
+def test_replicas_have_no_stages_and_no_tables(odd: list[LineUse]) -> None:
+    """More of what peers by name have as well is neither more layers nor a larger table."""
+    ranks = named_groups([*trainers(3), rank_of(3, 4, odd, recomputed_bytes=0)])
+    (difference,) = compare(ranks).differences
+    assert difference.ranks == (3,)
+    assert difference.cause not in {"pipeline_stage", "embedding_shard", "uneven_shard"}
+
+
+def test_parameters_without_activations_are_no_layers() -> None:
+    more = [line(10, "parameters", 9, 100 * MIB, phase="other"), *layers(2, 2)[1:]]
+    ranks = [*trainers(3), rank_of(3, 4, more, recomputed_bytes=0)]
+    assert named_causes(compare(ranks)) == [((3,), "unknown")]
+
+
+def generators(first: int, count: int, world: int) -> list[RankSummary]:
+    lines = [
+        line(10, "parameters", 2, 100 * MIB, phase="other"),
+        line(60, "other", 1, 3 * GIB, phase="other"),
+        line(61, "activations", 1, 20 * MIB, per_step=40),
+    ]
+    return [rank_of(rank, world, lines) for rank in range(first, first + count)]
+
+
+def test_who_trains_is_not_compared_with_who_generates() -> None:
+    ranks = [*trainers(4), *generators(4, 4, 8)]
+    answer = compare(ranks)
+    assert answer.cohorts is not None
+    assert answer.cohorts.members == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert answer.differences == ()
+    ranks[2] = with_lines(ranks[2], line(70, "other", 1, 400 * MIB, phase="other"))
+    assert named_causes(compare(ranks)) == [((2,), "rank_only")]
+
+
+def growth(number: int, bytes_per_step: int) -> RankGrowth:
+    place = Place(MODEL, number, f"f{number}")
+    return RankGrowth(Verdict.PROVEN, place, bytes_per_step, bytes_per_step * STEPS, STEPS, "drop")
+
+
+def test_two_leaks_of_a_rank_are_both_told() -> None:
+    ranks = trainers(4)
+    kept = [line(number, "other", STEPS, 60 * MIB, per_step=1) for number in (80, 81)]
+    grown = (growth(80, 60 * MIB), growth(81, 60 * MIB))
+    ranks[1] = replace(with_lines(ranks[1], *kept), leaks=grown)
+    leaks = compare(ranks).differences
+    assert [(leak.cause, leak.place and leak.place.line) for leak in leaks] == [
+        ("leak", 80),
+        ("leak", 81),
+    ]
+
+
+@pytest.mark.parametrize(("gap", "causes"), [(1.5, ["rank_only"]), (4, ["rank_only", "allocator"])])
+def test_reserved_memory_follows_from_a_line_unless_it_is_far_more(
+    gap: float, causes: list[str]
+) -> None:
+    ranks = trainers(4)
+    odd = with_lines(ranks[1], line(90, "other", 1, 500 * MIB, phase="other"))
+    reserved = odd.peak_allocated_bytes + int(gap * 500 * MIB)
+    ranks[1] = replace(odd, peak_reserved_bytes=reserved)
+    assert [difference.cause for difference in compare(ranks).differences] == causes
+
+
+def test_models_with_losses_of_their_own_are_no_stages() -> None:
+    """An actor and a critic of half the size, on two ranks each."""
+    loss = line(31, "activations", 1, 100 * MIB, per_step=1, hints=Hint.LOSS)
+    actors = [rank_of(rank, 4, [*layers(4, 2), loss], recomputed_bytes=0) for rank in (0, 1)]
+    critics = [rank_of(rank, 4, [*layers(2, 2), loss], recomputed_bytes=0) for rank in (2, 3)]
+    answer = compare([*actors, *critics])
+    assert answer.cohorts is not None
+    assert answer.cohorts.members == ((0, 1), (2, 3))
+    assert answer.differences == ()
+
+
+def test_optimizer_states_that_zero_divides_are_shards() -> None:
+    """Whole tensors of a model, and a large one of them on one rank."""
+    ranks = [
+        rank_of(
+            rank,
+            4,
+            [*layers(2, 2)[:1], line(11, "optimizer_state", count, size), *layers(2, 2)[2:]],
+        )
+        for rank, (count, size) in enumerate(
+            ((9, 50 * MIB), (8, 50 * MIB), (7, 50 * MIB), (3, 300 * MIB))
+        )
+    ]
+    assert named_causes(compare(named_groups(ranks))) == [((3,), "uneven_shard")]
