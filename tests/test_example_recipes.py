@@ -99,7 +99,7 @@ def printed(tmp_path_factory):
         "OMP_NUM_THREADS": "1",
     }
     subprocess.run(
-        [sys.executable, "-c", DRIVER, json.dumps(groups)], env=environment, check=True, timeout=120
+        [sys.executable, "-c", DRIVER, json.dumps(groups)], env=environment, check=True, timeout=600
     )
     return {key: path.read_text() for key, path in outputs.items()}
 

@@ -37,6 +37,6 @@ def test_recovery(example, promise):
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=600,
     )
     assert promise in done.stdout

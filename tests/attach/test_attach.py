@@ -46,7 +46,7 @@ def attach(pid: int, *words: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "vramlens", "attach", str(pid), *words],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
         env={**os.environ, "PYTHONPATH": PYTHON_PATH},
     )
@@ -240,7 +240,7 @@ def _watch_until_it_ends(folder: Path, *words: str) -> subprocess.CompletedProce
             said = watching.stderr.readline()
         assert process.stdin is not None
         process.stdin.close()
-        out, rest = watching.communicate(timeout=120)
+        out, rest = watching.communicate(timeout=600)
         assert process.wait(60) == 0
     return subprocess.CompletedProcess(words, watching.returncode, out, said + rest)
 

@@ -75,7 +75,7 @@ def test_a_budget_is_held_against_a_script(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch\nx = torch.ones(3 << 20, device='cuda')\n")
     (tmp_path / "vram.toml").write_text('[budget]\npeak_allocated = "4 MiB"\n')
     command = [sys.executable, "-m", "vramlens", "check", "train.py", "--predict"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1, done.stderr
     assert "12.00 MiB" in done.stdout
     assert done.stdout.endswith("vramlens predict train.py\n")  # the recording is gone
@@ -96,7 +96,7 @@ assert prediction.allocated_bytes > 8 << 20, prediction
 """
     pytest.importorskip("cloudpickle")
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
 
@@ -116,7 +116,7 @@ if __name__ == "__main__":
 
 def answer_of(folder: Path, *words: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "vramlens", *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
@@ -156,6 +156,6 @@ def test_the_largest_batch_of_a_card_is_found_without_it() -> None:
 def test_a_script_without_the_functions_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("def model_fn(): return None\n")
     command = [sys.executable, "-m", "vramlens", "predict", "--batch", "2", "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 3
     assert "it does not define make_batch, loss_fn" in done.stderr

@@ -190,7 +190,7 @@ def said() -> dict[str, str]:
         [sys.executable, "-c", textwrap.dedent(PROGRAM)],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return dict(line.partition(" ")[::2] for line in done.stdout.splitlines())

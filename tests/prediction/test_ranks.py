@@ -53,7 +53,7 @@ def peak_of(folder: Path, *words: str) -> dict[str, Any]:
     script.write_text(PROGRAM)
     command = [sys.executable, "-m", "vramlens", "predict", "--json", "--world-size", "4"]
     command += ["--rank", "2", str(script), *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
@@ -77,7 +77,7 @@ def test_ranks_without_a_world_size_are_refused_in_one_line(tmp_path: Path) -> N
     script = tmp_path / "train.py"
     script.write_text("import torch\ntorch.distributed.init_process_group('nccl')\n")
     command = [sys.executable, "-m", "vramlens", "predict", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 3
     assert "--world-size" in done.stderr
     assert not done.stdout

@@ -73,7 +73,7 @@ print(json.dumps(answers))
 @pytest.fixture(scope="module")
 def requests() -> dict[str, list[int]]:
     command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     answers: dict[str, list[int]] = json.loads(done.stdout.splitlines()[-1])
     return answers

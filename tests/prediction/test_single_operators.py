@@ -137,7 +137,7 @@ def told() -> dict[str, str]:
         [sys.executable, "-c", textwrap.dedent(PROGRAM)],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return dict(line.split() for line in done.stdout.splitlines())

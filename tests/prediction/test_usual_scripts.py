@@ -315,7 +315,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         [sys.executable, "-c", textwrap.dedent(PROGRAM), str(folder)],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return dict(line.partition(" ")[::2] for line in done.stdout.splitlines())

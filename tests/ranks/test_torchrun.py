@@ -51,7 +51,7 @@ def test_the_victim_leaves_a_recording(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": PYTHON_PATH, "PYTHONWARNINGS": "", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert answer.returncode == 1

@@ -82,7 +82,7 @@ def read_apart(path: Path) -> Outcome:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -24,7 +24,7 @@ def python(folder: Path, *arguments: str, **environment: str) -> subprocess.Comp
         env={**os.environ, "PYTHONPATH": PYTHON_PATH, "PYTHONWARNINGS": "", **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 

@@ -26,7 +26,7 @@ def record_of(program: str) -> dict[str, Any]:
         [sys.executable, "-W", "error", str(Path(__file__).with_name(program))],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
         # NumPy's OpenBLAS ends its threads before any fork: it must have none here.
         env={**os.environ, "PYTHONPATH": PYTHON_PATH, "OPENBLAS_NUM_THREADS": "1"},

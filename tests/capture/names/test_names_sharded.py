@@ -103,7 +103,7 @@ def looks(tmp_path, what: str, world: int) -> list[dict[str, tuple[str, int]]]:
         for c in commands
     ]
     try:
-        answers = [rank.communicate(timeout=180) for rank in ranks]
+        answers = [rank.communicate(timeout=600) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

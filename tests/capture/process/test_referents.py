@@ -86,7 +86,7 @@ def test_nothing_that_nobody_owns_is_handed_out(python: str, check: str) -> None
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert (done.stdout, done.returncode) == ("whole\n", 0), done.stderr[-2000:]

@@ -100,7 +100,7 @@ def test_a_script_that_cannot_be_predicted_is_one_line(tmp_path: Path) -> None:
         [sys.executable, "-m", "vramlens", "strategies", str(path)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 3
     assert "train.py:2: could not be predicted" in done.stderr
