@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.failure.paired_requests import with_likest_sizes
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.trace import NO_STACK, OutOfMemory
 
@@ -32,6 +33,7 @@ _LOOK_BACK, _LOOK_AHEAD = 8, 200
 _ROUNDED_TO = 512
 _ALMOST_ALL = 0.98
 _MOST_TO_PAIR = 3000
+_RANK_BITS = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +50,11 @@ class EventSpan:
     end: int
     rows: NDArray[np.int64]
     keys: NDArray[np.int64]
+
+    @property
+    def kinds(self) -> NDArray[np.int64]:
+        """By row, which stack and module asked for it."""
+        return self.keys >> _RANK_BITS
 
     @cached_property
     def row_of(self) -> dict[int, int]:
@@ -155,7 +162,7 @@ def _keys(kind: NDArray[np.int64]) -> NDArray[np.int64]:
     first = np.searchsorted(ordered, ordered, side="left")
     rank = np.empty(len(kind), np.int64)
     rank[order] = np.arange(len(kind)) - first
-    return (kind << 32) + rank
+    return (kind << _RANK_BITS) + rank
 
 
 def _aligned(
@@ -177,6 +184,7 @@ def _aligned(
     if matched < _LEAST_MATCHED:
         return None
     theirs, ours = _by_size_without_stacks(view, span, failed, theirs, ours)
+    theirs, ours = _by_likest_sizes(view, span, failed, theirs, ours)
     partner = np.full(len(span.rows), -1, np.int64)
     partner[theirs] = failed.rows[ours]
     latest = np.sort(theirs[np.argsort(ours)][-_LOOK_BACK:])
@@ -215,6 +223,8 @@ def _by_size_without_stacks(
     equal_pairs = int((sizes[span.rows[theirs[paired]]] == sizes[failed.rows[ours[paired]]]).sum())
     if equal_pairs >= _ALMOST_ALL * len(bare) or max(len(bare), len(bare_theirs)) > _MOST_TO_PAIR:
         return theirs, ours
+    if not _are_mostly_equal(sizes[span.rows[theirs[~paired]]], sizes[failed.rows[ours[~paired]]]):
+        return theirs, ours  # of another batch: what is as large now is another request
     matcher = SequenceMatcher(
         None, sizes[span.rows[bare_theirs]].tolist(), sizes[failed.rows[bare]].tolist(), False
     )
@@ -229,6 +239,32 @@ def _by_size_without_stacks(
         [bare[block.b + run] for block, run in zip(blocks, more, strict=True)]
     )
     return np.append(theirs[~paired], their_rows), np.append(ours[~paired], our_rows)
+
+
+def _by_likest_sizes(
+    view: Attribution,
+    span: EventSpan,
+    failed: EventSpan,
+    theirs: NDArray[np.int64],
+    ours: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The pairs, those of one stack by the likeness of their sizes where order contradicts it.
+
+    What has no stack is a whole backward pass, in which some requests do grow far more than others.
+    """
+    sizes, is_bare = view.device.allocations.requested_bytes, _has_no_frames(view, failed.rows)
+    return with_likest_sizes(
+        sizes[span.rows],
+        sizes[failed.rows],
+        span.kinds,
+        np.where(is_bare, -1, failed.kinds),
+        (theirs, ours),
+    )
+
+
+def _are_mostly_equal(theirs: NDArray[np.int64], ours: NDArray[np.int64]) -> bool:
+    """Whether most bytes of some pairs are of the same size; true of no pairs."""
+    return bool(2 * theirs[theirs == ours].sum() >= theirs.sum())
 
 
 def _has_no_frames(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -257,14 +293,13 @@ def _position(view: Attribution, span: EventSpan, request: OutOfMemory, after: i
 
 
 def _likeness(view: Attribution, template: Template) -> float:
-    """How much a candidate is like the failed span: the same requests, of the same sizes, and no
-    more of them.
+    """How much a candidate is like the failed span: the same requests, of like sizes, and no more of
+    them.
     """
     sizes = view.device.allocations.requested_bytes
     before = template.partner[: template.position]
     paired = before >= 0
-    theirs = sizes[template.span.rows[: template.position][paired]]
-    is_equal = theirs == sizes[before[paired]]
+    theirs, ours = sizes[template.span.rows[: template.position][paired]], sizes[before[paired]]
     missing = 1 - paired.sum() / max(1, len(before))
-    alike = float(theirs[is_equal].sum() / max(1, theirs.sum()))
+    alike = float(np.minimum(theirs, ours).sum() / max(1, np.maximum(theirs, ours).sum()))
     return float(round(template.matched - 0.5 * missing + alike, 2))
