@@ -32,7 +32,7 @@ from vramlens.trace import NO_STACK, OutOfMemory
 
 _HOLES = 1.12
 """What is reserved may be so much more than what is alive."""
-_BESIDE = 0.25
+GRADIENTS_BESIDE = 0.25
 """Of the activations: at the fullest moment of a backward pass their gradients lie beside them."""
 _PASSES = (Phase.FORWARD, Phase.BACKWARD, Phase.EVALUATION)
 _PILED_UP = 0.25
@@ -168,7 +168,7 @@ def bounds_of_first_step(view: Attribution, request: OutOfMemory) -> StepBounds 
 
 def _gradients_beside(forward_bytes: int, progress: Progress | None) -> int:
     """The most that gradients of activations take beside them: where blocks are alike, those of two."""
-    most = int(_BESIDE * forward_bytes)
+    most = int(GRADIENTS_BESIDE * forward_bytes)
     if progress is None or progress.alike_bytes is None:
         return most
     return min(most, 2 * progress.alike_bytes)

@@ -42,6 +42,22 @@ def are_steps(view: Attribution) -> bool:
     return _repeats_inside(view, 1)
 
 
+def repeats_earlier(view: Attribution, event: int) -> bool:
+    """Whether the step of an event repeats the steps before it, as far as that is known.
+
+    The last cycle of a pattern goes on to the end of the recording: after a loop that only prepares
+    the work, that is the work.
+    """
+    step = int(view.steps.of(np.array([event]))[0]) if len(view.steps) else 0
+    if view.steps.source != PATTERN or not step:
+        return view.steps.source != PATTERN
+    allocations = view.device.allocations
+    rows = np.flatnonzero((view.step == step) & (allocations.born < event))
+    is_known = np.isin(allocations.stack[rows], allocations.stack[view.step == step - 1])
+    sizes = allocations.requested_bytes[rows]
+    return bool(2 * sizes[is_known].sum() >= sizes.sum())
+
+
 def may_repeat_first_phase(view: Attribution, event: int) -> bool:
     """Whether the first step began with many forward passes, as a rollout or an evaluation does, that
     have not come again by an event: then they met no gradients and no optimizer state yet.

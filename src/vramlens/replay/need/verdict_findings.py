@@ -52,7 +52,7 @@ def with_judgement(
     step_leaks = leaks_of_steps(view, explanation.leaks)
     judged = judgement_of(view, proven, oom, runs, step_leaks)
     capacity = proven.recorded.limit.bytes
-    facts = _facts(view, judged.need, capacity, step_leaks)
+    facts = _facts(view, judged, capacity, step_leaks)
     verdict = _verdict(explanation, view, proven, judged, facts)
     growing = facts.growing or facts.may_be_growing
     lasting = judged.tells_what_follows and not growing
@@ -206,7 +206,10 @@ def _without_rough_batch(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _facts(
-    view: Attribution, need: Need, capacity: int | None, step_leaks: Sequence[RecordedLeak]
+    view: Attribution,
+    judged: ReplayJudgement,
+    capacity: int | None,
+    step_leaks: Sequence[RecordedLeak],
 ) -> CauseFacts:
     leaked = sum(leak.bytes for leak in step_leaks if leak.sure)
     peaks = step_peaks(view)
@@ -218,7 +221,8 @@ def _facts(
         capacity_bytes=capacity,
         leaked_bytes=leaked,
         earlier_bytes=earlier,
-        needed_bytes=max(0, (need.floor_bytes or 0) - start),
+        needed_bytes=max(0, (judged.need.floor_bytes or 0) - start),
+        is_as_before=judged.projection is not None and judged.projection.scaling.is_same,
         rising=is_rising(peaks.own_bytes[:step]),
         growing=leaked > 0 or is_growing(start_bytes, capacity or 0),
         may_be_growing=may_be_growing(start_bytes, capacity or 0)
@@ -232,8 +236,12 @@ def _failed_step(view: Attribution) -> int:
 
 
 def _reason(view: Attribution, judged: ReplayJudgement) -> str:
-    """What grew against the step before, and at which line; "" where nothing did."""
+    """What grew against the step before, and at which line, or what is kept for longer; "" where
+    nothing is.
+    """
     projection = judged.projection
+    if projection is not None and projection.kept_longer is not None:
+        return projection.kept_longer.words
     if projection is None or abs(projection.scaling.scale - 1) <= 0.02:
         return ""
     place = view.place_of_stack(view.device.out_of_memory[-1].stack)
