@@ -19,10 +19,16 @@ from vramlens.analyses.attribution.optimizer_state import most_states, parameter
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.attribution.steps import optimizer_stacks
 from vramlens.analyses.attribution.trainable import trainable_bytes
-from vramlens.analyses.attribution.training import Training, pass_starts
+from vramlens.analyses.attribution.training import (
+    FEWEST_REQUESTS,
+    LEAST_KEPT_SHARE,
+    Training,
+    pass_starts,
+)
 from vramlens.analyses.evaluation_passes import keeping_passes
 from vramlens.analyses.failure.forward_progress import (
     Progress,
+    passes_of_step,
     progress_of,
     rows_of_step,
     step_start,
@@ -37,6 +43,8 @@ GRADIENTS_BESIDE = 0.25
 _PASSES = (Phase.FORWARD, Phase.BACKWARD, Phase.EVALUATION)
 _PILED_UP = 0.25
 """Of a step's activations: so many from before its last backward pass were not given up to it."""
+_MANY_PASSES = 3
+"""Before the one under way."""
 _LEAST_BYTES = 2**20
 
 
@@ -186,6 +194,8 @@ def _passes_pile_up(view: Attribution, alive: NDArray[np.int64], event: int) -> 
     evaluating = keeping_passes(view, np.flatnonzero(view.modules.eval_with_grad))
     if sum(bool(np.isin(rows, alive).any()) for rows, _ in evaluating) > 1:
         return True
+    if _waiting_passes(view, alive, event) >= _MANY_PASSES:
+        return True
     ended = view.phases.span_end[view.phases.span_end < event]
     if not len(ended):
         return False
@@ -195,6 +205,18 @@ def _passes_pile_up(view: Attribution, alive: NDArray[np.int64], event: int) -> 
     born = view.device.allocations.born[alive]
     is_earlier = (born >= step_start(view, event)) & (born < ended[-1])
     return bool(sizes[is_earlier].sum() > _PILED_UP * sizes.sum())
+
+
+def _waiting_passes(view: Attribution, alive: NDArray[np.int64], event: int) -> int:
+    """How many whole passes of this step keep what a backward pass uses: the segments of a long
+    text, say. A few are the calls of one loss: two views, three sentences.
+    """
+    sizes = view.device.allocations.requested_bytes
+    return sum(
+        sizes[rows[np.isin(rows, alive)]].sum() >= LEAST_KEPT_SHARE * sizes[rows].sum()
+        for rows in passes_of_step(view, event)[:-1]
+        if len(rows) >= FEWEST_REQUESTS
+    )
 
 
 def unseen_optimizer_bytes(view: Attribution, event: int) -> int:

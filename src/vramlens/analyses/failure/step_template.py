@@ -8,8 +8,8 @@ stack; its module's mark stands for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import cached_property
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.failure.forward_progress import blocks_of_pass, passes_of_step
 from vramlens.analyses.failure.paired_requests import with_likest_sizes
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.trace import NO_STACK, OutOfMemory
@@ -29,6 +30,7 @@ step.
 """
 _GIVEN_BACK = 0.7
 """A step that is one gives back most of what it asks for; a layer of a forward pass keeps it."""
+_TWO_AND_THE_FAILED = 3
 _LOOK_BACK, _LOOK_AHEAD = 8, 200
 _ROUNDED_TO = 512
 _ALMOST_ALL = 0.98
@@ -75,6 +77,8 @@ class Template:
         matched: the share of the failed span's requests that have a partner.
         whole_steps: whether the spans are steps, with their optimizer; else passes inside the first
             step.
+        is_part: whether the spans are only passes, or blocks of one, of which nobody knows how many
+            follow.
     """
 
     spans: tuple[EventSpan, ...]
@@ -83,6 +87,7 @@ class Template:
     position: int
     matched: float
     whole_steps: bool
+    is_part: bool = False
 
     @property
     def span(self) -> EventSpan:
@@ -104,6 +109,49 @@ def template_of(view: Attribution, request: OutOfMemory) -> Template | None:
     candidates = [n for n in range(len(spans) - 1) if len(spans[n].rows)]
     if len(candidates) > _MOST_CANDIDATES:
         candidates = [*candidates[:2], *candidates[2 - _MOST_CANDIDATES :]]
+    return _likest(view, spans, candidates, request, whole_steps=whole_steps)
+
+
+def template_of_part(view: Attribution, request: OutOfMemory) -> Template | None:
+    """The earlier pass of the same step, or block of the same pass, that the one under way repeats to
+    its end; None where none does.
+
+    It says how much is needed at least. The first of them also builds what lasts, so that it needs
+    two before.
+    """
+    parts = (
+        (passes_of_step(view, request.event), True),
+        (blocks_of_pass(view, request.event), False),
+    )
+    for rows_by_part, by_module in parts:
+        if len(rows_by_part) < _TWO_AND_THE_FAILED:
+            continue
+        starts = [int(view.device.allocations.born[rows[0]]) for rows in rows_by_part]
+        whole = list(_spans(view, [*starts, request.event], by_module=by_module))
+        last_rows = [int(rows[-1]) for rows in rows_by_part[:-1]]
+        spans = (*map(_until, whole[:-1], last_rows), whole[-1])
+        candidates = list(range(1, len(spans) - 1))[-_MOST_CANDIDATES:]
+        template = _likest(view, spans, candidates, request, whole_steps=False)
+        if template is not None and template.matched >= _ALMOST_ALL:
+            return replace(template, is_part=True)
+    return None
+
+
+def _until(span: EventSpan, last: int) -> EventSpan:
+    """A span up to one of its rows."""
+    count = int(np.searchsorted(span.rows, last, side="right"))
+    return replace(span, rows=span.rows[:count], keys=span.keys[:count])
+
+
+def _likest(
+    view: Attribution,
+    spans: tuple[EventSpan, ...],
+    candidates: Sequence[int],
+    request: OutOfMemory,
+    *,
+    whole_steps: bool,
+) -> Template | None:
+    """The candidate that is most like the failed span, the latest of several; None of none."""
     best: tuple[float, int, Template] | None = None
     for number in candidates:
         template = _aligned(view, spans, number, request, whole_steps=whole_steps)
@@ -140,13 +188,16 @@ def _give_back(view: Attribution, starts: list[int]) -> bool:
     return bool(sizes[gone & late].sum() >= _GIVEN_BACK * max(1, sizes[late].sum()))
 
 
-def _spans(view: Attribution, bounds: list[int]) -> Iterator[EventSpan]:
+def _spans(
+    view: Attribution, bounds: Sequence[int], *, by_module: bool = True
+) -> Iterator[EventSpan]:
     allocations = view.device.allocations
     # A workspace is made once and kept: among requests without a stack it would shift all that
     #     follow it.
     workspace = (view.categories.category == Category.WORKSPACE) & (allocations.died >= bounds[-1])
     workspace &= allocations.born < bounds[-2]
-    kind = (allocations.stack.astype(np.int64) << 21) + 2 * (view.modules.module + 1) + workspace
+    module = view.modules.module + 1 if by_module else 0
+    kind = (allocations.stack.astype(np.int64) << 21) + 2 * module + workspace
     _, kind = np.unique(kind, return_inverse=True)
     kind = kind.reshape(-1).astype(np.int64)
     edges = np.searchsorted(allocations.born, bounds)

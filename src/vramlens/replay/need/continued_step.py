@@ -260,7 +260,7 @@ class Continuation:
     def _request(self, place: int, row: int, size: int) -> None:
         self._now[place] = self._events.request(row, size)
         self._alive.add(self._now[place])
-        if not self._template.number:
+        if not self._template.number and not self._template.is_part:
             # The first step replaced nothing: what it made and kept in a variable goes when that is
             #     set again.
             self._give_up(self._counterpart(place, row))
@@ -321,7 +321,7 @@ class Continuation:
         allocations = self._view.device.allocations
         is_there = allocations.died[span.rows] >= self._failed_event
         is_there[list(self._lasting)] = False
-        if not template.number or not is_there.any():
+        if not template.number or template.is_part or not is_there.any():
             return _Renewed((), -1, 0)
         earlier = [other.keys for other in template.spans[: template.number]]
         places = np.flatnonzero(is_there & ~np.isin(span.keys, np.concatenate(earlier)))

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from vramlens.analyses.attribution.attribution import Attribution
 
-_CONVOLUTION = re.compile(r"conv[^/\\]*$")
-"""The innermost frame's file, without its folders, or function."""
+_CONVOLUTION = re.compile(r"(?:^|[^a-z])conv(?:\d|_|olution|\.py)[^/\\]*$")
+"""The innermost frame's file, without its folders, or function; ``Module.to`` has a ``convert``."""
 
 
 def dispensable_rows(view: Attribution, freed_at_once: NDArray[np.uint8]) -> NDArray[np.uint8]:
