@@ -92,13 +92,13 @@ def need_of_first_step(view: Attribution, request: OutOfMemory) -> Need | None:
     allocations = view.device.allocations
     alive = allocations.alive_after(request.event)
     sizes = allocations.requested_bytes[alive]
-    parameters = parameter_bytes(view, alive)
-    if parameters < _LEAST_BYTES:
-        return None
-    if _phase_of(view, request) == Phase.OPTIMIZER:
-        return _need_of_optimizer(view, alive, request)
-    if _passes_pile_up(view, alive, request.event):
+    is_in_optimizer = _phase_of(view, request) == Phase.OPTIMIZER
+    if not is_in_optimizer and _passes_pile_up(view, alive, request.event):
         return _need_of_many_passes(int(sizes.sum()) + request.size_bytes)
+    if parameter_bytes(view, alive) < _LEAST_BYTES:
+        return None
+    if is_in_optimizer:
+        return _need_of_optimizer(view, alive, request)
     bounds = bounds_of_first_step(view, request)
     if bounds is None:
         return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vramlens.analyses.attribution.training import Training, pass_starts
-from vramlens.analyses.failure.need import Need
+from vramlens.analyses.failure.need import BLOCKS, Need
 from vramlens.analyses.finding import Finding
 from vramlens.ground.failure import Cause
 from vramlens.units import format_size
@@ -22,10 +22,8 @@ _SPARE = 1.1
 _SPARE_FOR_LARGER_STEPS = 1.5
 """Where steps differ in size, or fewer than two are recorded whole: a later one may be larger."""
 _SETS_LIMIT = "torch.cuda.set_per_process_memory_fraction"
-_SPARE_OF_RANGE = 1.25
-"""Without a likeliest peak a range ends far above what such steps took: 1.7 times as much in the
-median of 91 first steps.
-"""
+_SPARE_OF_FIRST_STEP = 1.25
+"""Its range ends far above what such steps took: 1.7 times as much in the median of 91."""
 _MUCH_KEPT = 0.1
 """Of the need: what earlier passes keep without training is worth a word."""
 _FRACTION_PARTS = 10_000
@@ -125,8 +123,8 @@ def limit_for(need: Need, outlook: Outlook) -> int:
 def _spare(need: Need, outlook: Outlook) -> float:
     if outlook.lasting:
         return _SPARE
-    is_wide = need.peak_reserved_bytes is None and not outlook.is_kept_by_passes(need)
-    return _SPARE_OF_RANGE if is_wide else _SPARE_FOR_LARGER_STEPS
+    is_first_step = need.basis == BLOCKS and not outlook.is_kept_by_passes(need)
+    return _SPARE_OF_FIRST_STEP if is_first_step else _SPARE_FOR_LARGER_STEPS
 
 
 def _most_to_have(oom: OomVerdict, total: int | None) -> int | None:
