@@ -10,6 +10,7 @@ import numpy as np
 from vramlens.analyses.attribution.training import Training, pass_starts
 from vramlens.analyses.failure.need import BLOCKS, Need
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.ground.failure import Cause
 from vramlens.units import format_size
 
@@ -78,11 +79,17 @@ def with_limit(
     if oom.cause == Cause.LEAK:
         fix += ". The leak will fill that, too"
     elif outlook.growing:
-        fix += ". Memory grew from step to step and may fill that, too"
+        fix += f". Memory grew {growth_words(view)} and may fill that, too"
     elif outlook.is_kept_by_passes(need):
         kept = format_size(outlook.kept_by_passes)
         fix += f". Earlier passes keep {kept} (results, caches), and later ones may add to that"
     return replace(finding, fix=fix)
+
+
+def growth_words(view: Attribution) -> str:
+    """From what to what memory grew."""
+    is_pattern = view.steps.source == PATTERN
+    return "from one repetition to the next" if is_pattern else "from step to step"
 
 
 def _raise_to(

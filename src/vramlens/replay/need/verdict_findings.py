@@ -30,7 +30,13 @@ from vramlens.replay.answer import assignment
 from vramlens.replay.need.advice_order import order_of_advice, rank_of, with_higher_limit
 from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits
 from vramlens.replay.need.failure_verdict import ReplayJudgement, judgement_of
-from vramlens.replay.need.limit_advice import Outlook, bytes_of_earlier_passes, has_room, with_limit
+from vramlens.replay.need.limit_advice import (
+    Outlook,
+    bytes_of_earlier_passes,
+    growth_words,
+    has_room,
+    with_limit,
+)
 from vramlens.replay.need.missing_memory import missing_bytes, with_shortage
 from vramlens.units import format_size
 
@@ -59,7 +65,9 @@ def with_judgement(
     outlook = _outlook(judged, facts, view)
     findings = _about_failure(explanation, view, verdict, step_leaks)
     findings = _about_expandable(findings, verdict, proven)
-    why_open = _why_open(judged.need, growing=growing, lasting=judged.tells_what_follows)
+    why_open = f"memory grew {growth_words(view)}"
+    if not growing:
+        why_open = _why_open(judged.need, lasting=judged.tells_what_follows)
     findings += _about_settings(view, verdict, judged.need, capacity, why_open)
     findings = [with_limit(finding, view, verdict, judged.need, outlook) for finding in findings]
     missing = missing_bytes(judged.need, capacity)
@@ -355,10 +363,8 @@ def _carries(
     )
 
 
-def _why_open(need: Need, *, growing: bool, lasting: bool) -> str:
-    """Why it is not known whether a setting is enough."""
-    if growing:
-        return "memory grew from step to step"
+def _why_open(need: Need, *, lasting: bool) -> str:
+    """Why it is not known whether a setting is enough, where memory does not grow."""
     if need.basis == EARLIER_STEP and not lasting:
         return "a later step may be larger"
     if need.basis == EARLIER_STEP:

@@ -16,6 +16,7 @@ from vramlens.report.explain.answer_words import has_failed
 from vramlens.report.wording import (
     capitalized,
     detected_by,
+    is_pattern,
     place_name,
     plain,
     sentence,
@@ -29,6 +30,7 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
     from vramlens.analyses.finding import Finding
+    from vramlens.analyses.leaks.recorded_leak import RecordedLeak
     from vramlens.ground.ledger_kinds import LedgerRow
     from vramlens.leak.leak import Leak
 
@@ -107,12 +109,21 @@ def _claim(finding: Finding) -> Claim:
     )
 
 
-def _not_yet_claimed(explanation: Explanation) -> list[Leak]:
+def _not_yet_claimed(explanation: Explanation) -> list[RecordedLeak]:
     """Leaks of which no finding speaks."""
-    claimed_places = {finding.place for finding in explanation.findings if finding.id == "leak"}
+    claims = [finding for finding in explanation.findings if finding.id == "leak"]
     return [
-        leak for leak in explanation.leaks if leak.place not in claimed_places and not leak.is_small
+        leak
+        for leak in explanation.leaks
+        if not leak.is_small and not any(_is_about(finding, leak) for finding in claims)
     ]
+
+
+def _is_about(finding: Finding, leak: RecordedLeak) -> bool:
+    """Whether a finding speaks of a leak: of its line, or of its memory among others'."""
+    if finding.place == leak.place:
+        return True
+    return finding.extent is not None and leak.is_mostly_in(finding.extent.rows)
 
 
 def growth_sentences(explanation: Explanation) -> tuple[str, ...]:
@@ -131,8 +142,9 @@ def steps_sentence(explanation: Explanation) -> str:
     steps = explanation.steps
     if not steps.count:
         return ""
+    parts = " or parts of one" if is_pattern(steps.source) else ""
     found_by = f", {detected_by(steps.source)}" if steps.source else ""
-    counted_steps = f"{counted(steps.count, 'step')}{found_by}"
+    counted_steps = f"{counted(steps.count, 'step')}{parts}{found_by}"
     from_zero = " Step 0 is the first recorded." if steps.count > 1 else ""
     peaks = steps.peak_bytes
     if not peaks:
