@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +20,22 @@ from vramlens.analyses.scene import Scene
 from vramlens.ground.failure import Cause
 from vramlens.ground.file_name import base_name
 from vramlens.ground.verdict import Verdict
+from vramlens.trace import NO_STACK
 from vramlens.units import MIB, counted, format_size
 
+if TYPE_CHECKING:
+    from vramlens.analyses.attribution.attribution import Attribution
+
 _LARGE_SHARE = 0.25
+_WITHOUT_8_BIT = re.compile(
+    r"torch[/\\]optim[/\\](?:sparse_adam|adamax|nadam|radam|adadelta|asgd|rprop|lbfgs)\.py:"
+)
+"""bitsandbytes and torchao have none of these."""
 _PAGE = 2 * MIB
-_HALF_PRECISION = ("bfloat16[", "float16[")
+_HALF_TYPES = ("bfloat16", "float16")
+_MUCH_IN_HALF = 0.1
+"""Of what is named by its type: autocast keeps losses and norms in float32."""
+_HALF_PRECISION = tuple(f"{name}[" for name in _HALF_TYPES)
 """How the name begins of a tensor that only its type and shape are known of."""
 
 
@@ -40,8 +54,7 @@ def activations(scene: Scene) -> Iterator[Finding]:
     if size < max(_LARGE_SHARE * heap.requested_bytes, MIB, category.bytes // 2):
         return
     line = _main_line(heap, leaks)
-    autocast = "" if line is not None and _is_half_precision(line) else ", or autocast to bfloat16"
-    other_cures = f"use torch.utils.checkpoint around the repeated blocks{autocast}"
+    other_cures = _cures_beside_the_batch(scene.view, line)
     yield Finding(
         id="activations",
         verdict=category.verdict,
@@ -53,6 +66,28 @@ def activations(scene: Scene) -> Iterator[Finding]:
         fix_without_batch=other_cures,
         extent=_extent_of(scene, Category.ACTIVATIONS, unwanted=_unwanted_rows(scene)),
     )
+
+
+def _cures_beside_the_batch(view: Attribution, line: LineBytes | None) -> str:
+    """What makes activations smaller for the same batch, as far as the program does not do it yet."""
+    meta = view.trace.meta
+    if meta is not None and meta.module_marks and not view.modules.marked.any():
+        return "use torch.utils.checkpoint around each turn of the loop that makes them"
+    is_half = (line is not None and _is_half_precision(line)) or _computes_in_half(view)
+    autocast = "" if is_half else ", or autocast to bfloat16"
+    return f"use torch.utils.checkpoint around the repeated blocks{autocast}"
+
+
+def _computes_in_half(view: Attribution) -> bool:
+    """Whether much of what is named by its type alone is half precision already."""
+    table = view.names.table
+    if table is None:
+        return False
+    bytes_of: Counter[str] = Counter()
+    for name, size in zip(table.name, table.size_bytes.tolist(), strict=True):
+        bytes_of[name.partition("[")[0]] += size
+    half_bytes = sum(bytes_of[name] for name in _HALF_TYPES)
+    return half_bytes >= _MUCH_IN_HALF * (half_bytes + bytes_of["float32"]) > 0
 
 
 def _leaked_activations(scene: Scene) -> int:
@@ -94,16 +129,26 @@ def optimizer_state(scene: Scene) -> Iterator[Finding]:
     category = heap.by_category.get("optimizer_state")
     if category is None or category.bytes < _LARGE_SHARE * heap.requested_bytes:
         return
-    saved = format_size(category.bytes * 3 // 4)
+    saved = f"an 8-bit optimizer saves about {format_size(category.bytes * 3 // 4)}; "
     yield Finding(
         id="optimizer_state",
         verdict=category.verdict,
         title=f"{_part(category.bytes, heap)} are optimizer state",
         bytes=category.bytes,
-        fix=f"an 8-bit optimizer saves about {saved}; sharding (FSDP, ZeRO-1) "
-        "divides it by the number of ranks",
+        fix=f"{saved if _may_be_8_bit(scene.view) else ''}sharding (FSDP, ZeRO-1) divides it by the"
+        " number of ranks",
         extent=_extent_of(scene, Category.OPTIMIZER_STATE),
     )
+
+
+def _may_be_8_bit(view: Attribution) -> bool:
+    """Whether the state is that of an optimizer which others have in 8 bits, as far as stacks tell."""
+    stacks, allocations = view.trace.stacks, view.device.allocations
+    rows = np.flatnonzero(view.categories.category == Category.OPTIMIZER_STATE)
+    rows = rows[allocations.stack[rows] != NO_STACK]
+    is_without = stacks.any_frame(stacks.mark_frames(_WITHOUT_8_BIT))[allocations.stack[rows]]
+    sizes = allocations.requested_bytes[rows]
+    return bool(2 * sizes[is_without].sum() <= sizes.sum())
 
 
 def largest_line(scene: Scene) -> Iterator[Finding]:
