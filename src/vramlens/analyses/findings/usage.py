@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,15 +12,12 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.extent import Extent
-from vramlens.analyses.finding import Finding, Place
+from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.heap import Heap, LineBytes
 from vramlens.analyses.scene import Scene
-from vramlens.ground.failure import Cause
-from vramlens.ground.file_name import base_name
-from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK
-from vramlens.units import MIB, counted, format_size
+from vramlens.units import MIB, format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.attribution.attribution import Attribution
@@ -31,7 +27,6 @@ _WITHOUT_8_BIT = re.compile(
     r"torch[/\\]optim[/\\](?:sparse_adam|adamax|nadam|radam|adadelta|asgd|rprop|lbfgs)\.py:"
 )
 """bitsandbytes and torchao have none of these."""
-_PAGE = 2 * MIB
 _HALF_TYPES = ("bfloat16", "float16")
 _MUCH_IN_HALF = 0.1
 """Of what is named by its type: autocast keeps losses and norms in float32."""
@@ -58,7 +53,7 @@ def activations(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="activations",
         verdict=category.verdict,
-        title=f"{_part(size, heap)} are activations kept for the backward pass",
+        title=f"{part_of_heap(size, heap)} are activations kept for the backward pass",
         bytes=size,
         place=line.place if line else None,
         evidence=("they are proportional to the batch size and to the size of each input",),
@@ -133,7 +128,7 @@ def optimizer_state(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="optimizer_state",
         verdict=category.verdict,
-        title=f"{_part(category.bytes, heap)} are optimizer state",
+        title=f"{part_of_heap(category.bytes, heap)} are optimizer state",
         bytes=category.bytes,
         fix=f"{saved if _may_be_8_bit(scene.view) else ''}sharding (FSDP, ZeRO-1) divides it by the"
         " number of ranks",
@@ -149,37 +144,6 @@ def _may_be_8_bit(view: Attribution) -> bool:
     is_without = stacks.any_frame(stacks.mark_frames(_WITHOUT_8_BIT))[allocations.stack[rows]]
     sizes = allocations.requested_bytes[rows]
     return bool(2 * sizes[is_without].sum() <= sizes.sum())
-
-
-def largest_line(scene: Scene) -> Iterator[Finding]:
-    """The line that holds most of the memory when what is alive leaves too little room."""
-    line, verdict = _line_of_most(scene.telling_heap), scene.verdict
-    if line is None or verdict is None or not scene.is_ended_by_failure:
-        return
-    if verdict.cause not in (Cause.CAPACITY, Cause.SPIKE):
-        return
-    size = format_size(line.bytes)
-    is_lone = line.allocations == 1
-    tensors = "one tensor" if is_lone else counted(line.allocations, "tensor")
-    enough = ""
-    if verdict.short_by_bytes and verdict.short_by_bytes < line.bytes:
-        # Segments are whole pages: so much less surely gives back what is missing.
-        pages = -(-verdict.short_by_bytes // _PAGE)
-        is_enough = "are" if is_lone else "may be"
-        enough = f": {format_size(pages * _PAGE)} less {is_enough} enough for this request"
-    which, remedy = ("the tensor", "free it") if is_lone else ("the tensors", "free some")
-    yield Finding(
-        id="largest_line",
-        verdict=Verdict.PROVEN,
-        title=f"one line uses {size}, in {tensors}",
-        bytes=line.bytes,
-        place=line.place,
-        evidence=(
-            f"{_part(line.bytes, scene.telling_heap)} of the memory in use when the request failed",
-        ),
-        fix=f"make {which} of {_short_name(line.place)} smaller or {remedy}{enough}",
-        extent=_extent_of_line(scene, line.place),
-    )
 
 
 def _extent_of(
@@ -201,33 +165,6 @@ def _unwanted_rows(scene: Scene) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(0, np.int64), *leaked, *unused])
 
 
-def _extent_of_line(scene: Scene, place: Place) -> Extent:
-    """The allocations of a line at the telling moment."""
-    view, event = scene.view, scene.telling_event
-    rows = view.device.allocations.alive_after(event)
-    frames = view.phases.frame[rows]
-    of_place = [frame for frame in np.unique(frames).tolist() if view.place(frame) == place]
-    return Extent(event, rows[np.isin(frames, of_place)])
-
-
-def is_about_largest_line(scene: Scene, finding: Finding) -> bool:
-    """Whether another finding's advice is about the line that holds most of the memory."""
-    line = _line_of_most(scene.telling_heap)
-    if line is None or finding.fix is None:
-        return False
-    return finding.id == line.category or finding.place == line.place
-
-
-def _line_of_most(heap: Heap) -> LineBytes | None:
-    """The line that more than half of the heap is of; None where there is none."""
-    if not heap.by_line or 2 * heap.by_line[0].bytes <= heap.requested_bytes:
-        return None
-    return heap.by_line[0]
-
-
-def _short_name(place: Place) -> str:
-    return str(replace(place, file=base_name(place.file) or place.file))
-
-
-def _part(size: int, heap: Heap) -> str:
+def part_of_heap(size: int, heap: Heap) -> str:
+    """A size with its share of the heap."""
     return f"{format_size(size)} ({100 * size / heap.requested_bytes:.0f}%)"

@@ -16,6 +16,7 @@ _SAVINGS = (
     "unused_graph",
     "eval_with_grad",
     "unconsumed_forward",
+    "gathered_outputs",
     "operator_buffers",
     "optimizer_state",
     "two_copies",
