@@ -73,13 +73,8 @@ def _plural(noun: str) -> str:
 
 def detected_by(step_source: str) -> str:
     """How a recording's steps were told apart, after a comma."""
-    article = "a " if is_pattern(step_source) else ""
+    article = "a " if step_source == "repeating pattern" else ""
     return f"detected by {article}{step_source}"
-
-
-def is_pattern(step_source: str | None) -> bool:
-    """Whether a recording's steps are only what repeats in it."""
-    return step_source == "repeating pattern"
 
 
 def plain(name: str) -> str:

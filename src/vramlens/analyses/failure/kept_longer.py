@@ -46,7 +46,7 @@ class KeptLonger:
         """Why this step needs more, in one sentence."""
         where = f" (in {' and '.join(self.modules)})" if self.modules else ""
         return (
-            f"this step keeps {format_size(self.bytes)} that earlier steps had given back by this"
+            f"this step keeps {format_size(self.bytes)} that earlier steps had freed by this"
             f" request{where}: more of the model is trained now, or results are collected"
         )
 

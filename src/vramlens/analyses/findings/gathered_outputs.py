@@ -40,7 +40,7 @@ def gathered_outputs(scene: Scene) -> Iterator[Finding]:
         asked_bytes = request.size_bytes if is_own else 0
     if size_bytes + asked_bytes < _LEAST_SHARE * scene.telling_heap.requested_bytes:
         return
-    asks = f", and asks for {format_size(asked_bytes)} to add a batch" if asked_bytes else ""
+    asks = f", and it requests {format_size(asked_bytes)} to add a batch" if asked_bytes else ""
     saved = format_size(size_bytes + asked_bytes)
     yield Finding(
         id="gathered_outputs",

@@ -101,7 +101,7 @@ def _title(holder: _Holder) -> str:
     names = [name for line in holder.lines for name in line.names]
     named = f" ({', '.join(names)})" if not one_line and len(names) <= _MOST_LINES else ""
     uses = "one line uses" if one_line else f"{counted(len(holder.lines), 'line')} use"
-    asks = f", and asks for {format_size(holder.asked_bytes)}" if holder.asked_bytes else ""
+    asks = f", and requests {format_size(holder.asked_bytes)}" if holder.asked_bytes else ""
     return f"{uses} {format_size(holder.bytes)}, in {tensors}{named}{asks}"
 
 

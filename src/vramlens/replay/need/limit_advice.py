@@ -113,11 +113,13 @@ def _raise_to(
 
 
 def _with_request(need: Need, oom: OomVerdict) -> str:
-    """What is reserved once the request is served, as far as that is known."""
+    """What is reserved once the request is served, or what is known to be needed beyond it."""
     if oom.reserved_bytes is None or oom.tried_bytes is None:
         return _needs(need)
-    reserved = format_size(oom.reserved_bytes + oom.tried_bytes)
-    return f"{reserved} with this request"
+    reserved_bytes = oom.reserved_bytes + oom.tried_bytes
+    if need.low_bytes > reserved_bytes:
+        return _needs(need)
+    return f"{format_size(reserved_bytes)} with this request"
 
 
 def limit_for(need: Need, outlook: Outlook) -> int:

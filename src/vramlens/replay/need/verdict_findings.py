@@ -402,6 +402,8 @@ def _do_not_carry(rows: Sequence[SettingVerdict], need: Need) -> Finding:
 
 
 def _how_far(row: SettingVerdict) -> str:
+    if row.confidence == Confidence.EXACT:
+        return "changes nothing"
     if row.dies_after_bytes:
         return f"gets past this request but fails after {format_size(row.dies_after_bytes)} more"
     if not row.peak_reserved_bytes and row.failed_bytes:

@@ -22,6 +22,7 @@ VERBS = frozenset(
         "explain",
         "export",
         "leaks",
+        "predict",
         "ranks",
         "replay",
         "run",

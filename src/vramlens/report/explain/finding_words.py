@@ -16,7 +16,6 @@ from vramlens.report.explain.answer_words import has_failed
 from vramlens.report.wording import (
     capitalized,
     detected_by,
-    is_pattern,
     place_name,
     plain,
     sentence,
@@ -142,9 +141,8 @@ def steps_sentence(explanation: Explanation) -> str:
     steps = explanation.steps
     if not steps.count:
         return ""
-    parts = " or parts of one" if is_pattern(steps.source) else ""
     found_by = f", {detected_by(steps.source)}" if steps.source else ""
-    counted_steps = f"{counted(steps.count, 'step')}{parts}{found_by}"
+    counted_steps = f"{counted(steps.count, 'step')}{found_by}"
     from_zero = " Step 0 is the first recorded." if steps.count > 1 else ""
     peaks = steps.peak_bytes
     if not peaks:

@@ -40,6 +40,7 @@ from vramlens.report.explain.finding_words import (
 from vramlens.report.explain.foreign_advice import step_for_others
 from vramlens.report.explain.holder_tables import DEFAULT_TOP, table_of
 from vramlens.report.explain.origin import origin_of
+from vramlens.report.explain.predicted_step import step_to_predict
 from vramlens.report.explain.replayed_advice import step_after_replay
 from vramlens.report.markdown import markdown_of
 from vramlens.report.screen import room_of
@@ -176,5 +177,10 @@ def _listed(
 
 def next_command(explanation: Explanation) -> Command:
     """The one next step."""
-    step = step_after_replay(explanation) or step_for_others(explanation) or next_step(explanation)
+    step = (
+        step_after_replay(explanation)
+        or step_to_predict(explanation)
+        or step_for_others(explanation)
+        or next_step(explanation)
+    )
     return Command(visible(step.why), tuple(map(visible, step.lines)))
