@@ -101,7 +101,7 @@ def _half_of(size: int, heap: Heap) -> str:
     if temporaries is None or temporaries.bytes < MIB:
         return half
     both = format_size((size + temporaries.bytes) // 2)
-    return f"{half}, up to {both} with the temporaries of this moment"
+    return half if both == half else f"{half}, up to {both} with the temporaries of this moment"
 
 
 def _main_line(heap: Heap, leaks: Iterable[RecordedLeak]) -> LineBytes | None:

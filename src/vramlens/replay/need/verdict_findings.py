@@ -16,7 +16,7 @@ from vramlens.analyses.failure.cause import (
     is_rising,
     may_be_growing,
 )
-from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
+from vramlens.analyses.failure.headline import SLIGHT, HeadlineFacts, headline_of
 from vramlens.analyses.failure.need import EARLIER_STEP, EXPANDABLE, Need, SettingVerdict
 from vramlens.analyses.failure.oom import failure_of, settings_variable
 from vramlens.analyses.failure.step_evidence import are_steps, leaks_of_steps
@@ -250,7 +250,7 @@ def _reason(view: Attribution, judged: ReplayJudgement) -> str:
     projection = judged.projection
     if projection is not None and projection.kept_longer is not None:
         return projection.kept_longer.words
-    if projection is None or abs(projection.scaling.scale - 1) <= 0.02:
+    if projection is None or abs(projection.scaling.scale - 1) <= SLIGHT:
         return ""
     place = view.place_of_stack(view.device.out_of_memory[-1].stack)
     line = f" (line {place.line})" if place is not None else ""
