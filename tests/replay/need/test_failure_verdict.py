@@ -384,3 +384,75 @@ def test_turns_of_a_loop_inside_a_first_step_bound_no_need() -> None:
     found = explained("policy_gradient.cap45").findings
     assert "smaller_batch" not in {one.id for one in found}
     assert "the rest of the step is not recorded" in (found[0].fix or "")
+
+
+def test_a_request_more_in_a_programs_first_call_shifts_no_sizes() -> None:
+    """An RNN's flat weights were asked for once: by order alone, the next step was 8.5 times it."""
+    oom = verdict("nmt_gru_beam.cap70")
+    assert oom.need is not None
+    assert oom.need.peak_reserved_bytes == pytest.approx(
+        TRUTH["nmt_gru_beam"]["peak_reserved_bytes"], rel=0.02
+    )
+    assert oom.need.scale == pytest.approx(1.02, abs=0.01)
+    assert oom.cause == "capacity"
+    assert "an earlier" not in oom.headline + oom.need.reason
+
+
+def test_the_segments_of_a_text_pile_up_before_their_one_backward_pass() -> None:
+    """Four of eight passes; the fifth, to its end, is more than the limit with any setting."""
+    oom = verdict("linattn_doc_lm.cap50")
+    assert oom.need is not None
+    assert oom.need.high_bytes is None
+    assert oom.need.low_bytes > truth_of("linattn_doc_lm.cap50")["cap_bytes"]
+    assert "more passes may follow" in oom.need.reason
+    assert all(row.lives is False for row in oom.settings)
+    assert "at least 3.32 GiB" in (explained("linattn_doc_lm.cap50").findings[0].fix or "")
+
+
+def test_the_rest_of_a_block_decides_where_the_rest_of_the_step_is_unknown() -> None:
+    """Two settings get past the failure, and not to the end of the layer."""
+    assert all(row.lives is False for row in verdict("moe_lm.cap50").settings)
+
+
+def test_layers_of_one_pass_are_neither_steps_nor_repetitions() -> None:
+    explanation = explained("lora_llama.cap90")
+    assert explanation.steps.count == 0
+    assert not any(one.id == "leak" for one in explanation.findings)
+
+
+def test_half_precision_gets_no_advice_to_use_it() -> None:
+    for name in ("lora_llama.cap90", "moe_lm.cap50"):
+        advice = next(one for one in explained(name).findings if one.id == "activations")
+        assert "autocast" not in (advice.fix or "")
+    advice = next(
+        one for one in explained("linattn_doc_lm.cap50").findings if one.id == "activations"
+    )
+    assert "autocast to bfloat16" in (advice.fix or "")
+
+
+def test_activations_as_large_as_their_gradients_are_no_parameters() -> None:
+    """A Gaussian process has 72 bytes of parameters; a first backward pass was under way."""
+    heap = explained("matern_gp.cap90").heap
+    assert heap is not None
+    assert heap.by_category["parameters"].bytes < MIB
+    assert "smaller_batch" not in {one.id for one in explained("matern_gp.cap90").findings}
+
+
+def test_a_loop_before_the_work_makes_no_spike_of_it() -> None:
+    """24 turns that draw a picture each, then a solver."""
+    assert verdict("smoke_control.cap70").cause == "capacity"
+
+
+@pytest.mark.parametrize(
+    ("name", "conf"),
+    [
+        ("lora_llama.cap90", "max_split_size_mb:128"),
+        ("search_loop.cap70", "max_split_size_mb:128"),  # other orders of addresses disagree
+        ("smoke_control.cap70", "garbage_collection_threshold:0.8"),
+    ],
+)
+def test_a_setting_that_changes_nothing_fails_as_the_run_did(name: str, conf: str) -> None:
+    row = next(row for row in verdict(name).settings if row.conf == conf)
+    assert (row.lives, row.confidence) == (False, "exact")
+    told = next(one for one in explained(name).findings if one.id == "settings_do_not_help")
+    assert f"{conf} (changes nothing)" in told.title

@@ -15,8 +15,10 @@ _APART = 4.0
 """Of the sizes' ratios in one kind, the largest by the smallest: a batch or a length that changes
 makes one request grow as another does, or as its square.
 """
-_LEFT_OUT = 1.0
-"""What leaving a request out costs, as the logarithm of a ratio of sizes."""
+_LEFT_OUT, _WITHOUT_PARTNER = 1.0, 3.0
+"""What it costs to leave one of theirs out, and one of ours, as the logarithm of a ratio of sizes: theirs
+go on where ours end, so that leaving all of ours out must not be cheap.
+"""
 _MOST_CELLS = 20_000
 _LEAST_BYTES = 4096
 """Smaller requests tell nothing of how a batch grows."""
@@ -74,10 +76,10 @@ def _least_different(theirs: Sequence[int], ours: Sequence[int]) -> list[tuple[i
     logs = np.log(np.maximum(np.array(theirs, np.float64), 1))
     costs = np.zeros((len(ours) + 1, len(theirs) + 1))
     costs[0] = _LEFT_OUT * np.arange(len(theirs) + 1)
-    costs[:, 0] = _LEFT_OUT * np.arange(len(ours) + 1)
+    costs[:, 0] = _WITHOUT_PARTNER * np.arange(len(ours) + 1)
     for row, size in enumerate(ours):
         difference = np.abs(logs - np.log(max(size, 1)))
-        best = np.minimum(costs[row, :-1] + difference, costs[row, 1:] + _LEFT_OUT)
+        best = np.minimum(costs[row, :-1] + difference, costs[row, 1:] + _WITHOUT_PARTNER)
         for column, cost in enumerate(best.tolist()):
             costs[row + 1, column + 1] = min(cost, costs[row + 1, column] + _LEFT_OUT)
     pairs = []
@@ -87,7 +89,7 @@ def _least_different(theirs: Sequence[int], ours: Sequence[int]) -> list[tuple[i
         if np.isclose(costs[row, column], costs[row - 1, column - 1] + difference):
             row, column = row - 1, column - 1
             pairs.append((column, row))
-        elif np.isclose(costs[row, column], costs[row - 1, column] + _LEFT_OUT):
+        elif np.isclose(costs[row, column], costs[row - 1, column] + _WITHOUT_PARTNER):
             row -= 1
         else:
             column -= 1
