@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
+from vramlens.analyses.attribution.repeated_modules import are_layers, are_turns_of_one_pass
 from vramlens.analyses.explanation import Explanation, OomVerdict, RecordingFacts, StepFacts
 from vramlens.analyses.facts import facts_of
 from vramlens.analyses.failure.surroundings import ledger_rows
@@ -12,7 +13,6 @@ from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.findings.ranking import least_advice, ranked, that_matter
 from vramlens.analyses.findings.table import FROM_RECORDING, HOLES_FIRST, ROWS
 from vramlens.analyses.leaks.certainty import PATTERN
-from vramlens.analyses.leaks.repeated_modules import are_layers, are_turns_of_one_pass
 from vramlens.analyses.scene import Scene
 from vramlens.errors import UsageError
 from vramlens.read.oom.oom_text import OomMessage

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from vramlens.analyses.attribution.repeated_modules import are_layers, are_turns_of_one_pass
 from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.leaks.evidence import held_by_no_object
-from vramlens.analyses.leaks.repeated_modules import are_layers, are_turns_of_one_pass
 from vramlens.units import MIB
 
 EVENTS = 1000

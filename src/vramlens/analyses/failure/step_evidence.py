@@ -11,11 +11,11 @@ import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.modules import OUTSIDE
+from vramlens.analyses.attribution.repeated_modules import modules_by_step
 from vramlens.analyses.attribution.training import Training, pass_starts
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.analyses.leaks.groups import StepLoop
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
-from vramlens.analyses.leaks.repeated_modules import modules_by_step
 from vramlens.trace import NO_STACK
 
 _MANY_PASSES = 8

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.failure.forward_progress import blocks_of_pass, passes_of_step
-from vramlens.analyses.failure.paired_requests import with_likest_sizes
+from vramlens.analyses.failure.likeness.paired_requests import with_likest_sizes
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.trace import NO_STACK, OutOfMemory
 

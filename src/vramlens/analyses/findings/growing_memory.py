@@ -1,9 +1,12 @@
-"""Growing memory: the leaks that events show, and the growth that only samples show."""
+"""Growing memory: the leaks that events show, what an evaluation gathers, and growth in samples."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure.step_evidence import may_be_inside_step
@@ -13,7 +16,15 @@ from vramlens.analyses.leaks.recorded_leaks import leak_finding
 from vramlens.analyses.leaks.sampled_growth import sampled_growth
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
+from vramlens.trace import NO_STACK
 from vramlens.units import counted, format_size
+
+_GATHERS = re.compile(
+    r"transformers[/\\]trainer_pt_utils\.py:(?:torch_pad_and_concatenate|nested_concat|add)$"
+)
+"""transformers: EvalLoopContainer.add, which evaluation_loop calls with each batch's logits."""
+_LEAST_SHARE = 0.05
+"""Of the memory in use."""
 
 
 def leaks(scene: Scene) -> Iterator[Finding]:
@@ -65,6 +76,40 @@ def _extent(scene: Scene, leak: RecordedLeak) -> Extent | None:
     fullest_event, _ = scene.device.allocations.fullest(leak.rows)
     failed_event = scene.failed_event if scene.is_ended_by_failure else None
     return Extent(fullest_event if failed_event is None else failed_event, leak.rows)
+
+
+def gathered_outputs(scene: Scene) -> Iterator[Finding]:
+    """What a Trainer has gathered of an evaluation's outputs, and asked for to add the next batch."""
+    view, event = scene.view, scene.telling_event
+    stacks, allocations = view.trace.stacks, view.device.allocations
+    gathers = stacks.any_frame(stacks.mark_frames(_GATHERS))
+    if not gathers.any():
+        return
+    rows = allocations.alive_after(event)
+    rows = rows[allocations.stack[rows] != NO_STACK]
+    rows = rows[gathers[allocations.stack[rows]]]
+    size_bytes = int(allocations.requested_bytes[rows].sum())
+    asked_bytes = 0
+    if scene.failure is not None and scene.failed_event is not None:
+        request = scene.failure.request
+        is_own = request.stack < len(stacks) and bool(gathers[request.stack])
+        asked_bytes = request.size_bytes if is_own else 0
+    if size_bytes + asked_bytes < _LEAST_SHARE * scene.telling_heap.requested_bytes:
+        return
+    asks = f", and it requests {format_size(asked_bytes)} to add a batch" if asked_bytes else ""
+    saved = format_size(size_bytes + asked_bytes)
+    yield Finding(
+        id="gathered_outputs",
+        verdict=Verdict.LIKELY,
+        title="the Trainer gathers the outputs of all evaluation batches on the GPU:"
+        f" {format_size(size_bytes)} so far{asks}",
+        bytes=size_bytes + asked_bytes,
+        evidence=("it keeps them until the evaluation ends, for compute_metrics",),
+        fix="set TrainingArguments(eval_accumulation_steps=1), which moves them to the CPU after each"
+        " batch, or keep less of them with preprocess_logits_for_metrics (the argmax, say): about"
+        f" {saved} less",
+        extent=Extent(event, np.asarray(rows, np.int64)),
+    )
 
 
 def growth_in_samples(scene: Scene) -> Iterator[Finding]:

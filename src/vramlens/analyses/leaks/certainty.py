@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.repeated_modules import are_layers, are_turns_of_one_pass
 from vramlens.analyses.attribution.steps import PATTERN as PATTERN
 from vramlens.analyses.attribution.training import Training, optimizer_works
 from vramlens.analyses.leaks.evidence import (
@@ -21,7 +22,6 @@ from vramlens.analyses.leaks.evidence import (
     loop_ended,
 )
 from vramlens.analyses.leaks.groups import CohortGroup, StepLoop
-from vramlens.analyses.leaks.repeated_modules import are_layers, are_turns_of_one_pass
 from vramlens.analyses.leaks.rhythm import EVERY, IRREGULAR, PERIODIC, Rhythm
 from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB

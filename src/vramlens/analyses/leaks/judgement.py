@@ -451,10 +451,7 @@ def _leak_of(evidence: GroupEvidence, judgement: Judgement) -> RecordedLeak:
     )
 
 
-_LEFT = {
-    EVERY: "in a row left",
-    IRREGULAR: "at irregular intervals left",
-}
+_LEFT = {EVERY: "in a row left", IRREGULAR: "at irregular intervals left"}
 
 
 def _how_often(evidence: GroupEvidence) -> str:
@@ -486,9 +483,7 @@ def _sentences(evidence: GroupEvidence) -> list[str]:
 
 
 def _asked_by(evidence: GroupEvidence) -> list[str]:
-    """The module that the memory was made in, and the library that the user's line called for
-    it.
-    """
+    """The module that memory was made in, and the library that the user's line called for it."""
     view, sentences = evidence.view, []
     modules, counts = np.unique(view.modules.module[evidence.rows], return_counts=True)
     module = int(modules[counts.argmax()])

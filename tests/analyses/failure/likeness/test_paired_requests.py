@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vramlens.analyses.failure.paired_requests import with_likest_sizes
+from vramlens.analyses.failure.likeness.paired_requests import with_likest_sizes
 from vramlens.units import MIB
 
 CALL, OTHER, BARE = 7, 8, -1
