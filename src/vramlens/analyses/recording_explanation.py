@@ -6,15 +6,20 @@ from collections.abc import Sequence
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.analyses.attribution.repeated_modules import are_layers, are_turns_of_one_pass
-from vramlens.analyses.explanation import Explanation, OomVerdict, RecordingFacts, StepFacts
-from vramlens.analyses.facts import facts_of
+from vramlens.analyses.explanation import (
+    Explanation,
+    OomVerdict,
+    RecordingFacts,
+    StepFacts,
+    facts_of,
+)
 from vramlens.analyses.failure.surroundings import ledger_rows
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.findings.ranking import least_advice, ranked, that_matter
 from vramlens.analyses.findings.table import FROM_RECORDING, HOLES_FIRST, ROWS
 from vramlens.analyses.leaks.certainty import PATTERN
-from vramlens.analyses.scene import Scene
-from vramlens.errors import UsageError
+from vramlens.analyses.scene import Scene, device_named
+from vramlens.errors import InputError, UsageError
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, Frame, Trace
 
@@ -33,10 +38,20 @@ def choose_device(trace: Trace, device: int | None = None) -> DeviceTrace | None
         if failed:
             return max(failed, key=lambda failed_device: failed_device.requested.peak_bytes)
         return None if trace.main_device is None else trace.devices[trace.main_device]
-    if device not in trace.devices:
-        devices = ", ".join(map(str, trace.devices)) or "none"
-        raise UsageError(f"the recording has no device {device} (it has: {devices})")
-    return trace.devices[device]
+    return device_named(trace, device)
+
+
+def needed_device(trace: Trace, device: int | None = None) -> DeviceTrace:
+    """The device that answers are about, where they need one.
+
+    Raises:
+        UsageError: the recording knows no such device.
+        InputError: it knows none at all.
+    """
+    chosen = choose_device(trace, device)
+    if chosen is None:
+        raise InputError(f"{trace.source}: contains no GPU memory and no events")
+    return chosen
 
 
 def moment(device: DeviceTrace, at: str) -> int:
@@ -102,7 +117,7 @@ def explain_trace(
         steps=_step_facts(scene),
         fragmentation=scene.fragmentation,
         leaks=scene.growth,
-        ledger=ledger_rows(view, scene.message, scene.outside, total_bytes),
+        ledger=ledger_rows(view, scene.message, scene.outside),
         findings=findings_of(scene),
     )
 

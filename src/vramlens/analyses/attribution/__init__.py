@@ -7,7 +7,6 @@ names: which allocation is which tensor, where the recording names tensors.
 optimizer_state: what an optimizer keeps for each parameter, by its class.
 phases: which part of the training loop asked for each allocation.
 repeated_modules: whether what repeats are steps, or the layers and turns of one pass.
-regions: the ``record_function`` names under which memory was asked for.
 steps: where one ends and the next begins, and what says so.
 trainable: parameters that training changes.
 training: whether a recording shows any, for all that speak of it.

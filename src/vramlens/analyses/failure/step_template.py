@@ -193,7 +193,7 @@ def _spans(
 ) -> Iterator[EventSpan]:
     allocations = view.device.allocations
     # A workspace is made once and kept: among requests without a stack it would shift all that
-    #     follow it.
+    # follow it.
     workspace = (view.categories.category == Category.WORKSPACE) & (allocations.died >= bounds[-1])
     workspace &= allocations.born < bounds[-2]
     module = view.modules.module + 1 if by_module else 0

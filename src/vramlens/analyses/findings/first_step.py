@@ -58,8 +58,7 @@ def first_step_to_come(scene: Scene) -> Iterator[Finding]:
         f"{format_size(needed)} more with {name}",
         bytes=needed,
         evidence=(
-            f"{format_size(model_bytes)} of parameters to train, {states} optimizer "
-            "states each; "
+            f"{format_size(model_bytes)} of parameters to train, {states} optimizer states each; "
             "the recording contains no optimizer step",
         ),
         fix=f"free memory for it now ({_REMEDIES[name in (*IN_8_BIT, _UNKNOWN)]}), or run one step first to see it"

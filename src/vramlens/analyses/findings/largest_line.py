@@ -16,16 +16,16 @@ from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.memory.heap import Heap, LineBytes
 from vramlens.analyses.scene import Scene
-from vramlens.ground.failure import Cause
-from vramlens.ground.file_name import base_name
+from vramlens.ground.allocator_sizes import in_pages
+from vramlens.ground.place import base_name
 from vramlens.ground.verdict import Verdict
+from vramlens.ground.vocabulary import Cause
 from vramlens.trace import NO_STACK
-from vramlens.units import MIB, counted, format_size
+from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_PAGE = 2 * MIB
 _TORCH = re.compile(r"[/\\]torch[/\\](?!.*-packages[/\\])")
 _MOST_LINES = 3
 _MUCH = 0.25
@@ -74,9 +74,9 @@ def largest_line(scene: Scene) -> Iterator[Finding]:
     is_lone = holder.tensors == 1 and not holder.asked_bytes
     if verdict.short_by_bytes and verdict.short_by_bytes < holder.bytes + holder.asked_bytes:
         # Segments are whole pages: so much less surely gives back what is missing.
-        pages = -(-verdict.short_by_bytes // _PAGE)
+        less = format_size(in_pages(verdict.short_by_bytes))
         is_enough = "are" if is_lone else "may be"
-        enough = f": {format_size(pages * _PAGE)} less {is_enough} enough for this request"
+        enough = f": {less} less {is_enough} enough for this request"
     which, remedy = ("the tensor", "free it") if is_lone else ("the tensors", "free some")
     if len(holder.lines) > 1:
         remedy = "keep them on the CPU until they are used"
@@ -87,11 +87,11 @@ def largest_line(scene: Scene) -> Iterator[Finding]:
         bytes=holder.bytes,
         place=holder.place,
         evidence=(
-            f"{part_of_heap(holder.bytes, scene.telling_heap)} of the memory in use when the request"
+            f"{part_of_heap(holder.bytes, scene.advice_heap)} of the memory in use when the request"
             " failed",
         ),
         fix=f"make {which} of {_short_names(holder.lines)} smaller or {remedy}{enough}",
-        extent=Extent(scene.telling_event, rows),
+        extent=Extent(scene.advice_event, rows),
     )
 
 
@@ -110,7 +110,7 @@ def _holder_of_most(scene: Scene) -> _Holder | None:
 
     What the failed request asked for counts as its line's.
     """
-    heap, verdict = scene.telling_heap, scene.verdict
+    heap, verdict = scene.advice_heap, scene.verdict
     line = _line_of_most(heap)
     if line is not None:
         return _Holder((line,))
@@ -141,7 +141,7 @@ def _kept_by_one_function(heap: Heap) -> _Holder | None:
 
 def _rows_of(scene: Scene, holder: _Holder) -> NDArray[np.int64]:
     """The allocations of the lines at the telling moment."""
-    view, event = scene.view, scene.telling_event
+    view, event = scene.view, scene.advice_event
     rows = view.device.allocations.alive_after(event)
     frames = view.phases.frame[rows]
     places = {line.place for line in holder.lines}
@@ -171,7 +171,7 @@ def _ask_themselves(scene: Scene, rows: NDArray[np.int64]) -> bool:
 
 def is_about_largest_line(scene: Scene, finding: Finding) -> bool:
     """Whether another finding's advice is about the line that holds most of the memory."""
-    line = _line_of_most(scene.telling_heap)
+    line = _line_of_most(scene.advice_heap)
     if line is None or finding.fix is None:
         return False
     return finding.id == line.category or finding.place == line.place

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.leaks.recorded_leak import RecordedLeak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak, rows_of
 from vramlens.analyses.memory.heap import Heap, LineBytes
 from vramlens.analyses.scene import Scene
 from vramlens.trace import NO_STACK
@@ -38,7 +38,7 @@ def activations(scene: Scene) -> Iterator[Finding]:
     """Activations, when they make up much of the memory; without what merely leaks, or what
     nothing will use.
     """
-    heap = scene.telling_heap
+    heap = scene.advice_heap
     category = heap.by_category.get("activations")
     has_backward = len(scene.view.phases.span_start) or scene.device.out_of_memory
     if category is None or not has_backward:
@@ -86,8 +86,7 @@ def _computes_in_half(view: Attribution) -> bool:
 
 
 def _leaked_activations(scene: Scene) -> int:
-    leaked = [leak.rows for leak in scene.leaking_tensors if leak.rows is not None]
-    rows = np.concatenate([np.zeros(0, np.int64), *leaked])
+    rows = rows_of(scene.leaking_tensors)
     rows = rows[scene.view.categories.category[rows] == Category.ACTIVATIONS]
     return int(scene.device.allocations.requested_bytes[rows].sum())
 
@@ -120,7 +119,7 @@ def _is_half_precision(line: LineBytes) -> bool:
 
 def optimizer_state(scene: Scene) -> Iterator[Finding]:
     """Optimizer state, when it makes up much of the memory."""
-    heap = scene.telling_heap
+    heap = scene.advice_heap
     category = heap.by_category.get("optimizer_state")
     if category is None or category.bytes < _LARGE_SHARE * heap.requested_bytes:
         return
@@ -152,7 +151,7 @@ def _extent_of(
     """The allocations of a category at the telling moment, without some that another finding is
     about.
     """
-    view, event = scene.view, scene.telling_event
+    view, event = scene.view, scene.advice_event
     rows = view.device.allocations.alive_after(event)
     rows = rows[view.categories.category[rows] == category]
     return Extent(event, rows if unwanted is None else np.setdiff1d(rows, unwanted))
@@ -160,9 +159,8 @@ def _extent_of(
 
 def _unwanted_rows(scene: Scene) -> NDArray[np.int64]:
     """What leaks, and what evaluation keeps for nothing."""
-    leaked = [leak.rows for leak in scene.leaking_tensors if leak.rows is not None]
-    unused = [] if scene.evaluation is None else [scene.evaluation.rows]
-    return np.concatenate([np.zeros(0, np.int64), *leaked, *unused])
+    leaked = rows_of(scene.leaking_tensors)
+    return leaked if scene.evaluation is None else np.append(leaked, scene.evaluation.rows)
 
 
 def part_of_heap(size: int, heap: Heap) -> str:

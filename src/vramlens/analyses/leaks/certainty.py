@@ -166,8 +166,7 @@ _NO_BEGINNING = (
 )
 _PATTERN_OF_MICRO_BATCHES = (
     "the steps are only a repeating pattern without an optimizer, and the micro-batches of one "
-    "step "
-    "look the same"
+    "step look the same"
 )
 _NO_BACKWARD = (
     "no backward pass has run so far: repetitions inside one training step (time steps, tokens) keep"

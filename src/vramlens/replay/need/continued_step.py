@@ -13,8 +13,7 @@ import numpy as np
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.phases import Phase
-from vramlens.replay.need.convolution_workspaces import dispensable_rows
-from vramlens.replay.need.retry_releases import retry_releases
+from vramlens.replay.need.done_without import dispensable_rows, retry_releases
 from vramlens.trace import Action
 
 if TYPE_CHECKING:
@@ -262,7 +261,7 @@ class Continuation:
         self._alive.add(self._now[place])
         if not self._template.number and not self._template.is_part:
             # The first step replaced nothing: what it made and kept in a variable goes when that is
-            #     set again.
+            # set again.
             self._give_up(self._counterpart(place, row))
         if place == self._renewed.last:
             for earlier in self._renewed.places:

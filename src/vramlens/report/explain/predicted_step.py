@@ -6,8 +6,8 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from vramlens.ground.failure import Cause
-from vramlens.ground.file_name import base_name
+from vramlens.ground.place import base_name
+from vramlens.ground.vocabulary import Cause
 from vramlens.report.document import Command
 
 if TYPE_CHECKING:
