@@ -240,7 +240,7 @@ def test_evaluation_that_keeps_its_graphs_is_told_with_what_they_hold() -> None:
     assert (finding.bytes or 0) > 1000 * MIB
 
 
-@pytest.mark.parametrize("name", ["eval_forgot.cap45", "maml.cap60"])
+@pytest.mark.parametrize("name", ["eval_forgot.cap45", "maml.cap60", "dino_crops.cap50"])
 def test_passes_that_pile_up_have_no_upper_bound(name: str) -> None:
     need = verdict(name).need
     assert need is not None

@@ -21,7 +21,7 @@ _WITHOUT_GRAPH = re.compile(r"torch[/\\](?:autograd[/\\]function|utils[/\\]check
 """What runs inside of these keeps no graph, although a backward pass may be to come."""
 _BACKWARD_FRAME = re.compile(r"torch[/\\](?:_tensor|autograd[/\\]__init__)\.py:backward$")
 _FEWEST_PASSES = 3
-FEWEST_REQUESTS = 8
+_FEWEST_REQUESTS = 8
 """Fewer are not a pass through a model."""
 _ENOUGH_REQUESTS = 32
 """Of the pass under way: fewer do not show what it keeps."""
@@ -86,7 +86,7 @@ def _passes_keep_no_graph(trace: Trace, device: DeviceTrace, modules: Modules) -
     rows = np.flatnonzero(modules.marked & ~inside_functions)
     starts = pass_starts(modules, np.flatnonzero(modules.marked))
     passes = np.split(rows, np.searchsorted(rows, starts[1:]))
-    passes = [pass_rows for pass_rows in passes if len(pass_rows) >= FEWEST_REQUESTS]
+    passes = [pass_rows for pass_rows in passes if len(pass_rows) >= _FEWEST_REQUESTS]
     if len(passes) <= _FEWEST_PASSES:
         return False
     whole_passes, last_pass = passes[:-1], passes[-1]

@@ -19,16 +19,11 @@ from vramlens.analyses.attribution.optimizer_state import most_states, parameter
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.attribution.steps import optimizer_stacks
 from vramlens.analyses.attribution.trainable import trainable_bytes
-from vramlens.analyses.attribution.training import (
-    FEWEST_REQUESTS,
-    LEAST_KEPT_SHARE,
-    Training,
-    pass_starts,
-)
+from vramlens.analyses.attribution.training import LEAST_KEPT_SHARE, Training, pass_starts
 from vramlens.analyses.evaluation_passes import keeping_passes
 from vramlens.analyses.failure.forward_progress import (
     Progress,
-    passes_of_step,
+    block_runs,
     progress_of,
     rows_of_step,
     step_start,
@@ -43,8 +38,6 @@ GRADIENTS_BESIDE = 0.25
 _PASSES = (Phase.FORWARD, Phase.BACKWARD, Phase.EVALUATION)
 _PILED_UP = 0.25
 """Of a step's activations: so many from before its last backward pass were not given up to it."""
-_MANY_PASSES = 3
-"""Before the one under way."""
 _LEAST_BYTES = 2**20
 
 
@@ -194,7 +187,7 @@ def _passes_pile_up(view: Attribution, alive: NDArray[np.int64], event: int) -> 
     evaluating = keeping_passes(view, np.flatnonzero(view.modules.eval_with_grad))
     if sum(bool(np.isin(rows, alive).any()) for rows, _ in evaluating) > 1:
         return True
-    if _waiting_passes(view, alive, event) >= _MANY_PASSES:
+    if _keeps_earlier_runs(view, alive, event):
         return True
     ended = view.phases.span_end[view.phases.span_end < event]
     if not len(ended):
@@ -207,15 +200,14 @@ def _passes_pile_up(view: Attribution, alive: NDArray[np.int64], event: int) -> 
     return bool(sizes[is_earlier].sum() > _PILED_UP * sizes.sum())
 
 
-def _waiting_passes(view: Attribution, alive: NDArray[np.int64], event: int) -> int:
-    """How many whole passes of this step keep what a backward pass uses: the segments of a long
-    text, say. A few are the calls of one loss: two views, three sentences.
+def _keeps_earlier_runs(view: Attribution, alive: NDArray[np.int64], event: int) -> bool:
+    """Whether the block under way ran before in this step, and what it made then waits for a
+    backward pass: crops, segments of a text, the turns of a loop. How many follow, nobody knows.
     """
     sizes = view.device.allocations.requested_bytes
-    return sum(
+    return any(
         sizes[rows[np.isin(rows, alive)]].sum() >= LEAST_KEPT_SHARE * sizes[rows].sum()
-        for rows in passes_of_step(view, event)[:-1]
-        if len(rows) >= FEWEST_REQUESTS
+        for rows in block_runs(view, event)[:-1]
     )
 
 

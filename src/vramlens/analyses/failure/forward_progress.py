@@ -167,6 +167,22 @@ def passes_of_step(view: Attribution, event: int) -> list[NDArray[np.int64]]:
     ]
 
 
+def block_runs(view: Attribution, event: int) -> list[NDArray[np.int64]]:
+    """By run, in the step of an event, of the block that is running, what it asked for; the last is
+    the one under way. Empty where no block is known.
+    """
+    rows = np.arange(len(view.device.allocations))[rows_of_step(view, event)]
+    block_of_module = [_block_path(path) for path in view.modules.paths]
+    rows = rows[view.modules.marked[rows]]
+    paths = np.array([block_of_module[module] for module in view.modules.module[rows]], object)
+    rows, paths = rows[paths != ""], paths[paths != ""]
+    if not len(rows):
+        return []
+    starts = np.flatnonzero(np.append(True, paths[1:] != paths[:-1]))
+    runs = np.split(rows, starts[1:])
+    return [run for run, path in zip(runs, paths[starts], strict=True) if path == paths[-1]]
+
+
 def blocks_of_pass(view: Attribution, event: int) -> list[NDArray[np.int64]]:
     """The same by block of the pass under way, of the kind that is running; none where none is."""
     passes = passes_of_step(view, event)
