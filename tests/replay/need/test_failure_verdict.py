@@ -456,3 +456,20 @@ def test_a_setting_that_changes_nothing_fails_as_the_run_did(name: str, conf: st
     assert (row.lives, row.confidence) == (False, "exact")
     told = next(one for one in explained(name).findings if one.id == "settings_do_not_help")
     assert f"{conf} (changes nothing)" in told.title
+
+
+def test_no_setting_carries_a_run_of_which_each_step_leaves_memory_behind() -> None:
+    """One step so far: its transitions are still there beside those of the failed step. Settings that
+    carry this step and two more failed when they really ran, 20 steps later.
+    """
+    explanation = explained("dqn_frames.cap70")
+    assert not any(row.lives for row in verdict("dqn_frames.cap70").settings)
+    assert "settings_help" not in {one.id for one in explanation.findings}
+    maybe = next(one for one in explanation.findings if one.id == "settings_may_help")
+    assert "memory grew from step to step" in maybe.title
+    assert "may fill that, too" in (explanation.findings[0].fix or "")
+
+
+def test_a_variable_that_is_set_again_leaves_nothing_behind() -> None:
+    assert any(row.lives for row in verdict("gpt.cap97").settings)
+    assert any(row.lives for row in verdict("lstm.cap97").settings)

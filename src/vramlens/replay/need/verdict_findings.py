@@ -17,6 +17,7 @@ from vramlens.analyses.failure.cause import (
     may_be_growing,
 )
 from vramlens.analyses.failure.headline import SLIGHT, HeadlineFacts, headline_of
+from vramlens.analyses.failure.likeness.left_behind import left_behind_bytes
 from vramlens.analyses.failure.need import EARLIER_STEP, EXPANDABLE, Need, SettingVerdict
 from vramlens.analyses.failure.oom import failure_of, settings_variable
 from vramlens.analyses.failure.step_evidence import are_steps, leaks_of_steps
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from vramlens.replay.proof import Proven
 
 _RUNS_FOR_BATCH = 40
+_SOON_FILLS = 0.001
+"""Of what could be reserved: a thousand steps that each leave as much behind fill it."""
 _LARGE = 0.05
 """Of what could be reserved: a leak as large is worth saying before what makes the step smaller."""
 
@@ -230,8 +233,17 @@ def _facts(
         rising=is_rising(peaks.own_bytes[:step]),
         growing=leaked > 0 or is_growing(start_bytes, capacity or 0),
         may_be_growing=may_be_growing(start_bytes, capacity or 0)
-        or any(not leak.is_small for leak in _told(view, step_leaks)),
+        or any(not leak.is_small for leak in _told(view, step_leaks))
+        or _leave_behind(view, judged, capacity),
     )
+
+
+def _leave_behind(view: Attribution, judged: ReplayJudgement, capacity: int | None) -> bool:
+    """Whether what one step leaves behind, as far as the failed one shows, would soon fill it all."""
+    if judged.projection is None or not judged.projection.of_steps:
+        return False
+    left_bytes = left_behind_bytes(view, judged.projection.template)
+    return left_bytes >= _SOON_FILLS * (capacity or 1)
 
 
 def _failed_step(view: Attribution) -> int:

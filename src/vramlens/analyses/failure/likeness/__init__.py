@@ -2,4 +2,5 @@
 
 paired_requests: pairs by order, put right where one of the two made a request more.
 kept_longer: what the step keeps that the earlier one had given back.
+left_behind: what the earlier one made that is still there beside the step's own.
 """
