@@ -473,3 +473,10 @@ def test_no_setting_carries_a_run_of_which_each_step_leaves_memory_behind() -> N
 def test_a_variable_that_is_set_again_leaves_nothing_behind() -> None:
     assert any(row.lives for row in verdict("gpt.cap97").settings)
     assert any(row.lives for row in verdict("lstm.cap97").settings)
+
+
+def test_inner_steps_are_not_told_to_detach_what_the_outer_step_needs() -> None:
+    leaks = [one for one in explained("maml_fewshot.cap70").findings if one.id == "leak"]
+    assert leaks
+    assert all("if a backward pass follows these repetitions" in (one.fix or "") for one in leaks)
+    assert not any("detach()` or" in (one.fix or "") for one in leaks)

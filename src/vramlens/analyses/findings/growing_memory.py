@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from vramlens.analyses.extent import Extent
-from vramlens.analyses.failure.step_evidence import may_be_inside_step
+from vramlens.analyses.failure.step_evidence import leaks_of_steps, may_be_inside_step
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.rate import TimeToFull, time_to_full_text
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak, rows_of
@@ -34,7 +34,9 @@ def leaks(scene: Scene) -> Iterator[Finding]:
     What each turn of a loop inside a training step keeps is one finding: its lines go together.
     """
     growing = [leak for leak in scene.growth if not leak.is_small]
-    if may_be_inside_step(scene.view, growing):
+    # A failed step may be the first, of which inner steps and views are a part.
+    step_leaks = leaks_of_steps(scene.view, growing) if scene.is_ended_by_failure else growing
+    if may_be_inside_step(scene.view, step_leaks):
         turns = [leak for leak in growing if leak.rows is not None and leak.kind is None]
         if turns:
             yield _kept_by_turns(scene, turns)
