@@ -27,6 +27,13 @@ FRAMES = {
         (f"{SITE}/torch/nn/modules/module.py", 1773, "_call_impl"),
         ("/home/user/knn.py", 63, "knn"),
     ),
+    "copied": (
+        (f"{SITE}/torch/nn/parameter.py", 72, "__deepcopy__"),
+        ("/usr/lib/python3.12/copy.py", 137, "deepcopy"),
+        ("/usr/lib/python3.12/copy.py", 221, "_deepcopy_dict"),
+        ("/usr/lib/python3.12/copy.py", 259, "_reconstruct"),
+        ("/home/user/knn.py", 70, "keep"),
+    ),
     "gathered": GATHERS,
 }
 
@@ -57,6 +64,14 @@ def test_a_function_of_torch_makes_the_users_tensors(tmp_path: Path) -> None:
     run.asks("functional", 400)
     found = {one.id for one in run.fails("functional", 64, tmp_path).findings}
     assert "largest_line" in found
+
+
+def test_a_deep_copy_is_the_lines_own(tmp_path: Path) -> None:
+    run = MadeRun(FRAMES)
+    for _ in range(4):
+        run.asks("copied", 100)
+    found = {one.id: one for one in run.fails("functional", 64, tmp_path).findings}
+    assert "make the tensors of knn.py:70 in keep smaller" in (found["largest_line"].fix or "")
 
 
 def test_a_call_of_a_model_has_no_tensors_to_make_smaller(tmp_path: Path) -> None:

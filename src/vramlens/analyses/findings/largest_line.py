@@ -26,7 +26,10 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_TORCH = re.compile(r"[/\\]torch[/\\](?!.*-packages[/\\])")
+_TORCH = re.compile(
+    r"[/\\]torch[/\\](?!.*-packages[/\\])|[/\\]copy\.py:(?:deepcopy|_deepcopy_\w+|_reconstruct)$"
+)
+"""What makes a line's own tensors; a deep copy of a model is the line's, too."""
 _MOST_LINES = 3
 _MUCH = 0.25
 """Of the memory in use: what a line holds that is worth a word beside what it asks for."""
