@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.made_failures import MadeRun
 from vramlens.units import MIB
 
@@ -35,6 +37,8 @@ FRAMES = {
         ("/home/user/knn.py", 70, "keep"),
     ),
     "gathered": GATHERS,
+    "adam": ((f"{SITE}/torch/optim/adam.py", 450, "step"),),
+    "sparse_adam": ((f"{SITE}/torch/optim/sparse_adam.py", 60, "step"),),
 }
 
 
@@ -97,3 +101,17 @@ def test_a_little_that_a_trainer_gathers_is_no_advice(tmp_path: Path) -> None:
     run.asks("gathered", 8)
     found = {one.id for one in run.fails("data", 500, tmp_path).findings}
     assert "gathered_outputs" not in found
+
+
+@pytest.mark.parametrize(("optimizer", "is_in_8_bit"), [("adam", True), ("sparse_adam", False)])
+def test_an_8_bit_optimizer_is_advised_where_there_is_one(
+    optimizer: str, is_in_8_bit: bool, tmp_path: Path
+) -> None:
+    run = MadeRun(FRAMES)
+    for _ in range(4):
+        run.frees(run.asks("blocks", 100))
+        run.asks(optimizer, 100)
+    found = {one.id: one for one in run.fails("blocks", 100, tmp_path).findings}
+    fix = found["optimizer_state"].fix or ""
+    assert ("8-bit" in fix) is is_in_8_bit
+    assert "sharding" in fix

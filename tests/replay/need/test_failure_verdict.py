@@ -22,6 +22,7 @@ from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.failure.need import ADVICE
 from vramlens.analyses.failure.step_evidence import may_repeat_first_phase
 from vramlens.program import verdict_of
+from vramlens.replay.need.done_without import _CONVOLUTION
 from vramlens.report.explain.answer_words import headline, sentences
 from vramlens.report.explain.finding_words import sorted_findings
 from vramlens.report.explain.json import to_json
@@ -480,3 +481,24 @@ def test_inner_steps_are_not_told_to_detach_what_the_outer_step_needs() -> None:
     assert leaks
     assert all("if a backward pass follows these repetitions" in (one.fix or "") for one in leaks)
     assert not any("detach()` or" in (one.fix or "") for one in leaks)
+
+
+def test_data_that_one_function_keeps_on_the_gpu_is_told_with_all_its_lines() -> None:
+    """Two replay buffers, neither of which is half of the memory."""
+    finding = next(one for one in explained("drq_sac.cap50").findings if one.id == "largest_line")
+    assert finding.title == "2 lines use 1.94 GiB, in 2 tensors (Replay.obs, Replay.nxt)"
+    assert "keep them on the CPU until they are used" in (finding.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("frame", "convolves"),
+    [
+        ("/site-packages/torch/nn/modules/conv.py:_conv_forward", True),
+        ("/site-packages/torch/nn/functional.py:conv2d", True),
+        ("aten/src/ATen/native/Convolution.cpp:convolution", True),
+        ("/site-packages/torch/nn/modules/module.py:convert", False),
+        ("/site-packages/torch/_tensor.py:deconvert", False),
+    ],
+)
+def test_only_convolutions_go_on_without_a_workspace(frame: str, convolves: bool) -> None:
+    assert bool(_CONVOLUTION.search(frame)) is convolves
