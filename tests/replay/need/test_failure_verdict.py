@@ -502,3 +502,8 @@ def test_data_that_one_function_keeps_on_the_gpu_is_told_with_all_its_lines() ->
 )
 def test_only_convolutions_go_on_without_a_workspace(frame: str, convolves: bool) -> None:
     assert bool(_CONVOLUTION.search(frame)) is convolves
+
+
+def test_a_lone_workspace_is_no_benchmark() -> None:
+    """cuDNN's choice without trying: no setting of its benchmark changes it."""
+    assert not any("cudnn.benchmark" in (one.fix or "") for one in explained("maml.cap60").findings)
