@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
+from vramlens.analyses.attribution.repeated_modules import are_layers, are_turns_of_one_pass
 from vramlens.analyses.explanation import (
     Explanation,
     OomVerdict,
@@ -16,6 +17,7 @@ from vramlens.analyses.failure.surroundings import ledger_rows
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.findings.ranking import least_advice, ranked, that_matter
 from vramlens.analyses.findings.table import FROM_RECORDING, HOLES_FIRST, ROWS
+from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.analyses.scene import Scene, device_named
 from vramlens.errors import InputError, UsageError
 from vramlens.read.oom.oom_text import OomMessage
@@ -112,12 +114,20 @@ def explain_trace(
         heap=scene.heap_at(moment(chosen, at)),
         at=at,
         oom=verdict,
-        steps=StepFacts(len(view.steps), view.steps.source, scene.step_peaks.peak_bytes),
+        steps=_step_facts(scene),
         fragmentation=scene.fragmentation,
         leaks=scene.growth,
         ledger=ledger_rows(view, scene.message, scene.outside),
         findings=findings_of(scene),
     )
+
+
+def _step_facts(scene: Scene) -> StepFacts:
+    """The steps; none where what repeats is known to be the layers or turns of one pass."""
+    view = scene.view
+    if view.steps.source == PATTERN and (are_layers(view) or are_turns_of_one_pass(view)):
+        return _NO_STEPS
+    return StepFacts(len(view.steps), view.steps.source, scene.step_peaks.peak_bytes)
 
 
 def findings_of(scene: Scene) -> tuple[Finding, ...]:

@@ -22,6 +22,7 @@ from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.failure.need import ADVICE
 from vramlens.analyses.failure.step_evidence import may_repeat_first_phase
 from vramlens.program import verdict_of
+from vramlens.replay.need.done_without import _CONVOLUTION
 from vramlens.report.explain.answer_words import headline, sentences
 from vramlens.report.explain.finding_words import sorted_findings
 from vramlens.report.explain.json import to_json
@@ -106,9 +107,9 @@ def test_a_first_step_has_a_range_and_no_point() -> None:
 def test_what_grew_is_told_with_its_factor() -> None:
     need = verdict("gpt_varlen.cap50").need
     assert need is not None
-    assert need.scale == pytest.approx(2.24, abs=0.01)
-    assert "this batch is 2.23x an earlier one (line " in need.reason
-    assert any("2.23x" in text for text in sentences(explained("gpt_varlen.cap50")))
+    assert need.scale == pytest.approx(1.33, abs=0.01)
+    assert "this batch is 1.33x an earlier one (line " in need.reason
+    assert any("1.33x" in text for text in sentences(explained("gpt_varlen.cap50")))
 
 
 @pytest.mark.parametrize("name", ["ode.cap92", "lora.cap80"])
@@ -240,7 +241,7 @@ def test_evaluation_that_keeps_its_graphs_is_told_with_what_they_hold() -> None:
     assert (finding.bytes or 0) > 1000 * MIB
 
 
-@pytest.mark.parametrize("name", ["eval_forgot.cap45", "maml.cap60"])
+@pytest.mark.parametrize("name", ["eval_forgot.cap45", "maml.cap60", "dino_crops.cap50"])
 def test_passes_that_pile_up_have_no_upper_bound(name: str) -> None:
     need = verdict(name).need
     assert need is not None
@@ -384,3 +385,125 @@ def test_turns_of_a_loop_inside_a_first_step_bound_no_need() -> None:
     found = explained("policy_gradient.cap45").findings
     assert "smaller_batch" not in {one.id for one in found}
     assert "the rest of the step is not recorded" in (found[0].fix or "")
+
+
+def test_a_request_more_in_a_programs_first_call_shifts_no_sizes() -> None:
+    """An RNN's flat weights were asked for once: by order alone, the next step was 8.5 times it."""
+    oom = verdict("nmt_gru_beam.cap70")
+    assert oom.need is not None
+    assert oom.need.peak_reserved_bytes == pytest.approx(
+        TRUTH["nmt_gru_beam"]["peak_reserved_bytes"], rel=0.02
+    )
+    assert oom.need.scale == pytest.approx(1.02, abs=0.01)
+    assert oom.cause == "capacity"
+    assert "an earlier" not in oom.headline + oom.need.reason
+
+
+def test_the_segments_of_a_text_pile_up_before_their_one_backward_pass() -> None:
+    """Four of eight passes; the fifth, to its end, is more than the limit with any setting."""
+    oom = verdict("linattn_doc_lm.cap50")
+    assert oom.need is not None
+    assert oom.need.high_bytes is None
+    assert oom.need.low_bytes > truth_of("linattn_doc_lm.cap50")["cap_bytes"]
+    assert "more passes may follow" in oom.need.reason
+    assert all(row.lives is False for row in oom.settings)
+    assert "at least 3.32 GiB" in (explained("linattn_doc_lm.cap50").findings[0].fix or "")
+
+
+def test_the_rest_of_a_block_decides_where_the_rest_of_the_step_is_unknown() -> None:
+    """Two settings get past the failure, and not to the end of the layer."""
+    assert all(row.lives is False for row in verdict("moe_lm.cap50").settings)
+
+
+def test_layers_of_one_pass_are_neither_steps_nor_repetitions() -> None:
+    explanation = explained("lora_llama.cap90")
+    assert explanation.steps.count == 0
+    assert not any(one.id == "leak" for one in explanation.findings)
+
+
+def test_half_precision_gets_no_advice_to_use_it() -> None:
+    for name in ("lora_llama.cap90", "moe_lm.cap50"):
+        advice = next(one for one in explained(name).findings if one.id == "activations")
+        assert "autocast" not in (advice.fix or "")
+    advice = next(
+        one for one in explained("linattn_doc_lm.cap50").findings if one.id == "activations"
+    )
+    assert "autocast to bfloat16" in (advice.fix or "")
+
+
+def test_activations_as_large_as_their_gradients_are_no_parameters() -> None:
+    """A Gaussian process has 72 bytes of parameters; a first backward pass was under way."""
+    heap = explained("matern_gp.cap90").heap
+    assert heap is not None
+    assert heap.by_category["parameters"].bytes < MIB
+    assert "smaller_batch" not in {one.id for one in explained("matern_gp.cap90").findings}
+
+
+def test_a_loop_before_the_work_makes_no_spike_of_it() -> None:
+    """24 turns that draw a picture each, then a solver."""
+    assert verdict("smoke_control.cap70").cause == "capacity"
+
+
+@pytest.mark.parametrize(
+    ("name", "conf"),
+    [
+        ("lora_llama.cap90", "max_split_size_mb:128"),
+        ("search_loop.cap70", "max_split_size_mb:128"),  # other orders of addresses disagree
+        ("smoke_control.cap70", "garbage_collection_threshold:0.8"),
+    ],
+)
+def test_a_setting_that_changes_nothing_fails_as_the_run_did(name: str, conf: str) -> None:
+    row = next(row for row in verdict(name).settings if row.conf == conf)
+    assert (row.lives, row.confidence) == (False, "exact")
+    told = next(one for one in explained(name).findings if one.id == "settings_do_not_help")
+    assert f"{conf} (changes nothing)" in told.title
+
+
+def test_no_setting_carries_a_run_of_which_each_step_leaves_memory_behind() -> None:
+    """One step so far: its transitions are still there beside those of the failed step. Settings that
+    carry this step and two more failed when they really ran, 20 steps later.
+    """
+    explanation = explained("dqn_frames.cap70")
+    assert not any(row.lives for row in verdict("dqn_frames.cap70").settings)
+    assert "settings_help" not in {one.id for one in explanation.findings}
+    maybe = next(one for one in explanation.findings if one.id == "settings_may_help")
+    assert "memory grew from step to step" in maybe.title
+    assert "may fill that, too" in (explanation.findings[0].fix or "")
+
+
+def test_a_variable_that_is_set_again_leaves_nothing_behind() -> None:
+    assert any(row.lives for row in verdict("gpt.cap97").settings)
+    assert any(row.lives for row in verdict("lstm.cap97").settings)
+
+
+def test_inner_steps_are_not_told_to_detach_what_the_outer_step_needs() -> None:
+    leaks = [one for one in explained("maml_fewshot.cap70").findings if one.id == "leak"]
+    assert leaks
+    assert all("if a backward pass follows these repetitions" in (one.fix or "") for one in leaks)
+    assert not any("detach()` or" in (one.fix or "") for one in leaks)
+
+
+def test_data_that_one_function_keeps_on_the_gpu_is_told_with_all_its_lines() -> None:
+    """Two replay buffers, neither of which is half of the memory."""
+    finding = next(one for one in explained("drq_sac.cap50").findings if one.id == "largest_line")
+    assert finding.title == "2 lines use 1.94 GiB, in 2 tensors (Replay.obs, Replay.nxt)"
+    assert "keep them on the CPU until they are used" in (finding.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("frame", "convolves"),
+    [
+        ("/site-packages/torch/nn/modules/conv.py:_conv_forward", True),
+        ("/site-packages/torch/nn/functional.py:conv2d", True),
+        ("aten/src/ATen/native/Convolution.cpp:convolution", True),
+        ("/site-packages/torch/nn/modules/module.py:convert", False),
+        ("/site-packages/torch/_tensor.py:deconvert", False),
+    ],
+)
+def test_only_convolutions_go_on_without_a_workspace(frame: str, convolves: bool) -> None:
+    assert bool(_CONVOLUTION.search(frame)) is convolves
+
+
+def test_a_lone_workspace_is_no_benchmark() -> None:
+    """cuDNN's choice without trying: no setting of its benchmark changes it."""
+    assert not any("cudnn.benchmark" in (one.fix or "") for one in explained("maml.cap60").findings)

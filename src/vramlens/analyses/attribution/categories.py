@@ -212,6 +212,7 @@ class _Judge:
         lasting = is_model_building & (self.end_step > self.born_step)
         if not len(self.steps):
             lasting = is_model_building
+        lasting &= ~self._named_otherwise()
         lasting[self.names.of_kind(TensorKind.PARAMETER)] = True
         return np.unique(self.allocations.requested_bytes[lasting])
 
@@ -233,7 +234,18 @@ class _Judge:
         )
         self._settle(by_frame & twin, Category.PARAMETERS, Certainty.PROVEN)
         lasting = outside & (self.end_step > self.born_step + 1) & (self.allocations.born >= 0)
-        self._settle(lasting & ~by_frame & twin, Category.PARAMETERS, Certainty.LIKELY)
+        is_alike = lasting & ~by_frame & twin & ~self._named_otherwise()
+        self._settle(is_alike, Category.PARAMETERS, Certainty.LIKELY)
+
+    def _named_otherwise(self) -> NDArray[np.bool_]:
+        """What was there when parameters were named, and is none of them: before a first backward
+        pass ends, activations and their gradients look like parameters and theirs.
+        """
+        parameters = self.names.of_kind(TensorKind.PARAMETER)
+        is_there = self.end >= self.events
+        is_there &= bool(len(parameters))
+        is_there[self.names.of_kind(*_OF_KIND)] = False
+        return is_there
 
     def loaded(self, training: Training) -> None:
         """A checkpoint's tensors: of each size, as many as the model has are its weights; the rest

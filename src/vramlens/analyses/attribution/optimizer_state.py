@@ -25,6 +25,8 @@ STATES_OF = {
     "SGD": 0,
     "Lion": 1,
 }
+IN_8_BIT = ("Adam", "AdamW", "SGD", "RMSprop", "Adagrad", "Lion")
+"""bitsandbytes has these in 8 bits."""
 MOST_STATES = 2
 """Of an optimizer that is not known: as many as AdamW has."""
 _OF_MOMENTUM = 1

@@ -33,6 +33,7 @@ class CauseFacts:
         leaked_bytes: what surely leaks, where the steps are steps.
         earlier_bytes: what the fullest earlier step added.
         needed_bytes: what the failed step would have added.
+        is_as_before: whether an earlier step, the first included, asked for as much.
         rising: whether the earlier steps rose.
         growing: whether what steps leave behind grows.
         may_be_growing: whether the few steps so far did.
@@ -42,6 +43,7 @@ class CauseFacts:
     leaked_bytes: int = 0
     earlier_bytes: int = 0
     needed_bytes: int = 0
+    is_as_before: bool = False
     rising: bool = False
     growing: bool = False
     may_be_growing: bool = False
@@ -49,7 +51,8 @@ class CauseFacts:
     @property
     def is_spike(self) -> bool:
         """True where this step would have added far more than any before, and those did not rise."""
-        return self.needed_bytes > _SPIKE * self.earlier_bytes > 0 and not self.rising
+        is_more = self.needed_bytes > _SPIKE * self.earlier_bytes > 0
+        return is_more and not self.rising and not self.is_as_before
 
 
 def cause_of(

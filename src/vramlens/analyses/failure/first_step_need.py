@@ -19,10 +19,11 @@ from vramlens.analyses.attribution.optimizer_state import most_states, parameter
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.attribution.steps import optimizer_stacks
 from vramlens.analyses.attribution.trainable import trainable_bytes
-from vramlens.analyses.attribution.training import Training, pass_starts
+from vramlens.analyses.attribution.training import LEAST_KEPT_SHARE, Training, pass_starts
 from vramlens.analyses.evaluation_passes import keeping_passes
 from vramlens.analyses.failure.forward_progress import (
     Progress,
+    block_runs,
     progress_of,
     rows_of_step,
     step_start,
@@ -32,7 +33,7 @@ from vramlens.trace import NO_STACK, OutOfMemory
 
 _HOLES = 1.12
 """What is reserved may be so much more than what is alive."""
-_BESIDE = 0.25
+GRADIENTS_BESIDE = 0.25
 """Of the activations: at the fullest moment of a backward pass their gradients lie beside them."""
 _PASSES = (Phase.FORWARD, Phase.BACKWARD, Phase.EVALUATION)
 _PILED_UP = 0.25
@@ -84,13 +85,13 @@ def need_of_first_step(view: Attribution, request: OutOfMemory) -> Need | None:
     allocations = view.device.allocations
     alive = allocations.alive_after(request.event)
     sizes = allocations.requested_bytes[alive]
-    parameters = parameter_bytes(view, alive)
-    if parameters < _LEAST_BYTES:
-        return None
-    if _phase_of(view, request) == Phase.OPTIMIZER:
-        return _need_of_optimizer(view, alive, request)
-    if _passes_pile_up(view, alive, request.event):
+    is_in_optimizer = _phase_of(view, request) == Phase.OPTIMIZER
+    if not is_in_optimizer and _passes_pile_up(view, alive, request.event):
         return _need_of_many_passes(int(sizes.sum()) + request.size_bytes)
+    if parameter_bytes(view, alive) < _LEAST_BYTES:
+        return None
+    if is_in_optimizer:
+        return _need_of_optimizer(view, alive, request)
     bounds = bounds_of_first_step(view, request)
     if bounds is None:
         return None
@@ -168,7 +169,7 @@ def bounds_of_first_step(view: Attribution, request: OutOfMemory) -> StepBounds 
 
 def _gradients_beside(forward_bytes: int, progress: Progress | None) -> int:
     """The most that gradients of activations take beside them: where blocks are alike, those of two."""
-    most = int(_BESIDE * forward_bytes)
+    most = int(GRADIENTS_BESIDE * forward_bytes)
     if progress is None or progress.alike_bytes is None:
         return most
     return min(most, 2 * progress.alike_bytes)
@@ -186,6 +187,8 @@ def _passes_pile_up(view: Attribution, alive: NDArray[np.int64], event: int) -> 
     evaluating = keeping_passes(view, np.flatnonzero(view.modules.eval_with_grad))
     if sum(bool(np.isin(rows, alive).any()) for rows, _ in evaluating) > 1:
         return True
+    if _keeps_earlier_runs(view, alive, event):
+        return True
     ended = view.phases.span_end[view.phases.span_end < event]
     if not len(ended):
         return False
@@ -195,6 +198,17 @@ def _passes_pile_up(view: Attribution, alive: NDArray[np.int64], event: int) -> 
     born = view.device.allocations.born[alive]
     is_earlier = (born >= step_start(view, event)) & (born < ended[-1])
     return bool(sizes[is_earlier].sum() > _PILED_UP * sizes.sum())
+
+
+def _keeps_earlier_runs(view: Attribution, alive: NDArray[np.int64], event: int) -> bool:
+    """Whether the block under way ran before in this step, and what it made then waits for a
+    backward pass: crops, segments of a text, the turns of a loop. How many follow, nobody knows.
+    """
+    sizes = view.device.allocations.requested_bytes
+    return any(
+        sizes[rows[np.isin(rows, alive)]].sum() >= LEAST_KEPT_SHARE * sizes[rows].sum()
+        for rows in block_runs(view, event)[:-1]
+    )
 
 
 def unseen_optimizer_bytes(view: Attribution, event: int) -> int:

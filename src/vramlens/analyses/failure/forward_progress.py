@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.failure.after_blocks import bytes_after_blocks
 from vramlens.analyses.leaks.certainty import PATTERN
-from vramlens.trace import OutOfMemory, TensorKind
+from vramlens.trace import NO_STACK, OutOfMemory, TensorKind
 
 _BLOCK = re.compile(r"^(.*?(?:^|[._])(\d+))(?:\.|$)")
 _CHECKPOINT = re.compile(r"torch[/\\]utils[/\\]checkpoint\.py:")
@@ -146,6 +146,56 @@ def _most_of_blocks(done: Sequence[int], blocks_to_come: int) -> int:
     like_latest = max(done[-2:]) / _SPARE * (blocks_to_come + 1)
     like_all = usual_bytes / _SPARE * (blocks_to_come + 1) + max(done)
     return int(min(like_latest, like_all))
+
+
+def passes_of_step(view: Attribution, event: int) -> list[NDArray[np.int64]]:
+    """By pass of the step of an event through the model that is running, what its modules asked for;
+    the last pass is the one under way.
+
+    A loss, a batch or a sum outside of all modules lies between two passes, so that the turns of a
+    loop inside of a model's own forward are one.
+    """
+    rows = np.arange(len(view.device.allocations))[rows_of_step(view, event)]
+    is_marked = view.modules.marked[rows]
+    known = is_marked | (view.device.allocations.stack[rows] != NO_STACK)
+    rows, is_marked = rows[known], is_marked[known]
+    edges = np.flatnonzero(is_marked[1:] != is_marked[:-1]) + 1
+    runs = [run for run in np.split(rows, edges) if len(run) and view.modules.marked[run[0]]]
+    first_modules = view.modules.module[[run[0] for run in runs]].tolist()
+    return [
+        run for run, first in zip(runs, first_modules, strict=True) if first == first_modules[-1]
+    ]
+
+
+def block_runs(view: Attribution, event: int) -> list[NDArray[np.int64]]:
+    """By run, in the step of an event, of the block that is running, what it asked for; the last is
+    the one under way. Empty where no block is known.
+    """
+    rows = np.arange(len(view.device.allocations))[rows_of_step(view, event)]
+    block_of_module = [_block_path(path) for path in view.modules.paths]
+    rows = rows[view.modules.marked[rows]]
+    paths = np.array([block_of_module[module] for module in view.modules.module[rows]], object)
+    rows, paths = rows[paths != ""], paths[paths != ""]
+    if not len(rows):
+        return []
+    starts = np.flatnonzero(np.append(True, paths[1:] != paths[:-1]))
+    runs = np.split(rows, starts[1:])
+    return [run for run, path in zip(runs, paths[starts], strict=True) if path == paths[-1]]
+
+
+def blocks_of_pass(view: Attribution, event: int) -> list[NDArray[np.int64]]:
+    """The same by block of the pass under way, of the kind that is running; none where none is."""
+    passes = passes_of_step(view, event)
+    if not passes:
+        return []
+    own = passes[-1]
+    paths = [_block_path(view.modules.paths[module]) for module in view.modules.module[own]]
+    if not paths[-1]:
+        return []
+    kind = _kind(paths[-1])
+    places = [n for n, path in enumerate(paths) if path and _kind(path) == kind]
+    starts = [k for k in range(1, len(places)) if paths[places[k]] != paths[places[k - 1]]]
+    return np.split(own[places], starts)
 
 
 def _block_of(

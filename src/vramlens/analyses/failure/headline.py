@@ -11,6 +11,9 @@ from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.ground.vocabulary import Cause, Wall
 from vramlens.units import format_size
 
+SLIGHT = 0.05
+"""Of a batch against an earlier one: less is not worth a word."""
+
 
 @dataclass(frozen=True, slots=True)
 class HeadlineFacts:
@@ -131,7 +134,7 @@ def _needed(need: Need) -> str:
 
 
 def _growth(need: Need) -> str:
-    if need.scale is None or abs(need.scale - 1) <= 0.02:
+    if need.scale is None or abs(need.scale - 1) <= SLIGHT:
         return ""
     return f" ({need.scale:.2f}x an earlier step)"
 

@@ -20,7 +20,7 @@ from vramlens.analyses.failure.ending import went_on
 from vramlens.analyses.failure.failed_request import NOTHING_KNOWN, Failure, Outside
 from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
 from vramlens.analyses.failure.need import open_settings, unknown_need
-from vramlens.analyses.failure.step_evidence import leaks_of_steps
+from vramlens.analyses.failure.step_evidence import are_steps, leaks_of_steps, repeats_earlier
 from vramlens.analyses.finding import Place
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.fragmentation import Holes, holes_at
@@ -291,7 +291,8 @@ def _cause(
     leaked = sum(leak.bytes for leak in leaks_of_steps(view, leaks))
     if leaked and leaked + failure.usable_free_bytes + (failure.room_bytes or 0) >= request:
         return "leak"
-    return "spike" if _spikes(view, failure, peaks) else "capacity"
+    is_step = are_steps(view) and repeats_earlier(view, failure.request.event)
+    return "spike" if is_step and _spikes(view, failure, peaks) else "capacity"
 
 
 def _spikes(view: Attribution, failure: Failure, peaks: StepPeaks) -> bool:

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.modules import OUTSIDE
+from vramlens.analyses.attribution.repeated_modules import modules_by_step
 from vramlens.analyses.attribution.training import Training, pass_starts
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.analyses.leaks.groups import StepLoop
@@ -34,12 +34,28 @@ def are_steps(view: Attribution) -> bool:
         return len(view.steps) > 0
     if len(view.steps) < 3 or StepLoop(view).of_library:
         return False
-    cycles = _modules_by_step(view)[1:-1]
+    cycles = modules_by_step(view)[1:-1]
     if any(cycles):
         return all(modules == cycles[0] for modules in cycles) and any(
             _NUMBER.search(view.modules.paths[module]) for module in cycles[0]
         )
     return _repeats_inside(view, 1)
+
+
+def repeats_earlier(view: Attribution, event: int) -> bool:
+    """Whether the step of an event repeats the steps before it, as far as that is known.
+
+    The last cycle of a pattern goes on to the end of the recording: after a loop that only prepares
+    the work, that is the work.
+    """
+    step = int(view.steps.of(np.array([event]))[0]) if len(view.steps) else 0
+    if view.steps.source != PATTERN or not step:
+        return view.steps.source != PATTERN
+    allocations = view.device.allocations
+    rows = np.flatnonzero((view.step == step) & (allocations.born < event))
+    is_known = np.isin(allocations.stack[rows], allocations.stack[view.step == step - 1])
+    sizes = allocations.requested_bytes[rows]
+    return bool(2 * sizes[is_known].sum() >= sizes.sum())
 
 
 def may_repeat_first_phase(view: Attribution, event: int) -> bool:
@@ -85,16 +101,6 @@ def _computed_by_modules(view: Attribution, leak: RecordedLeak) -> bool:
     sizes = view.device.allocations.requested_bytes[leak.rows]
     is_inside = view.modules.module[leak.rows] != OUTSIDE
     return bool(2 * sizes[is_inside].sum() >= sizes.sum())
-
-
-def _modules_by_step(view: Attribution) -> list[frozenset[int]]:
-    """By step, the modules that asked for memory in it."""
-    count = max(1, len(view.modules.paths))
-    is_inside = view.modules.marked & (view.modules.module != OUTSIDE) & (view.step >= 0)
-    pairs = np.unique(view.step[is_inside] * count + view.modules.module[is_inside])
-    edges = np.searchsorted(pairs // count, np.arange(len(view.steps) + 1))
-    modules = (pairs % count).tolist()
-    return [frozenset(modules[first:last]) for first, last in pairwise(edges.tolist())]
 
 
 def _repeats_inside(view: Attribution, step: int) -> bool:

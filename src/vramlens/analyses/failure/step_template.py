@@ -8,8 +8,8 @@ stack; its module's mark stands for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import cached_property
 
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.failure.forward_progress import blocks_of_pass, passes_of_step
+from vramlens.analyses.failure.likeness.paired_requests import with_likest_sizes
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.trace import NO_STACK, OutOfMemory
 
@@ -28,10 +30,12 @@ step.
 """
 _GIVEN_BACK = 0.7
 """A step that is one gives back most of what it asks for; a layer of a forward pass keeps it."""
+_TWO_AND_THE_FAILED = 3
 _LOOK_BACK, _LOOK_AHEAD = 8, 200
 _ROUNDED_TO = 512
 _ALMOST_ALL = 0.98
 _MOST_TO_PAIR = 3000
+_RANK_BITS = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +52,11 @@ class EventSpan:
     end: int
     rows: NDArray[np.int64]
     keys: NDArray[np.int64]
+
+    @property
+    def kinds(self) -> NDArray[np.int64]:
+        """By row, which stack and module asked for it."""
+        return self.keys >> _RANK_BITS
 
     @cached_property
     def row_of(self) -> dict[int, int]:
@@ -68,6 +77,8 @@ class Template:
         matched: the share of the failed span's requests that have a partner.
         whole_steps: whether the spans are steps, with their optimizer; else passes inside the first
             step.
+        is_part: whether the spans are only passes, or blocks of one, of which nobody knows how many
+            follow.
     """
 
     spans: tuple[EventSpan, ...]
@@ -76,6 +87,7 @@ class Template:
     position: int
     matched: float
     whole_steps: bool
+    is_part: bool = False
 
     @property
     def span(self) -> EventSpan:
@@ -97,6 +109,49 @@ def template_of(view: Attribution, request: OutOfMemory) -> Template | None:
     candidates = [n for n in range(len(spans) - 1) if len(spans[n].rows)]
     if len(candidates) > _MOST_CANDIDATES:
         candidates = [*candidates[:2], *candidates[2 - _MOST_CANDIDATES :]]
+    return _likest(view, spans, candidates, request, whole_steps=whole_steps)
+
+
+def template_of_part(view: Attribution, request: OutOfMemory) -> Template | None:
+    """The earlier pass of the same step, or block of the same pass, that the one under way repeats to
+    its end; None where none does.
+
+    It says how much is needed at least. The first of them also builds what lasts, so that it needs
+    two before.
+    """
+    parts = (
+        (passes_of_step(view, request.event), True),
+        (blocks_of_pass(view, request.event), False),
+    )
+    for rows_by_part, by_module in parts:
+        if len(rows_by_part) < _TWO_AND_THE_FAILED:
+            continue
+        starts = [int(view.device.allocations.born[rows[0]]) for rows in rows_by_part]
+        whole = list(_spans(view, [*starts, request.event], by_module=by_module))
+        last_rows = [int(rows[-1]) for rows in rows_by_part[:-1]]
+        spans = (*map(_until, whole[:-1], last_rows), whole[-1])
+        candidates = list(range(1, len(spans) - 1))[-_MOST_CANDIDATES:]
+        template = _likest(view, spans, candidates, request, whole_steps=False)
+        if template is not None and template.matched >= _ALMOST_ALL:
+            return replace(template, is_part=True)
+    return None
+
+
+def _until(span: EventSpan, last: int) -> EventSpan:
+    """A span up to one of its rows."""
+    count = int(np.searchsorted(span.rows, last, side="right"))
+    return replace(span, rows=span.rows[:count], keys=span.keys[:count])
+
+
+def _likest(
+    view: Attribution,
+    spans: tuple[EventSpan, ...],
+    candidates: Sequence[int],
+    request: OutOfMemory,
+    *,
+    whole_steps: bool,
+) -> Template | None:
+    """The candidate that is most like the failed span, the latest of several; None of none."""
     best: tuple[float, int, Template] | None = None
     for number in candidates:
         template = _aligned(view, spans, number, request, whole_steps=whole_steps)
@@ -133,13 +188,16 @@ def _give_back(view: Attribution, starts: list[int]) -> bool:
     return bool(sizes[gone & late].sum() >= _GIVEN_BACK * max(1, sizes[late].sum()))
 
 
-def _spans(view: Attribution, bounds: list[int]) -> Iterator[EventSpan]:
+def _spans(
+    view: Attribution, bounds: Sequence[int], *, by_module: bool = True
+) -> Iterator[EventSpan]:
     allocations = view.device.allocations
     # A workspace is made once and kept: among requests without a stack it would shift all that
     # follow it.
     workspace = (view.categories.category == Category.WORKSPACE) & (allocations.died >= bounds[-1])
     workspace &= allocations.born < bounds[-2]
-    kind = (allocations.stack.astype(np.int64) << 21) + 2 * (view.modules.module + 1) + workspace
+    module = view.modules.module + 1 if by_module else 0
+    kind = (allocations.stack.astype(np.int64) << 21) + 2 * module + workspace
     _, kind = np.unique(kind, return_inverse=True)
     kind = kind.reshape(-1).astype(np.int64)
     edges = np.searchsorted(allocations.born, bounds)
@@ -155,7 +213,7 @@ def _keys(kind: NDArray[np.int64]) -> NDArray[np.int64]:
     first = np.searchsorted(ordered, ordered, side="left")
     rank = np.empty(len(kind), np.int64)
     rank[order] = np.arange(len(kind)) - first
-    return (kind << 32) + rank
+    return (kind << _RANK_BITS) + rank
 
 
 def _aligned(
@@ -177,6 +235,7 @@ def _aligned(
     if matched < _LEAST_MATCHED:
         return None
     theirs, ours = _by_size_without_stacks(view, span, failed, theirs, ours)
+    theirs, ours = _by_likest_sizes(view, span, failed, theirs, ours)
     partner = np.full(len(span.rows), -1, np.int64)
     partner[theirs] = failed.rows[ours]
     latest = np.sort(theirs[np.argsort(ours)][-_LOOK_BACK:])
@@ -215,6 +274,8 @@ def _by_size_without_stacks(
     equal_pairs = int((sizes[span.rows[theirs[paired]]] == sizes[failed.rows[ours[paired]]]).sum())
     if equal_pairs >= _ALMOST_ALL * len(bare) or max(len(bare), len(bare_theirs)) > _MOST_TO_PAIR:
         return theirs, ours
+    if not _are_mostly_equal(sizes[span.rows[theirs[~paired]]], sizes[failed.rows[ours[~paired]]]):
+        return theirs, ours  # of another batch: what is as large now is another request
     matcher = SequenceMatcher(
         None, sizes[span.rows[bare_theirs]].tolist(), sizes[failed.rows[bare]].tolist(), False
     )
@@ -229,6 +290,32 @@ def _by_size_without_stacks(
         [bare[block.b + run] for block, run in zip(blocks, more, strict=True)]
     )
     return np.append(theirs[~paired], their_rows), np.append(ours[~paired], our_rows)
+
+
+def _by_likest_sizes(
+    view: Attribution,
+    span: EventSpan,
+    failed: EventSpan,
+    theirs: NDArray[np.int64],
+    ours: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The pairs, those of one stack by the likeness of their sizes where order contradicts it.
+
+    What has no stack is a whole backward pass, in which some requests do grow far more than others.
+    """
+    sizes, is_bare = view.device.allocations.requested_bytes, _has_no_frames(view, failed.rows)
+    return with_likest_sizes(
+        sizes[span.rows],
+        sizes[failed.rows],
+        span.kinds,
+        np.where(is_bare, -1, failed.kinds),
+        (theirs, ours),
+    )
+
+
+def _are_mostly_equal(theirs: NDArray[np.int64], ours: NDArray[np.int64]) -> bool:
+    """Whether most bytes of some pairs are of the same size; true of no pairs."""
+    return bool(2 * theirs[theirs == ours].sum() >= theirs.sum())
 
 
 def _has_no_frames(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -257,14 +344,13 @@ def _position(view: Attribution, span: EventSpan, request: OutOfMemory, after: i
 
 
 def _likeness(view: Attribution, template: Template) -> float:
-    """How much a candidate is like the failed span: the same requests, of the same sizes, and no
-    more of them.
+    """How much a candidate is like the failed span: the same requests, of like sizes, and no more of
+    them.
     """
     sizes = view.device.allocations.requested_bytes
     before = template.partner[: template.position]
     paired = before >= 0
-    theirs = sizes[template.span.rows[: template.position][paired]]
-    is_equal = theirs == sizes[before[paired]]
+    theirs, ours = sizes[template.span.rows[: template.position][paired]], sizes[before[paired]]
     missing = 1 - paired.sum() / max(1, len(before))
-    alike = float(theirs[is_equal].sum() / max(1, theirs.sum()))
+    alike = float(np.minimum(theirs, ours).sum() / max(1, np.maximum(theirs, ours).sum()))
     return float(round(template.matched - 0.5 * missing + alike, 2))

@@ -3,7 +3,7 @@
 table: one row a finding, in the order in which they are looked for.
 ranking: which findings matter, and which comes first.
 failure_remedies: what a failure's cause and wall call for.
-growing_memory: leaks, and growth that only samples show.
+growing_memory: leaks, what an evaluation gathers, and growth that only samples show.
 eval_with_grad, unused_graph: evaluation that keeps a graph.
 gradients: gradients that stay through the next forward pass.
 copies: a second copy of the weights.
@@ -12,5 +12,6 @@ buffers: what lives for one operation only.
 stranded: caches of idle streams, and private pools.
 unused_reserve: what was reserved beyond the peak's need.
 other_devices: memory on a device that was perhaps not meant.
-usage: activations, optimizer state, and the line that holds most.
+usage: activations, and optimizer state.
+largest_line: the line that holds most.
 """

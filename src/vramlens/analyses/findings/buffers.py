@@ -45,8 +45,10 @@ def operator_buffers(scene: Scene) -> Iterator[Finding]:
     if total < _LEAST_SHARE * peak.peak_bytes:
         return
     largest = int(rows[sizes[rows].argmax()])
-    is_tried = bool(is_scratch[largest]) and _may_be_convolution(view, largest)
-    fix = _NO_BENCHMARK if is_tried else _SPLIT
+    is_workspace = bool(is_scratch[largest]) and _may_be_convolution(view, largest)
+    if is_workspace and not _are_tried(view, largest, is_scratch):
+        return  # where memory is short, cuDNN goes on with a smaller one
+    fix = _NO_BENCHMARK if is_workspace else _SPLIT
     share = 100 * total / peak.peak_bytes
     is_one = len(rows) == 1
     are_buffers = "is one buffer that exists" if is_one else "are buffers that exist"
@@ -87,6 +89,15 @@ def _may_be_convolution(view: Attribution, row: int) -> bool:
     if view.phases.inferred[row] or stack == NO_STACK:  # a backward pass, whose stacks say nothing
         return bool(is_convolution.any())
     return bool(is_convolution[stack])
+
+
+def _are_tried(view: Attribution, row: int, is_scratch: NDArray[np.bool_]) -> bool:
+    """Whether the call that a workspace is of asked for another one, too: benchmarking tries several
+    algorithms, one after the other.
+    """
+    stack = view.device.allocations.stack
+    near = [beside for beside in (row - 1, row + 1) if 0 <= beside < len(stack)]
+    return any(is_scratch[beside] and stack[beside] == stack[row] for beside in near)
 
 
 def _scratch(view: Attribution) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

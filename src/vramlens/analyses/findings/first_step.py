@@ -8,6 +8,7 @@ import numpy as np
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.optimizer_state import (
+    IN_8_BIT,
     MOST_STATES,
     STATES_OF,
     optimizer_marks,
@@ -19,6 +20,10 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
+
+_UNKNOWN = "an Adam-type optimizer"
+_REMEDIES = ("smaller batch", "smaller batch, 8-bit optimizer")
+"""Without and with such an optimizer in 8 bits."""
 
 
 def first_step_to_come(scene: Scene) -> Iterator[Finding]:
@@ -45,7 +50,7 @@ def first_step_to_come(scene: Scene) -> Iterator[Finding]:
     needed = states * model_bytes
     if not needed:
         return
-    name = optimizer if is_known else "an Adam-type optimizer"
+    name = optimizer if is_known else _UNKNOWN
     yield Finding(
         id="first_optimizer_step",
         verdict=Verdict.LIKELY if is_known else Verdict.POSSIBLE,
@@ -56,6 +61,6 @@ def first_step_to_come(scene: Scene) -> Iterator[Finding]:
             f"{format_size(model_bytes)} of parameters to train, {states} optimizer states each; "
             "the recording contains no optimizer step",
         ),
-        fix="free memory for it now (smaller batch, 8-bit optimizer), or run one step first to see "
-        "it fail early",
+        fix=f"free memory for it now ({_REMEDIES[name in (*IN_8_BIT, _UNKNOWN)]}), or run one step first to see it"
+        " fail early",
     )

@@ -1,12 +1,15 @@
-"""Growing memory: the leaks that events show, and the growth that only samples show."""
+"""Growing memory: the leaks that events show, what an evaluation gathers, and growth in samples."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from vramlens.analyses.extent import Extent
-from vramlens.analyses.failure.step_evidence import may_be_inside_step
+from vramlens.analyses.failure.step_evidence import leaks_of_steps, may_be_inside_step
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.rate import TimeToFull, time_to_full_text
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak, rows_of
@@ -14,7 +17,15 @@ from vramlens.analyses.leaks.sampled_growth import sampled_growth
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.claim import growth_words, notes_of, owner_words
+from vramlens.trace import NO_STACK
 from vramlens.units import counted, format_size
+
+_GATHERS = re.compile(
+    r"transformers[/\\]trainer_pt_utils\.py:(?:torch_pad_and_concatenate|nested_concat|add)$"
+)
+"""transformers: EvalLoopContainer.add, which evaluation_loop calls with each batch's logits."""
+_LEAST_SHARE = 0.05
+"""Of the memory in use."""
 
 
 def leaks(scene: Scene) -> Iterator[Finding]:
@@ -23,7 +34,9 @@ def leaks(scene: Scene) -> Iterator[Finding]:
     What each turn of a loop inside a training step keeps is one finding: its lines go together.
     """
     growing = [leak for leak in scene.growth if not leak.is_small]
-    if may_be_inside_step(scene.view, growing):
+    # A failed step may be the first, of which inner steps and views are a part.
+    step_leaks = leaks_of_steps(scene.view, growing) if scene.is_ended_by_failure else growing
+    if may_be_inside_step(scene.view, step_leaks):
         turns = [leak for leak in growing if leak.rows is not None and leak.kind is None]
         if turns:
             yield _kept_by_turns(scene, turns)
@@ -87,6 +100,40 @@ def _extent(scene: Scene, leak: RecordedLeak) -> Extent | None:
     fullest_event, _ = scene.device.allocations.fullest(leak.rows)
     event = scene.ending_event
     return Extent(fullest_event if event is None else event, leak.rows)
+
+
+def gathered_outputs(scene: Scene) -> Iterator[Finding]:
+    """What a Trainer has gathered of an evaluation's outputs, and asked for to add the next batch."""
+    view, event = scene.view, scene.advice_event
+    stacks, allocations = view.trace.stacks, view.device.allocations
+    gathers = stacks.any_frame(stacks.mark_frames(_GATHERS))
+    if not gathers.any():
+        return
+    rows = allocations.alive_after(event)
+    rows = rows[allocations.stack[rows] != NO_STACK]
+    rows = rows[gathers[allocations.stack[rows]]]
+    size_bytes = int(allocations.requested_bytes[rows].sum())
+    asked_bytes = 0
+    if scene.failure is not None and scene.failed_event is not None:
+        request = scene.failure.request
+        is_own = request.stack < len(stacks) and bool(gathers[request.stack])
+        asked_bytes = request.size_bytes if is_own else 0
+    if size_bytes + asked_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
+        return
+    asks = f", and it requests {format_size(asked_bytes)} to add a batch" if asked_bytes else ""
+    saved = format_size(size_bytes + asked_bytes)
+    yield Finding(
+        id="gathered_outputs",
+        verdict=Verdict.LIKELY,
+        title="the Trainer gathers the outputs of all evaluation batches on the GPU:"
+        f" {format_size(size_bytes)} so far{asks}",
+        bytes=size_bytes + asked_bytes,
+        evidence=("it keeps them until the evaluation ends, for compute_metrics",),
+        fix="set TrainingArguments(eval_accumulation_steps=1), which moves them to the CPU after each"
+        " batch, or keep less of them with preprocess_logits_for_metrics (the argmax, say): about"
+        f" {saved} less",
+        extent=Extent(event, np.asarray(rows, np.int64)),
+    )
 
 
 def growth_in_samples(scene: Scene) -> Iterator[Finding]:

@@ -14,18 +14,14 @@ from vramlens.analyses.findings.failure_remedies import (
 )
 from vramlens.analyses.findings.first_step import first_step_to_come
 from vramlens.analyses.findings.gradients import gradients_kept
-from vramlens.analyses.findings.growing_memory import growth_in_samples, leaks
+from vramlens.analyses.findings.growing_memory import gathered_outputs, growth_in_samples, leaks
+from vramlens.analyses.findings.largest_line import is_about_largest_line, largest_line
 from vramlens.analyses.findings.other_devices import other_devices
 from vramlens.analyses.findings.ranking import LEAST_SHARE, FindingRow
 from vramlens.analyses.findings.stranded import private_pools, stranded_streams
 from vramlens.analyses.findings.unused_graph import unused_graph
 from vramlens.analyses.findings.unused_reserve import unused_reserve
-from vramlens.analyses.findings.usage import (
-    activations,
-    is_about_largest_line,
-    largest_line,
-    optimizer_state,
-)
+from vramlens.analyses.findings.usage import activations, optimizer_state
 from vramlens.analyses.scene import Scene
 
 FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
@@ -53,6 +49,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(id="sampled_growth", find=growth_in_samples, at_any_size=True),
     FindingRow(id="eval_with_grad", find=eval_with_grad, takes_place_of="unused_graph"),
     FindingRow(id="unused_graph", find=unused_graph),
+    FindingRow(id="gathered_outputs", find=gathered_outputs),
     FindingRow(id="gradients_kept", find=gradients_kept),
     FindingRow(id="two_copies", find=loaded_copies),
     FindingRow(id="first_optimizer_step", find=first_step_to_come),

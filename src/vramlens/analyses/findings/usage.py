@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.extent import Extent
-from vramlens.analyses.finding import Finding, Place
+from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak, rows_of
 from vramlens.analyses.memory.heap import Heap, LineBytes
 from vramlens.analyses.scene import Scene
-from vramlens.ground.allocator_sizes import in_pages
-from vramlens.ground.place import base_name
-from vramlens.ground.verdict import Verdict
-from vramlens.ground.vocabulary import Cause
-from vramlens.units import MIB, counted, format_size
+from vramlens.trace import NO_STACK
+from vramlens.units import MIB, format_size
+
+if TYPE_CHECKING:
+    from vramlens.analyses.attribution.attribution import Attribution
 
 _LARGE_SHARE = 0.25
-_HALF_PRECISION = ("bfloat16[", "float16[")
+_WITHOUT_8_BIT = re.compile(
+    r"torch[/\\]optim[/\\](?:sparse_adam|adamax|nadam|radam|adadelta|asgd|rprop|lbfgs)\.py:"
+)
+"""bitsandbytes and torchao have none of these."""
+_HALF_TYPES = ("bfloat16", "float16")
+_MUCH_IN_HALF = 0.1
+"""Of what is named by its type: autocast keeps losses and norms in float32."""
+_HALF_PRECISION = tuple(f"{name}[" for name in _HALF_TYPES)
 """How the name begins of a tensor that only its type and shape are known of."""
 
 
@@ -40,12 +49,11 @@ def activations(scene: Scene) -> Iterator[Finding]:
     if size < max(_LARGE_SHARE * heap.requested_bytes, MIB, category.bytes // 2):
         return
     line = _main_line(heap, leaks)
-    autocast = "" if line is not None and _is_half_precision(line) else ", or autocast to bfloat16"
-    other_cures = f"use torch.utils.checkpoint around the repeated blocks{autocast}"
+    other_cures = _cures_beside_the_batch(scene.view, line)
     yield Finding(
         id="activations",
         verdict=category.verdict,
-        title=f"{_part(size, heap)} are activations kept for the backward pass",
+        title=f"{part_of_heap(size, heap)} are activations kept for the backward pass",
         bytes=size,
         place=line.place if line else None,
         evidence=("they are proportional to the batch size and to the size of each input",),
@@ -53,6 +61,28 @@ def activations(scene: Scene) -> Iterator[Finding]:
         fix_without_batch=other_cures,
         extent=_extent_of(scene, Category.ACTIVATIONS, unwanted=_unwanted_rows(scene)),
     )
+
+
+def _cures_beside_the_batch(view: Attribution, line: LineBytes | None) -> str:
+    """What makes activations smaller for the same batch, as far as the program does not do it yet."""
+    meta = view.trace.meta
+    if meta is not None and meta.module_marks and not view.modules.marked.any():
+        return "use torch.utils.checkpoint around each turn of the loop that makes them"
+    is_half = (line is not None and _is_half_precision(line)) or _computes_in_half(view)
+    autocast = "" if is_half else ", or autocast to bfloat16"
+    return f"use torch.utils.checkpoint around the repeated blocks{autocast}"
+
+
+def _computes_in_half(view: Attribution) -> bool:
+    """Whether much of what is named by its type alone is half precision already."""
+    table = view.names.table
+    if table is None:
+        return False
+    bytes_of: Counter[str] = Counter()
+    for name, size in zip(table.name, table.size_bytes.tolist(), strict=True):
+        bytes_of[name.partition("[")[0]] += size
+    half_bytes = sum(bytes_of[name] for name in _HALF_TYPES)
+    return half_bytes >= _MUCH_IN_HALF * (half_bytes + bytes_of["float32"]) > 0
 
 
 def _leaked_activations(scene: Scene) -> int:
@@ -70,7 +100,7 @@ def _half_of(size: int, heap: Heap) -> str:
     if temporaries is None or temporaries.bytes < MIB:
         return half
     both = format_size((size + temporaries.bytes) // 2)
-    return f"{half}, up to {both} with the temporaries of this moment"
+    return half if both == half else f"{half}, up to {both} with the temporaries of this moment"
 
 
 def _main_line(heap: Heap, leaks: Iterable[RecordedLeak]) -> LineBytes | None:
@@ -93,47 +123,26 @@ def optimizer_state(scene: Scene) -> Iterator[Finding]:
     category = heap.by_category.get("optimizer_state")
     if category is None or category.bytes < _LARGE_SHARE * heap.requested_bytes:
         return
-    saved = format_size(category.bytes * 3 // 4)
+    saved = f"an 8-bit optimizer saves about {format_size(category.bytes * 3 // 4)}; "
     yield Finding(
         id="optimizer_state",
         verdict=category.verdict,
-        title=f"{_part(category.bytes, heap)} are optimizer state",
+        title=f"{part_of_heap(category.bytes, heap)} are optimizer state",
         bytes=category.bytes,
-        fix=f"an 8-bit optimizer saves about {saved}; sharding (FSDP, ZeRO-1) "
-        "divides it by the number of ranks",
+        fix=f"{saved if _may_be_8_bit(scene.view) else ''}sharding (FSDP, ZeRO-1) divides it by the"
+        " number of ranks",
         extent=_extent_of(scene, Category.OPTIMIZER_STATE),
     )
 
 
-def largest_line(scene: Scene) -> Iterator[Finding]:
-    """The line that holds most of the memory when what is alive leaves too little room."""
-    line, verdict = _line_of_most(scene.advice_heap), scene.verdict
-    if line is None or verdict is None or not scene.is_ended_by_failure:
-        return
-    if verdict.cause not in (Cause.CAPACITY, Cause.SPIKE):
-        return
-    size = format_size(line.bytes)
-    is_lone = line.allocations == 1
-    tensors = "one tensor" if is_lone else counted(line.allocations, "tensor")
-    enough = ""
-    if verdict.short_by_bytes and verdict.short_by_bytes < line.bytes:
-        # Segments are whole pages: so much less surely gives back what is missing.
-        less = format_size(in_pages(verdict.short_by_bytes))
-        is_enough = "are" if is_lone else "may be"
-        enough = f": {less} less {is_enough} enough for this request"
-    which, remedy = ("the tensor", "free it") if is_lone else ("the tensors", "free some")
-    yield Finding(
-        id="largest_line",
-        verdict=Verdict.PROVEN,
-        title=f"one line uses {size}, in {tensors}",
-        bytes=line.bytes,
-        place=line.place,
-        evidence=(
-            f"{_part(line.bytes, scene.advice_heap)} of the memory in use when the request failed",
-        ),
-        fix=f"make {which} of {_short_name(line.place)} smaller or {remedy}{enough}",
-        extent=_extent_of_line(scene, line.place),
-    )
+def _may_be_8_bit(view: Attribution) -> bool:
+    """Whether the state is that of an optimizer which others have in 8 bits, as far as stacks tell."""
+    stacks, allocations = view.trace.stacks, view.device.allocations
+    rows = np.flatnonzero(view.categories.category == Category.OPTIMIZER_STATE)
+    rows = rows[allocations.stack[rows] != NO_STACK]
+    is_without = stacks.any_frame(stacks.mark_frames(_WITHOUT_8_BIT))[allocations.stack[rows]]
+    sizes = allocations.requested_bytes[rows]
+    return bool(2 * sizes[is_without].sum() <= sizes.sum())
 
 
 def _extent_of(
@@ -154,33 +163,6 @@ def _unwanted_rows(scene: Scene) -> NDArray[np.int64]:
     return leaked if scene.evaluation is None else np.append(leaked, scene.evaluation.rows)
 
 
-def _extent_of_line(scene: Scene, place: Place) -> Extent:
-    """The allocations of a line at the telling moment."""
-    view, event = scene.view, scene.advice_event
-    rows = view.device.allocations.alive_after(event)
-    frames = view.phases.frame[rows]
-    of_place = [frame for frame in np.unique(frames).tolist() if view.place(frame) == place]
-    return Extent(event, rows[np.isin(frames, of_place)])
-
-
-def is_about_largest_line(scene: Scene, finding: Finding) -> bool:
-    """Whether another finding's advice is about the line that holds most of the memory."""
-    line = _line_of_most(scene.advice_heap)
-    if line is None or finding.fix is None:
-        return False
-    return finding.id == line.category or finding.place == line.place
-
-
-def _line_of_most(heap: Heap) -> LineBytes | None:
-    """The line that more than half of the heap is of; None where there is none."""
-    if not heap.by_line or 2 * heap.by_line[0].bytes <= heap.requested_bytes:
-        return None
-    return heap.by_line[0]
-
-
-def _short_name(place: Place) -> str:
-    return str(replace(place, file=base_name(place.file) or place.file))
-
-
-def _part(size: int, heap: Heap) -> str:
+def part_of_heap(size: int, heap: Heap) -> str:
+    """A size with its share of the heap."""
     return f"{format_size(size)} ({100 * size / heap.requested_bytes:.0f}%)"

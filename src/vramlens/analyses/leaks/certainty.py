@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.repeated_modules import are_layers, are_turns_of_one_pass
 from vramlens.analyses.attribution.steps import PATTERN as PATTERN
-from vramlens.analyses.attribution.training import optimizer_works
+from vramlens.analyses.attribution.training import Training, optimizer_works
 from vramlens.analyses.leaks.evidence import (
     LATEST_FIRST,
     OLDEST_FIRST,
@@ -87,6 +88,10 @@ _LARGE = Sign(
     "a buffer of that size that is not full yet looks the same",
     is_of_size=True,
 )
+_HELD_BY_GRAPH = Sign(
+    "no object of the program leads to it, so an autograd graph keeps it",
+    "a graph that a later backward pass uses looks the same",
+)
 _CAPTURED = Sign(
     "it comes from the middle of a pass, where similar layers freed theirs within the step",
     "a hook that keeps only the last few, and is not full yet, looks the same",
@@ -109,6 +114,7 @@ def signs_of(
     fate: str | None,
     *,
     filled: bool,
+    held_by_graph: bool = False,
 ) -> list[Sign]:
     """What tells it from a buffer that has not filled yet; none where nothing does."""
     total = int(view.device.allocations.requested_bytes[rows].sum())
@@ -117,6 +123,7 @@ def signs_of(
     can_be_captured = largest.called and view.steps.source != PATTERN
     is_captured = can_be_captured and captured(view, largest.stack, rows)
     signs = (
+        (held_by_graph, _HELD_BY_GRAPH),
         (filled, _OF_FAILURE),
         (is_captured, _CAPTURED),
         (fate == OUTLIVED, _OUTLIVED),
@@ -161,6 +168,10 @@ _PATTERN_OF_MICRO_BATCHES = (
     "the steps are only a repeating pattern without an optimizer, and the micro-batches of one "
     "step look the same"
 )
+_NO_BACKWARD = (
+    "no backward pass has run so far: repetitions inside one training step (time steps, tokens) keep"
+    " their memory until it does"
+)
 _PATTERN_OF_TOKENS = (
     "the steps are only a repeating pattern without an optimizer: the tokens of a text and the "
     "steps of an environment look the same and keep their memory until they end"
@@ -183,6 +194,8 @@ def most_by_pattern(
         return Verdict.PROVEN, ""
     if view.device.reserved.base_bytes:
         return Verdict.POSSIBLE, _NO_BEGINNING
+    if fate is None and view.training == Training.UNKNOWN and are_turns_of_one_pass(view):
+        return Verdict.POSSIBLE, _NO_BACKWARD
     if is_lone_graph:
         return Verdict.LIKELY, _PATTERN_OF_MICRO_BATCHES
     if not graph:
@@ -196,6 +209,8 @@ def inside_one_call(view: Attribution) -> bool:
     """
     if view.steps.source != PATTERN:
         return False
+    if are_layers(view):
+        return True
     nothing, moment = np.zeros(0, np.int64), int(view.steps.starts[-1]) - 1
     return calls_in_common(view) > 1 and not loop_ended(view, nothing, moment)
 

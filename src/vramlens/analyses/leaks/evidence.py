@@ -8,6 +8,9 @@ the others are
   given back in that very step. Nobody asked for it to keep it; a hook or a closure took it from the
   middle of a pass.
 - **outlived**: the loop's own variables went, or even the model, and this is still there.
+- **held by no object**: the process named its tensors, and no object of the program leads to these: an
+autograd graph
+  keeps them, which no buffer does.
 - **latest first**: it went together with the model, the latest first, as CPython empties a list
 (Objects/listobject.c:
   list_dealloc counts down). A deque and a dict let go of the oldest first
@@ -26,7 +29,8 @@ from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.attribution.phases import MODULE_CALL
-from vramlens.trace import NO_STACK, Action
+from vramlens.analyses.attribution.training import Training
+from vramlens.trace import NO_STACK, Action, TensorKind
 
 OUTLIVED, LATEST_FIRST, OLDEST_FIRST, UNORDERED = (
     "outlived",
@@ -39,6 +43,8 @@ _COPIES_MODEL = re.compile(
     r"torch[/\\]nn[/\\](?:modules[/\\]module\.py:_apply|parameter\.py:__deepcopy__)$"
 )
 _NEARLY_ALL = 0.9
+_LEAST_SEARCHED_BYTES, _MOST_SEARCHED = 64 * 1024, 500
+"""Of which tensors the process looks for the holders (capture/names/tensor_names.py)."""
 _FEWEST_BUILT = 3
 _SCALAR_BYTES = 512
 """Single numbers are all alike: that others were given back says nothing."""
@@ -210,6 +216,43 @@ def _is_as_large_as_results(view: Attribution, row: int, inside: NDArray[np.int6
     sizes, times = sizes[is_telling], times[is_telling]
     own = int(allocations.requested_bytes[row])
     return bool(((sizes == own) | (sizes * times == own)).any())
+
+
+def held_by_no_object(view: Attribution, rows: NDArray[np.int64]) -> bool:
+    """Whether the process looked for what keeps its tensors, and nothing of the program leads to these
+    allocations: then a graph keeps them.
+    """
+    names, allocations = view.names, view.device.allocations
+    if names.table is None or view.training == Training.ABSENT:
+        return False
+    if not (allocations.free_requested[rows] >= len(view.device.events)).all():
+        return False
+    others = names.of_kind(TensorKind.TENSOR)
+    others = others[allocations.requested_bytes[others] >= _LEAST_SEARCHED_BYTES]
+    # Where nothing is named after its holder, the search may have been too short.
+    if not names.placed[others].any() and not _with_a_number(view, rows):
+        return False
+    sizes = allocations.requested_bytes[rows]
+    least = _LEAST_SEARCHED_BYTES
+    if len(others) >= _MOST_SEARCHED:
+        least = int(allocations.requested_bytes[others].min())
+    searched_bytes = int(sizes[sizes >= least].sum())
+    placed_bytes = int(sizes[names.placed[rows]].sum())
+    total = max(1, int(sizes.sum()))
+    return searched_bytes >= _NEARLY_ALL * total and placed_bytes <= (1 - _NEARLY_ALL) * total
+
+
+def _with_a_number(view: Attribution, rows: NDArray[np.int64]) -> bool:
+    """Whether each step left a single number with the rest, from the same line: a loss or a metric
+    with what it was computed from.
+    """
+    allocations, step = view.device.allocations, view.step[rows]
+    stack = allocations.stack[rows].astype(np.int64)
+    is_number = allocations.requested_bytes[rows] <= _SCALAR_BYTES
+    keys = step * len(view.trace.stacks) + stack
+    is_with_number = np.isin(keys, keys[is_number]) & ~is_number & (stack != NO_STACK)
+    steps_with_number = len(np.unique(step[is_with_number]))
+    return steps_with_number >= _NEARLY_ALL * len(np.unique(step))
 
 
 def kept_share(view: Attribution, rows: NDArray[np.int64], statements: NDArray[np.int64]) -> float:

@@ -14,6 +14,7 @@ from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.leaks.certainty import (
     GRAPH,
+    PATTERN,
     RESULT,
     SIGN,
     Sign,
@@ -26,7 +27,12 @@ from vramlens.analyses.leaks.certainty import (
     verdict_of_steps,
 )
 from vramlens.analyses.leaks.cohorts import Cohort, Cohorts
-from vramlens.analyses.leaks.evidence import OLDEST_FIRST, fate_of, made_of_results
+from vramlens.analyses.leaks.evidence import (
+    OLDEST_FIRST,
+    fate_of,
+    held_by_no_object,
+    made_of_results,
+)
 from vramlens.analyses.leaks.groups import CohortGroup, StepLoop, place_of
 from vramlens.analyses.leaks.rate import Rate, rate_of
 from vramlens.analyses.leaks.recorded_fix import wide_scalar, with_fix
@@ -158,6 +164,11 @@ class GroupEvidence:
         return fate_of(self.view, self.rows, self.cohorts.event)
 
     @cached_property
+    def is_held_by_graph(self) -> bool:
+        """Whether the process found nothing but a graph that keeps it."""
+        return held_by_no_object(self.view, self.rows)
+
+    @cached_property
     def signs(self) -> Sequence[Sign]:
         """What tells it from a buffer that has not filled yet; a graph needs none."""
         if self.keeps_graph:
@@ -169,6 +180,7 @@ class GroupEvidence:
             self.cohorts.event,
             self.fate,
             filled=self.filled_memory,
+            held_by_graph=self.is_held_by_graph,
         )
 
     @property
@@ -309,6 +321,9 @@ def _by_steps(evidence: GroupEvidence) -> Judgement | None:
         return None
     if verdict == Verdict.LIKELY and evidence.filled_memory and evidence.keeps_graph:
         verdict = Verdict.PROVEN
+    is_step = evidence.view.steps.source != PATTERN
+    if verdict == Verdict.POSSIBLE and is_step and evidence.is_held_by_graph:
+        return Judgement(Verdict.LIKELY, None)
     if needs_steps is not None and evidence.kept == RESULT:
         alive = int(evidence.view.device.requested_curve[evidence.cohorts.event])
         steps = steps_until_large(rhythm, evidence.rate.bytes, evidence.total_bytes, alive)
@@ -383,8 +398,8 @@ def judged_leak(evidence: GroupEvidence) -> RecordedLeak | None:
         return no_problem(view, loop, cohorts, reason, owner)
     return with_fix(
         _leak_of(evidence, judgement),
-        graph=evidence.keeps_graph,
-        result_bytes=int(evidence.sizes.max()),
+        graph=evidence.keeps_graph or evidence.is_held_by_graph,
+        result_bytes=int(evidence.sizes.max()) if evidence.keeps_graph else 0,
         scalar_loss=_scalar_loss(evidence),
     )
 
@@ -434,10 +449,7 @@ def _leak_of(evidence: GroupEvidence, judgement: Judgement) -> RecordedLeak:
     )
 
 
-_LEFT = {
-    EVERY: "in a row left",
-    IRREGULAR: "at irregular intervals left",
-}
+_LEFT = {EVERY: "in a row left", IRREGULAR: "at irregular intervals left"}
 
 
 def _how_often(evidence: GroupEvidence) -> str:
@@ -469,9 +481,7 @@ def _sentences(evidence: GroupEvidence) -> list[str]:
 
 
 def _asked_by(evidence: GroupEvidence) -> list[str]:
-    """The module that the memory was made in, and the library that the user's line called for
-    it.
-    """
+    """The module that memory was made in, and the library that the user's line called for it."""
     view, sentences = evidence.view, []
     modules, counts = np.unique(view.modules.module[evidence.rows], return_counts=True)
     module = int(modules[counts.argmax()])

@@ -8,14 +8,14 @@ from vramlens.analyses.explanation import OomVerdict
 from vramlens.analyses.finding import Finding
 from vramlens.ground.verdict import Verdict
 
-_NO_GRADIENTS = ("unused_graph", "eval_with_grad", "unconsumed_forward")
+_ONE_EDIT = ("unused_graph", "eval_with_grad", "unconsumed_forward", "gathered_outputs")
 """One line mends these, at no cost."""
 _FIRST = (
     "request_too_large",
     "allocator_retry",
     "settings_help",
     "leak",
-    *_NO_GRADIENTS,
+    *_ONE_EDIT,
     "settings_may_help",
     "smaller_batch",
     "fragmented_request",
@@ -33,7 +33,7 @@ def order_of_advice(
     short_bytes = oom.short_by_bytes or oom.requested_bytes or 0
     left_out = set() if leaking else {"leak"}
     saved = _sure_savings(findings)
-    left_out |= {name for name in _NO_GRADIENTS if saved.get(name, 0) < short_bytes}
+    left_out |= {name for name in _ONE_EDIT if saved.get(name, 0) < short_bytes}
     if oom.cause != "fragmentation":  # what only may help comes after all that does
         left_out.add("settings_may_help")
     return tuple(name for name in _FIRST if name not in left_out)

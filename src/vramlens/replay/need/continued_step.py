@@ -4,6 +4,7 @@ made after that point.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,8 @@ class Continued:
         requested_bytes, done_bytes: of all the step's requests, and of those served before the
             failure.
         floor_bytes: the most bytes alive at once.
+        renewed_bytes: what is taken to give way to what this step makes of its kind (a variable
+            that is set again), although the earlier step was the first of that kind.
         columns: the requests, as ``Replay`` takes them.
         template_rows: by row of them, the recorded allocation that it is, or repeats.
     """
@@ -56,6 +59,7 @@ class Continued:
     requested_bytes: int
     done_bytes: int
     floor_bytes: int
+    renewed_bytes: int
     columns: Mapping[str, NDArray[Any]]
     template_rows: NDArray[np.int64]
 
@@ -66,6 +70,21 @@ class Continued:
     def bytes_until(self, event: int) -> int:
         """Requested bytes that are served from the failed request on before an event."""
         return int(self.sizes_after[: max(0, event - self.failed_event)].sum())
+
+
+@dataclass(frozen=True, slots=True)
+class _Renewed:
+    """Places of the template whose memory gives way to what is made there again.
+
+    Attributes:
+        places: by number of the template's row.
+        last: where all of it is made again; -1 of none.
+        bytes: of what gives way.
+    """
+
+    places: tuple[int, ...]
+    last: int
+    bytes: int
 
 
 class _Events:
@@ -177,10 +196,12 @@ class Continuation:
         )
         self._place = {int(row): n for n, row in enumerate(template.span.rows.tolist())}
         self._key = template.span.keys
+        self._starts = [span.start for span in template.spans]
         partners = template.partner.tolist()
         self._now = {n: row for n, row in enumerate(partners) if row >= 0}
         self._earlier: dict[int, int] = {}
         self._lasting = self._rows_that_last()
+        self._renewed = self._places_renewed()
 
     def finished(self, more_steps: int) -> Continued:
         """The run continued to the end of the failed step, and so many like it beyond."""
@@ -209,6 +230,7 @@ class Continuation:
             requested_bytes=done + requested_in_step,
             done_bytes=done,
             floor_bytes=floor,
+            renewed_bytes=self._renewed.bytes,
             columns=columns,
             template_rows=np.append(
                 np.arange(self._events.first_row), np.array(self._events.template_rows, np.int64)
@@ -237,11 +259,17 @@ class Continuation:
     def _request(self, place: int, row: int, size: int) -> None:
         self._now[place] = self._events.request(row, size)
         self._alive.add(self._now[place])
-        if not self._template.number:
+        if not self._template.number and not self._template.is_part:
             # The first step replaced nothing: what it made and kept in a variable goes when that is
             # set again.
-            before = self._earlier.get(int(self._key[place])) if self._earlier else row
-            self._give_up(before)
+            self._give_up(self._counterpart(place, row))
+        if place == self._renewed.last:
+            for earlier in self._renewed.places:
+                self._give_up(self._counterpart(earlier, int(self._template.span.rows[earlier])))
+
+    def _counterpart(self, place: int, row: int) -> int | None:
+        """What the step before the one that is copied made in a place of the template."""
+        return self._earlier.get(int(self._key[place])) if self._earlier else row
 
     def _give_up(self, row: int | None) -> None:
         if row is not None and row in self._alive:
@@ -271,22 +299,35 @@ class Continuation:
         """What stands for an allocation that an earlier span than the template made: as much
         earlier than this one.
         """
-        born = int(self._view.device.allocations.born[row])
         spans, number = self._template.spans, self._template.number
-        for back in (1, 2, 3):
-            if number - back < 0 or born >= spans[number - back].end:
-                break
-            if born < spans[number - back].start:
-                continue
-            rows, keys = spans[number - back].rows, spans[number - back].keys
-            at = int(np.searchsorted(rows, row))
-            if at >= len(rows) or rows[at] != row:
-                return None
-            key = int(keys[at])
-            if self._earlier:
-                return self._earlier.get(key) if back == 1 else None
-            return spans[len(spans) - 1 - back].row_of.get(key)
-        return None
+        own = bisect_right(self._starts, int(self._view.device.allocations.born[row])) - 1
+        back = number - own
+        if own < 0 or back < 1:
+            return None
+        at = int(np.searchsorted(spans[own].rows, row))
+        if at >= len(spans[own].rows) or spans[own].rows[at] != row:
+            return None
+        key = int(spans[own].keys[at])
+        if self._earlier:
+            return self._earlier.get(key) if back == 1 else None
+        return spans[len(spans) - 1 - back].row_of.get(key)
+
+    def _places_renewed(self) -> _Renewed:
+        """Where the template made what is still there and what no step before it made: a variable
+        that is set every few steps. This step sets it again, and replaces all of it at once.
+        """
+        template, span = self._template, self._template.span
+        allocations = self._view.device.allocations
+        is_there = allocations.died[span.rows] >= self._failed_event
+        is_there[list(self._lasting)] = False
+        if not template.number or template.is_part or not is_there.any():
+            return _Renewed((), -1, 0)
+        earlier = [other.keys for other in template.spans[: template.number]]
+        places = np.flatnonzero(is_there & ~np.isin(span.keys, np.concatenate(earlier)))
+        if not len(places) or places[-1] < template.position:
+            return _Renewed((), -1, 0)  # all of it is made again, and the earlier one still there
+        renewed_bytes = int(allocations.requested_bytes[span.rows[places]].sum())
+        return _Renewed(tuple(places.tolist()), int(places[-1]), renewed_bytes)
 
     def _rows_that_last(self) -> set[int]:
         """The template's rows that are made once in a program: the model, the optimizer's state,

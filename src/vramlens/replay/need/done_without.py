@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _RELEASES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 _GROWTH = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
-_CONVOLUTION = re.compile(r"conv[^/\\]*$")
-"""The innermost frame's file, without its folders, or function."""
+_CONVOLUTION = re.compile(r"(?:^|[^a-z])conv(?:\d|_|olution|\.py)[^/\\]*$")
+"""The innermost frame's file, without its folders, or function; ``Module.to`` has a ``convert``."""
 
 
 def retry_releases(device: DeviceTrace, limit_bytes: int | None) -> NDArray[np.int64]:

@@ -14,6 +14,8 @@ from vramlens.analyses.failure.first_step_need import need_of_first_step
 from vramlens.analyses.failure.need import ADVICE, Need, SettingVerdict
 from vramlens.analyses.failure.step_evidence import may_be_inside_step
 from vramlens.ground.verdict import Confidence
+from vramlens.replay.need.inert_settings import changes_nothing
+from vramlens.replay.need.rest_of_pass import rest_of_pass
 from vramlens.replay.need.step_need import Projection, need_of, projection_of, verdict_of_setting
 from vramlens.replay.tuning import WORTH_TRYING, simple_first
 from vramlens.replay.what_if import WhatIf, ask, question
@@ -115,7 +117,33 @@ def _judgement_of_first_step(
     request = view.device.out_of_memory[-1]
     need = need_of_first_step(view, request) or oom.need
     assert need is not None
-    return ReplayJudgement(need, tuple(_without_projection(proven, need, runs)), None)
+    rest = rest_of_pass(view, proven, request) if runs >= _RUNS_TO_CONFIRM else None
+    if rest is not None:
+        need = _with_rest(need, rest)
+    settings = _without_projection(proven, need, runs)
+    if rest is not None and not proven.recorded.warm:
+        settings = [_with_rest_of_pass(row, proven, rest) for row in settings]
+    return ReplayJudgement(need, tuple(settings), None)
+
+
+def _with_rest(need: Need, rest: Projection) -> Need:
+    """The need, which is no less than that of the rest of this pass."""
+    least = rest.continued.floor_bytes
+    low = max(need.low_bytes, least)
+    return replace(
+        need,
+        low_bytes=low,
+        high_bytes=None if need.high_bytes is None else max(need.high_bytes, low),
+        floor_bytes=max(need.floor_bytes or 0, least),
+    )
+
+
+def _with_rest_of_pass(row: SettingVerdict, proven: Proven, rest: Projection) -> SettingVerdict:
+    """What a setting leads to; decided where not even the rest of this pass fits with it."""
+    if row.lives is not None:
+        return row
+    further = verdict_of_setting(proven, rest, _parsed(proven, row.conf))
+    return further if further.lives is False else row
 
 
 def _parsed(proven: Proven, conf: str) -> Settings:
@@ -127,14 +155,8 @@ def _told(proven: Proven, projection: Projection, confs: Sequence[str]) -> list[
 
     def judged(conf: str) -> SettingVerdict:
         settings = _parsed(proven, conf)
-        if settings == proven.recorded.settings:
-            return SettingVerdict(
-                conf=conf,
-                lives=False,
-                dies_after_bytes=0,
-                confidence=Confidence.EXACT,
-                peak_reserved_bytes=proven.recorded.peak_reserved_bytes,
-            )
+        if changes_nothing(proven, settings):
+            return _fails_as_recorded(proven, conf)
         verdict = verdict_of_setting(proven, projection, settings)
         if proven.recorded.warm and verdict.lives is not None:
             # Memory from before the recording cannot be moved to where another setting would have
@@ -152,16 +174,27 @@ def _told(proven: Proven, projection: Projection, confs: Sequence[str]) -> list[
         return list(pool.map(judged, confs))
 
 
+def _fails_as_recorded(proven: Proven, conf: str) -> SettingVerdict:
+    return SettingVerdict(
+        conf=conf,
+        lives=False,
+        dies_after_bytes=0,
+        confidence=Confidence.EXACT,
+        peak_reserved_bytes=proven.recorded.peak_reserved_bytes,
+    )
+
+
 def _without_projection(proven: Proven, need: Need, runs: int) -> list[SettingVerdict]:
     """What each setting does to the recorded requests alone, where the rest of the step is not
     known.
     """
     too_much = _exceeds_limit(need, proven)
-    recorded = proven.recorded.settings
-    other_confs = [conf for conf in ADVICE if _parsed(proven, conf) != recorded]
+    other_confs = [conf for conf in ADVICE if not changes_nothing(proven, _parsed(proven, conf))]
     rows = _asked_of_record(proven, other_confs, runs)
     verdicts = [
-        _by_record(conf, rows.get(conf), surely=too_much or conf not in other_confs)
+        _by_record(conf, rows.get(conf), surely=too_much)
+        if conf in other_confs
+        else _fails_as_recorded(proven, conf)
         for conf in ADVICE
     ]
     is_past = any(row.past_failure for row in verdicts)

@@ -10,6 +10,7 @@ import numpy as np
 from vramlens.analyses.attribution.training import Training, pass_starts
 from vramlens.analyses.failure.need import BLOCKS, Need
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.ground.vocabulary import Cause
 from vramlens.units import format_size
 
@@ -33,6 +34,7 @@ _SAVINGS = (
     "unused_graph",
     "eval_with_grad",
     "unconsumed_forward",
+    "gathered_outputs",
     "operator_buffers",
     "optimizer_state",
     "two_copies",
@@ -88,11 +90,17 @@ def with_limit(
     if oom.cause == Cause.LEAK:
         fix += ". The leak will fill that, too"
     elif outlook.growing:
-        fix += ". Memory grew from step to step and may fill that, too"
+        fix += f". Memory grew {growth_words(view)} and may fill that, too"
     elif outlook.is_kept_by_passes(need):
         kept = format_size(outlook.kept_by_passes)
         fix += f". Earlier passes keep {kept} (results, caches), and later ones may add to that"
     return replace(finding, fix=fix)
+
+
+def growth_words(view: Attribution) -> str:
+    """From what to what memory grew."""
+    is_pattern = view.steps.source == PATTERN
+    return "from one repetition to the next" if is_pattern else "from step to step"
 
 
 def _raise_to(
@@ -116,11 +124,13 @@ def _raise_to(
 
 
 def _with_request(need: Need, oom: OomVerdict) -> str:
-    """What is reserved once the request is served, as far as that is known."""
+    """What is reserved once the request is served, or what is known to be needed beyond it."""
     if oom.reserved_bytes is None or oom.tried_bytes is None:
         return _needs(need)
-    reserved = format_size(oom.reserved_bytes + oom.tried_bytes)
-    return f"{reserved} with this request"
+    reserved_bytes = oom.reserved_bytes + oom.tried_bytes
+    if need.low_bytes > reserved_bytes:
+        return _needs(need)
+    return f"{format_size(reserved_bytes)} with this request"
 
 
 def limit_for(need: Need, outlook: Outlook) -> int:

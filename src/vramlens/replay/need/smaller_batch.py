@@ -49,7 +49,8 @@ class SmallerBatch:
 
     Attributes:
         share: of the failed step's batch.
-        peak_reserved_bytes: what its steps reserve under the limit.
+        peak_reserved_bytes: what its steps reserve under the limit, with the most that no earlier
+            step shows.
     """
 
     share: float
@@ -62,10 +63,11 @@ class _AtScale:
     def __init__(self, proven: Proven, projection: Projection, fixed: NDArray[np.bool_]) -> None:
         self._proven, self._columns = proven, projection.continued.columns
         self._fixed = fixed
-        limit = proven.recorded.limit
-        assert limit.bytes is not None
-        self._room = int(limit.bytes * (1 - SPARE)) - projection.unseen_bytes
-        self._limited = proven.native(**limit.at(self._room))
+        assert proven.recorded.limit.bytes is not None
+        self._limit = proven.recorded.limit
+        longer = projection.kept_longer
+        self._growing_unseen = 0 if longer is None else longer.bytes_to_come
+        self._fixed_unseen = projection.unseen_bytes - self._growing_unseen
         self._peaks: dict[tuple[int, int], int | None] = {}
 
     def largest_percent(self, with_holes: float = 1.0) -> int:
@@ -74,12 +76,19 @@ class _AtScale:
         Args:
             with_holes: how many times what is alive is reserved.
         """
-        room = self._room / with_holes
 
         def is_too_much(percent: int) -> bool:
-            return most_alive({**self._columns, "row_requested": self._sizes(percent)}) > room
+            alive = most_alive({**self._columns, "row_requested": self._sizes(percent)})
+            return alive * with_holes > self._room(percent)
 
         return bisect_left(range(1, 100), True, key=is_too_much)
+
+    def _room(self, percent: int) -> int:
+        """What may be reserved for what is projected at that share of the batch."""
+        return int((self._limit.bytes or 0) * (1 - SPARE)) - self._unseen(percent)
+
+    def _unseen(self, percent: int) -> int:
+        return self._fixed_unseen + self._growing_unseen * percent // 100
 
     def _sizes(self, percent: int) -> NDArray[np.uint64]:
         """By row, its requested bytes at that share of the batch."""
@@ -101,8 +110,9 @@ class _AtScale:
         )
         changed: dict[str, Any] = {**columns, "row_requested": scaled, "size": by_event}
         replay = self._proven.replay_of(changed)
-        run = replay.run(self._limited, addresses=order, completion=Completion.RECORDED, seed=0)
-        return None if run["died_at"] >= 0 else run["peak_reserved"]
+        limited = self._proven.native(**self._limit.at(self._room(percent)))
+        run = replay.run(limited, addresses=order, completion=Completion.RECORDED, seed=0)
+        return None if run["died_at"] >= 0 else run["peak_reserved"] + self._unseen(percent)
 
 
 def largest_share(

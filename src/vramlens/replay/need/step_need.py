@@ -8,11 +8,12 @@ allocator: without a limit for the need, under the run's own limit for the setti
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vramlens._layout import AddressOrder
 from vramlens.analyses.failure.first_step_need import unseen_optimizer_bytes
+from vramlens.analyses.failure.likeness.kept_longer import KeptLonger, kept_longer
 from vramlens.analyses.failure.need import EARLIER_STEP, Need, SettingVerdict
 from vramlens.analyses.failure.step_evidence import are_steps, may_repeat_first_phase
 from vramlens.analyses.failure.step_scaling import Scaling, scaling_of
@@ -51,7 +52,10 @@ class Projection:
     Attributes:
         template, scaling: the earlier step, and how much larger the failed one is.
         continued: its requests.
-        unseen_bytes: what comes after it that no earlier step shows: an optimizer's first state.
+        unseen_bytes: what comes after it that no earlier step shows: an optimizer's first state,
+            what this step keeps for longer.
+        kept_longer: what this step keeps that the earlier one had given back; None where it is
+            nothing that matters.
         of_steps: whether what repeats is known to be all of a program's steps, not a part of one.
         earlier_bytes: the most that was alive at once in an earlier step.
         refused_bytes: the largest request that failed and that the program did without, as cuDNN
@@ -62,6 +66,7 @@ class Projection:
     scaling: Scaling
     continued: Continued
     unseen_bytes: int
+    kept_longer: KeptLonger | None
     of_steps: bool
     earlier_bytes: int
     refused_bytes: int
@@ -78,7 +83,7 @@ class Projection:
         """Whether steps after the failed one are no larger: all are alike, or it is the largest
         of many, and not by far.
         """
-        if not self.of_steps:
+        if not self.of_steps or self.continued.renewed_bytes:
             return False
         if self.scaling.is_same:
             return True
@@ -103,12 +108,16 @@ def projection_of(view: Attribution, proven: Proven, request: OutOfMemory) -> Pr
     scaling = scaling_of(view, template, request)
     if scaling.scale > _FARTHEST:
         return None
+    longer = kept_longer(view, template)
+    if longer is not None:
+        scaling = replace(scaling, is_same=False, learned=False)
     span = template.span
     repeat = (
         scaling.is_same and template.whole_steps and span.end - span.start <= _MOST_EVENTS_TO_REPEAT
     )
     continued = Continuation(view, proven, template, scaling).finished(_MORE_STEPS if repeat else 0)
     unseen = 0 if template.whole_steps else unseen_optimizer_bytes(view, request.event)
+    unseen += 0 if longer is None else longer.bytes_to_come
     # A pattern without an optimizer may be a loop before the work that needs most.
     of_steps = template.whole_steps and is_of_steps and view.steps.source != PATTERN
     of_steps &= not may_repeat_first_phase(view, request.event)
@@ -117,6 +126,7 @@ def projection_of(view: Attribution, proven: Proven, request: OutOfMemory) -> Pr
         scaling=scaling,
         continued=continued,
         unseen_bytes=unseen,
+        kept_longer=longer,
         of_steps=of_steps,
         earlier_bytes=int(view.device.requested_curve[: template.failed.start].max(initial=0)),
         refused_bytes=_most_refused(view),
@@ -149,7 +159,10 @@ def need_of(proven: Proven, projection: Projection, *, searching: bool = True) -
     return Need(
         peak_reserved_bytes=peak if not unseen_bytes else None,
         low_bytes=int(low * (1 - projection.spread)),
-        high_bytes=int(high * (1 + projection.spread)) + unseen_bytes + projection.refused_bytes,
+        high_bytes=int(high * (1 + projection.spread))
+        + unseen_bytes
+        + continued.renewed_bytes
+        + projection.refused_bytes,
         basis=EARLIER_STEP,
         scale=round(scaling.scale, 3),
         done_share=round(continued.done_bytes / max(1, continued.requested_bytes), 3),

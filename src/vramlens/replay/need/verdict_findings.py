@@ -16,7 +16,8 @@ from vramlens.analyses.failure.cause import (
     is_rising,
     may_be_growing,
 )
-from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
+from vramlens.analyses.failure.headline import SLIGHT, HeadlineFacts, headline_of
+from vramlens.analyses.failure.likeness.left_behind import left_behind_bytes
 from vramlens.analyses.failure.need import EARLIER_STEP, EXPANDABLE, Need, SettingVerdict
 from vramlens.analyses.failure.oom import failure_of, settings_variable
 from vramlens.analyses.failure.step_evidence import are_steps, leaks_of_steps
@@ -33,6 +34,7 @@ from vramlens.replay.need.failure_verdict import ReplayJudgement, judgement_of
 from vramlens.replay.need.limit_advice import (
     Outlook,
     bytes_of_earlier_passes,
+    growth_words,
     has_room,
     missing_bytes,
     with_limit,
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from vramlens.replay.proof import Proven
 
 _RUNS_FOR_BATCH = 40
+_SOON_FILLS = 0.001
+"""Of what could be reserved: a thousand steps that each leave as much behind fill it."""
 _LARGE = 0.05
 """Of what could be reserved: a leak as large is worth saying before what makes the step smaller."""
 
@@ -59,14 +63,16 @@ def with_judgement(
     step_leaks = leaks_of_steps(view, explanation.leaks)
     judged = judgement_of(view, proven, oom, runs, step_leaks)
     capacity = proven.recorded.limit.bytes
-    facts = _facts(view, judged.need, capacity, step_leaks)
+    facts = _facts(view, judged, capacity, step_leaks)
     verdict = _verdict(explanation, view, proven, judged, facts)
     growing = facts.growing or facts.may_be_growing
     lasting = judged.tells_what_follows and not growing
     outlook = _outlook(judged, facts, view)
     findings = _about_failure(explanation, verdict, step_leaks)
     findings = _about_expandable(findings, verdict, proven)
-    why_open = _why_open(judged.need, growing=growing, lasting=judged.tells_what_follows)
+    why_open = f"memory grew {growth_words(view)}"
+    if not growing:
+        why_open = _why_open(judged.need, lasting=judged.tells_what_follows)
     findings += _about_settings(view, verdict, judged.need, capacity, why_open)
     findings = [with_limit(finding, view, verdict, judged.need, outlook) for finding in findings]
     missing = missing_bytes(judged.need, capacity)
@@ -207,7 +213,10 @@ def _without_rough_batch(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _facts(
-    view: Attribution, need: Need, capacity: int | None, step_leaks: Sequence[RecordedLeak]
+    view: Attribution,
+    judged: ReplayJudgement,
+    capacity: int | None,
+    step_leaks: Sequence[RecordedLeak],
 ) -> CauseFacts:
     leaked = sum(leak.bytes for leak in step_leaks if leak.sure)
     peaks = step_peaks(view)
@@ -219,12 +228,22 @@ def _facts(
         capacity_bytes=capacity,
         leaked_bytes=leaked,
         earlier_bytes=earlier,
-        needed_bytes=max(0, (need.floor_bytes or 0) - start),
+        needed_bytes=max(0, (judged.need.floor_bytes or 0) - start),
+        is_as_before=judged.projection is not None and judged.projection.scaling.is_same,
         rising=is_rising(peaks.own_bytes[:step]),
         growing=leaked > 0 or is_growing(start_bytes, capacity or 0),
         may_be_growing=may_be_growing(start_bytes, capacity or 0)
-        or any(not leak.is_small for leak in _told(view, step_leaks)),
+        or any(not leak.is_small for leak in _told(view, step_leaks))
+        or _leave_behind(view, judged, capacity),
     )
+
+
+def _leave_behind(view: Attribution, judged: ReplayJudgement, capacity: int | None) -> bool:
+    """Whether what one step leaves behind, as far as the failed one shows, would soon fill it all."""
+    if judged.projection is None or not judged.projection.of_steps:
+        return False
+    left_bytes = left_behind_bytes(view, judged.projection.template)
+    return left_bytes >= _SOON_FILLS * (capacity or 1)
 
 
 def _failed_step(view: Attribution) -> int:
@@ -233,9 +252,13 @@ def _failed_step(view: Attribution) -> int:
 
 
 def _reason(view: Attribution, judged: ReplayJudgement) -> str:
-    """What grew against the step before, and at which line; "" where nothing did."""
+    """What grew against the step before, and at which line, or what is kept for longer; "" where
+    nothing is.
+    """
     projection = judged.projection
-    if projection is None or abs(projection.scaling.scale - 1) <= 0.02:
+    if projection is not None and projection.kept_longer is not None:
+        return projection.kept_longer.words
+    if projection is None or abs(projection.scaling.scale - 1) <= SLIGHT:
         return ""
     place = view.place_of_stack(view.device.out_of_memory[-1].stack)
     line = f" (line {place.line})" if place is not None else ""
@@ -346,10 +369,8 @@ def _carries(rows: Sequence[SettingVerdict], variable: str, capacity: int | None
     )
 
 
-def _why_open(need: Need, *, growing: bool, lasting: bool) -> str:
-    """Why it is not known whether a setting is enough."""
-    if growing:
-        return "memory grew from step to step"
+def _why_open(need: Need, *, lasting: bool) -> str:
+    """Why it is not known whether a setting is enough, where memory does not grow."""
     if need.basis == EARLIER_STEP and not lasting:
         return "a later step may be larger"
     if need.basis == EARLIER_STEP:
@@ -386,6 +407,8 @@ def _do_not_carry(rows: Sequence[SettingVerdict], need: Need) -> Finding:
 
 
 def _how_far(row: SettingVerdict) -> str:
+    if row.confidence == Confidence.EXACT:
+        return "changes nothing"
     if row.dies_after_bytes:
         return f"gets past this request but fails after {format_size(row.dies_after_bytes)} more"
     if not row.peak_reserved_bytes and row.failed_bytes:

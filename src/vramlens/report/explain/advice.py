@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from vramlens.analyses.error_text.libraries import FOREIGN, OUTSIDE_FIXES
 from vramlens.report.document import Command
+from vramlens.report.explain.predicted_step import step_to_predict
 from vramlens.report.wording import visible
 from vramlens.units import format_size
 
@@ -142,6 +143,7 @@ def _question(explanation: Explanation, peak: Peak) -> tuple[str, str]:
 
 _ADVISERS: tuple[Callable[[Explanation], Command | None], ...] = (
     _after_replay,
+    step_to_predict,
     _outside_pytorch,
     _fix_the_program,
     _ask_the_host,

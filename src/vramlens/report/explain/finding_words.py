@@ -29,6 +29,7 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
     from vramlens.analyses.finding import Finding
+    from vramlens.analyses.leaks.recorded_leak import RecordedLeak
     from vramlens.ground.vocabulary import LedgerRow
     from vramlens.leak.leak import Leak
 
@@ -107,12 +108,21 @@ def _claim(finding: Finding) -> Claim:
     )
 
 
-def _not_yet_claimed(explanation: Explanation) -> list[Leak]:
+def _not_yet_claimed(explanation: Explanation) -> list[RecordedLeak]:
     """Leaks of which no finding speaks."""
-    claimed_places = {finding.place for finding in explanation.findings if finding.id == "leak"}
+    claims = [finding for finding in explanation.findings if finding.id == "leak"]
     return [
-        leak for leak in explanation.leaks if leak.place not in claimed_places and not leak.is_small
+        leak
+        for leak in explanation.leaks
+        if not leak.is_small and not any(_is_about(finding, leak) for finding in claims)
     ]
+
+
+def _is_about(finding: Finding, leak: RecordedLeak) -> bool:
+    """Whether a finding speaks of a leak: of its line, or of its memory among others'."""
+    if finding.place == leak.place:
+        return True
+    return finding.extent is not None and leak.is_mostly_in(finding.extent.rows)
 
 
 def growth_sentences(explanation: Explanation) -> tuple[str, ...]:

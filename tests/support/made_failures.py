@@ -1,0 +1,59 @@
+"""A failed run made event by event: each request has a segment of its own."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from support.recordings import block, event, segment, snapshot
+from vramlens import explain
+from vramlens.analyses.explanation import Explanation
+from vramlens.units import MIB
+
+Frame = tuple[str, int, str]
+MAIN: Frame = ("/home/user/train.py", 9, "main")
+
+
+class MadeRun:
+    """A program's requests, by the part of it that asks.
+
+    Args:
+        frames: by part, the innermost frames of its requests.
+    """
+
+    def __init__(self, frames: Mapping[str, tuple[Frame, ...]]) -> None:
+        self.events: list[Any] = []
+        self.alive: dict[int, int] = {}
+        self._frames, self._next = frames, 1 << 30
+
+    def frames_of(self, part: str) -> list[dict[str, Any]]:
+        """The stack of a part's requests, the innermost frame first."""
+        stack = (*self._frames[part], MAIN)
+        return [{"filename": file, "line": line, "name": name} for file, line, name in stack]
+
+    def asks(self, part: str, mib: int) -> int:
+        address, self._next = self._next, self._next + 2 * mib * MIB
+        for action in ("segment_alloc", "alloc"):
+            self.events.append(event(action, address, mib * MIB, frames=self.frames_of(part)))
+        self.alive[address] = mib
+        return address
+
+    def frees(self, *addresses: int) -> None:
+        for address in addresses:
+            mib = self.alive.pop(address)
+            for action in ("free_requested", "free_completed", "segment_free"):
+                self.events.append(event(action, address, mib * MIB))
+
+    def fails(self, part: str, mib: int, folder: Path) -> Explanation:
+        """The answer to a request of a part that fails now."""
+        failed = event("oom", size=mib * MIB, device_free=8 << 30)
+        self.events.append({**failed, "frames": self.frames_of(part)})
+        segments = [
+            segment(address, size * MIB, [block(address, size * MIB, size * MIB)])
+            for address, size in self.alive.items()
+        ]
+        path = folder / "made.pickle"
+        path.write_bytes(pickle.dumps(snapshot(self.events, segments)))
+        return explain(path)
