@@ -210,9 +210,11 @@ def test_a_stated_count_of_positions_needs_no_values(said: dict[str, str]) -> No
 
 
 def test_a_gru_cell_keeps_five_numbers_a_unit(said: dict[str, str]) -> None:
-    """State 4, gates 12 and 12, kept 20, next state 4; then gradients of both gates and a state."""
+    """State 4, gates 12 and 12, kept 20, next state 4; then gradients of both gates and a state, and
+    24 of partial sums for a bias (measured on an H100: 52.0).
+    """
     assert said["gru_cell"] == "52"
-    assert said["gru_backward"] == "28"
+    assert said["gru_backward"] == "52"
 
 
 def test_attention_in_evaluation_takes_the_fast_path(said: dict[str, str]) -> None:

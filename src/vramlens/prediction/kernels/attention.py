@@ -1,17 +1,25 @@
 """Attention as the kernel that the card would run: flash, memory-efficient or plain, with what each
-keeps for backward.
+keeps for backward and works in.
 
 Which one is chosen: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp. What each returns and
-saves: aten/src/ATen/native/transformers/cuda/attention.cu, whose shapes PyTorch has
-    (torch/_meta_registrations.py).
+saves: attention.cu beside it, whose shapes PyTorch has (torch/_meta_registrations.py).
+
+Memory-efficient backward: delta, whose product is in float32 (attention_backward.cu), and sums of
+the query's gradient in blocks of 64 x 64 numbers, with 16 bytes each (workspace_size in
+mem_eff_attention/kernel_backward.h). Flash's: the sums of the query's gradient in float32 and the
+rows' sums, lengths rounded to 128 and widths to 32; with grouped queries the gradients of every
+query's own head first (mha_bwd in flash_attn/flash_api.cpp). cuDNN's: the query's gradient in
+float32, the rows' sums and 256 bytes (recording of amp: 8,519,936 bytes).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.card.cards import Card
+from vramlens.prediction.kernels.kernel_call import KernelCall, Rule
 
 if TYPE_CHECKING:
     import torch
@@ -244,3 +252,36 @@ def _call_of(  # noqa: PLR0913 - PyTorch's own parameters
         scale=scale,
         is_grouped=enable_gqa,
     )
+
+
+def _efficient_backward(call: KernelCall) -> list[int]:
+    query = call.args[1]
+    batch, heads, length, width = query.shape
+    wide, rows = query.numel() * 4, batch * heads * length * 4
+    casts = [wide] * 2 if query.element_size() < 4 else []
+    blocks = math.ceil(length / 64) * math.ceil(width / 64)
+    workspace = batch * heads * blocks * (64 * 64 * 4 + 16)
+    return [*casts, wide, *(-size for size in casts), rows, rows, -rows, -wide, workspace]
+
+
+def _flash_backward(call: KernelCall) -> list[int]:
+    query, key = call.args[1], call.args[2]
+    batch, heads, length, width = query.shape
+    rounded, wide = -(-length // 128) * 128, -(-width // 32) * 32
+    sums = [batch * heads * rounded * 4, batch * rounded * heads * wide * 4]
+    if key.shape[1] == heads:
+        return sums
+    return sums + [batch * key.shape[2] * heads * width * key.element_size()] * 2
+
+
+def _cudnn_backward(call: KernelCall) -> list[int]:
+    batch, heads, length, width = call.args[1].shape
+    return [batch * heads * length * (width + 1) * 4 + 256]
+
+
+RULES: dict[str, Rule] = {
+    "aten._scaled_dot_product_efficient_attention_backward": _efficient_backward,
+    "aten._scaled_dot_product_flash_attention_backward": _flash_backward,
+    "aten._scaled_dot_product_cudnn_attention": lambda call: [256],
+    "aten._scaled_dot_product_cudnn_attention_backward": _cudnn_backward,
+}

@@ -18,14 +18,22 @@ Bounds: none asked for more than input, weight and output together and a constan
 the weight may have partial sums in float32 on top, one for each piece that the batch is cut into. Of
 180 with groups, dilations or three channels one asked for more: the gradient of a 3 x 3 weight of 32
 channels, four times the bound.
+
+Enlarged images (``torch.nn.functional.interpolate``) lie as their inputs do, of few channels, too,
+where PyTorch's formula for shapes says otherwise (UpSample*.cpp); cuda/UpSampleBilinear2d.cu and its
+neighbors copy a gradient whose numbers lie apart.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vramlens.prediction.card.cards import Card
+from vramlens.prediction.kernels.kernel_call import KernelCall, Rule
+from vramlens.prediction.kernels.reductions import partial_sums
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.operator_schema import Operator
 from vramlens.units import MIB
@@ -49,6 +57,7 @@ _LEAST_CHANNELS = 8
 _LINE_DIMS, _IMAGE_DIMS = 3, 4
 _MOST_PARTIAL_SUMS, _MOST_OF_PARTIAL_SUMS = 64, 96 * MIB
 """Partial sums of a weight's gradient: how many, and of how many bytes together at most."""
+_ENLARGES = re.compile(r"aten\.upsample_(nearest|bilinear|bicubic)2d")
 _PLACES_OF_INPUT = {"aten.convolution": 0, "aten.convolution_backward": 1}
 SHARE = 0.03
 BASIS = "convolution workspaces, as cuDNN requested them in recordings on an H200"
@@ -190,7 +199,12 @@ def has_channels_last(tensor: Any, weight: Any) -> bool:
 
 
 def is_with_channels_last(name: str, args: Any) -> bool:
-    """Whether an operator is a convolution on the device whose results have channels last."""
+    """Whether an operator is a convolution on the device, or enlarges images there, and its results
+    have channels last.
+    """
+    if _ENLARGES.fullmatch(name):
+        is_last = _format_of(args[0]) is torch.channels_last
+        return bool(is_last and args[0].fake_device.type == "cuda")
     place = _PLACES_OF_INPUT.get(name)
     if place is None or args[place].fake_device.type != "cuda":
         return False
@@ -241,7 +255,7 @@ def bounds_of_gradients(args: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     )
 
 
-def note_backward(log: RequestLog, args: Any, outputs: list[Any], of_bias: Any) -> None:
+def note_backward(log: RequestLog, card: Card, args: Any, outputs: list[Any]) -> None:
     """The gradients of a convolution with their workspaces, in cuDNN's order."""
     call = Convolution.of_backward(args)
     copies = call.copied_bytes(*args[:3])
@@ -256,7 +270,9 @@ def note_backward(log: RequestLog, args: Any, outputs: list[Any], of_bias: Any) 
         gradient = remaining.pop(0)
         log.note(gradient)
         if workspace is None:
-            of_bias(gradient)
+            dims = [dim for dim in range(args[0].dim()) if dim != 1]
+            for size in partial_sums(args[0], dims, gradient.numel(), card):
+                log.scratch(size)
         else:
             log.scratch(*workspace)
     if row is not None:
@@ -275,10 +291,14 @@ def _has_strides_of_channels_last(tensor: Any) -> bool:
     """Whether strides say so. They do in weights of 1x1 that were turned so, too, which lie
     contiguous in either order.
     """
+    image = _as_image(tensor)
+    return image.dim() == _IMAGE_DIMS and _format_of(image) is torch.channels_last
+
+
+def _format_of(image: Any) -> Any:
     from torch._prims_common import suggest_memory_format
 
-    image = _as_image(tensor)
-    return image.dim() == _IMAGE_DIMS and suggest_memory_format(image) is torch.channels_last
+    return suggest_memory_format(image)
 
 
 def _lies_channels_last(tensor: Any) -> bool:
@@ -295,3 +315,20 @@ def _as_image(tensor: Any) -> Any:
 
 def _bytes(tensor: Any) -> int:
     return int(tensor.numel() * tensor.element_size())
+
+
+def _copied_gradient(call: KernelCall) -> list[int]:
+    """Of the copy that a backward makes of its gradient."""
+    gradient = call.args[0]
+    is_ordered = gradient.is_contiguous(memory_format=_format_of(gradient))
+    return [] if is_ordered else [gradient.nbytes]
+
+
+RULES: dict[str, Rule] = {
+    f"aten.{name}_backward": _copied_gradient
+    for name in (
+        "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
+        "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
+        "upsample_bicubic2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
+    )
+}  # fmt: skip

@@ -9,10 +9,6 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vramlens.prediction.kernels.host_copies import (
-    bytes_beside_copy_to_card,
-    bytes_beside_copy_to_host,
-)
 from vramlens.prediction.kernels.kernel_requests import Kernels
 from vramlens.prediction.ranks.collective_memory import Collectives
 from vramlens.prediction.requests.request_log import RequestLog
@@ -20,7 +16,7 @@ from vramlens.prediction.tensors.even_choices import follow_choices, forget_shar
 from vramlens.prediction.tensors.fused_results import FusedResults
 from vramlens.prediction.tensors.host_results import host_results
 from vramlens.prediction.tensors.known_values import KnownValues
-from vramlens.prediction.tensors.operator_schema import Operator, operator_of
+from vramlens.prediction.tensors.operator_schema import Operator, operator_of, tensors_in
 from vramlens.prediction.tensors.origins import Origins
 from vramlens.prediction.tensors.remembered_shapes import RememberedShapes
 from vramlens.prediction.tensors.sparse_gradients import SparseGradients
@@ -68,7 +64,7 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: KnownValues) -> Any:
             if operator.is_composite:
                 with self:  # of inference tensors; else autograd has taken it apart before
                     return operator.run_decomposed(args, kwargs or {})
-            if operator.holds_temporaries and _is_large_on_device(args[0], FakeTensor, values):
+            if operator.parts_key is not None and runner.has_unknown_on_card(args):
                 with self:
                     return operator.run_in_parts(args, kwargs or {})
             with one_at_a_time:
@@ -77,13 +73,6 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: KnownValues) -> Any:
     mode: Any = Shapes()  # type: ignore[no-untyped-call]
     mode.runner = runner
     return mode
-
-
-def _is_large_on_device(tensor: Any, fake_tensor: Any, values: KnownValues) -> bool:
-    """Whether an argument is a tensor on the device of which nobody follows the values."""
-    if not isinstance(tensor, fake_tensor) or tensor.fake_device.type != "cuda":
-        return False
-    return bool(tensor.is_floating_point()) and not values.is_worth(tensor)
 
 
 def _takes_itself_apart(kind: Any, fake_tensor: Any) -> bool:
@@ -157,6 +146,11 @@ class OperatorRunner:
         """Whether something is a tensor of the predicted card."""
         return isinstance(tensor, self.fake_tensor) and tensor.fake_device.type == "cuda"
 
+    def has_unknown_on_card(self, args: Any) -> bool:
+        """Whether one of an operator's arguments is on the card, and its values are not known."""
+        tensors = filter(self.is_on_card, tensors_in(args, {}))
+        return any(self._values.of(tensor) is None for tensor in tensors)
+
     def widen(self, basis: str, share: float) -> None:
         """Notes a rule that is less than exact, with the share of the peak that it may be off."""
         self._kernels.uncertain[basis] = share
@@ -186,10 +180,13 @@ class OperatorRunner:
             return sparse
         accumulated = self._kernels.accumulated(operator, args, tensors)
         if accumulated is not None:
+            self._kernels.after(operator, args, kwargs, [accumulated])
             return accumulated
         computed = self._values.computed_first(operator, args, kwargs, tensors)
         if computed is not None:
-            return self._with_values(operator, computed, tensors)
+            result = self._with_values(operator, computed, tensors)
+            self._kernels.after(operator, args, kwargs, tensors_in((result,), {}))
+            return result
         call = self._remembered.key_of(operator, args, kwargs, tensors)
         output = self._output(operator, args, kwargs, call)
         outputs = tensors_in((output,), {})
@@ -346,12 +343,13 @@ class OperatorRunner:
         dtype, layout = kwargs.get("dtype"), kwargs.get("memory_format")
         content = self._values.of(source)
         if target.type == "cpu":
-            self.log.scratch(bytes_beside_copy_to_host(source, is_dense=_is_dense(source)))
+            lies_apart = not (_is_dense(source) or source.is_contiguous())
+            self.log.scratch(source.nbytes if lies_apart else 0)
             return self._read_back(source, content, dtype, layout)
         stand_in = self.stand_in(source, torch.device("cuda", 0), dtype, layout)
         self._note([stand_in])
         is_asynchronous = bool(kwargs.get("non_blocking"))
-        self.log.scratch(bytes_beside_copy_to_card(source, stand_in, non_blocking=is_asynchronous))
+        self.log.scratch(_bytes_beside_copy(source, stand_in, non_blocking=is_asynchronous))
         if content is not None and self._values.is_worth(stand_in):
             self._values.set(stand_in, content.to(stand_in.dtype, copy=True))
         return stand_in
@@ -370,12 +368,26 @@ class OperatorRunner:
             self._values.overwritten(target, source)
             self._origins.written([target])
             forget_share(target)
-            self._kernels.after(operator, args, kwargs, [])
         elif isinstance(source, self.fake_tensor):
             content = self._values.of(source)
             if content is not None:
                 target.copy_(content)
         return target
+
+
+def _bytes_beside_copy(source: Any, result: Any, *, non_blocking: bool) -> int:
+    """What the card holds beside its copy of a host's tensor: what differs in type or in the order
+    of its numbers goes through a contiguous copy.
+
+    aten/src/ATen/native/cuda/Copy.cu (copy_requires_temporaries, copy_kernel_cuda): types are
+    changed on the card where the copy is asynchronous, else on the host.
+    """
+    has_type = source.dtype is result.dtype
+    if has_type and source.stride() == result.stride():
+        return 0
+    if result.is_contiguous() and (has_type or not non_blocking):
+        return 0
+    return int(source.numel() * (source if non_blocking else result).element_size())
 
 
 def _is_dense(tensor: Any) -> bool:
@@ -394,14 +406,3 @@ def strided_parts(tensor: Any) -> list[Any]:
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
     return []
-
-
-def tensors_in(args: Any, kwargs: Any) -> list[Any]:
-    """The tensors among an operator's arguments or results, in order, also those in lists."""
-    collected: list[Any] = []
-    for argument in (*args, *kwargs.values()) if kwargs else args:
-        if isinstance(argument, torch.Tensor):
-            collected.append(argument)
-        elif isinstance(argument, (list, tuple)):
-            collected.extend(tensors_in(argument, {}))
-    return collected
