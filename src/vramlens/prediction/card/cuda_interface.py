@@ -26,6 +26,7 @@ from vramlens.prediction.kernels.attention import chosen_attention
 from vramlens.prediction.kernels.ctc_loss import put_ctc_loss
 from vramlens.prediction.kernels.encoder_layers import put_encoder_layers
 from vramlens.prediction.kernels.flexible_attention import put_flexible_attention
+from vramlens.prediction.kernels.formulas import put_formulas
 from vramlens.prediction.kernels.recurrent import put_recurrent_layers
 from vramlens.prediction.tensors.sampled_proposals import put_sampled_proposals
 
@@ -58,6 +59,7 @@ def behave_as(card: Card, runner: OperatorRunner, devices: int) -> None:
     put_flexible_attention(runner)
     put_recurrent_layers(runner)
     put_ctc_loss(runner)
+    put_formulas()
     put_encoder_layers(runner)
     put_copies_between_devices(torch)
     put_tensor_types(torch)

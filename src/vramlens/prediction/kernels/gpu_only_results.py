@@ -10,6 +10,7 @@ aten/src/ATen/native/Loss.cpp, binary_cross_entropy_out_cuda in cuda/Loss.cu).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,14 @@ def _reduced_loss(places: tuple[int, int], place_of_reduction: int) -> Callable[
     return make
 
 
+def _summed_columns(args: Any) -> Any:
+    """An image in the memory of what it is summed from (col2im_cuda in cuda/Col2Im.cu)."""
+    columns, (height, width), kernel = args[:3]
+    shape = (*columns.shape[:-2], columns.shape[-2] // math.prod(kernel), height, width)
+    room = max(columns.numel(), math.prod(shape))
+    return columns.new_empty(room).resize_(shape)
+
+
 _RESULTS: dict[str, Callable[[Any], Any]] = {
     "aten.batch_norm_stats": lambda args: _by_channel(args[0], 2),
     "aten.batch_norm_gather_stats": lambda args: _by_channel(args[0], 2),
@@ -92,6 +101,7 @@ _RESULTS: dict[str, Callable[[Any], Any]] = {
     "aten._ctc_loss": _ctc_loss,
     "aten.mse_loss": _reduced_loss((0, 1), 2),
     "aten.smooth_l1_loss": _reduced_loss((0, 1), 2),
+    "aten.col2im": _summed_columns,
     "aten.binary_cross_entropy": _reduced_loss((0, 1), 3),
     "aten._ctc_loss_backward": lambda args: torch.empty_like(args[1]),
 }

@@ -7,7 +7,8 @@ Beside each rule stands what it rests on: a file of PyTorch, or a recording that
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.card.cards import Card
@@ -41,17 +42,21 @@ _RULES: dict[str, Rule] = {
     **sorting.RULES,
 }
 _IN_PLACE_ON_ZEROS = {
-    "aten.index_add", "aten.index_fill", "aten.index_put", "aten.put", "aten.scatter", "aten.scatter_add",
+    "aten.index_add", "aten.index_fill", "aten.index_put", "aten.masked_scatter", "aten.put", "aten.scatter",
+    "aten.scatter_add",
 }  # fmt: skip
 _IN_PLACE_ON_OWN = {
     "BinaryCrossEntropyWithLogitsBackward0": {"aten.add", "aten.sub", "aten.mul", "aten.div"},
     "MaxBackward1": {"aten.logical_and"},
     "MinBackward1": {"aten.logical_and"},
+    "MedianBackward0": {"aten.logical_and"},
+    "NanmedianBackward0": {"aten.logical_and"},
 }
 """Operators that autograd's formulas run in place, the former on fresh zeros, the latter on what the
 formula made, but not on tensors of a kind of their own, such as shapes' (isTensorSubclassLike in
 torch/csrc/autograd/FunctionsManual.cpp and aten/src/ATen/native/TensorAdvancedIndexing.cpp).
 """
+_LINEAR_LAYERS = ("torch/nn/modules/linear.py", "torch/nn/functional.py")
 _SEEDS_ON_HOST = {"aten._scaled_dot_product_efficient_attention"}
 
 
@@ -74,8 +79,8 @@ class Kernels:
         self._has_dropout_states = False
 
     def accumulated(self, operator: Operator, args: Any, tensors: list[Any]) -> Any | None:
-        """The gradient that autograd adds another to in place, although shapes' tensors make it a
-        new one.
+        """The tensor that another is added to in place, although shapes' tensors make it a new one:
+        a gradient, or a product that a linear layer adds its bias to (linear in Linear.cpp).
 
         torch/csrc/autograd/input_buffer.cpp (can_accumulate_inplace): where nothing else holds the
         first one, and the backward makes no graph of its own.
@@ -83,8 +88,12 @@ class Kernels:
         self._formula.follow()
         if operator.name in _IN_PLACE_ON_ZEROS or self._formula.changes_own(operator.name, args):
             return args[0] if is_called_by_autograd() else None
-        is_sum = operator.name == "aten.add" and len(tensors) == 2 and is_called_by_autograd()
-        return tensors[0] if is_sum and self._is_accumulation(*tensors) else None
+        if operator.name != "aten.add" or len(tensors) != 2:
+            return None
+        if is_called_by_autograd():
+            return tensors[0] if self._is_accumulation(*tensors) else None
+        is_bias = tensors[1].dim() == 1 < tensors[0].dim() and _is_called_by(_LINEAR_LAYERS)
+        return tensors[0].detach() if is_bias else None
 
     def _is_accumulation(self, first: Any, second: Any) -> bool:
         if first.shape != second.shape or first.dtype != second.dtype:
@@ -148,6 +157,12 @@ class Kernels:
             self._log.allocate(states)
         return recurrent.forward(args, fake_mode, self._log)
 
+    def before(self, operator: Operator, args: Any, kwargs: Any) -> None:
+        """Asks for what is asked for and given back before an operator's results."""
+        rule = sorting.BEFORE.get(operator.name)
+        if rule is not None:
+            self._ask(rule(KernelCall(operator.name, args, kwargs, [], self._card)))
+
     def after(self, operator: Operator, args: Any, kwargs: Any, outputs: list[Any]) -> None:
         """Asks for what is asked for beside an operator's results."""
         if not _are_on_card(outputs):
@@ -165,7 +180,7 @@ class Kernels:
         if sizes:
             self._ask(sizes, self._log.most_times(call.tensors) if self._log.guessed else 0)
 
-    def _ask(self, sizes: list[int], most_times: int) -> None:
+    def _ask(self, sizes: Iterable[int], most_times: int = 0) -> None:
         """Asks for bytes in order, gives back where they are less than none, and in the end all.
 
         Args:
@@ -228,11 +243,21 @@ class _RunningFormula:
 
 def is_called_by_autograd() -> bool:
     """Whether autograd's own thread runs an operator without any Python function in between."""
-    frame = sys._getframe(1)
+    return _calling_frame() is None
+
+
+def _is_called_by(files: tuple[str, ...]) -> bool:
+    frame = _calling_frame()
+    return frame is not None and frame.f_code.co_filename.endswith(files)
+
+
+def _calling_frame() -> FrameType | None:
+    """The innermost frame of Python that is of no prediction's."""
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None and is_of_prediction(frame.f_code.co_filename):
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     while frame is not None and frame.f_code.co_filename.endswith(
         ("_compile.py", "eval_frame.py", "_stats.py")
     ):
-        frame = frame.f_back  # type: ignore[assignment]
-    return frame is None
+        frame = frame.f_back
+    return frame

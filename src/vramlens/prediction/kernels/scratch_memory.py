@@ -10,9 +10,10 @@ and ReduceOps.cpp (impl_func_cum_ops) always; ``clip_retrieval`` shows the 1.76 
 that is counted.
 
 Softmax's backward holds the gradient
-times the result (softmax_backward_cuda_out in SoftMax.cu; ``ddpm``), ``multinomial`` the draws that
-the probabilities are divided by (Distributions.cpp; ``rlhf_ppo``). Inverse Fourier transforms of
-real results: SpectralOps.cpp (_fft_c2r_cufft) copies its input, which cuFFT overwrites.
+times the result (softmax_backward_cuda_out in SoftMax.cu; ``ddpm``). Draws: Distributions.cpp and
+MultinomialKernel.cu. Fourier transforms: SpectralOps.cpp (_fft_r2c_cufft, _fft_c2r_cufft,
+_exec_fft). What else stands here was seen in single operators on an H100 (``operators.py`` in
+benchmarks/prediction).
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ _COPIED = {
 """Operators, and which of their arguments they copy."""
 _REDUCTIONS = {"aten.sum", "aten.nansum", "aten.mean", "aten.prod"}
 _RUNNING = {"aten.cumsum", "aten.cumprod"}
+_SHORT_TRANSFORM = 128
 
 
 def copied_bytes(call: KernelCall) -> list[int]:
@@ -88,6 +90,49 @@ def _summed_gates(call: KernelCall) -> list[int]:
     return sizes
 
 
+def _as_complex(call: KernelCall) -> list[int]:
+    """Of a real result that is first made as a complex one (unary_op_impl_with_complex_to_float)."""
+    return [call.args[0].nbytes] if call.args[0].is_complex() else []
+
+
+def _wide_chances(call: KernelCall) -> list[int]:
+    """Of chances in 32 bits."""
+    chances = call.argument(1, "p", call.args[0])
+    is_short = isinstance(chances, torch.Tensor) and chances.element_size() < 4
+    return [chances.numel() * 4] if is_short else []
+
+
+def _means(call: KernelCall) -> list[int]:
+    """Of a mean by indices: ones like what is summed, their sums, and which of them are none."""
+    source, result = call.args[3], call.outputs[0]
+    is_mean = call.argument(4, "reduce") == "mean"
+    return [source.nbytes, result.nbytes, result.numel()] if is_mean else []
+
+
+def _draws(call: KernelCall) -> list[int]:
+    """Of draws that the probabilities are divided by, or of their running sums."""
+    several = call.args[1] > 1 and call.argument(2, "replacement", default=False)
+    return [call.args[0].nbytes] * (3 if several else 1)
+
+
+def _renormed(call: KernelCall) -> list[int]:
+    tensor, dim = call.args[0], call.args[2] % call.args[0].dim()
+    dims = [other for other in range(tensor.dim()) if other != dim]
+    return partial_sums(tensor, dims, tensor.shape[dim], call.card)
+
+
+def _transform(call: KernelCall) -> list[int]:
+    """Of a Fourier transform between real and complex numbers: cuFFT overwrites complex input, sums
+    an odd length as complex numbers, and works in a copy where another dimension lies innermost.
+    """
+    tensor, last = call.args[0], call.args[1][-1] % call.args[0].dim()
+    copies = int(tensor.is_complex()) + int(last != tensor.dim() - 1)
+    real = call.outputs[0] if tensor.is_complex() else tensor
+    length = real.shape[last]
+    is_odd = length % 2 == 1 and length > _SHORT_TRANSFORM
+    return [tensor.nbytes] * copies + [2 * real.nbytes] * int(is_odd)
+
+
 RULES: dict[str, Rule] = {
     "aten.mse_loss": _losses,
     "aten.smooth_l1_loss": _losses,
@@ -95,7 +140,16 @@ RULES: dict[str, Rule] = {
     "aten.roll": _rolled,
     "aten._thnn_fused_lstm_cell_backward_impl": _summed_gates,
     "aten._thnn_fused_gru_cell_backward": _summed_gates,
-    "aten._fft_c2r": lambda call: [call.args[0].nbytes],
     "aten._softmax_backward_data": lambda call: [call.args[0].nbytes],
-    "aten.multinomial": lambda call: [call.args[0].nbytes],
+    "aten._fft_c2r": _transform,
+    "aten._fft_r2c": _transform,
+    "aten.multinomial": _draws,
+    "aten.renorm": _renormed,
+    "aten.index_reduce": _means,
+    "aten.scatter_reduce": _means,
+    "aten.im2col": lambda call: [call.args[0].nbytes],
+    "aten.count_nonzero": lambda call: [call.args[0].numel(), call.args[0].numel() * 8],
+    "aten.masked_scatter_": lambda call: [call.args[0].numel() * 8],
+    **dict.fromkeys(("aten.abs", "aten.angle"), _as_complex),
+    **dict.fromkeys(("aten.bernoulli", "aten.bernoulli_"), _wide_chances),
 }

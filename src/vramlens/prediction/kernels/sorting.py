@@ -151,7 +151,33 @@ def _selected(call: KernelCall) -> list[int]:
     return _indices_of_masks(indices, int(call.outputs[0].shape[places[0]])) if places else []
 
 
+def _selected_by_mask(call: KernelCall) -> list[int]:
+    return [call.outputs[0].numel() * call.args[1].dim() * _INDEX_BYTES]
+
+
+def _middle(call: KernelCall) -> list[int]:
+    """Of the middle of all numbers: they are sorted."""
+    count, item = call.args[0].numel(), call.args[0].element_size()
+    if len(call.outputs) > 1 or count <= _MOST_SORTED_AT_ONCE:
+        return []
+    return [count * item, count * _INDEX_BYTES, *sorted_rows(count, count, item)]
+
+
+def _distinct(call: KernelCall) -> list[int]:
+    """Of what a search for distinct numbers sorts, with their places where those are wanted."""
+    count, item = call.args[0].numel(), call.args[0].element_size()
+    if not any(call.args[2:4]):
+        return [count * item, radix_bytes(count, item, 0)]
+    listed = count * _INDEX_BYTES
+    return [count * item, listed, listed, radix_bytes(count, item)]
+
+
+BEFORE: dict[str, Rule] = {"aten._unique2": _distinct}
+"""What is asked for, and given back, before the results."""
 RULES: dict[str, Rule] = {
+    "aten.masked_select": _selected_by_mask,
+    "aten.median": _middle,
+    "aten.nanmedian": _middle,
     "aten.sort": _sort,
     "aten.randperm": _shuffle,
     "aten.embedding_dense_backward": _embedding,

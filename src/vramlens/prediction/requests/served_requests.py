@@ -91,7 +91,7 @@ def serve(log: RequestLog, conf: str, torch_version: str) -> ServedRequests:
     if log.bounds:
         lowest = _served_at(eager.with_sizes(lambda size, least, most: least), native)
         runs += [lowest, *(_served_at(other, native) for other in _with_other_sizes(eager))]
-    runs += [_served_at(other, native) for other in _with_shifted_frees(log)]
+    runs += [_served_at(other, native) for other in with_shifted_frees(log)]
     reserved = [run["peak_reserved"] for run in runs]
     return ServedRequests(
         peaks={f"{kind}_bytes": outcome[f"peak_{kind}"] for kind in kinds},
@@ -125,7 +125,7 @@ def _with_drawn_sizes(log: RequestLog, seed: int) -> RequestLog:
     return log.with_sizes(draw)
 
 
-def _with_shifted_frees(log: RequestLog) -> Iterator[RequestLog]:
+def with_shifted_frees(log: RequestLog) -> Iterator[RequestLog]:
     """The requests with a tenth of the frees up to two events later, several times.
 
     When a tensor goes is decided by the last that holds it: a frame of Python, a node of autograd,

@@ -12,23 +12,14 @@ if TYPE_CHECKING:
 else:
     from vramlens.ground.late_torch import torch
 
-_RANDOM_NAMES = (
-    "rand",
-    "normal",
-    "uniform_",
-    "bernoulli",
-    "dropout",
-    "exponential_",
-    "multinomial",
-)
 _MADE_OF_OTHERS = frozenset(
     {
         "_euclidean_dist", "_safe_softmax", "_unsafe_masked_index",
         "_unsafe_masked_index_put_accumulate", "affine_grid_generator", "allclose",
         "binary_cross_entropy_with_logits", "block_diag", "cholesky_solve", "dist",
-        "huber_loss_backward", "isinf", "ldexp", "linalg_lstsq", "logcumsumexp", "logsumexp",
+        "isinf", "ldexp", "linalg_lstsq", "logcumsumexp", "logsumexp",
         "masked_scatter", "masked_scatter_backward", "mvlgamma", "norm", "rot90",
-        "smooth_l1_loss_backward", "soft_margin_loss", "soft_margin_loss_backward",
+        "soft_margin_loss", "soft_margin_loss_backward",
     }
 )  # fmt: skip
 """Operators with a formula of their own for autograd, and one kernel for all devices that calls
@@ -84,17 +75,13 @@ def operator_of(function: Any) -> Operator:
         if argument.alias_info is not None and argument.alias_info.is_write
     )
     has_kernel = partial(torch._C._dispatch_has_kernel_for_dispatch_key, function.name())
-    is_random = (
-        any(part in name for part in _RANDOM_NAMES)
-        and torch.Tag.nondeterministic_seeded in function.tags
-    )
     return Operator(
         function=function,
         name=name,
         written=written,
         out_names=_out_names(schema),
         is_view=bool(getattr(function, "is_view", False)),
-        is_random=is_random,
+        is_random=torch.Tag.nondeterministic_seeded in function.tags,
         is_composite=has_kernel("CompositeImplicitAutograd")
         and not (has_kernel("CPU") or has_kernel("CUDA")),
         parts_key=_parts_key(function, has_kernel),

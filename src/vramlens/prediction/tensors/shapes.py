@@ -18,6 +18,7 @@ from vramlens.prediction.tensors.host_results import host_results
 from vramlens.prediction.tensors.known_values import KnownValues
 from vramlens.prediction.tensors.operator_schema import Operator, operator_of, tensors_in
 from vramlens.prediction.tensors.origins import Origins
+from vramlens.prediction.tensors.random_numbers import skip_draws
 from vramlens.prediction.tensors.remembered_shapes import RememberedShapes
 from vramlens.prediction.tensors.sparse_gradients import SparseGradients
 
@@ -34,6 +35,9 @@ _LARGEST_READ_BACK = 16 << 20
 """Bytes of a tensor that comes back to the CPU as made-up numbers; a larger one has a shape
 only.
 """
+
+_IN_ROOM_FOR_ALL = {"aten._unique2", "aten.unique_consecutive"}
+"""Operators whose results lie in memory for as many numbers as there are (UniqueCub.cu)."""
 
 
 def shapes_mode(log: RequestLog, kernels: Kernels, values: KnownValues) -> Any:
@@ -135,6 +139,8 @@ class OperatorRunner:
             kwargs["device"] = torch.device("cuda", 0)  # this rank's, whatever its number
         if not is_fake and not on_device and (tensors or not self._is_weight(args, kwargs)):
             return function(*args, **kwargs)
+        if operator.is_random and not (on_device or any(map(self.is_on_card, tensors))):
+            skip_draws(operator, args, kwargs)
         if kwargs.get("generator") is not None:  # the device's numbers are never drawn
             kwargs = {**kwargs, "generator": None}
         special = self._special.get(function)
@@ -183,6 +189,7 @@ class OperatorRunner:
             self._kernels.after(operator, args, kwargs, [accumulated])
             return accumulated
         computed = self._values.computed_first(operator, args, kwargs, tensors)
+        self._kernels.before(operator, args, kwargs)
         if computed is not None:
             result = self._with_values(operator, computed, tensors)
             self._kernels.after(operator, args, kwargs, tensors_in((result,), {}))
@@ -230,11 +237,11 @@ class OperatorRunner:
             shapes.DynamicOutputShapeException,
             shapes.DataDependentOutputException,
         ):
+            if operator.written and not operator.out_names:
+                return args[operator.written[0]] if operator.function._schema.returns else None
             results = host_results(operator, args, kwargs, self._values)
         if operator.out_names:
             return self._written_to_outs(operator, kwargs, results)
-        if operator.written:
-            return args[operator.written[0]]
         device = next(
             tensor.fake_device
             for tensor in tensors_in(args, kwargs)
@@ -273,11 +280,14 @@ class OperatorRunner:
         )
 
         is_known = all(self._values.of(tensor) is not None for tensor in tensors)
+        room = tensors[0].numel() if tensors else 0
 
         def stand_in(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
             copy = self.stand_in(value, device)
+            if operator.name in _IN_ROOM_FOR_ALL and value.numel():
+                copy = copy.new_empty(room).resize_(value.shape)
             self._note([copy])
             if is_known and self._values.is_worth(copy):
                 self._values.set(copy, value)
