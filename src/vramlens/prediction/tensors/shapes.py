@@ -4,6 +4,7 @@ request.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -31,6 +32,8 @@ _LARGEST_ON_HOST = {True: 1 << 20, False: 32 << 20}
 """Bytes of a new floating-point tensor on the CPU that still is real, by whether it has several
 dimensions: then it may be a weight, else numbers that indices are made of, such as a graph's edges.
 """
+_LARGEST_DATA = 256 << 20
+"""Of what is drawn evenly or by a generator of its own: masks, sizes and samples, no weights."""
 _LARGEST_READ_BACK = 16 << 20
 """Bytes of a tensor that comes back to the CPU as made-up numbers; a larger one has a shape
 only.
@@ -137,7 +140,11 @@ class OperatorRunner:
         on_device = device is not None and torch.device(device).type == "cuda"
         if on_device:
             kwargs["device"] = torch.device("cuda", 0)  # this rank's, whatever its number
-        if not is_fake and not on_device and (tensors or not self._is_weight(args, kwargs)):
+        if (
+            not is_fake
+            and not on_device
+            and (tensors or not self._is_weight(operator, args, kwargs))
+        ):
             return function(*args, **kwargs)
         if operator.is_random and not (on_device or any(map(self.is_on_card, tensors))):
             skip_draws(operator, args, kwargs)
@@ -309,7 +316,7 @@ class OperatorRunner:
         number = torch.ones if tensor.is_floating_point() else torch.zeros
         return number((), dtype=tensor.dtype).expand(tensor.shape)
 
-    def _is_weight(self, args: Any, kwargs: Any) -> bool:
+    def _is_weight(self, operator: Operator, args: Any, kwargs: Any) -> bool:
         """Whether a new tensor on the CPU would be large and of floating-point numbers. Those of a
         loader's worker are data: it sends them on.
         """
@@ -322,12 +329,11 @@ class OperatorRunner:
         dtype = kwargs.get("dtype") or torch.get_default_dtype()
         if not (dtype.is_floating_point or dtype.is_complex):
             return False
-        count = 1
-        for size in args[0]:
-            if not isinstance(size, int):
-                return False
-            count *= size
-        return bool(count * dtype.itemsize > _LARGEST_ON_HOST[len(args[0]) > 1])
+        if not all(isinstance(size, int) for size in args[0]):
+            return False
+        is_data = operator.name == "aten.rand" or kwargs.get("generator") is not None
+        most_bytes = _LARGEST_DATA if is_data else _LARGEST_ON_HOST[len(args[0]) > 1]
+        return bool(math.prod(args[0]) * dtype.itemsize > most_bytes)
 
     def _item(self, operator: Operator, args: Any, kwargs: Any) -> Any:
         return self._values.number(args[0])
