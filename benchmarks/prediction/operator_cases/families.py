@@ -6,8 +6,8 @@ import re
 
 OTHER = "pointwise and others"
 _FAMILIES = {
-    "optimizers, whole steps": r"optim\.|clip_grad_norm|swa|grad_scaler|vmap|per_sample|gradient_penalty|jac|hessian|jvp"
-    r"|own_function|save_on_cpu|distribution\.|kl$|mlp|contrastive|.*checkpoint|shared_gradient"
+    "optimizers, whole steps": r"optim\.|clip_grad_norm|swa|grad_scaler|vmap|per_sample|gradient_penalty|jac|hessian"
+    r"|jvp|own_function|save_on_cpu|distribution\.|kl$|mlp|contrastive|.*checkpoint|shared_gradient"
     r"|grid_of_distances|nested_tensor|residual|autocast",
     "recurrent layers": r"(lstm|gru|rnn)(_cell)?$",
     "attention": r"attention|multihead|encoder_layer|decoder_layer",
