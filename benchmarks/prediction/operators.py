@@ -6,8 +6,9 @@
     python operators.py score MEASURED.json PREDICTED.json...              by family, as a table
     python operators.py dry FILE.json                                      on the CPU: are they valid?
 
-``--only WORD...`` takes the cases whose names have all of the words. Each case is run twice, and
-measured the second time: without gradients, forward, and backward (``operator_cases``).
+Measured on an H100 on 2026-11-25: ``operators_measured.json.xz``. ``--only WORD...`` takes the cases
+whose names have all of the words. Each case is run twice, and measured the second time: without
+gradients, forward, and backward (``operator_cases``).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import contextlib
 import gc
 import json
+import lzma
 import os
 import time
 from collections import defaultdict
@@ -115,6 +117,14 @@ def _write(path: str, answer: dict[str, Any]) -> None:
     os.replace(part, path)
 
 
+def figures_in(path: str | Path) -> dict[str, Any]:
+    """What was written to a file, compressed or not."""
+    opened: Any = lzma.open if str(path).endswith(".xz") else open
+    with opened(path, "rt") as file:
+        figures: dict[str, Any] = json.load(file)
+    return figures
+
+
 def compared(measured: dict[str, Any], predicted: dict[str, Any], shows_all: bool) -> None:
     """Prints which cases differ, by operator, the worst first."""
     rows: dict[str, list[tuple[float, str]]] = defaultdict(list)
@@ -131,7 +141,7 @@ def compared(measured: dict[str, Any], predicted: dict[str, Any], shows_all: boo
             if phase not in ours:
                 refused.append(f"{key} {phase}: {ours.get('error', 'it is missing')}")
                 continue
-            off, words = _difference(truth[phase], ours[phase])
+            off, words = difference(truth[phase], ours[phase])
             counts["off"] += bool(words)
             if words:
                 rows[key.partition("/")[0].partition(" ")[0]].append(
@@ -148,7 +158,7 @@ def compared(measured: dict[str, Any], predicted: dict[str, Any], shows_all: boo
     print(dict(counts))
 
 
-def _difference(truth: dict[str, Any], ours: dict[str, Any]) -> tuple[float, str]:
+def difference(truth: dict[str, Any], ours: dict[str, Any]) -> tuple[float, str]:
     """How far a phase is off in bytes, with words where that is too much; requests that differ
     are listed.
     """
@@ -194,7 +204,7 @@ def _counts_of(truths: dict[str, Any], predicted: dict[str, Any]) -> dict[str, l
 def _place_of(truth: dict[str, Any], ours: dict[str, Any] | None) -> int:
     if ours is None:
         return 3
-    if _difference(truth, ours)[1]:
+    if difference(truth, ours)[1]:
         return 2
     off = max(abs(ours[figure] - truth[figure]) for figure in ("peak", "kept"))
     return int(off > _EQUAL)
@@ -214,7 +224,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="every line of every operator")
     options = parser.parse_args()
     if options.command in ("compare", "score"):
-        measured, *predictions = (json.loads(Path(path).read_text()) for path in options.files)
+        measured, *predictions = map(figures_in, options.files)
         if options.command == "score":
             scored(measured, predictions)
         else:

@@ -46,7 +46,7 @@ _IN_PLACE_ON_ZEROS = {
     "aten.scatter_add",
 }  # fmt: skip
 _IN_PLACE_ON_OWN = {
-    "BinaryCrossEntropyWithLogitsBackward0": {"aten.add", "aten.sub", "aten.mul", "aten.div"},
+    "BinaryCrossEntropyWithLogitsBackward0": {"aten.sub", "aten.mul", "aten.div"},
     "MaxBackward1": {"aten.logical_and"},
     "MinBackward1": {"aten.logical_and"},
     "MedianBackward0": {"aten.logical_and"},

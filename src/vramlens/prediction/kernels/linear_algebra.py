@@ -5,7 +5,8 @@ thread has a handle of its own. Recordings: 32 MiB on Hopper for each thread, an
 
 aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp (lu_factor, lu_solve_kernel) and
 BatchLinearAlgebraLibBlas.cpp, whose handle brings its workspace. The recording of ``newton_beam`` on
-an H100 shows the requests of 512 systems of 160 unknowns. cuSOLVER's own workspaces are not modeled.
+an H100 shows the requests of 512 systems of 160 unknowns. cuSOLVER's own workspaces are as matrices
+of 720 to 1,445 rows had them on an H100 (``operators.py`` in benchmarks/prediction), for one matrix.
 Symmetric eigenvalues: cuSOLVER's syevd, measured on an H200.
 """
 
@@ -20,7 +21,7 @@ from vramlens.prediction.kernels.kernel_call import KernelCall, Rule
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.units import MIB
 
-BASIS = "workspaces of matrix factorizations, which are not modeled"
+BASIS = "workspaces of matrix factorizations, which are modeled roughly"
 SHARE = 0.1
 _PRODUCTS = {
     "aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.addbmm", "aten.addmv", "aten.mv", "aten.dot",
@@ -35,9 +36,11 @@ _SOLVED_BY_LU = {"aten._linalg_solve_ex", "aten.linalg_lu_solve", "aten.linalg_i
 _TRIANGULAR = {"aten.linalg_solve_triangular", "aten.triangular_solve"}
 _FACTORED = {"aten.linalg_lu_factor_ex", "aten.linalg_lu_factor", "aten.linalg_lu"}
 _ROWS_OF_CUSOLVER = 512
-_MOST_ROWS_IN_ONE_CALL = 128
+_MOST_ROWS_IN_ONE_CALL = {True: 16, False: 128}
+"""By whether there are as many right sides as rows."""
 _INDEX_BYTES = 8
 _FEWEST_ROWS_OF_SYEVD, _MATRICES_OF_SYEVD = 512, 4
+_SHARE_OF_GEQRF = 1.5
 
 
 class BlasHandles:
@@ -80,23 +83,59 @@ def _solves_with_cublas(name: str, args: Any) -> bool:
     return name in _SOLVED_BY_LU or name in _TRIANGULAR
 
 
+def _is_single(matrix: Any) -> bool:
+    return math.prod(matrix.shape[:-2]) == 1
+
+
 def _solution(call: KernelCall) -> list[int]:
-    """What a solution by an LU factorization holds: two permutations, and the right side twice."""
-    rows = int(call.args[0].shape[-1])
-    if rows <= _MOST_ROWS_IN_ONE_CALL:
+    """What a solution by an LU factorization holds: the right side once more, and for several
+    systems two permutations.
+    """
+    matrix, solution = call.args[0], call.outputs[0]
+    is_square = solution.shape[-1] == matrix.shape[-1]
+    if _is_single(matrix):
+        return [solution.nbytes]
+    if matrix.shape[-1] <= _MOST_ROWS_IN_ONE_CALL[is_square]:
         return []
-    permutation = math.prod(call.args[0].shape[:-2]) * rows * _INDEX_BYTES
-    return [permutation] * 2 + [call.outputs[0].nbytes] * 2
+    return [math.prod(matrix.shape[:-1]) * _INDEX_BYTES] * 2 + [solution.nbytes]
+
+
+def _inverse(call: KernelCall) -> list[int]:
+    """The same beside the factors, which are no result."""
+    return [call.args[0].nbytes, *_solution(call)]
+
+
+def _copy_and(times: float) -> Rule:
+    """A copy of the matrix, and so many times as much for cuSOLVER, which takes it for one matrix."""
+
+    def rule(call: KernelCall) -> list[int]:
+        matrix = call.args[0]
+        return [matrix.nbytes, int(times * matrix.nbytes) if _is_single(matrix) else 0]
+
+    return rule
 
 
 def _eigenvalues(call: KernelCall) -> list[int]:
     matrix = call.args[0]
-    is_single = math.prod(matrix.shape[:-2]) == 1
     is_large = matrix.shape[-1] >= _FEWEST_ROWS_OF_SYEVD
-    return [_MATRICES_OF_SYEVD * matrix.nbytes] if is_single and is_large else []
+    return [_MATRICES_OF_SYEVD * matrix.nbytes] if _is_single(matrix) and is_large else []
+
+
+def _first_factor(call: KernelCall) -> list[int]:
+    matrix = call.args[0]
+    return [int(_SHARE_OF_GEQRF * matrix.nbytes)] if _is_single(matrix) else []
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(_SOLVED_BY_LU, _solution),
+    "aten._linalg_solve_ex": _solution,
+    "aten.linalg_lu_solve": _solution,
+    "aten.linalg_inv_ex": _inverse,
     "aten._linalg_eigh": _eigenvalues,
+    "aten._linalg_svd": _copy_and(2.1),
+    "aten.linalg_lstsq": _copy_and(2.3),
+    "aten.linalg_qr": _first_factor,
+    "aten.geqrf": _first_factor,
+    "aten.linalg_lu": lambda call: [call.args[0].nbytes],
+    "aten.cholesky_inverse": lambda call: [call.args[0].nbytes],
+    "aten._cholesky_solve_helper": lambda call: [call.args[1].nbytes],
 }

@@ -76,7 +76,7 @@ class KnownValues:
         is_line = tensor.dim() == 1
         is_real = tensor.is_floating_point()
         most_bytes = _MOST_FLOAT_BYTES[is_line] if is_real else _MOST_INTEGER_BYTES
-        return bool(tensor.numel() * tensor.element_size() <= most_bytes)
+        return bool(tensor.nbytes <= most_bytes)
 
     def are_equal(self, first: Any, second: Any) -> bool:
         """Whether two tensors are equal; where values are not known, whether they are the same
@@ -184,7 +184,7 @@ class KnownValues:
             return False
         first = outputs[0]
         if name in _DRAWS:
-            return bool(first.numel() * first.element_size() <= _MOST_FLOAT_BYTES[True])
+            return bool(first.nbytes <= _MOST_FLOAT_BYTES[True])
         is_large = first.is_floating_point() and first.numel() > _FEW_NUMBERS and first.dim() != 1
         return all(map(self.is_worth, outputs)) and (bool(tensors) or not is_large)
 
@@ -256,7 +256,12 @@ class KnownValues:
     def _filled(self, operator: Operator, target: Any, args: Any) -> None:
         numbers = args[1:]
         is_plain = not any(isinstance(number, torch.Tensor) for number in numbers)
-        if self.is_worth(target) and not target._is_view() and is_plain:
+        is_small = (
+            target.nbytes <= _MOST_FLOAT_BYTES[True]
+            if operator.is_random
+            else self.is_worth(target)
+        )
+        if is_small and not target._is_view() and is_plain:
             content = torch.zeros(target.shape, dtype=target.dtype)
             with self._drawn(operator):
                 self.set(target, operator.function(content, *numbers))

@@ -17,7 +17,7 @@ _MADE_OF_OTHERS = frozenset(
         "_euclidean_dist", "_safe_softmax", "_unsafe_masked_index",
         "_unsafe_masked_index_put_accumulate", "affine_grid_generator", "allclose",
         "binary_cross_entropy_with_logits", "block_diag", "cholesky_solve", "dist",
-        "isinf", "ldexp", "linalg_lstsq", "logcumsumexp", "logsumexp",
+        "isinf", "ldexp", "linalg_lstsq", "linalg_pinv", "logcumsumexp", "logsumexp",
         "masked_scatter", "masked_scatter_backward", "mvlgamma", "norm", "rot90",
         "soft_margin_loss", "soft_margin_loss_backward",
     }
