@@ -89,7 +89,7 @@ def _is_single(matrix: Any) -> bool:
 
 def _solution(call: KernelCall) -> list[int]:
     """What a solution by an LU factorization holds: the right side once more, and for several
-    systems two permutations.
+    systems two permutations, and of those that it factors itself the right side twice.
     """
     matrix, solution = call.args[0], call.outputs[0]
     is_square = solution.shape[-1] == matrix.shape[-1]
@@ -97,7 +97,8 @@ def _solution(call: KernelCall) -> list[int]:
         return [solution.nbytes]
     if matrix.shape[-1] <= _MOST_ROWS_IN_ONE_CALL[is_square]:
         return []
-    return [math.prod(matrix.shape[:-1]) * _INDEX_BYTES] * 2 + [solution.nbytes]
+    right_sides = [solution.nbytes] * (2 if call.name == "aten._linalg_solve_ex" else 1)
+    return [math.prod(matrix.shape[:-1]) * _INDEX_BYTES] * 2 + right_sides
 
 
 def _inverse(call: KernelCall) -> list[int]:
