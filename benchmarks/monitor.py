@@ -42,10 +42,10 @@ def screen_child(out: int) -> None:
     """In the child: the screen on eight fake GPUs whose figures all change; writes what it cost."""
     from support.fake_nvml import plug_in, several
     from vramlens.monitor.top.top_screen import Screen
-    from vramlens.monitor.top.watching import Watching
+    from vramlens.monitor.top.watching import MachineWatch
 
     nvml, dice = plug_in(several()), random.Random(0)
-    watching = Watching()
+    watching = MachineWatch()
     watching.look()
     look, looks = watching.look, [0]
 

@@ -90,6 +90,7 @@ COUNTERS = {
     "_cuda_attach_out_of_memory_observer",
     "_record_memory_history",
     "host_memory_stats",
+    "host_memory_stats_as_nested_dict",
     "max_memory_allocated",
     "max_memory_reserved",
     "mem_get_info",
@@ -107,7 +108,6 @@ NAMES_COUNTERS = {
     "capture/memory/pytorch_memory.py": "NCCL's backends have a memory_stats of their own",
     "prediction/": "stands in for them: the names are what it provides",
     "live/": "reads them after each step, in microseconds, without an Allocator",
-    "monitor/": "reads them ten times a second, without an Allocator",
     "recovery/": "measures trial steps in a program that calls it, and resets the peak",
 }
 """Modules, or folders, that may name them too, with the reason; none is to be added."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from rich.console import Console
 
 from vramlens import api
-from vramlens.report.explain.story import render_explanation
+from vramlens.report.forms import document_of
+from vramlens.report.text import print_document
 
 HERE = Path(__file__).parent
 _FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # rich's, which is loaded from elsewhere
@@ -25,7 +26,7 @@ def draw(name: str, recording: Path, source: str, before: str, after: str = "") 
         console.print(rest, highlight=False, markup=False)
     explanation = api.explain(recording)
     shown = replace(explanation, recording=replace(explanation.recording, source=source))
-    render_explanation(shown, console)
+    print_document(document_of(shown), console)
     if after:
         console.print(after, highlight=False, markup=False)
     picture = _FONT.sub("", console.export_svg(title="vramlens"))

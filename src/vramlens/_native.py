@@ -246,33 +246,36 @@ class Replay(_Columns):
         super().__init__(core.library.vl_replay_make(ctypes.byref(recording)), "replay")
         self.summary = self._summary("replay")
 
-    def run(
-        self, settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int
-    ) -> dict[str, int]:
-        """What the same requests lead to under other settings; several threads may ask at once."""
-        what_if = _what_if(settings, addresses=addresses, completion=completion, seed=seed)
-        outcome, _ = self._outcome_of(self._core.library.vl_replay_run, what_if)
+    def run(self, settings: Mapping[str, Any], **choices: int) -> dict[str, int]:
+        """What the same requests lead to under other settings; several threads may ask at once.
+
+        Args:
+            choices: ``addresses``, ``completion`` and ``seed`` (native/vramlens.h: vl_what_if).
+        """
+        outcome, _ = self._asked("vl_replay_run", settings, choices)
         return outcome
 
     def curve(
-        self, settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int
+        self, settings: Mapping[str, Any], **choices: int
     ) -> tuple[dict[str, int], NativeCurve]:
         """What ``run`` gives, and what that run has reserved over the events."""
-        what_if = _what_if(settings, addresses=addresses, completion=completion, seed=seed)
-        outcome, curve = self._outcome_of(self._core.library.vl_curve_make, what_if)
+        outcome, curve = self._asked("vl_curve_make", settings, choices)
         return outcome, NativeCurve(curve, "curve")
 
     def log(
-        self, settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int
+        self, settings: Mapping[str, Any], **choices: int
     ) -> tuple[dict[str, int], NativeCurve]:
         """What ``curve`` gives, with columns of all that the allocator did (vl_log_make)."""
-        what_if = _what_if(settings, addresses=addresses, completion=completion, seed=seed)
-        outcome, curve = self._outcome_of(self._core.library.vl_log_make, what_if)
+        outcome, curve = self._asked("vl_log_make", settings, choices)
         return outcome, NativeCurve(curve, "curve")
 
-    def _outcome_of(self, native_run: Any, what_if: Any) -> tuple[dict[str, int], int]:
-        """The outcome of a run, and what the function returned for it."""
+    def _asked(
+        self, function: str, settings: Mapping[str, Any], choices: Mapping[str, int]
+    ) -> tuple[dict[str, int], int]:
+        """The outcome of a run, and what the native function returned for it."""
+        what_if = self._core.structure("vl_what_if", settings=_replay_settings(settings), **choices)
         outcome = self._core.structure("vl_outcome")
+        native_run = getattr(self._core.library, function)
         returned = native_run(self._handle, ctypes.byref(what_if), ctypes.byref(outcome))
         if not returned:
             raise InputError("not enough memory to replay it")
@@ -288,16 +291,6 @@ def _point_to(structure: Any, columns: Mapping[str, Column]) -> None:
     for name, column in columns.items():
         assert column.flags.c_contiguous
         setattr(structure, name, column.ctypes.data)
-
-
-def _what_if(settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int) -> Any:
-    return _core().structure(
-        "vl_what_if",
-        settings=_replay_settings(settings),
-        addresses=addresses,
-        completion=completion,
-        seed=seed,
-    )
 
 
 def _replay_settings(settings: Mapping[str, Any]) -> Any:

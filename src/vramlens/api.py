@@ -14,18 +14,23 @@ from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.memory.fragmentation import Fragmentation
 from vramlens.analyses.memory.heap import Heap
-from vramlens.analyses.recording_explanation import choose_device, explain_text, explain_trace
+from vramlens.analyses.recording_explanation import (
+    choose_device,
+    explain_text,
+    explain_trace,
+    needed_device,
+)
 from vramlens.analyses.scene import Scene
 from vramlens.argument_types import (
     device_given,
     function_given,
     number_given,
     path_given,
-    sequence_given,
+    settings_given,
     size_given,
-    texts_given,
+    wrong_type,
 )
-from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
+from vramlens.errors import NotARecording, UsageError, VramlensError
 from vramlens.foreign_text import visible
 from vramlens.ground.verdict import Verdict
 from vramlens.read.oom.oom_text import OomMessage, OomMessages, find_oom_messages
@@ -42,6 +47,16 @@ if TYPE_CHECKING:
 
 Progress = Callable[[float], None]
 """Called with the share of the file that has been read, from 0 to 1."""
+_NO_RECORDING = {
+    "text": "is text, not a recording; `vramlens explain` reads logs",
+    "json": "is JSON, not a recording; `vramlens explain` reads profiler traces",
+    "binary": "is neither a recording nor a text",
+}
+_NO_ERROR = _NO_RECORDING | {
+    "text": "is text without an out-of-memory error; pass the log with the error, or a recording",
+    "json": "is JSON but neither an out-of-memory error nor a profiler trace; pass the log "
+    "with the error, a trace or a recording",
+}
 
 
 class Recording(Trace):
@@ -107,7 +122,7 @@ class Recording(Trace):
 
         return replay_trace(
             self,
-            confs=_several(conf),
+            confs=settings_given(conf),
             cap_bytes=_limit("cap", cap),
             recorded_cap_bytes=size_given("recorded_cap", recorded_cap),
             device=device_given(device),
@@ -144,7 +159,7 @@ class Recording(Trace):
             self,
             cap_bytes=_limit("cap", cap),
             cards=[_card_bytes(card) for card in _cards(cards)],
-            confs=(*WORTH_TRYING, *_several(conf)),
+            confs=(*WORTH_TRYING, *settings_given(conf)),
             recorded_cap_bytes=size_given("recorded_cap", recorded_cap),
             device=device_given(device),
         )
@@ -199,9 +214,7 @@ class Recording(Trace):
 
     def attribution(self, device: int | None = None) -> Attribution:
         """For every allocation of a device its step, phase, user line, category and region."""
-        chosen = choose_device(self, device_given(device))
-        if chosen is None:
-            raise InputError(f"{self.source}: contains no GPU memory and no events")
+        chosen = needed_device(self, device_given(device))
         if chosen.device not in self._attributions:
             self._attributions[chosen.device] = attribute(self, chosen)
         return self._attributions[chosen.device]
@@ -335,18 +348,6 @@ def _explained_log(source: Source, stream: BinaryIO, total: int | None) -> Expla
     return explain_text(message, source.name, count, messages)
 
 
-_NO_RECORDING = {
-    "text": "is text, not a recording; `vramlens explain` reads logs",
-    "json": "is JSON, not a recording; `vramlens explain` reads profiler traces",
-    "binary": "is neither a recording nor a text",
-}
-_NO_ERROR = _NO_RECORDING | {
-    "text": "is text without an out-of-memory error; pass the log with the error, or a recording",
-    "json": "is JSON but neither an out-of-memory error nor a profiler trace; pass the log "
-    "with the error, a trace or a recording",
-}
-
-
 def example_path() -> Path:
     """The recording that ships with the package: a real fine-tuning run that filled an H200 and
     ran out of memory at a batch of long sequences.
@@ -356,14 +357,14 @@ def example_path() -> Path:
 
 def _moment(at: str | int | None) -> str | None:
     """The moment ``at`` as text; an event's number may be given as one."""
-    return at if at is None or isinstance(at, str) else str(number_given("at", at, _MOMENTS))
-
-
-_MOMENTS = "peak, oom, end or an event number"
+    wanted = "peak, oom, end or an event number"
+    return at if at is None or isinstance(at, str) else str(number_given("at", at, wanted))
 
 
 def _cards(cards: Sequence[str | int]) -> tuple[str | int, ...]:
-    return sequence_given("cards", cards, 'a list of cards such as ["16GiB", "H100"]')
+    if isinstance(cards, Sequence) and not isinstance(cards, (str, bytes)):
+        return tuple(cards)
+    raise wrong_type("cards", 'a list of cards such as ["16GiB", "H100"]', cards)
 
 
 def _card_bytes(card: str | int) -> int:
@@ -385,17 +386,13 @@ def _limit(name: str, size: str | int | None) -> int | None:
     """Bytes that a process or a card may have.
 
     Raises:
-        UsageError: it is no size, or less than 1 MiB.
+        UsageError: it is not a size, or less than 1 MiB.
     """
     try:
         limit = size_given(name, size)
         return None if limit is None else check_limit(limit, size)
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
-
-
-def _several(conf: str | Sequence[str] | None) -> tuple[str, ...]:
-    return texts_given("conf", conf, 'settings such as "expandable_segments:True"')
 
 
 def _telling(messages: Sequence[OomMessage]) -> tuple[OomMessage, int]:

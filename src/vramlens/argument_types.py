@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 from vramlens.units import parse_size
 
 _LONGEST = 40
+_SIZE = 'a number of bytes or a size such as "24GiB"'
 Parameters = ParamSpec("Parameters")
 Answer = TypeVar("Answer")
 Check = Callable[[str, Any], object]
@@ -31,7 +32,7 @@ def path_given(name: str, value: Any) -> str | os.PathLike[str]:
     """A file's path.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not one.
     """
     if isinstance(value, str) or (
         isinstance(value, os.PathLike) and isinstance(os.fspath(value), str)
@@ -45,13 +46,13 @@ def size_given(name: str, value: Any) -> int | None:
 
     Raises:
         TypeError: it is neither.
-        UsageError: the text is no size.
+        UsageError: the text is not a size.
     """
     if value is None:
         return None
     if isinstance(value, str):
         return parse_size(value)
-    return number_given(name, value, 'a number of bytes or a size such as "24GiB"')
+    return number_given(name, value, _SIZE)
 
 
 def limit_given(name: str, value: Any) -> int | str | None:
@@ -68,10 +69,10 @@ def limit_given(name: str, value: Any) -> int | str | None:
 
 
 def number_given(name: str, value: Any, wanted: str = "a whole number") -> int:
-    """A whole number, NumPy's too; True and False are none.
+    """A whole number, NumPy's too; True and False are not.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not one.
     """
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
         raise wrong_type(name, wanted, value)
@@ -82,44 +83,22 @@ def device_given(value: Any) -> int | None:
     """A device's index; None stays.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not one.
     """
     return None if value is None else number_given("device", value, "a device's index such as 0")
 
 
-def texts_given(name: str, value: Any, wanted: str) -> tuple[str, ...]:
-    """One text or several; none for None.
+def settings_given(conf: Any) -> tuple[str, ...]:
+    """One text of allocator settings or several; none for None.
 
     Raises:
         TypeError: it is neither.
     """
-    if value is None or isinstance(value, str):
-        return () if value is None else (value,)
-    if isinstance(value, Sequence) and all(isinstance(text, str) for text in value):
-        return tuple(value)
-    raise wrong_type(name, wanted, value)
-
-
-def sequence_given(name: str, value: Any, wanted: str) -> tuple[Any, ...]:
-    """Several things; a text is no such.
-
-    Raises:
-        TypeError: it is none.
-    """
-    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        return tuple(value)
-    raise wrong_type(name, wanted, value)
-
-
-def function_given(name: str, value: Any) -> Any:
-    """A function; None stays.
-
-    Raises:
-        TypeError: it is none.
-    """
-    if value is None or callable(value):
-        return value
-    raise wrong_type(name, "a function", value)
+    if conf is None or isinstance(conf, str):
+        return () if conf is None else (conf,)
+    if isinstance(conf, Sequence) and all(isinstance(text, str) for text in conf):
+        return tuple(conf)
+    raise wrong_type("conf", 'settings such as "expandable_segments:True"', conf)
 
 
 def takes(
@@ -155,33 +134,34 @@ def optional(check: Check) -> Check:
 
 
 def required_size(name: str, value: Any) -> None:
-    """Refuses what is no size, None too."""
-    size_given(name, value)
-    if value is None:
-        raise wrong_type(name, 'a number of bytes or a size such as "24GiB"', value)
+    """Refuses what is not a size, None too."""
+    if size_given(name, value) is None:
+        raise wrong_type(name, _SIZE, value)
 
 
 def required_function(name: str, value: Any) -> None:
     """Refuses what cannot be called, None too."""
-    function_given(name, value)
-    if value is None:
+    if not callable(value):
         raise wrong_type(name, "a function", value)
 
 
+function_given = optional(required_function)
+
+
 def seconds(name: str, value: Any) -> None:
-    """Refuses what is no number of seconds."""
+    """Refuses what is not a number of seconds."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise wrong_type(name, "a number of seconds", value)
 
 
 def text(name: str, value: Any) -> None:
-    """Refuses what is no text."""
+    """Refuses what is not a text."""
     if not isinstance(value, str):
         raise wrong_type(name, "a text", value)
 
 
 def texts(name: str, value: Any) -> None:
-    """Refuses what is no collection of texts; one text alone is none."""
+    """Refuses what is not a collection of texts; one text alone is not one."""
     if isinstance(value, Iterator):  # to look into it would use it up
         return
     is_collection = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
@@ -190,13 +170,13 @@ def texts(name: str, value: Any) -> None:
 
 
 def several(name: str, value: Any) -> None:
-    """Refuses what is no collection; a text is none."""
+    """Refuses what is not a collection; a text is not one."""
     if not isinstance(value, Iterable) or isinstance(value, (str, bytes)):
         raise wrong_type(name, "a list", value)
 
 
 def command_words(name: str, value: Any) -> None:
-    """Refuses what is no command: a text, or a list of texts."""
+    """Refuses what is not a command: a text, or a list of texts."""
     if not isinstance(value, str):
         texts(name, value)
 
@@ -208,6 +188,6 @@ def flag(name: str, value: Any) -> None:
 
 
 def module(name: str, value: Any) -> None:
-    """Refuses what is no model: it has no parameters to ask for."""
+    """Refuses what is not a model: it has no parameters to ask for."""
     if isinstance(value, type) or not callable(getattr(value, "named_parameters", None)):
         raise wrong_type(name, "a torch.nn.Module", value)

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from vramlens.capture import torch_api
 from vramlens.capture.line_clock import LineClock
@@ -28,14 +28,13 @@ from vramlens.capture.recording.ring_size import default_max_events
 from vramlens.capture.recording.session import current_session
 from vramlens.capture.torch_api import Allocator, loaded_torch
 from vramlens.capture.triggers.on_import import when_imported
-from vramlens.capture.warn import harmless, say_once
+from vramlens.capture.warn import Function, harmless, say_once
 from vramlens.report.profile.function_text import FunctionProfile
 
 if TYPE_CHECKING:
     from vramlens.analyses.profile.function_use import DeviceUse, Moves, SourceLine
     from vramlens.trace import Trace
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 _NOTHING = "no GPU in use, so nothing was measured"
 
 

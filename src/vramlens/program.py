@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens.argument_types import number_given, optional, path_given, takes
 from vramlens.capture.process.undisturbed import no_collection
-from vramlens.capture.recording.output_path import Places
+from vramlens.capture.recording.output_path import RecordingPaths
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.recording.session import (
     RecordingPlan,
@@ -22,7 +22,7 @@ from vramlens.capture.recording.session import (
     begin_session,
     current_session,
 )
-from vramlens.capture.recording.step_marks import NO_STEP, by_hand
+from vramlens.capture.recording.step_marks import NO_STEP, manual_step_listeners
 from vramlens.capture.triggers.child_processes import follow_children, plan_for_child
 from vramlens.capture.warn import harmless, say
 from vramlens.errors import UsageError
@@ -162,7 +162,9 @@ def snapshot(path: str | os.PathLike[str]) -> str | None:
     never an exception.
     """
     session = current_session()
-    recorder = session.recorder if session is not None else Recorder(Places(os.fspath(path), None))
+    recorder = (
+        session.recorder if session is not None else Recorder(RecordingPaths(os.fspath(path), None))
+    )
     if recorder.gpu is None:
         recorder.connect()
     answer = recorder.write(WriteRequest("api", quiet=True), os.fspath(path))
@@ -194,7 +196,7 @@ def step() -> None:
     """Ends a step. Optional: optimizer steps are seen without it. Cheap, and safe without a GPU
     or a recording.
     """
-    for listener in tuple(by_hand):
+    for listener in tuple(manual_step_listeners):
         listener()
     session = current_session()
     if session is not None:
@@ -246,11 +248,8 @@ def distributed_state() -> DistributedState:
 
 def verdict_of(path: str, message: str) -> str:
     """The one-screen verdict on a failure, from its recording and its exception's text."""
-    from rich.console import Console
-
     from vramlens.api import explain_recording, load
     from vramlens.read.oom.oom_text import find_oom_messages
-    from vramlens.report.explain.story import render_explanation
 
     recording = load(path)
     messages = find_oom_messages(io.BytesIO(message.encode("utf-8", "replace")))
@@ -258,6 +257,4 @@ def verdict_of(path: str, message: str) -> str:
         explanation = explain_recording(recording, messages=messages)
     except UsageError:  # the text is another failure's: two threads, one after the other
         explanation = explain_recording(recording)
-    page = io.StringIO()
-    render_explanation(explanation, Console(file=page, width=100, height=24, color_system=None))
-    return page.getvalue()
+    return str(explanation)

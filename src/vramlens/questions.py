@@ -9,22 +9,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, TypeAlias, cast
 
-from vramlens.argument_types import device_given, path_given, texts_given
+from vramlens.argument_types import device_given, path_given, settings_given
 from vramlens.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from vramlens.analyses.budget.budget import Check
+    from vramlens.analyses.budget.budget_file import Budget
     from vramlens.analyses.compare.compared_run import Run
     from vramlens.analyses.compare.diff_answer import Diff
-    from vramlens.api import Recording
+    from vramlens.api import Progress, Recording
     from vramlens.ranks import Comparison
     from vramlens.trace import Trace
-    from vramlens.view.shown_page import Page
+    from vramlens.view.page import Page
 
 Opened: TypeAlias = "str | os.PathLike[str] | Recording"
 """A file's path, or a recording that is open already."""
+Reading: TypeAlias = "Callable[[str], AbstractContextManager[Progress | None]]"
+"""Given a title, a context with a function to call with the share that has been read."""
+
+
+def _unwatched(_title: str) -> AbstractContextManager[None]:
+    """Shows nobody how far it has read."""
+    return nullcontext()
 
 
 def diff(
@@ -45,17 +56,28 @@ def diff(
         InputError: a file cannot be read, or holds no GPU memory.
         UsageError: a recording has no such device.
     """
+    return compared(_several(before), _several(after), device_given(device))
+
+
+def compared(
+    before: Sequence[Opened],
+    after: Sequence[Opened],
+    device: int | None,
+    reading: Reading = _unwatched,
+) -> Diff:
+    """What ``diff`` answers, for whoever shows how far it has read."""
     from vramlens.analyses.compare.run_diff import diff_runs
 
-    chosen = device_given(device)
-    folders = _folders(before, after)
-    if folders is not None:
+    sides = (*before, *after)
+    if len(before) == len(after) == 1 and all(map(_is_folder, sides)):
         from vramlens.fleet.job_diff import diff_jobs
 
-        return diff_jobs(*folders, device=chosen)
+        old, new = (os.fspath(cast(str, folder)) for folder in sides)
+        with reading("reading") as progress:
+            return diff_jobs(old, new, device=device, progress=progress)
     return diff_runs(
-        [_run(run, chosen) for run in _several(before)],
-        [_run(run, chosen) for run in _several(after)],
+        [_run(run, device, reading) for run in before],
+        [_run(run, device, reading) for run in after],
     )
 
 
@@ -78,25 +100,37 @@ def check(
     Raises:
         InputError: a file cannot be read, or the budget has no limit.
     """
-    from vramlens.analyses.budget.budget import check_run
-    from vramlens.analyses.budget.budget_file import MOST_BYTES, read_budget
+    from vramlens.analyses.budget.budget_file import read_budget_file
 
     path = os.fspath(path_given("budget", budget))
     try:
-        with open(path, "rb") as file:
-            limits = read_budget(file.read(MOST_BYTES + 1), path)
+        limits = read_budget_file(path)
     except OSError as error:
         raise InputError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     if not limits.limits:
         raise InputError(f"{path}: [budget] has no limit in it")
-    chosen = device_given(device)
-    if isinstance(recording, str | os.PathLike) and os.path.isdir(recording):
+    return checked(recording, limits, baseline, device_given(device))
+
+
+def checked(
+    recording: Opened,
+    budget: Budget,
+    baseline: Opened | None,
+    device: int | None,
+    reading: Reading = _unwatched,
+) -> Check:
+    """What ``check`` answers, for whoever shows how far it has read."""
+    if _is_folder(recording):
         from vramlens.fleet.job_budget import check_job
 
         kept = None if baseline is None else os.fspath(path_given("baseline", baseline))
-        return check_job(os.fspath(recording), limits, kept, device=chosen)
-    baseline_run = None if baseline is None else _run(baseline, chosen)
-    return check_run(_run(recording, chosen), limits, baseline_run)
+        folder = os.fspath(cast(str, recording))
+        with reading("checking") as progress:
+            return check_job(folder, budget, kept, device=device, progress=progress)
+    from vramlens.analyses.budget.budget import check_run
+
+    baseline_run = None if baseline is None else _run(baseline, device, reading)
+    return check_run(_run(recording, device, reading), budget, baseline_run)
 
 
 def ranks(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Comparison:
@@ -139,16 +173,15 @@ def view(
         UsageError: a recording has no such device, or PyTorch would refuse a setting.
         OSError: ``output`` cannot be written.
     """
-    from vramlens.view.joined import joined
-    from vramlens.view.page import Choices, data_of, one_file, title_of
-    from vramlens.view.shown_page import Page
+    from vramlens.view.comparison import joined
+    from vramlens.view.page import Choices, Page, data_of, one_file, title_of
 
     traces = joined([_opened(recording) for recording in _several(recordings)])
     if not traces:
         raise UsageError("view takes at least one recording")
     choices = Choices(
         device=device_given(device),
-        confs=texts_given("conf", conf, 'settings such as "expandable_segments:True"'),
+        confs=settings_given(conf),
         sources=None if sources is None else os.fspath(sources),
     )
     title = title_of(traces)
@@ -198,12 +231,9 @@ def export(
     return target
 
 
-def _folders(before: object, after: object) -> tuple[str, str] | None:
-    """The folders of a job before and after; None where they are not two folders."""
-    if not isinstance(before, str | os.PathLike) or not isinstance(after, str | os.PathLike):
-        return None
-    folders = os.fspath(before), os.fspath(after)
-    return folders if all(map(os.path.isdir, folders)) else None
+def _is_folder(recording: Opened) -> bool:
+    """Whether it is the folder of a job."""
+    return isinstance(recording, str | os.PathLike) and os.path.isdir(recording)
 
 
 def _several(recordings: Opened | Sequence[Opened]) -> list[Opened]:
@@ -215,14 +245,17 @@ def _several(recordings: Opened | Sequence[Opened]) -> list[Opened]:
     return list(recordings)
 
 
-def _opened(recording: Opened) -> Trace:
+def _opened(recording: Opened, reading: Reading = _unwatched) -> Trace:
     from vramlens.api import load
     from vramlens.trace import Trace
 
-    return recording if isinstance(recording, Trace) else load(recording)
+    if isinstance(recording, Trace):
+        return recording
+    with reading("reading") as progress:
+        return load(recording, progress=progress)
 
 
-def _run(recording: Opened, device: int | None) -> Run:
+def _run(recording: Opened, device: int | None, reading: Reading) -> Run:
     from vramlens.analyses.compare.compared_run import run_of
 
-    return run_of(_opened(recording), device)
+    return run_of(_opened(recording, reading), device)

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 
-from vramlens.attach.messages import Line
+from vramlens.attach.messages import Connection
 
 
 def test_whoever_has_the_answer_waits_until_the_other_end_has_left() -> None:
@@ -14,17 +14,17 @@ def test_whoever_has_the_answer_waits_until_the_other_end_has_left() -> None:
     has_cleaned_up = threading.Event()
 
     def answer_and_leave() -> None:
-        Line(there).send({"kind": "answer"})
+        Connection(there).send({"kind": "answer"})
         time.sleep(0.2)
         has_cleaned_up.set()
         there.close()
 
     with here:
-        line = Line(here)
+        connection = Connection(here)
         thread = threading.Thread(target=answer_and_leave)
         thread.start()
-        assert line.receive(30.0) == {"kind": "answer"}
-        line.wait_for_end(30.0)
+        assert connection.receive(30.0) == {"kind": "answer"}
+        connection.wait_for_end(30.0)
         assert has_cleaned_up.is_set()
         thread.join()
 
@@ -33,5 +33,5 @@ def test_one_that_does_not_leave_is_not_waited_for_any_longer() -> None:
     here, there = socket.socketpair()
     with here, there:
         began = time.monotonic()
-        Line(here).wait_for_end(0.05)
+        Connection(here).wait_for_end(0.05)
         assert time.monotonic() - began >= 0.05

@@ -37,10 +37,10 @@ now = memory()
 assert now.gpus and not torch.cuda.is_initialized(), now
 assert all(gpu.total_bytes and not gpu.has_context for gpu in now.gpus), now
 nvml, _ = driver()
-pids, at_home = own_pids()
+pids, sees_host_pids = own_pids()
 for gpu in nvml.gpus():
     listed = {process.pid for process in nvml.memory(gpu).processes or ()}
-    assert not (at_home and listed & set(pids)), "asking has made a context"
+    assert not (sees_host_pids and listed & set(pids)), "asking has made a context"
 torch.ones(1, device="cuda")
 after = memory()
 assert [gpu.uuid for gpu in after.gpus] == [gpu.uuid for gpu in now.gpus], "numbered otherwise before CUDA"
@@ -148,17 +148,19 @@ def test_another_process_shows_up() -> None:
     with another_process(index) as process:
         during = ledger(index)
         show(during)
-        at_home = own_pids()[1]
-        kind = "other_processes" if at_home else "outside_pytorch"
+        sees_host_pids = own_pids()[1]
+        kind = "other_processes" if sees_host_pids else "outside_pytorch"
         grown = rows(during).get(kind, 0) - rows(before).get(kind, 0)
-        if at_home:
+        if sees_host_pids:
             assert GIB < grown < 3 * GIB, grown
             note = next(row.note for row in during.rows if row.kind == kind)
             assert str(process.pid) in note, note
         used = sum(size for name, size in rows(during).items() if name != "free")
         assert used - sum(size for name, size in rows(before).items() if name != "free") >= GIB
         assert sum(row.bytes for row in during.rows) == during.total_bytes
-    assert all(listed.pid != process.pid for listed in ledger(index).processes) or not at_home
+    assert (
+        all(listed.pid != process.pid for listed in ledger(index).processes) or not sees_host_pids
+    )
 
 
 def test_other_devices_get_no_context() -> None:

@@ -379,7 +379,7 @@ def test_texts_in_the_program_itself(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_process_of_others_has_any_name() -> None:
     from vramlens.capture.memory.device_ledger import Ledger
     from vramlens.capture.memory.memory_now import HostMemory, MemoryNow
-    from vramlens.ground.ledger_kinds import LedgerRow
+    from vramlens.ground.vocabulary import LedgerRow
 
     rows = (
         LedgerRow("other_processes", 5, "exact", f"12 ({EVIL}) 3 GiB"),

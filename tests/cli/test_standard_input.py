@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from support.installed import PYTHON_PATH
-from vramlens.cli import standard_input
+from vramlens.cli import input as cli_input
 from vramlens.cli.main import main
 
 ERROR = (
@@ -37,7 +37,7 @@ class Stdin:
 def given(monkeypatch):
     def has_input(descriptor: int, patience_s: float = 0.05) -> bool:
         monkeypatch.setattr(sys, "stdin", Stdin(descriptor))
-        return standard_input.has_input(patience_s)
+        return cli_input.has_input(patience_s)
 
     return has_input
 
@@ -77,7 +77,7 @@ def test_devices_and_closed_streams_are_no_input(given, monkeypatch) -> None:
         os.close(descriptor)
     assert not given(terminal)  # closed
     monkeypatch.setattr(sys, "stdin", None)
-    assert not standard_input.has_input()
+    assert not cli_input.has_input()
 
 
 @pytest.mark.skipif(
@@ -86,9 +86,7 @@ def test_devices_and_closed_streams_are_no_input(given, monkeypatch) -> None:
 def test_what_the_parent_reads_from_is_left_alone() -> None:
     """A shell that reads its script from a pipe: explain must not take the rest of the script."""
     script = (
-        b"f() { "
-        + sys.executable.encode()
-        + b' -c "from vramlens.cli.standard_input import has_input;'
+        b"f() { " + sys.executable.encode() + b' -c "from vramlens.cli.input import has_input;'
         b' print(has_input(30))"; }\nf\necho x | { read y; f; }\necho the rest\n'
     )
     done = subprocess.run(
@@ -119,7 +117,7 @@ def test_a_log_that_is_piped_in_is_explained() -> None:
 def test_without_input_the_example_is(monkeypatch, capsys) -> None:
     assert b"the example that ships with vramlens" in explain(stdin=subprocess.DEVNULL).stderr
     read, write = os.pipe()
-    monkeypatch.setattr(standard_input.has_input, "__defaults__", (0.05,))
+    monkeypatch.setattr(cli_input.has_input, "__defaults__", (0.05,))
     monkeypatch.setattr(sys, "stdin", Stdin(read))
     signal.alarm(60)
     assert main(["explain"]) == 0

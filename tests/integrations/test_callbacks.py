@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from vramlens.integrations.shared import rank_peaks
+from vramlens.integrations.shared import loop_monitor
 from vramlens.integrations.shared.kept_artifacts import handles_of_loggers, handles_of_process, keep
 from vramlens.integrations.shared.loop_monitor import LoopMonitor, verdict_in
-from vramlens.integrations.shared.uncaught_error import UncaughtError
+from vramlens.integrations.shared.training_callback import UncaughtError
 from vramlens.integrations.transformers import _callbacks_beside
 
 
@@ -173,8 +173,8 @@ def test_rank_0_logs_the_peaks_of_all_ranks_once_all_have_told(
         )
 
     def told(rank: int, gib: int) -> dict[str, float]:
-        monkeypatch.setattr(rank_peaks, "_initialized_group", lambda: group(rank))
-        return rank_peaks.peaks_of_ranks(gib << 30)
+        monkeypatch.setattr(loop_monitor, "initialized_group", lambda: group(rank))
+        return loop_monitor.peaks_of_ranks(gib << 30)
 
     assert told(0, 4) == {}  # the others have told nothing yet, and are not waited for
     assert told(2, 9) == told(1, 5) == {}

@@ -20,7 +20,7 @@ from vramlens.capture.memory.memory_now import HostMemory  # noqa: E402
 from vramlens.monitor.machine.inside import Inside, InsideDevice  # noqa: E402
 from vramlens.monitor.machine.machine import Machine, MachineNow, ProcessNow  # noqa: E402
 from vramlens.monitor.top.top_screen import Screen  # noqa: E402
-from vramlens.monitor.top.watching import Watching  # noqa: E402
+from vramlens.monitor.top.watching import MachineWatch  # noqa: E402
 
 
 class Scene(Machine):
@@ -67,7 +67,7 @@ class Scene(Machine):
 async def main(path: str) -> None:
     plug_in(several())
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    watching = Watching(machine=Scene(["/nowhere"]))
+    watching = MachineWatch(machine=Scene(["/nowhere"]))
     for _ in range(130):
         watching.look()
     screen = Screen(watching, 3600.0)

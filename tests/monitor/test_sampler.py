@@ -23,10 +23,11 @@ import vramlens
 from support.fake_nvml import FakeNvml, Gpu, plug_in, uuid_of
 from vramlens.capture import warn
 from vramlens.capture.memory import driver
+from vramlens.capture.torch_api import counters
 from vramlens.errors import UsageError
 from vramlens.monitor import Alert, Monitor
 from vramlens.monitor import sampler as sampler_module
-from vramlens.monitor.allocator_counters import RecentPeak, counters, room_bytes
+from vramlens.monitor.allocator_counters import RecentPeak, room_bytes
 from vramlens.monitor.monitor_samples import DeviceSample, MonitorSamples, Sample
 
 GIB, MIB = 1 << 30, 1 << 20

@@ -8,6 +8,7 @@ import pytest
 
 from support.planted_ranks import base_of, usual
 from vramlens.analyses.finding import Place
+from vramlens.ground.verdict import Verdict
 from vramlens.ranks import RankSummary, compare
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.rank_summary import LineUse, RankGrowth
@@ -72,7 +73,7 @@ def test_a_line_that_no_peer_has_and_that_holds_the_bytes_is_blamed(world: int) 
 
 
 def growth(bytes_per_step: int) -> RankGrowth:
-    return RankGrowth("proven", TINY, bytes_per_step, bytes_per_step * 20, 20, "drop it")
+    return RankGrowth(Verdict.PROVEN, TINY, bytes_per_step, bytes_per_step * 20, 20, "drop it")
 
 
 def test_a_leak_that_all_ranks_share_is_told() -> None:
@@ -120,10 +121,10 @@ def test_what_falls_together_is_a_cause_of_its_own(world: int) -> None:
 
 
 def test_growth_that_may_be_a_leak_is_told_where_all_ranks_share_it() -> None:
-    possible = replace(growth(48 * MIB), verdict="possible")
+    possible = replace(growth(48 * MIB), verdict=Verdict.POSSIBLE)
     ranks = [replace(rank, leaks=(possible,)) for rank in job(4)]
     (finding,) = compare(ranks).findings
-    assert finding.verdict == "possible"
+    assert finding.verdict == Verdict.POSSIBLE
     assert finding.title.startswith("All 4 ranks have the same growth, maybe a leak")
     assert not compare(ranks).has_trouble
     assert compare([*ranks[:3], replace(ranks[3], leaks=())]).findings == ()

@@ -209,11 +209,11 @@ def test_whatever_the_parts_say_the_snapshot_is_explained(
         archive.writestr("snapshot.pickle", SMALL)
     explanation = load(path).explain()
     assert explanation.peak is not None
+    from support.documents import markdown
     from vramlens.report.explain.json import to_json
-    from vramlens.report.explain.story import explanation_to_markdown
 
     assert json.dumps(to_json(explanation), allow_nan=False)
-    assert explanation_to_markdown(explanation, "module")
+    assert markdown(explanation, by="module")
 
 
 def _small() -> bytes:

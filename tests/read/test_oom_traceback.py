@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.documents import markdown
 from support.slow_texts import check_time_is_linear
 from vramlens.analyses.recording_explanation import explain_text
 from vramlens.read.oom.oom_text import find_oom_messages
-from vramlens.report.explain.story import explanation_to_markdown
 from vramlens.trace.stacks import Frame
 
 ERROR = (
@@ -310,7 +310,7 @@ def test_the_librarys_line_with_its_text() -> None:
     oom = explain_text(message, "job.log").oom
     assert oom is not None
     assert oom.library is not None
-    told = explanation_to_markdown(explain_text(message, "job.log"))
+    told = markdown(explain_text(message, "job.log"))
     assert "modeling_llama.py:175" in told
     assert "self.gate_proj" in told
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from support.documents import print_answer
 from support.recordings import DATA, data_of, read, truth_of
 from vramlens import explain, load
 from vramlens.analyses.explanation import Explanation
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.recording_explanation import explain_trace
 from vramlens.replay import tune_trace, with_replay
-from vramlens.report.explain.story import render_explanation
 from vramlens.trace import Trace
 from vramlens.units import GIB, MIB
 
@@ -235,7 +235,7 @@ def test_a_little_time_never_says_the_contrary(name: str) -> None:
 )
 def test_an_answer_to_a_failure_still_fits_the_screen(name: str, width: int) -> None:
     console = Console(file=io.StringIO(), width=width)
-    render_explanation(told(name), console)
+    print_answer(told(name), console)
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     assert len(lines) <= 24
@@ -245,6 +245,6 @@ def test_an_answer_to_a_failure_still_fits_the_screen(name: str, width: int) -> 
 
 def test_the_counters_at_an_event_are_said() -> None:
     console = Console(file=io.StringIO(), width=100)
-    render_explanation(told("recordings/gpt", at="500"), console)
+    print_answer(told("recordings/gpt", at="500"), console)
     assert isinstance(console.file, io.StringIO)
     assert "1.05 GiB were allocated and 1.65 GiB reserved (exact" in console.file.getvalue()

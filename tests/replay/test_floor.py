@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from support.documents import print_answer
 from support.recordings import DATA
 from vramlens import load
 from vramlens.replay import tune_trace
 from vramlens.report.replay.json import tuning_to_json
-from vramlens.report.replay.tuning_story import render_tuning
 from vramlens.units import GIB
 
 FAILURES = DATA / "failures"
@@ -21,7 +21,7 @@ FAILURES = DATA / "failures"
 def floor_of(path: Path, cap_bytes: int | None = None) -> tuple[int, bool, str]:
     tuning = tune_trace(load(path), cap_bytes=cap_bytes, confs=("expandable_segments:True",))
     text = io.StringIO()
-    render_tuning(tuning, Console(file=text, width=100), whole=True)
+    print_answer(tuning, Console(file=text, width=100), all_rows=True)
     assert tuning_to_json(tuning)["floor_bytes"] == tuning.floor_bytes
     return tuning.floor_bytes, tuning.no_setting_can_help, text.getvalue()
 

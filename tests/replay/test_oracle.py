@@ -13,7 +13,7 @@ from support.recordings import read
 from support.replay_oracle import MIB, UNLIMITED, SlowAllocator
 from vramlens._layout import AddressOrder
 from vramlens.replay import prove
-from vramlens.replay.curve import replayed_curve
+from vramlens.replay.what_if import replayed_curve
 
 EDGES = [
     1,

@@ -14,9 +14,8 @@ from support.recordings import ALL, DATA, block, data_of, event, read, segment, 
 from vramlens._layout import TieOrder
 from vramlens.errors import InputError
 from vramlens.replay import Proven, prove
-from vramlens.replay.curve import replayed_curve
 from vramlens.replay.requests import INSIDE_A_REQUEST
-from vramlens.replay.what_if import ask, question
+from vramlens.replay.what_if import ask, question, replayed_curve
 from vramlens.trace import Trace
 from vramlens.units import MIB
 

@@ -8,10 +8,10 @@ import time
 import pytest
 from rich.console import Console
 
+from support.documents import print_answer
 from support.recordings import DATA, data_of, read, truth_of
 from vramlens import UsageError, load
 from vramlens.replay import WORTH_TRYING, parse_settings, tune_trace
-from vramlens.report.replay.tuning_story import render_tuning
 from vramlens.units import GIB, MIB
 
 
@@ -64,7 +64,7 @@ def test_it_is_quick() -> None:
 def test_a_request_above_the_limit_is_one_line() -> None:
     recording = load(DATA / "captured/oom_really_full.vram")
     console = Console(file=io.StringIO(), width=80)
-    render_tuning(recording.tune(cap="24GiB"), console)
+    print_answer(recording.tune(cap="24GiB"), console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert text.startswith("No setting helps: a single request for 77.49 GiB exceeds 24.00 GiB.\n")
     assert "0 bytes" not in text
@@ -87,7 +87,7 @@ def test_what_is_the_same_in_all_rows_makes_room_for_their_settings() -> None:
 
     def lines(width: int) -> list[str]:
         console = Console(file=io.StringIO(), width=width)
-        render_tuning(tuning, console)
+        print_answer(tuning, console)
         return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
     narrow, wide = lines(80), lines(200)
@@ -110,7 +110,7 @@ def test_a_card_needs_room_outside_pytorch() -> None:
             read(data_of("recordings/gpt")), cards=cards, confs=("expandable_segments:True",)
         )
         console = Console(file=io.StringIO(), width=120)
-        render_tuning(tuning, console)
+        print_answer(tuning, console)
         return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
     assert text(2 * GIB, 4 * GIB).startswith("Fits a 4 GiB card with the recorded settings.\n")
@@ -121,6 +121,6 @@ def test_what_is_reserved_above_a_limit_is_explained() -> None:
     conf = "expandable_segments:True,roundup_power2_divisions:8"
     tuning = tune_trace(read(data_of("recordings/gpt_varlen")), cap_bytes=GIB, confs=(conf,))
     console = Console(file=io.StringIO(), width=120)
-    render_tuning(tuning, console)
+    print_answer(tuning, console)
     assert max(one.row.high_bytes for one in tuning.tried) == GIB + 6 * MIB
     assert "Reserved can exceed the limit" in console.file.getvalue()  # type: ignore[attr-defined]

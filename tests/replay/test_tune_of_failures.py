@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from support.documents import print_answer
 from support.recordings import DATA
 from vramlens import load
 from vramlens.replay import Tuning, tune_trace
 from vramlens.report.replay.json import tuning_to_json
-from vramlens.report.replay.tuning_story import render_tuning
 
 FOLDER = DATA / "failures"
 TRUTH: dict[str, Any] = json.loads((FOLDER / "truth.json").read_text())
@@ -29,7 +29,7 @@ def tuned(name: str) -> Tuning:
 
 def story(tuning: Tuning) -> str:
     console = Console(file=io.StringIO(), width=100)
-    render_tuning(tuning, console)
+    print_answer(tuning, console)
     return " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
 
 

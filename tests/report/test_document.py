@@ -13,22 +13,22 @@ from vramlens.report.document import (
     Form,
     Heading,
     Items,
-    Last,
+    LastColumn,
     Sentences,
     Table,
     alternatives,
-    gone,
+    cut_whole,
 )
 from vramlens.report.html import html_of
 from vramlens.report.layout import Layout
 from vramlens.report.markdown import markdown_of
-from vramlens.report.text import fitted
+from vramlens.report.text import fit_to_screen
 
 WIDE = Layout(80)
 
 
 def lines(document: Document, room: int | None = None, layout: Layout = WIDE) -> list[str]:
-    return [line.plain for line in fitted(document, layout, room)]
+    return [line.plain for line in fit_to_screen(document, layout, room)]
 
 
 def answer() -> Document:
@@ -37,8 +37,10 @@ def answer() -> Document:
             Blank(),
             Heading("The answer"),
             Blank(),
-            Items(("first", "second", "third"), cuts=(Cut(2, {"texts": ("first",)}), *gone(3))),
-            Blank(cuts=gone(1)),
+            Items(
+                ("first", "second", "third"), cuts=(Cut(2, {"texts": ("first",)}), *cut_whole(3))
+            ),
+            Blank(cuts=cut_whole(1)),
             Blank(),
             Sentences(("Only a page says so.",), forms=Form.MARKDOWN | Form.HTML),
             Command("look", ("vramlens explain x",)),
@@ -73,22 +75,24 @@ def test_each_alternative_takes_the_place_of_the_one_before() -> None:
 
 def test_every_form_has_what_belongs_to_it() -> None:
     assert "Only a page" not in "".join(lines(answer()))
-    for page in (markdown_of(answer()), html_of(answer(), "t")):
+    for page in (markdown_of(answer()), html_of(answer())):
         assert "Only a page says so." in page
         assert "third" in page
 
 
 def test_names_cannot_become_markup() -> None:
     document = Document((Heading("<script>"), Items(("<b>*x*",)), Sentences(("<i>",))))
-    assert "<script>" not in html_of(document, "<script>")
-    assert "<b>" not in html_of(document, "t")
+    assert "<script>" not in html_of(document)
+    assert "<b>" not in html_of(document)
     assert "<script>" not in markdown_of(document)
 
 
 def test_a_name_is_broken_beside_its_figures_after_a_comma() -> None:
     columns = (Column("peak"), Column("setting", is_right=False))
     names = ("x" * 40 + "," + "z" * 20, "y")
-    table = Document((Table(columns, (("1 GiB", names[0]), ("2 GiB", names[1])), Last.AS_A_NAME),))
+    table = Document(
+        (Table(columns, (("1 GiB", names[0]), ("2 GiB", names[1])), LastColumn.AS_A_NAME),)
+    )
     assert lines(table) == ["   peak  setting", "  1 GiB  " + names[0], "  2 GiB  y"]
     assert lines(table, layout=Layout(60)) == [
         "   peak  setting",
@@ -102,7 +106,7 @@ def test_names_without_room_stand_above_their_figures() -> None:
     """All of them: a name below its figures would be read as that of the next row."""
     columns = (Column("peak"), Column("setting", is_right=False))
     rows = (("1 GiB", "x" * 56), ("2 GiB", "y"))
-    table = Document((Table(columns, rows, Last.AS_A_NAME),))
+    table = Document((Table(columns, rows, LastColumn.AS_A_NAME),))
     assert lines(table, layout=Layout(60)) == [
         "  setting",
         "     peak",
@@ -116,11 +120,11 @@ def test_names_without_room_stand_above_their_figures() -> None:
 def test_columns_without_room_are_left_out_and_what_is_cut_is_told() -> None:
     columns = (Column("a" * 15), Column("b" * 15), Column(""))
     rows = (("1", "2", "name"), ("3", "4", "other"))
-    table = Table(columns, rows, Last.CUT, title="Names", noun="name", top=1)
+    table = Table(columns, rows, LastColumn.CUT, title="Names", noun="name", top=1)
     assert lines(Document((table,)))[0].endswith("b  Names (1 of 2 names)")
     assert "b" not in lines(Document((table,)), layout=Layout(40))[0]
 
 
 def test_bars_of_figures_that_are_no_sizes() -> None:
     document = Document((Figures((Figure("3", "words"),)),))
-    assert "width:0.00rem" in html_of(document, "title")
+    assert "width:0.00rem" in html_of(document)

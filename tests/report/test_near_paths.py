@@ -13,8 +13,7 @@ from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.report.document import Claim, Claims, Command, Document, Heading, Sentences
 from vramlens.report.holders import HeldMemory, HolderRow
-from vramlens.report.near_paths import near
-from vramlens.report.text import print_document
+from vramlens.report.text import near, print_document
 
 
 def test_sentences_and_tables_name_a_file_below_the_working_directory_in_one_form(

@@ -9,7 +9,7 @@ from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.fragmentation import Fragmentation, Pin
 from vramlens.analyses.memory.heap import CategoryBytes, Heap, LineBytes, StackBytes
-from vramlens.ground.ledger_kinds import LedgerRow
+from vramlens.ground.vocabulary import LedgerRow
 from vramlens.trace import Frame
 from vramlens.units import GIB, MIB
 

@@ -21,7 +21,7 @@ def _descriptors():
     session = sys.modules.get("vramlens.capture.recording.session")
     own = set()
     if session is not None and session.current_session() is not None:
-        control = session.current_session()._control
+        control = session.current_session()._dump_server
         own = {
             end.descriptor
             for end in (control._listener, *(control._wake_ends or ()))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from vramlens.cli.main import main
-from vramlens.ground.file_name import is_user_file
+from vramlens.ground.place import is_user_file
 from vramlens.trace.stacks import is_code_file
 from vramlens.view.file_opener import file_opener_page
 from vramlens.view.page import STATIC, one_file

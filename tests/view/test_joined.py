@@ -10,7 +10,7 @@ import pytest
 import vramlens
 from support.page_data import PageData, data_in
 from vramlens.errors import InputError
-from vramlens.view.joined import joined
+from vramlens.view.comparison import joined
 
 DATA = Path(__file__).parents[1] / "data"
 

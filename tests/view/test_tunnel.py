@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vramlens.view.local.tunnel import tunnel_command
+from vramlens.view.local.opening import tunnel_command
 
 
 def session(server="192.0.2.7", port="22", **others):

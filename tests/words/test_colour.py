@@ -7,11 +7,10 @@ import io
 import pytest
 from rich.console import Console
 
+from support.documents import print_answer
 from support.recordings import DATA
 from vramlens import load
 from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
-from vramlens.report.explain.story import render_explanation
-from vramlens.report.leaks.story import render_leaks
 
 BOLD, BOLD_RED = "\x1b[1m", "\x1b[1;31m"
 
@@ -25,7 +24,7 @@ def printed(console: Console) -> str:
 
 
 def failure_on(console: Console) -> str:
-    render_explanation(load(DATA / "captured/oom_backward.vram").explain(), console)
+    print_answer(load(DATA / "captured/oom_backward.vram").explain(), console)
     return printed(console)
 
 
@@ -35,7 +34,7 @@ def test_the_headline_of_a_failure_is_red() -> None:
 
 def test_a_leak_is_red() -> None:
     console = terminal()
-    render_leaks(leaks_of_trace(load(DATA / "recordings/leak_hook.pickle.xz")), console)
+    print_answer(leaks_of_trace(load(DATA / "recordings/leak_hook.pickle.xz")), console)
     assert printed(console).startswith(f"{BOLD_RED}LEAK likely: ")
 
 

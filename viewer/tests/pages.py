@@ -36,9 +36,8 @@ from vramlens.report.diff.story import headline  # noqa: E402
 from vramlens.trace import Trace  # noqa: E402
 from vramlens.units import format_size  # noqa: E402
 from vramlens.view.columns import Columns  # noqa: E402
-from vramlens.view.findings import words  # noqa: E402
 from vramlens.view.page import Choices, data_of, one_file, title_of  # noqa: E402
-from vramlens.view.texts import one_line  # noqa: E402
+from vramlens.view.texts import one_line, words  # noqa: E402
 from vramlens.view.timeline.collective_calls import RankFlight  # noqa: E402
 from vramlens.view.timeline.what_if_lines import lines_of  # noqa: E402
 

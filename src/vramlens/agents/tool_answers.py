@@ -15,7 +15,7 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from vramlens.analyses.finding import Finding, Place
     from vramlens.analyses.memory.heap import Heap, LineBytes
-    from vramlens.trace.owners import KeptBy
+    from vramlens.trace.storage_facts import KeptBy
 
 _MOST_OWNERS = 5
 _MOST_LINES = 8
@@ -24,13 +24,23 @@ _LONGEST_CLAIM = 160
 
 def explain(
     path: str,
-    sources: str = ".",
     at: str | None = None,
     log: str | None = None,
     total: str | None = None,
     device: int | None = None,
+    sources: str | None = None,
 ) -> str:
-    """Where the memory is, why it ran out, what to change."""
+    """Where GPU memory is, why it ran out, and what to change, from one file.
+
+    Args:
+        path: a recording (.vram), a PyTorch memory snapshot, a log with an out-of-memory error, or
+            a torch.profiler trace.
+        at: the moment: peak, oom, end or an event's number.
+        log: a file with the error's text, to complete a bare snapshot.
+        total: the GPU's memory, such as 80GiB.
+        device: the GPU's number.
+        sources: the program's folder, whose code is quoted; by default the server's.
+    """
     _refuse_standard_input(path, log or "")
     explanation = api.explain(path, at=at, log=log, total_bytes=total, device=device)
     spots = _spots(explanation.findings)
@@ -41,9 +51,20 @@ def explain(
 
 
 def leaks(
-    path: str, sources: str = ".", total: str | None = None, device: int | None = None
+    path: str,
+    total: str | None = None,
+    device: int | None = None,
+    sources: str | None = None,
 ) -> str:
-    """What grows with every step, who keeps it, when memory runs out."""
+    """What grows with every step of a recording, which line allocates it, what keeps it, and
+    when memory runs out.
+
+    Args:
+        path: a recording, a snapshot, or a torch.profiler trace.
+        total: the GPU's memory, such as 80GiB.
+        device: the GPU's number.
+        sources: the program's folder, whose code is quoted; by default the server's.
+    """
     _refuse_standard_input(path)
     report = api.load(path).leaks(device=device, total_bytes=total)
     spots: list[Spot] = []
@@ -57,15 +78,32 @@ def leaks(
 
 
 def tune(
-    path: str, cap: str | None = None, cards: Sequence[str] = (), device: int | None = None
+    path: str,
+    cap: str | None = None,
+    cards: list[str] | None = None,
+    device: int | None = None,
 ) -> str:
-    """The allocator settings that serve the recorded run best."""
+    """The best allocator settings for a recorded run, each simulated on its requests.
+
+    Args:
+        path: a recording or a snapshot.
+        cap: what the process may reserve, such as 24GiB.
+        cards: card sizes: on which of them the run fits.
+        device: the GPU's number.
+    """
     _refuse_standard_input(path)
-    return str(api.load(path).tune(cap, cards=list(cards), device=device))
+    return str(api.load(path).tune(cap, cards=cards or [], device=device))
 
 
-def diff(before: str, after: str, sources: str = ".", device: int | None = None) -> str:
-    """What a change did: the failure, the growth, the peak, the lines."""
+def diff(before: str, after: str, device: int | None = None, sources: str | None = None) -> str:
+    """What a change did to memory: failure, growth, peak and lines, before and after.
+
+    Args:
+        before: the recording (or trace) before the change.
+        after: the recording after it.
+        device: the GPU's number.
+        sources: the program's folder, whose code is quoted; by default the server's.
+    """
     _refuse_standard_input(before, after)
     difference = questions.diff(before, after, device=device)
     lines = [
@@ -75,11 +113,72 @@ def diff(before: str, after: str, sources: str = ".", device: int | None = None)
     return _with_code(difference, [*_spots(difference.findings), *lines], sources)
 
 
-def ranks(paths: Sequence[str], sources: str = ".") -> str:
-    """Which rank differs from its peers, why, and who failed first."""
+def ranks(paths: list[str], sources: str | None = None) -> str:
+    """Which rank of a distributed job differs from its peers in memory, why, and who failed first.
+
+    Args:
+        paths: a folder of the ranks' recordings and NCCL flight records, or the files.
+        sources: the program's folder, whose code is quoted; by default the server's.
+    """
     _refuse_standard_input(*paths)
-    comparison = questions.ranks(list(paths))
+    comparison = questions.ranks(paths)
     return _with_code(comparison, _spots(comparison.findings), sources)
+
+
+def who_holds(
+    path: str,
+    name: str = "",
+    at: str | None = None,
+    device: int | None = None,
+    sources: str | None = None,
+) -> str:
+    """What uses the recorded memory: objects that were seen to keep it (run --leaks), and lines.
+
+    Args:
+        path: a recording or a snapshot.
+        name: only what has this in its name or in its file:line.
+        at: the moment: peak, oom, end or an event's number.
+        device: the GPU's number.
+        sources: the program's folder, whose code is quoted; by default the server's.
+    """
+    _refuse_standard_input(path)
+    recording = api.load(path)
+    explanation = recording.explain(at=at, device=device)
+    owners = recording.owners
+    owned = [] if owners is None else _kept(owners.owners, owners.owner, owners.size_bytes, name)
+    lines = _lines_about(explanation.heap, name)
+    if not owned and not lines:
+        raise UsageError(f"{path}: nothing in it is called {name!r}")
+    words = []
+    if owners is None:
+        words.append("The recording holds no owners (vramlens run --leaks records them): by line.")
+    shown = owned[:_MOST_OWNERS]
+    for size_bytes, owner in shown:
+        words += _owner_lines(size_bytes, owner)
+    spots = _owner_spots([owner for _, owner in shown])
+    for row in lines[:_MOST_LINES]:
+        words.append(_line_words(row))
+        spots.append(Spot(row.place, f"requested {format_size(row.bytes)}"))
+    return _with_code("\n".join(words), spots, sources)
+
+
+ANSWERS: dict[str, Callable[..., str]] = {
+    "explain": explain,
+    "leaks": leaks,
+    "tune": tune,
+    "diff": diff,
+    "ranks": ranks,
+    "who_holds": who_holds,
+}
+"""The tools by name, in the order in which agents see them; their signatures and docstrings are
+what agents read.
+"""
+
+
+def _with_code(answer: object, spots: Sequence[Spot], sources: str | None) -> str:
+    text = str(answer).rstrip("\n")
+    code = code_of(spots, sources or ".")
+    return f"{text}\n\nCode:\n{code}\n" if code else f"{text}\n"
 
 
 def _owner_lines(size_bytes: int, owner: KeptBy) -> Iterator[str]:
@@ -105,47 +204,6 @@ def _line_words(row: LineBytes) -> str:
         f"{format_size(row.bytes)} in {counted(row.allocations, 'allocation')} requested at"
         f" {visible(str(row.place))} [{row.category}]{visible(names)}"
     )
-
-
-def who_holds(
-    path: str, name: str = "", at: str | None = None, sources: str = ".", device: int | None = None
-) -> str:
-    """Who holds the recorded memory: the objects that were seen to keep it, and the lines."""
-    _refuse_standard_input(path)
-    recording = api.load(path)
-    explanation = recording.explain(at=at, device=device)
-    owners = recording.owners
-    owned = [] if owners is None else _kept(owners.owners, owners.owner, owners.size_bytes, name)
-    lines = _lines_about(explanation.heap, name)
-    if not owned and not lines:
-        raise UsageError(f"{path}: nothing in it is called {name!r}")
-    words = []
-    if owners is None:
-        words.append("The recording holds no owners (vramlens run --leaks records them): by line.")
-    shown = owned[:_MOST_OWNERS]
-    for size_bytes, owner in shown:
-        words += _owner_lines(size_bytes, owner)
-    spots = _owner_spots([owner for _, owner in shown])
-    for row in lines[:_MOST_LINES]:
-        words.append(_line_words(row))
-        spots.append(Spot(row.place, f"requested {format_size(row.bytes)}"))
-    return _with_code("\n".join(words), spots, sources)
-
-
-ANSWERS: dict[str, Callable[..., str]] = {
-    "diff": diff,
-    "explain": explain,
-    "leaks": leaks,
-    "ranks": ranks,
-    "tune": tune,
-    "who_holds": who_holds,
-}
-
-
-def _with_code(answer: object, spots: Sequence[Spot], folder: str) -> str:
-    text = str(answer).rstrip("\n")
-    code = code_of(spots, folder)
-    return f"{text}\n\nCode:\n{code}\n" if code else f"{text}\n"
 
 
 def _spots(findings: Iterable[Finding]) -> list[Spot]:

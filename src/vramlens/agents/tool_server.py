@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import wraps
 from importlib import import_module
 from typing import Any
 
+from vramlens.agents.tool_answers import ANSWERS
 from vramlens.foreign_text import without_controls
 from vramlens.ground.own_session import end_with_children
 from vramlens.integrations.shared.extras import need
@@ -25,155 +27,24 @@ _WITHIN_S = 600.0
 _PREFIX = "vramlens: "
 
 
-TOOLS = ("explain", "leaks", "tune", "diff", "ranks", "who_holds", "predict")
-
-
-class Tools:
-    """The tools; each answers in a process of its own.
+async def predict(
+    script: str,
+    arguments: list[str] | None = None,
+    cards: list[str] | None = None,
+    steps: int = 2,
+) -> str:
+    """The memory peak of a training script before its first run, without a GPU. This runs the
+    script with fake tensors, which have shapes and no data.
 
     Args:
-        sources: the folder below which the program's code lies, where a question names none.
+        script: the script, unchanged.
+        arguments: the script's own arguments.
+        cards: card sizes, such as 24GiB: on which of them it fits.
+        steps: after how many optimizer steps it ends.
     """
-
-    def __init__(self, sources: str = ".") -> None:
-        self._sources = sources
-
-    async def explain(
-        self,
-        path: str,
-        at: str | None = None,
-        log: str | None = None,
-        total: str | None = None,
-        device: int | None = None,
-        sources: str | None = None,
-    ) -> str:
-        """Where GPU memory is, why it ran out, and what to change, from one file.
-
-        Args:
-            path: a recording (.vram), a PyTorch memory snapshot, a log with an out-of-memory error, or
-                a torch.profiler trace.
-            at: the moment: peak, oom, end or an event's number.
-            log: a file with the error's text, to complete a bare snapshot.
-            total: the GPU's memory, such as 80GiB.
-            device: the GPU's number.
-            sources: the program's folder, whose code is quoted; by default the server's.
-        """
-        return await _answer(
-            "explain",
-            path=path,
-            at=at,
-            log=log,
-            total=total,
-            device=device,
-            sources=sources or self._sources,
-        )
-
-    async def leaks(
-        self,
-        path: str,
-        total: str | None = None,
-        device: int | None = None,
-        sources: str | None = None,
-    ) -> str:
-        """What grows with every step of a recording, which line allocates it, what keeps it, and
-        when memory runs out.
-
-        Args:
-            path: a recording, a snapshot, or a torch.profiler trace.
-            total: the GPU's memory, such as 80GiB.
-            device: the GPU's number.
-            sources: the program's folder, whose code is quoted; by default the server's.
-        """
-        return await _answer(
-            "leaks", path=path, total=total, device=device, sources=sources or self._sources
-        )
-
-    async def tune(
-        self,
-        path: str,
-        cap: str | None = None,
-        cards: list[str] | None = None,
-        device: int | None = None,
-    ) -> str:
-        """The best allocator settings for a recorded run, each simulated on its requests.
-
-        Args:
-            path: a recording or a snapshot.
-            cap: what the process may reserve, such as 24GiB.
-            cards: card sizes: on which of them the run fits.
-            device: the GPU's number.
-        """
-        return await _answer("tune", path=path, cap=cap, cards=cards or [], device=device)
-
-    async def diff(
-        self, before: str, after: str, device: int | None = None, sources: str | None = None
-    ) -> str:
-        """What a change did to memory: failure, growth, peak and lines, before and after.
-
-        Args:
-            before: the recording (or trace) before the change.
-            after: the recording after it.
-            device: the GPU's number.
-            sources: the program's folder, whose code is quoted; by default the server's.
-        """
-        return await _answer(
-            "diff", before=before, after=after, device=device, sources=sources or self._sources
-        )
-
-    async def ranks(self, paths: list[str], sources: str | None = None) -> str:
-        """Which rank of a distributed job differs from its peers in memory, why, and who failed first.
-
-        Args:
-            paths: a folder of the ranks' recordings and NCCL flight records, or the files.
-            sources: the program's folder, whose code is quoted; by default the server's.
-        """
-        return await _answer("ranks", paths=paths, sources=sources or self._sources)
-
-    async def who_holds(
-        self,
-        path: str,
-        name: str = "",
-        at: str | None = None,
-        device: int | None = None,
-        sources: str | None = None,
-    ) -> str:
-        """What uses the recorded memory: objects that were seen to keep it (run --leaks), and lines.
-
-        Args:
-            path: a recording or a snapshot.
-            name: only what has this in its name or in its file:line.
-            at: the moment: peak, oom, end or an event's number.
-            device: the GPU's number.
-            sources: the program's folder, whose code is quoted; by default the server's.
-        """
-        return await _answer(
-            "who_holds",
-            path=path,
-            name=name,
-            at=at,
-            device=device,
-            sources=sources or self._sources,
-        )
-
-    async def predict(
-        self,
-        script: str,
-        arguments: list[str] | None = None,
-        cards: list[str] | None = None,
-        steps: int = 2,
-    ) -> str:
-        """The memory peak of a training script before its first run, without a GPU. This runs the
-        script with fake tensors, which have shapes and no data.
-
-        Args:
-            script: the script, unchanged.
-            arguments: the script's own arguments.
-            cards: card sizes, such as 24GiB: on which of them it fits.
-            steps: after how many optimizer steps it ends.
-        """
-        sizes = ["--cards", ",".join(cards)] if cards else []
-        command = ["-m", "vramlens", "predict", "--steps", str(steps), *sizes, script]
-        return await _output_of([*command, *(arguments or [])])
+    sizes = ["--cards", ",".join(cards)] if cards else []
+    command = ["-m", "vramlens", "predict", "--steps", str(steps), *sizes, script]
+    return await _output_of([*command, *(arguments or [])])
 
 
 def serve(sources: str) -> None:
@@ -186,21 +57,35 @@ def serve(sources: str) -> None:
 
 
 def server(sources: str) -> Any:
-    """The server, ready to run.
+    """The server, ready to run; each tool answers in a process of its own.
+
+    Args:
+        sources: the folder below which the program's code lies, where a question names none.
 
     Raises:
         UsageError: the package ``mcp`` is not installed.
     """
-    mcp_server: Any = _server_class()(name="vramlens", instructions=INSTRUCTIONS, log_level="ERROR")
-    tools = Tools(sources)
-    for name in TOOLS:
-        mcp_server.tool(structured_output=False)(getattr(tools, name))
+    mcp_server: Any = _of_package("", ("MCPServer", "FastMCP"))(
+        name="vramlens", instructions=INSTRUCTIONS, log_level="ERROR"
+    )
+    for tool in (*(_in_worker(name, sources) for name in ANSWERS), predict):
+        mcp_server.tool(structured_output=False)(tool)
     return mcp_server
 
 
-def _server_class() -> Any:
-    """The class for servers, by the name that it has in the installed version."""
-    return _of_package("", ("MCPServer", "FastMCP"))
+def _in_worker(name: str, default_sources: str) -> Callable[..., Awaitable[str]]:
+    """A tool that agents see as the function of this name, and that has a process of its own
+    answer.
+    """
+
+    @wraps(ANSWERS[name])
+    async def tool(**arguments: Any) -> str:
+        if "sources" in arguments:
+            arguments["sources"] = arguments["sources"] or default_sources
+        request = json.dumps({"tool": name, "arguments": arguments})
+        return await _output_of(["-m", "vramlens.agents.worker", request])
+
+    return tool
 
 
 def _refusal(line: str) -> Exception:
@@ -215,11 +100,6 @@ def _of_package(module: str, names: tuple[str, str]) -> Any:
     with contextlib.suppress(ImportError):
         return getattr(import_module(f"mcp.server.mcpserver{module}"), names[0])
     return getattr(need(f"mcp.server.fastmcp{module}", "mcp", "The package mcp"), names[1])
-
-
-async def _answer(tool: str, **arguments: object) -> str:
-    request = json.dumps({"tool": tool, "arguments": arguments})
-    return await _output_of(["-m", "vramlens.agents.worker", request])
 
 
 async def _output_of(arguments: Sequence[str]) -> str:

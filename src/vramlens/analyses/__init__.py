@@ -3,7 +3,6 @@
 recording_explanation: all there is to say about one recording or text.
 explanation, finding, extent: its types.
 scene: one recording's parts, each computed once, that findings are made from.
-facts: what was read, before anything is judged.
 findings: one file a claim, one table.
 attribution: who each allocation belongs to: step, phase, category, module, name.
 memory: the heap, holes, steps' peaks and the ledger at a moment.
@@ -14,6 +13,5 @@ compare: two runs of one program.
 budget: a run held against limits.
 profile: a trace of PyTorch's profiler.
 evaluation_passes: what evaluation keeps as if a backward pass were to come.
-code_lines, state_alignment: bytes by lines of code; parameters' lines of two runs.
 unstepped_modules: modules in eval mode whose parameters get gradients that no optimizer uses.
 """

@@ -19,7 +19,7 @@ from vramlens.analyses.unstepped_modules import runs_before_training, unstepped_
 from vramlens.trace import TensorKind
 
 FEWEST_ALLOCATIONS = 8
-"""Fewer are no pass through a model."""
+"""Fewer are not a pass through a model."""
 _KEPT_SHARE = 0.5
 """Of what a pass asks for, so much alive at once means that the pass keeps what it computes."""
 _KEPT_REQUESTS_SHARE = 0.4

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
-from vramlens.analyses.explanation import Explanation, OomVerdict, RecordingFacts, StepFacts
-from vramlens.analyses.facts import facts_of
+from vramlens.analyses.explanation import (
+    Explanation,
+    OomVerdict,
+    RecordingFacts,
+    StepFacts,
+    facts_of,
+)
 from vramlens.analyses.failure.surroundings import ledger_rows
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.findings.ranking import least_advice, ranked, that_matter
 from vramlens.analyses.findings.table import FROM_RECORDING, HOLES_FIRST, ROWS
-from vramlens.analyses.scene import Scene
-from vramlens.errors import UsageError
+from vramlens.analyses.scene import Scene, device_named
+from vramlens.errors import InputError, UsageError
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, Frame, Trace
 
@@ -31,10 +36,20 @@ def choose_device(trace: Trace, device: int | None = None) -> DeviceTrace | None
         if failed:
             return max(failed, key=lambda failed_device: failed_device.requested.peak_bytes)
         return None if trace.main_device is None else trace.devices[trace.main_device]
-    if device not in trace.devices:
-        devices = ", ".join(map(str, trace.devices)) or "none"
-        raise UsageError(f"the recording has no device {device} (it has: {devices})")
-    return trace.devices[device]
+    return device_named(trace, device)
+
+
+def needed_device(trace: Trace, device: int | None = None) -> DeviceTrace:
+    """The device that answers are about, where they need one.
+
+    Raises:
+        UsageError: the recording knows no such device.
+        InputError: it knows none at all.
+    """
+    chosen = choose_device(trace, device)
+    if chosen is None:
+        raise InputError(f"{trace.source}: contains no GPU memory and no events")
+    return chosen
 
 
 def moment(device: DeviceTrace, at: str) -> int:
@@ -100,7 +115,7 @@ def explain_trace(
         steps=StepFacts(len(view.steps), view.steps.source, scene.step_peaks.peak_bytes),
         fragmentation=scene.fragmentation,
         leaks=scene.growth,
-        ledger=ledger_rows(view, scene.message, scene.outside, total_bytes),
+        ledger=ledger_rows(view, scene.message, scene.outside),
         findings=findings_of(scene),
     )
 

@@ -9,15 +9,18 @@ from functools import cached_property
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.evaluation_passes import Evaluation, evaluation_of
 from vramlens.analyses.explanation import OomVerdict, Peak
-from vramlens.analyses.failure.oom import Failure, Outside, failure_of, verdict_of
+from vramlens.analyses.failure.ending import went_on
+from vramlens.analyses.failure.failed_request import Failure, Outside
+from vramlens.analyses.failure.oom import failure_of, verdict_of
 from vramlens.analyses.failure.surroundings import message_for, outside_of
+from vramlens.analyses.leaks.growth import leaks_at
 from vramlens.analyses.leaks.outside_pytorch import external_leak
-from vramlens.analyses.leaks.rate import TimeToFull
+from vramlens.analyses.leaks.rate import TimeToFull, least_that_matters, predicted
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak, sized
-from vramlens.analyses.leaks.recorded_leaks import leaks_at, least_that_matters, predicted
 from vramlens.analyses.memory.fragmentation import Fragmentation, fragmentation_at
 from vramlens.analyses.memory.heap import Heap, heap_at
 from vramlens.analyses.memory.run_shape import StepPeaks, shape_of, step_peaks
+from vramlens.errors import UsageError
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, Trace
 
@@ -102,10 +105,15 @@ class Scene:
         """The event of the last failed request; None where nothing failed."""
         return None if self.failure is None else self.failure.request.event
 
-    @property
+    @cached_property
     def is_ended_by_failure(self) -> bool:
         """Whether a failed request was the program's end."""
-        return self.verdict is not None and not self.verdict.survived
+        return self.failure is not None and not went_on(self.view, self.failure.request)
+
+    @property
+    def ending_event(self) -> int | None:
+        """The event of the failed request that was the program's end; None where none was."""
+        return self.failed_event if self.is_ended_by_failure else None
 
     # The memory at a moment
 
@@ -116,21 +124,21 @@ class Scene:
         return self._heaps[event]
 
     @property
-    def telling_event(self) -> int:
+    def advice_event(self) -> int:
         """The moment that advice is about: the failure, else the peak."""
         if self.failed_event is not None:
             return self.failed_event
         return self.device.requested.peak_event
 
     @property
-    def telling_heap(self) -> Heap:
+    def advice_heap(self) -> Heap:
         """The heap at the failure, else at the peak."""
-        return self.heap_at(self.telling_event)
+        return self.heap_at(self.advice_event)
 
     @cached_property
     def fragmentation(self) -> Fragmentation:
         """The holes at the failure, else at the peak."""
-        return fragmentation_at(self.view, self.telling_event)
+        return fragmentation_at(self.view, self.advice_event)
 
     @cached_property
     def last_fragmentation(self) -> Fragmentation:
@@ -147,20 +155,28 @@ class Scene:
         growing = self._leaks_to_fix(self.failed_event)
         return tuple(leak for leak in growing if leak.sure and leak.rows is not None)
 
+    @property
+    def all_growth(self) -> tuple[RecordedLeak, ...]:
+        """All that grows until the end, and what only seems to."""
+        return (*self._leaks_at(self.ending_event), *external_leak(self.view))
+
+    @cached_property
+    def least_leak_bytes(self) -> int:
+        """From how many bytes per step on a leak matters."""
+        return least_that_matters(self.view, self.outside)
+
     @cached_property
     def growth(self) -> tuple[RecordedLeak, ...]:
         """All that grows and can be mended; what is too small to matter is marked and last."""
-        event = self.failed_event if self.is_ended_by_failure else None
-        growing = (*self._leaks_to_fix(event), *external_leak(self.view))
-        least_bytes = least_that_matters(self.view, self.outside, self.total_bytes)
-        return sized(growing, least_bytes, self.peak.requested_bytes)
+        growing = (*self._leaks_to_fix(self.ending_event), *external_leak(self.view))
+        return sized(growing, self.least_leak_bytes, self.peak.requested_bytes)
 
     @cached_property
     def prediction(self) -> TimeToFull | None:
         """When the memory will be full; None where it was, or nothing tells."""
         if self.is_ended_by_failure:
             return None
-        return predicted(self.view, self.growth, self.outside, self.total_bytes)
+        return predicted(self.view, self.growth, self.outside)
 
     @cached_property
     def evaluation(self) -> Evaluation | None:
@@ -170,9 +186,11 @@ class Scene:
     # What was computed for one moment
 
     def _leaks_to_fix(self, event: int | None) -> tuple[RecordedLeak, ...]:
+        return tuple(leak for leak in self._leaks_at(event) if leak.fix is not None)
+
+    def _leaks_at(self, event: int | None) -> tuple[RecordedLeak, ...]:
         if event not in self._leaks:
-            leaks = leaks_at(self.view, event)
-            self._leaks[event] = tuple(leak for leak in leaks if leak.fix is not None)
+            self._leaks[event] = leaks_at(self.view, event)
         return self._leaks[event]
 
     @cached_property
@@ -182,3 +200,15 @@ class Scene:
     @cached_property
     def _leaks(self) -> dict[int | None, tuple[RecordedLeak, ...]]:
         return {}
+
+
+def device_named(trace: Trace, device: int) -> DeviceTrace:
+    """The device of that index.
+
+    Raises:
+        UsageError: the recording has no such device.
+    """
+    if device not in trace.devices:
+        devices = ", ".join(map(str, trace.devices)) or "none"
+        raise UsageError(f"the recording has no device {device} (it has: {devices})")
+    return trace.devices[device]

@@ -15,7 +15,7 @@ from vramlens import __version__
 from vramlens.attach.bootstrap import bootstrap_text
 from vramlens.attach.entry import Entry, enter, leave
 from vramlens.attach.meeting_point import MeetingPoint
-from vramlens.attach.messages import Line, Silence
+from vramlens.attach.messages import Connection, NoAnswer
 from vramlens.attach.target_process import TargetProcess, target_process
 from vramlens.errors import InputError
 from vramlens.whole_file import whole_file
@@ -84,13 +84,13 @@ def attach(pid: int, request: AttachRequest, tell: Callable[[int], None]) -> Att
     keeps_folder = False
     try:
         entry = _entered(target, place, copies=request.copies)
-        line = place.wait_for_process(_COMES_WITHIN_S)
-        if line is None:
+        connection = place.wait_for_process(_COMES_WITHIN_S)
+        if connection is None:
             keeps_folder = entry.way == "remote_exec"  # it may open the script later
             raise InputError(_never_came(target))
-        taken_back_s = _taken_back(target, line, entry)
-        answer = _conversation(target, line, _question(request, place, target), request, tell)
-        line.wait_for_end(_LEAVES_WITHIN_S)  # it closes when nothing of us is left in it
+        taken_back_s = _taken_back(target, connection, entry)
+        answer = _conversation(target, connection, _question(request, place, target), request, tell)
+        connection.wait_for_end(_LEAVES_WITHIN_S)  # it closes when nothing of us is left in it
         keeps_folder = request.copies and bool(answer.get("installed"))
         attachment = Attachment(
             answer=answer,
@@ -122,9 +122,9 @@ def _notes(notes: Any) -> list[str]:
     return [str(note) for note in notes] if isinstance(notes, list) else []
 
 
-def _taken_back(target: TargetProcess, line: Line, entry: Entry) -> float:
+def _taken_back(target: TargetProcess, connection: Connection, entry: Entry) -> float:
     """Takes back what the way in has left; how long the main thread was stopped for it."""
-    for hello in _messages(target, line, _COMES_WITHIN_S):
+    for hello in _messages(target, connection, _COMES_WITHIN_S):
         return leave(target, entry) if hello.get("is_read") is True else 0.0
     raise _no_answer(target)
 
@@ -145,16 +145,16 @@ def _question(request: AttachRequest, place: MeetingPoint, target: TargetProcess
 
 def _conversation(
     target: TargetProcess,
-    line: Line,
+    connection: Connection,
     question: dict[str, Any],
     request: AttachRequest,
     tell: Callable[[int], None],
 ) -> dict[str, Any]:
     try:
-        line.send(question)
-    except Silence:
+        connection.send(question)
+    except NoAnswer:
         raise _no_answer(target) from None
-    for message in _messages(target, line, request.seconds + _ANSWERS_WITHIN_S):
+    for message in _messages(target, connection, request.seconds + _ANSWERS_WITHIN_S):
         if message.get("kind") == "answer":
             return message
         steps = message.get("steps")
@@ -163,7 +163,9 @@ def _conversation(
     raise InputError(f"process {target.pid} did not answer in time; it runs on")
 
 
-def _messages(target: TargetProcess, line: Line, seconds: float) -> Iterator[dict[str, Any]]:
+def _messages(
+    target: TargetProcess, connection: Connection, seconds: float
+) -> Iterator[dict[str, Any]]:
     """Yields what the process says in that time.
 
     Raises:
@@ -172,11 +174,11 @@ def _messages(target: TargetProcess, line: Line, seconds: float) -> Iterator[dic
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
-            message = line.receive(_LOOKS_EVERY_S)
+            message = connection.receive(_LOOKS_EVERY_S)
         except TimeoutError:
             target.check_alive()
             continue
-        except Silence:
+        except NoAnswer:
             raise _no_answer(target) from None
         if message.get("kind") == "error":
             raise InputError(f"process {target.pid}: {message.get('text')}")

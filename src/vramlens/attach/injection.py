@@ -78,13 +78,11 @@ class Injected:
         way: "pending_call", or "thread": which runs it.
         page: where it lies.
         stopped_s: how long the main thread stood still for it, in all.
-        stops: how often it was stopped.
     """
 
     way: str
     page: int
     stopped_s: float
-    stops: int
 
 
 def inject(pid: int, text: bytes, *, is_parked: bool = False) -> Injected:
@@ -95,7 +93,7 @@ def inject(pid: int, text: bytes, *, is_parked: bool = False) -> Injected:
 
     Raises:
         ThreadLost: its main thread cannot be stopped, or at no good place; nothing was changed.
-        NoPython: it is no Python.
+        NoPython: it is not Python.
     """
     thread = StoppedThread(pid)
     try:
@@ -151,12 +149,10 @@ def _system_call_of(registers: Registers) -> int | None:
 def _ask(
     thread: StoppedThread, image: PythonImage, text: bytes, *, may_start_thread: bool
 ) -> Injected:
-    stops = 0
     stopped_s = 0.0
     deadline = time.monotonic() + _GOOD_PLACE_WITHIN_S
     while True:
         began = time.perf_counter()
-        stops += 1
         registers = thread.stop()
         way, page = "", 0
         if may_start_thread and is_waiting(registers):
@@ -164,7 +160,7 @@ def _ask(
         if not page and is_good_place(registers, image):
             way, page = "pending_call", _queued(thread, image, text)
         if page:
-            return Injected(way, page, stopped_s + time.perf_counter() - began, stops)
+            return Injected(way, page, stopped_s + time.perf_counter() - began)
         thread.go_on()
         stopped_s += time.perf_counter() - began
         if time.monotonic() > deadline:

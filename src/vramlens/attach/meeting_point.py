@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from vramlens.attach.messages import Line
+from vramlens.attach.messages import Connection
 from vramlens.attach.target_process import TargetProcess
 from vramlens.capture.triggers.dump_request import peer_of
 from vramlens.errors import InputError
@@ -82,7 +82,7 @@ class MeetingPoint:
             "--copy sends it along"
         )
 
-    def wait_for_process(self, seconds: float) -> Line | None:
+    def wait_for_process(self, seconds: float) -> Connection | None:
         """The connection of the process; None where it has not come in that time.
 
         Raises:
@@ -92,15 +92,15 @@ class MeetingPoint:
         while time.monotonic() < deadline:
             self._listener.settimeout(min(_ALIVE_EVERY_S, max(deadline - time.monotonic(), 0.01)))
             try:
-                connection, _ = self._listener.accept()
+                endpoint, _ = self._listener.accept()
             except TimeoutError:
                 self._target.check_alive()
                 continue
-            peer = peer_of(connection)
+            peer = peer_of(endpoint)
             if peer is None or peer.pid == self._target.pid:
                 self._stop_listening()
-                return Line(connection)
-            connection.close()
+                return Connection(endpoint)
+            endpoint.close()
         return None
 
     def close(self, *, keeps_folder: bool = False) -> None:

@@ -15,34 +15,34 @@ LONGEST_BYTES = 64 << 20
 _PIECE_BYTES = 1 << 16
 
 
-class Silence(Exception):
+class NoAnswer(Exception):
     """Nobody is at the other end any more, or nothing came in time."""
 
 
-class Line:
+class Connection:
     """One end of a connection that carries JSON objects."""
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
+    def __init__(self, socket: Any) -> None:
+        self._socket = socket
         self._waiting = bytearray()
 
     def send(self, message: dict[str, Any]) -> None:
         """Sends an object.
 
         Raises:
-            Silence: nobody takes it.
+            NoAnswer: nobody takes it.
         """
         try:
-            self._connection.settimeout(30.0)
-            self._connection.sendall(json.dumps(message).encode() + b"\n")
+            self._socket.settimeout(30.0)
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
-            raise Silence(str(error)) from None
+            raise NoAnswer(str(error)) from None
 
     def receive(self, seconds: float) -> dict[str, Any]:
         """The next object.
 
         Raises:
-            Silence: the other end is closed; what came is too long or no object.
+            NoAnswer: the other end is closed; what came is too long or no object.
             TimeoutError: nothing whole came in time; it may still come.
         """
         deadline = time.monotonic() + seconds
@@ -58,13 +58,13 @@ class Line:
         except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict):
-            raise Silence("the answer is invalid")
+            raise NoAnswer("the answer is invalid")
         return message
 
     def wait_for_end(self, seconds: float) -> None:
         """Returns when the other end has closed, or after that time; what still comes is dropped."""
         deadline = time.monotonic() + seconds
-        with suppress(Silence, TimeoutError):
+        with suppress(NoAnswer, TimeoutError):
             while True:
                 self.receive(deadline - time.monotonic())
 
@@ -74,20 +74,20 @@ class Line:
             self._take_piece(0.0)
         except TimeoutError:
             return True
-        except Silence:
+        except NoAnswer:
             return False
         return True
 
     def _take_piece(self, seconds: float) -> None:
         try:
-            self._connection.settimeout(seconds)
-            piece = self._connection.recv(_PIECE_BYTES)
+            self._socket.settimeout(seconds)
+            piece = self._socket.recv(_PIECE_BYTES)
         except (TimeoutError, BlockingIOError):
             raise TimeoutError from None
         except OSError as error:
-            raise Silence(str(error)) from None
+            raise NoAnswer(str(error)) from None
         if not piece:
-            raise Silence("the connection is closed")
+            raise NoAnswer("the connection is closed")
         self._waiting += piece
         if len(self._waiting) > LONGEST_BYTES:
-            raise Silence("the answer is too long")
+            raise NoAnswer("the answer is too long")

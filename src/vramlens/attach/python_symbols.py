@@ -172,7 +172,7 @@ def _base_of(mappings: list[Mapping], path: str) -> int:
 
 
 def _exports(base: int, read: Reader) -> ElfFile | None:
-    """What a loaded file exports; None where it is no 64-bit file, or is damaged."""
+    """What a loaded file exports; None where it is not a 64-bit file, or is damaged."""
     try:
         dynamic, bias = _dynamic_section(base, read)
         return None if dynamic is None else _symbols(dynamic, bias, read)

@@ -155,7 +155,7 @@ class StoppedThread:
         if self._wait_for_stop(_STOPS_WITHIN_S) is None:
             self._interrupt_call()
             raise CallTookTooLong("a system call did not come back")
-        return _signed(self.registers().rax)
+        return int(ctypes.c_int64(self.registers().rax).value)
 
     def call(self, function: int, *arguments: int, seconds: float) -> int:
         """The answer (an ``int``) of a function that the thread runs now.
@@ -276,7 +276,3 @@ class StoppedThread:
         if number == errno.EPERM:
             raise NotPermitted(os.strerror(number))
         raise ThreadLost("the process has ended" if number == errno.ESRCH else os.strerror(number))
-
-
-def _signed(word: int) -> int:
-    return int(ctypes.c_int64(word).value)

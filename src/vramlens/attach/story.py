@@ -15,7 +15,7 @@ from vramlens.units import counted, format_size
 
 _MOST_NAMES = 5
 _OTHER = "tensor"
-"""What ``names`` calls a tensor that is no parameter, gradient, buffer or optimizer state."""
+"""What ``names`` calls a tensor that is not a parameter, gradient, buffer or optimizer state."""
 _FORESEEN = ("process", "memory", "holders", "names", "fragmentation", "leaks", "steps")
 
 
@@ -40,7 +40,7 @@ def story(attachment: Attachment) -> str:
     """The answer as text: what matters first, how it was come by last.
 
     Raises:
-        InputError: it is no answer of ours; a process of another user may say anything.
+        InputError: it is not an answer of ours; a process of another user may say anything.
     """
     try:
         return _story(attachment)
@@ -153,8 +153,7 @@ def _of_pause(answer: Mapping[str, Any], attachment: Attachment) -> str:
     stopped_ms = attachment.stopped_s * 1000
     return (
         f"The program was paused for {total_s:.2f} s in total (longest pause: {longest_s:.2f} s),"
-        f" and for {stopped_ms:.1f} ms to enter it. It is running again."
-        f"{_of_longest_step(pause)}"
+        f" and for {stopped_ms:.1f} ms to enter it. It is running again.{_of_longest_step(pause)}"
     )
 
 

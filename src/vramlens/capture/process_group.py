@@ -12,21 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from vramlens.capture.torch_api import cuda_in_use
 from vramlens.capture.triggers.on_import import when_imported
 from vramlens.foreign_text import text_of
+from vramlens.ground.launcher import (
+    LOCAL_RANK,
+    LOCAL_SIZE,
+    RANK,
+    WORLD_SIZE,
+    launcher_of,
+    number_in,
+)
 from vramlens.ground.program_errors import answer_of, own_errors
 from vramlens.units import counted, listed
 
-_RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
-_WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _MOST_GROUPS, _MOST_SPANS, _LONGEST_NAME = 256, 1000, 100
-_LOCAL_SIZE = (
-    "LOCAL_WORLD_SIZE",
-    "SLURM_NTASKS_PER_NODE",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-    "MPI_LOCALNRANKS",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +98,14 @@ def distributed_state(environment: Mapping[str, str] | None = None) -> Distribut
     Args:
         environment: read instead of ``os.environ``.
     """
-    group = os.environ if environment is None else environment
-    launcher = _launcher(group)
+    variables = os.environ if environment is None else environment
+    launcher = launcher_of(variables)
     many = launcher != "none"
     rank, local_rank, world_size, local_size = (
-        _number(group, names) if many else None
-        for names in (_RANK, _LOCAL_RANK, _WORLD_SIZE, _LOCAL_SIZE)
+        number_in(variables, *names) if many else None
+        for names in (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_SIZE)
     )
-    distributed = _initialized()
+    distributed = initialized_group()
     backend = timeout = None
     groups: tuple[ProcessGroup, ...] = ()
     if distributed is not None:
@@ -137,6 +137,13 @@ def distributed_state(environment: Mapping[str, str] | None = None) -> Distribut
     )
 
 
+def initialized_group() -> Any:
+    """``torch.distributed`` once its default group exists, else None."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    exists = answer_of(lambda: distributed.is_available() and distributed.is_initialized())
+    return distributed if exists else None
+
+
 def groups_for_meta() -> list[dict[str, Any]]:
     """The process groups of this process beside the default one, small enough for a recording;
     never raises.
@@ -144,7 +151,7 @@ def groups_for_meta() -> list[dict[str, Any]]:
     Ranks are spans, ``[first, count, step]`` each: those of a mesh's dimension are one or few,
     however many there are.
     """
-    distributed = _initialized()
+    distributed = initialized_group()
     if distributed is None:
         return []
     groups = []
@@ -180,7 +187,7 @@ def warn_if_not_destroyed() -> str | None:
     """One sentence if the process group still exists, to be asked when the program ends; else
     None. Never raises.
     """
-    distributed = _initialized()
+    distributed = initialized_group()
     if distributed is None:
         return None
     backend = answer_of(lambda: str(distributed.get_backend())) or "its backend"
@@ -223,7 +230,7 @@ class _Watch:
         """The answer now; None where it is open or was not watched."""
         if not self.began or self.seen is not None:
             return self.seen
-        return False if _cuda_in_use() is not None else None
+        return False if cuda_in_use() is not None else None
 
     def _attach(self) -> None:
         with own_errors():
@@ -247,41 +254,6 @@ class _Watch:
 
 
 _watch = _Watch()
-
-
-def _launcher(known: Mapping[str, str]) -> str:
-    # Accelerate/utils/launch.py sets it always, and may run torchrun below.
-    if "ACCELERATE_MIXED_PRECISION" in known:
-        return "accelerate"
-    if "TORCHELASTIC_RUN_ID" in known:  # torch.distributed.is_torchelastic_launched
-        return "torchrun"
-    if "OMPI_COMM_WORLD_RANK" in known:
-        return "mpi"
-    if "SLURM_PROCID" in known and known.get("SLURM_NTASKS", "1") not in ("", "1"):
-        return "slurm"
-    if "PMI_RANK" in known:
-        return "mpi"
-    return "environment" if "RANK" in known and "WORLD_SIZE" in known else "none"
-
-
-def _number(known: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    texts = (known.get(name, "") for name in names)
-    return next(
-        (int(text) for text in texts if text.isascii() and text.isdecimal() and len(text) < 10),
-        None,
-    )
-
-
-def _initialized() -> Any:
-    """``torch.distributed`` once its default group exists, else None."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None:
-        return None
-    return (
-        distributed
-        if answer_of(lambda: distributed.is_available() and distributed.is_initialized())
-        else None
-    )
 
 
 def _world(distributed: Any) -> Any:
@@ -316,16 +288,11 @@ def _groups(distributed: Any) -> tuple[ProcessGroup, ...]:
     return tuple(groups)
 
 
-def _cuda_in_use() -> Any:
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    return cuda if cuda is not None and answer_of(cuda.is_initialized) else None
-
-
 def _device() -> tuple[int | None, int | None]:
     """The current device and how many there are; asked only where CUDA is in use: asking would
     make it so.
     """
-    cuda = _cuda_in_use()
+    cuda = cuda_in_use()
     return (
         (None, None)
         if cuda is None
@@ -357,8 +324,7 @@ def _duplicate(
         )
     return True, (
         f"Device 0, the default, is in use although LOCAL_RANK is {local_rank}: call"
-        f" torch.cuda.set_device({local_rank}) "
-        "first, or this rank shares local rank 0's GPU."
+        f" torch.cuda.set_device({local_rank}) first, or this rank shares local rank 0's GPU."
     )
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vramlens.ground.program_errors import let_through
+from vramlens.ground.program_errors import answer_of, let_through
 
 Observer = Callable[[int, int, int, int], None]
 """Called with device, bytes asked for, bytes of the device, bytes free; on the thread whose
@@ -23,6 +23,14 @@ def loaded_torch() -> Any:
     return sys.modules.get("torch")
 
 
+def cuda_in_use() -> Any:
+    """``torch.cuda`` once the program uses a GPU; else None. Never begins to use one, never
+    imports torch.
+    """
+    cuda: Any = getattr(loaded_torch(), "cuda", None)
+    return cuda if answer_of(lambda: cuda.is_initialized()) else None
+
+
 def connect() -> Allocator | None:
     """The kind of GPU that the imported torch was built for; None without one, or without torch."""
     torch = loaded_torch()
@@ -33,6 +41,47 @@ def connect() -> Allocator | None:
     if hasattr(torch._C, "_xpu_recordMemoryHistory") and hasattr(torch, "xpu"):
         return Allocator(torch, torch.xpu, "xpu")
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The allocator's counters of one device, in bytes, and how often it retried and failed.
+
+    Attributes:
+        waste_bytes: what is free in pieces between live blocks.
+    """
+
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+    peak_bytes: int = 0
+    waste_bytes: int = 0
+    retries: int = 0
+    failures: int = 0
+
+
+def counters(cuda: Any, index: int) -> Counters | None:
+    """A device's counters; None where its allocator does not count (RMM's, other pluggable
+    ones).
+    """
+    try:
+        # The flat form, memory_stats, sorts some two hundred keys each time: this one is what the
+        # allocator gives.
+        stats: Mapping[str, Any] = cuda.memory_stats_as_nested_dict(device=index)
+        if not stats:
+            return Counters()
+        allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+        waste = stats.get("inactive_split_bytes", {}).get("all", {})
+        return Counters(
+            allocated_bytes=int(allocated["current"]),
+            reserved_bytes=int(reserved["current"]),
+            peak_bytes=int(allocated["peak"]),
+            waste_bytes=int(waste.get("current", 0)),
+            retries=int(stats.get("num_alloc_retries", 0)),
+            failures=int(stats.get("num_ooms", 0)),
+        )
+    except Exception as error:
+        let_through(error)
+        return None
 
 
 def flat_stats(module: Any, device: int) -> dict[str, Any]:
@@ -64,17 +113,14 @@ def pinned_memory() -> tuple[int | None, int | None]:
     ``reserved_bytes``, they are ``allocated_bytes`` and that (the docstrings of
     ``torch.cuda.host_memory_stats``).
     """
-    cuda = getattr(loaded_torch(), "cuda", None)
+    cuda = cuda_in_use()
     try:
-        stats = cuda.host_memory_stats() if cuda is not None and cuda.is_initialized() else {}
-        is_older = "reserved_bytes.current" in stats
+        stats = {} if cuda is None else cuda.host_memory_stats_as_nested_dict()
+        is_older = "reserved_bytes" in stats
         keys = ("allocated", "reserved") if is_older else ("active", "allocated")
-        handed_out, reserved = (stats.get(f"{key}_bytes.current") for key in keys)
-        return (
-            None if handed_out is None else int(handed_out),
-            None if reserved is None else int(reserved),
-        )
-    except Exception as error:
+        handed_out, reserved = (stats[f"{key}_bytes"]["current"] for key in keys)
+        return int(handed_out), int(reserved)
+    except Exception as error:  # before PyTorch 2.7
         let_through(error)
         return None, None
 

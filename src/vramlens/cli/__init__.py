@@ -2,11 +2,9 @@
 
 main: the parser of all of it, the verbs, exit codes.
 help: what --help prints beside the options.
-mistyped: the verb, file or option that was probably meant.
 arguments: options that several verbs take.
 input, output: recordings read, answers written.
 message: one line on standard error.
-standard_input: whether something was piped in.
 interruption: Ctrl-C.
 verbs: one module a verb.
 """

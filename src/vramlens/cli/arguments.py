@@ -93,7 +93,14 @@ def add_forms(parser: argparse.ArgumentParser, *names: str) -> None:
     """
     form = parser.add_mutually_exclusive_group()
     for name in names:
-        form.add_argument(f"--{name}", action="store_true", help=_FORMS[name])
+        form.add_argument(
+            f"--{name}",
+            action="store_const",
+            const=name,
+            dest="format",
+            default="text",
+            help=_FORMS[name],
+        )
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:

@@ -1,12 +1,21 @@
-"""Input: a recording read from a file, with a bar on standard error where it takes a while."""
+"""Input: a recording read from a file, with a bar on standard error where it takes a while; and
+whether standard input was made for this command, so that no FILE need be named.
+"""
 
 from __future__ import annotations
 
+import os
+import stat
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vramlens.analyses.compare.compared_run import Run
     from vramlens.trace import Trace
+
+PATIENCE_S = 2.0
+"""How long a pipe that says nothing may keep a command waiting; one that ends, or speaks, does
+at once.
+"""
 
 
 def read_recording(path: str) -> Trace:
@@ -22,12 +31,49 @@ def read_recording(path: str) -> Trace:
         return api.load(path, progress=progress)
 
 
-def read_run(path: str, device: int | None = None) -> Run:
-    """One recording, ready to be compared.
+def has_input(patience_s: float = PATIENCE_S) -> bool:
+    """Whether standard input is a file or a pipe that was made for this command, with something in
+    it.
 
-    Raises:
-        InputError, UsageError: as for ``vramlens.load``.
+    What the parent process reads from, too, was not meant for this command: it may be the very
+    script that runs it (``bash < ci.sh``), or a runner's pipe that never ends. A terminal and
+    ``/dev/null`` hold nothing.
     """
-    from vramlens.analyses.compare.compared_run import run_of
+    try:
+        descriptor = sys.stdin.fileno()
+        status = os.fstat(descriptor)
+    except (AttributeError, OSError, ValueError):  # closed, or none at all
+        return False
+    if _is_the_parents(status):
+        return False
+    if stat.S_ISREG(status.st_mode):
+        return status.st_size > os.lseek(descriptor, 0, os.SEEK_CUR)
+    if stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode):
+        return _speaks(descriptor, patience_s)
+    return False
 
-    return run_of(read_recording(path), device)
+
+def _is_the_parents(status: os.stat_result) -> bool:
+    """Whether the parent's standard input is the same; taken for another where that cannot be
+    told.
+    """
+    try:
+        parents = os.stat(f"/proc/{os.getppid()}/fd/0")
+    except OSError:
+        return False
+    return (parents.st_dev, parents.st_ino) == (status.st_dev, status.st_ino)
+
+
+def _speaks(descriptor: int, patience_s: float) -> bool:
+    """Whether a pipe has bytes to read within the time; nothing is read."""
+    try:
+        import fcntl
+        import select
+        import termios
+
+        if not select.select([descriptor], [], [], patience_s)[0]:
+            return False
+        waiting = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
+    except (ImportError, OSError, ValueError):  # Windows has none of these for pipes
+        return False
+    return int.from_bytes(waiting, sys.byteorder) > 0

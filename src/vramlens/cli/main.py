@@ -11,7 +11,7 @@ import importlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn, Protocol, cast
 
 from vramlens import __version__
@@ -19,7 +19,6 @@ from vramlens.allowance import Exhausted, allowance
 from vramlens.cli import interruption
 from vramlens.cli.help import DESCRIPTION, filled, main_epilog, verb_epilog
 from vramlens.cli.message import say
-from vramlens.cli.mistyped import looks_like_a_file, option_meant, verb_meant
 from vramlens.errors import NoProgram, UnsafeInput, UsageError, VramlensError
 
 _ROOMS = {
@@ -45,6 +44,8 @@ _ROOMS = {
 anywhere: it is held to an allowance.
 """
 VERBS = tuple(_ROOMS)
+_ALIKE = 0.7
+_LONGEST = 40
 
 
 class VerbModule(Protocol):
@@ -73,7 +74,7 @@ class _Parser(argparse.ArgumentParser):
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
         """Raises what to say of arguments that nothing takes."""
-        meant = option_meant(words, self._option_string_actions)
+        meant = _option_meant(words, self._option_string_actions)
         hint = f"; did you mean {meant}?" if meant is not None else ""
         self.error(f"unrecognized arguments: {shlex.join(words)}{hint}")
 
@@ -187,7 +188,7 @@ def _run_verb(argv: list[str]) -> int | Callable[[], int]:
         return UsageError.exit_code
     if arguments.verb not in ("run", "predict", "strategies"):
         # Nothing here multiplies matrices: NumPy need not start the threads that would. The user's
-        #     program may.
+        # program may.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     arguments.argv = argv
     command = _command(arguments.verb)
@@ -198,18 +199,20 @@ def _run_verb(argv: list[str]) -> int | Callable[[], int]:
 
 
 def _refuse_mistyped_verb(argv: list[str]) -> None:
-    """Raises UsageError, with what was probably meant, where the first word is no verb."""
-    if not argv:
+    """Raises UsageError, with what was probably meant, where the first word is not a verb."""
+    if not argv or argv[0] in VERBS or argv[0].startswith("-"):
         return
-    if looks_like_a_file(argv[0], VERBS):
+    if _looks_like_a_file(argv[0]):
         raise UsageError(
             f"{argv[0]} is not a verb; did you mean: vramlens explain {shlex.join(argv)}"
         )
-    if argv[0] in VERBS or argv[0].startswith("-"):
-        return
-    meant = verb_meant(argv[0], VERBS)
+    meant = _closest(argv[0].lower(), VERBS)
     hint = f"the verbs are {', '.join(VERBS)}" if meant is None else f"did you mean {meant}?"
     raise UsageError(f"{argv[0]} is not a verb; {hint} (see vramlens --help)")
+
+
+def _looks_like_a_file(word: str) -> bool:
+    return "." in word or "/" in word or os.sep in word or os.path.lexists(word)
 
 
 def _run_within_bounds(
@@ -227,3 +230,22 @@ def _run_within_bounds(
             return command.run(arguments)
     except Exhausted:
         raise UnsafeInput(allowed.sentence()) from None
+
+
+def _option_meant(words: Sequence[str], options: Iterable[str]) -> str | None:
+    """The option that the first mistyped one among the words is close to."""
+    names = [option[2:] for option in options if option.startswith("--")]
+    for word in words:
+        if word.startswith("--"):
+            meant = _closest(word[2:].partition("=")[0].lower(), names)
+            if meant is not None:
+                return f"--{meant}"
+    return None
+
+
+def _closest(word: str, candidates: Sequence[str]) -> str | None:
+    from difflib import get_close_matches
+
+    letters = sorted(word)
+    swapped = [candidate for candidate in candidates if sorted(candidate) == letters]
+    return next(iter(swapped or get_close_matches(word[:_LONGEST], candidates, 1, _ALIKE)), None)

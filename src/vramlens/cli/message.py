@@ -11,6 +11,11 @@ from vramlens.foreign_text import one_line
 from vramlens.ground.own_line import own_line
 
 
+def is_watched() -> bool:
+    """Whether a person reads standard error."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 def say(message: str) -> None:
     """Writes one line on standard error, whatever the message holds; where nobody listens,
     nothing happens.

@@ -18,6 +18,8 @@ from vramlens.whole_file import whole_file
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from vramlens.report.document import Document
+
 _FILE_WIDTH = 100
 """Columns of a text in a file, which has no width of its own."""
 
@@ -63,10 +65,47 @@ def as_text(draw: Callable[[Console], None], *, to_file: bool) -> str:
     from rich.console import Console
 
     # Not straight to standard output: rich would end the program by itself when the reader has gone
-    #     away.
+    # away.
     page = _Page(None if to_file else sys.stdout)
     draw(Console(file=page, width=_FILE_WIDTH if to_file else None))
     return without_controls(page.getvalue(), keeps_style=True)
+
+
+def drawn(
+    answer: object, form: str, output: str | None, *, whole: bool = False, **options: Any
+) -> str:
+    """An answer as it is written: ``text``, ``markdown``, ``html`` or ``json``.
+
+    Args:
+        whole: it is not cut, not even for a screen.
+        options: what its report lets one choose of a document.
+    """
+    from vramlens.report.forms import data_of, document_of
+
+    if form == "json":
+        return as_json(data_of(answer))
+    return document_drawn(document_of(answer, **options), form, output, whole=whole)
+
+
+def document_drawn(
+    document: Document, form: str, output: str | None, *, whole: bool = False
+) -> str:
+    """A document as it is written: cut only where a screen shows it, and ``whole`` not there."""
+    if form == "markdown":
+        from vramlens.report.markdown import markdown_of
+
+        return markdown_of(document)
+    if form == "html":
+        from vramlens.report.html import html_of
+
+        return html_of(document)
+    from vramlens.report.text import print_document
+
+    whole = whole or not fills_a_screen(output)
+    return as_text(
+        lambda console: print_document(document, console, whole=whole),
+        to_file=goes_to_file(output),
+    )
 
 
 def as_json(data: Any, *, default: Callable[[Any], Any] | None = None) -> str:
@@ -78,9 +117,8 @@ def as_json(data: Any, *, default: Callable[[Any], Any] | None = None) -> str:
     import json
 
     text = json.dumps(data, indent=2, default=default, allow_nan=False) + "\n"
-    return text.replace(
-        "##", "#\\u0023"
-    )  # the same text in JSON, and no command (##[...]) to who reads the log
+    # The same text in JSON, and no command (##[...]) to whoever reads the log.
+    return text.replace("##", "#\\u0023")
 
 
 def write_answer(text: str, output: str | None, inputs: Iterable[str]) -> None:
@@ -97,8 +135,8 @@ def write_answer(text: str, output: str | None, inputs: Iterable[str]) -> None:
 
 
 def write_stdout(text: str) -> bool:
-    """Writes to standard output; False where its reader has gone away (``| head``), which is no
-    error.
+    """True once the text is on standard output; False where its reader has gone away (``| head``),
+    which is not an error.
 
     Raises:
         OutputError: it is closed, or the disk behind it is full.

@@ -78,7 +78,9 @@ def table_of(view: Attribution) -> dict[str, Column]:
         "file": file,
         "line": line,
         "function": function,
-        "line_verdict": Words((Verdict.PROVEN, Verdict.LIKELY), line_verdict),
+        "line_verdict": Words(
+            tuple(verdict for verdict in Verdict if verdict.is_sure), line_verdict
+        ),
         "alive_at_peak": Words(("false", "true"), is_at_peak.astype(np.int64)),
     }
 

@@ -14,7 +14,7 @@ from vramlens.trace import DeviceTrace
 
 _LATEST_US = 1 << 60
 _LONGEST_US = 1 << 52
-"""Some 140 years: what a recording says beyond that is no time, and must not overflow when it
+"""Some 140 years: what a recording says beyond that is not a time, and must not overflow when it
 becomes nanoseconds.
 """
 

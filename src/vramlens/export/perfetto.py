@@ -97,7 +97,7 @@ def _clocks(start_us: int) -> bytes:
 def _group(track: int, name: str) -> bytes:
     """A TrackDescriptor that others are below, in the order that they say.
 
-    It is no process: those below a process are drawn in the order of their names, and a made-up
+    It is not a process: those below a process are drawn in the order of their names, and a made-up
     process number would be taken for a real one where traces are merged.
     """
     return wire.message(

@@ -8,14 +8,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from vramlens.analyses.recording_explanation import choose_device
-from vramlens.api import load
+from vramlens.api import Progress, load
 from vramlens.capture.process.undisturbed import no_collection
 from vramlens.errors import InputError, UsageError
 from vramlens.fleet.files import JobFiles, find_ranks
 from vramlens.fleet.lake import Lake, is_lake
 from vramlens.fleet.lake.staging import summary_of as summary_of_recording
 from vramlens.fleet.trace_notes import times_of_trace, trace_notes
-from vramlens.fleet.workers import ExecutorLike, Progress, for_each, workers, worth_workers
+from vramlens.fleet.workers import ExecutorLike, for_each, workers, worth_workers
 from vramlens.ranks import Comparison, RankSummary, compare, summarise
 from vramlens.read.error_file import read_error_file
 from vramlens.read.flight_record import read_flight_record
@@ -224,8 +224,8 @@ def read_lake(lake: Lake) -> Job:
 
 
 def _notes_of_attempt(lake: Lake, facts: Mapping[str, object]) -> list[str]:
-    told = as_list(facts.get("notes"))[:_MOST_NOTES]
-    notes = [note for note in map(as_text, told) if note]
+    entries = as_list(facts.get("notes"))[:_MOST_NOTES]
+    notes = [note for note in map(as_text, entries) if note]
     if not lake.is_committed:
         notes.append("the export into this lake did not finish: run it again")
     if len(lake.runs[lake.run]) > 1:

@@ -12,11 +12,11 @@ from vramlens.analyses.budget.budget_file import Budget
 from vramlens.analyses.budget.budget_update import RunFigures, Update, figures_of, update_from
 from vramlens.analyses.budget.job_check import check_of_job
 from vramlens.analyses.compare.compared_run import Run, run_of
-from vramlens.api import load
+from vramlens.api import Progress, load
 from vramlens.errors import InputError
 from vramlens.fleet.files import find_ranks
 from vramlens.fleet.job import notes_of_ranks
-from vramlens.fleet.workers import Progress, for_each, workers, worth_workers
+from vramlens.fleet.workers import for_each, workers, worth_workers
 
 _NO_RECORDING = "left no recording"
 
@@ -91,8 +91,8 @@ def update_job(folder: str, budget: Budget | None, device: int | None = None) ->
 
 def check_of_rank(path: str, budget: Budget, baseline: str | None, device: int | None) -> Check:
     """One rank held against a budget; what the map runs for each."""
-    kept = None if baseline is None else _run(baseline, device)
-    return check_run(_run(path, device), budget, kept)
+    baseline_run = None if baseline is None else _run(baseline, device)
+    return check_run(_run(path, device), budget, baseline_run)
 
 
 def figures_of_rank(path: str, budget: Budget | None, device: int | None) -> RunFigures:

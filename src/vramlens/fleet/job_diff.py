@@ -10,14 +10,10 @@ from vramlens.analyses.compare.diff_answer import Diff
 from vramlens.analyses.compare.job_change import JobChange, RankChange, RankState
 from vramlens.analyses.compare.run_diff import diff_runs
 from vramlens.analyses.finding import Finding
-from vramlens.api import load
+from vramlens.api import Progress, load
 from vramlens.errors import InputError, UsageError
 from vramlens.fleet.job import compare_files
-from vramlens.fleet.workers import Progress
-from vramlens.ground.verdict import Verdict
-from vramlens.ranks import Comparison, RankSummary
-
-_SURE = (Verdict.PROVEN, Verdict.LIKELY)
+from vramlens.ranks import Comparison
 
 
 def diff_jobs(
@@ -66,7 +62,7 @@ def diff_jobs(
 
 
 def _refuse_devices(folder: str, job: Comparison) -> None:
-    """Refuses the devices of one process: they are no ranks."""
+    """Refuses the devices of one process: they are not ranks."""
     if job.by_device:
         devices = ", ".join(str(summary.device) for summary in job.ranks)
         raise UsageError(
@@ -82,7 +78,7 @@ def _changes(before: Comparison, after: Comparison) -> tuple[RankChange, ...]:
 
 def _lost(before: Comparison, after: Comparison) -> tuple[int, ...]:
     """The ranks that only the run before has a recording of; those of a job that was made smaller
-    are none.
+    are not.
     """
     world_size = max((summary.world_size or 0 for summary in after.ranks), default=0)
     still_there = {summary.rank for summary in after.ranks}
@@ -97,15 +93,11 @@ def _states(job: Comparison) -> Mapping[int, RankState]:
     return {
         summary.rank: RankState(
             requested_bytes=summary.peak_requested_bytes,
-            growth_bytes=_growth(summary),
+            growth_bytes=sum(leak.bytes_per_step for leak in summary.leaks if leak.verdict.is_sure),
             failed=summary.died,
         )
         for summary in job.ranks
     }
-
-
-def _growth(summary: RankSummary) -> int:
-    return sum(leak.bytes_per_step for leak in summary.leaks if leak.verdict in _SURE)
 
 
 def _worst_first(changes: Sequence[RankChange]) -> list[RankChange]:
@@ -137,13 +129,13 @@ def _only_in_one(
     went = []
     for finding in before:
         alike = [other for other in unmatched if other.id == finding.id]
-        same = next((other for other in alike if other.place == finding.place), None)
-        if same is None and len(alike) == 1 and _count(before, finding.id) == 1:
-            same = alike[0]
-        if same is None:
+        counterpart = next((other for other in alike if other.place == finding.place), None)
+        if counterpart is None and len(alike) == 1 and _count(before, finding.id) == 1:
+            counterpart = alike[0]
+        if counterpart is None:
             went.append(finding)
         else:
-            unmatched.remove(same)
+            unmatched.remove(counterpart)
     return tuple(unmatched), tuple(went)
 
 

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from vramlens.api import Progress
 from vramlens.errors import UsageError, VramlensError
 from vramlens.fleet.files import JobFiles, RankFile, find_attempts
 from vramlens.fleet.job import missing_ranks, notes_of_ranks, read_lake
@@ -20,7 +21,7 @@ from vramlens.fleet.lake.runs import Destination, destination_of
 from vramlens.fleet.lake.staging import RankSources, stage_rank
 from vramlens.fleet.lake.store import is_url, store_of, told
 from vramlens.fleet.process import JobIdentity, identity_of
-from vramlens.fleet.workers import ExecutorLike, Progress, for_each, workers, worth_workers
+from vramlens.fleet.workers import ExecutorLike, for_each, workers, worth_workers
 from vramlens.ranks import RankSummary
 
 

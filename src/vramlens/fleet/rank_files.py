@@ -11,7 +11,7 @@ from vramlens.errors import VramlensError
 from vramlens.fleet.process import Process, process_of_meta, process_of_summary
 from vramlens.fleet.summary_file import ENDING, UnreadSummary, recording_of, summary_in
 from vramlens.ranks import RankSummary
-from vramlens.ranks.rank_names import RANK_IN_NAME, names_a_rank
+from vramlens.ranks.rank_words import RANK_IN_NAME, names_a_rank
 from vramlens.read.error_file import is_error_file
 from vramlens.read.flight_record import is_flight_record
 from vramlens.read.opened_source import open_source
@@ -100,7 +100,7 @@ def from_summary(unread: UnreadSummary) -> CandidateFile | None:
 
 
 def examine(path: str) -> CandidateFile | None:
-    """The file, by its first bytes and its name; None if it is none of a rank's.
+    """The file, by its first bytes and its name; None if it is not a rank's.
 
     Raises:
         VramlensError: it cannot be read.

@@ -49,23 +49,17 @@ def recording_of(path: str) -> str:
     return path.removesuffix(ENDING)
 
 
-def write_summary(recording: str, rank: int | None = None) -> str:
+def write_summary(recording: str) -> str:
     """Writes the summary of a recording beside it, and gives its path.
-
-    Args:
-        recording: the file.
-        rank: its number, where the recording does not say.
 
     Raises:
         VramlensError: the recording cannot be read, or tells of no rank.
         OSError: the summary cannot be written.
     """
     trace = load(recording)
-    told_rank = None if trace.meta is None else trace.meta.rank
-    number = told_rank if told_rank is not None else rank
-    if number is None:
+    if trace.meta is None or trace.meta.rank is None:
         raise InputError(f"{recording}: is of no rank")
-    summary = _shortened(summary_of(trace, number))
+    summary = _shortened(summary_of(trace, trace.meta.rank))
     content = {
         "schema": _SCHEMA,
         "recording_bytes": os.stat(recording).st_size,
@@ -122,7 +116,7 @@ def summary_in(unread: UnreadSummary) -> SummaryFile:
     """The summary in the bytes of a file.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not a summary.
     """
     path = unread.path
     # There may be thousands, without a recording beside them.

@@ -19,7 +19,7 @@ def summary_from_json(text: object) -> RankSummary:
     """The summary that ``summary_to_json`` wrote.
 
     Raises:
-        ValueError: it is no such text, or says more ranks or devices than there are.
+        ValueError: it is not such a text, or says more ranks or devices than there are.
     """
     try:
         summary = from_json(RankSummary, text)

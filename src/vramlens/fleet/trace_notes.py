@@ -47,7 +47,7 @@ def times_of_trace(path: str) -> RankTimes:
     """The times that a trace of PyTorch's profiler has.
 
     Raises:
-        VramlensError: it cannot be read, or is no such trace.
+        VramlensError: it cannot be read, or is not such a trace.
     """
     trace = load(path).profile
     if trace is None:

@@ -17,7 +17,7 @@ from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from vramlens.ground.closed_words import ClosedWords
+from vramlens.ground.vocabulary import ClosedWords
 from vramlens.read.json_bounds import refuse_costly
 
 _LARGEST = (1 << 62) - 1
@@ -32,7 +32,7 @@ def from_json(kind: type[_Made], text: object) -> _Made:
     """The dataclass that a JSON text holds.
 
     Raises:
-        ValueError: it is no JSON, or a field is missing or of another type; the message names it.
+        ValueError: it is not JSON, or a field is missing or of another type; the message names it.
     """
     if not isinstance(text, str):
         raise ValueError("no text")

@@ -17,9 +17,8 @@ from multiprocessing import get_context, parent_process
 from threading import Thread
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+from vramlens.api import Progress
 from vramlens.errors import UsageError, VramlensError
-
-Progress = Callable[[float], None]
 
 
 class FutureLike(Protocol):

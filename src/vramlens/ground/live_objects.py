@@ -36,7 +36,7 @@ def class_path(cls: type) -> str:
 
 
 def class_module(cls: type) -> str:
-    """The module that a class says it is from; empty where that is no text."""
+    """The module that a class says it is from; empty where that is not a text."""
     with suppress(AttributeError):
         module = _MODULE.__get__(cls)
         if type(module) is str:

@@ -1,8 +1,27 @@
-"""A place: a line of the user's program."""
+"""Places in programs: a line of the user's, and which files are the user's, by their names on
+whichever system.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+LONGEST_NAME = 1000
+# Not the user's: synthetic files (but a notebook's cells are), installed packages, the standard
+# library, torch from its source tree, code that torch.compile wrote, and C++.
+NOT_THE_USERS = re.compile(
+    r"^<(?!ipython-input)"
+    r"|^$|^\?\?"
+    r"|[/\\](?:site|dist)-packages[/\\]"
+    r"|[/\\](?:lib|Lib|lib64)[/\\]python3?(?:\.\d+)?t?[/\\]"
+    r"|[/\\]Python3\d*[/\\][Ll]ib[/\\]"
+    r"|[/\\]torch[/\\](?:nn|optim|autograd|cuda|utils|distributed|_dynamo|_inductor|_functorch|_ops|amp|fx|func|fft"
+    r"|linalg|library|serialization|storage|functional|_tensor|_refs|_prims|_decomp|export|ao|profiler|testing"
+    r"|random|backends|accelerator|nested|sparse|special|masked|jit|multiprocessing|_C)(?:[/\\]|\.py)"
+    r"|torchinductor_|[/\\]torch_compile_debug[/\\]|__compiled_fn|(?:^|[/\\])fx_generated_"
+    r"|\.(?:cpp|cc|c|cu|cuh|h|hpp|cxx|so|pyx)(?:$|[.:])"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +40,15 @@ class Place:
             if self.line
             else f"{self.file} in {self.function}"
         )
+
+
+def base_name(file: str) -> str:
+    """The last part of a path, of whichever system it is."""
+    return re.split(r"[/\\]", file)[-1]
+
+
+def is_user_file(file: str) -> bool:
+    """Whether a file is the user's own: not torch, an installed package, the standard library or
+    synthetic.
+    """
+    return NOT_THE_USERS.search(file[-LONGEST_NAME:]) is None

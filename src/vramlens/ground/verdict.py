@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vramlens.ground.closed_words import ClosedWords
+from vramlens.ground.vocabulary import ClosedWords
 
 
 class Verdict(ClosedWords):
@@ -12,6 +12,11 @@ class Verdict(ClosedWords):
     LIKELY = "likely"
     POSSIBLE = "possible"
     NOT_A_PROBLEM = "not a problem"
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is certain enough to act on."""
+        return self in (Verdict.PROVEN, Verdict.LIKELY)
 
 
 class Confidence(ClosedWords):

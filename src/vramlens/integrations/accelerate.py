@@ -7,7 +7,7 @@ from typing import Any
 from vramlens.capture.warn import harmless
 from vramlens.integrations.shared.kept_artifacts import handles_of_process
 from vramlens.integrations.shared.loop_monitor import LoopMonitor
-from vramlens.integrations.shared.uncaught_error import UncaughtError
+from vramlens.integrations.shared.training_callback import UncaughtError
 from vramlens.monitor import Summary
 
 

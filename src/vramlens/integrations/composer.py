@@ -9,19 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from vramlens.capture.warn import harmless
-from vramlens.integrations.shared.batch_callback import BatchCallback
 from vramlens.integrations.shared.extras import need
 from vramlens.integrations.shared.kept_artifacts import handles_of_process
-from vramlens.integrations.shared.uncaught_error import UncaughtError
+from vramlens.integrations.shared.training_callback import (
+    TrainingCallback,
+    UncaughtError,
+    made_when_asked_for,
+)
 
 __all__ = ["MemoryCallback"]  # noqa: F822 - made by __getattr__
-
-
-def __getattr__(name: str) -> Any:
-    if name != "MemoryCallback":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    callback = globals()[name] = _made()
-    return callback
 
 
 @harmless("logging memory")
@@ -29,11 +25,11 @@ def _log(logger: Any, values: dict[str, float]) -> None:
     logger.log_metrics(values)  # under the trainer's own step
 
 
-def _made() -> type:
+def _callback_class() -> type:
     base: Any = need("composer", "composer", "Composer").Callback
 
-    class MemoryCallback(BatchCallback, base):  # type: ignore[misc]
-        __doc__ = BatchCallback.__doc__
+    class MemoryCallback(TrainingCallback, base):  # type: ignore[misc]
+        __doc__ = TrainingCallback.__doc__
 
         def __init__(self, every: int = 50, **options: Any) -> None:
             super().__init__(every, **options)
@@ -55,7 +51,8 @@ def _made() -> type:
         def _end(self, error: BaseException | None = None) -> None:
             self._uncaught.end()
             self.summary = self._loop.end(handles_of_process, error)
-            self.leaks = self._loop.leaks
 
-    MemoryCallback.__module__, MemoryCallback.__qualname__ = __name__, "MemoryCallback"
     return MemoryCallback
+
+
+__getattr__ = made_when_asked_for(__name__, _callback_class)

@@ -12,18 +12,11 @@ import sys
 from typing import Any
 
 from vramlens.capture.warn import harmless
-from vramlens.integrations.shared.batch_callback import BatchCallback
 from vramlens.integrations.shared.extras import need
 from vramlens.integrations.shared.kept_artifacts import handles_of_loggers
+from vramlens.integrations.shared.training_callback import TrainingCallback, made_when_asked_for
 
 __all__ = ["MemoryCallback"]  # noqa: F822 - made by __getattr__
-
-
-def __getattr__(name: str) -> Any:
-    if name != "MemoryCallback":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    callback = globals()[name] = _made()
-    return callback
 
 
 @harmless("logging memory")
@@ -32,12 +25,12 @@ def _log(trainer: Any, values: dict[str, float]) -> None:
         logger.log_metrics(values, step=trainer.global_step)
 
 
-def _made() -> type:
+def _callback_class() -> type:
     package = "pytorch_lightning" if "pytorch_lightning" in sys.modules else "lightning.pytorch"
     base: Any = need(package, "lightning", "Lightning").Callback
 
-    class MemoryCallback(BatchCallback, base):  # type: ignore[misc]
-        __doc__ = BatchCallback.__doc__
+    class MemoryCallback(TrainingCallback, base):  # type: ignore[misc]
+        __doc__ = TrainingCallback.__doc__
 
         def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
             self._loop.begin()
@@ -56,10 +49,8 @@ def _made() -> type:
         @harmless("ending to watch memory")
         def _end(self, trainer: Any, error: BaseException | None = None) -> None:
             self.summary = self._loop.end(lambda: handles_of_loggers(trainer.loggers), error)
-            self.leaks = self._loop.leaks
 
-    MemoryCallback.__module__, MemoryCallback.__qualname__ = (
-        __name__,
-        "MemoryCallback",
-    )  # so that it can be pickled
     return MemoryCallback
+
+
+__getattr__ = made_when_asked_for(__name__, _callback_class)

@@ -118,7 +118,10 @@ def _observe(provider: Any, look: Callable[[], AllFigures | None]) -> None:
                 yield metrics.Observation(size, {**_attributes(device, figures), "kind": kind})
 
     meter.create_observable_up_down_counter(
-        "hw.gpu.memory.usage", observing(_used), "By", "Memory of the GPU in use."
+        "hw.gpu.memory.usage",
+        observing(attrgetter("used_bytes")),
+        "By",
+        "Memory of the GPU in use.",
     )
     meter.create_observable_up_down_counter(
         "hw.gpu.memory.limit", observing(attrgetter("total_bytes")), "By", "Memory of the GPU."
@@ -151,14 +154,8 @@ _OWN_COUNTERS: tuple[_OwnMetric, ...] = (
 )
 
 
-def _used(device: GpuFigures) -> int | None:
-    if device.total_bytes is None or device.free_bytes is None:
-        return None
-    return device.total_bytes - device.free_bytes
-
-
 def _share(device: GpuFigures) -> float | None:
-    used = _used(device)
+    used = device.used_bytes
     return None if used is None or not device.total_bytes else used / device.total_bytes
 
 

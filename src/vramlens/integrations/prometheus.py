@@ -97,13 +97,13 @@ class Collector:
 
     def _host(self, gauge: Any, figures: AllFigures) -> Iterator[Any]:
         host = figures.host
-        if host.total_bytes is not None and host.available_bytes is not None:
+        if host.used_bytes is not None:
             family = gauge(
                 "vramlens_host_memory_bytes",
                 "The host's memory; the kinds sum to all.",
                 labels=["kind"],
             )
-            family.add_metric(["used"], host.total_bytes - host.available_bytes)
+            family.add_metric(["used"], host.used_bytes)
             family.add_metric(["available"], host.available_bytes)
             yield family
         if self._is_program and host.pinned_reserved_bytes is not None:
@@ -123,7 +123,7 @@ def serve(address: str | int = 9400, *, registry: Any = None) -> Callable[[], No
         registry: a ``CollectorRegistry`` to add to; by default one of its own.
 
     Raises:
-        UsageError: prometheus-client is not installed, or the address is none.
+        UsageError: prometheus-client is not installed, or the address is not one.
         InputError: the port is in use.
     """
     return _serve(Collector(figures_of_program, is_program=True), str(address), registry)
@@ -149,7 +149,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """Host and port of ``9400`` (loopback), ``:9400`` (all interfaces) or ``host:9400``.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not an address.
     """
     match = _ADDRESS.fullmatch(text.strip())
     if match is None or int(match[2]) > 65535:

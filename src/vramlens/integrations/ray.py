@@ -44,7 +44,7 @@ class RayMemory:
 
         Raises:
             UsageError: Ray Train is not installed.
-            RuntimeError: this is no training function of Ray Train's.
+            RuntimeError: this is not a training function of Ray Train's.
         """
         self._train = need("ray.train", "ray", "Ray Train")
         self.rank = int(self._train.get_context().get_world_rank())

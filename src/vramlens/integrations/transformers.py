@@ -17,16 +17,13 @@ from vramlens.capture.warn import harmless
 from vramlens.integrations.shared.extras import need
 from vramlens.integrations.shared.kept_artifacts import handles_of_process
 from vramlens.integrations.shared.loop_monitor import LoopMonitor
-from vramlens.integrations.shared.uncaught_error import UncaughtError
+from vramlens.integrations.shared.training_callback import (
+    TrainingCallback,
+    UncaughtError,
+    made_when_asked_for,
+)
 
 __all__ = ["MemoryCallback", "watch"]  # noqa: F822 - made by __getattr__
-
-
-def __getattr__(name: str) -> Any:
-    if name != "MemoryCallback":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    callback = globals()[name] = _made()
-    return callback
 
 
 def watch(trainer: Any, **options: Any) -> Any:
@@ -77,10 +74,10 @@ def _handles(callbacks: Iterable[Any]) -> Iterator[object]:
     yield from handles_of_process()
 
 
-def _made() -> type:
+def _callback_class() -> type:
     base: Any = need("transformers", "transformers", "transformers").TrainerCallback
 
-    class MemoryCallback(base):  # type: ignore[misc]
+    class MemoryCallback(TrainingCallback, base):  # type: ignore[misc]
         """Watches memory during training; ``callback.monitor`` is the monitor, ``callback.summary``
         what it saw.
 
@@ -93,10 +90,7 @@ def _made() -> type:
         """
 
         def __init__(self, **options: Any) -> None:
-            self._loop = LoopMonitor(0, **options)
-            self.monitor = self._loop.monitor
-            self.summary: Any = None
-            self.leaks: Any = None
+            super().__init__(0, **options)
             self._callbacks: list[Any] = []
             self._uncaught: UncaughtError | None = None
 
@@ -128,10 +122,8 @@ def _made() -> type:
                 self._uncaught.end()
             callbacks, self._callbacks, self._uncaught = self._callbacks, [], None
             self.summary = self._loop.end(lambda: _handles(callbacks), error)
-            self.leaks = self._loop.leaks
 
-    MemoryCallback.__module__, MemoryCallback.__qualname__ = (
-        __name__,
-        "MemoryCallback",
-    )  # so that it can be pickled
     return MemoryCallback
+
+
+__getattr__ = made_when_asked_for(__name__, _callback_class)

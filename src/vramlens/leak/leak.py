@@ -8,12 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vramlens.ground.leak_size import LEAST_SHARE
 from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
-_SURE = (Verdict.PROVEN, Verdict.LIKELY)
+LIFE_STEPS = 100_000
+"""A run lasts so many steps, or as many as were recorded: pretraining and fine-tuning jobs take
+up to some 100,000.
+"""
+LEAST_SHARE = 0.01
+"""What takes less than this of a device in a run's life, and of the peak so far, is not worth a
+line above others.
+"""
+SMALLEST_DEVICE_BYTES = 8 << 30
+"""Where the recording does not say how large the device is, it is no smaller than this, nor than
+what was reserved.
+"""
 _WORTH_TELLING = 0.01
 """Of what a step leaves behind: less that stays after a fix is not worth a word."""
 
@@ -133,7 +143,7 @@ class Leak:
     @property
     def sure(self) -> bool:
         """Whether it is certain enough to act on: proven or likely."""
-        return self.verdict in _SURE
+        return self.verdict.is_sure
 
     is_leak = sure
 
@@ -201,6 +211,18 @@ class Leak:
             "needs_steps": self.needs_steps,
             "small": self.is_small,
         }
+
+
+def least_bytes_per_step(total_bytes: int | None, reserved_bytes: int, steps: int) -> int:
+    """From how many bytes per step on a leak matters on a device.
+
+    Args:
+        total_bytes: what the process may reserve there; None where unknown.
+        reserved_bytes: the most that it did.
+        steps: how many were recorded.
+    """
+    device_bytes = total_bytes or max(SMALLEST_DEVICE_BYTES, reserved_bytes)
+    return max(1, int(LEAST_SHARE * device_bytes / max(LIFE_STEPS, steps)))
 
 
 def is_too_small(leak: Leak, least_bytes: int, peak_bytes: int | None) -> bool:

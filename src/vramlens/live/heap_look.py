@@ -9,9 +9,8 @@ from itertools import chain
 
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.capture.torch_api import connect
-from vramlens.ground.leak_size import least_bytes_per_step
 from vramlens.ground.program_errors import let_through
-from vramlens.leak.leak import is_too_small
+from vramlens.leak.leak import is_too_small, least_bytes_per_step
 from vramlens.live.counters.host_allocator import allocated_bytes
 from vramlens.live.counters.step_counters import CounterSeries, StepCounters
 from vramlens.live.growth.accounting import HostHeap, gone_by_now, unexplained_growth

@@ -93,13 +93,13 @@ def no_leaks(steps: int = _LEAST_STEPS) -> _NoLeaks:
 
 def _hear_steps(watch: LeakWatch) -> Any:
     """Has ``vramlens.step()`` count for a watch; gives what ends that."""
-    from vramlens.capture.recording.step_marks import by_hand
+    from vramlens.capture.recording.step_marks import manual_step_listeners
 
-    by_hand.append(watch.step)
+    manual_step_listeners.append(watch.step)
 
     def stop() -> None:
         with suppress(ValueError):
-            by_hand.remove(watch.step)
+            manual_step_listeners.remove(watch.step)
 
     return stop
 

@@ -7,9 +7,8 @@ summary: them in a few lines.
 step_growth: what steps leave behind.
 step_pace: how long steps take, and clock times.
 place_in_job: machine, job and rank.
-allocator_counters: PyTorch's counters on each GPU.
-scalars: what experiment trackers get.
-loggers: loggers of an experiment that scalars are written to, known by their methods.
+allocator_counters: what the counters of PyTorch mean.
+scalars: what experiment trackers get, and how.
 publisher: the thread that tells ``vramlens top``.
 alerts: rules, when they fire, and what firing does.
 machine: every GPU and the processes on it, now.

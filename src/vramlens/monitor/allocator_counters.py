@@ -1,63 +1,13 @@
-"""The counters of PyTorch of this process on each GPU and on the host, read as cheaply as it can
-be: no GPU is asked.
+"""What PyTorch's counters of this process mean: which devices it uses, the room that is left, the
+peak of late. No GPU is asked.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from vramlens.capture.torch_api import Counters, counters
 from vramlens.ground.program_errors import let_through
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """The allocator's counters of one device, in bytes, and how often it retried and failed."""
-
-    allocated_bytes: int
-    reserved_bytes: int
-    peak_bytes: int
-    retries: int
-    failures: int
-
-
-def loaded_cuda() -> Any:
-    """``torch.cuda`` once the program uses a GPU; else None. Never begins to use one, never
-    imports torch.
-    """
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    try:
-        return cuda if cuda is not None and cuda.is_initialized() else None
-    except Exception as error:  # half imported
-        let_through(error)
-        return None
-
-
-def counters(cuda: Any, index: int) -> Counters | None:
-    """A device's counters; None where its allocator does not count (RMM's, other pluggable
-    ones).
-    """
-    try:
-        # The flat form, memory_stats, sorts some two hundred keys each time: this one is what the
-        # allocator gives.
-        stats: Mapping[str, Any] = cuda.memory_stats_as_nested_dict(device=index)
-        if not stats:
-            return Counters(
-                allocated_bytes=0, reserved_bytes=0, peak_bytes=0, retries=0, failures=0
-            )
-        allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
-        return Counters(
-            allocated_bytes=int(allocated["current"]),
-            reserved_bytes=int(reserved["current"]),
-            peak_bytes=int(allocated["peak"]),
-            retries=int(stats.get("num_alloc_retries", 0)),
-            failures=int(stats.get("num_ooms", 0)),
-        )
-    except Exception as error:
-        let_through(error)
-        return None
 
 
 def used_devices(cuda: Any) -> list[int]:

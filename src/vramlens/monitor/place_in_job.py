@@ -6,8 +6,8 @@ import os
 import platform
 from dataclasses import asdict, dataclass, replace
 
-from vramlens.capture.recording.launch import launch
 from vramlens.capture.recording.output_path import rank_of_process
+from vramlens.ground.launcher import job_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,7 @@ NOWHERE = PlaceInJob()
 
 def place_of_process() -> PlaceInJob:
     """The place of this process."""
-    job = launch()["job"]
-    return replace(place_of_machine(), job=str(job) if job else None, rank=rank_of_process())
+    return replace(place_of_machine(), job=job_name(), rank=rank_of_process())
 
 
 def place_of_machine() -> PlaceInJob:

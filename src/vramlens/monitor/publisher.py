@@ -12,23 +12,18 @@ import time
 from typing import Any
 
 from vramlens.capture import torch_api
-from vramlens.capture.memory.driver import Gpu, driver
+from vramlens.capture.memory.driver import Gpu
 from vramlens.capture.memory.memory_now import host_memory
 from vramlens.capture.memory.pytorch_memory import PyTorch
 from vramlens.capture.process.own_thread import OwnEvent, OwnThread
 from vramlens.capture.recording.output_path import rank_of_process
 from vramlens.capture.recording.step_marks import StepCounter
+from vramlens.capture.torch_api import Counters, counters, cuda_in_use
 from vramlens.capture.triggers.on_import import when_imported
 from vramlens.capture.triggers.user_folder import prepared_folder
 from vramlens.capture.warn import harmless
-from vramlens.monitor.allocator_counters import (
-    Counters,
-    RecentPeak,
-    counters,
-    loaded_cuda,
-    room_bytes,
-    used_devices,
-)
+from vramlens.monitor.allocator_counters import RecentPeak, room_bytes, used_devices
+from vramlens.monitor.machine.device_memory import free_and_total, visible_gpus
 from vramlens.monitor.machine.inside import (
     Inside,
     InsideDevice,
@@ -111,7 +106,7 @@ class Publisher:
         """Reads the counters between two steps, on the thread that ended the first: some ten
         microseconds.
         """
-        cuda = loaded_cuda()
+        cuda = cuda_in_use()
         if cuda is None or self.pid != os.getpid():
             return
         self._pace.add(count)
@@ -142,7 +137,7 @@ class Publisher:
         """Writes the file now."""
         if self._started is None or self.pid != os.getpid():
             return
-        cuda = loaded_cuda()
+        cuda = cuda_in_use()
         if cuda is not None and self._round % _DEVICES_EVERY == 0:
             self._devices = used_devices(cuda)
         self._round += 1
@@ -220,13 +215,11 @@ def _uuid(cuda: Any, index: int) -> str | None:
 
 
 def _free(cuda: Any, index: int) -> int | None:
-    nvml, _ = driver()
     gpu = _gpu(cuda, index)
-    memory = nvml.memory(gpu) if nvml is not None and gpu is not None else None
-    return None if memory is None else memory.free_bytes
+    figures = None if gpu is None else free_and_total(gpu)
+    return None if figures is None else figures[0]
 
 
 def _gpu(cuda: Any, index: int) -> Gpu | None:
-    nvml, _ = driver()
-    gpus = nvml.gpus(cuda) if nvml is not None else ()
+    gpus = visible_gpus(cuda)
     return gpus[index] if index < len(gpus) else None

@@ -24,23 +24,17 @@ from vramlens.argument_types import (
 from vramlens.capture.memory.driver import Gpu, driver
 from vramlens.capture.memory.memory_now import HostMemory, host_memory
 from vramlens.capture.process.own_thread import started_without_signals
+from vramlens.capture.torch_api import counters, cuda_in_use
 from vramlens.capture.warn import harmless
 from vramlens.errors import UsageError
 from vramlens.monitor.alerts.actions import Actions, Callback
-from vramlens.monitor.alerts.alerts import Alert, Values, Watch
+from vramlens.monitor.alerts.alerts import Alert, Values, Watch, program_figures
 from vramlens.monitor.alerts.rules import parse_rule
-from vramlens.monitor.allocator_counters import (
-    RecentPeak,
-    counters,
-    loaded_cuda,
-    room_bytes,
-    used_devices,
-)
-from vramlens.monitor.loggers import LogFunction, Scalars, log_function
+from vramlens.monitor.allocator_counters import RecentPeak, room_bytes, used_devices
 from vramlens.monitor.machine.device_memory import free_and_total, visible_gpus
 from vramlens.monitor.monitor_samples import DeviceSample, MonitorSamples, Sample
 from vramlens.monitor.place_in_job import place_of_process
-from vramlens.monitor.scalars import scalars
+from vramlens.monitor.scalars import LogFunction, Scalars, log_function, scalars
 from vramlens.monitor.step_growth import StepGrowth, steps_left
 from vramlens.monitor.step_pace import StepPace
 from vramlens.monitor.summary import Extremes, Summary
@@ -214,7 +208,7 @@ class Monitor:
             self._log()
 
     def _measure_growth(self) -> None:
-        cuda = loaded_cuda()
+        cuda = cuda_in_use()
         if cuda is None:
             return
         if not self._devices or self._steps % _DEVICES_EVERY == 0:
@@ -253,7 +247,9 @@ class Monitor:
                     extremes.add(device)
             peaks = (
                 max(filter(None, pair), default=None)
-                for pair in zip(self._host_peaks, _host(sample), strict=True)
+                for pair in zip(
+                    self._host_peaks, (sample.rss_bytes, sample.pinned_bytes), strict=True
+                )
             )
             self._host_peaks = (next(peaks), next(peaks))
             alerts = self._watch.look(values_of(sample)) if self._watch.rules else []
@@ -291,12 +287,12 @@ class Monitor:
             self.sample()
             self._cpu_s = time.thread_time()
             # The next whole interval: a machine that slept, or a long pause of the interpreter, is
-            #     not caught up with.
+            # not caught up with.
             due = max(due + self.interval, time.monotonic())
             over.wait(due - time.monotonic())
 
     def _look(self) -> Sample:
-        cuda = loaded_cuda()
+        cuda = cuda_in_use()
         gpus = {gpu.index: gpu for gpu in visible_gpus(cuda)}
         if cuda is not None and (not self._devices or self.samples.count % _DEVICES_EVERY == 0):
             self._devices = used_devices(cuda)
@@ -352,29 +348,15 @@ def _tell(listener: Callable[[Sample], object], sample: Sample) -> None:
     listener(sample)
 
 
-def _host(sample: Sample) -> tuple[int | None, int | None]:
-    return sample.rss_bytes, sample.pinned_bytes
-
-
 def values_of(sample: Sample) -> list[Values]:
     """The figures that rules watch: of each GPU, and the host."""
     values = []
     place = place_of_process()
     for device in sample.devices:
-        cached = None
-        if device.reserved_bytes is not None and device.allocated_bytes is not None:
-            cached = device.reserved_bytes - device.allocated_bytes
-        figures: dict[str, float | None] = {
+        figures = {
             "used": device.used_bytes,
             "free": device.free_bytes,
-            "allocated": device.allocated_bytes,
-            "reserved": device.reserved_bytes,
-            "cached": cached,
-            "growth": device.growth_bytes,
-            "steps_left": device.steps_left,
-            "step_us": sample.step_us,
-            "retries": device.retries,
-            "failures": device.failures,
+            **program_figures(device, sample.step_us),
         }
         values.append(Values(f"GPU {device.device}", figures, device.total_bytes, place))
     used = None

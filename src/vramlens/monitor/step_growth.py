@@ -38,7 +38,7 @@ class StepGrowth:
     their state, and caches that fill once do not count for long. It is a rate only where the floor
     rises from each third of that half to the next, where the later half of it rises at least half
     as fast as the earlier, and where chance alone would
-    hardly ever rise so: a saw-tooth, a cache that fills and noise are none.
+    hardly ever rise so: a saw-tooth, a cache that fills and noise are not growth.
     """
 
     def __init__(self) -> None:

@@ -123,25 +123,27 @@ class Extremes:
         )
 
 
-def _most(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else max(one, other)
+def _most(first: int | None, second: int | None) -> int | None:
+    return second if first is None else first if second is None else max(first, second)
 
 
-def _lines(found: Summary) -> Iterator[str]:
-    scope = f"{counted(found.samples, 'sample')} in {found.seconds:,.1f} s"
-    yield f"Monitored: {scope}" + (f", {counted(found.steps, 'step')}" if found.steps else "")
-    for gpu in found.devices:
+def _lines(summary: Summary) -> Iterator[str]:
+    scope = f"{counted(summary.samples, 'sample')} in {summary.seconds:,.1f} s"
+    yield f"Monitored: {scope}" + (f", {counted(summary.steps, 'step')}" if summary.steps else "")
+    for gpu in summary.devices:
         yield from _device_lines(gpu)
-    if found.peak_rss_bytes is not None:
+    if summary.peak_rss_bytes is not None:
         pinned = (
-            f", {format_size(found.peak_pinned_bytes)} pinned" if found.peak_pinned_bytes else ""
+            f", {format_size(summary.peak_pinned_bytes)} pinned"
+            if summary.peak_pinned_bytes
+            else ""
         )
-        yield f"Host: at most {format_size(found.peak_rss_bytes)} in this process{pinned}"
-    for alert in found.alerts[-_SHOWN:]:
+        yield f"Host: at most {format_size(summary.peak_rss_bytes)} in this process{pinned}"
+    for alert in summary.alerts[-_SHOWN:]:
         yield f"Alert: {alert.text}"
-    if len(found.alerts) > _SHOWN:
-        yield f"and {counted(len(found.alerts) - _SHOWN, 'earlier alert')}"
-    yield from found.notes
+    if len(summary.alerts) > _SHOWN:
+        yield f"and {counted(len(summary.alerts) - _SHOWN, 'earlier alert')}"
+    yield from summary.notes
 
 
 def _device_lines(gpu: DeviceSummary) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from vramlens.analyses.budget.tolerance import parse_tolerance
+from vramlens.analyses.compare.diff_answer import parse_tolerance
 from vramlens.errors import UsageError
 from vramlens.schema import SCHEMA
 from vramlens.whole_file import whole_file
@@ -31,7 +31,7 @@ def read_baseline(path: str) -> dict[str, int] | None:
     """The stored peaks by test; None where there is no file yet.
 
     Raises:
-        pytest.UsageError: it is no baseline.
+        pytest.UsageError: it is not a baseline.
     """
     try:
         with open(path, encoding="utf-8") as file:

@@ -102,7 +102,7 @@ class MeasuredTest:
         """The memory that the test used. Nothing is left of the measurement.
 
         Args:
-            collect: whether garbage in cycles is freed first: it is no leak, but looking for it
+            collect: whether garbage in cycles is freed first: it is not a leak, but looking for it
                 takes time.
         """
         self._running = False

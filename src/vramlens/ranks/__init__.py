@@ -15,9 +15,8 @@ peers: who is compared with whom, and what is usual among them.
 shared: leaks that the ranks share.
 flights: what flight records tell together.
 rank_failures: who failed first.
-notes: what keeps ranks from being compared.
-rank_words: ranks in words.
-rank_names: in file names.
+notes: what keeps ranks from being compared, and which experts are hot.
+rank_words: ranks in words, and in names of files.
 """
 
 from vramlens.ground.callable_package import make_callable

@@ -15,14 +15,18 @@ from operator import or_
 
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
-from vramlens.ranks.excess.beside_peers import BesidePeers
 from vramlens.ranks.excess.causes import FIXES, STAY, WORDS, Position, fix_of
+from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
 from vramlens.ranks.excess.rank_differences import differences_of
 from vramlens.ranks.flights.collectives import all_groups, collective_problems
 from vramlens.ranks.flights.desync import desync_differences
-from vramlens.ranks.flights.expert_load import note_of_hot_experts
 from vramlens.ranks.hints import Hint
-from vramlens.ranks.notes import note_of_slow_ranks, note_of_victims, notes_of_recordings
+from vramlens.ranks.notes import (
+    note_of_hot_experts,
+    note_of_slow_ranks,
+    note_of_victims,
+    notes_of_recordings,
+)
 from vramlens.ranks.peers.common_factor import with_common_factors
 from vramlens.ranks.peers.rank_cohorts import ALL_RANKS, SAME_PARAMETERS, RankCohorts, cohorts_of
 from vramlens.ranks.peers.strangers import strangers_note, strangers_of
@@ -143,8 +147,10 @@ class _Job:
             usual = Usual(peers)
             for peer in peers:
                 # Of two ranks, the other one is what is usual.
-                compared = usual if len(peers) > 2 else _usual_without(peers, peer)
-                beside = BesidePeers(peer, compared, positions[peer.rank], strays)
+                compared = usual
+                if len(peers) == 2:
+                    compared = Usual([other for other in peers if other is not peer])
+                beside = RankAgainstPeers(peer, compared, positions[peer.rank], strays)
                 yield from differences_of(beside)
 
     def between_cohorts(self) -> Iterator[RankDifference]:
@@ -157,15 +163,15 @@ class _Job:
         usual = Usual(list(typical.values()))
         positions = self._positions()
         for members, summary in typical.items():
-            beside = BesidePeers(summary, usual, positions[summary.rank], ())
+            beside = RankAgainstPeers(summary, usual, positions[summary.rank], ())
             leak = beside.leak_difference()
             more = beside.more
             if leak is not None:
                 yield replace(leak, ranks=self._leaking(members, leak.place))
                 more -= leak.bytes
             if more >= max(STAGE_SHARE * usual.peak_bytes, LEAST_BYTES):
-                told = None if leak is None else leak.place
-                yield self._difference_of_cohort(members, beside, more, told)
+                reported_place = None if leak is None else leak.place
+                yield self._difference_of_cohort(members, beside, more, reported_place)
 
     def _leaking(self, members: Sequence[int], place: Place | None) -> tuple[int, ...]:
         """Those of some ranks that have something that grows at a line."""
@@ -180,12 +186,20 @@ class _Job:
         return ordered[(len(ordered) - 1) // 2]
 
     def _difference_of_cohort(
-        self, members: tuple[int, ...], beside: BesidePeers, more: int, told: Place | None
+        self,
+        members: tuple[int, ...],
+        beside: RankAgainstPeers,
+        more: int,
+        reported_place: Place | None,
     ) -> RankDifference:
-        """The difference of a cohort: ``more`` bytes beside those of the line that was told."""
+        """The difference of a cohort: ``more`` bytes beside those of the line that is reported already."""
         summary, usual = beside.rank, beside.usual
         line = max(
-            (line for line in summary.lines if told is None or line.place != told),
+            (
+                line
+                for line in summary.lines
+                if reported_place is None or line.place != reported_place
+            ),
             key=lambda line: line.peak_bytes - usual.line_bytes(line),
             default=None,
         )
@@ -239,10 +253,6 @@ class _Job:
         return is_last_alone or any(of_rank & Hint.POINT_TO_POINT for of_rank in hints.values())
 
 
-def _usual_without(peers: Sequence[RankSummary], rank: RankSummary) -> Usual:
-    return Usual([peer for peer in peers if peer is not rank])
-
-
 def _is_of_experts(line: LineUse) -> bool:
     return bool(line.hints & Hint.EXPERTS) and line.category not in STAY
 
@@ -257,8 +267,8 @@ def _gathering_functions(flight: FlightRecord | None) -> frozenset[tuple[str, st
 def _stray(summary: RankSummary, stray: Stray) -> RankDifference:
     """The difference of a rank that holds memory on a GPU of another."""
     cause = "map_location" if stray.hints & Hint.LOAD else "stray_context"
-    bytes_ = stray.process_bytes or stray.reserved_bytes
-    size = format_size(bytes_)
+    excess_bytes = stray.process_bytes or stray.reserved_bytes
+    size = format_size(excess_bytes)
     evidence = [
         f"rank {summary.rank}, whose GPU is {summary.device}, also holds"
         f" {format_size(stray.reserved_bytes)} on GPU {stray.device}"
@@ -276,7 +286,7 @@ def _stray(summary: RankSummary, stray: Stray) -> RankDifference:
         ranks=(summary.rank,),
         cause=cause,
         verdict=Verdict.PROVEN,
-        bytes=bytes_,
+        bytes=excess_bytes,
         place=stray.place,
         title=f"{WORDS[cause]}: {size} on GPU {stray.device}",
         evidence=tuple(evidence),

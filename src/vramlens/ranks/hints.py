@@ -40,23 +40,20 @@ _PATTERNS = {
     for hint, pattern in {
         Hint.LOAD: r"torch[/\\]serialization\.py:|safetensors[/\\]torch\.py:|:load_checkpoint$"
         r"|:_load_from_checkpoint$",
-        Hint.OBJECTS: r"distributed_c10d\.py:(?:_object_to_tensor|_tensor_to_object"
-        r"|\w*_object(?:_list)?)$"
+        Hint.OBJECTS: r"distributed_c10d\.py:"
+        r"(?:_object_to_tensor|_tensor_to_object|\w*_object(?:_list)?)$"
         r"|:(?:all_gather_object|gather_object|broadcast_object_list|scatter_object_list)$",
-        Hint.STATE_DICT: r"torch[/\\]distributed[/\\](?:fsdp[/\\](?:_state_dict_utils"
-        r"|_unshard_param_utils)"
-        r"|checkpoint[/\\]|_state_dict_utils)|:(?:\w*full_state_dict\w*|get_(?:model_"
-        r"|optimizer_)?state_dict"
-        r"|\w*gather_state_dict\w*|summon_full_params|save_(?:checkpoint|model|pretrained"
-        r"|state)\w*|_save_checkpoint)$",
+        Hint.STATE_DICT: r"torch[/\\]distributed[/\\]"
+        r"(?:fsdp[/\\](?:_state_dict_utils|_unshard_param_utils)|checkpoint[/\\]|_state_dict_utils)"
+        r"|:(?:\w*full_state_dict\w*|get_(?:model_|optimizer_)?state_dict|\w*gather_state_dict\w*"
+        r"|summon_full_params|save_(?:checkpoint|model|pretrained|state)\w*|_save_checkpoint)$",
         Hint.GATHER: r"distributed_c10d\.py:(?:gather|all_gather\w*|_all_gather_base|reduce)$"
         r"|:(?:\w*nested_gather|gather_for_metrics|nested_concat|\w*pad_across_processes"
         r"|gather\w*|\w+_gather)$",
-        Hint.DATA_PARALLEL: r"torch[/\\]nn[/\\]parallel[/\\](?:data_parallel|scatter_gather"
-        r"|parallel_apply"
-        r"|replicate|comm|_functions)\.py",
-        Hint.EXPERTS: r"(?i)(?:^|[/\\_.:])(?:moe|experts?|router?|token_dispatcher"
-        r"|dispatch(?:er)?)(?:[/\\_.:\d]|$)"
+        Hint.DATA_PARALLEL: r"torch[/\\]nn[/\\]parallel[/\\]"
+        r"(?:data_parallel|scatter_gather|parallel_apply|replicate|comm|_functions)\.py",
+        Hint.EXPERTS: r"(?i)(?:^|[/\\_.:])"
+        r"(?:moe|experts?|router?|token_dispatcher|dispatch(?:er)?)(?:[/\\_.:\d]|$)"
         r"|:(?:\w*_)?(?:moe|experts?|dispatch|combine|permute|unpermute|all_to_all\w*)(?:_\w*)?$",
         Hint.EMBEDDING: r"torch[/\\]nn[/\\]modules[/\\]sparse\.py|torchrec[/\\]"
         r"|(?i::\w*embedding\w*$)",
@@ -68,10 +65,9 @@ _PATTERNS = {
         r"|[/\\]deepspeed[/\\]runtime[/\\]zero",
         Hint.PIN_MEMORY: r"torch[/\\]utils[/\\]data[/\\]_utils[/\\]pin_memory\.py|:pin_memory$",
         Hint.EVALUATION: r":(?:evaluate|evaluation_loop|validate|validation\w*|eval_\w+"
-        r"|test_epoch\w*|predict\w*"
-        r"|prediction_\w+|compute_metrics)$|torchmetrics[/\\]",
-        Hint.LOSS: r"torch[/\\]nn[/\\](?:functional\.py:\w*(?:cross_entropy|nll_loss)"
-        r"|modules[/\\]loss\.py)"
+        r"|test_epoch\w*|predict\w*|prediction_\w+|compute_metrics)$|torchmetrics[/\\]",
+        Hint.LOSS: r"torch[/\\]nn[/\\]"
+        r"(?:functional\.py:\w*(?:cross_entropy|nll_loss)|modules[/\\]loss\.py)"
         r"|(?i::\w*(?:lm_head|logits|output_layer|lm_loss)\w*$)",
         Hint.LOGGING: r"(?i:tensorboard|wandb|mlflow)|:(?:log_\w+|\w*_ema|update_ema|ema_\w+)$"
         r"|:(?:visuali[sz]e\w*|sample_images)$|(?i:[/\\]ema\.py)|swa_utils\.py",

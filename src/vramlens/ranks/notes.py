@@ -1,19 +1,28 @@
-"""Notes of a comparison: what was ended from outside, and what keeps ranks from being compared."""
+"""Notes of a comparison: what was ended from outside, which experts are hot, and what keeps
+ranks from being compared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence, Set
+from math import prod
 
 from vramlens.ranks.peers.usual import lower_median
 from vramlens.ranks.rank_failures import FailureOrder
 from vramlens.ranks.rank_summary import RankSummary
 from vramlens.ranks.rank_words import named
+from vramlens.trace.flight import FlightRecord
 
 _FEWEST_TIMED = 3
 _SLOW = 1.15
 """Times the usual step: less is what steps differ by anyway."""
 _CUT = "the file ends early"
 """Of what a recording does not hold, the words of ``read`` for a truncated one."""
+_FEWEST_RANKS = 2
+_HOT = 1.5
+"""Times what the usual rank receives: less is how tokens fall."""
+_EXCHANGES = ("all_to_all", "alltoall")
 
 
 def note_of_victims(
@@ -93,4 +102,32 @@ def _note_of_steps(ranks: Sequence[RankSummary]) -> list[str]:
         f"{named(odd)} recorded a different number of steps than most ranks, {usual:,}"
         f" ({min(counts.values()):,} to {max(counts.values()):,}):"
         " only the steps that all ranks have are compared"
+    ]
+
+
+def note_of_hot_experts(flights: Mapping[int, FlightRecord]) -> list[str]:
+    """One sentence a process group in which a rank receives far more than the usual one."""
+    received: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for rank, flight in flights.items():
+        for call in flight.collectives:
+            if any(name in call.name for name in _EXCHANGES):
+                received[call.group][rank] += sum(map(prod, call.output_sizes))
+    return [
+        note
+        for group, elements_by_rank in sorted(received.items())
+        for note in _note(group, elements_by_rank)
+    ]
+
+
+def _note(group: str, elements_by_rank: Mapping[int, int]) -> list[str]:
+    if len(elements_by_rank) < _FEWEST_RANKS:
+        return []
+    usual = lower_median(elements_by_rank.values())
+    hottest = max(elements_by_rank, key=lambda rank: elements_by_rank[rank])
+    most_elements = elements_by_rank[hottest]
+    if not usual or most_elements < _HOT * usual:
+        return []
+    return [
+        f"rank {hottest} receives {most_elements / usual:.1f} times what the usual rank does in all_to_all of"
+        f" group {group} ({most_elements:,} elements, usually {usual:,}): its experts are hot"
     ]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from vramlens.analyses.finding import Finding
 from vramlens.ground.printed_answer import PrintedAnswer
-from vramlens.ground.verdict import Verdict
 from vramlens.ranks.flights.collectives import CollectiveProblem
 from vramlens.ranks.peers.rank_cohorts import RankCohorts
 from vramlens.ranks.rank_difference import RankDifference
@@ -60,5 +59,5 @@ class Comparison(PrintedAnswer):
     def has_trouble(self) -> bool:
         """True if a rank failed, or a finding is proven or likely."""
         return bool(self.failures.failed) or any(
-            finding.verdict in (Verdict.PROVEN, Verdict.LIKELY) for finding in self.findings
+            finding.verdict.is_sure for finding in self.findings
         )

@@ -1,12 +1,19 @@
-"""Ranks in words: "rank 3", "ranks 0-3 and 7"."""
+"""Ranks in words, "rank 3", "ranks 0-3 and 7"; and in names of files: ``rank3.pickle``,
+``global-rank 3``, ``run.r3.vram``.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 _MOST_SPANS = 6
 _VERBS_OF_SEVERAL = {"has": "have", "does": "do"}
 _PAST_OR_NO_VERBS = ("left", "did", "called", "all")
+# "rank0003", "rank_3", "global-rank 3", "r3" between separators; the last such in the name counts.
+RANK_IN_NAME = re.compile(
+    r"(?i)rank[_\-. ]?0*(\d{1,7})(?!\d)|(?:^|[_\-./])r0*(\d{1,7})(?=[_\-./]|$)"
+)
 
 
 def named(ranks: Sequence[int]) -> str:
@@ -37,3 +44,14 @@ def plural(title: str) -> str:
     predicate = predicate.replace("its peers", "their peers")
     predicate = predicate.replace("only on this rank", "only on these ranks")
     return f"{verb}{colon} {predicate}"
+
+
+def rank_in_name(text: str) -> int | None:
+    """The number of the rank that a file's name says last; None where it says none."""
+    matches = list(RANK_IN_NAME.finditer(text))
+    return int(next(filter(None, matches[-1].groups()))) if matches else None
+
+
+def names_a_rank(path: str) -> bool:
+    """True if a path contains the number of a rank."""
+    return RANK_IN_NAME.search(path) is not None

@@ -12,8 +12,6 @@ from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE
 from vramlens.ranks.rank_summary import RankGrowth, RankSummary
 from vramlens.units import format_size
 
-_SURE = (Verdict.PROVEN, Verdict.LIKELY)
-
 
 def shared_leaks(ranks: Sequence[RankSummary]) -> tuple[Finding, ...]:
     """The leaks that more than half of the ranks have at one line, the largest first; growth that
@@ -30,7 +28,7 @@ def shared_leaks(ranks: Sequence[RankSummary]) -> tuple[Finding, ...]:
 
 def _shared(leaks: Sequence[RankGrowth], ranks: Sequence[RankSummary]) -> Sequence[RankGrowth]:
     """Those of one line's leaks that the ranks share; none where they do not."""
-    sure = [leak for leak in leaks if leak.verdict in _SURE]
+    sure = [leak for leak in leaks if leak.verdict.is_sure]
     if len(sure) > max(1, len(ranks) / 2):
         return sure if _median_bytes(sure) >= LEAST_BYTES else []
     usual_peak = lower_median(rank.peak_requested_bytes for rank in ranks)
@@ -42,7 +40,7 @@ def _shared(leaks: Sequence[RankGrowth], ranks: Sequence[RankSummary]) -> Sequen
 def _largest_leaks(rank: RankSummary) -> dict[Place | None, RankGrowth]:
     """A rank's largest leak at each line, of those that are not empty; sure ones first."""
     largest: dict[Place | None, RankGrowth] = {}
-    ordered = sorted(rank.leaks, key=lambda leak: (leak.verdict in _SURE, leak.bytes), reverse=True)
+    ordered = sorted(rank.leaks, key=lambda leak: (leak.verdict.is_sure, leak.bytes), reverse=True)
     for leak in ordered:
         if leak.verdict != Verdict.NOT_A_PROBLEM and leak.bytes > 0:
             largest.setdefault(leak.place, leak)
@@ -72,7 +70,7 @@ def _shared_leak(place: Place | None, leaks: Sequence[RankGrowth], ranks: int) -
 def _verdict(verdicts: Set[Verdict]) -> Verdict:
     if verdicts == {Verdict.PROVEN}:
         return Verdict.PROVEN
-    return Verdict.LIKELY if verdicts <= set(_SURE) else Verdict.POSSIBLE
+    return Verdict.LIKELY if all(verdict.is_sure for verdict in verdicts) else Verdict.POSSIBLE
 
 
 def _who(leaking: int, ranks: int) -> str:

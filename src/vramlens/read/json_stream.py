@@ -26,7 +26,7 @@ _BETWEEN = re.compile(r"[ \t\n\r]*,?[ \t\n\r]*")
 
 
 class Malformed(Exception):
-    """What comes next is no JSON; ``ended``: because the text ends within it."""
+    """What comes next is not JSON; ``ended``: because the text ends within it."""
 
     def __init__(self, text: str, *, ended: bool = False) -> None:
         super().__init__(text)
@@ -118,7 +118,7 @@ class JsonStream:
         return is_number and self.text[end : end + 1] in _IN_NUMBERS
 
     def _is_certain(self, error: Exception) -> bool:
-        """Whether a mistake is none of where the window ends."""
+        """Whether a mistake does not come from where the window ends."""
         place = error.value if isinstance(error, StopIteration) else getattr(error, "pos", None)
         cut = not isinstance(place, int) or place >= len(self.text) - _LONGEST_WORD
         return not cut and "Unterminated" not in str(error)
@@ -128,7 +128,7 @@ class JsonStream:
         next.
 
         Raises:
-            Malformed: it is no object, or not a whole one.
+            Malformed: it is not an object, or not a whole one.
         """
         self._expect("{")
         if self.take("}"):
@@ -149,7 +149,7 @@ class JsonStream:
         """The values of the array that begins here.
 
         Raises:
-            Malformed: it is no array, or not a whole one.
+            Malformed: it is not an array, or not a whole one.
         """
         self._expect("[")
         scan, between = self._scan, _BETWEEN.match

@@ -256,7 +256,7 @@ def _decompressed(head: bytes, file: io.BufferedReader) -> BinaryIO | None:
 
 def _is_device(file: BinaryIO) -> bool:
     """Whether this is /dev/zero, a disk or the like; a terminal, at which a person ends the
-    text, is none.
+    text, is not.
     """
     try:
         mode = os.fstat(file.fileno()).st_mode
@@ -312,7 +312,7 @@ def _kind(head: bytes) -> str:
 
 
 def _is_binary(head: bytes) -> bool:
-    """Whether these bytes are no text.
+    """Whether these bytes are something else than text.
 
     A few NUL bytes prove nothing: PyTorch 2.2 and 2.3 print GPU 0 as one. Nor does what is not
     UTF-8: a log may be in any old encoding, but then it holds next to no control characters.

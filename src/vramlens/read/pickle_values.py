@@ -56,7 +56,7 @@ def read_values(data: bytes, name: str) -> Any:
 
 
 class _Refused(Exception):
-    """An opcode that is no value."""
+    """An opcode that is not a value."""
 
 
 class _Machine:

@@ -126,7 +126,7 @@ def _damage(columns: _Columns, error: Malformed) -> str:
 
 
 def _kind_of(event: dict[str, Any]) -> Kind | None:
-    """The kind of a span; None where it is none of a program's."""
+    """The kind of a span; None where it is not a program's."""
     category: Any = event.get("cat")
     kind = _KINDS.get(category)
     if kind is None and category is None and event.get("pid") == "CPU functions":

@@ -14,7 +14,7 @@ MOST_DEVICES = 128
 c10/cuda/CUDAMacros.h).
 """
 LARGEST_NUMBER = 1 << 50
-"""A petabyte, 35 years in microseconds: larger ones are no sizes, and would overflow in sums."""
+"""A petabyte, 35 years in microseconds: larger ones are not sizes, and would overflow in sums."""
 
 
 def as_text(value: object, longest: int = LONGEST_TEXT) -> str | None:

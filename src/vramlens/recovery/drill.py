@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vramlens.argument_types import number_given, optional, takes, text
+from vramlens.capture.process_group import initialized_group
 from vramlens.capture.warn import say
 from vramlens.errors import UsageError
+from vramlens.ground.launcher import number_in
 from vramlens.units import counted
 
 if TYPE_CHECKING:
@@ -24,15 +26,11 @@ else:
 PHASES = ("forward", "backward", "step")
 _MESSAGE = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU {device} has a total capacity of 79.11"
-    " GiB of which 1.14 GiB"
-    " is free. Including non-PyTorch memory, this process has 77.96 GiB memory in use. Of the"
-    " allocated memory 75.80"
-    " GiB is allocated by PyTorch, and 1.62 GiB is reserved by PyTorch but unallocated. If"
-    " reserved but unallocated"
-    " memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid"
-    " fragmentation.  See"
-    " documentation for Memory Management "
-    " (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
+    " GiB of which 1.14 GiB is free. Including non-PyTorch memory, this process has 77.96 GiB"
+    " memory in use. Of the allocated memory 75.80 GiB is allocated by PyTorch, and 1.62 GiB is"
+    " reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting"
+    " PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for"
+    " Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
     " [injected by vramlens: {phase} {number}]"
 )
 """As ``c10/cuda/CUDACachingAllocator.cpp`` words it, with its source named at the end."""
@@ -130,10 +128,10 @@ def out_of_memory_error(phase: str, number: int) -> RuntimeError:
 
 
 def _rank() -> int:
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank()
-    return int(os.environ.get("RANK", "0"))
+    group = initialized_group()
+    if group is not None:
+        return int(group.get_rank())
+    return number_in(os.environ, "RANK") or 0
 
 
 class _Calls:

@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from dataclasses import dataclass
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from vramlens.capture.process.own_thread import started_without_signals
@@ -29,8 +30,8 @@ _OUT_OF_MEMORY_TEXT = re.compile(
     r"|(?:cuda|hip)ErrorMemoryAllocation|(?:CUDA|HIP)_ERROR_OUT_OF_MEMORY"
     r"|(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT|ROCBLAS|HIPBLAS)_STATUS_(?:INTERNAL_ERROR_HOST_)?ALLOC_FAILED"
     r"|CUFFT_ALLOC_FAILED|CUDNN_STATUS_NOT_SUPPORTED.*memory"
-    r"|DefaultCPUAllocator: (?:can't|not enough)"
-    r"|NCCL.*out of memory|Failed to CUDA (?:c|m|host)alloc|Triton Error \[(?:CUDA|HIP)\]: out of memory"
+    r"|DefaultCPUAllocator: (?:can't|not enough)|NCCL.*out of memory"
+    r"|Failed to CUDA (?:c|m|host)alloc|Triton Error \[(?:CUDA|HIP)\]: out of memory"
     r"|NVML_SUCCESS == .*INTERNAL ASSERT FAILED at .*CUDACachingAllocator",  # while it words an out-of-memory error
     re.IGNORECASE,
 )
@@ -123,6 +124,30 @@ def let_go(error: BaseException) -> None:
         waiting += getattr(linked, "exceptions", ())  # of a group
     with contextlib.suppress(Exception):
         _empty_the_backwards_queue()
+
+
+class OutOfMemoryCaught:
+    """Suppresses an out-of-memory error, and has it let go of what it held.
+
+    Attributes:
+        happened: whether there was one.
+        text: what it said.
+    """
+
+    def __init__(self) -> None:
+        self.happened, self.text = False, ""
+
+    def __enter__(self) -> OutOfMemoryCaught:
+        return self
+
+    def __exit__(
+        self, _kind: object, error: BaseException | None, _trace: TracebackType | None
+    ) -> bool:
+        if error is None or kind_of(error) != OUT_OF_MEMORY:
+            return False
+        self.happened, self.text = True, failure_of(error).text
+        let_go(error)
+        return True
 
 
 def _empty_the_backwards_queue() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
-from vramlens.capture.torch_api import connect
+from vramlens.capture.torch_api import Counters, connect, counters
 from vramlens.capture.warn import harmless
 from vramlens.errors import UsageError
 
@@ -81,25 +81,20 @@ class CudaMeter:
         self._is_noting = False
 
     def allocated_bytes(self) -> int:
-        return self._stat("allocated_bytes.all.current")
+        return self._counted().allocated_bytes
 
     def reserved_bytes(self) -> int:
-        return self._stat("reserved_bytes.all.current")
+        return self._counted().reserved_bytes
 
     def peak_bytes(self) -> int:
-        return self._stat("allocated_bytes.all.peak")
+        return self._counted().peak_bytes
 
     def figures(self) -> tuple[int, int, int]:
-        counted = torch.cuda.memory_stats_as_nested_dict(self._index)
-        allocated = counted.get("allocated_bytes", {}).get("all", {})
-        return (
-            allocated.get("current", 0),
-            allocated.get("peak", 0),
-            int(counted.get("num_alloc_retries", 0)),
-        )
+        now = self._counted()
+        return now.allocated_bytes, now.peak_bytes, now.retries
 
     def waste_bytes(self) -> int:
-        return self._stat("inactive_split_bytes.all.current")
+        return self._counted().waste_bytes
 
     def restart(self) -> None:
         torch.cuda.reset_peak_memory_stats(self._index)
@@ -152,13 +147,10 @@ class CudaMeter:
             self._is_noting = False
 
     def failed_requests(self) -> int:
-        return self._stat("num_ooms")
+        return self._counted().failures
 
-    def _stat(self, name: str) -> int:
-        counted: Any = torch.cuda.memory_stats_as_nested_dict(self._index)
-        for key in name.split("."):
-            counted = counted.get(key, {}) if isinstance(counted, dict) else 0
-        return int(counted or 0)
+    def _counted(self) -> Counters:
+        return counters(torch.cuda, self._index) or Counters()
 
 
 class _WithoutAllocator:
@@ -279,10 +271,8 @@ class CountingMeter(_WithoutAllocator):
             self.failures += 1
             raise torch.OutOfMemoryError(
                 f"CUDA out of memory. Tried to allocate {size / 2**20:.2f} MiB. The simulated"
-                " device has a capacity of"
-                f" {self.capacity_bytes / 2**20:.2f} MiB of which"
-                f" {(self.capacity_bytes - self._now) / 2**20:.2f} MiB"
-                " is free."
+                f" device has a capacity of {self.capacity_bytes / 2**20:.2f} MiB of which"
+                f" {(self.capacity_bytes - self._now) / 2**20:.2f} MiB is free."
             )
         self._known.add(key)
         self._now += size

@@ -1,7 +1,6 @@
 """The caching allocator as a simulator.
 
 answer: ``vramlens replay``: the proof, and what each of some settings would have led to.
-curve: the curve of a what-if: what would have been reserved after each of the recording's events.
 failed_step: what explain knows of the step whose failure ended the recording, with each setting.
 first_difference: where a replay first did something else than the recording says, in words.
 explained: what replay adds to an explanation.
@@ -18,14 +17,13 @@ need: what a failed step would have needed, and what would have carried it.
 from __future__ import annotations
 
 from vramlens.replay.answer import Answer, replay_trace
-from vramlens.replay.curve import Curve
 from vramlens.replay.explained import with_replay
 from vramlens.replay.first_difference import FirstDifference
 from vramlens.replay.proof import Proven, Recorded, ReserveLimit, prove
 from vramlens.replay.settings import Settings, SettingsError, parse_settings
 from vramlens.replay.tuning import WORTH_TRYING, CardUnderSetting, Tuned, Tuning, tune_trace
 from vramlens.replay.versions import VERSIONS, Version
-from vramlens.replay.what_if import WhatIf
+from vramlens.replay.what_if import Curve, WhatIf
 
 __all__ = [
     "VERSIONS",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vramlens.analyses.failure.oom import settings_variable
-from vramlens.analyses.recording_explanation import choose_device
+from vramlens.analyses.recording_explanation import needed_device
 from vramlens.errors import InputError
 from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.replay.proof import Proven, Recorded, prove
@@ -98,10 +98,7 @@ def proven_device(
             f"{trace.source}: is a profiler trace, which has no segments to replay;"
             " vramlens run -o run.vram YOUR_SCRIPT.py records them"
         )
-    chosen = choose_device(trace, device)
-    if chosen is None:
-        raise InputError(f"{trace.source}: contains no GPU memory and no events")
-    return prove(trace, chosen, recorded_cap_bytes)
+    return prove(trace, needed_device(trace, device), recorded_cap_bytes)
 
 
 def assignment(variable: str, conf: str) -> str:

@@ -14,8 +14,7 @@ from vramlens.analyses.explanation import Moment
 from vramlens.analyses.failure.need import ADVICE
 from vramlens.analyses.failure.oom import settings_variable
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.finding_row import FindingRow
-from vramlens.analyses.findings.ranking import with_finding
+from vramlens.analyses.findings.ranking import FindingRow, with_finding
 from vramlens.errors import VramlensError
 from vramlens.ground.verdict import Confidence, Verdict
 from vramlens.replay.answer import assignment
@@ -225,11 +224,8 @@ def _with_savings(explanation: Explanation, trace: Trace, proven: Proven, runs: 
     for row in FROM_REPLAY:
         for finding in row.find(run) if row.find is not None else ():
             findings = with_finding(findings, finding, row.takes_place_of)
-    return replace(explanation, findings=_what_to_do_first(findings))
-
-
-def _what_to_do_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    return tuple(sorted(findings, key=lambda finding: finding.fix is None))
+    by_use = sorted(findings, key=lambda finding: finding.fix is None)
+    return replace(explanation, findings=tuple(by_use))
 
 
 def settings_save(run: ReplayedRun) -> Iterator[Finding]:
@@ -278,8 +274,7 @@ def no_setting_saves(run: ReplayedRun) -> Iterator[Finding]:
         unused,
         verdict=Verdict.NOT_A_PROBLEM,
         title=f"no setting {avoids} the {format_size(unused.bytes or 0)} reserved beyond the "
-        "peak's "
-        f"need: the best of {len(run.tried)} replayed settings, {best.settings.conf}, "
+        f"peak's need: the best of {len(run.tried)} replayed settings, {best.settings.conf}, "
         f"reserves {format_size(best.high_bytes)}{less}",
         fix=None,
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from vramlens.analyses.attribution.attribution import attribute
 from vramlens.analyses.failure.step_evidence import leaks_of_steps
 from vramlens.analyses.recording_explanation import explain_trace
-from vramlens.ground.failure import Cause
+from vramlens.ground.vocabulary import Cause
 from vramlens.replay.explained import with_replay
 from vramlens.replay.what_if import question
 

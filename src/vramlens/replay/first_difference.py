@@ -68,10 +68,10 @@ def first_difference(
         simulated = _words(
             found["simulated_action"], found["simulated_address"] % 2**64, found["simulated_size"]
         )
-    return FirstDifference(event, recorded, simulated, _why(trace, device, requests, found))
+    return FirstDifference(event, recorded, simulated, _why(trace, device, requests))
 
 
-def _why(trace: Trace, device: DeviceTrace, requests: Requests, found: dict[str, int]) -> str:
+def _why(trace: Trace, device: DeviceTrace, requests: Requests) -> str:
     """What the recording lacks that may explain a difference."""
     if device.orphan_events:
         return (

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vramlens._native import Replay
-from vramlens.analyses.failure.oom import segment_size
 from vramlens.errors import InputError
+from vramlens.ground.allocator_sizes import PAGE, segment_size
 from vramlens.replay.first_difference import FirstDifference, first_difference
 from vramlens.replay.requests import INSIDE_A_REQUEST, Requests, likely_requests
 from vramlens.replay.settings import UNLIMITED, Settings, recorded_settings
@@ -352,7 +352,7 @@ def _limits_to_try(low: int, high: int, settings: Settings) -> list[int]:
     A limit refuses by what it is (alloc_block), and collects by what is above the threshold's share
     of it (garbage_collect_cached_blocks).
     """
-    unit = 2 * MIB if settings.large_segment_size % (2 * MIB) == 0 else MIB
+    unit = PAGE if settings.large_segment_size % PAGE == 0 else MIB
     share = settings.garbage_collection_threshold
     refusing = np.arange(-(-low // unit) * unit, high + unit, unit)
     collecting = (

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vramlens.ground.allocator_sizes import LARGE_SEGMENT, SMALL_REQUEST, SMALL_SEGMENT
 from vramlens.replay.start_state import StartState, start_state_of
 from vramlens.trace import NO_STACK, NO_TEXT, Action
-from vramlens.units import MIB
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from vramlens.trace import DeviceTrace, Trace
 
 _EMPTY_CACHE = re.compile(r":(?:torch_cuda_)?empty_?[cC]ache$|::emptyCache\b")
-_SMALL_BUFFER, _LARGE_HANDLE = 2 * MIB, 20 * MIB
 _BY_EMPTY_CACHE, _OUTSIDE = 1, 2
 _UNKNOWN_POOL = (-1, -1)  # of a MemPool that is gone
 INSIDE_A_REQUEST = (
@@ -103,7 +102,7 @@ def requests_of(trace: Trace, device: DeviceTrace, *, ends_of_pools: bool = True
         "stream": events.stream,
         "emptied": emptied,
         "allocation": device.allocation_of_event,
-        "released_pool": _pool_of_releases(device, releases, segment_pool),
+        "released_pool": _pool_of_releases(device, segment_pool),
         "row_born": rows.born,
         "row_address": rows.address,
         "row_requested": rows.requested_bytes.view(np.uint64),
@@ -265,9 +264,7 @@ def _reservation_of_ranges(device: DeviceTrace) -> NDArray[np.int64]:
     return reservations
 
 
-def _pool_of_releases(
-    device: DeviceTrace, releases: NDArray[np.int64], segment_pool: NDArray[np.uint32]
-) -> NDArray[np.uint32]:
+def _pool_of_releases(device: DeviceTrace, segment_pool: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """By event: the pool of what a release gave back."""
     pool_of_event = np.zeros(len(device.events), np.uint32)
     died = device.segments.died
@@ -277,16 +274,16 @@ def _pool_of_releases(
 
 
 def _small(device: DeviceTrace, base: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Whether each segment from before the recording is of a small pool."""
+    """By segment from before the recording, 1 where it is of a small pool."""
     segments, rows = device.segments, device.allocations
-    small = (segments.expandable[base] == 0) & (segments.size_bytes[base] == _SMALL_BUFFER)
+    small = (segments.expandable[base] == 0) & (segments.size_bytes[base] == SMALL_SEGMENT)
     largest = np.zeros(len(segments), np.int64)
     inside = rows.segment != NO_TEXT
     np.maximum.at(largest, rows.segment[inside], rows.taken_bytes[inside])
     mapped = segments.expandable[base] != 0
-    # Without a block to tell: what is no whole number of large handles is of a small pool.
-    by_size = segments.size_bytes[base] % _LARGE_HANDLE != 0
-    by_block = np.where(largest[base] > 0, largest[base] <= MIB, by_size)
+    # Without a block to tell: what is not a whole number of large handles is of a small pool.
+    by_size = segments.size_bytes[base] % LARGE_SEGMENT != 0
+    by_block = np.where(largest[base] > 0, largest[base] <= SMALL_REQUEST, by_size)
     return np.asarray(np.where(mapped, by_block, small), np.uint8)
 
 
@@ -334,7 +331,9 @@ def _base_taken(device: DeviceTrace, state: StartState | None) -> NDArray[np.uin
     limit = segments.address[segment].view(np.int64) + segments.size_bytes[segment]
     following = np.append(start[1:], np.iinfo(np.int64).max)
     gap = np.minimum(following, limit) - start - taken[early]
-    large = (segments.expandable[segment] == 0) & (taken[early] > MIB)
-    is_own_rest = large & (gap > 0) & (gap <= MIB) & (rows.died[early] < len(device.events))
+    large = (segments.expandable[segment] == 0) & (taken[early] > SMALL_REQUEST)
+    is_own_rest = (
+        large & (gap > 0) & (gap <= SMALL_REQUEST) & (rows.died[early] < len(device.events))
+    )
     taken[early[is_own_rest]] += gap[is_own_rest]
     return taken.view(np.uint64)

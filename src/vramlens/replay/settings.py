@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vramlens.errors import UsageError
+from vramlens.ground.allocator_sizes import LARGE_REQUEST, LARGE_SEGMENT
 from vramlens.ground.conf_text import conf_tokens, is_power_of_two, recorded_conf
 from vramlens.replay.versions import VERSIONS, Version
 from vramlens.units import MIB
 
 UNLIMITED = 2**64 - 1
-_MIN_LARGE_ALLOC = 10 * MIB  # kMinLargeAlloc
 _INTERVALS = 16
 _MOST = UNLIMITED // MIB
 
@@ -48,8 +48,8 @@ class Settings:
     conf: str = field(default="", compare=False)
     expandable_segments: bool = False
     max_split_size: int = UNLIMITED
-    max_non_split_rounding_size: int = 20 * MIB
-    large_segment_size: int = 20 * MIB
+    max_non_split_rounding_size: int = LARGE_SEGMENT
+    large_segment_size: int = LARGE_SEGMENT
     roundup_power2_divisions: tuple[int, ...] = (0,) * _INTERVALS
     garbage_collection_threshold: float = 0.0
     per_process_memory_fraction: float | None = None
@@ -105,9 +105,9 @@ class _Parser:
         for at, key in enumerate(tokens):  # first of all, wherever it stands
             if key == "large_segment_size_mb" and self._version.large_segment_option:
                 size = self._number(at + 2)
-                if size <= _MIN_LARGE_ALLOC // MIB:
+                if size <= LARGE_REQUEST // MIB:
                     raise _Refused(
-                        f"CachingAllocator option large_segment_size_mb must be > {_MIN_LARGE_ALLOC // MIB} MB"
+                        f"CachingAllocator option large_segment_size_mb must be > {LARGE_REQUEST // MIB} MB"
                     )
                 settings = replace(settings, large_segment_size=min(size, _MOST) * MIB)
         settings = replace(settings, max_non_split_rounding_size=settings.large_segment_size)
@@ -242,9 +242,8 @@ class _Parser:
         return int(digits[0])
 
     def _real(self, at: int) -> float:
-        digits = re.match(
-            r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", self._token(at)
-        )  # std::stod
+        # As std::stod.
+        digits = re.match(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", self._token(at))
         if digits is None:
             raise _Refused(f"'{self._tokens[at]}' is not a number (stod)")
         return float(digits[0])

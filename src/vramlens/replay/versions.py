@@ -27,7 +27,7 @@ class Version:
         tie_order: which of several equal free blocks is taken.
         scope_suppresses_release: whether an open pool scope keeps a failing request from releasing
             all cached memory.
-        rounds_fraction: whether a memory fraction of 1.0 is no limit, and others are rounded, not
+        rounds_fraction: whether a memory fraction of 1.0 is not a limit, and others are rounded, not
             cut.
         overwrites_last_interval: whether ``>`` in roundup_power2_divisions also changes the last
             interval named.

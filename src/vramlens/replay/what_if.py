@@ -13,16 +13,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from vramlens._layout import AddressOrder, Completion
 from vramlens.errors import InputError
 from vramlens.ground.verdict import Confidence
-from vramlens.replay.curve import Curve, recorded_curve, replayed_curve
 from vramlens.replay.proof import ReserveLimit
 from vramlens.replay.settings import Settings, parse_settings
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from vramlens._native import NativeCurve
     from vramlens.replay.proof import Proven
+    from vramlens.trace import DeviceTrace
 
 _RANDOM_ORDERS = 8
 _OTHER_ORDERS = (
@@ -332,3 +337,46 @@ def _verdict(proven: Proven, runs: list[dict[str, int]]) -> bool | None:
         else:  # the last recorded failure is still there, or what follows it is not recorded
             verdicts.add(None if run["served_failures"] else True)
     return verdicts.pop() if len(verdicts) == 1 else None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Curve:
+    """Reserved bytes over a recording's events, a row a change.
+
+    A request's change counts at the event that ends it: its allocation or failure.
+
+    Attributes:
+        event: never decreasing; -1 is what was there before the first event. Two rows of one event
+            are the most within that event, and what was left right after it.
+        reserved_bytes: from that event on.
+        died_event: the request whose failure ends the program, and with it the curve; None where it
+            runs to the end.
+    """
+
+    event: NDArray[np.int64]
+    reserved_bytes: NDArray[np.int64]
+    died_event: int | None
+
+    def after(self, events: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bytes reserved right after each of some events."""
+        return self.reserved_bytes[np.searchsorted(self.event, events, side="right") - 1]
+
+
+def replayed_curve(found: NativeCurve, died_event: int | None) -> Curve:
+    """The curve of one run of the native replay."""
+    return _changes(found["event"], found["reserved"], died_event)
+
+
+def recorded_curve(device: DeviceTrace, died_event: int | None) -> Curve:
+    """The recorded curve itself, each segment at its own event."""
+    reserved = np.concatenate(
+        (np.array([device.reserved.base_bytes], np.int64), device.reserved_curve)
+    )
+    return _changes(np.arange(-1, len(reserved) - 1), reserved, died_event)
+
+
+def _changes(
+    event: NDArray[np.int64], reserved: NDArray[np.int64], died_event: int | None
+) -> Curve:
+    changed = np.flatnonzero(np.diff(reserved, prepend=reserved[0] - 1))
+    return Curve(event[changed], reserved[changed], died_event)

@@ -12,7 +12,6 @@ screen: the room that a console has.
 wording: how sizes, shares, places and foreign text are written.
 finding_json: a finding and a place as JSON.
 progress: the bar while a file is read.
-near_paths: paths as a person at a terminal would type them.
 explain, diff, leaks, profile, ranks, replay, check: one folder an answer.
 editor: findings on the lines that they are about, for editors and code review.
 forms: the forms of an answer in a program: the text of ``print``, the HTML of a notebook.

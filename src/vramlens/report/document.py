@@ -27,7 +27,7 @@ class Form(Flag):
     ALL = TEXT | MARKDOWN | HTML
 
 
-class Last(Enum):
+class LastColumn(Enum):
     """How a table's last column finds its room on a screen."""
 
     WRAPPED = auto()
@@ -202,13 +202,14 @@ class Table(Part):
         left_out: how many rows are not there, below the second column.
         hang: of the last column's further lines, in cells; None is below the second column.
         last_room: the cells that the last column is worth, before another is cut.
+        narrow: what stands in its place on a screen of less than ``least_width`` cells.
         margin: before the first column.
         header_style: of the line that names the columns.
     """
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
-    last: Last
+    last: LastColumn
     title: str = field(default="", kw_only=True)
     noun: str = field(default="", kw_only=True)
     top: int | None = field(default=None, kw_only=True)
@@ -218,6 +219,8 @@ class Table(Part):
     left_out: str = field(default="", kw_only=True)
     hang: int | None = field(default=None, kw_only=True)
     last_room: int = field(default=0, kw_only=True)
+    narrow: Table | None = field(default=None, kw_only=True)
+    least_width: int = field(default=0, kw_only=True)
     margin: str = field(default="  ", kw_only=True)
     header_style: str = field(default="dim", kw_only=True)
 
@@ -297,11 +300,24 @@ class Command(Part):
     is_broken: bool = False
 
 
+class Fit(Enum):
+    """Where an answer is cut to what one screen has room for."""
+
+    NOWHERE = auto()
+    TERMINALS = auto()
+    EVERYWHERE = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An answer."""
+    """An answer.
+
+    Attributes:
+        fit: where it is cut, unless all of it is asked for.
+    """
 
     parts: tuple[Part, ...]
+    fit: Fit = Fit.NOWHERE
 
     def in_form(self, form: Form) -> list[Part]:
         """The parts that are shown in a form."""
@@ -313,7 +329,7 @@ class Document:
 
     def after_cut(self, step: int) -> Document:
         """The document without what goes at a step."""
-        return Document(tuple(_after_cut(part, step) for part in self.parts))
+        return replace(self, parts=tuple(_after_cut(part, step) for part in self.parts))
 
 
 def _after_cut(part: Part, step: int) -> Part:
@@ -323,7 +339,7 @@ def _after_cut(part: Part, step: int) -> Part:
     return part
 
 
-def gone(step: int) -> tuple[Cut, ...]:
+def cut_whole(step: int) -> tuple[Cut, ...]:
     """The cut of a part that goes as a whole."""
     return (Cut(step, {"shown": False}),)
 
@@ -333,6 +349,6 @@ def alternatives(variants: Sequence[Sequence[Part]]) -> Iterator[Part]:
     last_step = len(variants) - 1
     for step, variant in enumerate(variants):
         comes = (Cut(step, {"shown": True}),) if step else ()
-        goes = gone(step + 1) if step < last_step else ()
+        goes = cut_whole(step + 1) if step < last_step else ()
         for part in variant:
             yield replace(part, shown=not step, cuts=(*comes, *goes))

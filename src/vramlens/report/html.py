@@ -38,12 +38,12 @@ _VIEWPORT = "width=device-width, initial-scale=1"
 _LONGEST_BAR = 8
 
 
-def html_of(document: Document, title: str) -> str:
-    """The document as one HTML page."""
-    parts = [
-        element for part in document.in_form(Form.HTML) for element in _WRITTEN_BY[type(part)](part)
-    ]
-    return page_of(title, _STYLE, parts)
+def html_of(document: Document) -> str:
+    """The document as one HTML page, named after its first heading."""
+    shown = document.in_form(Form.HTML)
+    title = next((part.text for part in shown if isinstance(part, Heading)), "")
+    elements = [element for part in shown for element in _WRITTEN_BY[type(part)](part)]
+    return page_of(title, _STYLE, elements)
 
 
 def page_of(title: str, style: str, body: Sequence[str], *, viewport: str = _VIEWPORT) -> str:

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from vramlens.foreign_text import one_line
+from vramlens.ground.place import base_name
 from vramlens.report.wording import Location, visible
 
 # Spaces that no line may end at: between a number and what it counts, between a line and its
-#     function.
+# function.
 _UNIT = re.compile(
     r"(?<=[0-9]) (?=(?:bytes?|[KMGT]i?B|steps?|lines?|more|times|requests?|events?|[mun]?s)\b)"
 )
@@ -110,7 +111,7 @@ class Layout:
         file = visible(place.file)
         if cell_len(file + line + function) <= width and not always_cut:
             return file + line + function
-        name = re.split(r"[/\\]", file)[-1] or file
+        name = base_name(file) or file
         if always_cut:
             file = min(file, f"{self.ellipsis}/{name}", key=cell_len)
         if cell_len(name + line + function) > width:
@@ -129,7 +130,7 @@ class Layout:
             shorter = self.ellipsis + file[cut.start() :]
             if cell_len(shorter) <= width:
                 return shorter
-        name = re.split(r"[/\\]", file)[-1]
+        name = base_name(file)
         return name if name and cell_len(name) <= width else self.from_left(file, width)
 
 

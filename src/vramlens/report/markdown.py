@@ -20,7 +20,7 @@ from vramlens.report.document import (
     Form,
     Heading,
     Items,
-    Last,
+    LastColumn,
     Sentences,
     Table,
 )
@@ -75,7 +75,7 @@ def _figures(figures: Figures) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
-    if table.last is not Last.CUT:
+    if table.last is not LastColumn.CUT:
         names = [column.name for column in table.columns]
         yield _filled_columns(names, table.rows, [column.is_right for column in table.columns])
         return

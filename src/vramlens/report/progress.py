@@ -20,7 +20,7 @@ _PATIENCE_SECONDS = 1.0
 def reading_progress(title: str, stream: TextIO | None = None) -> Iterator[Callable[[float], None]]:
     """A function to call with the share that has been read, from 0 to 1.
 
-    Once reading has taken longer than a second it shows a bar; where ``stream`` is no terminal it
+    Once reading has taken longer than a second it shows a bar; where ``stream`` is not a terminal it
     never does.
     """
     bar = _Bar(title, stream or sys.stderr)

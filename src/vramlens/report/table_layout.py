@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from vramlens.report.document import Column, Last, Table
+from vramlens.report.document import Column, LastColumn, Table
 from vramlens.report.layout import Layout, left, right
 from vramlens.units import counted
 
@@ -23,6 +23,8 @@ _NARROW = 64
 
 def table_lines(table: Table, layout: Layout) -> Iterator[Text]:
     """Yields the lines of a table."""
+    if table.narrow is not None and layout.width < table.least_width:
+        table = table.narrow
     rows = table.top_rows()
     if table.empty:
         yield from (Text(line, style="bold") for line in layout.wrap(table.title))
@@ -178,8 +180,8 @@ def _width(columns: Sequence[Sequence[str]]) -> int:
 
 
 _LAID_OUT_BY = {
-    Last.WRAPPED: _wrapped,
-    Last.CUT: _cut,
-    Last.AS_A_NAME: _named,
-    Last.AS_IT_IS: _as_it_is,
+    LastColumn.WRAPPED: _wrapped,
+    LastColumn.CUT: _cut,
+    LastColumn.AS_A_NAME: _named,
+    LastColumn.AS_IT_IS: _as_it_is,
 }

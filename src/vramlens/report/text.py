@@ -1,8 +1,16 @@
-"""A document as lines for a terminal, fitted into its width and into the lines that it has."""
+"""A document as lines for a terminal, fitted into its width and into the lines that it has.
+
+A recording has the whole path of each line, and an answer would name one file in several forms:
+whole in a sentence, without folders in a table. So paths below the working directory are relative to
+it, as a person would type them. JSON and the formats for editors keep whole paths.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -16,6 +24,7 @@ from vramlens.report.document import (
     Document,
     Drawing,
     Figures,
+    Fit,
     Form,
     Heading,
     Items,
@@ -26,8 +35,7 @@ from vramlens.report.document import (
 from vramlens.report.holder_lines import holder_lines
 from vramlens.report.holders import HeldMemory
 from vramlens.report.layout import Layout, right
-from vramlens.report.near_paths import near
-from vramlens.report.screen import layout_of, next_lines, show
+from vramlens.report.screen import layout_of, next_lines, room_of, show
 from vramlens.report.table_layout import table_lines
 from vramlens.report.wording import and_more
 
@@ -41,18 +49,19 @@ TONES = {Tone.GOOD: "bold green", Tone.BAD: "bold red", Tone.OPEN: "bold yellow"
 DIM = "dim"
 _WIDE = 100
 _LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", ".:-=+*#@"
+_NO_PATH_BEFORE = r"(?<![\w./\\~-])"
 
 
-def print_document(document: Document, console: Console, room: int | None = None) -> None:
-    """Prints a document.
+def print_document(document: Document, console: Console, *, whole: bool = False) -> None:
+    """Prints a document; ``whole`` prints all of it, however many lines it takes."""
+    is_cut = document.fit is Fit.EVERYWHERE or (
+        document.fit is Fit.TERMINALS and console.is_terminal
+    )
+    room = room_of(console) if is_cut and not whole else None
+    show(console, fit_to_screen(near(document), layout_of(console), room))
 
-    Args:
-        room: the lines that it should fit into; None prints all of it.
-    """
-    show(console, fitted(near(document), layout_of(console), room))
 
-
-def fitted(document: Document, layout: Layout, room: int | None) -> list[Text]:
+def fit_to_screen(document: Document, layout: Layout, room: int | None) -> list[Text]:
     """The lines of a document, with no more cut than has to be."""
     lines = _lines(document, layout)
     if room is None:
@@ -165,12 +174,9 @@ def _drawing(drawing: Drawing, layout: Layout) -> Iterator[Text]:
     for label, values in drawing.rows:
         width = -(-len(values) // drawing.most_columns)
         columns = [max(values[at : at + width]) for at in range(0, len(values), width)]
-        bars = (_level(column, drawing.full, len(levels)) for column in columns)
-        yield Text(f"{label:>8}  {''.join(levels[level] for level in bars)}")
-
-
-def _level(height: int, full: int, levels: int) -> int:
-    return min(levels - 1, height * levels // max(1, full))
+        top, full = len(levels) - 1, max(1, drawing.full)
+        bars = (levels[min(top, column * len(levels) // full)] for column in columns)
+        yield Text(f"{label:>8}  {''.join(bars)}")
 
 
 def _command(command: Command, layout: Layout) -> Iterator[Text]:
@@ -195,3 +201,33 @@ _DRAWN_BY: dict[type[Part], Callable[[Any, Layout], Iterator[Text]]] = {
     Drawing: _drawing,
     Command: _command,
 }
+
+
+def near(document: Document) -> Document:
+    """The document with paths relative to the working directory, but for commands to paste."""
+    try:
+        folder = os.getcwd()
+    except OSError:  # it was removed
+        return document
+    if os.path.dirname(folder) == folder:  # the root: everything is below it
+        return document
+    below = re.compile(_NO_PATH_BEFORE + re.escape(folder + os.sep))
+    parts = [part if isinstance(part, Command) else _near(part, below) for part in document.parts]
+    return replace(document, parts=tuple(parts))
+
+
+def _near(value: Any, below: re.Pattern[str]) -> Any:
+    """A part, or what it consists of, with its texts changed."""
+    if type(value) is str:  # no word of a closed vocabulary
+        return below.sub("", value)
+    if isinstance(value, tuple):
+        return tuple(_near(item, below) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        changes = {}
+        for field in fields(value):
+            before = getattr(value, field.name)
+            after = _near(before, below)
+            if after != before:
+                changes[field.name] = after
+        return replace(value, **changes) if changes else value
+    return value

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from vramlens.foreign_text import one_line
 from vramlens.foreign_text import visible as visible  # every report takes it from here
+from vramlens.ground.place import base_name
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
@@ -84,17 +85,17 @@ def plain(name: str) -> str:
 
 def place_name(place: Location) -> str:
     """``train/model.py:39 in forward``; without the line or function where they are not known."""
-    line = f":{place.line}" if place.line > 0 else ""
-    function = f" in {visible(place.function)}" if place.function else ""
-    return f"{visible(place.file)}{line}{function}"
+    return visible(place.file) + _line_and_function(place)
 
 
 def short_place_name(place: Location) -> str:
     """``model.py:39 in forward``: the last part of the path only."""
-    name = re.split(r"[/\\]", place.file)[-1] or place.file
+    return visible(base_name(place.file) or place.file) + _line_and_function(place)
+
+
+def _line_and_function(place: Location) -> str:
     line = f":{place.line}" if place.line > 0 else ""
-    function = f" in {visible(place.function)}" if place.function else ""
-    return f"{visible(name)}{line}{function}"
+    return f"{line} in {visible(place.function)}" if place.function else line
 
 
 _SIZE = re.compile(r"[0-9] (?:bytes?|[KMGT]i?B)\b")

@@ -12,8 +12,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.ground.file_name import LONGEST_NAME
-from vramlens.ground.file_name import is_user_file as is_user_file
+from vramlens.ground.place import LONGEST_NAME
+from vramlens.ground.place import is_user_file as is_user_file
 from vramlens.trace.strings import NO_TEXT, Strings
 
 NO_STACK = 0xFFFFFFFF
@@ -122,6 +122,14 @@ class Stacks:
     def any_frame(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """One flag a stack: whether any of its frames is marked."""
         return self.first_frame(flags) >= 0
+
+    def within(self, pattern: re.Pattern[str], stack: NDArray[np.uint32]) -> NDArray[np.bool_]:
+        """One flag a row: whether the pattern matches ``file:function`` of a frame of its stack;
+        not where it has none.
+        """
+        return np.append(self.any_frame(self.mark_frames(pattern)), False)[
+            np.minimum(stack, len(self))
+        ]
 
     def first_frame(self, flags: NDArray[np.bool_]) -> NDArray[np.int64]:
         """The innermost marked frame of each stack, as a frame id; -1 where none is marked."""

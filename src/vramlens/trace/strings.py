@@ -11,7 +11,7 @@ NO_TEXT = 0xFFFFFFFF
 
 
 class Strings:
-    """Texts by id, decoded when asked for; bytes that are no UTF-8 are replaced."""
+    """Texts by id, decoded when asked for; bytes that are not UTF-8 are replaced."""
 
     def __init__(self, characters: NDArray[np.uint8], starts: NDArray[np.uint64]) -> None:
         self._characters = characters

@@ -9,15 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.trace.allocation_facts import AllocationFacts
 from vramlens.trace.device import DeviceTrace
-from vramlens.trace.ledgers import Ledgers
+from vramlens.trace.measurements import Ledgers, Samples
 from vramlens.trace.meta import Meta
-from vramlens.trace.owners import Owners
 from vramlens.trace.profile import ProfilerTrace
-from vramlens.trace.samples import Samples
 from vramlens.trace.stacks import Stacks
-from vramlens.trace.storage_names import TensorNames
+from vramlens.trace.storage_facts import AllocationFacts, Owners, TensorNames
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,16 +1,12 @@
 """The picture of a recording: the page's data, the one-file page, the local server.
 
 columns: columns of numbers as byte planes.
-comparison: what differs between the ranks of a page, as ``vramlens ranks`` says it.
+comparison: the recordings of a page together: one of two, and what differs between them.
 file_opener: the page that opens files, by a reader of its own.
-findings: a finding in a page, whoever found it.
-joined: a recording and a profiler's trace of the same run as one.
 page: the data of recordings, and one file that shows them with nothing loaded from anywhere.
 page_verdict: the words of an explanation as data.
-profile_verdict: the verdict of a page about a profiler's trace.
-shown_page: a page as a value: shown in a notebook, written to a file.
 sources: source lines around the user's lines.
-texts: texts in a page: each stored once, as one line that shows what it holds.
+texts: words in a page: texts stored once, findings and places as data.
 track: one track of a page: a device of a recording, as columns and tables.
 timeline: what lies under or over the picture, in time.
 local: the local page, and how a browser gets there.

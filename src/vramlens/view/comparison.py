@@ -1,22 +1,26 @@
-"""What differs between the recordings of a page, as ``vramlens ranks`` and ``vramlens diff`` say
-it.
+"""The recordings of a page together: a recording and a trace of the same run as one, and what differs
+between recordings, as ``vramlens ranks`` and ``vramlens diff`` say it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vramlens.ground.file_name import base_name
-from vramlens.ranks.rank_names import rank_in_name
+from vramlens.ground.place import base_name
+from vramlens.ranks.rank_words import rank_in_name
 from vramlens.read.values import MOST_RANKS
-from vramlens.view.findings import finding_data, place_data, words
+from vramlens.trace import Trace
+from vramlens.view.texts import finding_data, place_data, words
 
 if TYPE_CHECKING:
     from vramlens.analyses.attribution.attribution import Attribution
     from vramlens.ranks import RankSummary
-    from vramlens.trace import Trace
     from vramlens.view.timeline.collective_calls import RankFlight
+
+_APART_US = 5_000_000
+"""How far the clocks of the two may be apart."""
 
 
 def ranks_of_a_job(recordings: Sequence[Trace], ranks: Sequence[int | None]) -> list[int]:
@@ -73,7 +77,7 @@ def comparison_of(
     return {
         "headline": words(headline(comparison)),
         "findings": [
-            finding_data(difference)
+            finding_data(difference.finding)
             | {
                 "track": next(
                     (track_of[rank] for rank in difference.ranks if rank in track_of), None
@@ -89,15 +93,17 @@ def difference_of(recordings: Sequence[Trace]) -> dict[str, Any] | None:
     if len(recordings) != 2 or any(trace.main_device is None for trace in recordings):
         return None
     from vramlens.analyses.compare.compared_run import run_of
+    from vramlens.analyses.compare.diff_findings import headline
     from vramlens.analyses.compare.run_diff import diff_runs
-    from vramlens.report.diff.story import story_of
+    from vramlens.report.diff.diff_notes import notes_of
+    from vramlens.report.diff.story import sentences
 
     before, after = (run_of(trace) for trace in recordings)
     diff = diff_runs([before], [after])
-    story = story_of(diff)
+    notes = (*notes_of(diff), *(other.words for other in diff.others))
     return {
-        "headline": words(story.headline),
-        "sentences": [words(text) for text in story.sentences],
+        "headline": words(headline(diff)),
+        "sentences": [words(text) for text in sentences(diff)],
         "lines": [
             {
                 "place": place_data(line.place),
@@ -107,6 +113,37 @@ def difference_of(recordings: Sequence[Trace]) -> dict[str, Any] | None:
             }
             for line in diff.by_line
         ],
-        "notes": [words(text) for text in (*story.notes, *story.differences)],
+        "notes": [words(text) for text in notes],
         "unattributed": diff.unattributed_bytes,
     }
+
+
+def joined(recordings: Sequence[Trace]) -> list[Trace]:
+    """One recording in the place of a recording and a trace of the same time; else what was given.
+
+    Both tell time since the epoch (a trace from PyTorch 2.4 on), so kernels lie where they ran.
+    """
+    traces = [recording for recording in recordings if recording.is_profiler_trace]
+    without_profile = [recording for recording in recordings if not recording.is_profiler_trace]
+    if (
+        len(traces) != 1
+        or len(without_profile) != 1
+        or not _is_same_time(without_profile[0], traces[0])
+    ):
+        return list(recordings)
+    return [replace(without_profile[0], profile=traces[0].profile)]
+
+
+def _is_same_time(recording: Trace, trace: Trace) -> bool:
+    first, second = _times(recording), _times(trace)
+    if first is None or second is None:
+        return False
+    return first[0] <= second[1] + _APART_US and second[0] <= first[1] + _APART_US
+
+
+def _times(recording: Trace) -> tuple[int, int] | None:
+    """The first and the last event's time; None where there is none."""
+    clocks = [device.clock_us for device in recording.devices.values() if len(device.events)]
+    if not clocks:
+        return None
+    return min(int(clock[0]) for clock in clocks), max(int(clock[-1]) for clock in clocks)

@@ -8,7 +8,7 @@ import zlib
 
 from vramlens import __version__
 from vramlens.analyses.attribution.steps import CALLED_BACK, OPTIMIZER_FRAME
-from vramlens.ground.file_name import LONGEST_NAME, NOT_THE_USERS
+from vramlens.ground.place import LONGEST_NAME, NOT_THE_USERS
 from vramlens.trace.stacks import PLUMBING
 from vramlens.view.page import STATIC, page_of
 from vramlens.view.timeline.marked_regions import BACKENDS

@@ -1,9 +1,12 @@
-"""Pages: the data of recordings, and one file that shows them with nothing loaded from anywhere."""
+"""Pages: the data of recordings, and one file that shows them with nothing loaded from anywhere;
+a notebook shows it, too.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +20,7 @@ from vramlens.analyses.failure.oom import settings_variable
 from vramlens.analyses.recording_explanation import choose_device
 from vramlens.api import explain_recording
 from vramlens.foreign_text import html_text, visible
+from vramlens.units import format_size
 from vramlens.view.columns import Columns
 from vramlens.view.comparison import (
     comparison_of,
@@ -24,13 +28,13 @@ from vramlens.view.comparison import (
     ranks_of_a_job,
     summary_of,
 )
-from vramlens.view.page_verdict import verdict_of
-from vramlens.view.profile_verdict import with_profile
+from vramlens.view.page_verdict import verdict_of, with_profile
 from vramlens.view.sources import Sources
 from vramlens.view.texts import one_line
 from vramlens.view.timeline.collective_calls import Problems, RankFlight, problems_of
 from vramlens.view.timeline.what_if_lines import lines_of
 from vramlens.view.track import track_of
+from vramlens.whole_file import whole_file
 
 if TYPE_CHECKING:
     from vramlens.ranks import RankSummary
@@ -52,6 +56,7 @@ _PAGE = """\
 {data}<script>{script}</script>
 """
 _DATA = '<script type="application/octet-stream" id="data">{data}</script>\n'
+_HEIGHT = 640
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +181,8 @@ def policy_of(connect: str, script: str = "viewer", *, runs_wasm: bool = False) 
         scripts.append("'wasm-unsafe-eval'")
     style = (STATIC / "viewer.css").read_text(encoding="utf-8")
     return (
-        f"default-src 'none'; script-src {' '.join(scripts)}; style-src {_hash(style)};"
-        f" connect-src {connect}; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {' '.join(scripts)}; style-src {_hash(style)}; "
+        f"connect-src {connect}; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
 
 
@@ -228,7 +232,7 @@ def _track(
     limit = _limit_bytes(trace, chosen.device)
     verdict = verdict_of(view, explained.result(), columns)
     if trace.profile is not None and trace.is_profiler_trace:
-        verdict = with_profile(verdict, trace.profile, view)
+        verdict = with_profile(verdict, trace.profile, view, columns)
     return {
         **track,
         "source": visible(trace.source),
@@ -257,3 +261,44 @@ def _settings(trace: Trace) -> str | None:
 
 def _name(source: str) -> str:
     return source.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1] or source
+
+
+@dataclass(frozen=True, repr=False)
+class Page:
+    """One HTML file that shows recordings, with everything in it; nothing is loaded from anywhere.
+
+    Attributes:
+        title: the recordings' names.
+        html: the whole page.
+    """
+
+    title: str
+    html: str
+
+    def save(self, path: str | os.PathLike[str]) -> str:
+        """Writes the page, whole or not at all, and gives its path.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        name = os.fspath(path)
+        with whole_file(name) as file:
+            file.write(self.html.encode("utf-8", "backslashreplace"))
+        return name
+
+    def __repr__(self) -> str:
+        size = format_size(len(self.html))
+        return f"<Page {visible(self.title)}: {size}; .save('run.html') writes it>"
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, which cannot reach the notebook around it."""
+        return (
+            f'<iframe sandbox="allow-scripts" title="{html_text(self.title)}"'
+            f' style="width:100%;height:{_HEIGHT}px;border:1px solid #8884"'
+            f' srcdoc="{_attribute(self.html)}"></iframe>'
+        )
+
+
+def _attribute(page: str) -> str:
+    """A page as the value of an attribute: its lines stay lines."""
+    return page.replace("&", "&amp;").replace('"', "&quot;")

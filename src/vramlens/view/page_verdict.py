@@ -4,7 +4,7 @@ and what it marks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,9 @@ from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.explanation import Explanation
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.profile.explained_profile import explain_profile
 from vramlens.report.document import Figure
+from vramlens.report.explain.advice import next_command
 from vramlens.report.explain.answer_words import failure_figures, has_failed, headline, sentences
 from vramlens.report.explain.finding_words import (
     ledger_figures,
@@ -22,9 +24,10 @@ from vramlens.report.explain.finding_words import (
     unknown_sentences,
 )
 from vramlens.report.explain.origin import origin_of
-from vramlens.report.explain.story import next_command
+from vramlens.report.profile import story as profile_story
+from vramlens.trace.profile import ProfilerTrace
 from vramlens.view.columns import Columns
-from vramlens.view.findings import finding_data, words
+from vramlens.view.texts import finding_data, words
 
 
 def verdict_of(view: Attribution, explanation: Explanation, columns: Columns) -> dict[str, Any]:
@@ -77,4 +80,20 @@ def _mark(view: Attribution, extent: Extent, columns: Columns) -> dict[str, Any]
         "rows": columns.add(np.sort(extent.rows), differences=True),
         "addresses": columns.add(holes[:, 0] - base, differences=True),
         "bytes": columns.add(holes[:, 1]),
+    }
+
+
+def with_profile(
+    verdict: Mapping[str, Any], trace: ProfilerTrace, view: Attribution, columns: Columns
+) -> dict[str, Any]:
+    """A verdict with the words of the profile in the place of a recording's."""
+    profile = explain_profile(trace)
+    command = profile_story.next_command(profile)
+    return {
+        **verdict,
+        "headline": words(profile_story.headline(profile)),
+        "sentences": [words(text) for text in profile_story.sentences(profile)],
+        "findings": [_finding(view, finding, None, columns) for finding in profile.findings],
+        "next": [words(text) for text in (command.why, *command.lines)],
+        "exact": [],
     }

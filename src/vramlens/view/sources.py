@@ -102,13 +102,12 @@ def _has_hidden(parts: Iterable[str]) -> bool:
 
 def _functions(text: str) -> list[tuple[int, int, str]]:
     """The functions of a file: first line (decorators included), last line, name; none where it
-    is no Python.
+    is not Python.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # about the user's file: none of this program's business
+            # About the user's file: none of this program's business.
+            warnings.simplefilter("ignore")
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []

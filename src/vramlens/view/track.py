@@ -191,9 +191,8 @@ def _lines(view: Attribution, texts: Texts) -> tuple[list[list[int]], NDArray[np
     """The user's lines as [file, line, function], and by allocation the line's number plus one."""
     frames = view.phases.frame
     places: dict[tuple[int, int, int], int] = {}
-    number = np.zeros(
-        len(view.trace.stacks.frame_line) + 1, np.int64
-    )  # the last is for -1: no frame
+    # The last is for -1: no frame.
+    number = np.zeros(len(view.trace.stacks.frame_line) + 1, np.int64)
     for frame in np.flatnonzero(np.bincount(frames[frames >= 0])).tolist():
         place = view.place(frame)
         if place is not None:

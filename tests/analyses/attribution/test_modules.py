@@ -73,12 +73,12 @@ def test_other_programs_use_the_field_for_themselves(tmp_path: Path) -> None:
 def test_strange_marks(tmp_path: Path, mark: str) -> None:
     snapshot = marked("recordings/graphs", lambda event: mark)
     explanation = load(vram(tmp_path / "a.vram", snapshot)).explain()
+    from support.documents import markdown
     from vramlens.report.explain.holder_tables import table_of
-    from vramlens.report.explain.story import explanation_to_markdown
 
     assert explanation.heap is not None
     assert all(row.name.isprintable() for row in table_of(explanation.heap, "module").rows)
-    assert explanation_to_markdown(explanation, "module")
+    assert markdown(explanation, by="module")
 
 
 @pytest.mark.parametrize(

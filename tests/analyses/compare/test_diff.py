@@ -13,6 +13,7 @@ from itertools import pairwise
 import pytest
 
 from support.copies import again, forward_lines, planted, shuffled, snapshot_of
+from support.documents import next_step, parts_of
 from support.recordings import DATA, SMALL, block, data_of, event, segment, snapshot, truth_of
 from vramlens import api
 from vramlens.analyses.compare.compared_run import Run, run_of
@@ -22,7 +23,8 @@ from vramlens.analyses.compare.run_diff import diff_runs
 from vramlens.analyses.finding import Place
 from vramlens.errors import InputError, UsageError
 from vramlens.read.snapshot import read_snapshot
-from vramlens.report.diff.story import story_of
+from vramlens.report.diff.story import diff_document, sentences
+from vramlens.report.document import Table
 
 MIB = 2**20
 PLAIN = [name for name in SMALL if name.startswith("recordings/")]
@@ -44,6 +46,12 @@ def found(name: str) -> Run:
 
 def diff(before: Run, after: Run) -> Diff:
     return diff_runs([before], [after])
+
+
+def figures_of(diff: Diff) -> tuple[tuple[str, ...], ...]:
+    """Name, before, after, change and note of each figure."""
+    (table,) = parts_of(diff_document(diff), Table)
+    return table.rows
 
 
 @pytest.mark.parametrize("pair", list(pairwise(PLAIN[:10])), ids="-".join)
@@ -73,7 +81,7 @@ def test_a_run_does_not_differ_from_itself(name):
         (),
     )
     assert headline(found).startswith("Nothing changed: these are the same file (")
-    assert story_of(found).next_command.startswith("vramlens diff BEFORE.vram ")
+    assert next_step(diff_document(found))[1].startswith("vramlens diff BEFORE.vram ")
 
 
 @pytest.mark.parametrize(
@@ -81,13 +89,14 @@ def test_a_run_does_not_differ_from_itself(name):
 )
 def test_two_programs_are_told_and_nothing_is_claimed_of_a_fix(pair):
     found = diff(*(shared(f"recordings/{name}") for name in pair))
-    story = story_of(found)
+    answer = diff_document(found)
     assert (
         headline(found) == "These look like two different programs: no line with memory is in both."
     )
-    assert story.sentences[0].startswith("Going by the numbers only: ")
-    assert story.figures[0].before != story.figures[0].after
-    assert story.next_command.startswith("vramlens diff BEFORE.vram ")
+    assert next(sentences(found)).startswith("Going by the numbers only: ")
+    _name, before, after, *_ = figures_of(found)[0]
+    assert before != after
+    assert next_step(answer)[1].startswith("vramlens diff BEFORE.vram ")
     assert {one.id for one in found.findings} <= {
         "different_programs",
         "peak_lower",
@@ -111,8 +120,8 @@ def test_a_share_that_rounds_to_nothing_has_no_sign():
     found = diff(shared("recordings/gpt"), shared("recordings/gpt"))
     old = found.counters["allocated"]
     less = replace(old, after_bytes=old.before_bytes - 512)
-    rows = story_of(replace(found, counters={**found.counters, "allocated": less})).figures
-    assert (rows[0].change, rows[0].note) == ("-512 bytes", "0.0%")
+    rows = figures_of(replace(found, counters={**found.counters, "allocated": less}))
+    assert rows[0][3:] == ("-512 bytes", "0.0%")
 
 
 @pytest.mark.parametrize("name", PLAIN[:4])
@@ -414,30 +423,22 @@ def test_what_may_grow_is_not_said_to_be_gone():
     changed = diff(shared("recordings/leak_cycle"), half_leak())
     assert changed.growth_after is None
     assert "gone" not in headline(changed)
-    story = story_of(changed)
-    assert story.next_command == "vramlens run -o longer.vram YOUR_SCRIPT.py"
-    assert (
-        "The peaks of the later run are lower bounds: that recording is incomplete."
-        in story.sentences
-    )
-    assert not story_of(diff(shared("recordings/gpt"), shared("recordings/leak_cycle"))).sentences
+    assert next_step(diff_document(changed))[1] == "vramlens run -o longer.vram YOUR_SCRIPT.py"
+    bounds = "The peaks of the later run are lower bounds: that recording is incomplete."
+    assert bounds in sentences(changed)
+    assert not list(sentences(diff(shared("recordings/gpt"), shared("recordings/leak_cycle"))))
 
 
 def test_a_failure_that_may_come_later_asks_for_more_steps():
-    story = story_of(diff(shared("recordings/oom_leak"), shared("recordings/gpt")))
-    assert "record more steps to be certain" in story.headline
-    assert story.next_command.startswith("vramlens run ")
+    found = diff(shared("recordings/oom_leak"), shared("recordings/gpt"))
+    assert "record more steps to be certain" in headline(found)
+    assert next_step(diff_document(found))[1].startswith("vramlens run ")
 
 
 def test_growth_that_stays_has_no_change():
-    (row,) = [
-        row
-        for row in story_of(
-            diff(shared("recordings/leak_cycle"), shared("recordings/leak_cycle"))
-        ).figures
-        if row.name == "growth/step"
-    ]
-    assert (row.before, row.change) == (row.after, "none")
+    rows = figures_of(diff(shared("recordings/leak_cycle"), shared("recordings/leak_cycle")))
+    ((_name, before, after, change, _note),) = [row for row in rows if row[0] == "growth/step"]
+    assert (before, change) == (after, "none")
 
 
 def test_a_setting_that_was_not_set_is_called_unset():

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.copies import again, shuffled, snapshot_of
+from support.documents import parts_of
 from support.edited import Edit, edited_code, edited_snapshot, with_lines_above
 from vramlens.analyses.compare.alignment import align
 from vramlens.analyses.compare.compared_run import CodeLine, Run, run_of
@@ -21,7 +22,8 @@ from vramlens.analyses.compare.diff_findings import headline
 from vramlens.analyses.compare.run_diff import diff_runs
 from vramlens.analyses.finding import Place
 from vramlens.read.snapshot import read_snapshot
-from vramlens.report.diff.story import story_of
+from vramlens.report.diff.story import diff_document
+from vramlens.report.document import Figures
 
 NAMES = ("gpt", "leak_exception", "leak_cycle", "oom_train")
 MINE = "train/workloads.py"
@@ -145,7 +147,8 @@ def test_one_planted_change_is_all_that_is_named():
     assert change.change_bytes > 0
     assert [one.id for one in found.findings] == ["peak_higher", "line_more"]
     assert found.findings[-1].verdict == "likely"
-    (row,) = story_of(found).lines
+    (lines,) = parts_of(diff_document(found), Figures)
+    (row,) = lines.rows
     assert "was workloads.py:39" in row.note
     assert [one.words.partition(":")[0] for one in found.others] == [
         "the same file under a different name"

@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 
 from support.copies import again, snapshot_of
+from support.documents import markdown
 from support.recordings import DATA, data_of
 from vramlens import api
 from vramlens.analyses.compare.compared_run import Run, run_of
@@ -18,7 +19,6 @@ from vramlens.analyses.compare.run_diff import diff_runs
 from vramlens.analyses.compare.work_sizes import work_sizes
 from vramlens.read.snapshot import read_snapshot
 from vramlens.report.diff.json import diff_to_json
-from vramlens.report.diff.story import diff_to_markdown
 
 
 @cache
@@ -50,7 +50,7 @@ def test_a_problem_that_is_mended_went_and_one_that_is_made_came(name, problem):
     assert problem in [finding.id for finding in mended.went]
     assert problem in [finding.id for finding in broken.came]
     assert problem not in [finding.id for finding in mended.came]
-    text = diff_to_markdown(broken)
+    text = markdown(broken)
     assert text.index(broken.came[0].title.split(":")[0]) < text.index("peak requested")
     data = diff_to_json(broken)
     assert data["came"][0]["fix"] == broken.came[0].fix
@@ -66,7 +66,7 @@ def test_growth_is_told_by_line_before_the_lines_at_the_peak():
     assert line.before_bytes == 0
     assert line.after_bytes == change.growth_after
     assert line.place == change.after.leaks[0].place
-    text = diff_to_markdown(change)
+    text = markdown(change)
     assert text.index("Changed growth, by line") < text.index("Changed at the peak, by line")
     assert diff_to_json(change)["growth_by_line"][0]["bytes_per_step_after"] == line.after_bytes
 
@@ -109,12 +109,12 @@ def test_a_failure_that_ends_a_run_early_is_no_other_workload_and_its_end_no_new
     whole = shared("gpt_varlen")
     mended, broken = diff(failed, whole), diff(whole, failed)
     assert mended.workload == broken.workload == ()
-    text = diff_to_markdown(mended)
+    text = markdown(mended)
     assert "Different workloads" not in text
     assert "New problems" not in text
     assert "Seen only in the later run (may not be new: the earlier run failed first)" in text
     assert "The earlier run needed more than its peak shows" in text
-    assert "may not be gone: the later run failed first" in diff_to_markdown(broken)
+    assert "may not be gone: the later run failed first" in markdown(broken)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from vramlens import explain
 from vramlens.analyses.explanation import Explanation
 from vramlens.read.engine_log_reader import EngineLogReader
 from vramlens.read.oom.oom_text import find_oom_messages
+from vramlens.report.explain.advice import next_command
 from vramlens.report.explain.answer_words import headline
-from vramlens.report.explain.story import next_command
 from vramlens.report.wording import capitalized
 from vramlens.units import GIB, MIB
 

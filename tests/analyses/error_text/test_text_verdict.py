@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vramlens.analyses.error_text.message_sums import least_request
-from vramlens.analyses.error_text.text_verdict import WALLS, TextVerdict, explain_message
+from vramlens.analyses.error_text.text_verdict import TextVerdict, explain_message
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.recording_explanation import explain_text
 from vramlens.ground.verdict import Verdict
+from vramlens.ground.vocabulary import Wall
 from vramlens.read.oom.oom_text import find_oom_messages
 from vramlens.units import GIB, MIB, format_size
 
@@ -262,7 +263,7 @@ def test_a_bus_error_in_a_worker_is_shared_memory() -> None:
 
 
 def check(found: TextVerdict) -> None:
-    assert found.wall in WALLS
+    assert found.wall in set(Wall)
     assert found.cause is None
     assert found.headline
     assert "\n" not in found.headline

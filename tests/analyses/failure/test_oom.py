@@ -14,7 +14,7 @@ from support.recordings import DATA, event, read, snapshot, truth_of
 from vramlens import explain
 from vramlens.analyses.attribution.attribution import attribute
 from vramlens.analyses.explanation import Explanation, OomVerdict
-from vramlens.analyses.failure.oom import failure_of, segment_size
+from vramlens.analyses.failure.oom import failure_of
 from vramlens.analyses.finding import Place
 from vramlens.units import GIB
 
@@ -221,16 +221,3 @@ def test_a_failure_below_what_was_once_reserved_bounds_nothing(
 
 def test_no_failure_no_verdict() -> None:
     assert explained("recordings/gpt").oom is None
-
-
-def test_segments_asked_of_the_driver() -> None:
-    asked = {
-        1: 2 * MIB,
-        MIB: 2 * MIB,
-        MIB + 512: 20 * MIB,
-        10 * MIB - 512: 20 * MIB,
-        10 * MIB: 10 * MIB,
-    }
-    asked[11 * MIB] = 12 * MIB
-    assert {size: segment_size(size) for size in asked} == asked
-    assert segment_size(3 * MIB, large_segment_bytes=40 * MIB) == 40 * MIB

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support import leak_attacks
+from support.documents import headings, sentences_of
 from support.leak_programs import (
     BASE,
     CALL,
@@ -34,21 +35,16 @@ from support.recordings import DATA, block, data_of, event, read, segment, snaps
 from support.vram_files import META, TOTAL, vram
 from vramlens import load
 from vramlens.analyses.attribution.attribution import attribute
-from vramlens.analyses.failure.oom import Outside
-from vramlens.analyses.leaks.rate import prediction_of, rate_of
+from vramlens.analyses.failure.failed_request import Outside
+from vramlens.analyses.leaks.growth import leaks_at
+from vramlens.analyses.leaks.rate import predicted, prediction_of, rate_of, time_to_full_text
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
-from vramlens.analyses.leaks.recorded_leaks import (
-    RecordedLeakReport,
-    leaks_at,
-    leaks_of_trace,
-    predicted,
-    when,
-)
+from vramlens.analyses.leaks.recorded_leaks import RecordedLeakReport, leaks_of_trace
 from vramlens.analyses.leaks.rhythm import Rhythm, rhythm_of
 from vramlens.analyses.recording_explanation import explain_trace
 from vramlens.errors import UsageError
 from vramlens.ground.verdict import Verdict
-from vramlens.report.leaks.story import leak_story
+from vramlens.report.leaks.story import leaks_document
 from vramlens.trace import Trace
 
 STEPS = (12, 40)
@@ -385,13 +381,12 @@ def test_pinned_host_memory_has_its_class() -> None:
     assert "prefetch_factor" in (leak.fix or "")
     assert growing(pinned(140, kept=True))[0].verdict == "likely"
     assert [one.device for one in pinned(24, kept=False).devices] == [0]
-    story = leak_story(found)
-    assert story.claims[0].headline.startswith(
+    answer = leaks_document(found)
+    assert headings(answer, 2)[0].startswith(
         "GROWTH, maybe a leak: 1.00 MiB per step of pinned host memory, 23.00 MiB so far in 23 "
     )
-    assert story.notes[0].startswith(
-        "Pinned host memory: 24 steps, detected by vramlens.step. Checked the 23 steps before the last."
-    )
+    judged = "Pinned host memory: 24 steps, detected by vramlens.step. Checked the 23 steps before the last."
+    assert any(text.startswith(judged) for text in sentences_of(answer))
 
 
 @pytest.mark.parametrize("after", [0, 3, 20, 60, 200])
@@ -482,7 +477,7 @@ def test_the_end_is_predicted_at_every_step_on_the_way_to_it() -> None:
     for step in range(5, 9):
         moment = int(view.steps.starts[step])
         leaks = leaks_at(view, moment)
-        found = predicted(view, leaks, Outside(limit_bytes=2 << 30), None, moment)
+        found = predicted(view, leaks, Outside(limit_bytes=2 << 30), moment)
         assert found is not None
         assert found.low <= 9 - step <= found.high
         assert abs(found.steps - (9 - step)) <= 1
@@ -646,11 +641,10 @@ def test_a_context_on_a_device_that_nothing_uses_has_its_class(tmp_path: Path) -
         500 * MIB,
     )
     assert "set_device" in (leak.fix or "")
-    story = leak_story(found)
-    assert (story.headline or "").startswith(
-        "Too few steps to tell"
-    )  # the first line is about leaks
-    assert story.claims[0].headline == (
+    answer = leaks_document(found)
+    # The first line is about leaks.
+    assert headings(answer, 1)[0].startswith("Too few steps to tell")
+    assert headings(answer, 2)[0] == (
         "KEPT FOR NOTHING (not growing): 500.00 MiB on device 1, which PyTorch does not use"
     )
 
@@ -913,11 +907,13 @@ def test_predictions_in_words() -> None:
     known = prediction_of([rate], 1000 * MIB, 1100 * MIB, 1200 * MIB)
     assert known is not None
     assert (known.low, known.steps, known.high) == (149, 175, 201)
-    assert when(known) == "out of memory in about 175 steps (149 to 201)"
+    assert time_to_full_text(known) == "out of memory in about 175 steps (149 to 201)"
     assert (
-        when(replace(known, low=0, steps=0, high=1)) == "out of memory within the next step or two"
+        time_to_full_text(replace(known, low=0, steps=0, high=1))
+        == "out of memory within the next step or two"
     )
     assert (
-        when(replace(known, low=2_345_678, steps=3_000_000)) == "room for more than 2,340,000 steps"
+        time_to_full_text(replace(known, low=2_345_678, steps=3_000_000))
+        == "room for more than 2,340,000 steps"
     )
     assert prediction_of([], 1, 1, 2) is None

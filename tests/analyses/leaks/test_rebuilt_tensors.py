@@ -5,8 +5,8 @@ from __future__ import annotations
 from support.leak_programs import LEAK_LINE, MAIN, Run, at
 from support.oracle import MIB
 from vramlens.analyses.attribution.attribution import attribute
+from vramlens.analyses.leaks.growth import leaks_at
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
-from vramlens.analyses.leaks.recorded_leaks import leaks_at
 
 CACHES = (MAIN, at(LEAK_LINE), ("/site-packages/transformers/cache_utils.py", 80, "update"))
 TOKENS = 4

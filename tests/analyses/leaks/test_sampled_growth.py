@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.recordings import data_of
 from support.vram_files import META, vram
 from vramlens import load
-from vramlens.analyses.failure.oom import Outside
+from vramlens.analyses.failure.failed_request import Outside
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
 from vramlens.analyses.leaks.sampled_growth import SampledGrowth, growth_of

@@ -13,15 +13,14 @@ pytest.importorskip("torch")
 import torch
 
 from support.fake_gpu import FakeGpu
-from vramlens.attach.inside import asking_thread, step_watch
-from vramlens.attach.inside.asking_thread import AskingThread
-from vramlens.attach.inside.forked_copy import NoCopy
+from vramlens.attach.inside import forked_copy, step_watch
+from vramlens.attach.inside.forked_copy import AskingThread, NoCopy
 from vramlens.attach.inside.pauses import Pauses
 from vramlens.attach.inside.step_watch import StepWatch
 from vramlens.capture import torch_api
 from vramlens.capture.names import tensor_names
 from vramlens.capture.process.own_thread import OwnThread
-from vramlens.capture.recording.output_path import Places
+from vramlens.capture.recording.output_path import RecordingPaths
 from vramlens.capture.recording.recorder import Recorder
 from vramlens.live.growth.autocast_cache import caching_depth
 
@@ -59,7 +58,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def watch_of(steps: int, seconds: float = 3600.0) -> StepWatch:
     request = {"steps": steps, "seconds": seconds, "pause_s": 1.0}
-    recorder = Recorder(Places("unused.vram", None), marks_modules=False)
+    recorder = Recorder(RecordingPaths("unused.vram", None), marks_modules=False)
     return StepWatch(request, Pauses(), recorder)
 
 
@@ -144,7 +143,7 @@ def test_threads_that_end_a_step_at_once_make_one_copy(monkeypatch: pytest.Monke
 def test_the_copy_knows_the_autocast_of_the_thread_that_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(asking_thread, "look_for", lambda _ident: None)  # here is no copy
+    monkeypatch.setattr(forked_copy, "look_for", lambda _ident: None)  # here is no copy
     depths: list[int] = []
     with torch.autocast("cpu"), torch.autocast("cpu"):
         asking = AskingThread()

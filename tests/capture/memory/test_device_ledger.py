@@ -25,7 +25,7 @@ from vramlens.capture.memory.device_ledger import (
     rows_of,
 )
 from vramlens.capture.memory.driver import GpuMemory, GpuProcess, forget
-from vramlens.ground.ledger_kinds import LedgerRow
+from vramlens.ground.vocabulary import LedgerRow
 from vramlens.units import GIB, MIB
 
 __all__ = ["nvml"]
@@ -52,9 +52,9 @@ class FakeTorch(ModuleType):
             get_device_properties=self._properties,
             memory_stats=self._stats,
             mem_get_info=self._mem_get_info,
-            host_memory_stats=lambda: {
-                "active_bytes.current": 3 * MIB,
-                "allocated_bytes.current": 4 * MIB,
+            host_memory_stats_as_nested_dict=lambda: {
+                "active_bytes": {"current": 3 * MIB},
+                "allocated_bytes": {"current": 4 * MIB},
             },
             memory=SimpleNamespace(get_allocator_backend=lambda: self.backend),
         )
@@ -112,7 +112,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.fixture(autouse=True)
-def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def sees_host_pids(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests' own process may be in a container: the ledger is told that it is not."""
     monkeypatch.setattr(module, "own_pids", lambda: ((ME,), True))
     monkeypatch.setattr(module, "process_name", lambda pid: {ME: "python", 70: "Xorg"}.get(pid))
@@ -589,12 +589,12 @@ LISTS = st.none() | st.lists(
         st.just(""),
     ),
     pids=st.lists(st.integers(1, 5), min_size=1, max_size=2),
-    at_home=st.booleans(),
+    sees_host_pids=st.booleans(),
 )
 def test_the_sum_closes_whatever_is_said(
-    memory: GpuMemory, held: PyTorchCounters, pids: list[int], *, at_home: bool
+    memory: GpuMemory, held: PyTorchCounters, pids: list[int], *, sees_host_pids: bool
 ) -> None:
-    rows = rows_of(memory, held, pids, at_home=at_home)
+    rows = rows_of(memory, held, pids, sees_host_pids=sees_host_pids)
     assert sum(row.bytes for row in rows) == memory.total_bytes
     assert all(isinstance(row, LedgerRow) and row.bytes >= 0 for row in rows)
     assert len({row.kind for row in rows}) == len(rows)

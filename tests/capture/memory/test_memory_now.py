@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from capture.memory.test_device_ledger import FakeTorch, a10, at_home, install, stats
+from capture.memory.test_device_ledger import FakeTorch, a10, install, sees_host_pids, stats
 from capture.memory.test_driver import FakeGpu, Install, nvml
 from vramlens.capture.memory import memory_now as module
 from vramlens.capture.memory.driver import forget
@@ -24,7 +24,7 @@ from vramlens.capture.memory.memory_now import (
 )
 from vramlens.units import GIB, MIB
 
-__all__ = ["at_home", "install", "nvml"]
+__all__ = ["install", "nvml", "sees_host_pids"]
 
 
 @pytest.fixture
@@ -224,24 +224,24 @@ def test_no_limit(files: dict[str, str], text: str) -> None:
 @pytest.mark.parametrize(
     ("counted", "expected"),
     [
-        ({"active_bytes.current": 3, "allocated_bytes.current": 4}, (3, 4)),
-        ({"allocated_bytes.current": 3, "reserved_bytes.current": 4}, (3, 4)),
+        ({"active_bytes": {"current": 3}, "allocated_bytes": {"current": 4}}, (3, 4)),
+        ({"allocated_bytes": {"current": 3}, "reserved_bytes": {"current": 4}}, (3, 4)),
         ({}, (None, None)),
         ({"num_host_alloc": 1}, (None, None)),
     ],
 )
 def test_pinned_memory(
-    install: Any, counted: dict[str, int], expected: tuple[int | None, int | None]
+    install: Any, counted: dict[str, Any], expected: tuple[int | None, int | None]
 ) -> None:
     torch = install(FakeTorch("a"))
-    torch.cuda.host_memory_stats = lambda: counted
+    torch.cuda.host_memory_stats_as_nested_dict = lambda: counted
     host = host_memory()
     assert (host.pinned_bytes, host.pinned_reserved_bytes) == expected
 
 
 def test_pinned_memory_of_a_torch_that_does_not_count(install: Any) -> None:
     torch = install(FakeTorch("a"))
-    del torch.cuda.host_memory_stats
+    del torch.cuda.host_memory_stats_as_nested_dict
     assert host_memory().pinned_bytes is None
     torch.cuda = SimpleNamespace()
     assert host_memory().pinned_bytes is None

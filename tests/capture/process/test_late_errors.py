@@ -52,7 +52,7 @@ def _in_collection(callback: Callable[[], None]) -> None:
         except BaseException as error:
             raise_after_callback(error)
 
-    gc.callbacks.append(tell)
+    gc.callbacks.insert(0, tell)
     try:
         gc.collect()
     finally:
@@ -88,6 +88,20 @@ def test_an_interrupt_from_the_keyboard_is_raised(
     signal.signal(signal.SIGUSR1, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt):
         _signaled_in(call)
+
+
+def test_another_callback_of_the_collector_does_not_lose_it() -> None:
+    gc.callbacks.append(_slow)
+    try:
+        with pytest.raises(Late):
+            _signaled_in(_in_collection)
+    finally:
+        gc.callbacks.remove(_slow)
+
+
+def _slow(phase: str, facts: dict[str, int]) -> None:
+    """Runs while the error is pending."""
+    time.sleep(0.02)
 
 
 def test_an_error_of_our_own_is_forgiven() -> None:

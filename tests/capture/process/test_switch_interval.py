@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from vramlens.capture.process.switch_interval import switch_interval_of
-from vramlens.capture.process.undisturbed import no_other_thread
+from vramlens.capture.process.undisturbed import no_other_thread, switch_interval_of
 
 
 def test_who_leaves_first_takes_nothing_from_the_other_nor_from_the_program() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from support.fake_gpu import FakeGpu
-from vramlens.capture.recording.output_path import Places
+from vramlens.capture.recording.output_path import RecordingPaths
 from vramlens.capture.recording.private_facts import PrivateFacts, private_facts
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.recording.redact import Redaction
@@ -220,7 +220,10 @@ def test_the_search_finds_it_wherever_it_is(written: Any, member: str, before: s
 
 
 def recorder_at(folder: Path, snapshot: dict[str, Any]) -> Recorder:
-    recorder, gpu = Recorder(Places(str(folder / "run.vram"), None), redacted=True), FakeGpu()
+    recorder, gpu = (
+        Recorder(RecordingPaths(str(folder / "run.vram"), None), redacted=True),
+        FakeGpu(),
+    )
     gpu.use()
     gpu.snapshot = lambda: snapshot  # type: ignore[method-assign]
     recorder.gpu = gpu  # type: ignore[assignment]

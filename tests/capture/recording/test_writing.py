@@ -29,7 +29,7 @@ from vramlens.capture.process.undisturbed import no_collection, no_other_thread
 from vramlens.capture.recording import recording_file
 from vramlens.capture.recording import session as session_module
 from vramlens.capture.recording.device_facts import _used_bytes
-from vramlens.capture.recording.output_path import Places
+from vramlens.capture.recording.output_path import RecordingPaths
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.recording.recording_file import write_recording
 from vramlens.capture.recording.redact import Redaction, redacted_path
@@ -37,7 +37,7 @@ from vramlens.capture.recording.ring_size import EVENT_BYTES, default_max_events
 from vramlens.capture.recording.sample_rows import SampleRows
 from vramlens.capture.recording.session import RecordingPlan, Session
 from vramlens.capture.triggers.out_of_memory import RefusedRequest
-from vramlens.ground.ledger_kinds import LedgerRow
+from vramlens.ground.vocabulary import LedgerRow
 from vramlens.whole_file import whole_file
 
 GIB = 1 << 30
@@ -133,7 +133,7 @@ def write_for(trigger: str, path: Path | str, ending: str | None = None) -> str:
 
 
 def test_failures_are_never_replaced_but_the_eighth(tmp_path: Path) -> None:
-    places = Places(str(tmp_path / "run.vram"), None)
+    places = RecordingPaths(str(tmp_path / "run.vram"), None)
     names = []
     for _ in range(10):
         names.append(os.path.basename(places.next()))
@@ -149,8 +149,8 @@ def test_failures_are_never_replaced_but_the_eighth(tmp_path: Path) -> None:
 @pytest.mark.parametrize("trigger", ["oom", "error", "sigterm", "sighup"])
 def test_a_later_run_does_not_replace_a_failure(tmp_path: Path, trigger: str) -> None:
     """Two runs with one ``-o``; torchrun's restart of the same rank."""
-    first = write_for(trigger, Places(str(tmp_path / "run.vram"), None).next())
-    restarted = Places(str(tmp_path / "run.vram"), None)
+    first = write_for(trigger, RecordingPaths(str(tmp_path / "run.vram"), None).next())
+    restarted = RecordingPaths(str(tmp_path / "run.vram"), None)
     assert restarted.next() == str(tmp_path / "run-2.vram")
     assert not restarted.may_replace(first)
 
@@ -162,15 +162,15 @@ def test_a_later_run_replaces_what_is_no_failure(
     tmp_path: Path, trigger: str, ending: str | None
 ) -> None:
     path = write_for(trigger, tmp_path / "run.vram", ending)
-    assert Places(path, None).next() == path
+    assert RecordingPaths(path, None).next() == path
     Path(path).write_bytes(b"something else")
-    assert Places(path, None).next() == path
+    assert RecordingPaths(path, None).next() == path
 
 
 def test_failures_of_two_processes_at_once_are_both_kept(tmp_path: Path) -> None:
     recorders = []
     for _ in range(2):
-        recorder = Recorder(Places(str(tmp_path / "run.vram"), None))
+        recorder = Recorder(RecordingPaths(str(tmp_path / "run.vram"), None))
         gpu: Any = FakeGpu()
         recorder.gpu = gpu
         gpu.use()
@@ -198,7 +198,7 @@ def test_writing_starts_no_child(tmp_path: Path) -> None:
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "run.vram")
-    recorder = Recorder(Places(str(tmp_path / "run.vram"), None))
+    recorder = Recorder(RecordingPaths(str(tmp_path / "run.vram"), None))
     gpu: Any = FakeGpu()
     recorder.gpu = gpu
     gpu.use()
@@ -210,10 +210,10 @@ def test_places_do_not_follow_the_program_to_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    places = Places(None, "some/train.py")
+    places = RecordingPaths(None, "some/train.py")
     monkeypatch.chdir("/")
     assert places.main() == str(tmp_path / f"train-{os.getpid()}.vram")
-    assert Places("x.vram", None, is_child=True).main() == f"/x-{os.getpid()}.vram"
+    assert RecordingPaths("x.vram", None, is_child=True).main() == f"/x-{os.getpid()}.vram"
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_ranks_have_names(
         monkeypatch.delenv(variable, raising=False)
     for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
-    assert os.path.basename(Places("folder", "train.py").main()) == name.replace(
+    assert os.path.basename(RecordingPaths("folder", "train.py").main()) == name.replace(
         "PID", str(os.getpid())
     )
 
@@ -350,7 +350,9 @@ def test_a_redacted_recording_tells_no_folder(
     secret.mkdir()
     monkeypatch.chdir(secret)
     recorder = Recorder(
-        Places("run.vram", None), redacted=True, command=["python", str(secret / "train.py")]
+        RecordingPaths("run.vram", None),
+        redacted=True,
+        command=["python", str(secret / "train.py")],
     )
     gpu = FakeGpu()
     gpu.use()
@@ -375,7 +377,7 @@ def test_a_program_may_remove_the_folder_that_it_is_in(
     (tmp_path / "gone").rmdir()
     gpu = FakeGpu()
     gpu.use()
-    recorder = Recorder(Places("run.vram", None))
+    recorder = Recorder(RecordingPaths("run.vram", None))
     recorder.gpu = gpu  # type: ignore[assignment]
     assert recorder.write(WriteRequest("api"), str(tmp_path / "run.vram"))["path"] == str(
         tmp_path / "run.vram"
@@ -387,7 +389,10 @@ def test_a_program_may_remove_the_folder_that_it_is_in(
 def test_a_later_block_has_no_names_of_an_earlier_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder, gpu = Recorder(Places(str(tmp_path / "run.vram"), None)), FakeGpu(metadata=False)
+    recorder, gpu = (
+        Recorder(RecordingPaths(str(tmp_path / "run.vram"), None)),
+        FakeGpu(metadata=False),
+    )
     gpu.use()
     recorder.gpu = gpu  # type: ignore[assignment]
     monkeypatch.setattr(recorder, "_names", lambda _kind: [{"name": "weight"}])

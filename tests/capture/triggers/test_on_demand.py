@@ -18,7 +18,7 @@ import pytest
 
 from vramlens.capture.triggers import dump_request, user_folder
 from vramlens.capture.triggers.dump_request import Peer, ask, owner_of, peer_of
-from vramlens.capture.triggers.on_demand import Control
+from vramlens.capture.triggers.on_demand import DumpServer
 from vramlens.cli.main import main
 from vramlens.errors import InputError
 
@@ -44,14 +44,14 @@ def open_scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def control() -> Iterator[Control]:
-    made = Control(lambda trigger, path: {"path": path or trigger}, lambda: None)
+def control() -> Iterator[DumpServer]:
+    made = DumpServer(lambda trigger, path: {"path": path or trigger}, lambda: None)
     yield made
     made.stop()
 
 
 def test_a_program_without_a_runtime_folder_is_found_by_a_shell_that_has_one(
-    scratch: Path, control: Control, monkeypatch: pytest.MonkeyPatch
+    scratch: Path, control: DumpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As under a scheduler."""
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
@@ -64,7 +64,7 @@ def test_a_program_without_a_runtime_folder_is_found_by_a_shell_that_has_one(
 
 def test_a_program_whose_runtime_folder_is_not_there_can_be_asked(
     scratch: Path,
-    control: Control,
+    control: DumpServer,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -77,7 +77,7 @@ def test_a_program_whose_runtime_folder_is_not_there_can_be_asked(
 
 
 def test_nobody_is_asked_in_a_folder_that_is_open_to_others(
-    scratch: Path, control: Control, monkeypatch: pytest.MonkeyPatch
+    scratch: Path, control: DumpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(scratch))
     control.start()

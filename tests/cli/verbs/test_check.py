@@ -10,9 +10,9 @@ import pytest
 
 from support.recordings import DATA, data_of
 from support.vram_files import vram
+from vramlens.analyses.budget.broken_limits import Result
 from vramlens.analyses.budget.budget import Check
 from vramlens.analyses.budget.budget_file import SIZE, Limit
-from vramlens.analyses.budget.limit_result import Result
 from vramlens.analyses.finding import Finding, Place
 from vramlens.cli.main import main
 from vramlens.foreign_text import workflow_command

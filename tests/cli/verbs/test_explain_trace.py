@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.documents import markdown
 from support.kineto import training
 from vramlens import api
 from vramlens.analyses.explanation import Explanation
@@ -18,7 +19,6 @@ from vramlens.analyses.profile.explained_profile import Profile
 from vramlens.cli.main import main
 from vramlens.errors import NotARecording, UsageError, VramlensError
 from vramlens.report.profile.json import profile_to_json
-from vramlens.report.profile.story import profile_to_markdown
 
 TRAIN = str(Path(__file__).parents[2] / "data" / "profiler" / "train.json.gz")
 
@@ -183,7 +183,7 @@ def test_damage_anywhere_is_survived_or_refused_in_one_line(tmp_path):
             assert isinstance(profile, (Profile, Explanation))
             if isinstance(profile, Profile):
                 json.dumps(profile_to_json(profile), allow_nan=False)
-                assert profile_to_markdown(profile)
+                assert markdown(profile)
 
 
 @pytest.mark.parametrize("grouping", ["operator", "shape", "line"])

@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import vramlens  # noqa: E402
+from support.documents import markdown  # noqa: E402
 from support.recordings import event, snapshot  # noqa: E402
 from support.vram_files import vram  # noqa: E402
 from vramlens.analyses.attribution.attribution import attribute  # noqa: E402
@@ -19,7 +20,6 @@ from vramlens.analyses.leaks.recorded_leak import RecordedLeak  # noqa: E402
 from vramlens.leak.leak import Leak  # noqa: E402
 from vramlens.live.follow import owners_of  # noqa: E402
 from vramlens.live.leaks.leak_report import LeakReport  # noqa: E402
-from vramlens.report.leaks.story import leaks_to_markdown  # noqa: E402
 from vramlens.report.wording import sentence  # noqa: E402
 from vramlens.view.columns import Columns  # noqa: E402
 from vramlens.view.page_verdict import verdict_of  # noqa: E402
@@ -100,7 +100,7 @@ def test_it_is_one_type_with_the_same_words(
     (shown,) = (claim for claim in page["findings"] if claim["id"] == "leak")
     texts = [
         str(report),
-        leaks_to_markdown(recorded_report),
+        markdown(recorded_report),
         " ".join((finding.title, *finding.evidence, f"Fix: {finding.fix}")),
     ]
     growth = "1.00 MiB per step, 12.00 MiB so far in 12 steps"

@@ -200,7 +200,7 @@ class Cuda:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     fake = Cuda()
-    monkeypatch.setattr(publisher_module, "loaded_cuda", lambda: fake)
+    monkeypatch.setattr(publisher_module, "cuda_in_use", lambda: fake)
     return fake
 
 

@@ -31,6 +31,7 @@ from support.fake_nvml import (
 from vramlens.capture.memory import driver
 from vramlens.capture.memory.driver import GpuProcess
 from vramlens.monitor.machine import machine as machine_module
+from vramlens.monitor.machine.host_processes import HostProcess, HostProcesses
 from vramlens.monitor.machine.inside import (
     Inside,
     InsideDevice,
@@ -40,7 +41,6 @@ from vramlens.monitor.machine.inside import (
 )
 from vramlens.monitor.machine.kinds import KINDS
 from vramlens.monitor.machine.machine import DeviceNow, Machine, MachineNow
-from vramlens.monitor.machine.people import People, Person
 from vramlens.monitor.machine.process_matching import match
 
 
@@ -260,9 +260,9 @@ def test_figures_of_different_moments_still_close(
 
 
 def test_in_a_container_a_number_is_believed_only_with_a_gpu_open() -> None:
-    assert People(at_home=True).get(os.getpid()).command
-    assert People(at_home=False).get(os.getpid()).command is None
-    assert People(at_home=True).get(2**22 + 1).command is None
+    assert HostProcesses(sees_host_pids=True).get(os.getpid()).command
+    assert HostProcesses(sees_host_pids=False).get(os.getpid()).command is None
+    assert HostProcesses(sees_host_pids=True).get(2**22 + 1).command is None
 
 
 @pytest.mark.parametrize(("owner", "is_believed"), [(1000, True), (1001, False)])
@@ -273,8 +273,8 @@ def test_what_another_user_tells_of_a_container_is_not_believed(
     only as himself.
     """
     told = Inside(7, 55, 1, devices=(InsideDevice(0, uuid_of(0), GIB),), is_here=False, owner=owner)
-    person = Person("ada", "train", 55, (4711, 7), 1000)
-    matched, unlisted = match([GpuProcess(4711, 2 * GIB)], {4711: person}, [told], uuid_of(0))
+    host_process = HostProcess("ada", "train", 55, (4711, 7), 1000)
+    matched, unlisted = match([GpuProcess(4711, 2 * GIB)], {4711: host_process}, [told], uuid_of(0))
     assert bool(matched) == is_believed
     assert unlisted == []
 

@@ -29,11 +29,10 @@ from vramlens.monitor.machine.inside import (
     write_inside,
 )
 from vramlens.monitor.machine.machine import DeviceNow, Machine, MachineNow
-from vramlens.monitor.top.chart import chart
-from vramlens.monitor.top.history import History
+from vramlens.monitor.top.history import History, chart
 from vramlens.monitor.top.lines import machine_lines
-from vramlens.monitor.top.picture import SORTS, View, picture
-from vramlens.monitor.top.watching import JsonLines, Watching, machine_dict
+from vramlens.monitor.top.screen_lines import SORTS, View, screen_lines
+from vramlens.monitor.top.watching import JsonLines, MachineWatch, machine_dict
 
 FAKE_TOP = Path(__file__).parents[1] / "fake_top.py"
 
@@ -199,20 +198,20 @@ def test_a_command_cannot_steer_the_terminal(machine: FakeNvml) -> None:
 
 def test_nor_can_the_command_of_the_chosen_process(machine: FakeNvml) -> None:
     machine.gpus[0].compute = [(999_007, 20 * GIB)]
-    watching = Watching()
+    watching = MachineWatch()
     now = watching.look()
     (one, *rest) = now.devices
     evil = replace(one.processes[0], command="train\x1b]52;c;aGk=\x07\r\n\u202e")
     now = replace(now, devices=(replace(one, processes=(evil,)), *rest))
     view = View(chosen=(999_007, "0"), detail=True)
-    lines = picture(now, watching.history, view, 120, 40)
+    lines = screen_lines(now, watching.history, view, 120, 40)
     texts = ["".join(text for text, _ in line) for line in lines]
     assert any(r"Process 999007: train\x1b]52" in text for text in texts)
     assert all(text.isprintable() for text in texts)
 
 
 def test_a_clock_that_is_put_back_begins_the_history_anew(machine: FakeNvml) -> None:
-    watching = Watching()
+    watching = MachineWatch()
     now = watching.look()
     hour_us = 3_600_000_000
     for at in (*range(10), *(-hour_us // 1_000_000 + at for at in range(10))):
@@ -261,7 +260,7 @@ def test_a_process_that_ends_while_it_is_watched(
 ) -> None:
     child = subprocess.Popen(["sleep", "60"])
     machine.gpus[1].compute = [(child.pid, GIB)]
-    watching = Watching(pid=child.pid)
+    watching = MachineWatch(pid=child.pid)
     assert len(watching.look().devices) == 1
     assert not watching.ended
     child.kill()
@@ -332,7 +331,7 @@ def test_a_chart_shows_each_value_at_its_time() -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_picture_fits_its_screen(shape: str, width: int, height: int) -> None:
     plug_in(SHAPES[shape]())
-    watching = Watching(machine=Machine())
+    watching = MachineWatch(machine=Machine())
     now = watching.look()
     for view in (
         View(),
@@ -341,7 +340,7 @@ def test_a_picture_fits_its_screen(shape: str, width: int, height: int) -> None:
         View(charts="compact"),
         View(chosen=(999_002, "1"), detail=True),
     ):
-        lines = picture(now, watching.history, view, width, height)
+        lines = screen_lines(now, watching.history, view, width, height)
         assert len(lines) == height
         assert all(sum(len(text) for text, _ in line) <= width for line in lines)
 
@@ -351,7 +350,7 @@ def screen_test(steps: Any, *, size: tuple[int, int] = (120, 40)) -> None:
     pytest.importorskip("textual")
     from vramlens.monitor.top.top_screen import Screen
 
-    watching = Watching()
+    watching = MachineWatch()
     watching.look()
     screen = Screen(watching, 0.1)
 

@@ -125,12 +125,12 @@ def test_what_a_recording_says_of_groups_is_small(monkeypatch: pytest.MonkeyPatc
     ]
     scattered = tuple(n * n for n in range(5_000))
     made.append(process_group.ProcessGroup("x", "odd", "nccl", scattered))
-    monkeypatch.setattr(process_group, "_initialized", lambda: object())
+    monkeypatch.setattr(process_group, "initialized_group", lambda: object())
     monkeypatch.setattr(process_group, "_groups", lambda _: tuple(made))
     found = process_group.groups_for_meta()
     assert [one["name"] for one in found] == [str(n) for n in range(1, 100)]
     assert len(json.dumps(found)) < 10_000
-    monkeypatch.setattr(process_group, "_initialized", lambda: None)
+    monkeypatch.setattr(process_group, "initialized_group", lambda: None)
     assert process_group.groups_for_meta() == []
 
 

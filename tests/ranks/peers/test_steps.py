@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from support.recordings import data_of, read
 from vramlens.ranks import RankSummary, summarise
-from vramlens.ranks.peers import steps_beside_peers as steps_module
-from vramlens.ranks.peers.steps_beside_peers import PeerStepPeaks
+from vramlens.ranks.peers import steps_against_peers as steps_module
+from vramlens.ranks.peers.steps_against_peers import PeerStepPeaks
 
 
 @pytest.fixture(scope="module")

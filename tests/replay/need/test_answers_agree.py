@@ -18,8 +18,13 @@ from vramlens.analyses.failure.first_step_need import _passes_pile_up
 from vramlens.analyses.failure.need import BLOCKS, EARLIER_STEP, Need
 from vramlens.analyses.finding import Finding
 from vramlens.ground.verdict import Verdict
-from vramlens.replay.need.limit_advice import Outlook, bytes_of_earlier_passes, limit_for
-from vramlens.replay.need.missing_memory import missing_bytes, with_shortage
+from vramlens.replay.need.limit_advice import (
+    Outlook,
+    bytes_of_earlier_passes,
+    limit_for,
+    missing_bytes,
+    with_shortage,
+)
 from vramlens.units import GIB, MIB
 
 FOLDER = DATA / "failures"

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from support.documents import markdown, print_answer
 from support.page_data import PageData
 from support.recordings import DATA
 from vramlens import explain, load
@@ -24,7 +25,6 @@ from vramlens.program import verdict_of
 from vramlens.report.explain.answer_words import headline, sentences
 from vramlens.report.explain.finding_words import sorted_findings
 from vramlens.report.explain.json import to_json
-from vramlens.report.explain.story import explanation_to_markdown, render_explanation
 from vramlens.units import MIB
 from vramlens.view.page import data_of
 
@@ -188,7 +188,7 @@ def test_data_text_and_markdown_give_the_same_verdict(name: str) -> None:
     assert [_text(one["fix"]) for one in data["findings"] if one["fix"]] == fixes
     assert [_text(claim.fix) for claim in claims] == fixes
     assert data["oom"]["cause"] == verdict(name).cause
-    for told in (_terminal(explanation), explanation_to_markdown(explanation)):
+    for told in (_terminal(explanation), markdown(explanation)):
         text = _text(told)
         assert _text(headline(explanation)) in text
         places = [text.index(fix) for fix in fixes]
@@ -222,7 +222,7 @@ def test_the_log_beside_the_recording_changes_no_verdict(name: str, tmp_path: Pa
 
 def _terminal(explanation: Explanation) -> str:
     out = io.StringIO()
-    render_explanation(explanation, Console(file=out, width=100), whole=True)
+    print_answer(explanation, Console(file=out, width=100), whole=True)
     return out.getvalue()
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from support.samples import LEAK, error_text, failed
-from vramlens.report.explain.cuts import LADDER
-from vramlens.report.explain.story import explanation_document
+from vramlens.report.explain.story import LADDER, explanation_document
 
 
 def test_every_rung_changes_the_document() -> None:

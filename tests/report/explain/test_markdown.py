@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
+from support.documents import markdown
 from support.samples import EVERY, error_text, failed, finding, hostile, run
 from vramlens.foreign_text import markdown as escaped
 from vramlens.foreign_text import markdown_code as code
 from vramlens.report.explain.holder_tables import GROUPINGS
-from vramlens.report.explain.story import explanation_to_markdown
 
 
 @pytest.mark.parametrize("by", GROUPINGS)
 @pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
 def test_tables_have_as_many_cells_in_every_row(make, by):
     cells = None
-    for line in explanation_to_markdown(make(), by).splitlines():
+    for line in markdown(make(), by=by).splitlines():
         if not line.startswith("|"):
             cells = None
             continue
@@ -28,17 +28,17 @@ def test_tables_have_as_many_cells_in_every_row(make, by):
 
 
 def test_holds_all_that_the_text_cuts():
-    text = explanation_to_markdown(failed())
+    text = markdown(failed())
     for number in range(6):
         assert f"finding {number}:" in text.lower()
     assert "600.00 MiB" in text
     assert "The events before number 12,000" in text
     assert "… and 12 more" in text
-    assert " more, " not in explanation_to_markdown(failed(), top=100)
+    assert " more, " not in markdown(failed(), top=100)
 
 
 def test_begins_with_the_answer_and_ends_with_a_command():
-    text = explanation_to_markdown(run())
+    text = markdown(run())
     assert text.startswith(
         "**Peak 448.00 MiB requested in step 3 (peak allocated: 449.00 MiB or more, peak reserved: 2.00 GiB)"
     )
@@ -46,7 +46,7 @@ def test_begins_with_the_answer_and_ends_with_a_command():
 
 
 def test_an_error_text_has_its_ledger():
-    assert "### Where the GPU's 105.00 GiB are" in explanation_to_markdown(error_text())
+    assert "### Where the GPU's 105.00 GiB are" in markdown(error_text())
 
 
 def test_escapes():
@@ -82,20 +82,18 @@ def test_what_is_to_be_typed_is_code(text, shown):
 
 
 def test_inferred_bytes_are_explained():
-    text = explanation_to_markdown(run())
+    text = markdown(run())
     assert "| size | share | count | inferred | line | mostly |" in text
     assert text.count("\n\ninferred: requested by the backward pass of that line\n\n") == 1
 
 
 def test_a_next_step_without_a_command_is_a_sentence():
     answer = replace(error_text(), findings=(replace(finding(), id="not_memory"),))
-    assert explanation_to_markdown(answer).endswith(
-        "no memory ran out, so there is nothing to record.\n"
-    )
+    assert markdown(answer).endswith("no memory ran out, so there is nothing to record.\n")
 
 
 def test_hostile_names_mention_and_format_nothing():
-    text, _, command = explanation_to_markdown(hostile()).partition("```sh")
+    text, _, command = markdown(hostile()).partition("```sh")
     assert "<b>" in command  # as it is: it is to be pasted
     outside_code = re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "", text)
     assert not re.search(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from support.documents import markdown, print_answer
 from support.recordings import DATA
 from support.samples import EVIL, failed, run
 from support.vram_files import GptMarks, in_validation, marked, vram
@@ -17,7 +18,6 @@ from vramlens import explain
 from vramlens.analyses.explanation import Explanation, Overwritten
 from vramlens.report.explain.json import to_json
 from vramlens.report.explain.origin import duration, origin_of
-from vramlens.report.explain.story import explanation_to_markdown, render_explanation
 from vramlens.trace import DeviceMeta, Meta
 from vramlens.units import GIB
 
@@ -33,7 +33,7 @@ def text_of(
     explanation: Explanation, by: str = "line", *, whole: bool = True, width: int = 100
 ) -> str:
     out = io.StringIO()
-    render_explanation(explanation, Console(file=out, width=width), by, whole=whole)
+    print_answer(explanation, Console(file=out, width=width), by=by, whole=whole)
     return out.getvalue()
 
 
@@ -60,9 +60,7 @@ def test_a_recording_that_says_next_to_nothing(meta: Meta) -> None:
 def test_names_from_the_recording_do_not_steer_the_terminal() -> None:
     meta = replace(MADE, torch=EVIL, command=(EVIL,), device_name=EVIL)
     assert all(text.isprintable() for text in origin_of(with_meta(run(), meta).recording))
-    assert "\x1b" not in text_of(with_meta(run(), meta)) + explanation_to_markdown(
-        with_meta(run(), meta)
-    )
+    assert "\x1b" not in text_of(with_meta(run(), meta)) + markdown(with_meta(run(), meta))
 
 
 def test_a_higher_peak_of_which_no_events_are_left() -> None:
@@ -145,7 +143,7 @@ def test_the_names_of_tensors_below_their_line() -> None:
     assert held is not None
     lines = (replace(held.by_line[0], names=("model.head.weight", EVIL)), *held.by_line[1:])
     explanation = run(heap=replace(held, by_line=lines))
-    text, page = text_of(explanation), explanation_to_markdown(explanation)
+    text, page = text_of(explanation), markdown(explanation)
     assert "      tensors: model.head.weight, a[bold]b" in text
     assert "`model.head.weight`" in page
     assert "\x1b" not in text + page

@@ -11,9 +11,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from support.documents import print_answer
 from support.samples import EVERY, LEAK, error_text, failed, finding, hostile, nothing, refuted, run
 from vramlens.report.explain.holder_tables import GROUPINGS
-from vramlens.report.explain.story import explanation_document, render_explanation
+from vramlens.report.explain.story import explanation_document
 from vramlens.report.holder_lines import holder_lines
 from vramlens.report.holders import HeldMemory
 from vramlens.report.layout import Layout
@@ -26,7 +27,7 @@ UNIT_AT_THE_START = re.compile(r"\s*(?:bytes?|[KMGT]iB|%)\b")
 
 def lines_of(explanation, width=80, by="line", top=None, whole=False, **options):
     console = Console(file=io.StringIO(), width=width, **options)
-    render_explanation(explanation, console, by, top, whole=whole)
+    print_answer(explanation, console, by=by, top=top, whole=whole)
     return console.file.getvalue().splitlines()
 
 
@@ -252,7 +253,7 @@ def test_names_cannot_draw_on_the_screen(by):
 def test_a_terminal_without_unicode_gets_dots():
     buffer = io.BytesIO()
     stream = io.TextIOWrapper(buffer, encoding="ascii")
-    render_explanation(run(), Console(file=stream, width=90))
+    print_answer(run(), Console(file=stream, width=90))
     stream.flush()
     output = buffer.getvalue().decode("ascii")
     assert "... and 12 more" in output

@@ -7,14 +7,16 @@ from __future__ import annotations
 import pytest
 
 from support import leak_attacks
+from support.documents import headings, next_step, parts_of, sentences_of
 from support.leak_programs import LEAK_LINE, LEAKS, MAIN, Run, at, made
 from support.oracle import MIB
 from support.recordings import DATA
 from vramlens import load
 from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
 from vramlens.analyses.recording_explanation import explain_trace
+from vramlens.report.document import Document, Items
 from vramlens.report.explain.finding_words import steps_sentence
-from vramlens.report.leaks.story import LeakStory, leak_story
+from vramlens.report.leaks.story import leaks_document
 from vramlens.trace import Trace
 
 
@@ -26,45 +28,51 @@ def trace_of(steps: int, *, leaks: bool) -> Trace:
     return run.trace()
 
 
-def story(trace: Trace) -> LeakStory:
-    return leak_story(leaks_of_trace(trace))
+def answer_of(trace: Trace) -> Document:
+    return leaks_document(leaks_of_trace(trace))
+
+
+def headline_of(trace: Trace) -> str:
+    (headline,) = headings(answer_of(trace), 1)
+    return headline
+
+
+def claim_of(trace: Trace) -> str:
+    """The headline of the one leak."""
+    (claim,) = headings(answer_of(trace), 2)
+    return claim
 
 
 def test_without_steps_it_says_what_would_tell_them() -> None:
-    found = story(trace_of(0, leaks=True))
-    assert found.headline is not None
-    assert found.headline.startswith("Cannot tell: the recording shows no steps")
-    assert found.unknown[0].startswith("To mark steps, call vramlens.step() at the end of each")
-    assert found.command.startswith("vramlens run ")
+    answer = answer_of(trace_of(0, leaks=True))
+    assert headings(answer, 1)[0].startswith("Cannot tell: the recording shows no steps")
+    marking = "To mark steps, call vramlens.step() at the end of each"
+    assert any(text.startswith(marking) for text in sentences_of(answer))
+    assert next_step(answer)[1].startswith("vramlens run ")
 
 
 @pytest.mark.parametrize("leaks", [False, True])
 @pytest.mark.parametrize(("steps", "more"), [(1, "4 more steps"), (2, "3 more steps"), (3, "2 more steps"), (4, "1 more step")])  # fmt: skip
 def test_too_few_steps_say_how_many_more_are_needed(steps: int, more: str, leaks: bool) -> None:
-    found = story(trace_of(steps, leaks=leaks))
+    answer = answer_of(trace_of(steps, leaks=leaks))
     seen = f"{steps} step{'s' if steps > 1 else ''} recorded"
     wanted = f"Too few steps to tell: {seen}. {more} would show growth; about 10 in total make it certain."
-    assert (found.headline, found.claims, found.command) == (
-        wanted,
-        (),
-        "vramlens run -o again.vram YOUR_SCRIPT.py",
-    )
+    assert (headings(answer, 1), headings(answer, 2)) == ([wanted], [])
+    assert next_step(answer)[1] == "vramlens run -o again.vram YOUR_SCRIPT.py"
 
 
 def test_as_many_more_as_it_says_do_show_growth() -> None:
-    (claim,) = story(trace_of(5, leaks=True)).claims
-    assert claim.headline.startswith(
+    assert claim_of(trace_of(5, leaks=True)).startswith(
         "GROWTH, maybe a leak: 1.00 MiB per step, 4.00 MiB so far in 4 steps. 96 more "
     )
-    (claim,) = story(trace_of(5 + 96, leaks=True)).claims
-    assert claim.headline.startswith(
+    assert claim_of(trace_of(5 + 96, leaks=True)).startswith(
         "LEAK likely: 1.00 MiB per step, 100.00 MiB so far in 100 steps"
     )
     assert (
-        story(trace_of(5, leaks=False)).headline
+        headline_of(trace_of(5, leaks=False))
         == "Nothing grows in the 5 steps recorded. About 10 steps are needed to be certain."
     )
-    assert (story(trace_of(12, leaks=False)).headline or "").startswith(
+    assert headline_of(trace_of(12, leaks=False)).startswith(
         "No leak: nothing grows with every step (12 steps recorded)"
     )
 
@@ -75,7 +83,7 @@ def test_as_many_more_as_it_says_do_show_growth() -> None:
 def test_both_verbs_count_the_same_steps_in_the_same_words(name: str) -> None:
     trace = load(DATA / f"recordings/{name}.pickle.xz")
     said = steps_sentence(explain_trace(trace)).split(".")[0]
-    note = next(note for note in story(trace).notes if "detected by" in note)
+    note = next(note for note in sentences_of(answer_of(trace)) if "detected by" in note)
     assert note.startswith(f"{said}. Checked ")
     assert note.endswith("Step 0 is the first recorded.")
 
@@ -84,28 +92,26 @@ def test_the_layers_of_one_pass_are_no_steps() -> None:
     run = Run(0)
     leak_attacks.LOOK_ALIKES["first pass fails"](run)
     trace = run.trace()
-    found = story(trace)
-    assert (found.headline or "").startswith(
+    answer = answer_of(trace)
+    assert headings(answer, 1)[0].startswith(
         "Cannot tell: the steps are only a repeating pattern inside one module call"
     )
-    assert found.notes == ("40 steps, detected by a repeating pattern.",)
+    assert "40 steps, detected by a repeating pattern." in sentences_of(answer)
     assert explain_trace(trace).leaks == ()
 
 
 def test_streams_have_no_end_to_predict() -> None:
     run, _ = made(LEAKS["new streams"], 20, 0)
-    found = story(run.trace())
-    assert "32 streams" in found.claims[0].notes[-1]
-    assert not any("--total" in text for text in found.unknown)
+    answer = answer_of(run.trace())
+    assert "32 streams" in parts_of(answer, Items)[0].texts[-1]
+    assert not any("--total" in text for text in sentences_of(answer))
 
 
 def test_what_ran_out_of_memory_is_not_told_to_record_more_steps() -> None:
-    found = story(load(DATA / "recordings/oom_train.pickle.xz"))
-    assert (found.headline or "").startswith("Too few steps to tell: 4 steps recorded")
-    assert (found.why, found.command.split()[:2]) == (
-        "find out why memory ran out",
-        ["vramlens", "explain"],
-    )
+    answer = answer_of(load(DATA / "recordings/oom_train.pickle.xz"))
+    assert headings(answer, 1)[0].startswith("Too few steps to tell: 4 steps recorded")
+    why, command = next_step(answer)
+    assert (why, command.split()[:2]) == ("find out why memory ran out", ["vramlens", "explain"])
 
 
 @pytest.mark.parametrize(
@@ -130,14 +136,14 @@ def test_what_ran_out_of_memory_is_not_told_to_record_more_steps() -> None:
     ],
 )
 def test_why_it_is_likely_and_why_no_more(name: str, evidence: str, doubt: str) -> None:
-    (claim,) = leak_story(
-        leaks_of_trace(load(DATA / f"recordings/{name}.pickle.xz"), at_least_bytes=0)
-    ).claims
-    assert any(evidence in note for note in claim.notes[:-1])
-    assert claim.notes[-1].startswith("not proven: ")
-    assert doubt in claim.notes[-1]
+    recording = load(DATA / f"recordings/{name}.pickle.xz")
+    answer = leaks_document(leaks_of_trace(recording, at_least_bytes=0))
+    (notes,) = (part.texts for part in parts_of(answer, Items))
+    assert any(evidence in note for note in notes[:-1])
+    assert notes[-1].startswith("not proven: ")
+    assert doubt in notes[-1]
 
 
 def test_a_failure_without_steps_is_explained_next() -> None:
     recording = load(DATA / "captured/oom_forward.vram")
-    assert story(recording).command.startswith("vramlens explain ")
+    assert next_step(answer_of(recording))[1].startswith("vramlens explain ")

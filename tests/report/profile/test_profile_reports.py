@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from support.documents import markdown, print_answer
 from support.kineto import MIB, Kineto, read_gz, training
 from vramlens.analyses.profile.explained_profile import explain_profile
-from vramlens.report.document import Column, Last, Table
+from vramlens.report.document import Column, LastColumn, Table
 from vramlens.report.profile.json import profile_to_json
-from vramlens.report.profile.story import next_command, profile_to_markdown, render_profile
+from vramlens.report.profile.story import next_command
 from vramlens.report.screen import SCREEN_LINES
 
 TRAIN = Path(__file__).parents[2] / "data" / "profiler" / "train.json.gz"
@@ -38,7 +39,7 @@ def text(profile, width=100, encoding="utf-8", **options):
     file = File()
     file_encoding = property(lambda self: encoding)
     File.encoding = file_encoding
-    render_profile(profile, Console(file=file, width=width), **options)
+    print_answer(profile, Console(file=file, width=width), **options)
     return file.getvalue()
 
 
@@ -110,7 +111,7 @@ def test_what_is_cut_is_told(real):
 def test_fewer_moments_are_the_highest_of_as_many_parts():
     rows = tuple((str(n),) for n in range(10))
     heights = (0, 9, 1, 2, 3, 4, 5, 6, 7, 8)
-    table = Table((Column("t"),), rows, Last.CUT, noun="moment", heights=heights)
+    table = Table((Column("t"),), rows, LastColumn.CUT, noun="moment", heights=heights)
     assert replace(table, top=2).top_rows() == (("1",), ("9",))
     assert replace(table, top=20).top_rows() == table.rows
 
@@ -121,7 +122,7 @@ def test_what_is_missing_is_told(made):
 
     profile = explain_profile(read(cut[: len(cut) * 3 // 4]))
     assert "ends early" in text(profile)
-    assert "ends early" in profile_to_markdown(profile)
+    assert "ends early" in markdown(profile)
     assert profile_to_json(profile)["profile"]["complete"] is False
 
 
@@ -197,7 +198,7 @@ def test_json_of_what_cannot_be_told_is_null():
 
 
 def test_markdown_has_the_tables(made):
-    shown = profile_to_markdown(made, 2)
+    shown = markdown(made, top=2)
     assert shown.startswith("**GPU 0 is busy for 26% of 3.00 ms")
     assert "| self CPU | CPU total | on GPU | calls | operator |" in shown
     assert "### In use at the peak on cuda:0" in shown
@@ -206,7 +207,7 @@ def test_markdown_has_the_tables(made):
 
 
 def test_markdown_of_hostile_names_draws_nothing():
-    shown = profile_to_markdown(explain_profile(wild().read()))
+    shown = markdown(explain_profile(wild().read()))
     assert "\x1b" not in shown
     for row in shown.splitlines():
         if row.startswith("|"):

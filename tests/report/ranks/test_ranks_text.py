@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from support.documents import print_answer
 from support.recordings import DATA, data_of, read
 from vramlens.ranks import compare, summarise
 from vramlens.read.flight_record import read_flight_record
-from vramlens.report.ranks.story import render_comparison
 
 
 def test_a_leak_is_followed_to_what_keeps_it() -> None:
@@ -18,7 +18,7 @@ def test_a_leak_is_followed_to_what_keeps_it() -> None:
     found = compare([summarise(read(data_of(name)), rank) for rank, name in enumerate(names)])
     assert found.differences[0].cause == "leak"
     console = Console(file=io.StringIO(), width=100)
-    render_comparison(found, console)
+    print_answer(found, console)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert lines[-2] == "Next, see what each step leaves behind on rank 1:"
     assert lines[-1].startswith("  vramlens leaks ")
@@ -30,7 +30,7 @@ def test_flight_records_alone_end_with_a_command_for_the_memory() -> None:
         for rank in (0, 1)
     }
     console = Console(file=io.StringIO(), width=100)
-    render_comparison(compare([], flights), console)
+    print_answer(compare([], flights), console)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert lines[-2] == "Next, also record the memory of the ranks:"
     assert lines[-1].startswith("  torchrun --nproc-per-node GPUS --no-python vramlens run -o ")
@@ -39,7 +39,7 @@ def test_flight_records_alone_end_with_a_command_for_the_memory() -> None:
 def test_a_file_with_blanks_in_its_name_can_be_pasted() -> None:
     (one,) = [summarise(read(data_of("ranks/ddp/ddp.rank0")), 0)]
     console = Console(file=io.StringIO(), width=100)
-    render_comparison(compare([replace(one, source="my run; rm x.vram")]), console)
+    print_answer(compare([replace(one, source="my run; rm x.vram")]), console)
     last = console.file.getvalue().splitlines()[-1]  # type: ignore[attr-defined]
     assert last == "  vramlens explain 'my run; rm x.vram'"
 
@@ -49,7 +49,7 @@ def test_the_table_of_ranks_fits_sixty_columns() -> None:
     found = compare([summarise(read(data_of(name)), rank) for rank, name in enumerate(names)])
     for by_device in (False, True):
         console = Console(file=io.StringIO(), width=60)
-        render_comparison(replace(found, by_device=by_device), console)
+        print_answer(replace(found, by_device=by_device), console)
         lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
         start = next(index for index, line in enumerate(lines) if "peak requested" in line)
         header, first = lines[start : start + 2]

@@ -48,7 +48,7 @@ function quoted(name: string): string {
   return /^[\w@%+=:,./-]+$/.test(path) ? path : `'${path.replaceAll("'", `'"'"'`)}'`;
 }
 
-/** What a whole file would hold and this one does not, one sentence each (src/vramlens/read/tables/missing_parts.py). */
+/** What a whole file would hold and this one does not, one sentence each (src/vramlens/read/snapshot.py). */
 export function missingParts(
   snapshot: Snapshot,
   devices: Device[],

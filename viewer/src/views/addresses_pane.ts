@@ -157,8 +157,9 @@ export class AddressesPane implements Pane, Target {
     const holes = host.marked()?.holes;
     if (holes) this.drawHoles(surface, plot, holes);
     this.drawSegmentLabels(surface, plot, range);
-    drawTimeAxis(surface, plot, scene, state, theme);
-    drawMarkers(surface, plot, scene, state, theme);
+    const drawing = { surface, plot, scene, state, theme };
+    drawTimeAxis(drawing);
+    drawMarkers(drawing);
   }
 
   extent(): { width: number; height: number } {

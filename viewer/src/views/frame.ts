@@ -16,6 +16,15 @@ export interface Plot {
   to: number;
 }
 
+/** What a picture is drawn with, and of. */
+export interface Drawing {
+  surface: Surface;
+  plot: Plot;
+  scene: Scene;
+  state: State;
+  theme: Theme;
+}
+
 const LEFT = 74;
 const RIGHT = 14;
 const TOP = 24;
@@ -58,13 +67,7 @@ export function drawByteAxis(
   }
 }
 
-export function drawTimeAxis(
-  surface: Surface,
-  plot: Plot,
-  scene: Scene,
-  state: State,
-  theme: Theme,
-): void {
+export function drawTimeAxis({ surface, plot, scene, state, theme }: Drawing): void {
   const byTime = scene.axis(state.axis).kind === "time";
   const y = plot.top + plot.height;
   surface.rect(plot.left, y, plot.width, 1, theme.faint);
@@ -105,13 +108,7 @@ export function markersOf(scene: Scene, state: State): Marker[] {
   return found;
 }
 
-export function drawMarkers(
-  surface: Surface,
-  plot: Plot,
-  scene: Scene,
-  state: State,
-  theme: Theme,
-): void {
+export function drawMarkers({ surface, plot, scene, state, theme }: Drawing): void {
   const axis = scene.axis(state.axis);
   let taken: [number, number][] = [];
   const rank = { failure: 0, peak: 1, cursor: 2 };

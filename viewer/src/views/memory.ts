@@ -75,6 +75,7 @@ export class Memory {
   ): void {
     const stacked = this.layout(scene, state, surface.width, surface.height);
     const plot = this.plot!;
+    const drawing = { surface, plot, scene, state, theme };
     const { low, high } = stacked.window;
     drawByteAxis(surface, plot, low, high, theme);
     const image = this.raster.paint(stacked, scene.shownGroups(state), {
@@ -90,7 +91,7 @@ export class Memory {
       if (state.selected >= 0) outline(surface, plot, stacked, state.selected, theme);
       const own = isAlone(state) ? [] : this.lines(scene, state, theme, reserved);
       drawLines(surface, plot, stacked, isAlone(state) ? [] : [...own, ...whatIf], theme);
-      drawRange(surface, plot, scene, state, theme);
+      drawRange(drawing);
       const labels = new Labels(surface, plot, theme);
       if (reserved) this.labelReserved(labels, scene, reserved, theme);
       drawLevels(surface, plot, scene, low, high, theme, labels);
@@ -103,10 +104,10 @@ export class Memory {
           "right",
         );
     });
-    drawTimeAxis(surface, plot, scene, state, theme);
-    drawStrips(surface, plot, scene, state, theme);
-    drawFlushes(surface, plot, scene, state, theme);
-    drawMarkers(surface, plot, scene, state, theme);
+    drawTimeAxis(drawing);
+    drawStrips(drawing);
+    drawFlushes(drawing);
+    drawMarkers(drawing);
     for (const { dies, x, y } of ends) if (dies) drawDeath(surface, x, y, theme);
   }
 

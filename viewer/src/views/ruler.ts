@@ -4,13 +4,11 @@ import { css } from "../base/palette";
 import { count, size, time } from "../base/format";
 import { type Flush, flushesOf } from "../data/flushes";
 import type { Track } from "../data/track";
-import type { Surface } from "../draw/surface";
 import type { Axis } from "../layout/axis";
 import type { Host } from "../state/pane";
 import type { Scene } from "../state/scene";
 import type { State } from "../state/store";
-import type { Theme } from "../state/theme";
-import { clampX, type Plot, xOf } from "./frame";
+import { clampX, type Drawing, type Plot, xOf } from "./frame";
 import { stepStretch } from "./strips";
 
 /** How long a range is, and by how much the memory changes in it. */
@@ -46,13 +44,7 @@ export function placesOf(axis: Axis, [first, last]: [number, number]): [number, 
   return [from, Math.max(to, from)];
 }
 
-export function drawRange(
-  surface: Surface,
-  plot: Plot,
-  scene: Scene,
-  state: State,
-  theme: Theme,
-): void {
+export function drawRange({ surface, plot, scene, state, theme }: Drawing): void {
   if (!state.range) return;
   const [from, to] = placesOf(scene.axis(state.axis), state.range);
   const a = clampX(plot, xOf(plot, from));
@@ -81,13 +73,7 @@ export function flushes(track: Track): Flush[] {
 }
 
 /** Small triangles at the upper edge: memory that was given back to the GPU; filled where a request was tried again. */
-export function drawFlushes(
-  surface: Surface,
-  plot: Plot,
-  scene: Scene,
-  state: State,
-  theme: Theme,
-): void {
+export function drawFlushes({ surface, plot, scene, state, theme }: Drawing): void {
   const axis = scene.axis(state.axis);
   let reached = -Infinity;
   for (const flush of flushes(scene.track)) {

@@ -3,13 +3,11 @@
 import { css, phase as phaseColours, OTHER_COLOUR } from "../base/palette";
 import { time } from "../base/format";
 import { lowerBound, upperBound } from "../data/search";
-import type { Surface } from "../draw/surface";
 import type { Axis } from "../layout/axis";
 import type { Scene } from "../state/scene";
 import type { State } from "../state/store";
-import type { Theme } from "../state/theme";
 import { type Band, callAt, drawCalls } from "./calls_band";
-import { clampX, fit, type Plot, xOf } from "./frame";
+import { clampX, type Drawing, fit, type Plot, xOf } from "./frame";
 
 const AXIS = 20;
 const STEP = 17;
@@ -84,28 +82,16 @@ function topsOf(scene: Scene, plot: Plot): Map<Kind, number> {
   return tops;
 }
 
-export function drawStrips(
-  surface: Surface,
-  plot: Plot,
-  scene: Scene,
-  state: State,
-  theme: Theme,
-): void {
+export function drawStrips(drawing: Drawing): void {
+  const { surface, plot, scene, theme } = drawing;
   for (const [kind, top] of topsOf(scene, plot)) {
     const name = kind === "step" ? scene.track.header.steps.name : kind;
     surface.text(name, plot.left - 8, top + HEIGHTS[kind] / 2, theme.soft, "right");
-    DRAWERS[kind](surface, plot, scene, state, theme, top);
+    DRAWERS[kind](drawing, top);
   }
 }
 
-type Drawer = (
-  surface: Surface,
-  plot: Plot,
-  scene: Scene,
-  state: State,
-  theme: Theme,
-  top: number,
-) => void;
+type Drawer = (drawing: Drawing, top: number) => void;
 
 const DRAWERS: Record<Kind, Drawer> = {
   collective: drawCollectives,
@@ -114,14 +100,7 @@ const DRAWERS: Record<Kind, Drawer> = {
   region: drawRegions,
 };
 
-function drawCollectives(
-  surface: Surface,
-  plot: Plot,
-  scene: Scene,
-  state: State,
-  theme: Theme,
-  top: number,
-): void {
+function drawCollectives({ surface, plot, scene, state, theme }: Drawing, top: number): void {
   const { track } = scene;
   const calls = track.calls!;
   const axis = scene.axis(state.axis);
@@ -141,14 +120,7 @@ const callsBand = (plot: Plot, top: number): Band => ({
   to: plot.to,
 });
 
-function drawSteps(
-  surface: Surface,
-  plot: Plot,
-  scene: Scene,
-  state: State,
-  theme: Theme,
-  top: number,
-): void {
+function drawSteps({ surface, plot, scene, state, theme }: Drawing, top: number): void {
   const { track } = scene;
   const axis = scene.axis(state.axis);
   const steps = track.stepStarts;
@@ -168,14 +140,7 @@ function drawSteps(
 }
 
 /** By pixel, the phase of the last request: runs of one phase are one bar. */
-function drawPhases(
-  surface: Surface,
-  plot: Plot,
-  scene: Scene,
-  state: State,
-  theme: Theme,
-  top: number,
-): void {
+function drawPhases({ surface, plot, scene, state, theme }: Drawing, top: number): void {
   const { track } = scene;
   const axis = scene.axis(state.axis);
   let from = 0;
@@ -211,14 +176,7 @@ function phaseAt(scene: Scene, event: number): number {
 }
 
 /** Regions as they nest; those under a pixel are left to the zoom, and neighbours that touch become one bar. */
-function drawRegions(
-  surface: Surface,
-  plot: Plot,
-  scene: Scene,
-  state: State,
-  theme: Theme,
-  top: number,
-): void {
+function drawRegions({ surface, plot, scene, state, theme }: Drawing, top: number): void {
   const { bands } = scene.track;
   const place = placesOfRegions(scene, state);
   const reached = [-1, -1, -1];

@@ -6,7 +6,6 @@ modules: which part of the model each allocation belongs to.
 names: which allocation is which tensor, where the recording names tensors.
 optimizer_state: what an optimizer keeps for each parameter, by its class.
 phases: which part of the training loop asked for each allocation.
-regions: the ``record_function`` names under which memory was asked for.
 steps: where one ends and the next begins, and what says so.
 trainable: parameters that training changes.
 training: whether a recording shows any, for all that speak of it.

@@ -133,10 +133,7 @@ class _Judge:
         self.certainty[rows] = certainty
 
     def _framed(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-        flags = self._stacks.any_frame(self._stacks.mark_frames(pattern))
-        marked = np.zeros(len(self.allocations), np.bool_)
-        marked[self._has_stack] = flags[self.allocations.stack[self._has_stack]]
-        return marked
+        return self._stacks.within(pattern, self.allocations.stack)
 
     def temporaries_and_activations(self) -> None:
         """What the forward pass asks for and a later pass gives up is an activation; the rest is
@@ -326,10 +323,7 @@ class _Judge:
 
 def loading_rows(stacks: Stacks, stack: NDArray[np.uint32]) -> NDArray[np.bool_]:
     """Which allocations a checkpoint's loading asked for."""
-    loading = np.zeros(len(stack), np.bool_)
-    has_stack = stack != NO_STACK
-    loading[has_stack] = stacks.any_frame(stacks.mark_frames(_LOADING_FRAME))[stack[has_stack]]
-    return loading
+    return stacks.within(_LOADING_FRAME, stack)
 
 
 def _rank(

@@ -15,7 +15,7 @@ from vramlens.trace import BEFORE, NO_STACK, Action, DeviceTrace, Stacks, Trace
 
 OPTIMIZER_FRAME = re.compile(r"[/\\]optim(?:izers?)?[/\\][^:]*\.py:(?!zero_grad)")
 # What an optimizer calls back into: Lightning runs the whole step inside of it, LBFGS the forward
-#     and backward pass.
+# and backward pass.
 CALLED_BACK = re.compile(
     r"torch[/\\]nn[/\\]modules[/\\]module\.py:_call_impl$|_tensor\.py:backward$|:\w*closure\w*$"
 )
@@ -96,16 +96,16 @@ def steps_of(trace: Trace, device: DeviceTrace) -> Steps:
 
 def _marks(trace: Trace, device: DeviceTrace, prefix: str) -> NDArray[np.int64]:
     """The first event after the end of each region whose name begins with ``prefix``."""
-    notes = trace.annotations
-    mark_names = [
-        i for i in np.unique(notes.name).tolist() if trace.stacks.strings[i].startswith(prefix)
-    ]
-    if not mark_names or not len(device.events):
-        return np.zeros(0, np.int64)
-    is_end = (
-        np.isin(notes.name, mark_names) & ~notes.starts & np.isin(notes.device, (device.device, -1))
-    )
-    return np.searchsorted(device.clock_us, notes.time_us[is_end], side="right")
+    ends = mark_ends_us(trace, device, (prefix,)) if len(device.events) else np.zeros(0, np.int64)
+    return np.searchsorted(device.clock_us, ends, side="right")
+
+
+def mark_ends_us(trace: Trace, device: DeviceTrace, prefixes: tuple[str, ...]) -> NDArray[np.int64]:
+    """When the regions end on a device whose names begin with one of the prefixes."""
+    notes, strings = trace.annotations, trace.stacks.strings
+    marks = [name for name in np.unique(notes.name).tolist() if strings[name].startswith(prefixes)]
+    is_end = np.isin(notes.name, marks) & ~notes.starts
+    return notes.time_us[is_end & np.isin(notes.device, (device.device, -1))]
 
 
 def _optimizer_marks(trace: Trace, device: DeviceTrace) -> NDArray[np.int64]:

@@ -33,7 +33,7 @@ def trainable_bytes(view: Attribution, rows: NDArray[np.int64], event: int) -> i
     """The most that parameters among these allocations take that are to have gradients, as far as
     is known at an event.
     """
-    parameters = _parameters(view, rows)
+    parameters = np.intersect1d(rows, view.names.of_kind(TensorKind.PARAMETER))
     sizes = view.device.allocations.requested_bytes
     most_bytes = int(sizes[parameters].sum()) if len(parameters) else parameter_bytes(view, rows)
     gradient_bytes = _gradients_of_a_whole_pass(view, event)
@@ -44,10 +44,6 @@ def trainable_bytes(view: Attribution, rows: NDArray[np.int64], event: int) -> i
         is_adapter = [view.names.name(row) in adapters for row in parameters.tolist()]
         return int(sizes[parameters[is_adapter]].sum())
     return most_bytes
-
-
-def _parameters(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.intersect1d(rows, view.names.of_kind(TensorKind.PARAMETER))
 
 
 def _gradients_of_a_whole_pass(view: Attribution, event: int) -> int:

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.modules import Modules
 from vramlens.analyses.attribution.names import Names
 from vramlens.analyses.attribution.phases import Phase, Phases, optimizer_texts
-from vramlens.trace import NO_STACK, DeviceTrace, TensorKind, Trace
+from vramlens.trace import DeviceTrace, TensorKind, Trace
 
 _WITHOUT_GRAPH = re.compile(r"torch[/\\](?:autograd[/\\]function|utils[/\\]checkpoint)\.py:")
 """What runs inside of these keeps no graph, although a backward pass may be to come."""
 _BACKWARD_FRAME = re.compile(r"torch[/\\](?:_tensor|autograd[/\\]__init__)\.py:backward$")
 _FEWEST_PASSES = 3
 _FEWEST_REQUESTS = 8
-"""Fewer are no pass through a model."""
+"""Fewer are not a pass through a model."""
 _ENOUGH_REQUESTS = 32
 """Of the pass under way: fewer do not show what it keeps."""
 LEAST_KEPT_SHARE = 0.25
@@ -42,7 +42,7 @@ class Training(Enum):
 def training_of(
     trace: Trace, device: DeviceTrace, phases: Phases, names: Names, modules: Modules
 ) -> Training:
-    """Whether this device's recording shows training; UNKNOWN before a first backward pass."""
+    """What this device's recording shows: training or none; UNKNOWN before a first backward pass."""
     if optimizer_works(trace, phases) or _makes_gradients(trace, names):
         return Training.SEEN
     if len(phases.span_start):
@@ -82,7 +82,8 @@ def _has_no_model(trace: Trace, names: Names, modules: Modules) -> bool:
 
 def _passes_keep_no_graph(trace: Trace, device: DeviceTrace, modules: Modules) -> bool:
     """Whether several whole forward passes kept no graph, and the one under way keeps none."""
-    rows = np.flatnonzero(modules.marked & ~_inside_functions(trace, device))
+    inside_functions = trace.stacks.within(_WITHOUT_GRAPH, device.allocations.stack)
+    rows = np.flatnonzero(modules.marked & ~inside_functions)
     starts = pass_starts(modules, np.flatnonzero(modules.marked))
     passes = np.split(rows, np.searchsorted(rows, starts[1:]))
     passes = [pass_rows for pass_rows in passes if len(pass_rows) >= _FEWEST_REQUESTS]
@@ -99,12 +100,3 @@ def kept_share(device: DeviceTrace, pass_rows: NDArray[np.int64]) -> float:
     allocations = device.allocations
     is_kept = allocations.free_requested[pass_rows] >= allocations.born[pass_rows[-1]]
     return float(is_kept.mean())
-
-
-def _inside_functions(trace: Trace, device: DeviceTrace) -> NDArray[np.bool_]:
-    """One flag an allocation: whether an autograd function's own forward asked for it."""
-    stacks, stack = trace.stacks, device.allocations.stack
-    inside = np.zeros(len(stack), np.bool_)
-    has_stack = stack != NO_STACK
-    inside[has_stack] = stacks.any_frame(stacks.mark_frames(_WITHOUT_GRAPH))[stack[has_stack]]
-    return inside

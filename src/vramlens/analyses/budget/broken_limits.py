@@ -1,13 +1,12 @@
-"""Broken limits: one finding each, with the lines that broke it."""
+"""Results: limits held against a run; of each broken one a finding, with the lines that broke it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from vramlens.analyses.budget.budget_file import SIZE, Budget, Limit
+from vramlens.analyses.budget.budget_file import SHARE, SIZE, Budget, Limit
 from vramlens.analyses.budget.budget_values import DIED, is_line, module_pattern
-from vramlens.analyses.budget.limit_result import Result
 from vramlens.analyses.compare.alignment import align
 from vramlens.analyses.compare.compared_run import CodeLine, HeldLine, Run
 from vramlens.analyses.compare.diff_answer import Diff, LineChange
@@ -37,6 +36,47 @@ _ABOUT_RESERVED = frozenset(
 )
 """Findings about memory that is reserved and not allocated."""
 _PEAKS = ("peak_allocated", "peak_requested", "peak_active", "peak_reserved")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One limit, held against the run.
+
+    Attributes:
+        limit: as the file says it.
+        value: what the run had; None where the recording cannot tell.
+        passed: None where the recording cannot tell.
+        why: why it cannot tell, or what is to be known about the value; "" else.
+        rank: of a job, the rank that keeps the limit least; None for one recording.
+    """
+
+    limit: Limit
+    value: float | None
+    passed: bool | None
+    why: str = ""
+    rank: int | None = None
+
+    @property
+    def words(self) -> str:
+        """The result as a phrase: ``20.31 GiB, 319.00 MiB over its limit of 20.00 GiB``."""
+        limit = shown(self.limit.kind, self.limit.value)
+        if self.value is None:
+            return f"unknown: {self.why}"
+        value = shown(self.limit.kind, self.value)
+        if self.passed:
+            return f"{value} of {limit}"
+        if self.limit.kind == SIZE:
+            return (
+                f"{value}, {format_size(self.value - self.limit.value)} over its limit of {limit}"
+            )
+        return f"{value}, over its limit of {limit}"
+
+
+def shown(kind: str, value: float) -> str:
+    """A limit's value as people say it."""
+    if kind == SIZE:
+        return format_size(value)
+    return f"{value * 100:.3g}%" if kind == SHARE else f"{int(value):,}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +151,7 @@ def title_of(results: Sequence[Result]) -> str:
 
 
 def bytes_over(result: Result) -> int | None:
-    """How far a size is over its limit; None for what is no size, or not known."""
+    """How far a size is over its limit; None for what is not a size, or not known."""
     if result.value is None or result.limit.kind != SIZE:
         return None
     return int(result.value - result.limit.value)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vramlens.analyses.budget.broken_limits import BrokenLimits, findings_of
+from vramlens.analyses.budget.broken_limits import BrokenLimits, Result, findings_of, shown
 from vramlens.analyses.budget.budget_file import COUNT, SHARE, SIZE, Budget, Limit
 from vramlens.analyses.budget.budget_values import FAILURES, ended_by_failure, measured
-from vramlens.analyses.budget.limit_result import Result, shown
 from vramlens.analyses.compare.compared_run import Run
 from vramlens.analyses.compare.run_diff import diff_runs
 from vramlens.analyses.finding import Finding

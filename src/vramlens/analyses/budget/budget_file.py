@@ -45,7 +45,7 @@ _PARTS = ("module", "line", "category", "phase")
 """
 _TOLERANCE = "tolerance"
 _RECORDED = "recorded"
-MOST_BYTES = 1 << 20
+_MOST_BYTES = 1 << 20
 _RECORDED_LINES = 100
 WRITTEN_STEP_BYTES = MIB // 1000 + 2
 """A written size is at most so much above what it stands for."""
@@ -97,13 +97,24 @@ class Budget:
     recorded: Mapping[Place, int]
 
 
+def read_budget_file(path: str) -> Budget:
+    """The budget in a file that is named.
+
+    Raises:
+        InputError: it is not a budget; the message says which line and key.
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:
+        return read_budget(file.read(_MOST_BYTES + 1), path)
+
+
 def read_budget(data: bytes, source: str) -> Budget:
     """The budget in a file.
 
     Raises:
-        InputError: it is no budget; the message says which line and key.
+        InputError: it is not a budget; the message says which line and key.
     """
-    if len(data) > MOST_BYTES:
+    if len(data) > _MOST_BYTES:
         raise InputError(f"{source}: {len(data):,} bytes are too many for a budget file")
     text, table = _parsed(data, source)
     lines = {path: number for number, path, _match in _statements(text)}
@@ -184,7 +195,7 @@ def _number(value: Any, kind: str, where: str, key: str) -> float:
     """A limit's value.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not one.
     """
     number = _READ[kind](value)
     if number is None:

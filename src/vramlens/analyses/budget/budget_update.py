@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from vramlens.analyses.budget.broken_limits import shown
 from vramlens.analyses.budget.budget_file import (
     COUNT,
     SIZE,
@@ -15,7 +16,6 @@ from vramlens.analyses.budget.budget_file import (
     value_as_written,
 )
 from vramlens.analyses.budget.budget_values import DIED, FAILURES, Measurement, measured
-from vramlens.analyses.budget.limit_result import shown
 from vramlens.analyses.compare.compared_run import HISTORY_SHARE, Run
 from vramlens.analyses.finding import Place
 from vramlens.errors import InputError
@@ -94,7 +94,7 @@ def update_from(runs: Sequence[RunFigures], budget: Budget | None) -> Update:
     Raises:
         InputError: as ``update``.
     """
-    limits = _limits_of(budget)
+    limits = {} if budget is None else {limit.path: limit for limit in budget.limits}
     for figures in runs:
         _refuse_failed(figures, limits)
     values: _Values = {}
@@ -111,10 +111,6 @@ def update_from(runs: Sequence[RunFigures], budget: Budget | None) -> Update:
     at_peak = max(runs, key=lambda figures: figures.peak_bytes).lines
     text = update_budget(budget, values, at_peak) if budget else new_budget(values, at_peak)
     return Update(text, _changes(values, limits), tuple(untold))
-
-
-def _limits_of(budget: Budget | None) -> dict[tuple[str, ...], Limit]:
-    return {} if budget is None else {limit.path: limit for limit in budget.limits}
 
 
 def _why_untold(kind: str, measurement: Measurement) -> str:

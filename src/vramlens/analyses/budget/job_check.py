@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from vramlens.analyses.budget.broken_limits import bytes_over, title_of
+from vramlens.analyses.budget.broken_limits import Result, bytes_over, title_of
 from vramlens.analyses.budget.budget import Check
 from vramlens.analyses.budget.budget_file import COUNT, Limit
-from vramlens.analyses.budget.limit_result import Result
 from vramlens.analyses.finding import Finding
 from vramlens.ground.verdict import Verdict
 

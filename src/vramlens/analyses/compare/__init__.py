@@ -7,11 +7,9 @@ differences: what else differs.
 compared_run: what a recording has to be compared by.
 alignment, file_alignment, line_alignment: which lines of two versions are one.
 overlap: whether two runs are one program.
-workload: whether they did the same work.
 work_sizes: how much work a command asks for.
 finding_changes: problems that came or went.
 growth_changes: growth by line.
 job_change: a job before and after, by rank.
 profile_differences: what differs between two traces of PyTorch's profiler beside their memory.
-setting_difference: a difference between two runs that is not the memory itself.
 """

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from vramlens.analyses.compare.compared_run import CodeLine
+from vramlens.analyses.compare.compared_run import CodeLine, Run
 from vramlens.analyses.compare.file_alignment import (
     Functions,
     align_files,
@@ -26,20 +26,22 @@ from vramlens.analyses.compare.file_alignment import (
 )
 from vramlens.analyses.compare.line_alignment import align_lines
 from vramlens.analyses.finding import Place
-from vramlens.ground.file_name import base_name
+from vramlens.ground.place import base_name
 
 _RENAMED, _ELSEWHERE = 0.75, 0.9
 """So alike, of at most 1, are the lines of a function with another name, or in another file; and
 of one with both.
 """
 _FEWEST_ELSEWHERE = 2
-"""One line alone is no evidence for that."""
+"""One line alone is not evidence for that."""
 _OWN = "*:"
 """Stands for the file in calls of the program's own functions: their files may have other names
 in the other run.
 """
 _Group = tuple[str, str]
 """A file and a function."""
+_STATE = ("parameters", "optimizer_state")
+_NEARLY_ALL = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,3 +173,41 @@ def _renamed(pairs: Mapping[Place, Place]) -> dict[str, str]:
     for old, new in pairs.items():
         names.setdefault(function_name(old.function), set()).add(function_name(new.function))
     return {old: next(iter(new)) for old, new in names.items() if len(new) == 1 and old not in new}
+
+
+def with_state(before: Run, after: Run, alignment: Alignment) -> Alignment:
+    """The alignment, and the one line of each run that holds nearly all of a state, where neither
+    is aligned.
+
+    A function that was renamed and rewritten has too little in common with what it was; but the
+    optimizer that a run of the same model steps is the same optimizer.
+    """
+    pairs: dict[Place, Place] = {}
+    aligned = set(alignment.after.values())
+    for category in _STATE:
+        old, new = _only_line(before, category), _only_line(after, category)
+        if (
+            old is not None
+            and new is not None
+            and old not in alignment.after
+            and new not in aligned
+        ):
+            pairs[old] = new
+    if not pairs:
+        return alignment
+    return replace(
+        alignment, after={**alignment.after, **pairs}, moved=alignment.moved | pairs.keys()
+    )
+
+
+def _only_line(run: Run, category: str) -> Place | None:
+    """The line that holds nearly all bytes of a category at the peak; None where several do."""
+    lines_of_category = [
+        line for line in run.lines.values() if line.category == category and line.bytes
+    ]
+    largest = max(lines_of_category, key=lambda line: line.bytes, default=None)
+    if largest is None or largest.bytes < _NEARLY_ALL * sum(
+        line.bytes for line in lines_of_category
+    ):
+        return None
+    return largest.place

@@ -14,8 +14,7 @@ from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.finding import Place
 from vramlens.analyses.leaks.growth import steps_missing
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
-from vramlens.analyses.recording_explanation import choose_device, explain_trace
-from vramlens.errors import InputError
+from vramlens.analyses.recording_explanation import explain_trace, needed_device
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import DeviceTrace, Stacks, Trace
 
@@ -130,9 +129,7 @@ def run_of(trace: Trace, device: int | None = None) -> Run:
         UsageError: there is no such device.
         InputError: the recording holds no GPU memory.
     """
-    chosen = choose_device(trace, device)
-    if chosen is None:
-        raise InputError(f"{trace.source}: contains no GPU memory and no events")
+    chosen = needed_device(trace, device)
     view = attribute(trace, chosen)
     explanation = explain_trace(trace, device=chosen.device, view=view)
     peak = explanation.peak
@@ -196,9 +193,8 @@ def _held_lines(view: Attribution, categories: Mapping[Place, str]) -> dict[Plac
     """What each line held, at the peak and at most."""
     device, frame = view.device, view.phases.frame
     places: dict[Place, int] = {}
-    number = np.full(
-        len(view.trace.stacks.frame_line) + 1, -1, np.int64
-    )  # one more: frame -1 is no line
+    # One more: frame -1 is not a line.
+    number = np.full(len(view.trace.stacks.frame_line) + 1, -1, np.int64)
     for line_frame in np.unique(frame).tolist():
         place = view.place(line_frame)
         if place is not None:
@@ -263,7 +259,7 @@ def most_held(device: DeviceTrace, line: NDArray[np.int64], lines: int) -> NDArr
     old = (allocations.born < 0) & (line >= 0)
     np.add.at(base, line[old], allocations.requested_bytes[old])
     # An event is about one allocation: by event its line and what it adds, then line by line in the
-    #     order of events.
+    # order of events.
     change, line_of_event = np.zeros(events, np.int64), np.full(events, -1, np.int64)
     born = (allocations.born >= 0) & (line >= 0)
     change[allocations.born[born]], line_of_event[allocations.born[born]] = (

@@ -14,7 +14,6 @@ from vramlens.units import KIB, MIB, counted, format_size
 if TYPE_CHECKING:
     from vramlens.analyses.compare.diff_answer import Diff, LineChange
     from vramlens.analyses.explanation import OomVerdict
-    from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 
 _LINES = 10
 
@@ -233,17 +232,13 @@ def _growth(diff: Diff) -> Iterator[Finding]:
     is_shown = new != 0 or steps_after > ENOUGH_STEPS
     yield Finding(
         id=_slug_of_growth(old, new),
-        verdict=_verdict_of_growth(leak, is_shown=is_shown),
+        verdict=leak.verdict if leak is not None and is_shown else Verdict.LIKELY,
         title=words.rstrip("."),
         bytes=abs(new - old),
         place=None if leak is None else leak.place,
         evidence=(f"{steps_before} recorded before, {steps_after:,} after",),
         fix=leak.advice if leak is not None and new > old else None,
     )
-
-
-def _verdict_of_growth(leak: RecordedLeak | None, *, is_shown: bool) -> Verdict:
-    return leak.verdict if leak is not None and is_shown else Verdict.LIKELY
 
 
 def _slug_of_growth(old: int, new: int) -> str:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from vramlens.analyses.compare.compared_run import CodeLine
 from vramlens.analyses.compare.line_alignment import CALLS, SIZES, align_lines, likeness
 from vramlens.analyses.leaks.groups import common_length
-from vramlens.ground.file_name import base_name
+from vramlens.ground.place import base_name
 
 Functions = Mapping[str, list[CodeLine]]
 """The lines of a file, by function and in order."""

@@ -48,7 +48,7 @@ class RankChange:
 
     @property
     def fails_now(self) -> bool:
-        """True if it runs out of memory and did not before."""
+        """True where it runs out of memory and did not before."""
         was_fine = self.before is None or not self.before.failed
         return self.after is not None and self.after.failed and was_fine
 
@@ -237,7 +237,7 @@ def _runs(ranks: Sequence[int]) -> str:
 
 
 def is_telling(change: RankChange) -> bool:
-    """True if the requested peak changed by more than runs of one program do."""
+    """True where the requested peak changed by more than runs of one program do."""
     if change.before is None or change.after is None:
         return False
     return abs(change.change_bytes) > HISTORY_SHARE * change.before.requested_bytes

@@ -169,7 +169,7 @@ def _edited(
         moves = [
             after[b].place.line - before[a].place.line
             for a, b in ((i, j), (next_i, next_j))
-            if _is(a, before)
+            if 0 <= a < len(before)
         ]
         free = {after[b].place.line: b for b in range(j + 1, next_j)}
         at = j
@@ -181,10 +181,6 @@ def _edited(
                 at = targets[0]
                 edited_pairs.append((a, at))
     return edited_pairs
-
-
-def _is(index: int, lines: Sequence[CodeLine]) -> bool:
-    return 0 <= index < len(lines)
 
 
 def _overlap(

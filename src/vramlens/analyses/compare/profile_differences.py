@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vramlens.analyses.compare.setting_difference import SettingDifference
+from vramlens.analyses.compare.diff_answer import SettingDifference
 from vramlens.analyses.profile.explained_profile import Profile, explain_profile
 from vramlens.analyses.profile.operators import own_times
 from vramlens.trace import Trace
@@ -18,7 +18,7 @@ _LEAST_SHARE = 0.05
 
 
 def profile_differences(before: Trace, after: Trace) -> tuple[SettingDifference, ...]:
-    """The differences, none where one of them is no profiler's trace."""
+    """The differences, none where one of them is not a profiler's trace."""
     if before.profile is None or after.profile is None:
         return ()
     first, second = explain_profile(before.profile), explain_profile(after.profile)

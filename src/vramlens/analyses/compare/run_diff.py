@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from vramlens.analyses.compare.alignment import Alignment, align
+from vramlens.analyses.compare.alignment import Alignment, align, with_state
 from vramlens.analyses.compare.compared_run import HeldLine, Run
 from vramlens.analyses.compare.diff_answer import (
     COUNTERS,
@@ -18,13 +18,11 @@ from vramlens.analyses.compare.diff_answer import (
     StepChange,
 )
 from vramlens.analyses.compare.diff_findings import findings_of
-from vramlens.analyses.compare.differences import differences
+from vramlens.analyses.compare.differences import differences, workload_words
 from vramlens.analyses.compare.finding_changes import FindingChanges, finding_changes
 from vramlens.analyses.compare.growth_changes import GrowthChange, growth_changes
 from vramlens.analyses.compare.overlap import overlap
-from vramlens.analyses.compare.workload import workload_words
 from vramlens.analyses.finding import Place
-from vramlens.analyses.state_alignment import with_state
 from vramlens.errors import UsageError
 
 _Key = tuple[bool, Place]
@@ -64,7 +62,7 @@ def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
         after=after,
         befores=tuple(befores),
         afters=tuple(afters),
-        counters=_counters(befores, afters, before, after),
+        counters={name: _counter(name, befores, afters, before, after) for name in COUNTERS},
         growth_before=_growth(befores),
         growth_after=_growth(afters),
         headroom_bytes=headroom,
@@ -105,16 +103,6 @@ def _differ(before: Iterable[int], after: Iterable[int]) -> bool:
     return max(old) < min(new) or max(new) < min(old)
 
 
-def _spread(*sides: Iterable[int]) -> int:
-    return max(max(side) - min(side) for side in map(list, sides))
-
-
-def _counters(
-    befores: Sequence[Run], afters: Sequence[Run], before: Run, after: Run
-) -> dict[str, CounterChange]:
-    return {name: _counter(name, befores, afters, before, after) for name in COUNTERS}
-
-
 def _counter(
     name: str, befores: Sequence[Run], afters: Sequence[Run], before: Run, after: Run
 ) -> CounterChange:
@@ -128,7 +116,7 @@ def _counter(
         name=name,
         before_bytes=of(before),
         after_bytes=of(after),
-        noise_bytes=_spread(old, new) if repeated else None,
+        noise_bytes=max(max(side) - min(side) for side in (old, new)) if repeated else None,
         certain=_differ(old, new),
     )
 

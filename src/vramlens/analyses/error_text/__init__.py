@@ -7,10 +7,8 @@ libraries: who else asks for GPU memory than PyTorch's cache.
 message_sums: the sums of one message: who holds what, and what refused the request.
 no_memory: errors that look like out of memory and are none, or that print no figures.
 other_ranks: the other ranks that ran out of memory, as a log says.
-outside_findings: the findings about memory that was not allocated through PyTorch's cache.
 refusal: a refused request as its message tells of it.
 text_headline: the number, or the fact, that changes what the reader does next.
 text_verdict: what the text of an out-of-memory error proves by itself.
-unknowns: what an error's text leaves open: only a recording or a look at the machine can tell.
 wall_findings: the findings about what refused a request.
 """

@@ -11,8 +11,8 @@ import re
 from dataclasses import replace
 
 from vramlens.analyses.finding import Finding
-from vramlens.ground.ledger_kinds import LedgerKind, LedgerRow
 from vramlens.ground.verdict import RowConfidence, Verdict
+from vramlens.ground.vocabulary import LedgerKind, LedgerRow
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace.engine_log import EngineBudget, EngineLog
 from vramlens.units import MIB, format_size
@@ -86,9 +86,8 @@ def _share_too_small(budget: EngineBudget) -> Finding | None:
     share = math.ceil(100 * needed / total) / 100
     weights, activations, outside = map(format_size, parts)
     title = (
-        f"Weights {weights}, activations {activations} and"
-        f" {outside} outside PyTorch are {format_size(needed - allowed)} more"
-        f" than vLLM's share of {format_size(allowed)}"
+        f"Weights {weights}, activations {activations} and {outside} outside PyTorch are "
+        f"{format_size(needed - allowed)} more than vLLM's share of {format_size(allowed)}"
     )
     if share > _MOST_SHARE:
         fix = "raise tensor_parallel_size, quantize the weights, or lower max_num_batched_tokens"

@@ -7,8 +7,8 @@ from __future__ import annotations
 from vramlens.analyses.error_text.message_sums import ProcessShares, outside_pytorch
 from vramlens.analyses.error_text.refusal import Refusal, about
 from vramlens.analyses.finding import Finding
-from vramlens.ground.ledger_kinds import LedgerRow
 from vramlens.ground.verdict import Verdict
+from vramlens.ground.vocabulary import LedgerRow
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.units import GIB, MIB, format_size
 

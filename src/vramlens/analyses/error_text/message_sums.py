@@ -9,15 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vramlens.ground.ledger_kinds import LedgerKind, LedgerRow
+from vramlens.ground.allocator_sizes import LARGE_SEGMENT, PAGE, SMALL_REQUEST, SMALL_SEGMENT
 from vramlens.ground.verdict import RowConfidence
+from vramlens.ground.vocabulary import LedgerKind, LedgerRow
 from vramlens.read.oom.oom_text import OomMessage
-from vramlens.units import MIB, format_size
-
-# PyTorch asks the driver for at least this much, so a smaller tensor hides behind the same printed
-# size (kSmallBuffer, kLargeBuffer and kRoundLarge in c10/cuda/CUDACachingAllocator.cpp).
-_SMALL_SEGMENT, _LARGE_SEGMENT, _SEGMENT_STEP = 2 * MIB, 20 * MIB, 2 * MIB
-
+from vramlens.units import format_size
 
 ROUNDING = "the rounding of the printed numbers"
 """The note of a ledger row that is no more than that."""
@@ -123,7 +119,7 @@ def _wall_despite_room(message: OomMessage, tried: int, free: int) -> str:
     if message.allowed_bytes is not None:
         return "process_limit" if _over_limit(message) is not False else "unknown"
     # Beyond rounding, it was refused though enough was free: host memory, WSL, or freed just
-    #     afterwards.
+    # afterwards.
     rounding = message.slack("tried_bytes", "free_bytes")
     return "device" if free <= tried + rounding else "unknown"
 
@@ -179,12 +175,12 @@ def _over_by(message: OomMessage, tried: int) -> tuple[int, int]:
 
 def least_request(message: OomMessage) -> int:
     """The smallest tensor for which PyTorch asks the driver for this much (with default segment
-    sizes).
+    sizes): any smaller one hides behind the same printed size.
     """
     tried = (message.tried_bytes or 0) - message.slack("tried_bytes")
-    if tried <= _SMALL_SEGMENT:
+    if tried <= SMALL_SEGMENT:
         return 1
-    return MIB if tried <= _LARGE_SEGMENT else tried - _SEGMENT_STEP
+    return SMALL_REQUEST if tried <= LARGE_SEGMENT else tried - PAGE
 
 
 def room_of(message: OomMessage) -> tuple[int | None, int]:
@@ -203,8 +199,8 @@ def room_of(message: OomMessage) -> tuple[int | None, int]:
 
 
 def expandable_verdict(message: OomMessage) -> str | None:
-    """Whether ``expandable_segments`` is refuted or undecided; None where no figures are
-    printed, or no holes.
+    """What the figures say of ``expandable_segments``: "refuted" or "undecided"; None where no
+    figures are printed, or no holes.
     """
     if message.live_bytes is None or message.tried_bytes is None or message.kind == "mps":
         return None
@@ -212,9 +208,8 @@ def expandable_verdict(message: OomMessage) -> str | None:
         return "refuted"
     if message.reserved_bytes is not None and message.reserved_bytes == message.allocated_bytes:
         return None  # nothing lies in holes
-    return (
-        "undecided" if message.kind != "xpu" or message.hint_expandable else None
-    )  # older XPU has no such setting
+    # Older XPU has no such setting.
+    return "undecided" if message.kind != "xpu" or message.hint_expandable else None
 
 
 def overflow(message: OomMessage, request_bytes: int) -> int:
@@ -283,14 +278,10 @@ def ledger_of(
         )
     if gap < 0:
         rows = _trimmed(rows, -gap)
-    is_rounding = gap <= rounding and _prints_all_use(message, owners)
-    note = ROUNDING if is_rounding else ""
+    prints_all_use = message.free_bytes is not None and owners.how in ("named", "inferred")
+    note = ROUNDING if gap <= rounding and prints_all_use else ""
     rows.append(LedgerRow(LedgerKind.UNKNOWN, max(0, gap), RowConfidence.UNKNOWN, note))
     return tuple(row for row in rows if row.bytes), ()
-
-
-def _prints_all_use(message: OomMessage, owners: ProcessShares) -> bool:
-    return message.free_bytes is not None and owners.how in ("named", "inferred")
 
 
 def _rounding_of_use(message: OomMessage) -> int:

@@ -21,10 +21,9 @@ _CURES = {
     "fork": (
         "A forked process inherits a CUDA context that it cannot use, and PyTorch refuses to "
         "create another",
-        "start workers with spawn: DataLoader(…, multiprocessing_context='spawn') or"
-        " multiprocessing.set_start_method('spawn') (vLLM: "
-        "VLLM_WORKER_MULTIPROC_METHOD=spawn); or do not use CUDA before the fork, and move "
-        "tensors to the GPU in the parent",
+        "start workers with spawn: DataLoader(…, multiprocessing_context='spawn') or "
+        "multiprocessing.set_start_method('spawn') (vLLM: VLLM_WORKER_MULTIPROC_METHOD=spawn); or "
+        "do not use CUDA before the fork, and move tensors to the GPU in the parent",
     ),
 }
 COMFYUI_FIX = (

@@ -78,9 +78,8 @@ def _request_headline(refusal: Refusal, tried_bytes: int) -> str:
 def _holes_headline(refusal: Refusal, holes: int, tried_bytes: int) -> str:
     lack = f"; {refusal.shortage} short" if refusal.shortage else ""
     return (
-        "Likely fragmentation, or memory cached for another pool or stream: "
-        f"{format_size(holes)} reserved by PyTorch is not in use, {format_size(tried_bytes)} was "
-        f"requested{lack}"
+        f"Likely fragmentation, or memory cached for another pool or stream: {format_size(holes)} "
+        f"reserved by PyTorch is not in use, {format_size(tried_bytes)} was requested{lack}"
     )
 
 

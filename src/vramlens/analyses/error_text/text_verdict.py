@@ -18,8 +18,10 @@ from vramlens.analyses.error_text.engines import (
     with_nccl,
 )
 from vramlens.analyses.error_text.figure_findings import figure_findings
-from vramlens.analyses.error_text.host_memory import host_findings
+from vramlens.analyses.error_text.host_memory import KILLED, host_findings
+from vramlens.analyses.error_text.libraries import FOREIGN, outside_findings
 from vramlens.analyses.error_text.message_sums import (
+    ProcessShares,
     expandable_verdict,
     least_request,
     ledger_of,
@@ -30,22 +32,17 @@ from vramlens.analyses.error_text.message_sums import (
     shortage,
     wall_of,
 )
-from vramlens.analyses.error_text.no_memory import not_memory_findings
-from vramlens.analyses.error_text.outside_findings import outside_findings
+from vramlens.analyses.error_text.no_memory import NOT_MEMORY, not_memory_findings
 from vramlens.analyses.error_text.refusal import Refusal
 from vramlens.analyses.error_text.text_headline import headline_of
-from vramlens.analyses.error_text.unknowns import unknowns_of
 from vramlens.analyses.error_text.wall_findings import wall_findings
 from vramlens.analyses.finding import Finding
-from vramlens.ground.ledger_kinds import LedgerRow
 from vramlens.ground.verdict import Verdict
+from vramlens.ground.vocabulary import LedgerRow
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace.engine_log import EngineLog
 from vramlens.units import format_size
 
-__all__ = ["WALLS", "LedgerRow", "TextVerdict", "explain_message"]
-
-WALLS = ("process_limit", "device", "other_process", "host", "unknown")
 _SETTINGS = {"hip": "PYTORCH_HIP_ALLOC_CONF", "npu": "PYTORCH_NPU_ALLOC_CONF"}
 
 
@@ -54,7 +51,7 @@ class TextVerdict:
     """What one message tells.
 
     Attributes:
-        wall: one of WALLS: what refused the request.
+        wall: what refused the request, a ``Wall``.
         cause: None: sums cannot tell fragmentation, leak, spike and capacity apart.
         likely_holes_bytes: what PyTorch reserved and has in no tensor, where that likely is the
             reason; never proven.
@@ -165,3 +162,59 @@ def _undecided_hint(message: OomMessage, evidence: list[str]) -> Finding:
         evidence=tuple(evidence),
         fix=f"try {setting}=expandable_segments:True: {where}",
     )
+
+
+def unknowns_of(
+    message: OomMessage, wall: str, owners: ProcessShares, hint: str | None
+) -> tuple[str, ...]:
+    """What only a recording or a look at the machine can tell."""
+    if wall == "host" or message.kind in NOT_MEMORY:
+        return () if message.frame is not None else (_unknown_line(message.text),)
+    if message.kind in FOREIGN:
+        return ("The message does not say what else was on the GPU at that moment.",)
+    others_unsaid = owners.own_bytes is None and message.total_bytes is not None
+    sentences = (
+        (message.cut, "The end of the message is missing."),
+        (
+            True,
+            "Only a recording shows why this much was in use (growth, one large step, or simply "
+            "its size).",
+        ),
+        (
+            message.live_bytes is None,
+            "The message does not say how much PyTorch had reserved and how much of that was free.",
+        ),
+        (
+            hint == "undecided",
+            "The message does not print the sizes of the free blocks or whether "
+            "expandable_segments was already on.",
+        ),
+        (
+            owners.how == "unclear",
+            "One of the listed processes may be this one (a container hides that), so the "
+            "share of the others is unknown.",
+        ),
+        (
+            owners.how == "inferred",
+            "The process that uses as much as PyTorch reserved is assumed to be this one (a "
+            "container hides that).",
+        ),
+        (
+            message.hidden_processes,
+            f"The driver did not report the size of {message.hidden_processes} process(es) "
+            "(WSL, Windows, MIG).",
+        ),
+        (
+            others_unsaid and owners.how != "unclear" and not message.hidden_processes,
+            "The message does not say how much this process uses outside PyTorch or how much "
+            "others use.",
+        ),
+    )
+    return tuple(sentence for applies, sentence in sentences if applies)
+
+
+def _unknown_line(text: str) -> str:
+    """Why the line of the program is unknown."""
+    if re.search(KILLED, text):
+        return "A killed process prints no traceback, so the line of the program is unknown."
+    return "The line of the program is in the traceback, not in this message."

@@ -10,7 +10,6 @@ forward_progress: which of the model's repeated blocks a forward pass has done.
 headline: the answer to a failure in one sentence.
 need: what a failed step would have needed to finish.
 oom: the out-of-memory verdict of a recording.
-settings_hint: the message's own hint, expandable_segments, as far as sums tell whether it helps.
 step_evidence: whether what repeats are steps of a loop, or parts of one step.
 step_scaling: how large the requests still to come would have been.
 step_template: the earlier step that a failed step repeats.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.analyses.attribution.steps import optimizer_stacks
+from vramlens.analyses.attribution.steps import mark_ends_us, optimizer_stacks
 from vramlens.trace import NO_STACK, Action, DeviceTrace, OutOfMemory, Trace
 
 _PART_OF_A_STEP = 0.5
@@ -19,10 +19,9 @@ def went_on(view: Attribution, request: OutOfMemory) -> bool:
     """Whether the program went on after a failed request.
 
     What ends a program asks for memory, too: handlers, a report, a last checkpoint. So that it went
-        on is told by what
-    an end does not do: the same call tries again (cuDNN takes another algorithm, a guard a smaller
-    batch), a step ends, an optimizer works, or half a step's work follows; where no steps are
-    known, a twentieth of all requests.
+    on is told by what an end does not do: the same call tries again (cuDNN takes another algorithm,
+    a guard a smaller batch), a step ends, an optimizer works, or half a step's work follows; where
+    no steps are known, a twentieth of all requests.
     """
     device, trace = view.device, view.trace
     births = np.flatnonzero(device.events.action == Action.ALLOC)
@@ -48,9 +47,5 @@ def went_on(view: Attribution, request: OutOfMemory) -> bool:
 def _step_ended_after(trace: Trace, device: DeviceTrace, event: int) -> bool:
     if not len(device.clock_us):
         return False
-    notes = trace.annotations
-    marks = [
-        i for i in np.unique(notes.name).tolist() if trace.stacks.strings[i].startswith(_STEP_MARKS)
-    ]
-    ends = np.isin(notes.name, marks) & ~notes.starts & np.isin(notes.device, (device.device, -1))
-    return bool((notes.time_us[ends] > int(device.clock_us[event])).any())
+    ends = mark_ends_us(trace, device, _STEP_MARKS)
+    return bool((ends > int(device.clock_us[event])).any())

@@ -1,4 +1,4 @@
-"""The figures at one failed request."""
+"""The figures at one failed request, and what is known of the memory around it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,33 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.trace import OutOfMemory
+from vramlens.trace import DeviceLedger, OutOfMemory
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What is known from beside the recorded events (the error's text, the command line, what was
+    measured); None where unknown.
+
+    Attributes:
+        limit_bytes: what the process may reserve.
+        total_bytes: the device's memory.
+        free_bytes: free on the device at the failure.
+        other_bytes: what other processes hold there.
+        own_bytes: what this process holds there, with what lies outside PyTorch.
+        ledger: what the recording measured when it was written; None where that is not the moment
+            to tell of.
+    """
+
+    limit_bytes: int | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    other_bytes: int | None = None
+    own_bytes: int | None = None
+    ledger: DeviceLedger | None = None
+
+
+NOTHING_KNOWN = Outside()
 
 
 @dataclass(frozen=True, slots=True)

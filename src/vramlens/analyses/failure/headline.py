@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from vramlens.analyses.failure.failed_request import Failure
 from vramlens.analyses.failure.need import Need
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
-from vramlens.ground.failure import Cause, Wall
+from vramlens.ground.vocabulary import Cause, Wall
 from vramlens.units import format_size
 
 
@@ -56,11 +56,7 @@ def _free_memory(facts: HeadlineFacts) -> str:
     if failure.free_bytes is None or facts.wall not in (Wall.DEVICE, Wall.OTHER_PROCESS):
         return f"{cache} had {in_cache}"
     on_gpu = format_size(failure.free_bytes)
-    return f"The GPU had {on_gpu} free, and {_lowered(cache)} had {in_cache}"
-
-
-def _lowered(cache: str) -> str:
-    return cache.replace("Private", "private")
+    return f"The GPU had {on_gpu} free, and {cache.replace('Private', 'private')} had {in_cache}"
 
 
 def _free_in_cache(failure: Failure) -> str:

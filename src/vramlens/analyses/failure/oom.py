@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,20 +17,19 @@ from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.explanation import OomVerdict
 from vramlens.analyses.failure.allocator_retry import has_fitting_block
 from vramlens.analyses.failure.ending import went_on
-from vramlens.analyses.failure.failed_request import Failure as Failure
+from vramlens.analyses.failure.failed_request import NOTHING_KNOWN, Failure, Outside
 from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
 from vramlens.analyses.failure.need import open_settings, unknown_need
 from vramlens.analyses.failure.step_evidence import leaks_of_steps
 from vramlens.analyses.finding import Place
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
-from vramlens.analyses.memory.fragmentation import SMALL_REQUEST_BYTES, Holes, holes_at
+from vramlens.analyses.memory.fragmentation import Holes, holes_at
 from vramlens.analyses.memory.run_shape import StepPeaks
+from vramlens.ground.allocator_sizes import LARGE_SEGMENT, SMALL_REQUEST, segment_size
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, OutOfMemory, Trace
 from vramlens.units import MIB
 
-_SMALL_SEGMENT = 2 * MIB
-_LARGE_REQUEST = 10 * MIB
 _SPIKE = 2.0
 _ROUNDED = 0.005
 """How far a text's figures may be off."""
@@ -41,38 +39,7 @@ _RISE = 1.1
 """Earlier steps "did not rise" when the last of them is at most this much above the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """What is known from beside the recording (the error's text, the command line); None where
-    unknown.
-
-    Attributes:
-        limit_bytes: what the process may reserve.
-        total_bytes: the device's memory.
-        free_bytes: free on the device at the failure.
-        other_bytes: what other processes hold there.
-        own_bytes: what this process holds there, with what lies outside PyTorch.
-    """
-
-    limit_bytes: int | None = None
-    total_bytes: int | None = None
-    free_bytes: int | None = None
-    other_bytes: int | None = None
-    own_bytes: int | None = None
-
-
-def segment_size(size_bytes: int, large_segment_bytes: int = 20 * MIB) -> int:
-    """The segment that the allocator asks of the driver for a rounded block
-    (get_allocation_size).
-    """
-    if size_bytes <= SMALL_REQUEST_BYTES:
-        return _SMALL_SEGMENT
-    if size_bytes < _LARGE_REQUEST:
-        return large_segment_bytes
-    return -(-size_bytes // _SMALL_SEGMENT) * _SMALL_SEGMENT
-
-
-def failure_of(view: Attribution, outside: Outside = Outside()) -> Failure | None:
+def failure_of(view: Attribution, outside: Outside = NOTHING_KNOWN) -> Failure | None:
     """The figures of the last failed request of a device; None when nothing failed."""
     device = view.device
     if not device.out_of_memory:
@@ -160,7 +127,7 @@ def _large_segment(view: Attribution) -> int:
         )
         if setting:
             return int(setting[1]) * MIB
-    return 20 * MIB
+    return LARGE_SEGMENT
 
 
 def _usable(
@@ -175,7 +142,7 @@ def _usable(
     """
     device = view.device
     segment = holes.segments[holes.segment]
-    small = request.size_bytes <= SMALL_REQUEST_BYTES
+    small = request.size_bytes <= SMALL_REQUEST
     fitting = (device.segments.stream[segment] == request.stream) & (
         holes.small[holes.segment] == small
     )
@@ -186,9 +153,8 @@ def _usable(
         fitting &= holes.size_bytes < limit
     pools = view.trace.pools
     private = np.array([bool(pair.any()) for pair in pools] + [False], np.bool_)
-    pool = np.minimum(
-        device.segments.pool[segment].astype(np.int64), len(pools)
-    )  # the last place: unknown, so default
+    # The last place: unknown, so default.
+    pool = np.minimum(device.segments.pool[segment].astype(np.int64), len(pools))
     default = fitting & ~private[pool]
     candidates = _candidate_pools(device, request, private)
     for candidate in candidates:
@@ -234,7 +200,7 @@ def verdict_of(
     failure: Failure,
     leaks: tuple[RecordedLeak, ...],
     peaks: StepPeaks,
-    outside: Outside = Outside(),
+    outside: Outside,
 ) -> OomVerdict:
     """The verdict on a failure."""
     wall = _wall(failure, outside)

@@ -136,7 +136,7 @@ def _give_back(view: Attribution, starts: list[int]) -> bool:
 def _spans(view: Attribution, bounds: list[int]) -> Iterator[EventSpan]:
     allocations = view.device.allocations
     # A workspace is made once and kept: among requests without a stack it would shift all that
-    #     follow it.
+    # follow it.
     workspace = (view.categories.category == Category.WORKSPACE) & (allocations.died >= bounds[-1])
     workspace &= allocations.born < bounds[-2]
     kind = (allocations.stack.astype(np.int64) << 21) + 2 * (view.modules.module + 1) + workspace

@@ -14,10 +14,11 @@ from dataclasses import replace
 import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.analyses.failure.oom import Outside, failure_of, message_of
-from vramlens.analyses.memory.ledger import ledger_of
+from vramlens.analyses.failure.failed_request import Outside
+from vramlens.analyses.failure.oom import failure_of, message_of
 from vramlens.errors import UsageError
-from vramlens.ground.ledger_kinds import LedgerRow
+from vramlens.ground.verdict import RowConfidence
+from vramlens.ground.vocabulary import LedgerKind, LedgerRow
 from vramlens.read.oom.oom_text import OomMessage, find_oom_messages
 from vramlens.trace import Action, DeviceLedger, DeviceTrace, FailureMeta, Trace
 from vramlens.units import format_size
@@ -84,73 +85,64 @@ def outside_of(
             f"a total of {format_size(total_bytes)} is less than the {format_size(reserved)} that the recording "
             "reserved: write 80GiB or 80GB"
         )
-    total = total_bytes or trace.total_bytes.get(device.device)
-    outside = _recorded_outside(view, total_bytes, total)
-    if message is None:
-        return outside
-    return _completed(outside, message)
+    device_meta = trace.meta.devices.get(device.device) if trace.meta is not None else None
+    failure = _failure_meta(trace, device)
+    ledger = _measured_ledger(view, total_bytes)
+    ledger_bytes = {part.kind: part.bytes for part in ledger.parts} if ledger is not None else {}
+    outside = Outside(
+        limit_bytes=device_meta.process_limit_bytes if device_meta is not None else None,
+        total_bytes=total_bytes or trace.total_bytes.get(device.device),
+        free_bytes=failure.device_free_bytes if failure is not None else None,
+        other_bytes=ledger_bytes.get("other_processes"),
+        ledger=ledger,
+    )
+    return outside if message is None else _completed(outside, message)
 
 
 def _completed(outside: Outside, message: OomMessage) -> Outside:
-    other_bytes = None
-    if message.other_processes:
+    """What is known, with what the error's text adds."""
+    other_bytes = outside.other_bytes
+    if other_bytes is None and message.other_processes:
         other_bytes = sum(size for _, size in message.other_processes)
-    return Outside(
+    return replace(
+        outside,
         limit_bytes=outside.limit_bytes or message.allowed_bytes,
         total_bytes=outside.total_bytes or message.total_bytes,
         free_bytes=outside.free_bytes if outside.free_bytes is not None else message.free_bytes,
-        other_bytes=other_bytes if outside.other_bytes is None else outside.other_bytes,
+        other_bytes=other_bytes,
         own_bytes=message.process_bytes,
     )
 
 
-def _recorded_outside(view: Attribution, said_bytes: int | None, total: int | None) -> Outside:
-    trace, device = view.trace, view.device
-    device_meta = trace.meta.devices.get(device.device) if trace.meta is not None else None
-    failure = _failure_meta(trace, device)
-    ledger = measured_ledger(view, said_bytes)
-    ledger_bytes = {part.kind: part.bytes for part in ledger.parts} if ledger is not None else {}
-    return Outside(
-        limit_bytes=device_meta.process_limit_bytes if device_meta is not None else None,
-        total_bytes=total,
-        free_bytes=failure.device_free_bytes if failure is not None else None,
-        other_bytes=ledger_bytes.get("other_processes"),
-    )
-
-
-def measured_ledger(view: Attribution, total_bytes: int | None = None) -> DeviceLedger | None:
+def _measured_ledger(view: Attribution, said_bytes: int | None) -> DeviceLedger | None:
     """The ledger that the recording measured when it was written; None where that is not the moment
     to tell of.
 
     Args:
-        total_bytes: the device's memory as the person says it: a measured ledger of another total
+        said_bytes: the device's memory as the person says it: a measured ledger of another total
             is not theirs.
     """
     device = view.device
     ledger = view.trace.ledgers.end.get(device.device) if view.trace.ledgers is not None else None
-    if (
-        ledger is None
-        or abs((total_bytes or ledger.total_bytes) - ledger.total_bytes)
-        > _SAME * ledger.total_bytes
-    ):
+    if ledger is None:
         return None
-    if (
-        device.out_of_memory
-        and np.isin(device.events.action[device.out_of_memory[-1].event + 1 :], _CHANGES).any()
-    ):
-        return None  # it failed, and the recording was written later
+    if abs((said_bytes or ledger.total_bytes) - ledger.total_bytes) > _SAME * ledger.total_bytes:
+        return None
+    if device.out_of_memory:
+        after = device.events.action[device.out_of_memory[-1].event + 1 :]
+        if np.isin(after, _CHANGES).any():
+            return None  # it failed, and the recording was written later
     return ledger
 
 
 def ledger_rows(
-    view: Attribution, message: OomMessage | None, outside: Outside, total_bytes: int | None = None
+    view: Attribution, message: OomMessage | None, outside: Outside
 ) -> tuple[LedgerRow, ...]:
     """Where the device's memory was: at the failure if there was one, else at the end of the
     recording.
     """
-    measured = measured_ledger(view, total_bytes)
-    if measured is not None:
-        return measured.parts
+    if outside.ledger is not None:
+        return outside.ledger.parts
     is_prediction = view.trace.meta is not None and view.trace.meta.is_prediction
     if outside.total_bytes is None or is_prediction:
         return ()
@@ -179,3 +171,27 @@ def _failure_meta(trace: Trace, device: DeviceTrace) -> FailureMeta | None:
     """What the recording says of the error it was written for, if that was on this device."""
     failure = trace.meta.failure if trace.meta is not None else None
     return failure if failure is not None and failure.device in (None, device.device) else None
+
+
+def ledger_of(
+    total_bytes: int, allocated_bytes: int, reserved_bytes: int, free_bytes: int | None
+) -> tuple[LedgerRow, ...]:
+    """The ledger of a device from the allocator's counters and what the driver says is free.
+
+    What is neither reserved nor free belongs to the context, libraries and other processes:
+    inferred, not told apart. Empty when the figures contradict each other.
+    """
+    outside = total_bytes - reserved_bytes - (free_bytes or 0)
+    if outside < 0 or allocated_bytes > reserved_bytes:
+        return ()
+    rows = [
+        LedgerRow(LedgerKind.PYTORCH_ALLOCATED, allocated_bytes, RowConfidence.EXACT),
+        LedgerRow(LedgerKind.PYTORCH_CACHED, reserved_bytes - allocated_bytes, RowConfidence.EXACT),
+    ]
+    if free_bytes is None:
+        return (*rows, LedgerRow(LedgerKind.UNKNOWN, outside, RowConfidence.UNKNOWN))
+    return (
+        *rows,
+        LedgerRow(LedgerKind.OUTSIDE_PYTORCH, outside, RowConfidence.INFERRED),
+        LedgerRow(LedgerKind.FREE, free_bytes, RowConfidence.EXACT),
+    )

@@ -1,7 +1,6 @@
 """Findings: one file a claim about memory, each with its bytes, place, evidence and fix.
 
 table: one row a finding, in the order in which they are looked for.
-finding_row: what holds for every finding of one id.
 ranking: which findings matter, and which comes first.
 failure_remedies: what a failure's cause and wall call for.
 growing_memory: leaks, and growth that only samples show.

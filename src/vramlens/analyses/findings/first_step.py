@@ -53,8 +53,7 @@ def first_step_to_come(scene: Scene) -> Iterator[Finding]:
         f"{format_size(needed)} more with {name}",
         bytes=needed,
         evidence=(
-            f"{format_size(model_bytes)} of parameters to train, {states} optimizer "
-            "states each; "
+            f"{format_size(model_bytes)} of parameters to train, {states} optimizer states each; "
             "the recording contains no optimizer step",
         ),
         fix="free memory for it now (smaller batch, 8-bit optimizer), or run one step first to see "

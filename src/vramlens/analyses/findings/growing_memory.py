@@ -8,11 +8,12 @@ from dataclasses import replace
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure.step_evidence import may_be_inside_step
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.leaks.rate import TimeToFull, time_to_full_text
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak, rows_of
-from vramlens.analyses.leaks.recorded_leaks import leak_finding
 from vramlens.analyses.leaks.sampled_growth import sampled_growth
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
+from vramlens.leak.claim import growth_words, notes_of, owner_words
 from vramlens.units import counted, format_size
 
 
@@ -28,7 +29,28 @@ def leaks(scene: Scene) -> Iterator[Finding]:
             yield _kept_by_turns(scene, turns)
         growing = [leak for leak in growing if leak not in turns]
     for leak in growing:
-        yield replace(leak_finding(leak, scene.prediction), extent=_extent(scene, leak))
+        yield _leak(leak, scene.prediction, _extent(scene, leak))
+
+
+def _leak(leak: RecordedLeak, prediction: TimeToFull | None, extent: Extent | None) -> Finding:
+    """A leak, in the words of every report."""
+    if leak.kind == "context":
+        title = f"this process has {format_size(leak.bytes)} on a device that it does not use"
+    else:
+        title = growth_words(leak) + (f", at {leak.place}" if leak.place else "")
+    if prediction is not None and leak.sure:
+        title += f"; {time_to_full_text(prediction)}"
+    owner = () if leak.owner is None else (owner_words(leak, leak.owner),)
+    return Finding(
+        id="leak",
+        verdict=leak.verdict,
+        title=title,
+        bytes=leak.bytes,
+        place=leak.place,
+        evidence=(*owner, *notes_of(leak)),
+        fix=leak.advice,
+        extent=extent,
+    )
 
 
 def _kept_by_turns(scene: Scene, turns: Sequence[RecordedLeak]) -> Finding:
@@ -63,8 +85,8 @@ def _extent(scene: Scene, leak: RecordedLeak) -> Extent | None:
     if leak.rows is None or not len(leak.rows):
         return None
     fullest_event, _ = scene.device.allocations.fullest(leak.rows)
-    failed_event = scene.failed_event if scene.is_ended_by_failure else None
-    return Extent(fullest_event if failed_event is None else failed_event, leak.rows)
+    event = scene.ending_event
+    return Extent(fullest_event if event is None else event, leak.rows)
 
 
 def growth_in_samples(scene: Scene) -> Iterator[Finding]:

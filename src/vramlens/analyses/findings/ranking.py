@@ -1,19 +1,49 @@
-"""Ranking: which findings matter, and which of them comes first."""
+"""Rows and ranking: what counts for every finding of one id, which findings matter, and which comes first."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.finding_row import LEAST_SHARE, FindingRow
 from vramlens.ground.verdict import Verdict
+
+LEAST_SHARE = 0.01
+"""What is less than this of the peak, and of the request that failed, is hardly worth advice."""
+
+SceneT = TypeVar("SceneT")
+
+_WEIGHT_OF_POSSIBLE = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingRow(Generic[SceneT]):
+    """One kind of finding.
+
+    Attributes:
+        id: the slug that docs/findings.md lists.
+        find: what yields it from a scene; None where another answer makes it.
+        importance: its place among what a failure calls for, the first is 0; None where only its
+            bytes count.
+        important_from_share: of the peak; one with less has no importance.
+        at_any_size: whether it matters however few its bytes are.
+        takes_place_of: the id of the finding that says less about the same bytes; "" without one.
+        unless: tells of another finding whether it makes this one superfluous.
+    """
+
+    id: str
+    find: Callable[[SceneT], Iterator[Finding]] | None = None
+    importance: int | None = None
+    important_from_share: float = 0.0
+    at_any_size: bool = False
+    takes_place_of: str = ""
+    unless: Callable[[SceneT, Finding], bool] | None = None
+
 
 Rows = Mapping[str, FindingRow[Any]]
 """The rows by id; a finding without one counts by its bytes alone."""
-
-_WEIGHT_OF_POSSIBLE = 0.5
 
 
 def that_matter(findings: Iterable[Finding], rows: Rows, least_bytes: float) -> list[Finding]:

@@ -12,11 +12,11 @@ from vramlens.analyses.findings.failure_remedies import (
     process_limit,
     unconsumed_forward,
 )
-from vramlens.analyses.findings.finding_row import LEAST_SHARE, FindingRow
 from vramlens.analyses.findings.first_step import first_step_to_come
 from vramlens.analyses.findings.gradients import gradients_kept
 from vramlens.analyses.findings.growing_memory import growth_in_samples, leaks
 from vramlens.analyses.findings.other_devices import other_devices
+from vramlens.analyses.findings.ranking import LEAST_SHARE, FindingRow
 from vramlens.analyses.findings.stranded import private_pools, stranded_streams
 from vramlens.analyses.findings.unused_graph import unused_graph
 from vramlens.analyses.findings.unused_reserve import unused_reserve

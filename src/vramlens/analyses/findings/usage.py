@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding, Place
-from vramlens.analyses.leaks.recorded_leak import RecordedLeak
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak, rows_of
 from vramlens.analyses.memory.heap import Heap, LineBytes
 from vramlens.analyses.scene import Scene
-from vramlens.ground.failure import Cause
-from vramlens.ground.file_name import base_name
+from vramlens.ground.allocator_sizes import in_pages
+from vramlens.ground.place import base_name
 from vramlens.ground.verdict import Verdict
+from vramlens.ground.vocabulary import Cause
 from vramlens.units import MIB, counted, format_size
 
 _LARGE_SHARE = 0.25
-_PAGE = 2 * MIB
 _HALF_PRECISION = ("bfloat16[", "float16[")
 """How the name begins of a tensor that only its type and shape are known of."""
 
@@ -29,7 +29,7 @@ def activations(scene: Scene) -> Iterator[Finding]:
     """Activations, when they make up much of the memory; without what merely leaks, or what
     nothing will use.
     """
-    heap = scene.telling_heap
+    heap = scene.advice_heap
     category = heap.by_category.get("activations")
     has_backward = len(scene.view.phases.span_start) or scene.device.out_of_memory
     if category is None or not has_backward:
@@ -56,8 +56,7 @@ def activations(scene: Scene) -> Iterator[Finding]:
 
 
 def _leaked_activations(scene: Scene) -> int:
-    leaked = [leak.rows for leak in scene.leaking_tensors if leak.rows is not None]
-    rows = np.concatenate([np.zeros(0, np.int64), *leaked])
+    rows = rows_of(scene.leaking_tensors)
     rows = rows[scene.view.categories.category[rows] == Category.ACTIVATIONS]
     return int(scene.device.allocations.requested_bytes[rows].sum())
 
@@ -90,7 +89,7 @@ def _is_half_precision(line: LineBytes) -> bool:
 
 def optimizer_state(scene: Scene) -> Iterator[Finding]:
     """Optimizer state, when it makes up much of the memory."""
-    heap = scene.telling_heap
+    heap = scene.advice_heap
     category = heap.by_category.get("optimizer_state")
     if category is None or category.bytes < _LARGE_SHARE * heap.requested_bytes:
         return
@@ -108,7 +107,7 @@ def optimizer_state(scene: Scene) -> Iterator[Finding]:
 
 def largest_line(scene: Scene) -> Iterator[Finding]:
     """The line that holds most of the memory when what is alive leaves too little room."""
-    line, verdict = _line_of_most(scene.telling_heap), scene.verdict
+    line, verdict = _line_of_most(scene.advice_heap), scene.verdict
     if line is None or verdict is None or not scene.is_ended_by_failure:
         return
     if verdict.cause not in (Cause.CAPACITY, Cause.SPIKE):
@@ -119,9 +118,9 @@ def largest_line(scene: Scene) -> Iterator[Finding]:
     enough = ""
     if verdict.short_by_bytes and verdict.short_by_bytes < line.bytes:
         # Segments are whole pages: so much less surely gives back what is missing.
-        pages = -(-verdict.short_by_bytes // _PAGE)
+        less = format_size(in_pages(verdict.short_by_bytes))
         is_enough = "are" if is_lone else "may be"
-        enough = f": {format_size(pages * _PAGE)} less {is_enough} enough for this request"
+        enough = f": {less} less {is_enough} enough for this request"
     which, remedy = ("the tensor", "free it") if is_lone else ("the tensors", "free some")
     yield Finding(
         id="largest_line",
@@ -130,7 +129,7 @@ def largest_line(scene: Scene) -> Iterator[Finding]:
         bytes=line.bytes,
         place=line.place,
         evidence=(
-            f"{_part(line.bytes, scene.telling_heap)} of the memory in use when the request failed",
+            f"{_part(line.bytes, scene.advice_heap)} of the memory in use when the request failed",
         ),
         fix=f"make {which} of {_short_name(line.place)} smaller or {remedy}{enough}",
         extent=_extent_of_line(scene, line.place),
@@ -143,7 +142,7 @@ def _extent_of(
     """The allocations of a category at the telling moment, without some that another finding is
     about.
     """
-    view, event = scene.view, scene.telling_event
+    view, event = scene.view, scene.advice_event
     rows = view.device.allocations.alive_after(event)
     rows = rows[view.categories.category[rows] == category]
     return Extent(event, rows if unwanted is None else np.setdiff1d(rows, unwanted))
@@ -151,14 +150,13 @@ def _extent_of(
 
 def _unwanted_rows(scene: Scene) -> NDArray[np.int64]:
     """What leaks, and what evaluation keeps for nothing."""
-    leaked = [leak.rows for leak in scene.leaking_tensors if leak.rows is not None]
-    unused = [] if scene.evaluation is None else [scene.evaluation.rows]
-    return np.concatenate([np.zeros(0, np.int64), *leaked, *unused])
+    leaked = rows_of(scene.leaking_tensors)
+    return leaked if scene.evaluation is None else np.append(leaked, scene.evaluation.rows)
 
 
 def _extent_of_line(scene: Scene, place: Place) -> Extent:
     """The allocations of a line at the telling moment."""
-    view, event = scene.view, scene.telling_event
+    view, event = scene.view, scene.advice_event
     rows = view.device.allocations.alive_after(event)
     frames = view.phases.frame[rows]
     of_place = [frame for frame in np.unique(frames).tolist() if view.place(frame) == place]
@@ -167,7 +165,7 @@ def _extent_of_line(scene: Scene, place: Place) -> Extent:
 
 def is_about_largest_line(scene: Scene, finding: Finding) -> bool:
     """Whether another finding's advice is about the line that holds most of the memory."""
-    line = _line_of_most(scene.telling_heap)
+    line = _line_of_most(scene.advice_heap)
     if line is None or finding.fix is None:
         return False
     return finding.id == line.category or finding.place == line.place

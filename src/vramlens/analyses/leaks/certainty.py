@@ -159,8 +159,7 @@ _NO_BEGINNING = (
 )
 _PATTERN_OF_MICRO_BATCHES = (
     "the steps are only a repeating pattern without an optimizer, and the micro-batches of one "
-    "step "
-    "look the same"
+    "step look the same"
 )
 _PATTERN_OF_TOKENS = (
     "the steps are only a repeating pattern without an optimizer: the tokens of a text and the "

@@ -79,7 +79,7 @@ def fate_of(view: Attribution, rows: NDArray[np.int64], moment: int) -> str | No
 def _order_of_end(view: Attribution, rows: NDArray[np.int64], given_up: NDArray[np.int64]) -> str:
     """In which order of birth allocations were given back."""
     # Each layer may have a list of its own: the first block of every step is compared with the
-    #     first, and so on.
+    # first, and so on.
     born = view.step[rows]
     rank = np.arange(len(rows)) - np.searchsorted(born, born)
     order = np.lexsort((born, rank))
@@ -193,11 +193,7 @@ def made_of_results(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.bo
     """One flag a block: whether it is a model's copy, or as large as results of modules that its
     step still had: one of them (scaled, say), or all of one size together (``torch.cat``).
     """
-    allocations, stacks = view.device.allocations, view.trace.stacks
-    stack = allocations.stack[rows]
-    flags = np.zeros(len(rows), np.bool_)
-    known = stack != NO_STACK
-    flags[known] = stacks.any_frame(stacks.mark_frames(_COPIES_MODEL))[stack[known]]
+    flags = view.trace.stacks.within(_COPIES_MODEL, view.device.allocations.stack[rows])
     inside = np.flatnonzero(view.modules.marked & (view.modules.module != OUTSIDE))
     for place in np.flatnonzero(~flags).tolist():
         flags[place] = _is_as_large_as_results(view, int(rows[place]), inside)

@@ -13,7 +13,9 @@ from vramlens.analyses.leaks.certainty import inside_one_call
 from vramlens.analyses.leaks.cohorts import Cohort, Cohorts, cohorts_of
 from vramlens.analyses.leaks.groups import CohortGroup, StepLoop, grouped
 from vramlens.analyses.leaks.judgement import evidence_of, judged_leak
-from vramlens.analyses.leaks.recorded_leak import RecordedLeak, no_problem
+from vramlens.analyses.leaks.rebuilt_tensors import rebuilt_larger
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak, no_problem, order_of, rows_of
+from vramlens.analyses.leaks.reserved_growth import reserved_growth
 from vramlens.analyses.leaks.rhythm import rhythm_of
 from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB, counted
@@ -47,8 +49,7 @@ def leaks_of(view: Attribution, event: int | None = None) -> tuple[RecordedLeak,
     growing.
 
     Args:
-        event: judge the memory right after this event; by default when the last step begins,
-            because what follows it may be the end of the program, where everything goes.
+        event: as for ``growth_of_steps``.
     """
     return tuple(
         leak for leak in growth_of_steps(view, event) if leak.verdict != Verdict.NOT_A_PROBLEM
@@ -56,17 +57,34 @@ def leaks_of(view: Attribution, event: int | None = None) -> tuple[RecordedLeak,
 
 
 def growth_of_steps(view: Attribution, event: int | None = None) -> tuple[RecordedLeak, ...]:
-    """All that outlived its step and is worth a word: leaks first, then what is no problem, with
+    """All that outlived its step and is worth a word: leaks first, then what is not a problem, with
     the reason.
+
+    Args:
+        event: judge the memory right after this event; by default when the last step begins,
+            because what follows it may be the end of the program, where everything goes.
     """
     if inside_one_call(view):
         return ()
     leaks = _growth_at(view, event)
     if event is None and not any(leak.sure for leak in leaks):
         leaks += _given_back_at_the_end(view)
-    return tuple(
-        sorted(leaks, key=lambda leak: (leak.verdict.rank, -leak.bytes_per_step, -leak.bytes))
-    )
+    return tuple(sorted(leaks, key=order_of))
+
+
+def leaks_at(view: Attribution, event: int | None = None) -> tuple[RecordedLeak, ...]:
+    """All that grows on a device, and what only seems to; judged after an event, or when the
+    last step begins.
+    """
+    if inside_one_call(view):
+        return ()
+    leaks = growth_of_steps(view, event)
+    told_rows = rows_of(leak for leak in leaks if leak.verdict != Verdict.NOT_A_PROBLEM)
+    renewed = [leak for leak in rebuilt_larger(view, event) if not leak.is_mostly_in(told_rows)]
+    renewed_rows = rows_of(renewed)
+    leaks = tuple(leak for leak in leaks if not leak.is_mostly_in(renewed_rows))
+    further_leaks = (*renewed, *reserved_growth(view, (*leaks, *renewed), event))
+    return tuple(sorted((*leaks, *further_leaks), key=order_of))
 
 
 def _given_back_at_the_end(view: Attribution) -> list[RecordedLeak]:
@@ -127,7 +145,7 @@ def _growth_at(view: Attribution, event: int | None, step: int | None = None) ->
         small_stacks = no_problem(view, loop, cohorts.all[-1:], reason)
         leaks.append(replace(small_stacks, bytes=cohorts.left_out, place=None))
     unexplained = [pair for pair in dismissed if id(pair[0]) not in pooled]
-    return leaks + _dismissed(view, loop, cohorts, unexplained)
+    return leaks + _dismissed(view, loop, unexplained)
 
 
 def _by_rhythm(cohorts: Cohorts) -> tuple[list[Cohort], list[tuple[Cohort, str]]]:
@@ -207,15 +225,14 @@ _REASONS = {
     "slowing": "filling up: later steps added less and less",
     "turnover": "each block is kept for {longest} and then freed",
     "together": "freed all at once from time to time, as at the end of an epoch (kept for "
-    "{longest} at "
-    "most)",
+    "{longest} at most)",
     "optimizer": "optimizer state, allocated once for each parameter",
     "workspace": "a cuBLAS workspace, allocated once and kept",
 }
 
 
 def _dismissed(
-    view: Attribution, loop: StepLoop, cohorts: Cohorts, dismissed: Sequence[tuple[Cohort, str]]
+    view: Attribution, loop: StepLoop, dismissed: Sequence[tuple[Cohort, str]]
 ) -> list[RecordedLeak]:
     """What outlives its step without being a leak, by reason and statement, where it is much."""
     least_bytes = max(_NOTABLE_BYTES, view.device.requested.peak_bytes // 100)

@@ -30,21 +30,19 @@ from vramlens.analyses.leaks.evidence import OLDEST_FIRST, fate_of, made_of_resu
 from vramlens.analyses.leaks.groups import CohortGroup, StepLoop, place_of
 from vramlens.analyses.leaks.rate import Rate, rate_of
 from vramlens.analyses.leaks.recorded_fix import wide_scalar, with_fix
-from vramlens.analyses.leaks.recorded_leak import RecordedLeak, no_problem
-from vramlens.analyses.leaks.recorded_owners import owner_of
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak, no_problem, owner_of
 from vramlens.analyses.leaks.rhythm import EVERY, IRREGULAR, PERIODIC, Rhythm, rhythm_of
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.claim import with_article
 from vramlens.trace import NO_STACK
-from vramlens.trace.owners import KeptBy
 from vramlens.trace.stacks import is_user_file
+from vramlens.trace.storage_facts import KeptBy
 from vramlens.units import counted, format_size
 
 _REPLACED = 0.5
 _STILL_IN_USE = 1.5
 """What is younger than so many times the longest life that was seen may still be in use."""
 _ALL_BUT_FEW = 0.9
-_SURE = (Verdict.PROVEN, Verdict.LIKELY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +237,7 @@ _UNTIL_THEN = "a buffer that is not full yet, or a list that is emptied later, l
 def _is_stored_data(evidence: GroupEvidence) -> bool:
     """Whether it is what no module computed (frames, batches), and only much of it makes it a leak.
 
-    Copies of models, and what is as large as modules' results, are no data.
+    Copies of models, and what is as large as modules' results, are not data.
     """
     modules = evidence.view.modules
     if evidence.kept != SIGN or not modules.marked.any() or _scalar_loss(evidence):
@@ -339,7 +337,7 @@ def _limited_by_pattern(evidence: GroupEvidence, judgement: Judgement) -> Judgem
 def _confirmed_by_owner(evidence: GroupEvidence, judgement: Judgement) -> Judgement:
     """At least as certain as the process itself was of what keeps it."""
     owner = evidence.owner
-    if owner is None or owner.verdict not in _SURE:
+    if owner is None or owner.verdict is None or not owner.verdict.is_sure:
         return judgement
     return Judgement(min(judgement.verdict, owner.verdict, key=lambda word: word.rank), None)
 
@@ -371,7 +369,7 @@ def _is_replacement(evidence: GroupEvidence) -> bool:
 
 
 def judged_leak(evidence: GroupEvidence) -> RecordedLeak | None:
-    """The leak that a group is, or why it is none; None where it shows too little."""
+    """The leak that a group is, or why it is not one; None where it shows too little."""
     judgement = judgement_of(evidence)
     if judgement is None:
         return None

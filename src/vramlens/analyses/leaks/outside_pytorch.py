@@ -10,7 +10,7 @@ from vramlens.analyses.leaks.sampled_growth import outside_growth
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.fixes import fix_of_class
 from vramlens.trace import Trace
-from vramlens.trace.ledgers import DeviceLedger
+from vramlens.trace.measurements import DeviceLedger
 from vramlens.units import MIB, format_size
 
 _LEAST_CONTEXT = 100 * MIB
@@ -40,9 +40,8 @@ def external_leak(view: Attribution) -> list[RecordedLeak]:
             reason="another process on this GPU looks the same (check with nvidia-smi)",
             evidence=(
                 "memory that is neither free nor reserved by PyTorch grew by "
-                f"{format_size(rate_bytes)} per"
-                f" {growth.unit} ({growth.unit}s {growth.first:,} to {growth.last:,} of the "
-                "samples)",
+                f"{format_size(rate_bytes)} per {growth.unit} ({growth.unit}s {growth.first:,} to "
+                f"{growth.last:,} of the samples)",
             ),
         ),
     ]
@@ -73,10 +72,9 @@ def stray_contexts(trace: Trace, device: int) -> list[RecordedLeak]:
                 device=index,
                 reason="it does not grow and may be intended",
                 evidence=(
-                    f"this process has {format_size(size_bytes)} on device {index}, and "
-                    "PyTorch has nothing there:"
-                    " this is a CUDA context, created by a call that named that device or no "
-                    "device",
+                    f"this process has {format_size(size_bytes)} on device {index}, and PyTorch "
+                    "has nothing there: this is a CUDA context, created by a call that named that "
+                    "device or no device",
                 ),
             )
         )

@@ -11,11 +11,26 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.failure.failed_request import Outside
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
+from vramlens.leak.leak import least_bytes_per_step
+from vramlens.units import counted
+
 _MOST_POINTS = 300
 _APART = 0.5
 """Rates over so much of the time that was seen, or more, give the range that is expected to go
 on.
 """
+_FAR_STEPS = 1_000_000
+_OUTSIDE_PYTORCH = (
+    "nccl",
+    "this_process_other",
+    "other_processes",
+    "outside_pytorch",
+    "driver_reserved",
+    "unknown",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +73,7 @@ def rate_of(by_step: NDArray[np.int64]) -> Rate:
         return Rate(mean_bytes, mean_bytes, mean_bytes)
     if len(filled) < 0.9 * len(by_step):
         # Steps of a staircase: from one edge to the next, so that no part of a period counts as a
-        #     whole one.
+        # whole one.
         times, left_so_far = filled.astype(np.float64), left_so_far[filled]
     else:
         times = np.arange(len(by_step), dtype=np.float64)
@@ -99,3 +114,72 @@ def prediction_of(
         limit_bytes=limit_bytes,
         room_bytes=most_room,
     )
+
+
+def predicted(
+    view: Attribution,
+    leaks: tuple[RecordedLeak, ...],
+    outside: Outside,
+    event: int | None = None,
+) -> TimeToFull | None:
+    """When the memory will be full, if what is sure to grow goes on; None where that, or the
+    limit, is not known.
+    """
+    growing = [leak for leak in leaks if leak.sure and leak.taken_per_step > 0]
+    limit = _limit(outside)
+    if not growing or limit is None or not len(view.steps):
+        return None
+    device, steps = view.device, view.steps
+    last = len(steps) - 1 if event is None else int(steps.of(np.array([event]))[0])
+    end = int(steps.ends[last]) if event is None else event + 1
+    first = int(steps.starts[max(0, last - max(3, last // 4))])
+    # Rounding of blocks: what is allocated goes up and down as what is requested does.
+    rounded = device.allocated.peak_bytes / max(device.requested.peak_bytes, 1)
+    highest = round(int(device.requested_curve[first:end].max()) * max(1.0, rounded))
+    reserved = int(device.reserved_curve[end - 1])
+    rates = [
+        Rate(
+            leak.taken_per_step,
+            leak.low * leak.taken_per_step / max(leak.bytes_per_step, 1),
+            leak.high * leak.taken_per_step / max(leak.bytes_per_step, 1),
+        )
+        for leak in growing
+    ]
+    return prediction_of(rates, highest, reserved, limit)
+
+
+def least_that_matters(view: Attribution, outside: Outside) -> int:
+    """From how many bytes per step on a leak matters on a device, by what the process may reserve
+    there.
+    """
+    limit = _limit(outside)
+    return least_bytes_per_step(limit, view.device.reserved.peak_bytes, len(view.steps))
+
+
+def _limit(outside: Outside) -> int | None:
+    """What the process may reserve at most; None where unknown."""
+    limits = [] if outside.limit_bytes is None else [outside.limit_bytes]
+    if outside.total_bytes is not None:
+        parts = () if outside.ledger is None else outside.ledger.parts
+        other_bytes = sum(part.bytes for part in parts if part.kind in _OUTSIDE_PYTORCH)
+        limits.append(max(0, outside.total_bytes - other_bytes))
+    return min(limits, default=None)
+
+
+def time_to_full_text(prediction: TimeToFull) -> str:
+    """``out of memory in about 61 steps (50 to 72)``."""
+    low, middle, high = (
+        rounded(number) for number in (prediction.low, prediction.steps, prediction.high)
+    )
+    if prediction.low > _FAR_STEPS:
+        return f"room for more than {rounded(prediction.low):,} steps"
+    if high <= 1:
+        return "out of memory within the next step or two"
+    span = f" ({low:,} to {high:,})" if low < high else ""
+    return f"out of memory in about {counted(middle, 'step')}{span}"
+
+
+def rounded(number: int, digits: int = 3) -> int:
+    """The number with so many telling digits: it is an estimate."""
+    scale: int = 10 ** max(0, len(str(number)) - digits)
+    return number // scale * scale

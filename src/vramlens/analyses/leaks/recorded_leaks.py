@@ -10,42 +10,23 @@ import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.analyses.attribution.steps import Steps, steps_of
-from vramlens.analyses.explanation import RecordingFacts
-from vramlens.analyses.facts import facts_of
-from vramlens.analyses.failure.ending import went_on
-from vramlens.analyses.failure.oom import Outside, failure_of
-from vramlens.analyses.failure.surroundings import measured_ledger, message_for, outside_of
+from vramlens.analyses.explanation import RecordingFacts, facts_of
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.certainty import inside_one_call
 from vramlens.analyses.leaks.growth import growth_of_steps, steps_missing
-from vramlens.analyses.leaks.outside_pytorch import (
-    external_leak as external_leak,  # what explain takes from here
-)
-from vramlens.analyses.leaks.rate import Rate, TimeToFull, prediction_of
-from vramlens.analyses.leaks.rebuilt_tensors import rebuilt_larger
-from vramlens.analyses.leaks.recorded_leak import RecordedLeak, rows_of, sized
-from vramlens.analyses.leaks.reserved_growth import reserved_growth
+from vramlens.analyses.leaks.rate import TimeToFull, predicted
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak, order_of, sized
 from vramlens.analyses.leaks.sampled_growth import sampled_growth
-from vramlens.errors import UsageError
-from vramlens.ground.leak_size import least_bytes_per_step
+from vramlens.analyses.scene import Scene, device_named
 from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.ground.verdict import Verdict
-from vramlens.leak.claim import growth_words, notes_of, owner_words
 from vramlens.trace import Action, DeviceTrace, Trace
-from vramlens.units import MIB, counted, format_size
+from vramlens.units import MIB
 
 _PARTS = 20
 _MOST_PARTS = 9
 _BIRTHS_A_PART = 50  # fewer may be one forward pass, which keeps what its backward pass will need
 _LEAST_BY_PARTS = MIB
-_OUTSIDE = (
-    "nccl",
-    "this_process_other",
-    "other_processes",
-    "outside_pytorch",
-    "driver_reserved",
-    "unknown",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +38,7 @@ class DeviceLeaks:
         steps: how many were seen.
         source: what tells them apart; None without steps.
         judged_steps: how many of them could be judged: what is alive at their end counts.
-        leaks: the surest first; then what is no problem, with the reason.
+        leaks: the surest first; then what is not a problem, with the reason.
         prediction: when its memory will be full; None where nothing sure grows, or the limit is not
             known.
         failed_step: the step in which memory ran out for good; None where it did not, or there are
@@ -106,11 +87,8 @@ class RecordedLeakReport(PrintedAnswer):
     @property
     def leaks(self) -> tuple[RecordedLeak, ...]:
         """Of all devices: the surest first, then the fastest growing."""
-        return tuple(
-            sorted(
-                (leak for device_leaks in self.devices for leak in device_leaks.leaks), key=_order
-            )
-        )
+        leaks = (leak for device_leaks in self.devices for leak in device_leaks.leaks)
+        return tuple(sorted(leaks, key=order_of))
 
     @property
     def sure(self) -> tuple[RecordedLeak, ...]:
@@ -128,14 +106,10 @@ class RecordedLeakReport(PrintedAnswer):
         by samples.
         """
         return bool(self.sure) or any(
-            finding.verdict in (Verdict.PROVEN, Verdict.LIKELY)
+            finding.verdict.is_sure
             for device_leaks in self.devices
             for finding in device_leaks.findings
         )
-
-
-def _order(leak: RecordedLeak) -> tuple[bool, int, int, int]:
-    return leak.is_small, leak.verdict.rank, -leak.bytes_per_step, -leak.bytes
 
 
 def leaks_of_trace(
@@ -151,15 +125,16 @@ def leaks_of_trace(
         device: only this one; by default every device that events were recorded on.
         total_bytes: the device's memory, where the recording does not say.
         at_least_bytes: what a step has to leave behind to matter; by default a share of the device
-            over a run's life (``leak_size``).
+            over a run's life (``least_bytes_per_step``).
 
     Raises:
         UsageError: the recording has no such device, or reserved more than ``total_bytes``.
     """
-    answers = [
-        _leaks_of_device(trace, chosen, total_bytes, at_least_bytes)
+    scenes = (
+        Scene(attribute(trace, chosen), total_bytes=total_bytes)
         for chosen in _chosen_devices(trace, device)
-    ]
+    )
+    answers = [_leaks_of_device(scene, at_least_bytes) for scene in scenes]
     if device is None:
         of_hosts = (_leaks_of_host(trace, host) for host in trace.host)
         answers += [leaks for leaks in of_hosts if leaks is not None]
@@ -174,14 +149,11 @@ def _chosen_devices(trace: Trace, device: int | None) -> list[DeviceTrace]:
     if device is None:
         with_events = [chosen for chosen in trace.devices.values() if len(chosen.events)]
         return with_events or list(trace.devices.values())
-    if device not in trace.devices:
-        devices = ", ".join(map(str, trace.devices)) or "none"
-        raise UsageError(f"the recording has no device {device} (it has: {devices})")
-    return [trace.devices[device]]
+    return [device_named(trace, device)]
 
 
 def _order_of_device(answer: DeviceLeaks) -> tuple[bool, int, int, int]:
-    return min(map(_order, answer.leaks), default=(True, len(Verdict), 0, 0))
+    return min(map(order_of, answer.leaks), default=(True, len(Verdict), 0, 0))
 
 
 def leaks_by_parts(view: Attribution) -> tuple[RecordedLeak, ...]:
@@ -217,48 +189,32 @@ def leaks_by_parts(view: Attribution) -> tuple[RecordedLeak, ...]:
     )
 
 
-def _leaks_of_device(
-    trace: Trace, device: DeviceTrace, total_bytes: int | None, at_least_bytes: int | None
-) -> DeviceLeaks:
-    view = attribute(trace, device)
-    outside = outside_of(view, message_for(view, ()), total_bytes)
-    failure = failure_of(view, outside)
-    event = None
-    if failure is not None and not went_on(view, failure.request):
-        event = failure.request.event
-    leaks = (*leaks_at(view, event), *external_leak(view))
+def _leaks_of_device(scene: Scene, at_least_bytes: int | None) -> DeviceLeaks:
+    view, device, event = scene.view, scene.device, scene.ending_event
+    leaks = scene.all_growth
     if not len(view.steps):
         leaks = (*leaks_by_parts(view), *leaks)
-    least_bytes = at_least_bytes
-    peak_bytes = None
+    least_bytes, peak_bytes = at_least_bytes, None
     if least_bytes is None:
-        least_bytes = least_that_matters(view, outside, total_bytes)
-        peak_bytes = device.requested.peak_bytes
+        least_bytes, peak_bytes = scene.least_leak_bytes, device.requested.peak_bytes
     leaks = sized(leaks, least_bytes, peak_bytes)
     has_ended_in_step = event is not None and len(view.steps) > 0
     last = int(view.steps.of(np.array([event]))[0]) if has_ended_in_step else len(view.steps) - 1
+    meta = scene.trace.meta
     return DeviceLeaks(
         device=device.device,
         steps=len(view.steps),
         source=view.steps.source,
         judged_steps=max(0, last),
         leaks=leaks,
-        prediction=None if event is not None else predicted(view, leaks, outside, total_bytes),
+        prediction=None if event is not None else predicted(view, leaks, scene.outside),
         failed_step=last if has_ended_in_step else None,
         failed=event is not None,
-        wrapped=bool(trace.meta is not None and trace.meta.wrapped.get(device.device)),
+        wrapped=bool(meta is not None and meta.wrapped.get(device.device)),
         inside_one_call=inside_one_call(view),
-        findings=tuple(sampled_growth(view, leaks, outside, failed=event is not None)),
+        findings=tuple(sampled_growth(view, leaks, scene.outside, failed=event is not None)),
         least_bytes_per_step=least_bytes,
     )
-
-
-def least_that_matters(view: Attribution, outside: Outside, total_bytes: int | None = None) -> int:
-    """From how many bytes per step on a leak matters on a device, by what the process may reserve
-    there.
-    """
-    limit = _limit(view, outside, total_bytes)
-    return least_bytes_per_step(limit, view.device.reserved.peak_bytes, len(view.steps))
 
 
 def _leaks_of_host(trace: Trace, host: DeviceTrace) -> DeviceLeaks | None:
@@ -292,107 +248,3 @@ def _leaks_of_host(trace: Trace, host: DeviceTrace) -> DeviceLeaks | None:
         inside_one_call=False,
         findings=(),
     )
-
-
-def leaks_at(view: Attribution, event: int | None = None) -> tuple[RecordedLeak, ...]:
-    """All that grows on a device, and what only seems to; judged after an event, or when the
-    last step begins.
-    """
-    if inside_one_call(view):
-        return ()
-    leaks = growth_of_steps(view, event)
-    told_rows = rows_of(leak for leak in leaks if leak.verdict != Verdict.NOT_A_PROBLEM)
-    renewed = [leak for leak in rebuilt_larger(view, event) if not leak.is_mostly_in(told_rows)]
-    renewed_rows = rows_of(renewed)
-    leaks = tuple(leak for leak in leaks if not leak.is_mostly_in(renewed_rows))
-    further_leaks = (*renewed, *reserved_growth(view, (*leaks, *renewed), event))
-    return tuple(sorted((*leaks, *further_leaks), key=_order))
-
-
-def predicted(
-    view: Attribution,
-    leaks: tuple[RecordedLeak, ...],
-    outside: Outside,
-    total_bytes: int | None = None,
-    event: int | None = None,
-) -> TimeToFull | None:
-    """When the memory will be full, if what is sure to grow goes on; None where that, or the
-    limit, is not known.
-    """
-    growing = [leak for leak in leaks if leak.sure and leak.taken_per_step > 0]
-    limit = _limit(view, outside, total_bytes)
-    if not growing or limit is None or not len(view.steps):
-        return None
-    device, steps = view.device, view.steps
-    last = len(steps) - 1 if event is None else int(steps.of(np.array([event]))[0])
-    end = int(steps.ends[last]) if event is None else event + 1
-    first = int(steps.starts[max(0, last - max(3, last // 4))])
-    # Rounding of blocks: what is allocated goes up and down as what is requested does.
-    rounded = device.allocated.peak_bytes / max(device.requested.peak_bytes, 1)
-    highest = round(int(device.requested_curve[first:end].max()) * max(1.0, rounded))
-    reserved = int(device.reserved_curve[end - 1])
-    rates = [
-        Rate(
-            leak.taken_per_step,
-            leak.low * leak.taken_per_step / max(leak.bytes_per_step, 1),
-            leak.high * leak.taken_per_step / max(leak.bytes_per_step, 1),
-        )
-        for leak in growing
-    ]
-    return prediction_of(rates, highest, reserved, limit)
-
-
-def _limit(view: Attribution, outside: Outside, total_bytes: int | None) -> int | None:
-    """What the process may reserve at most; None where unknown."""
-    limits = [] if outside.limit_bytes is None else [outside.limit_bytes]
-    if outside.total_bytes is not None:
-        ledger = measured_ledger(view, total_bytes)
-        other_bytes = (
-            sum(part.bytes for part in ledger.parts if part.kind in _OUTSIDE)
-            if ledger is not None
-            else 0
-        )
-        limits.append(max(0, outside.total_bytes - other_bytes))
-    return min(limits, default=None)
-
-
-def leak_finding(leak: RecordedLeak, prediction: TimeToFull | None = None) -> Finding:
-    """A leak as a finding of ``vramlens explain``, in the words of every report."""
-    if leak.kind == "context":
-        title = f"this process has {format_size(leak.bytes)} on a device that it does not use"
-    else:
-        title = growth_words(leak) + (f", at {leak.place}" if leak.place else "")
-    if prediction is not None and leak.sure:
-        title += f"; {when(prediction)}"
-    owner = () if leak.owner is None else (owner_words(leak, leak.owner),)
-    return Finding(
-        id="leak",
-        verdict=leak.verdict,
-        title=title,
-        bytes=leak.bytes,
-        place=leak.place,
-        evidence=(*owner, *notes_of(leak)),
-        fix=leak.advice,
-    )
-
-
-_FAR = 1_000_000
-
-
-def when(prediction: TimeToFull) -> str:
-    """``out of memory in about 61 steps (50 to 72)``."""
-    low, middle, high = (
-        _rounded(number) for number in (prediction.low, prediction.steps, prediction.high)
-    )
-    if prediction.low > _FAR:
-        return f"room for more than {_rounded(prediction.low):,} steps"
-    if high <= 1:
-        return "out of memory within the next step or two"
-    span = f" ({low:,} to {high:,})" if low < high else ""
-    return f"out of memory in about {counted(middle, 'step')}{span}"
-
-
-def _rounded(number: int) -> int:
-    """The number with three telling digits: it is an estimate."""
-    scale = int("1" + "0" * max(0, len(str(number)) - 3))
-    return number // scale * scale

@@ -228,9 +228,8 @@ def _cache(view: Attribution, last: int, moment: int) -> list[RecordedLeak]:
     if rise > grown / 4:
         why = (
             f"no more memory is kept between steps. Step {int(peaks.argmax())} needed "
-            f"{format_size(rise)} more than usual"
-            " (a larger batch or a longer sequence), and PyTorch's cache keeps the size of the "
-            "largest step"
+            f"{format_size(rise)} more than usual (a larger batch or a longer sequence), and "
+            "PyTorch's cache keeps the size of the largest step"
         )
     return [
         RecordedLeak(

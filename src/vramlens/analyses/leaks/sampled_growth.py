@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.analyses.failure.oom import Outside
+from vramlens.analyses.failure.failed_request import Outside
 from vramlens.analyses.finding import Finding, Place
+from vramlens.analyses.leaks.rate import rounded
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Samples
@@ -93,7 +94,7 @@ def sampled_growth(
             "the recorded events, which cover part of the run, show the same growth and its line"
         )
     if growth.left is not None and not failed:
-        lasts = counted(_rounded(growth.left), growth.unit)
+        lasts = counted(rounded(growth.left, 2), growth.unit)
         if growth.left <= _SOON * (growth.last - growth.first):
             title += f": out of memory in about {lasts}"
         else:
@@ -114,8 +115,7 @@ def sampled_growth(
 def _fix(unit: str, rate: str) -> str:
     return (
         "look at the memory in use at the end (vramlens explain FILE --at end --by stack), and "
-        "free "
-        f"what each {unit} adds (about {rate})"
+        f"free what each {unit} adds (about {rate})"
     )
 
 
@@ -123,9 +123,10 @@ def _leak_of(growth: SampledGrowth, leaks: tuple[RecordedLeak, ...]) -> Recorded
     """The leak among those that events show that is this growth; None without one."""
     if growth.unit != "step":
         return None
+    unit_bytes = growth.per_unit_bytes
     for leak in leaks:
         is_tensors = leak.rows is not None and leak.verdict != Verdict.NOT_A_PROBLEM
-        if is_tensors and _alike(leak.bytes_per_step, growth):
+        if is_tensors and unit_bytes / 2 <= leak.bytes_per_step <= unit_bytes * 2:
             return leak
     return None
 
@@ -226,13 +227,3 @@ def _left(samples: Samples, last: NDArray[np.int64], slope: float, outside: Outs
     if both.any():  # what PyTorch has cached and what the device has free
         rooms.append(int((free + reserved)[both].min()) - highest)
     return max(0, int(float(min(rooms)) / slope)) if rooms else None
-
-
-def _alike(per_step_bytes: int, growth: SampledGrowth) -> bool:
-    return growth.per_unit_bytes / 2 <= per_step_bytes <= growth.per_unit_bytes * 2
-
-
-def _rounded(number: int) -> int:
-    """The number with two telling digits: it is an estimate."""
-    scale = int("1" + "0" * max(0, len(str(number)) - 2))
-    return number // scale * scale

@@ -2,6 +2,5 @@
 
 fragmentation: free bytes inside reserved segments, and the blocks that keep them there.
 heap: who holds the requested bytes, by line, category, phase, module, region and stack.
-ledger: where all of a device's memory is; its rows sum to the total.
 run_shape: the peak of each step, and one sentence on how the highest one comes about.
 """

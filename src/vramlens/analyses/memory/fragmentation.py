@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.finding import Place
+from vramlens.ground.allocator_sizes import SMALL_REQUEST, SMALL_SEGMENT
 from vramlens.trace import NO_TEXT, DeviceTrace
-
-SMALL_REQUEST_BYTES = 1 << 20
-"""Blocks up to this come from the small pool (c10/cuda/CUDACachingAllocator.cpp: kSmallSize)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +144,7 @@ def holes_at(device: DeviceTrace, event: int) -> Holes:
     piece = np.where(inside, piece, -1)
 
     # The gaps: from each piece's start or each block's end to the next block's start or the piece's
-    #     end.
+    # end.
     begins = np.concatenate((piece_start, (address + taken)[inside]))
     owner = np.concatenate((np.arange(len(first)), piece[inside]))
     order = np.lexsort((begins, owner))
@@ -175,9 +173,9 @@ def _is_small(
 ) -> NDArray[np.bool_]:
     """Small-pool segments are 2 MiB each; expandable ones are told by the blocks they hold."""
     size = device.segments.size_bytes[segments]
-    small: NDArray[np.bool_] = size == 2 << 20
+    small: NDArray[np.bool_] = size == SMALL_SEGMENT
     is_piece = piece >= 0
-    small[piece[is_piece]] = requested[is_piece] <= SMALL_REQUEST_BYTES
+    small[piece[is_piece]] = requested[is_piece] <= SMALL_REQUEST
     return small
 
 

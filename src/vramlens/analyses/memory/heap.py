@@ -15,7 +15,6 @@ from vramlens.analyses.attribution.categories import Category, Certainty
 from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.attribution.names import few_names
 from vramlens.analyses.attribution.phases import Phase
-from vramlens.analyses.code_lines import CodeBytes, code_lines
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Frame, Stacks
@@ -262,3 +261,53 @@ def _stacks(
     counts = _sums(stack, np.ones_like(sizes))
     totals = sorted(_sums(stack, sizes).items(), key=lambda item: (-item[1], item[0]))
     return tuple(StackBytes(key, total, counts[key], view.trace.stacks) for key, total in totals)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeBytes:
+    """Bytes that one line of code asked for.
+
+    Attributes:
+        place: the innermost line outside of PyTorch's own plumbing; the user's or a library's.
+        caller: the user's line that it was asked for under; None where there is none.
+        bytes: requested bytes alive.
+        allocations: how many.
+    """
+
+    place: Place
+    caller: Place | None
+    bytes: int
+    allocations: int
+
+
+def code_lines(
+    view: Attribution, rows: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> tuple[CodeBytes, ...]:
+    """The bytes of some allocations by line of code, largest first; what the backward pass asked
+    for, by the user's.
+    """
+    stacks = view.trace.stacks
+    stack, caller = view.device.allocations.stack[rows], view.phases.frame[rows]
+    frame = np.append(stacks.code_frame, -1)[np.minimum(stack, len(stacks))]
+    frame = np.where((frame < 0) | view.phases.inferred[rows], caller, frame)
+    with_frame = np.flatnonzero(frame >= 0)
+    pairs, pair_of_row = np.unique(
+        np.stack((frame[with_frame], caller[with_frame])), axis=1, return_inverse=True
+    )
+    totals = np.bincount(
+        pair_of_row.reshape(-1), weights=sizes[with_frame], minlength=pairs.shape[1]
+    ).astype(np.int64)
+    counts = np.bincount(pair_of_row.reshape(-1), minlength=pairs.shape[1])
+    joined: dict[tuple[Place, Place | None], tuple[int, int]] = {}
+    for (code, user), total, count in zip(
+        pairs.T.tolist(), totals.tolist(), counts.tolist(), strict=True
+    ):
+        place = view.place(code)
+        assert place is not None
+        key = (place, view.place(user))
+        before = joined.get(key, (0, 0))
+        joined[key] = before[0] + total, before[1] + count
+    rows_of_code = [
+        CodeBytes(place, user, total, count) for (place, user), (total, count) in joined.items()
+    ]
+    return tuple(sorted(rows_of_code, key=lambda row: (-row.bytes, str(row.place))))

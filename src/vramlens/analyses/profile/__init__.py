@@ -2,7 +2,6 @@
 
 as_recording: a profiler's trace as a recording.
 copy_findings: findings on copies to the GPU in a profiler's trace.
-cpu_use: how busy the CPU was: in operators, in waits for the GPU, and in Python between them.
 explained_profile: what a profiler trace says of time and memory, ready to be reported.
 function_use: what one call of a function did to a device's memory, and which lines did it.
 lifetimes: which memory was asked for and given back when, by which operator, and what it likely was.
@@ -14,6 +13,5 @@ overview: how long the trace is, how busy each device was, and what the CPU did 
 profile_findings: a request that failed, memory that grows, a GPU that waits.
 recorded_stacks: stacks of a profiler's trace in a recording's form.
 remains: what stays after each step of a profiler's trace.
-slower_steps: a finding on steps that take longer and longer while memory rises.
 user_lines: the user's innermost Python function at a moment, and at whose behest a backward ran.
 """

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.categories import Category, Certainty
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.profile.lifetimes import CATEGORIES, PHASES, Lifetimes, lifetimes_of
-from vramlens.analyses.profile.nesting import Nesting, nest
+from vramlens.analyses.profile.nesting import nest
 from vramlens.analyses.profile.recorded_stacks import StackTable
 from vramlens.analyses.profile.user_lines import Lines
 from vramlens.errors import InputError
@@ -31,8 +31,8 @@ from vramlens.trace import (
     Segments,
     Trace,
 )
-from vramlens.trace.allocation_facts import AllocationFacts
 from vramlens.trace.profile import CPU_KINDS, Kind, ProfilerTrace
+from vramlens.trace.storage_facts import AllocationFacts
 
 _LIMITS = "a profiler trace has sizes as the allocator rounded them up, and no segments"
 _BEGINS = "; of lines, those at which functions begin"
@@ -77,7 +77,7 @@ def recording_of(trace: ProfilerTrace) -> Trace:
                 f"{trace.source}: has no addresses (PyTorch before 1.11),"
                 " so it is unknown what was freed"
             )
-        device, stack_of_row = _device(trace, cpu, lives, stacks, number, index)
+        device, stack_of_row = _device(trace, lives, stacks, number, index)
         devices[number] = device
         facts[number] = _facts(lives, stacks, stack_of_row)
     annotations = _annotations(trace, stacks)
@@ -124,7 +124,6 @@ def _device_name(trace: ProfilerTrace) -> str | None:
 
 def _device(
     trace: ProfilerTrace,
-    cpu: Nesting,
     lives: Lifetimes,
     stacks: StackTable,
     number: int,

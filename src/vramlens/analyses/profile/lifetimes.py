@@ -38,7 +38,7 @@ class Lifetimes:
     """The memory of one device, one row an allocation within the trace, in order of time.
 
     Attributes:
-        events: rows of ``MemoryEvents`` of this device that are no failed requests.
+        events: rows of ``MemoryEvents`` of this device that are not failed requests.
         born, died: indices into ``events``; died is NONE where it was not given back before the
             trace's end.
         size: bytes.
@@ -82,16 +82,14 @@ def lifetimes_of(trace: ProfilerTrace, cpu: Nesting, lines: Lines, device: int) 
     size, address = memory.size[events], memory.address[events]
     paired = bool(len(events)) and bool((address != 0).all())
     order = np.argsort(address, kind="stable")
-    follows = np.zeros(
-        len(events), np.bool_
-    )  # in that order: whether the one before is at the same address
+    # In that order: whether the one before is at the same address.
+    follows = np.zeros(len(events), np.bool_)
     follows[1:] = paired & (address[order][1:] == address[order][:-1])
     died = np.full(len(events), NONE, np.int64)
     died[order[:-1][follows[1:]]] = order[1:][follows[1:]]
     is_alloc = size > 0
-    allocated_before = np.zeros(
-        len(events), np.bool_
-    )  # whether an allocation is what lies at the address of each event
+    # Whether an allocation is what lies at the address of each event.
+    allocated_before = np.zeros(len(events), np.bool_)
     allocated_before[order[1:]] = follows[1:] & is_alloc[order[:-1]]
     earlier = int(-size[~is_alloc & ~allocated_before].sum()) if paired else 0
     born = np.flatnonzero(is_alloc)

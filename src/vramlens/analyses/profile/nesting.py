@@ -164,9 +164,8 @@ def nest(trace: ProfilerTrace, kinds: Sequence[Kind]) -> Nesting:
     starts, owner = np.array(times, np.int64), np.array(owners, np.int64)
     lasted = np.diff(starts, append=starts[-1:]) if len(starts) else starts
     self_ns = np.zeros(len(spans), np.int64)
-    busy = (
-        owner >= 0
-    )  # a thread's last piece has no owner, so no time passes from one thread to the next
+    # A thread's last piece has no owner, so no time passes from one thread to the next.
+    busy = owner >= 0
     np.add.at(self_ns, owner[busy], lasted[busy])
     return Nesting(
         rows=rows,

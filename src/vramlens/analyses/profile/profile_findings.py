@@ -4,15 +4,16 @@ what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.profile.copy_findings import copy_findings
 from vramlens.analyses.profile.explained_profile import Profile
 from vramlens.analyses.profile.memory_events import Holder, MemoryReport
 from vramlens.analyses.profile.overview import CpuActivity, DeviceActivity
-from vramlens.analyses.profile.slower_steps import slower_findings
 from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB, counted, format_duration, format_size
 
@@ -54,6 +55,12 @@ _LAUNCHES = frozenset(
         "hipLaunchKernel",
     )
 )
+_FEWEST_TO_COMPARE = 6
+_LEAST_RISE = 1.2
+"""The last third of the steps takes so many times as long as the first."""
+_MOST_COMPARED = 300
+_LEAST_AGREEMENT = 0.7
+"""Of all pairs of steps, those whose order agrees less those whose order does not: Kendall's tau."""
 
 
 def profile_findings(profile: Profile) -> Profile:
@@ -98,13 +105,11 @@ def _grows(profile: Profile) -> Iterator[Finding]:
                 bytes=holder.bytes,
                 place=holder.place,
                 evidence=(
-                    f"{counted(holder.allocations, 'allocation')} of "
-                    f"{format_size(holder.bytes)} in total were not freed before the end of the "
-                    "trace",
+                    f"{counted(holder.allocations, 'allocation')} of {format_size(holder.bytes)} "
+                    "in total were not freed before the end of the trace",
                 ),
                 fix="do not keep tensors from one step to the next: append `loss.item()` or "
-                "`tensor.detach().cpu()`, not the"
-                " tensor",
+                "`tensor.detach().cpu()`, not the tensor",
             )
 
 
@@ -224,3 +229,50 @@ def _cached_on(memory: MemoryReport) -> Finding | None:
         ),
         fix="record the memory history: it shows whether these are gaps between allocations",
     )
+
+
+def slower_findings(profile: Profile) -> Iterator[Finding]:
+    """Yields what rises together: the time of a step and the memory at its peak."""
+    memory = profile.memory
+    if memory is None:
+        return
+    durations = [step.end_ns - step.start_ns for step in profile.steps]
+    peaks = memory.step_peaks
+    if len(durations) < _FEWEST_TO_COMPARE or len(peaks) != len(durations):
+        return
+    third = len(durations) // 3
+    first, last = (statistics.median(part) for part in (durations[:third], durations[-third:]))
+    if last < _LEAST_RISE * first or peaks[-1] <= peaks[0]:
+        return
+    numbers = range(0, len(durations), 1 + len(durations) // _MOST_COMPARED)
+    compared = durations[:: numbers.step]
+    agreements = (
+        _agreement(numbers, compared),
+        _agreement(peaks[:: numbers.step], compared),
+    )
+    if min(agreements) < _LEAST_AGREEMENT:
+        return
+    yield Finding(
+        id="profile_slower",
+        verdict=Verdict.LIKELY,
+        title=f"steps take longer and longer as memory rises: {format_duration(int(first))} at"
+        f" the beginning, {format_duration(int(last))} at the end",
+        bytes=peaks[-1] - peaks[0],
+        evidence=(
+            f"their peaks on {memory.device} rise from {format_size(peaks[0])} to"
+            f" {format_size(peaks[-1])} over {len(durations)} steps",
+        ),
+        fix="find what each step adds to: `vramlens leaks` on this trace; a list of tensors, a"
+        " graph that grows, a cache that is searched",
+    )
+
+
+def _agreement(first: Sequence[float], second: Sequence[float]) -> float:
+    """Kendall's tau of two columns; pairs that are equal in one of them count for neither."""
+    products = [
+        (first[later] - first[earlier]) * (second[later] - second[earlier])
+        for earlier, later in combinations(range(len(first)), 2)
+    ]
+    agreeing = sum(product > 0 for product in products)
+    opposed = sum(product < 0 for product in products)
+    return (agreeing - opposed) / len(products)

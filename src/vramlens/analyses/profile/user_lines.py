@@ -144,7 +144,7 @@ class Lines:
         return self._places[name]
 
     def _read_place(self, name: int) -> Place | None:
-        """The user's function that a span is named after; None where it is no user's."""
+        """The user's function that a span is named after; None where it is not a user's."""
         match = _FUNCTION.fullmatch(self._trace.names[name])
         if match is None or not is_user_function(match[1]):
             return None
@@ -187,7 +187,7 @@ class Lines:
     def function(self, row: int) -> tuple[str, int, str, bool]:
         """File, line, name of the function of a row, and whether it is the user's.
 
-        What was running when the trace began has no line; what is no Python function, no file.
+        What was running when the trace began has no line; what is not a Python function, no file.
         """
         name = int(self._trace.spans.name[row])
         place = self._place(name)

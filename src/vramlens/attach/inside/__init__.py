@@ -1,12 +1,10 @@
 """What runs in the process that was attached to: the standard library, ``capture`` and ``live``.
 
 agent: the thread that answers one question and goes away.
-asking_thread: the thread that asks for a copy of the process.
 forked_child: a forked child of the process, seen from the process: what it writes, and its end.
 forked_copy: a forked copy, in which the heap is searched while the program runs on.
 gentle_imports: imports with a rest before each module.
 installation: ``vramlens.install()`` in a program that runs already.
-known_facts: what is known of the GPUs before the process is copied: a copy can ask no driver.
 pauses: how long the program stood still for what was asked: by our own count, and by its steps.
 segments: PyTorch's segments without history: what is free in them, and which tensors keep them.
 state_now: what is in a process now, without any history: memory, holders, names, segments.

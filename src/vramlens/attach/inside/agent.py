@@ -18,7 +18,7 @@ import vramlens
 from vramlens import __version__
 from vramlens.attach.inside.gentle_imports import GentleImports
 from vramlens.attach.inside.pauses import Pauses
-from vramlens.attach.messages import Line, Silence
+from vramlens.attach.messages import Connection, NoAnswer
 from vramlens.capture import warn
 from vramlens.capture.process.own_thread import wait
 from vramlens.capture.process.tracked_objects import tracked_count
@@ -28,30 +28,30 @@ _ENDS_WITHIN_S = 2.0
 _LOOKS_EVERY_S = 0.005
 
 
-def serve(connection: Any, version: str, starter: int) -> bool:
+def serve(socket: Any, version: str, starter: int) -> bool:
     """Answers whoever attached; whether vramlens is to stay in this process.
 
     Args:
-        connection: a socket to them.
+        socket: a socket to them.
         version: of the vramlens that they use.
         starter: the thread that started this one.
     """
-    line = Line(connection)
+    connection = Connection(socket)
     if hasattr(signal, "pthread_sigmask"):  # the program's signals are its own threads' business
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     refusal = _refusal(version)
     if refusal:
-        line.send({"kind": "error", "text": refusal})
+        connection.send({"kind": "error", "text": refusal})
         return False
     stays = False
     notes: list[str] = []
-    with suppress(Silence, TimeoutError), warn.heard_by(notes.append):
-        line.send({"kind": "hello", "is_read": _is_gone(starter)})
-        request = line.receive(_ASKS_WITHIN_S)
+    with suppress(NoAnswer, TimeoutError), warn.heard_by(notes.append):
+        connection.send({"kind": "hello", "is_read": _is_gone(starter)})
+        request = connection.receive(_ASKS_WITHIN_S)
         stays = request.get("mode") == "install"
-        answer = _answer(request, line)
+        answer = _answer(request, connection)
         answer["notes"] = [*answer.get("notes", ()), *notes]
-        line.send({"kind": "answer", **answer})
+        connection.send({"kind": "answer", **answer})
     return stays
 
 
@@ -79,7 +79,7 @@ def _refusal(version: str) -> str:
     return ""
 
 
-def _answer(request: dict[str, Any], line: Line) -> dict[str, Any]:
+def _answer(request: dict[str, Any], connection: Connection) -> dict[str, Any]:
     pauses = Pauses()
     pauses.add(time.thread_time())  # of this thread's imports so far
     with pauses.counted():
@@ -91,7 +91,7 @@ def _answer(request: dict[str, Any], line: Line) -> dict[str, Any]:
     if request.get("mode") == "watch":
         with GentleImports(vramlens.__path__, pauses):
             from vramlens.attach.inside.step_watch import watched
-        facts.update(watched(request, line, pauses))
+        facts.update(watched(request, connection, pauses))
     else:
         with GentleImports(vramlens.__path__, pauses):
             from vramlens.attach.inside.state_now import state_now

@@ -68,7 +68,7 @@ class ForkedChild:
         os.close(self._descriptor)
 
     def _end_by_number(self) -> None:
-        """Where the system has no descriptors of processes. What is no child of ours any more is
+        """Where the system has no descriptors of processes. What is not a child of ours any more is
         left alone.
         """
         with contextlib.suppress(OSError):

@@ -18,6 +18,7 @@ released in the copy: one that sleeps is ended, and its work is done without a c
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import ctypes
 import json
 import os
@@ -26,16 +27,18 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from vramlens.attach.inside.asking_thread import AskingThread
 from vramlens.attach.inside.forked_child import ForkedChild
 from vramlens.capture.memory.memory_now import host_memory, is_killed_as_group
-from vramlens.capture.process.own_thread import OwnEvent, OwnThread, wait
+from vramlens.capture.process.own_thread import OwnEvent, OwnThread, get_ident, wait
 from vramlens.capture.process.process_state import status_of
-from vramlens.capture.process.switch_interval import switch_interval_of
-from vramlens.capture.process.undisturbed import no_collection
+from vramlens.capture.process.undisturbed import no_collection, switch_interval_of
+from vramlens.capture.recording.device_facts import DeviceFacts
+from vramlens.capture.torch_api import Allocator
+from vramlens.live.heap.looking_thread import look_for
 
 _ROOM_BYTES = 1 << 30
 """What a search takes, and the pages that change meanwhile."""
@@ -50,6 +53,7 @@ _NICENESS = 5
 _DIES_WITH_PARENT = 1  # linux/prctl.h: PR_SET_PDEATHSIG
 _DEFAULT_ACTION = 0  # signal.h: SIG_DFL
 _CHILDREN_OF_TORCH = "torch."
+_AUTOCAST_DEVICES = ("cuda", "cpu", "xpu")
 
 
 class NoCopy(Exception):
@@ -179,12 +183,12 @@ def _is_programs(handler: Any) -> bool:
     """True where a signal handler is, or calls, one of the program's: torch's calls the one that
     was there before, which a cell of it holds.
     """
-    waiting, seen = [handler], set()
+    waiting, visited = [handler], set()
     while waiting:
         function = waiting.pop()
-        if not callable(function) or id(function) in seen:
+        if not callable(function) or id(function) in visited:
             continue
-        seen.add(id(function))
+        visited.add(id(function))
         if not str(getattr(function, "__module__", "")).startswith(_CHILDREN_OF_TORCH):
             return True
         for cell in getattr(function, "__closure__", None) or ():
@@ -246,3 +250,77 @@ def _become_small(libc: Any, writable: int) -> None:
     for name in os.listdir("/proc/self/fd"):
         if int(name) != writable:
             libc.close(int(name))
+
+
+class KnownFacts(DeviceFacts):
+    """What is known of the GPUs before the process is copied: a copy can ask no driver. The facts
+    are of the moment at which ``ask`` was called.
+    """
+
+    def __init__(self, gpu: Allocator) -> None:
+        super().__init__(gpu)
+        self._version: str | None = None
+        self._devices: dict[str, dict[str, Any]] | None = None
+
+    def ask(self) -> None:
+        """Asks PyTorch and the driver."""
+        super().look_at_the_end(in_trouble=False)
+        self._version = super().driver_version
+        self._devices = super().devices()
+
+    @property
+    def driver_version(self) -> str | None:
+        """The driver's version; None where nobody tells."""
+        return self._version
+
+    def devices(self) -> dict[str, dict[str, Any]]:
+        """Name, memory, limit and statistics of each device in use, by index."""
+        return super().devices() if self._devices is None else self._devices
+
+    def look_at_the_end(self, *, in_trouble: bool) -> None:
+        """Keeps what ``ask`` was told, which is later asked of nobody."""
+        if self._devices is None:
+            super().look_at_the_end(in_trouble=in_trouble)
+
+
+class AskingThread:
+    """The thread that asks for a copy of the process, by what Python and PyTorch keep by thread:
+    the copy runs on a thread of our own, to which that is carried.
+    """
+
+    def __init__(self) -> None:
+        self._ident = get_ident()
+        self._context = contextvars.copy_context()
+        self._torch: Any = sys.modules.get("torch")
+        self._autocast: dict[str, Any] = {}
+        self._depth = 0
+        self._is_caching = False
+        with suppress(Exception):  # torch is not there, not whole, or of another version
+            self._ask_autocast()
+
+    def run_in_copy(self, work: Callable[[], Any]) -> Any:
+        """What the work gives when it is run in the copy as if on this thread."""
+        look_for(self._ident)
+        with suppress(Exception):
+            self._set_autocast()
+        return self._context.run(work)
+
+    def _ask_autocast(self) -> None:
+        torch = self._torch
+        for device in _AUTOCAST_DEVICES:
+            if torch.is_autocast_enabled(device):
+                self._autocast[device] = torch.get_autocast_dtype(device)
+        if self._autocast:
+            self._is_caching = torch.is_autocast_cache_enabled()
+            self._depth = int(torch.autocast_increment_nesting()) - 1
+            torch.autocast_decrement_nesting()
+
+    def _set_autocast(self) -> None:
+        torch = self._torch
+        for device, dtype in self._autocast.items():
+            torch.set_autocast_enabled(device, True)
+            torch.set_autocast_dtype(device, dtype)
+        if self._autocast:
+            torch.set_autocast_cache_enabled(self._is_caching)
+        for _ in range(self._depth):
+            torch.autocast_increment_nesting()

@@ -18,15 +18,13 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from vramlens.attach.inside.asking_thread import AskingThread
-from vramlens.attach.inside.forked_copy import ForkedCopy, NoCopy
-from vramlens.attach.inside.known_facts import KnownFacts
+from vramlens.attach.inside.forked_copy import AskingThread, ForkedCopy, KnownFacts, NoCopy
 from vramlens.attach.inside.pauses import Pauses
 from vramlens.attach.inside.state_now import NAMES_SHARE, search_time, torch_is_whole
-from vramlens.attach.messages import Line
+from vramlens.attach.messages import Connection
 from vramlens.capture.process.own_thread import OwnEvent, allocate_lock
 from vramlens.capture.process.tracked_objects import tracked_objects
-from vramlens.capture.recording.output_path import Places
+from vramlens.capture.recording.output_path import RecordingPaths
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.torch_api import DeviceState, loaded_torch
 from vramlens.capture.warn import harmless
@@ -262,25 +260,25 @@ class StepWatch:
         return {"leaks": report.to_dict(), "leaks_text": str(report), "recording": path}
 
     def _unit_note(self) -> tuple[str, ...]:
-        """What counted as a step, where that was no optimizer's."""
+        """What counted as a step, where that was not an optimizer's."""
         if self._unit is _Unit.TIME:
             return (_BY_CLOCK,)
         if self._calls is not None and self._calls.root_name:
             calls = max(round(self._call_count / max(self.steps, 1)), 1)
             return (
-                "no optimizer has stepped: a step is"
-                f" {counted(calls, 'call')} of {self._calls.root_name}",
+                f"no optimizer has stepped: a step is {counted(calls, 'call')} of"
+                f" {self._calls.root_name}",
             )
         return ()
 
 
-def watched(request: dict[str, Any], line: Line, pauses: Pauses) -> dict[str, Any]:
+def watched(request: dict[str, Any], connection: Connection, pauses: Pauses) -> dict[str, Any]:
     """The parts of the answer: ``leaks``, ``leaks_text``, ``steps``, ``recording``."""
     torch = loaded_torch()
     if torch is None or not torch_is_whole():
         return {"leaks": None, "steps": 0, "notes": ["the program has not imported torch"]}
     recorder = Recorder(
-        Places(request["recording"], None),
+        RecordingPaths(request["recording"], None),
         max_events=int(request["max_events"]),
         marks_modules=False,
     )
@@ -295,7 +293,7 @@ def watched(request: dict[str, Any], line: Line, pauses: Pauses) -> dict[str, An
             recorder.facts = KnownFacts(recorder.gpu)
             with pauses.counted():
                 recorder.start()
-        is_wanted = _wait(watch, line, float(request["seconds"]))
+        is_wanted = _wait(watch, connection, float(request["seconds"]))
         return _answer(watch.steps, watch.conclude() if is_wanted else None)
     finally:
         recorder.steps.leave_optimizers()
@@ -304,14 +302,14 @@ def watched(request: dict[str, Any], line: Line, pauses: Pauses) -> dict[str, An
             recorder.stop()
 
 
-def _wait(watch: StepWatch, line: Line, seconds: float) -> bool:
+def _wait(watch: StepWatch, connection: Connection, seconds: float) -> bool:
     """Waits for the steps, and says how far they are; whether somebody still wants the answer."""
     began = time.monotonic()
     deadline = began + seconds + _patience(watch)
     reported_steps = -1
     while not watch.is_over.is_set:
         watch.is_over.wait(_LOOKS_EVERY_S)
-        if not line.is_open():
+        if not connection.is_open():
             return False
         if time.monotonic() > deadline:
             break
@@ -319,7 +317,7 @@ def _wait(watch: StepWatch, line: Line, seconds: float) -> bool:
         if watch.steps != reported_steps:
             reported_steps = watch.steps
             with suppress(Exception):
-                line.send({"kind": "progress", "steps": reported_steps})
+                connection.send({"kind": "progress", "steps": reported_steps})
     return True
 
 

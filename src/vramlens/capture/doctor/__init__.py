@@ -1,6 +1,6 @@
 """Doctor: what on this machine helps or hinders memory debugging.
 
-checks: one row of the findings.
+checks: one row of the findings, and what a check says for it.
 diagnosis: all rows and the verdict.
 gpu_checks: PyTorch and the GPU.
 gpu_evidence: what they are made from.

@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from vramlens.capture.doctor import gpu_checks as doctor_gpu
-from vramlens.capture.doctor import host_checks as doctor_host
-from vramlens.capture.doctor.checks import STATES, DoctorCheck
+from vramlens.capture.doctor import gpu_checks, host_checks
+from vramlens.capture.doctor.checks import STATES, CheckOutcome, DoctorCheck, unknown
 from vramlens.capture.doctor.gpu_evidence import GpuEvidence
 from vramlens.capture.doctor.switches import SWITCHES
 from vramlens.capture.doctor.torch_checks import ChildAnswer, ask_torch
@@ -21,7 +20,7 @@ from vramlens.capture.memory.driver import driver
 from vramlens.capture.process_group import DistributedState, distributed_state
 from vramlens.units import counted
 
-Probe = Callable[[], DoctorCheck | None]
+Probe = Callable[[], CheckOutcome | None]
 
 _BLOCKING = {
     "torch": "PyTorch cannot be imported",
@@ -98,38 +97,37 @@ def _look(gpu: bool) -> GpuEvidence:
 
 def _probes(evidence: GpuEvidence, state: DistributedState, gpu: bool) -> list[tuple[str, Probe]]:
     of_gpu = [
-        "torch",
-        "gpu",
-        "driver",
-        "allocator",
-        "settings",
-        "snapshot",
-        *(["trial"] if gpu else []),
+        ("torch", gpu_checks.torch),
+        ("gpu", gpu_checks.gpu),
+        ("driver", gpu_checks.driver),
+        ("allocator", gpu_checks.allocator),
+        ("settings", gpu_checks.settings),
+        ("snapshot", gpu_checks.snapshot),
+        *([("trial", gpu_checks.trial)] if gpu else []),
+        ("profiler", gpu_checks.profiler),
+        ("nvml", gpu_checks.nvml),
+        ("nccl", gpu_checks.nccl),
+        ("visible devices", gpu_checks.visible_devices),
     ]
-    of_gpu += ["profiler", "nvml", "nccl", "visible_devices", "switches"]
-    # Looked up when they run, so that a broken one is one row.
     return [
-        ("python", lambda: doctor_host.python()),
-        *((name.replace("_", " "), partial(_of_gpu, name, evidence)) for name in of_gpu),
-        ("psutil", lambda: doctor_host.psutil()),
-        ("host memory", lambda: doctor_host.memory()),
-        ("shared memory", lambda: doctor_host.shared_memory()),
-        ("locked memory", lambda: doctor_host.locked_memory(state)),
-        ("disk", lambda: doctor_host.disk()),
-        ("process group", lambda: doctor_host.process_group(state)),
+        ("python", host_checks.python),
+        *((name, partial(check, evidence)) for name, check in of_gpu),
+        ("switches", gpu_checks.switches),
+        ("psutil", host_checks.psutil),
+        ("host memory", host_checks.memory),
+        ("shared memory", host_checks.shared_memory),
+        ("locked memory", partial(host_checks.locked_memory, state)),
+        ("disk", host_checks.disk),
+        ("process group", partial(host_checks.process_group, state)),
     ]
-
-
-def _of_gpu(name: str, evidence: GpuEvidence) -> DoctorCheck | None:
-    check: DoctorCheck | None = getattr(doctor_gpu, name)(evidence)
-    return check
 
 
 def _guarded(name: str, probe: Probe) -> DoctorCheck | None:
     try:
-        return probe()
+        outcome = probe()
     except Exception as error:
-        return DoctorCheck(name, "unknown", f"This check failed ({_words(error)}).")
+        outcome = unknown(f"This check failed ({_words(error)}).")
+    return None if outcome is None else DoctorCheck(name, *outcome)
 
 
 def _verdict(evidence: GpuEvidence, checks: Sequence[DoctorCheck]) -> tuple[str, bool | None]:

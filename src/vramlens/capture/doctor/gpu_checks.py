@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from vramlens.capture.alloc_conf import read_settings
-from vramlens.capture.doctor.checks import DoctorCheck
+from vramlens.capture.doctor.checks import CheckOutcome, note, ok, problem, unknown
 from vramlens.capture.doctor.gpu_evidence import (
     GpuEvidence,
     capability_of,
@@ -30,66 +30,62 @@ _UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 _HARMLESS = {"CUDA_MODULE_LOADING": ("LAZY", "DEFAULT"), "CUDA_LAUNCH_BLOCKING": ("0", "")}
 
 
-def torch(evidence: GpuEvidence) -> DoctorCheck:
+def torch(evidence: GpuEvidence) -> CheckOutcome:
     """PyTorch: whether it is there, its version and its build."""
     if evidence.answer.missing:
         do = "To record, run the doctor with your training Python: python -m vramlens doctor."
-        return DoctorCheck("torch", "problem", "PyTorch is not installed in this Python.", do)
+        return problem("PyTorch is not installed in this Python.", do)
     if evidence.answer.facts is None:
-        return DoctorCheck(
-            "torch", "problem", f"PyTorch did not respond: {_sentence(evidence.answer.failure)}"
-        )
+        return problem(f"PyTorch did not respond: {_sentence(evidence.answer.failure)}")
     text = f"PyTorch {evidence.fact('version')}, built for {_build(evidence)}."
     if evidence.release is not None and evidence.release < _OLDEST_TORCH:
-        return DoctorCheck(
-            "torch",
-            "note",
+        return note(
             text,
             "vramlens needs PyTorch 2.4 or newer for all features; some numbers will be missing.",
         )
-    return DoctorCheck("torch", "ok", text)
+    return ok(text)
 
 
-def gpu(evidence: GpuEvidence) -> DoctorCheck:
+def gpu(evidence: GpuEvidence) -> CheckOutcome:
     """The GPUs that PyTorch can use, or why there are none."""
     shown_gpus = f"{counted(len(evidence.gpus), 'GPU')} ({evidence.names})"
     if evidence.answer.facts is None:
         text = f"The driver shows {shown_gpus}." if evidence.gpus else _no_gpu(evidence)
-        return DoctorCheck("gpu", "unknown", text)
+        return unknown(text)
     if evidence.visible:
         return _usable(evidence)
     hidden = _hidden(evidence)
     if hidden is not None:
         return hidden
     if not evidence.gpus:
-        return DoctorCheck("gpu", "note", _no_gpu(evidence))
+        return note(_no_gpu(evidence))
     if evidence.fact("kind") is None:
         text = f"{shown_gpus} here, but this PyTorch is built for the CPU."
         do = "Install a CUDA build: https://pytorch.org/get-started/locally"
-        return DoctorCheck("gpu", "problem", text, do)
+        return problem(text, do)
     why = next(iter(evidence.fact("warnings") or ()), "no reason given")
     text = f"{shown_gpus} here, but PyTorch cannot use them: {_sentence(why)}"
     do = "Compare the rows torch and driver; in a container, was it started with --gpus?"
-    return DoctorCheck("gpu", "problem", text, do)
+    return problem(text, do)
 
 
-def _hidden(evidence: GpuEvidence) -> DoctorCheck | None:
+def _hidden(evidence: GpuEvidence) -> CheckOutcome | None:
     """The row where CUDA_VISIBLE_DEVICES hides every GPU; else None."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or evidence.fact("kind") != "cuda":
         return None
     if not selects_gpu(visible):
         text = f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU."
-        return DoctorCheck("gpu", "problem", text, "unset CUDA_VISIBLE_DEVICES")
+        return problem(text, "unset CUDA_VISIBLE_DEVICES")
     count = driver_count()
     if evidence.gpus or not count:
         return None
     text = f"CUDA_VISIBLE_DEVICES={visible!r} selects none of the {count} here."
     do = "Use numbers that nvidia-smi -L lists, starting at 0, or unset it."
-    return DoctorCheck("gpu", "problem", text, do)
+    return problem(text, do)
 
 
-def _usable(evidence: GpuEvidence) -> DoctorCheck:
+def _usable(evidence: GpuEvidence) -> CheckOutcome:
     text = f"{counted(evidence.visible, 'GPU')}{f' ({evidence.names})' if evidence.names else ''}."
     archs = evidence.fact("archs") or []
     for device in evidence.gpus if archs and evidence.is_nvidia else ():
@@ -97,16 +93,13 @@ def _usable(evidence: GpuEvidence) -> DoctorCheck:
         if capability is not None and not has_kernels(archs, capability):
             sm = "sm_{}{}".format(*capability)
             do = f"Install a PyTorch that is built for {sm}: torch.cuda.get_arch_list() names it."
-            return DoctorCheck(
-                "gpu",
-                "problem",
-                f"{text[:-1]}; this PyTorch has no kernels for {device.name} ({sm}).",
-                do,
+            return problem(
+                f"{text[:-1]}; this PyTorch has no kernels for {device.name} ({sm}).", do
             )
-    return DoctorCheck("gpu", "ok", text)
+    return ok(text)
 
 
-def driver(evidence: GpuEvidence) -> DoctorCheck | None:
+def driver(evidence: GpuEvidence) -> CheckOutcome | None:
     """The driver, and whether it is new enough for PyTorch's CUDA."""
     if evidence.nvml is None:
         return None
@@ -114,22 +107,18 @@ def driver(evidence: GpuEvidence) -> DoctorCheck | None:
     text = f"Driver {version}{'' if cuda is None else ' (CUDA {}.{})'.format(*cuda)}"
     built = re.match(r"(\d+)\.(\d+)", evidence.fact("cuda") or "") if evidence.is_nvidia else None
     if built is None or cuda is None:
-        return DoctorCheck("driver", "ok", f"{text}.")
+        return ok(f"{text}.")
     # CUDA's minor version compatibility: any driver of the same major version runs it (CUDA
     # compatibility guide).
     if cuda[0] >= int(built[1]):
-        return DoctorCheck("driver", "ok", f"{text} works with this PyTorch.")
+        return ok(f"{text} works with this PyTorch.")
     if evidence.visible:
-        return DoctorCheck(
-            "driver", "ok", f"{text}; CUDA {built[0]} runs by a forward compatibility package."
-        )
+        return ok(f"{text}; CUDA {built[0]} runs by a forward compatibility package.")
     do = f"Update the driver, or install a PyTorch built for CUDA {cuda[0]}."
-    return DoctorCheck(
-        "driver", "problem", f"{text}: too old for this PyTorch's CUDA {built[0]}.", do
-    )
+    return problem(f"{text}: too old for this PyTorch's CUDA {built[0]}.", do)
 
 
-def allocator(evidence: GpuEvidence) -> DoctorCheck | None:
+def allocator(evidence: GpuEvidence) -> CheckOutcome | None:
     """The allocator that PyTorch uses: only its own keeps a history."""
     if evidence.answer.facts is None or evidence.fact("kind") is None:
         return None
@@ -137,60 +126,46 @@ def allocator(evidence: GpuEvidence) -> DoctorCheck | None:
         text = (
             f"{_UNCACHED} is set (any value counts): caching is off, so recordings are meaningless."
         )
-        return DoctorCheck("allocator", "problem", text, f"unset {_UNCACHED}")
+        return problem(text, f"unset {_UNCACHED}")
     backend = evidence.fact("backend")
     if backend is None:
-        return DoctorCheck(
-            "allocator",
-            "ok" if evidence.fact("kind") == "xpu" else "unknown",
-            "apparently PyTorch's native allocator.",
-        )
+        state = ok if evidence.fact("kind") == "xpu" else unknown
+        return state("apparently PyTorch's native allocator.")
     if backend != "native":
         text = f"{backend} has no memory history, so nothing can be recorded."
         do = (
             "Take backend:… out of the allocator settings, and remove any "
             "CUDAPluggableAllocator from the program."
         )
-        return DoctorCheck("allocator", "problem", text, do)
-    return DoctorCheck("allocator", "ok", "PyTorch's native allocator, which can be recorded.")
+        return problem(text, do)
+    return ok("PyTorch's native allocator, which can be recorded.")
 
 
-def settings(evidence: GpuEvidence) -> DoctorCheck:
+def settings(evidence: GpuEvidence) -> CheckOutcome:
     """The allocator's settings in the environment."""
     conf = read_settings(os.environ, evidence.release, is_rocm=bool(evidence.fact("hip")))
     shown_conf = f"{conf.variable}={conf.text}" if conf.variable else "No allocator settings"
     if conf.faults:
         kills = " PyTorch cannot be imported with it." if evidence.answer.settings_failed else ""
         do = f"Correct {conf.variable}: PyTorch refuses it at import or at the first use of a GPU."
-        return DoctorCheck(
-            "settings", "problem", f"{shown_conf}: {' '.join(conf.faults)}{kills}", do
-        )
+        return problem(f"{shown_conf}: {' '.join(conf.faults)}{kills}", do)
     if evidence.answer.settings_failed:
         text = (
             f"{shown_conf}: PyTorch does not import with it"
             f" ({_sentence(evidence.answer.failure)[:-1]})."
         )
-        return DoctorCheck(
-            "settings", "problem", text, f"unset {conf.variable or 'PYTORCH_ALLOC_CONF'}"
-        )
+        return problem(text, f"unset {conf.variable or 'PYTORCH_ALLOC_CONF'}")
     if conf.notes:
-        return DoctorCheck(
-            "settings",
-            "note",
-            f"{shown_conf}. {' '.join(conf.notes)}",
-            "Set only one of them.",
-        )
-    return DoctorCheck("settings", "ok", f"{shown_conf}.")
+        return note(f"{shown_conf}. {' '.join(conf.notes)}", "Set only one of them.")
+    return ok(f"{shown_conf}.")
 
 
-def snapshot(evidence: GpuEvidence) -> DoctorCheck | None:
+def snapshot(evidence: GpuEvidence) -> CheckOutcome | None:
     """The contents that recordings of this PyTorch version can have."""
     if evidence.answer.facts is None or evidence.fact("kind") is None:
         return None
     if not evidence.fact("history"):
-        return DoctorCheck(
-            "snapshot", "problem", "This PyTorch cannot record events.", "Use PyTorch 2.4 or newer."
-        )
+        return problem("This PyTorch cannot record events.", "Use PyTorch 2.4 or newer.")
     parts = {
         "module marks (2.10)": evidence.fact("marks"),
         "step marks (2.5)": evidence.fact("annotations"),
@@ -205,14 +180,12 @@ def snapshot(evidence: GpuEvidence) -> DoctorCheck | None:
     ]
     if missing:
         text = f"Events can be recorded; this PyTorch lacks {', '.join(missing)}."
-        return DoctorCheck(
-            "snapshot", "note", text, "A newer PyTorch records more; what is recorded is exact."
-        )
+        return note(text, "A newer PyTorch records more; what is recorded is exact.")
     more = f", {', '.join(extra)}" if extra else ""
-    return DoctorCheck("snapshot", "ok", f"Events, module and step marks, failures{more}.")
+    return ok(f"Events, module and step marks, failures{more}.")
 
 
-def trial(evidence: GpuEvidence) -> DoctorCheck | None:
+def trial(evidence: GpuEvidence) -> CheckOutcome | None:
     """The outcome of ``--gpu``: a small recording on the GPU itself."""
     recording = evidence.answer.trial
     if recording is None:
@@ -227,13 +200,13 @@ def trial(evidence: GpuEvidence) -> DoctorCheck | None:
     text = f"{counted(events, 'event')} recorded in {seconds:.1f} s"
     if not events:
         do = "Record the program itself: vramlens run reports what it recorded."
-        return DoctorCheck("trial", "problem", f"{text}: nothing was recorded.", do)
+        return problem(f"{text}: nothing was recorded.", do)
     if broken:
-        return DoctorCheck("trial", "note", f"{text}, but without {', '.join(broken)}.")
-    return DoctorCheck("trial", "ok", f"{text}, with {', '.join(expected_parts)}.")
+        return note(f"{text}, but without {', '.join(broken)}.")
+    return ok(f"{text}, with {', '.join(expected_parts)}.")
 
 
-def _failed_trial(evidence: GpuEvidence) -> DoctorCheck | None:
+def _failed_trial(evidence: GpuEvidence) -> CheckOutcome | None:
     failure = evidence.answer.failure
     if not failure or evidence.answer.facts is None or evidence.answer.settings_failed:
         return None
@@ -241,48 +214,38 @@ def _failed_trial(evidence: GpuEvidence) -> DoctorCheck | None:
     if failure.startswith(DIED):
         do = "Run nvidia-smi: if it also hangs or fails, the driver or the GPU is the cause."
     text = f"A small recording on the GPU failed: {_sentence(failure)}"
-    return DoctorCheck("trial", "problem", text, do)
+    return problem(text, do)
 
 
-def profiler(evidence: GpuEvidence) -> DoctorCheck | None:
-    """True where PyTorch's profiler can see GPU kernels."""
+def profiler(evidence: GpuEvidence) -> CheckOutcome | None:
+    """PyTorch's profiler, and whether it can see GPU kernels."""
     if evidence.answer.facts is None:
         return None
     if not evidence.fact("kineto"):
-        return DoctorCheck(
-            "profiler",
-            "note",
-            "This PyTorch has no Kineto: 'vramlens run --profile' gives nothing.",
-        )
+        return note("This PyTorch has no Kineto: 'vramlens run --profile' gives nothing.")
     if not evidence.visible:
-        return DoctorCheck(
-            "profiler", "ok", "Kineto is available; without a GPU it sees only the CPU."
-        )
+        return ok("Kineto is available; without a GPU it sees only the CPU.")
     if evidence.is_nvidia and not evidence.fact("gpu_profiler"):
-        return DoctorCheck(
-            "profiler",
-            "note",
-            "Kineto is available without CUPTI, so traces contain no GPU kernels.",
-        )
-    return DoctorCheck("profiler", "ok", "Kineto sees GPU kernels.")
+        return note("Kineto is available without CUPTI, so traces contain no GPU kernels.")
+    return ok("Kineto sees GPU kernels.")
 
 
-def nvml(evidence: GpuEvidence) -> DoctorCheck | None:
-    """True where the driver tells who holds the GPU's memory."""
+def nvml(evidence: GpuEvidence) -> CheckOutcome | None:
+    """NVML, and whether the driver says who holds the GPU's memory."""
     if evidence.fact("kind") == "xpu" or evidence.fact("hip"):
         return None
     if evidence.nvml is None:
         more = " Memory of other processes cannot be distinguished." if evidence.visible else ""
-        return DoctorCheck("nvml", "note", f"{evidence.reason}{more}")
+        return note(f"{evidence.reason}{more}")
     gap = _missing_figures(evidence.nvml, evidence.gpus)
     if gap:
-        return DoctorCheck("nvml", "note", gap)
-    _, at_home = own_pids()
-    if not at_home:
+        return note(gap)
+    _, sees_host_pids = own_pids()
+    if not sees_host_pids:
         text = "The driver uses the host's process numbers, and this container uses different ones."
         do = "Your process is inferred; docker run --pid=host makes it certain."
-        return DoctorCheck("nvml", "note", text, do)
-    return DoctorCheck("nvml", "ok", "Memory and processes of every GPU can be read.")
+        return note(text, do)
+    return ok("Memory and processes of every GPU can be read.")
 
 
 def _missing_figures(driver: Driver, gpus: Sequence[Gpu]) -> str:
@@ -294,24 +257,22 @@ def _missing_figures(driver: Driver, gpus: Sequence[Gpu]) -> str:
     return ""
 
 
-def nccl(evidence: GpuEvidence) -> DoctorCheck | None:
+def nccl(evidence: GpuEvidence) -> CheckOutcome | None:
     """NCCL's version, and whether its memory can be read."""
     if not evidence.is_nvidia:
         return None
     version = evidence.fact("nccl")
     if not version:
-        return DoctorCheck(
-            "nccl", "note", "This PyTorch has no NCCL: jobs of several GPUs use gloo."
-        )
+        return note("This PyTorch has no NCCL: jobs of several GPUs use gloo.")
     text = f"NCCL {'.'.join(map(str, version))}"
     if tuple(version) < _NCCL_COUNTS:
-        return DoctorCheck("nccl", "ok", f"{text}; its memory cannot be read (from 2.29.7 on).")
+        return ok(f"{text}; its memory cannot be read (from 2.29.7 on).")
     if not evidence.fact("nccl_memory"):
-        return DoctorCheck("nccl", "ok", f"{text}; this PyTorch cannot read its memory (2.12 can).")
-    return DoctorCheck("nccl", "ok", f"{text}; its memory can be read.")
+        return ok(f"{text}; this PyTorch cannot read its memory (2.12 can).")
+    return ok(f"{text}; its memory can be read.")
 
 
-def visible_devices(evidence: GpuEvidence) -> DoctorCheck | None:
+def visible_devices(evidence: GpuEvidence) -> CheckOutcome | None:
     """CUDA_VISIBLE_DEVICES, where it is set."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
@@ -320,13 +281,11 @@ def visible_devices(evidence: GpuEvidence) -> DoctorCheck | None:
     if not selects_gpu(visible):
         if evidence.fact("kind") == "cuda" and not evidence.visible:
             return None  # the row gpu says so
-        return DoctorCheck(
-            "visible devices", "note", f"{text} hides every GPU.", "unset CUDA_VISIBLE_DEVICES"
-        )
-    return DoctorCheck("visible devices", "ok", f"{text}: cuda:0 is the first of these.")
+        return note(f"{text} hides every GPU.", "unset CUDA_VISIBLE_DEVICES")
+    return ok(f"{text}: cuda:0 is the first of these.")
 
 
-def switches(evidence: GpuEvidence) -> DoctorCheck:
+def switches() -> CheckOutcome:
     """Debug switches that are on and slow the program down, or change its memory."""
     active = []
     for candidate in SWITCHES:
@@ -334,17 +293,10 @@ def switches(evidence: GpuEvidence) -> DoctorCheck:
         if setting is not None and setting[1] not in _HARMLESS.get(candidate.name, ()):
             active.append(setting)
     if not active:
-        return DoctorCheck(
-            "switches", "ok", "No debug switch that slows the program or changes its memory is set."
-        )
+        return ok("No debug switch that slows the program or changes its memory is set.")
     set_so = ", ".join(f"{name}={text}" for name, text in active)
     why = switch(active[0][0]).cost
-    return DoctorCheck(
-        "switches",
-        "note",
-        f"{set_so}: {why}.",
-        "unset it unless you need it (vramlens doctor --switches)",
-    )
+    return note(f"{set_so}: {why}.", "unset it unless you need it (vramlens doctor --switches)")
 
 
 def _build(evidence: GpuEvidence) -> str:

@@ -58,15 +58,15 @@ class GpuEvidence:
 
 
 def selects_gpu(visible: str) -> bool:
-    """True where CUDA_VISIBLE_DEVICES leaves any GPU: a first entry that is no device ends the
+    """True where CUDA_VISIBLE_DEVICES leaves any GPU: a first entry that is not a device ends the
     list.
     """
     return re.match(r"\s*(\+?[0-9]+|GPU-|MIG-)", visible) is not None
 
 
 def has_kernels(archs: Sequence[str], capability: tuple[int, int]) -> bool:
-    """Machine code runs on later minor versions of its major one; PTX (compute_) is compiled for
-    any later one.
+    """Whether a build for these architectures runs on a GPU: machine code runs on later minor
+    versions of its major one, PTX (compute_) is compiled for any later one.
     """
     for arch in archs:
         named = re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", arch)

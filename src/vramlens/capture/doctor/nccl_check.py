@@ -15,7 +15,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
-from vramlens.capture.process.child import PATHS_OF_PARENT, paths_for_child
+from vramlens.capture.doctor.torch_checks import PATHS_OF_PARENT, paths_for_child
 
 _CODE = (
     f"{PATHS_OF_PARENT}; from vramlens.capture.doctor.nccl_worker import print_answer;"

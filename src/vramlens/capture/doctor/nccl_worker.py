@@ -54,7 +54,7 @@ def main(address: str, rank: int, world: int, backend: str, timeout_s: float) ->
     operations = _operations(dist, torch, device, rank, world)
     rows = []
     for name, (make, share) in operations.items():
-        right = _is_right(name, make, torch, rank, world)
+        right = _is_right(name, make, torch, world)
         rows.append(
             {"name": name, "right": right, "speeds": _speeds(make, share, torch, dist, gpu)}
         )
@@ -137,7 +137,7 @@ def _operations(
     }
 
 
-def _is_right(name: str, make: Callable[[int], Call], torch: Any, rank: int, world: int) -> bool:
+def _is_right(name: str, make: Callable[[int], Call], torch: Any, world: int) -> bool:
     """True where the values that a call leaves are those that it should."""
     got = make(4 * 1024 * world)().cpu()
     ranks = torch.arange(1.0, world + 1)

@@ -21,10 +21,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vramlens.capture.process.child import PATHS_OF_PARENT, paths_for_child
 from vramlens.ground.conf_text import VARIABLES
 from vramlens.ground.program_errors import answer_of
 
+PATHS_OF_PARENT = (
+    "import sys; sys.path[:1] = []; import json; sys.path[:] = json.loads(sys.argv[1])"
+)
+"""How the child's code begins. ``python -c`` puts the present folder first: a ``json.py`` in a
+checkout that somebody else made would be run before anything here is.
+"""
 _MARK = "vramlens-doctor "
 _CODE = f"{PATHS_OF_PARENT}; from vramlens.capture.doctor.torch_checks import main; main()"
 _LIMIT_S = 90.0
@@ -34,6 +39,11 @@ DIED = "using the GPU"
 """How the failure begins where the child was lost on the GPU."""
 _TOO_LARGE = 1 << 50
 """One PiB: no GPU has it, so that the request fails and the observer is called."""
+
+
+def paths_for_child() -> str:
+    """The first argument of a child whose code begins so."""
+    return json.dumps(sys.path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from vramlens.capture.memory.driver import (
     process_name,
 )
 from vramlens.capture.memory.pytorch_memory import PyTorch, PyTorchCounters
-from vramlens.ground.ledger_kinds import LedgerKind, LedgerRow
 from vramlens.ground.verdict import RowConfidence
+from vramlens.ground.vocabulary import LedgerKind, LedgerRow
 from vramlens.units import counted, format_size
 
 _GIVES_WAY = (
@@ -117,12 +117,12 @@ def ledgers() -> tuple[Ledger, ...]:
 
 
 def rows_of(
-    memory: GpuMemory, counters: PyTorchCounters, pids: Iterable[int], *, at_home: bool
+    memory: GpuMemory, counters: PyTorchCounters, pids: Iterable[int], *, sees_host_pids: bool
 ) -> tuple[LedgerRow, ...]:
     """The rows for what the driver and PyTorch say; they sum to ``memory.total_bytes`` and none is
     negative.
 
-    ``pids`` and ``at_home`` are what ``own_pids`` says.
+    ``pids`` and ``sees_host_pids`` are what ``own_pids`` says.
     """
     kind, exact = LedgerKind.DRIVER_RESERVED, RowConfidence.EXACT
     rows: list[LedgerRow] = []
@@ -133,7 +133,9 @@ def rows_of(
         )
         outside -= memory.reserved_bytes
     rows += _pytorch_rows(counters)
-    rows += _process_rows(_Listed(memory.processes, tuple(pids), at_home), outside, counters)
+    rows += _process_rows(
+        _DriverProcesses(memory.processes, tuple(pids), sees_host_pids), outside, counters
+    )
     rows.append(LedgerRow(LedgerKind.FREE, memory.free_bytes, exact))
     return _closed(rows, memory.total_bytes)
 
@@ -162,12 +164,14 @@ def _ledger_of(
             return base
         rows = _pytorch_rows(counters) + _nccl_rows(counters)
         return replace(base, total_bytes=total, rows=_closed(rows, total))
-    pids, at_home = own_pids()
+    pids, sees_host_pids = own_pids()
     return replace(
         base,
         total_bytes=memory.total_bytes,
-        rows=rows_of(memory, counters, pids, at_home=at_home),
-        processes=_ledger_processes(_Listed(memory.processes, pids, at_home), counters),
+        rows=rows_of(memory, counters, pids, sees_host_pids=sees_host_pids),
+        processes=_ledger_processes(
+            _DriverProcesses(memory.processes, pids, sees_host_pids), counters
+        ),
     )
 
 
@@ -211,12 +215,12 @@ def _nccl_rows(counters: PyTorchCounters, most: int | None = None) -> list[Ledge
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
+class _DriverProcesses:
     """The driver's list of a device's processes (None: it has none), and our numbers."""
 
     processes: tuple[GpuProcess, ...] | None
     pids: tuple[int, ...]
-    at_home: bool
+    sees_host_pids: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +234,7 @@ class _OwnProcess:
     confidence: RowConfidence
 
 
-def _own_process(listed: _Listed, counters: PyTorchCounters) -> _OwnProcess | None:
+def _own_process(listed: _DriverProcesses, counters: PyTorchCounters) -> _OwnProcess | None:
     """This process among those on the device; None where that cannot be told."""
     if listed.processes is None:
         return None
@@ -238,8 +242,8 @@ def _own_process(listed: _Listed, counters: PyTorchCounters) -> _OwnProcess | No
     if by_number is not None:
         return by_number
     if not counters.has_context:
-        return _OwnProcess(None, 0, _exact_if(listed.at_home))
-    if not listed.at_home and len(listed.processes) == 1:
+        return _OwnProcess(None, 0, _exact_if(listed.sees_host_pids))
+    if not listed.sees_host_pids and len(listed.processes) == 1:
         only = listed.processes[0]
         if _has_room_for(only, counters):
             return _OwnProcess(only.pid, only.used_bytes, RowConfidence.INFERRED)
@@ -247,13 +251,13 @@ def _own_process(listed: _Listed, counters: PyTorchCounters) -> _OwnProcess | No
 
 
 def _own_by_number(
-    listed: _Listed, processes: tuple[GpuProcess, ...], counters: PyTorchCounters
+    listed: _DriverProcesses, processes: tuple[GpuProcess, ...], counters: PyTorchCounters
 ) -> _OwnProcess | None:
     match = next((process for process in processes if process.pid in listed.pids), None)
     if match is None:
         return None
     fits = _has_room_for(match, counters)
-    if listed.at_home:
+    if listed.sees_host_pids:
         return _OwnProcess(match.pid, match.used_bytes, _exact_if(fits))
     if not fits:  # in a container the same number may be another process of the host
         return None
@@ -270,20 +274,24 @@ def _exact_if(is_certain: bool) -> RowConfidence:
     return RowConfidence.EXACT if is_certain else RowConfidence.INFERRED
 
 
-def _ledger_processes(listed: _Listed, counters: PyTorchCounters) -> tuple[LedgerProcess, ...]:
+def _ledger_processes(
+    listed: _DriverProcesses, counters: PyTorchCounters
+) -> tuple[LedgerProcess, ...]:
     own_process = _own_process(listed, counters)
     return tuple(
         LedgerProcess(
             pid=process.pid,
             bytes=process.used_bytes,
-            name=_name(process, listed.at_home),
+            name=_name(process, listed.sees_host_pids),
             is_this=None if own_process is None else process.pid == own_process.pid,
         )
         for process in listed.processes or ()
     )
 
 
-def _process_rows(listed: _Listed, outside: int, counters: PyTorchCounters) -> list[LedgerRow]:
+def _process_rows(
+    listed: _DriverProcesses, outside: int, counters: PyTorchCounters
+) -> list[LedgerRow]:
     """The rows of what is used and not PyTorch's, by process; ``outside`` is how much that is, by
     the driver's own sum.
     """
@@ -301,7 +309,7 @@ def _process_rows(listed: _Listed, outside: int, counters: PyTorchCounters) -> l
         confidence=confidence,
         note=_what_is_other(counters, own_process, bool(nccl)),
     )
-    names = _names(other_processes, listed.at_home)
+    names = _names(other_processes, listed.sees_host_pids)
     is_certain = own_process.confidence == RowConfidence.EXACT or own_process.bytes is None
     certainty = _exact_if(is_certain)
     if not has_all_sizes:
@@ -310,7 +318,7 @@ def _process_rows(listed: _Listed, outside: int, counters: PyTorchCounters) -> l
     return [*nccl, own_row, LedgerRow(LedgerKind.OTHER_PROCESSES, other_bytes, certainty, names)]
 
 
-def _other_processes(listed: _Listed, own_process: _OwnProcess | None) -> list[GpuProcess]:
+def _other_processes(listed: _DriverProcesses, own_process: _OwnProcess | None) -> list[GpuProcess]:
     own_pid = None if own_process is None else own_process.pid
     return [process for process in listed.processes or () if process.pid != own_pid]
 
@@ -359,33 +367,33 @@ def _what_is_other(counters: PyTorchCounters, own_process: _OwnProcess, nccl_is_
     )
 
 
-def _why_together(listed: _Listed, others: list[GpuProcess]) -> str:
+def _why_together(listed: _DriverProcesses, others: list[GpuProcess]) -> str:
     if listed.processes is None:
         return "the driver does not list the processes here"
     if not others:
         return "the driver lists none here"
-    names = _names(others, listed.at_home)
+    names = _names(others, listed.sees_host_pids)
     if any(process.used_bytes is None for process in others):
         return f"the driver lists {names}, without the size of each"
     return (
         f"the driver lists others only: {names}"
-        if listed.at_home
+        if listed.sees_host_pids
         else f"it is unknown which of {names} is this one"
     )
 
 
-def _name(process: GpuProcess, at_home: bool) -> str | None:
+def _name(process: GpuProcess, sees_host_pids: bool) -> str | None:
     # Inside a container the host's number may be that of somebody else.
-    return process_name(process.pid) if at_home else None
+    return process_name(process.pid) if sees_host_pids else None
 
 
-def _names(processes: list[GpuProcess], at_home: bool) -> str:
+def _names(processes: list[GpuProcess], sees_host_pids: bool) -> str:
     if not processes:
         return "none"
     largest = sorted(processes, key=lambda process: -(process.used_bytes or 0))
     texts = []
     for process in largest[:_NAMED]:
-        name = _name(process, at_home)
+        name = _name(process, sees_host_pids)
         size = "" if process.used_bytes is None else f" {format_size(process.used_bytes)}"
         texts.append(f"{process.pid}{f' ({name})' if name else ''}{size}")
     more = len(largest) - _NAMED

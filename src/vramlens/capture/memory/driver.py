@@ -123,7 +123,7 @@ class Driver:
     def version(self) -> str | None:
         """The driver's version, such as ``580.159.04``."""
         if self._version is None:
-            self._version = name_text(self._ask("nvmlSystemGetDriverVersion"))
+            self._version = name_text(self.ask("nvmlSystemGetDriverVersion"))
         return self._version
 
     def gpus(self, cuda: Any = None) -> tuple[Gpu, ...]:
@@ -141,36 +141,72 @@ class Driver:
             self._gpus[key] = cached
         return cached
 
+    def gpu(self, index: int, handle: Any, note: str = "") -> Gpu:
+        """What the driver says a GPU is."""
+        name, uuid = (
+            name_text(self.ask(f"nvmlDeviceGet{field}", handle)) for field in ("Name", "UUID")
+        )
+        return Gpu(
+            index=index,
+            name=name,
+            uuid=uuid,
+            is_mig=self._is_instance(handle),
+            note=note,
+            handle=handle,
+        )
+
     def memory(self, gpu: Gpu) -> GpuMemory | None:
         """The figures for a GPU now; None where the driver gives none."""
         if gpu.handle is None:
             return None
         return self._memory(gpu.handle) or self._memory_after_shutdown(gpu)
 
+    def why_no_memory(self, gpu: Gpu) -> str:
+        """A sentence on why ``memory`` of a GPU is None."""
+        if gpu.handle is None:
+            return (
+                "The driver cannot open this GPU: it has fallen off the bus, or permission is"
+                " missing."
+            )
+        try:
+            self._nvml.nvmlDeviceGetMemoryInfo(gpu.handle)
+        except Exception as error:
+            return f"The driver reports no numbers for this GPU ({_words(error)})."
+        return "The driver reports impossible numbers for this GPU."
+
+    def parts(self, handle: Any) -> list[Any]:
+        """The GPU itself, or its instances where it is divided."""
+        return list(self._instances(handle)) if self._is_divided(handle) else [handle]
+
+    def ask(self, name: str, *args: Any) -> Any:
+        """The answer of a call of NVML; None where it is missing, refused or fails."""
+        try:
+            return getattr(self._nvml, name)(*args)
+        except Exception:
+            return None
+
     def _memory_after_shutdown(self, gpu: Gpu) -> GpuMemory | None:
         """A second try: another library may have shut NVML down, which makes every handle
         invalid.
         """
-        if self._ask("nvmlDeviceGetCount") is not None:
+        if self.ask("nvmlDeviceGetCount") is not None:
             return None  # NVML is up: it has no figures for this GPU
         try:
             self._nvml.nvmlInit()
         except Exception:
             return None
         self._gpus.clear()
-        handle = self._ask("nvmlDeviceGetHandleByUUID", gpu.uuid) if gpu.uuid else None
+        handle = self.ask("nvmlDeviceGetHandleByUUID", gpu.uuid) if gpu.uuid else None
         return self._memory(handle) if handle is not None else None
 
     def _memory(self, handle: Any) -> GpuMemory | None:
         # ``used`` is not read: the manuals of R525 and R590 disagree whether version 2 counts the
         # reserved part in it. Total, free and reserved mean the same in both.
         version = getattr(self._nvml, "nvmlMemory_v2", None)
-        info = (
-            self._ask("nvmlDeviceGetMemoryInfo", handle, version) if version is not None else None
-        )
+        info = self.ask("nvmlDeviceGetMemoryInfo", handle, version) if version is not None else None
         reserved = getattr(info, "reserved", None)
         if info is None:
-            info = self._ask("nvmlDeviceGetMemoryInfo", handle)
+            info = self.ask("nvmlDeviceGetMemoryInfo", handle)
         if info is None or not 0 <= info.free <= info.total:
             return None
         total, free = int(info.total), int(info.free)
@@ -199,17 +235,10 @@ class Driver:
 
     def _running(self, kind: str, handle: Any) -> list[Any] | None:
         for suffix in ("_v3", "_v2", ""):
-            rows = self._ask(f"nvmlDeviceGet{kind}RunningProcesses{suffix}", handle)
+            rows = self.ask(f"nvmlDeviceGet{kind}RunningProcesses{suffix}", handle)
             if rows is not None:
                 return list(rows)
         return None
-
-    def _ask(self, name: str, *args: Any) -> Any:
-        """The answer of a call of NVML; None where it is missing, refused or fails."""
-        try:
-            return getattr(self._nvml, name)(*args)
-        except Exception:
-            return None
 
     def _numbered_by_cuda(self, cuda: Any) -> tuple[Gpu, ...]:
         named = [
@@ -225,8 +254,8 @@ class Driver:
             entry = named[index].strip() if index < len(named) else ""
             handle = self._handle_of(entry, properties)
             if handle is not None:
-                gpus.append(self._gpu(index, handle))
-            elif not _names_itself(properties) and index < len(guessed):
+                gpus.append(self.gpu(index, handle))
+            elif index < len(guessed) and not (_bare_uuid(properties) or _pci_address(properties)):
                 gpus.append(guessed[index])
             else:
                 note = "It is unknown which of the driver's GPUs or MIG instances this is."
@@ -241,11 +270,11 @@ class Driver:
         uuid = _bare_uuid(properties)
         if uuid:
             for prefix in ("GPU-", "MIG-"):
-                handle = self._ask("nvmlDeviceGetHandleByUUID", prefix + uuid)
+                handle = self.ask("nvmlDeviceGetHandleByUUID", prefix + uuid)
                 if handle is not None:
                     return self._undivided(handle)
         bus = _pci_address(properties)
-        handle = self._ask("nvmlDeviceGetHandleByPciBusId", bus) if bus else None
+        handle = self.ask("nvmlDeviceGetHandleByPciBusId", bus) if bus else None
         return self._undivided(handle) if handle is not None else None
 
     def _undivided(self, handle: Any) -> Any:
@@ -260,28 +289,28 @@ class Driver:
     def _is_divided(self, handle: Any) -> bool:
         if self._is_instance(handle):
             return False
-        mode = self._ask("nvmlDeviceGetMigMode", handle)
+        mode = self.ask("nvmlDeviceGetMigMode", handle)
         return bool(mode and mode[0])
 
     def _is_instance(self, handle: Any) -> bool:
-        answer = self._ask("nvmlDeviceIsMigDeviceHandle", handle)
+        answer = self.ask("nvmlDeviceIsMigDeviceHandle", handle)
         return bool(getattr(answer, "value", answer))
 
     def _instances(self, parent: Any) -> Iterator[Any]:
-        for number in range(self._ask("nvmlDeviceGetMaxMigDeviceCount", parent) or 0):
-            handle = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", parent, number)
+        for number in range(self.ask("nvmlDeviceGetMaxMigDeviceCount", parent) or 0):
+            handle = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", parent, number)
             if handle is not None:
                 yield handle
 
     def _numbered_by_environment(self) -> tuple[Gpu, ...]:
         """The GPUs in CUDA's order: the rules of ``torch.cuda._parse_visible_devices``."""
         variable, order = _environment()
-        count = self._ask("nvmlDeviceGetCount") or 0
-        handles = [self._ask("nvmlDeviceGetHandleByIndex", number) for number in range(count)]
+        count = self.ask("nvmlDeviceGetCount") or 0
+        handles = [self.ask("nvmlDeviceGetHandleByIndex", number) for number in range(count)]
         if variable is not None and variable.startswith(("GPU-", "MIG-")):
             known_handles = [handle for handle in handles if handle is not None]
             chosen = self._chosen_by_uuid(variable, known_handles)
-            return tuple(self._gpu(index, handle) for index, handle in enumerate(chosen))
+            return tuple(self.gpu(index, handle) for index, handle in enumerate(chosen))
         numbers = range(count) if variable is None else _ordinals(variable)
         return tuple(self._chosen_by_number(numbers, handles, self._doubt_of_order(order, handles)))
 
@@ -290,17 +319,17 @@ class Driver:
         for number in numbers:
             if number >= len(handles) or handles[number] is None:
                 break
-            parts = self._parts(handles[number])
+            parts = self.parts(handles[number])
             doubt = note
             if len(parts) > 1:
                 doubt = "It is not yet known which instances of this GPU CUDA uses."
             for part in parts:
-                gpus.append(self._gpu(len(gpus), part, doubt))
+                gpus.append(self.gpu(len(gpus), part, doubt))
         return gpus
 
     def _doubt_of_order(self, order: str, handles: list[Any]) -> str:
         """A note where CUDA may number GPUs otherwise than by their address; else empty."""
-        products = {name_text(self._ask("nvmlDeviceGetName", handle)) for handle in handles}
+        products = {name_text(self.ask("nvmlDeviceGetName", handle)) for handle in handles}
         if order == "PCI_BUS_ID" or len(products) < 2:
             return ""
         return (
@@ -308,12 +337,8 @@ class Driver:
             "CUDA_DEVICE_ORDER=PCI_BUS_ID to avoid this)."
         )
 
-    def _parts(self, handle: Any) -> list[Any]:
-        """The GPU itself, or its instances where it is divided."""
-        return list(self._instances(handle)) if self._is_divided(handle) else [handle]
-
     def _chosen_by_uuid(self, variable: str, handles: list[Any]) -> list[Any]:
-        uuids = [name_text(self._ask("nvmlDeviceGetUUID", handle)) or "" for handle in handles]
+        uuids = [name_text(self.ask("nvmlDeviceGetUUID", handle)) or "" for handle in handles]
         by_uuid = list(zip(uuids, handles, strict=True))
         chosen: list[Any] = []
         taken: set[str] = set()
@@ -330,26 +355,13 @@ class Driver:
     def _named(self, entry: str, by_uuid: list[tuple[str, Any]]) -> Any:
         """The instance of that name, or the only GPU whose UUID begins so; None: there is none."""
         if entry.startswith("MIG-"):
-            return self._ask("nvmlDeviceGetHandleByUUID", entry)
+            return self.ask("nvmlDeviceGetHandleByUUID", entry)
         matches = [
             handle
             for uuid, handle in by_uuid
             if entry.startswith("GPU-") and uuid.startswith(entry)
         ]
         return matches[0] if len(matches) == 1 else None
-
-    def _gpu(self, index: int, handle: Any, note: str = "") -> Gpu:
-        name, uuid = (
-            name_text(self._ask(f"nvmlDeviceGet{field}", handle)) for field in ("Name", "UUID")
-        )
-        return Gpu(
-            index=index,
-            name=name,
-            uuid=uuid,
-            is_mig=self._is_instance(handle),
-            note=note,
-            handle=handle,
-        )
 
 
 def own_pids() -> tuple[tuple[int, ...], bool]:
@@ -367,10 +379,10 @@ def own_pids() -> tuple[tuple[int, ...], bool]:
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:
             line = next((text for text in status if text.startswith("NSpid:")), "")
         numbers = tuple(int(word) for word in line.split()[1:])
-        at_home = os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"
+        sees_host_pids = os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"
     except (OSError, ValueError):
         return (pid,), False
-    return (numbers or (pid,)), at_home
+    return (numbers or (pid,)), sees_host_pids
 
 
 def process_name(pid: int) -> str | None:
@@ -393,7 +405,7 @@ def _environment() -> tuple[str | None, str]:
 
 
 def _ordinals(variable: str) -> list[int]:
-    """The numbers in CUDA_VISIBLE_DEVICES: the first that is none ends the list, one named twice
+    """The numbers in CUDA_VISIBLE_DEVICES: the first that is not a number ends the list, one named twice
     empties it.
     """
     numbers: list[int] = []
@@ -414,10 +426,6 @@ def _count(cuda: Any) -> int:
         return int(cuda.device_count())
     except Exception:
         return 0
-
-
-def _names_itself(properties: Any) -> bool:
-    return bool(_bare_uuid(properties) or _pci_address(properties))
 
 
 def _bare_uuid(properties: Any) -> str:

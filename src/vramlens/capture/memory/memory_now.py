@@ -15,7 +15,7 @@ from vramlens.capture.memory.device_ledger import Ledger, ledgers
 from vramlens.capture.memory.driver import driver
 from vramlens.capture.torch_api import pinned_memory
 from vramlens.foreign_text import text_of
-from vramlens.ground.ledger_kinds import LedgerRow
+from vramlens.ground.vocabulary import LedgerRow
 from vramlens.units import format_size
 
 _WORDS = {
@@ -62,6 +62,13 @@ class HostMemory:
     limit: str = "machine"
     pinned_bytes: int | None = None
     pinned_reserved_bytes: int | None = None
+
+    @property
+    def used_bytes(self) -> int | None:
+        """All that is not available."""
+        if self.total_bytes is None or self.available_bytes is None:
+            return None
+        return self.total_bytes - self.available_bytes
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -1,7 +1,7 @@
 """Names: the modules and the tensors that are alive, called as the program calls them.
 
 claims: claims to storages, of which one wins.
-holder_names: names of tensors that are no model's, after who holds them.
+holder_names: names of tensors that are not a model's, after who holds them.
 live_heap: the live tensors, modules and optimizers.
 module_hooks: hooks on all of the program's modules, of which PyTorch's warnings hear nothing.
 module_marks: each allocation carries the path of the module that runs.

@@ -1,4 +1,4 @@
-"""Names of tensors that are no model's, after who holds them."""
+"""Names of tensors that are not a model's, after who holds them."""
 
 from __future__ import annotations
 

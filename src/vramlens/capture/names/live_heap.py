@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import compress, takewhile
 from typing import Any, NamedTuple
 
+from vramlens.capture.process.referents import SEQUENCES
 from vramlens.ground.live_objects import (
     InstanceLayout,
     class_dict,
@@ -28,8 +29,7 @@ _OPAQUE = (
     types.MethodType,
     types.CodeType,
 )
-_SEQUENCES = (list, tuple, deque, set, frozenset)
-CONTAINERS = (dict, *_SEQUENCES)
+CONTAINERS = (dict, *SEQUENCES)
 NAMESPACE = ".__dict__"
 _MOST_ITEMS = 300_000
 """Of one look, all together: a tokenizer's vocabulary may hang on a model."""
@@ -145,7 +145,7 @@ class LiveHeap:
         if issubclass(cls, tuple) and "_fields" in class_dict(cls):
             fields = class_dict(cls)["_fields"]
             return _named_edges(zip(fields, tuple.__iter__(owner), strict=False))
-        for base in _SEQUENCES:
+        for base in SEQUENCES:
             if issubclass(cls, base):
                 elements = list(base.__iter__(owner))
                 return [(f"[{index}]", element) for index, element in enumerate(elements)]

@@ -105,7 +105,7 @@ class ModuleNames:
         return ""
 
     def _class_of_model(self, root: Any) -> str:
-        """The class of the outermost module that is no wrapper."""
+        """The class of the outermost module that is not a wrapper."""
         classes = (class_name(type(module)) for module in self._wrapped(root))
         return next((name for name in classes if name not in _PARALLEL), _PARALLEL[0])
 

@@ -1,14 +1,12 @@
 """Process: vramlens as a guest in the user's process: threads, sockets and looks that disturb
 nothing.
 
-child: starting Python in a process of its own.
 gpu_files: whether this machine has a GPU at all, by its files.
 late_errors: errors of signal handlers inside callbacks of C code.
 own_socket: sockets of vramlens's own in the user's program.
 own_thread: threads of vramlens's own in the user's program.
 process_state: what the system says of another process: whether it runs, and what it has started.
 referents: objects asked for what they hold, those alone whose answer is known to be harmless.
-switch_interval: the interpreter's switch interval.
 thread_trace: tracing one thread with a function in C's sense (``PyEval_SetTrace``).
 tracked_objects: the objects that Python's collector knows.
 undisturbed: looks during which the interpreter's lock is kept.

@@ -65,12 +65,12 @@ def python_descendants(pid: int) -> list[int]:
     """Processes that a process has started, or those that these have, which run Python; the
     nearest first.
     """
-    generation, pythons, seen = [pid], [], 0
+    generation, pythons, count = [pid], [], 0
     for _ in range(_GENERATIONS):
         generation = [child for parent in generation for child in _children(parent)]
-        seen += len(generation)
+        count += len(generation)
         pythons += [child for child in generation if _runs_python(child)]
-        if seen > _MOST_PROCESSES:
+        if count > _MOST_PROCESSES:
             break
     return pythons
 

@@ -43,8 +43,8 @@ _MOST_HELD = 16_000_000  # references that one look hands out: 128 MB
 _TRAVERSE = 71  # Py_tp_traverse in CPython's Include/typeslots.h, part of the stable ABI
 _BASE: Any = type.__dict__["__base__"]
 _MODULE_NAMESPACE: Any = class_dict(types.ModuleType)["__dict__"]
-_SEQUENCES: tuple[Any, ...] = (list, tuple, deque, set, frozenset)
-_CONTAINER_IDS = frozenset(map(id, (*_SEQUENCES, dict)))
+SEQUENCES: tuple[Any, ...] = (list, tuple, deque, set, frozenset)
+_CONTAINER_IDS = frozenset(map(id, (*SEQUENCES, dict)))
 
 
 class _Symbol(ctypes.Structure):
@@ -154,7 +154,7 @@ def shown_by(holder: Any) -> list[Any]:
             if _is_storage(name, member):
                 with own_errors():
                     shown.append(member.__get__(holder))
-    for container in _SEQUENCES:
+    for container in SEQUENCES:
         if issubclass(type(holder), container):
             shown += container.__iter__(holder)
     if issubclass(type(holder), dict):
@@ -220,7 +220,7 @@ def referrers_of(objects: list[Any], wanted: set[int], until: float) -> Iterator
 def _slot_getter() -> Callable[[type], int | None]:
     getter = ctypes.pythonapi.PyType_GetSlot
     # By its address: ctypes asks an object that it is given for its ``__class__``, which a
-    #     metaclass may define.
+    # metaclass may define.
     prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
     get_slot = prototype(ctypes.cast(getter, ctypes.c_void_p).value or 0)
     return lambda kind: get_slot(id(kind), _TRAVERSE)

@@ -32,6 +32,8 @@ def set_trace(callback: Any, holder: Any) -> None:
 
 
 def can_trace() -> bool:
-    """CPython with its lock; others have no such function, or threads that would not be seen."""
+    """Whether this is CPython with its lock: others have no such function, or threads that would
+    not be seen.
+    """
     lock = getattr(sys, "_is_gil_enabled", None)
     return sys.implementation.name == "cpython" and (lock is None or bool(lock()))

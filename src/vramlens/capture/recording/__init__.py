@@ -1,9 +1,7 @@
 """Recording: what is kept of a running program, and the file that it is written to.
 
 device_facts: the devices' names, limits and ledgers.
-launch: how a job was started.
 output_path: the files of a process.
-placed_file: a written file on its way to its name.
 private_facts: what of machine, user and run is private.
 process_facts: what a recording says about its process.
 profiled_steps: a trace of PyTorch's profiler instead.
@@ -15,5 +13,4 @@ ring_size: how many events are kept.
 sample_rows: memory over time.
 session: the watch of a process, from the import of torch to the end.
 step_marks: the steps of the program.
-optimizer_hooks: changes to PyTorch's hooks of all optimizers.
 """

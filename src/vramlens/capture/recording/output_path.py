@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import zipfile
+
+from vramlens.capture.process_group import initialized_group
+from vramlens.ground.launcher import rank_in_environment
+from vramlens.ground.program_errors import answer_of
 
 _MOST_FAILURES = 8
 _LONGEST_META = 1 << 24
@@ -19,32 +22,12 @@ def rank_of_process() -> int | None:
     environment.
     """
     rank = _rank_in_group()
-    return _rank_in_environment() if rank is None else rank
+    return rank_in_environment() if rank is None else rank
 
 
 def _rank_in_group() -> int | None:
-    distributed = sys.modules.get("torch.distributed")
-    try:
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            return int(distributed.get_rank())
-    except (AttributeError, RuntimeError, ValueError):
-        pass
-    return None
-
-
-def _rank_in_environment() -> int | None:
-    for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"):
-        text = os.environ.get(name, "")
-        if text.isdigit() and (name == "RANK" or _is_a_job_of_many()):
-            return int(text)
-    return None
-
-
-def _is_a_job_of_many() -> bool:
-    return any(
-        os.environ.get(name, "1") not in ("", "1")
-        for name in ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
-    )
+    group = initialized_group()
+    return None if group is None else answer_of(lambda: int(group.get_rank()))
 
 
 def absolute(path: str) -> str:
@@ -57,7 +40,7 @@ def absolute(path: str) -> str:
         return path
 
 
-class Places:
+class RecordingPaths:
     """The files of one process.
 
     A path that ends in ``.vram`` is the file, any other a folder. In a job of several ranks the
@@ -71,7 +54,7 @@ class Places:
         self._program = os.path.splitext(os.path.basename(program or ""))[0] or "python"
         self._is_child = is_child
         # A child inherits its parent's environment, and with it a rank that need not be its own.
-        self._inherited = _rank_in_environment() if is_child else None
+        self._inherited = rank_in_environment() if is_child else None
         self._failures: list[str] = []  # the recordings of failures that this process has written
 
     @property
@@ -144,3 +127,42 @@ def tells_of_failure(path: str) -> bool:
         )
     except Exception:  # no recording, or a damaged one
         return False
+
+
+class OutputFile:
+    """A recording's way to its place, beside what another process has put there meanwhile.
+
+    Attributes:
+        path: where it is.
+    """
+
+    def __init__(self, paths: RecordingPaths, path: str) -> None:
+        self._paths, self.path = paths, path
+        self._is_named = path != paths.next()  # by whoever asked for it
+
+    def put(self, partial: str, target: str) -> None:
+        """Gives the written file its place; a failure's recording keeps its own."""
+        while True:
+            try:
+                os.link(partial, target)  # unlike a rename it replaces nothing
+            except FileExistsError:
+                if self._is_named or self._paths.may_replace(target):
+                    os.replace(partial, target)
+                    return
+                target = self.path = self._paths.next()
+            except OSError:  # no links here
+                os.replace(partial, target)
+                return
+            else:
+                os.unlink(partial)
+                return
+
+
+def keep(path: str, previous: str) -> None:
+    """Keeps a file under another name while it is replaced: at every moment both are whole."""
+    try:
+        link = f"{previous}.{os.getpid()}.partial"
+        os.link(path, link)
+        os.replace(link, previous)
+    except OSError:  # no links here
+        os.replace(path, previous)

@@ -10,8 +10,8 @@ import sys
 from typing import Any
 
 from vramlens.capture.process_group import groups_for_meta
-from vramlens.capture.recording.launch import launch
 from vramlens.capture.recording.output_path import rank_of_process
+from vramlens.ground.launcher import job_name, number_in
 
 
 def process_facts(command: list[str] | None) -> dict[str, Any]:
@@ -24,9 +24,11 @@ def process_facts(command: list[str] | None) -> dict[str, Any]:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "rank": rank_of_process(),
-        "local_rank": _number("LOCAL_RANK"),
-        "world_size": _number("WORLD_SIZE"),
-        **launch(),
+        "local_rank": number_in(os.environ, "LOCAL_RANK"),
+        "world_size": number_in(os.environ, "WORLD_SIZE"),
+        "job": job_name(),
+        "attempt": number_in(os.environ, "TORCHELASTIC_RESTART_COUNT"),
+        "launcher_pid": os.getppid(),
         "groups": groups_for_meta(),
     }
 
@@ -47,8 +49,3 @@ def _present_folder() -> str | None:
     with contextlib.suppress(OSError):  # programs remove the folder that they are in
         return os.getcwd()
     return None
-
-
-def _number(variable: str) -> int | None:
-    text = os.environ.get(variable, "")
-    return int(text) if text.isdigit() else None

@@ -15,7 +15,7 @@ from typing import Any
 
 from vramlens.capture.names.module_hooks import after_each_module, before_each_module
 from vramlens.capture.process.own_thread import get_ident
-from vramlens.capture.recording.output_path import Places, rank_of_process
+from vramlens.capture.recording.output_path import RecordingPaths, rank_of_process
 from vramlens.capture.torch_api import loaded_torch
 from vramlens.capture.warn import harmless, say
 from vramlens.units import format_size
@@ -27,8 +27,8 @@ class ProfiledSteps:
     TensorBoard finds it.
     """
 
-    def __init__(self, places: Places, first_step: int) -> None:
-        self._places, self._first_step = places, first_step
+    def __init__(self, paths: RecordingPaths, first_step: int) -> None:
+        self._paths, self._first_step = paths, first_step
         self._profiler: Any = None
         self._thread = 0
         self._of_thread = local()
@@ -95,7 +95,7 @@ class ProfiledSteps:
         say(f"wrote {path} ({format_size(os.path.getsize(path))}); vramlens explain reads it")
 
     def _path(self) -> str:
-        folder = os.path.join(self._places.folder, f"rank{rank_of_process() or 0:05d}")
+        folder = os.path.join(self._paths.folder, f"rank{rank_of_process() or 0:05d}")
         # The name that TensorBoard's plugin looks for: worker, then its suffix.
         return os.path.join(folder, f"{socket.gethostname()}_{os.getpid()}.pt.trace.json")
 

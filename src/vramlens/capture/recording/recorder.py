@@ -18,8 +18,7 @@ from vramlens.capture.names.module_marks import ModuleMarks
 from vramlens.capture.names.module_paths import ModulePaths
 from vramlens.capture.process.undisturbed import no_collection, no_other_thread
 from vramlens.capture.recording.device_facts import DeviceFacts
-from vramlens.capture.recording.output_path import Places, rank_of_process
-from vramlens.capture.recording.placed_file import PlacedFile, keep
+from vramlens.capture.recording.output_path import OutputFile, RecordingPaths, keep, rank_of_process
 from vramlens.capture.recording.process_facts import process_facts
 from vramlens.capture.recording.recording_file import SCHEMA, write_recording
 from vramlens.capture.recording.redact import Redaction
@@ -82,14 +81,14 @@ class Recorder:
 
     def __init__(
         self,
-        places: Places,
+        paths: RecordingPaths,
         *,
         max_events: int | None = None,
         redacted: bool = False,
         command: list[str] | None = None,
         marks_modules: bool = True,
     ) -> None:
-        self.places, self.steps = places, StepCounter()
+        self.paths, self.steps = paths, StepCounter()
         self.gpu: Allocator | None = None
         self.recording = False
         self.facts: DeviceFacts | None = None
@@ -231,7 +230,7 @@ class Recorder:
         except Exception as error:
             reason = _reason_of(error)
             if request.trigger != "api":  # whoever called is told
-                say(f"no recording was written to {path or self.places.folder}: {reason}")
+                say(f"no recording was written to {path or self.paths.folder}: {reason}")
             return {"error": reason}
         finally:
             self._is_writing = False
@@ -240,28 +239,28 @@ class Recorder:
     def _write(self, request: WriteRequest, path: str | None) -> dict[str, Any]:
         if self.gpu is None or not self.gpu.is_initialized():
             return {"error": "the program has not used a GPU yet"}
-        target = os.path.abspath(path or self.places.next())
+        target = os.path.abspath(path or self.paths.next())
         # To open a pipe is to wait for who reads it.
         if os.path.exists(target) and not os.path.isfile(target):
             raise OSError(0, f"{target} is not a regular file")
-        place = PlacedFile(self.places, target)
+        output = OutputFile(self.paths, target)
         began = time.perf_counter()
         with no_collection():
-            events, has_wrapped = self._write_parts(self.gpu, request, place, began)
+            events, has_wrapped = self._write_parts(self.gpu, request, output, began)
         seconds = time.perf_counter() - began
         if request.failure is not None:
-            self.places.wrote_failure(place.path)
+            self.paths.wrote_failure(output.path)
         if not request.quiet:
-            size = format_size(os.path.getsize(place.path))
+            size = format_size(os.path.getsize(output.path))
             overwritten = ", earlier events overwritten" if has_wrapped else ""
             say(
-                f"wrote {place.path} ({size}, {counted(events, 'event')}{overwritten};"
+                f"wrote {output.path} ({size}, {counted(events, 'event')}{overwritten};"
                 f" the program paused {seconds:.1f} s)"
             )
-        return {"path": place.path, "seconds": round(seconds, 3)}
+        return {"path": output.path, "seconds": round(seconds, 3)}
 
     def _write_parts(
-        self, gpu: Allocator, request: WriteRequest, place: PlacedFile, began: float
+        self, gpu: Allocator, request: WriteRequest, output: OutputFile, began: float
     ) -> tuple[int, bool]:
         """Writes the file; how many events are in it, and whether earlier ones were overwritten.
 
@@ -281,13 +280,13 @@ class Recorder:
         if self._redaction is not None:
             parts = _redacted(self._redaction, snapshot, meta, parts)
             check = _search_of(self._redaction)
-        os.makedirs(os.path.dirname(place.path), exist_ok=True)
-        if request.keep_previous and os.path.exists(place.path):
-            keep(place.path, self.places.previous())
+        os.makedirs(os.path.dirname(output.path), exist_ok=True)
+        if request.keep_previous and os.path.exists(output.path):
+            keep(output.path, self.paths.previous())
         meta["dump_seconds"] = round(time.perf_counter() - began, 3)
         parts = {"meta": meta, **parts}
         start = None if self._start_state is None else zlib.decompress(self._start_state)
-        write_recording(place.path, snapshot, parts, start, put=place.put, check=check)
+        write_recording(output.path, snapshot, parts, start, put=output.put, check=check)
         events = sum(len(trace) for trace in snapshot.get("device_traces", ()))
         snapshot.clear()
         return events, any(meta["wrapped"].values())

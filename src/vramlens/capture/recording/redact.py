@@ -22,7 +22,7 @@ _COMPILED = re.compile(r"torchinductor_[^/\\]*(?P<rest>[/\\].*)$")
 _PRIVATE_META = ("command", "ending", "host", "folder", "job")
 _HIDDEN = "***"
 # In a text nobody says where a path with spaces ends: up to the last slash before a mark that paths
-#     rarely have.
+# rarely have.
 _INSIDE = r"[^\n\r\t\"'`<>|*?:;,()\[\]{}]*"
 _ROOTED = re.compile(
     rf"(?<![\w.+@-])(?:file:/{{0,2}})?(?:~[\w.-]*|\.{{1,2}}|[A-Za-z]:)?[/\\](?=[\w.+@~-])(?:{_INSIDE}[/\\])?"

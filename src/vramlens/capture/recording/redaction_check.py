@@ -19,7 +19,7 @@ following in 1 or 4 bytes, and what follows the text.
 """
 _LONGEST_TEXT = 1 << 16
 _NO_NUMBER_BYTES = 9
-"""So many bytes are no number."""
+"""So many bytes are not a number."""
 _LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 
 

@@ -15,12 +15,12 @@ from types import FrameType
 from typing import Any, Protocol
 
 from vramlens.capture.process_group import warn_if_not_destroyed, watch_device
-from vramlens.capture.recording.output_path import Places, absolute, rank_of_process
+from vramlens.capture.recording.output_path import RecordingPaths, absolute, rank_of_process
 from vramlens.capture.recording.profiled_steps import NvtxMarks, ProfiledSteps
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.torch_api import loaded_torch
 from vramlens.capture.triggers.ending_line import ending_of_exception, ending_of_signal, uncaught
-from vramlens.capture.triggers.on_demand import Control
+from vramlens.capture.triggers.on_demand import DumpServer
 from vramlens.capture.triggers.on_import import when_imported
 from vramlens.capture.triggers.out_of_memory import (
     RECORDED,
@@ -104,7 +104,7 @@ class Session:
         self.plan, self._leaks = plan, leaks
         self._pid = os.getpid()
         self.recorder = Recorder(
-            Places(plan.output, plan.program, is_child=plan.is_child),
+            RecordingPaths(plan.output, plan.program, is_child=plan.is_child),
             max_events=plan.max_events,
             redacted=plan.redacted,
             command=command,
@@ -113,11 +113,11 @@ class Session:
         self._failures.enabled = not plan.blocks_only
         if leaks is not None:
             self.recorder.owners = leaks.owners
-        self._control = Control(self._on_demand, self.recorder.tick)
-        self._termination = Termination(self._terminated, lambda: self.recorder.places.folder)
+        self._dump_server = DumpServer(self._on_demand, self.recorder.tick)
+        self._termination = Termination(self._terminated, lambda: self.recorder.paths.folder)
         self._open_blocks = 0
         self._trace = (
-            ProfiledSteps(self.recorder.places, plan.first_step or 0) if plan.profile else None
+            ProfiledSteps(self.recorder.paths, plan.first_step or 0) if plan.profile else None
         )
         self._done = False
         self.summarise: Callable[[str], None] | None = None  # at the end, a rank's own recording
@@ -128,7 +128,7 @@ class Session:
         nothing for it.
         """
         watch_device()
-        self._control.handle_signal()
+        self._dump_server.handle_signal()
         when_imported("torch", self._torch_is_there)
         atexit.register(self._at_exit)
         if hasattr(os, "register_at_fork"):
@@ -146,8 +146,8 @@ class Session:
     def adopt(self, plan: RecordingPlan) -> None:
         """Goes by another plan from now on: ``install`` after a ``record``."""
         self.plan = plan
-        self.recorder.places, self.recorder.wanted_events = (
-            Places(plan.output, plan.program),
+        self.recorder.paths, self.recorder.wanted_events = (
+            RecordingPaths(plan.output, plan.program),
             plan.max_events,
         )
         self._failures.enabled = True
@@ -180,7 +180,7 @@ class Session:
 
     def _begin_outermost(self, path: str, max_events: int | None) -> None:
         recorder = self.recorder
-        recorder.places, recorder.wanted_events = Places(path, None), max_events
+        recorder.paths, recorder.wanted_events = RecordingPaths(path, None), max_events
         self._failures.enabled = True
         if recorder.gpu is not None:
             recorder.gpu.when_initialized(self._start_if_wanted)
@@ -201,7 +201,7 @@ class Session:
             say("the block did not use a GPU, so nothing was recorded")
             return
         if path is None:
-            path, since_us = self.recorder.places.next(), 0
+            path, since_us = self.recorder.paths.next(), 0
         answer = self.recorder.write(WriteRequest("api", since_us=since_us), path)
         if "error" in answer:
             say(f"no {path}: {answer['error']}")
@@ -221,7 +221,7 @@ class Session:
         if self._leaks is not None:
             self._leaks.torch_is_there(loaded_torch())
             recorder.steps.on_step(self._leaks.step_ended)
-            self._control.start()  # SIGUSR2 asks for the leaks of programs without a GPU, too
+            self._dump_server.start()  # SIGUSR2 asks for the leaks of programs without a GPU, too
         if self._trace is not None and not self.plan.first_step:
             self._trace.start_with_the_first_module()
         if recorder.gpu is not None:
@@ -240,7 +240,7 @@ class Session:
             if not self.plan.first_step:
                 self._start_if_wanted()
         if self._leaks is None:
-            self._control.start()
+            self._dump_server.start()
         if self.plan.at_exit and self._trace is None:
             self._termination.arm()
 
@@ -315,7 +315,7 @@ class Session:
         if self._pid != os.getpid():
             return
         self._termination.stop()
-        self._control.stop()
+        self._dump_server.stop()
         left_over = warn_if_not_destroyed()
         if left_over is not None:
             say(left_over)
@@ -370,7 +370,7 @@ class Session:
         self._failures.enabled = False
         self.recorder.recording = False
         self._termination.disarm()
-        self._control.close()
+        self._dump_server.close()
 
 
 def _why_nothing(is_visible: bool, *, leaks: bool) -> str:

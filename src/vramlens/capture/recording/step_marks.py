@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
-from vramlens.capture.recording.optimizer_hooks import between_steps
+from vramlens.capture.process.own_thread import wait
+from vramlens.capture.process.undisturbed import no_other_thread
 from vramlens.capture.torch_api import loaded_torch
 from vramlens.capture.warn import harmless
 
@@ -16,8 +19,10 @@ NO_STEP = (
     "no step has ended (by an optimizer, a call of the model, a turn of a loop, a tenth of a second,"
     " or vramlens.step()), so there is nothing to compare"
 )
-by_hand: list[Callable[[], None]] = []
+manual_step_listeners: list[Callable[[], None]] = []
 """What is called whenever ``vramlens.step()`` is, recorded or not."""
+_TRIES_FOR_S = 2.0
+_LOOKS_EVERY_S = 0.001
 
 
 class StepCounter:
@@ -124,3 +129,38 @@ class StepCounter:
 def _parameters_of(optimizer: Any) -> set[int]:
     """What an optimizer steps, by identity."""
     return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+
+
+def between_steps(optimizer_module: Any, change: Callable[[], None]) -> bool:
+    """Whether the change could be made: at once where the program has no such hooks of its own,
+    else when no thread is inside of an optimizer's step.
+
+    An optimizer calls these hooks in a loop over an ``OrderedDict``. If another thread adds or
+    removes one meanwhile, the loop ends with "RuntimeError: OrderedDict mutated during iteration",
+    in the program's own step. The loop notices only where a hook is still to come.
+
+    Args:
+        optimizer_module: ``torch.optim.optimizer``.
+        change: adds or removes one hook.
+    """
+    hooks = getattr(optimizer_module, "_global_optimizer_post_hooks", ())
+    deadline = time.monotonic() + _TRIES_FOR_S
+    while True:
+        with no_other_thread():
+            if len(hooks) <= 1 or not _is_stepping(optimizer_module.__file__):
+                change()
+                return True
+        if time.monotonic() > deadline:
+            return False
+        wait(_LOOKS_EVERY_S)
+
+
+def _is_stepping(file: str) -> bool:
+    """Whether a thread runs a function of this file, or one that it has called."""
+    for top in sys._current_frames().values():
+        frame: FrameType | None = top
+        while frame is not None:
+            if frame.f_code.co_filename == file:
+                return True
+            frame = frame.f_back
+    return False

@@ -6,7 +6,6 @@ ending_line: how a program ended.
 on_demand: SIGUSR2 and the socket, in the program.
 on_import: waits for the import of torch.
 out_of_memory: the failed request and the note in its exception.
-shadowed_modules: modules of the program's that have the name of one that is imported already.
 sigterm: a recording before a signal ends the program.
 user_folder: where programs leave their sockets.
 user_program: runs the user's program as Python would.

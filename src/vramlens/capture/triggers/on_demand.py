@@ -32,7 +32,7 @@ _poll: Any = getattr(select, "poll", None)
 _sleep = time.sleep
 
 
-class Control:
+class DumpServer:
     """The thread, the socket and the signal of one process."""
 
     def __init__(

@@ -97,7 +97,7 @@ class Termination:
             is_over = writer.join(max(0.0, end - time.monotonic()))
         except RuntimeError:
             # Python 3.12 starts no thread while it waits for the program's own to end. The core's
-            #     timer bounds what this thread writes.
+            # timer bounds what this thread writes.
             with contextlib.suppress(Exception):
                 self._write(name, where)
             is_over = True

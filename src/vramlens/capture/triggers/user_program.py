@@ -10,11 +10,13 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from types import CodeType, TracebackType
+from importlib.machinery import PathFinder
+from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-from vramlens.capture.triggers.shadowed_modules import give_back_shadowed
 from vramlens.errors import NoProgram
+
+_NOT_OF_A_FOLDER = ("built-in", "frozen")
 
 
 def execute_script(path: str, arguments: Sequence[str]) -> None:
@@ -109,11 +111,11 @@ def _search_first(folder: str) -> None:
         give_back_shadowed(folder)
 
 
-def _run(code: CodeType, found: dict[str, Any], file: dict[str, Any]) -> None:
+def _run(code: CodeType, of_import: dict[str, Any], file: dict[str, Any]) -> None:
     """Runs the program by the names that Python gives it, in Python's order."""
     main = sys.modules["__main__"].__dict__
     main.clear()
-    main.update({"__name__": "__main__", "__doc__": None, **found})
+    main.update({"__name__": "__main__", "__doc__": None, **of_import})
     if sys.version_info < (3, 14):
         main["__annotations__"] = {}
     main.update({"__builtins__": builtins, **file})
@@ -157,3 +159,37 @@ def _programs_own(trace: TracebackType | None) -> TracebackType | None:
             programs_own = entry.tb_next
         entry = entry.tb_next
     return programs_own
+
+
+def give_back_shadowed(folder: str) -> None:
+    """Has the program find its own modules where vramlens has imported others of their names.
+
+    Python looks into the program's folder first: its ``queue.py`` is what ``import queue`` finds
+    there. So it stays, although vramlens has needed Python's own before the program began.
+    """
+    shadowed = {name for name in _imported_by_us() if _is_shadowed(name, folder)}
+    for name in tuple(sys.modules):
+        if name.partition(".")[0] in shadowed:
+            del sys.modules[name]
+
+
+def _imported_by_us() -> set[str]:
+    """The modules, by their first names, that are there because of vramlens."""
+    names = list(sys.modules)
+    later = names[names.index("vramlens") :]
+    return {name.partition(".")[0] for name in later} - {"vramlens"}
+
+
+def _is_shadowed(name: str, folder: str) -> bool:
+    """Whether the folder, which comes first, has another module of that name."""
+    origin = _origin_of(sys.modules.get(name))
+    if origin is None or origin in _NOT_OF_A_FOLDER:
+        return False
+    spec = PathFinder.find_spec(name, [folder])
+    if spec is None or spec.loader is None or spec.origin is None:
+        return False
+    return os.path.realpath(spec.origin) != os.path.realpath(origin)
+
+
+def _origin_of(module: ModuleType | None) -> str | None:
+    return getattr(getattr(module, "__spec__", None), "origin", None)

@@ -280,7 +280,7 @@ def flight_from_json(text: object) -> FlightRecord:
     """The flight record of a row.
 
     Raises:
-        ValueError: it is no such text.
+        ValueError: it is not such a text.
     """
     return from_json(FlightRecord, text)
 

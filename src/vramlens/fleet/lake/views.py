@@ -114,13 +114,13 @@ class Views:
         return question
 
     def _readable(self, files: Sequence[LakeFile]) -> tuple[list[LakeFile], set[str]]:
-        """The files that are none of the damaged, and their columns."""
+        """The files that are not damaged, and their columns."""
         present = [file for file in files if file.path not in self._damaged]
         if not present:
             return [], set()
         try:
             return present, self._columns(present)
-        except Exception:  # DuckDB's, of many kinds: a file that is no Parquet, or has gone
+        except Exception:  # DuckDB's, of many kinds: a file that is not Parquet, or has gone
             present = self._whole_ones(present)
             return present, self._columns(present) if present else set()
 

@@ -13,12 +13,15 @@ from typing import Any
 from vramlens.capture.memory.device_ledger import Ledger, ledger
 from vramlens.capture.memory.driver import driver
 from vramlens.capture.memory.memory_now import HostMemory, host_memory
-from vramlens.integrations.shared.program_totals import ProgramTotals
-from vramlens.monitor.allocator_counters import counters, loaded_cuda
+from vramlens.capture.torch_api import counters, cuda_in_use
 from vramlens.monitor.machine.device_memory import visible_gpus
 from vramlens.monitor.machine.inside import InsideDevice
 from vramlens.monitor.machine.machine import DeviceNow, MachineNow
 from vramlens.monitor.step_pace import seconds_left
+
+_MOST_PROGRAMS = 4096
+_Program = tuple[str, int, int]
+"""A GPU, and a process with the moment at which it started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,13 @@ class GpuFigures:
     growth_bytes: int | None = None
     steps_left: int | None = None
     seconds_left: float | None = None
+
+    @property
+    def used_bytes(self) -> int | None:
+        """All that is not free, the driver's own part too."""
+        if self.total_bytes is None or self.free_bytes is None:
+            return None
+        return self.total_bytes - self.free_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +113,7 @@ def figures_of_program() -> AllFigures:
     """
     nvml, _ = driver()
     devices = tuple(
-        _of_ledger(ledger(gpu.index, ask_nccl=False)) for gpu in visible_gpus(loaded_cuda())
+        _of_ledger(ledger(gpu.index, ask_nccl=False)) for gpu in visible_gpus(cuda_in_use())
     )
     return AllFigures(
         devices=devices,
@@ -172,10 +182,65 @@ def _of_ledger(gpu_ledger: Ledger) -> GpuFigures:
         free_bytes=gpu_ledger.bytes_of("free"),
         kinds=kinds,
     )
-    cuda = loaded_cuda()
+    cuda = cuda_in_use()
     if cuda is None or not gpu_ledger.has_context:
         return figures
     now = counters(cuda, gpu_ledger.device)
     if now is None:
         return figures
     return replace(figures, peak_bytes=now.peak_bytes, retries=now.retries, failures=now.failures)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How often PyTorch emptied its cache to go on, and how many requests failed."""
+
+    retries: int = 0
+    failures: int = 0
+
+    def plus(self, other: Counted) -> Counted:
+        """Both together."""
+        return Counted(self.retries + other.retries, self.failures + other.failures)
+
+
+class ProgramTotals:
+    """Adds up what every program on a GPU has counted since this began to look.
+
+    A process is known by its number and its start, so that its last count stays when it ends, and a
+    number that is used again is another process.
+    """
+
+    def __init__(self) -> None:
+        self._programs: dict[_Program, Counted] = {}
+        self._ended: dict[str, Counted] = {}
+
+    def add(self, now: MachineNow) -> None:
+        """Notes what the programs of a look have counted."""
+        for process, device in now.rows():
+            memory, inside = process.memory_on(device), process.inside
+            if memory is None or inside is None:
+                continue
+            program = (device.name, inside.pid, inside.started)
+            counted = Counted(memory.retries or 0, memory.failures or 0)
+            before = self._programs.pop(program, Counted())
+            if counted.retries < before.retries or counted.failures < before.failures:
+                self._end(device.name, before)  # it has reset its counters
+            self._programs[program] = counted
+        while len(self._programs) > _MOST_PROGRAMS:
+            program = next(iter(self._programs))  # the one that was seen longest ago
+            self._end(program[0], self._programs.pop(program))
+
+    def of(self, device: str) -> Counted:
+        """What all programs on a GPU have counted so far."""
+        totals: Counter[str] = Counter()
+        for (name, _pid, _started), counted in self._programs.items():
+            if name == device:
+                totals["retries"] += counted.retries
+                totals["failures"] += counted.failures
+        return Counted(totals["retries"], totals["failures"]).plus(self._of_ended(device))
+
+    def _of_ended(self, device: str) -> Counted:
+        return self._ended.get(device, Counted())
+
+    def _end(self, device: str, counted: Counted) -> None:
+        self._ended[device] = self._of_ended(device).plus(counted)

@@ -9,15 +9,16 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from vramlens.capture.recording.output_path import Places
+from vramlens.capture.process_group import initialized_group
+from vramlens.capture.recording.output_path import RecordingPaths
+from vramlens.capture.torch_api import cuda_in_use
 from vramlens.capture.warn import harmless
 from vramlens.errors import UsageError
 from vramlens.integrations.shared.kept_artifacts import keep
-from vramlens.integrations.shared.rank_peaks import peaks_of_ranks
 from vramlens.monitor import Monitor, Summary
-from vramlens.monitor.allocator_counters import loaded_cuda
 from vramlens.monitor.scalars import fullest, scalars
 from vramlens.program import install, snapshot
+from vramlens.units import GIB
 
 OnOutOfMemory = Callable[[str, "str | None"], object]
 """Called with the verdict and the recording's path."""
@@ -25,6 +26,7 @@ Trackers = Callable[[], Iterable[object]]
 """Gives the trackers in use, as ``kept_artifacts`` takes them. Asked only where something is kept:
 a tracker may begin its run when it is asked for.
 """
+_KEY = "vramlens/peak_bytes/"
 
 
 class LoopMonitor:
@@ -136,8 +138,8 @@ class LoopMonitor:
 
     @harmless("recording the end of training")
     def _record_end(self, output: str) -> None:
-        if loaded_cuda() is not None:  # else there is nothing to record, and nothing to say
-            snapshot(Places(output, sys.argv[0]).next())
+        if cuda_in_use() is not None:  # else there is nothing to record, and nothing to say
+            snapshot(RecordingPaths(output, sys.argv[0]).next())
 
 
 def verdict_in(error: BaseException) -> str | None:
@@ -145,8 +147,36 @@ def verdict_in(error: BaseException) -> str | None:
     recorded; None for other errors.
     """
     notes = getattr(error, "__notes__", None) or [getattr(error, "__vramlens_note__", None)]
-    told = [note for note in notes if isinstance(note, str) and "vramlens" in note]
-    if told:
-        return "\n".join(told)
+    ours = [note for note in notes if isinstance(note, str) and "vramlens" in note]
+    if ours:
+        return "\n".join(ours)
     is_out_of_memory = "OutOfMemoryError" in type(error).__name__ or "out of memory" in str(error)
     return str(error) if is_out_of_memory else None
+
+
+@harmless("comparing the peaks of the ranks")
+def peaks_of_ranks(peak_bytes: int | None) -> dict[str, float]:
+    """Leaves this rank's peak, and gives on rank 0 the figures of all ranks; else {}.
+
+    It goes through the key-value store of the process group. No collective is called: a rank that
+    is late, or has ended, holds up nobody, and no byte is allocated on a GPU.
+
+    ``memory/rank_peak_max_gib``, ``memory/rank_peak_min_gib`` and ``memory/worst_rank``, once every
+    rank has left one.
+    """
+    group = initialized_group()
+    if group is None or peak_bytes is None:
+        return {}
+    rank, world_size = group.get_rank(), group.get_world_size()
+    store = group.distributed_c10d._get_default_store()
+    store.set(f"{_KEY}{rank}", str(peak_bytes))
+    keys = [f"{_KEY}{number}" for number in range(world_size)]
+    if rank or world_size < 2 or not store.check(keys):
+        return {}
+    peaks = [int(entry) for entry in store.multi_get(keys)]
+    worst = max(range(world_size), key=peaks.__getitem__)
+    return {
+        "memory/rank_peak_max_gib": peaks[worst] / GIB,
+        "memory/rank_peak_min_gib": min(peaks) / GIB,
+        "memory/worst_rank": float(worst),
+    }

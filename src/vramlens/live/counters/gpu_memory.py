@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from vramlens.capture.torch_api import pinned_memory
 from vramlens.ground.program_errors import let_through
 
 _COUNTED = ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes")
@@ -73,23 +74,9 @@ class ProcessGpus:
             return None
 
     def pinned(self) -> Pinned | None:
-        """Page-locked memory; None before PyTorch 2.7.
-
-        Those are ``active_bytes`` and ``allocated_bytes``; in the versions that count
-        ``reserved_bytes``, ``allocated_bytes`` and that (the docstrings of
-        ``torch.cuda.host_memory_stats``).
-        """
-        try:
-            stats = self._torch._C._cuda_hostMemoryStats()
-            names = (
-                ("allocated_bytes", "reserved_bytes")
-                if "reserved_bytes" in stats
-                else ("active_bytes", "allocated_bytes")
-            )
-            return Pinned(*(int(stats[name]["current"]) for name in names))
-        except Exception as error:
-            let_through(error)
-            return None
+        """Page-locked memory; None before PyTorch 2.7."""
+        active, owned = pinned_memory()
+        return None if active is None or owned is None else Pinned(active, owned)
 
     def segments(self) -> list[dict[str, Any]] | None:
         """The allocator's segments with their blocks; None where that cannot be had without the

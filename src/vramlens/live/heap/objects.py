@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vramlens.ground.file_name import is_user_file
 from vramlens.ground.live_objects import class_dict as class_dict
 from vramlens.ground.live_objects import class_module as class_module
 from vramlens.ground.live_objects import class_name as class_name
@@ -26,6 +25,7 @@ from vramlens.ground.live_objects import class_path as class_path
 from vramlens.ground.live_objects import is_kind as is_kind
 from vramlens.ground.live_objects import namespace_of as namespace_of
 from vramlens.ground.live_objects import slots_of as slots_of
+from vramlens.ground.place import is_user_file
 
 _OPTIMIZED = 0x1  # code whose variables are fast locals: functions, not modules and classes
 _REFERENCES_OF_A_SNAPSHOT = 3  # the frame's, ours, and getrefcount's own

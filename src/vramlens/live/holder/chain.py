@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Any
 
-from vramlens.ground.file_name import base_name
+from vramlens.ground.place import base_name
 from vramlens.ground.program_errors import own_errors
 from vramlens.live.heap.objects import (
     attributes_of,

@@ -52,7 +52,7 @@ class Actions:
             say_line: prints a line; None is silence.
 
         Raises:
-            UsageError: there is no such command, or it is no such address.
+            UsageError: there is no such command, or it is not such an address.
         """
         self._callback, self._say, self._within_s = callback, say_line, within_s
         self._command = _command(command)

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vramlens.monitor.alerts.rules import LABELS, Rule
+from vramlens.monitor.machine.inside import InsideDevice
+from vramlens.monitor.monitor_samples import DeviceSample
 from vramlens.monitor.place_in_job import NOWHERE, PlaceInJob
 from vramlens.monitor.step_pace import clock_words, seconds_left
 from vramlens.units import counted, format_size
@@ -34,6 +36,23 @@ class Values:
     figures: Mapping[str, float | None]
     whole_bytes: int | None = None
     place: PlaceInJob = NOWHERE
+
+
+def program_figures(
+    memory: DeviceSample | InsideDevice, step_us: float | None
+) -> dict[str, float | None]:
+    """What rules watch of a program's allocator on one GPU."""
+    live, reserved = memory.allocated_bytes, memory.reserved_bytes
+    return {
+        "allocated": live,
+        "reserved": reserved,
+        "cached": None if live is None or reserved is None else reserved - live,
+        "growth": memory.growth_bytes,
+        "steps_left": memory.steps_left,
+        "step_us": step_us,
+        "retries": memory.retries,
+        "failures": memory.failures,
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ def parse_rule(text: str) -> Rule:
     """The rule that a text means.
 
     Raises:
-        UsageError: it is none; the message says what one looks like.
+        UsageError: it is not a rule; the message says what one looks like.
     """
     match = _RULE.fullmatch(text)
     if match is None:

@@ -4,6 +4,6 @@ machine: the look at all of it.
 device_memory: free and total memory of a GPU.
 inside: the file in which a program tells of its allocator.
 kinds: a GPU's memory by kind.
-people: whose process it is.
+host_processes: whose process it is.
 process_matching: which of the driver's processes is which program.
 """

@@ -7,7 +7,6 @@ driver's order, as nvidia-smi does. Whatever the driver does not tell is None; n
 
 from __future__ import annotations
 
-import importlib
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,14 +17,13 @@ from vramlens.capture.memory.driver import (
     GpuMemory,
     GpuProcess,
     driver,
-    name_text,
     own_pids,
 )
 from vramlens.capture.memory.memory_now import HostMemory, host_memory
 from vramlens.monitor.machine.device_memory import free_and_total
+from vramlens.monitor.machine.host_processes import HostProcess, HostProcesses, rss_bytes
 from vramlens.monitor.machine.inside import Inside, InsideDevice, read_insides
 from vramlens.monitor.machine.kinds import kinds_of
-from vramlens.monitor.machine.people import People, Person, rss_bytes
 from vramlens.monitor.machine.process_matching import match
 
 _LOOK_AGAIN_S = 10.0
@@ -170,8 +168,8 @@ class Machine:
         self._folders = folders
         self._watched: list[_Watched] = []
         self._found_at = self._slow_at = self._listed_at = -1e9
-        _, self._at_home = own_pids()
-        self._people = People(at_home=self._at_home)
+        _, self._sees_host_pids = own_pids()
+        self._host_processes = HostProcesses(sees_host_pids=self._sees_host_pids)
         self._insides: list[Inside] = []
         self._rss: dict[int, int | None] = {}
         self._host = HostMemory()
@@ -188,18 +186,17 @@ class Machine:
             self._rss.clear()
         if nvml is None:
             return self._machine_now(notes=(reason,))
-        api = importlib.import_module("pynvml")
         if now - self._found_at >= _LOOK_AGAIN_S:
-            self._watched = self._find(api)
+            self._watched = self._find(nvml)
             self._found_at = now
         is_listed = now - self._listed_at >= _LISTED_EVERY_S or is_slow
-        look = _Look(api, nvml, is_slow, is_listed)
+        look = _Look(nvml, is_slow, is_listed)
         devices = tuple(self._device(look, watched) for watched in self._watched)
         notes = () if devices else ("The driver shows no GPU here.",)
         machine = self._machine_now(devices, nvml.version(), notes)
         if is_listed:
             self._listed_at = now
-            self._people.keep_only({process.pid for process, _ in machine.rows()})
+            self._host_processes.keep_only({process.pid for process, _ in machine.rows()})
         return machine
 
     def _machine_now(
@@ -216,13 +213,13 @@ class Machine:
             notes=notes,
         )
 
-    def _find(self, api: Any) -> list[_Watched]:
+    def _find(self, nvml: Driver) -> list[_Watched]:
         """All GPUs, divided ones as their instances; figures that were read of them stay."""
-        count = _ask(api, "nvmlDeviceGetCount")
+        count = nvml.ask("nvmlDeviceGetCount")
         if count is None:  # another library has shut NVML down
-            _ask(api, "nvmlInit")
-            count = _ask(api, "nvmlDeviceGetCount") or 0
-        devices = [device for number in range(count) for device in _devices_of(api, number)]
+            nvml.ask("nvmlInit")
+            count = nvml.ask("nvmlDeviceGetCount") or 0
+        devices = [device for number in range(count) for device in _devices_of(nvml, number)]
         before = {watched.gpu.uuid: watched for watched in self._watched if watched.gpu.uuid}
         for watched in devices:
             earlier = before.get(watched.gpu.uuid or "")
@@ -241,7 +238,7 @@ class Machine:
             if memory is None:
                 soon = time.monotonic() - _LOOK_AGAIN_S + _SLOW_EVERY_S
                 self._found_at = min(self._found_at, soon)
-                return replace(device, notes=(_why_none(look.api, gpu),))
+                return replace(device, notes=(look.nvml.why_no_memory(gpu),))
             figures = memory.free_bytes, memory.total_bytes
             watched.reserved = memory.reserved_bytes
             watched.processes = self._processes(memory, gpu.uuid)
@@ -263,10 +260,12 @@ class Machine:
     def _processes(self, memory: GpuMemory, uuid: str | None) -> tuple[ProcessNow, ...] | None:
         """The processes on a GPU, the largest first; None where the driver does not list them."""
         listed = memory.processes or ()
-        people = {process.pid: self._people.get(process.pid) for process in listed}
-        matched, unlisted = match(listed, people, self._insides, uuid)
+        host_processes = {process.pid: self._host_processes.get(process.pid) for process in listed}
+        matched, unlisted = match(listed, host_processes, self._insides, uuid)
         rows = [
-            self._listed_process(process, people[process.pid], *matched.get(process.pid, ()))
+            self._listed_process(
+                process, host_processes[process.pid], *matched.get(process.pid, ())
+            )
             for process in listed
         ]
         rows += [
@@ -287,19 +286,19 @@ class Machine:
     def _listed_process(
         self,
         process: GpuProcess,
-        person: Person,
+        host_process: HostProcess,
         inside: Inside | None = None,
         is_inferred: bool = False,
     ) -> ProcessNow:
-        command = person.command
-        rss = None if person.started is None else self._rss_of(process.pid)
+        command = host_process.command
+        rss = None if host_process.started is None else self._rss_of(process.pid)
         if inside is not None:
             command = command or inside.program
             rss = inside.rss_bytes if rss is None else rss
         return ProcessNow(
             pid=process.pid,
             used_bytes=process.used_bytes,
-            user=person.user,
+            user=host_process.user,
             command=command,
             rss_bytes=rss,
             inside=inside,
@@ -316,7 +315,6 @@ class Machine:
 class _Look:
     """One look: the driver, and which of its slower figures are due."""
 
-    api: Any
     nvml: Driver
     is_slow: bool
     is_listed: bool
@@ -325,66 +323,31 @@ class _Look:
         """Reads the figures that are due."""
         if self.is_listed:  # the driver itself works these out a few times a second
             if not watched.gpu.is_mig:
-                rates = _ask(self.api, "nvmlDeviceGetUtilizationRates", watched.parent)
+                rates = self.nvml.ask("nvmlDeviceGetUtilizationRates", watched.parent)
                 watched.gpu_percent = None if rates is None else int(rates.gpu)
-            watched.power_w = _watts(_ask(self.api, "nvmlDeviceGetPowerUsage", watched.parent))
+            watched.power_w = _watts(self.nvml.ask("nvmlDeviceGetPowerUsage", watched.parent))
         if self.is_slow:
-            watched.temperature_c = _ask(self.api, "nvmlDeviceGetTemperature", watched.parent, 0)
+            watched.temperature_c = self.nvml.ask("nvmlDeviceGetTemperature", watched.parent, 0)
 
 
 def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 
 
-def _devices_of(api: Any, number: int) -> list[_Watched]:
+def _devices_of(nvml: Driver, number: int) -> list[_Watched]:
     """A GPU, or the instances that it is divided into."""
-    parent = _ask(api, "nvmlDeviceGetHandleByIndex", number)
+    parent = nvml.ask("nvmlDeviceGetHandleByIndex", number)
     if parent is None:  # fallen off the bus, or not permitted: it stays in sight
         return [_Watched(Gpu(number, None), str(number), None, None)]
-    mode = _ask(api, "nvmlDeviceGetMigMode", parent)
-    is_divided = bool(mode and mode[0])
-    parts = _instances(api, parent) if is_divided else [parent]
-    limit_w = _watts(_ask(api, "nvmlDeviceGetEnforcedPowerLimit", parent))
+    parts = nvml.parts(parent)
+    is_divided = parent not in parts
+    limit_w = _watts(nvml.ask("nvmlDeviceGetEnforcedPowerLimit", parent))
     return [
         _Watched(
-            gpu=Gpu(
-                index=number,
-                name=name_text(_ask(api, "nvmlDeviceGetName", part)),
-                uuid=name_text(_ask(api, "nvmlDeviceGetUUID", part)),
-                is_mig=is_divided,
-                handle=part,
-            ),
+            gpu=nvml.gpu(number, part),
             name=f"{number}:{place}" if is_divided else str(number),
             parent=parent,
             power_limit_w=limit_w,
         )
         for place, part in enumerate(parts)
     ]
-
-
-def _instances(api: Any, parent: Any) -> list[Any]:
-    count = _ask(api, "nvmlDeviceGetMaxMigDeviceCount", parent) or 0
-    handles = [
-        _ask(api, "nvmlDeviceGetMigDeviceHandleByIndex", parent, number) for number in range(count)
-    ]
-    return [handle for handle in handles if handle is not None]
-
-
-def _why_none(api: Any, gpu: Gpu) -> str:
-    if gpu.handle is None:
-        return (
-            "The driver cannot open this GPU: it has fallen off the bus, or permission is missing."
-        )
-    try:
-        api.nvmlDeviceGetMemoryInfo(gpu.handle)
-    except Exception as error:
-        reason = (str(error) or type(error).__name__).rstrip(".")
-        return f"The driver reports no numbers for this GPU ({reason})."
-    return "The driver reports impossible numbers for this GPU."
-
-
-def _ask(api: Any, name: str, *args: Any) -> Any:
-    try:
-        return getattr(api, name)(*args)
-    except Exception:
-        return None

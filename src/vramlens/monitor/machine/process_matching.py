@@ -8,13 +8,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from vramlens.capture.memory.driver import GpuProcess
+from vramlens.monitor.machine.host_processes import HostProcess
 from vramlens.monitor.machine.inside import Inside
-from vramlens.monitor.machine.people import Person
 
 
 def match(
     listed: Sequence[GpuProcess],
-    people: Mapping[int, Person],
+    host_processes: Mapping[int, HostProcess],
     insides: Sequence[Inside],
     uuid: str | None,
 ) -> tuple[dict[int, tuple[Inside, bool]], list[Inside]]:
@@ -28,18 +28,18 @@ def match(
 
     Args:
         listed: the driver's processes on one GPU.
-        people: what the host knows of them, by the driver's number.
+        host_processes: what the host knows of them, by the driver's number.
         insides: what programs tell.
         uuid: the GPU.
     """
     on_gpu = [program for program in insides if _uses(program, uuid)]
-    matched = _matched_by_start(listed, people, on_gpu)
+    matched = _matched_by_start(listed, host_processes, on_gpu)
     taken = {id(program) for program, _ in matched.values()}
     unlisted = [program for program in on_gpu if id(program) not in taken and program.is_here]
     unmatched = [
         process
         for process in listed
-        if process.pid not in matched and people[process.pid].started is None
+        if process.pid not in matched and host_processes[process.pid].started is None
     ]
     if len(unlisted) == len(unmatched) == 1 and _fits(unmatched[0], unlisted[0], uuid):
         return {**matched, unmatched[0].pid: (unlisted[0], True)}, []
@@ -51,7 +51,9 @@ def _uses(program: Inside, uuid: str | None) -> bool:
 
 
 def _matched_by_start(
-    listed: Sequence[GpuProcess], people: Mapping[int, Person], programs: Sequence[Inside]
+    listed: Sequence[GpuProcess],
+    host_processes: Mapping[int, HostProcess],
+    programs: Sequence[Inside],
 ) -> dict[int, tuple[Inside, bool]]:
     """The program of each process that has its number, start and user."""
     programs_by_start: dict[int | None, list[Inside]] = defaultdict(list)
@@ -59,16 +61,16 @@ def _matched_by_start(
         programs_by_start[program.started].append(program)
     matched: dict[int, tuple[Inside, bool]] = {}
     for process in listed:
-        person = people[process.pid]
-        for program in programs_by_start[person.started]:
-            if _is_of(program, process, person):
+        host_process = host_processes[process.pid]
+        for program in programs_by_start[host_process.started]:
+            if _is_of(program, process, host_process):
                 matched[process.pid] = program, False
     return matched
 
 
-def _is_of(program: Inside, process: GpuProcess, person: Person) -> bool:
-    is_user = program.owner is None or program.owner == person.uid
-    return is_user and program.pid in (process.pid, *person.pids)
+def _is_of(program: Inside, process: GpuProcess, host_process: HostProcess) -> bool:
+    is_user = program.owner is None or program.owner == host_process.uid
+    return is_user and program.pid in (process.pid, *host_process.pids)
 
 
 def _fits(process: GpuProcess, program: Inside, uuid: str | None) -> bool:

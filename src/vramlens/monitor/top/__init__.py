@@ -1,9 +1,8 @@
 """Top: the screen of ``vramlens top``.
 
 watching: look after look, with alerts and sinks.
-history: the last hour of each GPU and process.
-chart: as rows of bars.
+history: the last hour of each GPU and process, and charts of it.
 lines: the machine as plain lines.
-picture: as styled lines.
+screen_lines: as styled lines.
 top_screen: the terminal and its keys.
 """

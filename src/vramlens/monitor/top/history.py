@@ -1,4 +1,4 @@
-"""The last hour of each GPU and process, for charts and trends."""
+"""The last hour of each GPU and process, its trends, and its charts as rows of block characters."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ _TREND_S = 60.0
 _FEWEST = 5
 _PACE_S = 0.25
 Point = tuple[float, float]
+_BARS = " ▁▂▃▄▅▆▇█"
 
 
 def _mean(points: Sequence[Point]) -> Point:
@@ -41,8 +42,8 @@ class History:
             return
         self._added, self._second = at, int(at)
         host = now.host
-        if host.total_bytes is not None and host.available_bytes is not None:
-            self._put(("host",), at, host.total_bytes - host.available_bytes)
+        if host.used_bytes is not None:
+            self._put(("host",), at, host.used_bytes)
         for device in now.devices:
             self._put(("used", device.name), at, device.used_bytes)
             self._put(("gpu", device.name), at, device.gpu_percent)
@@ -94,3 +95,47 @@ class History:
         if newest - recent[-1][0] < _FEWEST - 1:
             return None
         return (now - before) * 60 / (late - early)
+
+
+def chart(
+    points: Sequence[Point], width: int, height: int, seconds: float, highest: float
+) -> list[str]:
+    """Rows of bars from top to bottom, the newest at the right; a column shows the highest value of
+    its time.
+
+    Args:
+        points: seconds and values, oldest first.
+        seconds: the time from the left edge to the right.
+        highest: the value that fills the whole height.
+    """
+    cells = [-1.0] * max(0, width)
+    if points and width > 0 and highest > 0:
+        newest = points[-1][0]
+        for at, height_of_cell in reversed(points):
+            place = width - 1 - int((newest - at) * width / seconds)
+            if place < 0:
+                break
+            cells[place] = max(cells[place], height_of_cell)
+        _fill(cells)
+    eighths = [
+        0
+        if height_of_cell < 0
+        else max(1, min(8 * height, round(height_of_cell / highest * 8 * height)))
+        for height_of_cell in cells
+    ]
+    return [
+        "".join(_BARS[max(0, min(8, level - 8 * row))] for level in eighths)
+        for row in range(height - 1, -1, -1)
+    ]
+
+
+def _fill(cells: list[float]) -> None:
+    """Gives columns between two looks the value of the earlier one: there are more columns than
+    seconds.
+    """
+    last = -1.0
+    for place, cell in enumerate(cells):
+        if cell < 0:
+            cells[place] = last
+        else:
+            last = cell

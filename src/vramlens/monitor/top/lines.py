@@ -47,7 +47,8 @@ _GIVES_WAY = ("power", "host", "trend", "nccl", "temp", "step", "user", "cached"
 """Columns that are left out, in this order, where the screen is narrow."""
 _INSIDE_KINDS = ("pytorch_allocated", "pytorch_cached", "nccl")
 _OTHER_KINDS = ("other_processes", "outside_pytorch", "unknown", "driver_reserved")
-_NOT_INSIDE = InsideDevice(index=-1)
+NOT_INSIDE = InsideDevice(index=-1)
+"""What a process that tells nothing of its allocator has on a GPU."""
 NOTHING = "-"
 
 
@@ -128,7 +129,7 @@ def process_cells(
     process: ProcessNow, device: DeviceNow, history: History | None = None
 ) -> tuple[str, ...]:
     """The cells of a process's row, in GiB where no unit stands."""
-    memory = process.memory_on(device) or _NOT_INSIDE
+    memory = process.memory_on(device) or NOT_INSIDE
     live, reserved, growth = memory.allocated_bytes, memory.reserved_bytes, memory.growth_bytes
     cached = None if live is None or reserved is None else max(0, reserved - live)
     step = process.inside.step if process.inside is not None else 0
@@ -185,10 +186,10 @@ def next_lines(now: MachineNow) -> list[str]:
 def host_line(now: MachineNow) -> str:
     """The host's memory."""
     host, parts = now.host, []
-    if host.total_bytes is not None and host.available_bytes is not None:
+    if host.used_bytes is not None:
         container = " of this container" if host.limit == "cgroup" else ""
-        used = host.total_bytes - host.available_bytes
-        parts.append(f"{format_size(used)} of {format_size(host.total_bytes)}{container} used")
+        total = format_size(host.total_bytes or 0)
+        parts.append(f"{format_size(host.used_bytes)} of {total}{container} used")
     programs = [process.inside for process, _ in now.rows() if process.inside is not None]
     # A program on several GPUs pins its memory once.
     pinned = {(inside.pid, inside.started): inside.pinned_bytes or 0 for inside in programs}

@@ -18,8 +18,8 @@ from textual.screen import Screen as TextualScreen
 from textual.strip import Strip
 
 from vramlens.monitor.machine.machine import DeviceNow, ProcessNow
-from vramlens.monitor.top.picture import SORTS, SPANS, Line, View, picture, rows_of
-from vramlens.monitor.top.watching import Watching
+from vramlens.monitor.top.screen_lines import SORTS, SPANS, Line, View, rows_of, screen_lines
+from vramlens.monitor.top.watching import MachineWatch
 
 STYLES = {
     "plain": Style(),
@@ -114,7 +114,7 @@ class Screen(App[None]):
     BINDINGS: ClassVar = []
     TITLE = "vramlens top"
 
-    def __init__(self, watching: Watching, interval_s: float) -> None:
+    def __init__(self, watching: MachineWatch, interval_s: float) -> None:
         super().__init__(ansi_color=True)
         self._watching, self._interval_s = watching, interval_s
         self._canvas, self.view = Canvas(), View()
@@ -149,7 +149,7 @@ class Screen(App[None]):
         size = self._canvas.size
         now = self._watching.now
         if now is not None and size.height > 1:
-            lines = picture(now, self._watching.history, self.view, size.width, size.height)
+            lines = screen_lines(now, self._watching.history, self.view, size.width, size.height)
             self._canvas.put(lines, size.width)
 
     def on_key(self, event: events.Key) -> None:

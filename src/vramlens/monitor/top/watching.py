@@ -1,4 +1,4 @@
-"""Watching a machine: look after look, with alerts, and handed on to whoever else wants to see
+"""MachineWatch a machine: look after look, with alerts, and handed on to whoever else wants to see
 each.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Protocol, TextIO
 from vramlens.capture.warn import harmless
 from vramlens.errors import InputError
 from vramlens.monitor.alerts.actions import Actions
-from vramlens.monitor.alerts.alerts import Alert, Values, Watch
+from vramlens.monitor.alerts.alerts import Alert, Values, Watch, program_figures
 from vramlens.monitor.alerts.rules import Rule
 from vramlens.monitor.machine.machine import DeviceNow, Machine, MachineNow, ProcessNow
 from vramlens.monitor.place_in_job import place_of_machine
@@ -30,7 +30,7 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
-class Watching:
+class MachineWatch:
     """Looks at the machine, keeps its history, sets off alerts and hands on what was seen.
 
     Attributes:
@@ -89,7 +89,7 @@ class Watching:
             processes = tuple(
                 process
                 for process in device.processes or ()
-                if pid == process.pid or pid == _inside_pid(process)
+                if pid == process.pid or (process.inside is not None and pid == process.inside.pid)
             )
             if processes:
                 devices.append(replace(device, processes=processes))
@@ -120,27 +120,12 @@ def values_of(now: MachineNow) -> list[Values]:
             inside = process.inside
             if memory is None or inside is None:
                 continue
-            live, reserved = memory.allocated_bytes, memory.reserved_bytes
-            figures: dict[str, float | None] = {
-                "allocated": live,
-                "reserved": reserved,
-                "cached": None if live is None or reserved is None else reserved - live,
-                "growth": memory.growth_bytes,
-                "steps_left": memory.steps_left,
-                "step_us": inside.step_us,
-                "retries": memory.retries,
-                "failures": memory.failures,
-            }
+            figures = program_figures(memory, inside.step_us)
             subject = f"process {process.pid} on GPU {device.name}"
             place = replace(machine, job=inside.job, rank=inside.rank)
             values.append(Values(subject, figures, device.total_bytes, place))
     host = now.host
-    used = (
-        None
-        if host.total_bytes is None or host.available_bytes is None
-        else host.total_bytes - host.available_bytes
-    )
-    return [*values, Values("the host", {"host": used}, host.total_bytes, machine)]
+    return [*values, Values("the host", {"host": host.used_bytes}, host.total_bytes, machine)]
 
 
 def machine_dict(now: MachineNow) -> dict[str, Any]:
@@ -240,7 +225,9 @@ def _without_unknown(content: Any) -> Any:
     return content
 
 
-def run_every(watching: Watching, interval_s: float, show: Callable[[MachineNow], bool]) -> None:
+def run_every(
+    watching: MachineWatch, interval_s: float, show: Callable[[MachineNow], bool]
+) -> None:
     """Looks every interval and shows it, until ``show`` says that it is enough, or the watched
     process has ended.
     """
@@ -258,10 +245,6 @@ def _hand(sink: Sink, now: MachineNow) -> None:
 @harmless("ending to hand on the figures")
 def _close(sink: Sink) -> None:
     sink.close()
-
-
-def _inside_pid(process: ProcessNow) -> int | None:
-    return None if process.inside is None else process.inside.pid
 
 
 def _is_alive(pid: int) -> bool:

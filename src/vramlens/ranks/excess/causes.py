@@ -13,7 +13,7 @@ _LEAKING_STEPS = 3
 _SAME = 0.02
 """Sizes and counts that differ by less are the same."""
 _LARGER_TABLE = 0.25
-"""Parameters that are larger by more than this are no shard that was rounded up."""
+"""Parameters that are larger by more than this are not a shard that was rounded up."""
 _CAUSES_OF_HINTS = {
     Hint.LOAD: "map_location",
     Hint.OBJECTS: "object_collective",
@@ -32,11 +32,9 @@ FIXES = {
     "pass the device where tensors are created",
     "map_location": 'load with torch.load(file, map_location="cpu"), or to the device of this rank',
     "object_collective": "gather numbers as tensors, or objects over a gloo group: the objects"
-    " are pickled into GPU "
-    "memory",
+    " are pickled into GPU memory",
     "full_state_dict": "save sharded (torch.distributed.checkpoint), or gather the full state to"
-    " the CPU: "
-    "StateDictOptions(full_state_dict=True, cpu_offload=True)",
+    " the CPU: StateDictOptions(full_state_dict=True, cpu_offload=True)",
     "rank0_gather": "keep a number or .cpu() of what is gathered, delete the list after use, "
     "or reduce instead of gathering",
     "leak": "delete, detach or move to the CPU what this line leaves behind after each step",
@@ -231,8 +229,8 @@ def _looks_gathered(own: LineUse, world: int) -> bool:
     return world > 1 and own.sizes == 1 and not own.static and is_one_a_rank and is_each_step
 
 
-def fix_of(cause: str, place: object | None, bytes_: int) -> str:
+def fix_of(cause: str, place: object | None, excess_bytes: int) -> str:
     """The fix of a cause, at a line, with the bytes to expect."""
     is_of_line = place is not None and cause not in _FIXED_ELSEWHERE
     where = f" ({place})" if is_of_line else ""
-    return f"{FIXES[cause]}{where}; about {format_size(bytes_)}"
+    return f"{FIXES[cause]}{where}; about {format_size(excess_bytes)}"

@@ -52,11 +52,11 @@ def growth_of(excesses: Sequence[LineExcess]) -> float:
     return bytes_of(excesses) / max(1, usual_bytes)
 
 
-def place_to_blame(excesses: Iterable[LineExcess], bytes_: int) -> Place | None:
+def place_to_blame(excesses: Iterable[LineExcess], excess_bytes: int) -> Place | None:
     """The first recorded line, where it holds half of the bytes; else they are many lines'."""
     for excess in excesses:
         if excess.line.place is not None:
-            holds_half = 2 * excess.at_peak_bytes >= bytes_
+            holds_half = 2 * excess.at_peak_bytes >= excess_bytes
             return excess.line.place if holds_half else None
     return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vramlens.ground.verdict import Verdict
-from vramlens.ranks.excess.beside_peers import ENOUGH_PEERS, SPREADS, BesidePeers
+from vramlens.ranks.excess.rank_against_peers import ENOUGH_PEERS, SPREADS, RankAgainstPeers
 from vramlens.ranks.rank_difference import RankDifference
 from vramlens.units import MIB, format_size
 
@@ -21,7 +21,7 @@ _OUTSIDE = (
 """Kinds of the ledger that PyTorch does not count: each with the cause that it stands for."""
 
 
-def differences_of(beside: BesidePeers) -> list[RankDifference]:
+def differences_of(beside: RankAgainstPeers) -> list[RankDifference]:
     """The reasons why a rank holds more than is usual; [] where it does not."""
     leak = beside.leak_difference()
     differences = [] if leak is None else [leak]
@@ -32,7 +32,7 @@ def differences_of(beside: BesidePeers) -> list[RankDifference]:
     return [*differences, *_outside_differences(beside)]
 
 
-def _allocator_differences(beside: BesidePeers) -> list[RankDifference]:
+def _allocator_differences(beside: RankAgainstPeers) -> list[RankDifference]:
     """Memory that is reserved beyond what peers with the same allocations reserve."""
     usual_gap, spread = beside.usual.gap
     usual_reserved = beside.usual.reserved_bytes
@@ -59,7 +59,7 @@ def _allocator_differences(beside: BesidePeers) -> list[RankDifference]:
     return [beside.difference(cause, Verdict.PROVEN, more, evidence=evidence)]
 
 
-def _other_settings(beside: BesidePeers) -> str:
+def _other_settings(beside: RankAgainstPeers) -> str:
     """One sentence on allocator settings that most peers do not have; "" where they are alike
     or unknown.
     """
@@ -69,7 +69,7 @@ def _other_settings(beside: BesidePeers) -> str:
     return f"allocator settings: {own or _DEFAULT}; its peers: {usual or _DEFAULT}"
 
 
-def _outside_differences(beside: BesidePeers) -> list[RankDifference]:
+def _outside_differences(beside: RankAgainstPeers) -> list[RankDifference]:
     """Memory outside of PyTorch's allocator, where the driver was asked."""
     ledger, usual_ledger = dict(beside.rank.ledger), beside.usual.ledger
     if not ledger or not usual_ledger:

@@ -2,5 +2,4 @@
 
 collectives: where flight records differ.
 desync: who is at fault.
-expert_load: who receives most in all-to-all.
 """

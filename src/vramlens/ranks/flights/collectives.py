@@ -227,7 +227,7 @@ def _waiting_rows(
             place=_place(call),
             problem="waiting",
             suspected=False,
-            detail=_shapes(call),
+            detail=", ".join(map(_shape, call.input_sizes[:3])),
         )
         for rank, call in sorted(callers.items())
     ]
@@ -236,10 +236,6 @@ def _waiting_rows(
 def _place(call: Collective) -> Place | None:
     frame = call.user_frame
     return None if frame is None else Place(frame.file, frame.line, frame.function)
-
-
-def _shapes(call: Collective) -> str:
-    return ", ".join(map(_shape, call.input_sizes[:3]))
 
 
 def _shape(sizes: Sequence[int]) -> str:

@@ -2,7 +2,7 @@
 
 rank_cohorts: which ranks do the same work.
 common_factor: ranks that differ and are all of one host or process group.
-steps_beside_peers: the peaks of steps beside each other.
+steps_against_peers: the peaks of steps beside each other.
 strangers: recordings of another program.
 usual: medians of a cohort.
 """

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, combinations
 
 from vramlens.analyses.finding import Place
-from vramlens.ranks.rank_names import names_a_rank
 from vramlens.ranks.rank_summary import RankSummary
+from vramlens.ranks.rank_words import names_a_rank
 
 _LEAST_SHARED = 0.25
 """Ranks of one job have more than this of their bytes on lines that another one has, too. (In
@@ -69,10 +69,10 @@ def _are_several_programs(lines_of_ranks: Iterable[Counter[Place]]) -> bool:
     for sizes in lines_of_ranks:
         functions = _bytes_of_functions(sizes)
         programs.setdefault(frozenset(functions), functions)
-    few = list(programs.values())[:_MOST_PROGRAMS]
+    compared = list(programs.values())[:_MOST_PROGRAMS]
     return any(
         min(_own_share(first, second), _own_share(second, first)) >= _OWN_SHARE
-        for first, second in combinations(few, 2)
+        for first, second in combinations(compared, 2)
     )
 
 

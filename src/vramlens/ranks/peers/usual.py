@@ -9,7 +9,7 @@ from itertools import chain
 
 from vramlens.analyses.finding import Place
 from vramlens.ranks.hints import Hint
-from vramlens.ranks.peers.steps_beside_peers import PeerStepPeaks
+from vramlens.ranks.peers.steps_against_peers import PeerStepPeaks
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 
 
@@ -107,9 +107,9 @@ class Usual:
     @cached_property
     def alloc_conf(self) -> str | None:
         """The allocator's settings that most have, of those that say."""
-        told = Counter(summary.alloc_conf for summary in self.ranks)
-        del told[None]
-        return max(told, key=lambda conf: told[conf], default=None)
+        confs = Counter(summary.alloc_conf for summary in self.ranks)
+        del confs[None]
+        return max(confs, key=lambda conf: confs[conf], default=None)
 
     @cached_property
     def ledger(self) -> dict[str, int]:

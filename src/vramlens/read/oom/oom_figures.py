@@ -201,7 +201,7 @@ def _read(
 ) -> tuple[OomFigures, int]:
     """The figures that a text begins with, and where the last clause ends."""
     figures, position, clauses = OomFigures(), 0, _CLAUSES[style]
-    # The start's own words are no clause, so the first clause may stand as far away as they are
+    # The start's own words are not a clause, so the first clause may stand as far away as they are
     # long.
     while match := pattern.search(text, position, position + 2 * _GAP):
         if match.start() > position + _GAP:

@@ -37,7 +37,7 @@ _BOXED = re.compile(r"(.{1,1500}):(\d{1,9}) in(?: (.{1,300}))?$")
 _SCRIPT = re.compile(
     r"[/\\](?:bin|Scripts)[/\\][^/\\.]{1,100}(?:\.exe)?$"
 )  # what pip installs to start a package
-# Lines of a notebook's traceback that have no indent and are no end.
+# Lines of a notebook's traceback that have no indent and are not an end.
 _WITHIN = re.compile(r"\d{1,9} frames$|\d{1,9}(?:\s|$)|-{10}|\.\.\.")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _GOES_ON = re.compile(r"[A-Za-z_][\w.]{0,200}: NCCL error")  # what ran out is said some lines later
@@ -253,7 +253,7 @@ class Tracebacks:
 
 def _notebook_place(line: str) -> tuple[str, str, str] | None:
     """The file, line and function that IPython heads a frame with; the line "" where it stands at
-    an arrow below; None for what is no such head.
+    an arrow below; None for what is not such a head.
     """
     if cell := _CELL.match(line):
         return cell[1], cell[2], cell[3] or ""

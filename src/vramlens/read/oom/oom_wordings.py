@@ -22,9 +22,8 @@ from vramlens.read.oom.oom_traceback import FailedLine, Tracebacks
 
 _BLOCK = 1 << 18
 _WINDOW = 1 << 14  # the longest message, in bytes: room for about 250 "Process N has …" sentences
-_CONTEXT = (
-    1 << 12
-)  # what is looked at before a message: its line's prefix, and whether pinning was under way
+_CONTEXT = 1 << 12
+"""What is looked at before a message: its line's prefix, and whether pinning was under way."""
 
 # A block of the log without any of these holds no message; ``in`` is several times faster than a
 # pattern.
@@ -47,9 +46,8 @@ _HEADS = re.compile(
     rb"|DefaultCPUAllocator|unable to (?:mmap|open|allocate|resize)|DataLoader worker|Memory cgroup out"
     rb"|oom[-_]kill|task \d{1,7}: Out Of Memory|\[Errno 12\]|std::bad_alloc|Unable to allocate|os error 1455"
     rb"|node running low|Signal 9 |Killed|Unexpected bus error|allocating \d|Failed to allocate m"
-    rb"|failed to allocate \d|out of memory to"
-    rb"|Free memory on device|Not enough memory\. Please|OOMKilled|Loaded weights leave no"
-    rb"|Cannot re-initialize CUDA in forked"
+    rb"|failed to allocate \d|out of memory to|Free memory on device|Not enough memory\. Please"
+    rb"|OOMKilled|Loaded weights leave no|Cannot re-initialize CUDA in forked"
 )
 # Each alternative is one kind of message. Every repetition is bounded, so trying one costs a
 # constant.

@@ -3,6 +3,5 @@
 recording_facts: what the recording says about itself, and each device's memory
 storages: the named tensors, and what kept memory, by address
 measured: ledgers and samples of counters
-process_groups: the groups of ranks that a recording names
 entries: what the parts share: entries by device, rows of a table, addresses
 """

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from vramlens.ground.ledger_kinds import LedgerRow
 from vramlens.ground.verdict import RowConfidence
+from vramlens.ground.vocabulary import LedgerRow
 from vramlens.read.parts.entries import LATEST_US, by_device, counts_of, rows_of
 from vramlens.read.values import (
     LARGEST_NUMBER,
@@ -19,7 +19,7 @@ from vramlens.read.values import (
     text_of,
 )
 from vramlens.trace import DeviceLedger, Ledgers, Samples
-from vramlens.trace.samples import UNKNOWN
+from vramlens.trace.measurements import UNKNOWN
 
 _MOST_PARTS = 64
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from vramlens.read.parts.entries import LATEST_US, as_texts, by_device, counts_of
-from vramlens.read.parts.process_groups import group_metas
 from vramlens.read.values import (
     MOST_DEVICES,
     MOST_RANKS,
     as_dict,
     as_fraction,
+    as_list,
     as_number,
     as_size,
     as_text,
     text_of,
 )
-from vramlens.trace import DeviceMeta, FailureMeta, Meta
+from vramlens.trace import DeviceMeta, FailureMeta, GroupMeta, Meta
 
 _LONGEST_MESSAGE = 1 << 16
 _MOST_WORDS = 1000
@@ -36,6 +36,7 @@ _TEXTS = (
 )
 _NUMBERS = ("pid", "max_events", "step", "attempt", "launcher_pid")
 _RANKS = ("rank", "local_rank", "world_size")
+_MOST_GROUPS, _MOST_SPANS, _LONGEST_NAME = 256, 1000, 100
 
 
 def meta_of(part: dict[str, Any], _missing: list[str]) -> tuple[Meta, dict[int, int]]:
@@ -53,7 +54,11 @@ def meta_of(part: dict[str, Any], _missing: list[str]) -> tuple[Meta, dict[int, 
         groups=group_metas(part.get("groups")),
         devices=devices,
         environment=_environment(part.get("settings")),
-        wrapped=_wrapped(part.get("wrapped")),
+        wrapped={
+            device: entry
+            for device, entry in by_device(part.get("wrapped"))
+            if isinstance(entry, bool)
+        },
         module_marks=part.get("module_marks") is True,
         failure=_failure(failure) if isinstance(failure, dict) else None,
         started_us=as_number(part.get("started_us"), LATEST_US),
@@ -76,10 +81,6 @@ def _environment(settings: object) -> dict[str, str]:
     return {name: text for name, text in texts.items() if text}
 
 
-def _wrapped(devices: object) -> dict[int, bool]:
-    return {device: entry for device, entry in by_device(devices) if isinstance(entry, bool)}
-
-
 def _device(value: object) -> DeviceMeta:
     entry = as_dict(value)
     return DeviceMeta(
@@ -99,3 +100,29 @@ def _failure(entry: dict[str, Any]) -> FailureMeta:
         device_free_bytes=as_number(entry.get("device_free_bytes")),
         message=as_text(entry.get("message"), _LONGEST_MESSAGE),
     )
+
+
+def group_metas(value: object) -> tuple[GroupMeta, ...]:
+    """The groups; each one's ranks are spans ``[first, count, step]``, or single numbers."""
+    groups = []
+    spans_left = _MOST_SPANS
+    for group in as_list(value)[:_MOST_GROUPS]:
+        if not isinstance(group, dict):
+            continue
+        read_spans = map(_span, as_list(group.get("ranks"))[:spans_left])
+        spans = tuple(span for span in read_spans if span is not None)
+        spans_left -= len(spans)
+        if sum(count for _, count, _ in spans) <= MOST_RANKS:
+            name = text_of(group.get("name"), _LONGEST_NAME)
+            description = text_of(group.get("description"), _LONGEST_NAME)
+            groups.append(GroupMeta(name, description, spans))
+    return tuple(groups)
+
+
+def _span(value: object) -> tuple[int, int, int] | None:
+    """The first rank, how many and how far apart; one number is one rank."""
+    parts = value if isinstance(value, list) and len(value) == 3 else (value, 1, 1)
+    first, count, step = (as_number(part, MOST_RANKS) for part in parts)
+    if first is None or not count or not step:
+        return None
+    return first, count, step

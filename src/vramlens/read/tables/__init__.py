@@ -2,7 +2,6 @@
 
 device_traces: each device's events, final segments and blocks.
 lifetime_columns: a device's trace, from what became of its allocations and segments.
-missing_parts: what a whole recording would hold and this one does not.
 side_columns: fields that vramlens has no column for.
 original_lines: the lines that the user wrote, in stacks of compiled programs.
 """

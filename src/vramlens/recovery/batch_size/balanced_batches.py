@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from vramlens.argument_types import flag, number_given, optional, takes
+from vramlens.capture.process_group import initialized_group
 from vramlens.errors import UsageError
+from vramlens.ground.launcher import number_in
 
 _WINDOW_STEPS = 64
 """Samples change places within so many steps: enough to level them, and the order stays near the
@@ -166,8 +166,8 @@ def _dealt(ordered: Sequence[int], ranks: int) -> list[list[int]]:
 
 def _place() -> tuple[int, int]:
     """This process's rank and how many there are."""
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank()), int(distributed.get_world_size())
-    rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
-    return (int(rank), int(world)) if rank.isdecimal() and world.isdecimal() else (0, 1)
+    group = initialized_group()
+    if group is not None:
+        return int(group.get_rank()), int(group.get_world_size())
+    rank, world = (number_in(os.environ, name) for name in ("RANK", "WORLD_SIZE"))
+    return (0, 1) if rank is None or world is None else (rank, world)

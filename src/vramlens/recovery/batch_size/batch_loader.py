@@ -197,11 +197,11 @@ class AdaptiveBatchLoader:
             options["generator"] = torch.Generator().manual_seed(seed)
         return options
 
-    def _size(self, found: BatchSize, fit: PeakFit) -> int:
+    def _size(self, largest: BatchSize, fit: PeakFit) -> int:
         """The samples in a batch where all cost the same; no more than were found to fit."""
         size = int(likely_size(fit, self._limit))
-        if self._limit >= found.limit_bytes:
-            size = min(size, found.size)
+        if self._limit >= largest.limit_bytes:
+            size = min(size, largest.size)
         return max(1, min(size, _MOST_SAMPLES))
 
     def __iter__(self) -> Iterator[Any]:
@@ -252,7 +252,7 @@ def _sample_bytes(fit: PeakFit) -> float:
     return fit.per_sample_bytes + fit.lost_per_sample_bytes
 
 
-def _base_bytes(found: BatchSize, fit: PeakFit) -> float:
+def _base_bytes(largest: BatchSize, fit: PeakFit) -> float:
     """What a step takes beside its samples."""
-    beside_samples = fit.low_bytes(found.size) - fit.per_sample_bytes * found.size
+    beside_samples = fit.low_bytes(largest.size) - fit.per_sample_bytes * largest.size
     return max(fit.persistent_bytes, beside_samples)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens.recovery.batch_size.peak_fit import Probe
 from vramlens.recovery.losses.part_losses import LossFunction, loss_of
-from vramlens.recovery.memory_errors import OUT_OF_MEMORY, kind_of, let_go
+from vramlens.recovery.memory_errors import OutOfMemoryCaught
 from vramlens.recovery.meters import Meter
 from vramlens.recovery.training.early_optimizer_state import make_state
 from vramlens.recovery.training.training_state import TrainingState
@@ -51,7 +51,8 @@ class Prober:
         """One size, measured; None: it ran out of memory."""
         began = time.perf_counter()
         retries = 0
-        try:
+        measured: tuple[int, ...] = ()
+        with OutOfMemoryCaught():
             if not self._warm:
                 if self._optimizer is not None:
                     make_state(self._optimizer)
@@ -76,11 +77,7 @@ class Prober:
             finally:
                 self._meter.stop_noting()
             retries = self._meter.figures()[2] - retries
-        except Exception as error:
-            if kind_of(error) != OUT_OF_MEMORY:
-                raise
-            let_go(error)
-            measured = ()
+
         self._meter.release()
         if not measured:
             self.failures += 1

@@ -144,14 +144,14 @@ def _text(stacks: Stacks, number: int) -> str:
 
 
 def _without_segments(
-    columns: Mapping[str, NDArray[Any]], asked: NDArray[np.bool_]
+    columns: Mapping[str, NDArray[Any]], is_request: NDArray[np.bool_]
 ) -> dict[str, NDArray[Any]]:
     """The requests and frees alone: which segments they need depends on their sizes."""
     by_event = ("action", "address", "size", "stream", "emptied", "allocation", "released_pool")
-    number = np.cumsum(asked) - 1
+    number = np.cumsum(is_request) - 1
     born = columns["row_born"]
     requests = {
-        name: column[asked] if name in by_event else column for name, column in columns.items()
+        name: column[is_request] if name in by_event else column for name, column in columns.items()
     }
     requests["row_born"] = np.where(born < 0, born, number[np.maximum(born, 0)]).astype(np.int64)
     return {name: np.ascontiguousarray(column) for name, column in requests.items()}

@@ -28,7 +28,7 @@ def predict_strategy(name: str, program: Program) -> dict[str, Any]:
         outcome: dict[str, Any] = {}
         with predicted.going():
             try:
-                training = prepared(name, "cuda", program.model_fn, program.optimizer_fn)
+                training = prepared(name, program.model_fn, program.optimizer_fn)
                 for _ in range(_STEPS):
                     step(training, program.make_batch(program.batch), program.loss_fn)
                     if training.after is not None:

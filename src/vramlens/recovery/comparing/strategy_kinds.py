@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -74,17 +75,25 @@ class Strategy:
         edit: what to write in the program.
         difficulty: 1 (a line or a variable) to 3 (changes the training loop).
         best_for: in words.
+        set_up: puts it into a training; None where changing the model is all there is to do.
+        applies: puts it into a model; None where that alone does not do it.
         same_numbers: whether gradients are the same up to rounding.
-        applies: puts it into a model, where that is all there is to do.
     """
 
     name: str
     edit: str
     difficulty: int
     best_for: str
-    prepare: Callable[[TrainingSetup], None]
-    same_numbers: bool = True
+    set_up: Callable[[TrainingSetup], None] | None = None
     applies: Callable[[Any], Any] | None = None
+    same_numbers: bool = True
+
+    def prepare(self, training: TrainingSetup) -> None:
+        """Puts it into a training."""
+        if self.set_up is not None:
+            self.set_up(training)
+        elif self.applies is not None:
+            training.model = self.applies(training.model)
 
 
 class NotHere(UsageError):
@@ -202,21 +211,6 @@ def _compiled(training: TrainingSetup) -> None:
     training.call = torch.compile(training.model)
 
 
-def _on_model(change: Callable[[Any], Any]) -> Callable[[TrainingSetup], None]:
-    def prepare(training: TrainingSetup) -> None:
-        training.model = change(training.model)
-
-    return prepare
-
-
-def _all(model: Any) -> Any:
-    return _checkpoint(model, 1)
-
-
-def _half(model: Any) -> Any:
-    return _checkpoint(model, 2)
-
-
 STRATEGIES = {
     strategy.name: strategy
     for strategy in (
@@ -225,51 +219,48 @@ STRATEGIES = {
             edit="nothing",
             difficulty=1,
             best_for="comparison",
-            prepare=lambda training: None,
         ),
         Strategy(
             name="empty_cache",
             edit="torch.cuda.empty_cache() after each step",
             difficulty=1,
             best_for="other processes on the GPU",
-            prepare=_empty_cache,
+            set_up=_empty_cache,
         ),
         Strategy(
             name="expandable",
             edit="PYTORCH_ALLOC_CONF=expandable_segments:True",
             difficulty=1,
             best_for="fragmentation",
-            prepare=_expandable,
+            set_up=_expandable,
         ),
         Strategy(
             name="split",
             edit="vramlens.guard(model, optimizer, micro_batch=n // 4)",
             difficulty=1,
             best_for="batches too large",
-            prepare=_split,
+            set_up=_split,
         ),
         Strategy(
             name="checkpoint",
             edit="torch.utils.checkpoint on each block",
             difficulty=2,
             best_for="deep models",
-            prepare=_on_model(_all),
-            applies=_all,
+            applies=partial(_checkpoint, every=1),
         ),
         Strategy(
             name="checkpoint_half",
             edit="torch.utils.checkpoint on every second block",
             difficulty=2,
             best_for="slightly too little memory",
-            prepare=_on_model(_half),
-            applies=_half,
+            applies=partial(_checkpoint, every=2),
         ),
         Strategy(
             name="bf16",
             edit="torch.autocast('cuda', torch.bfloat16)",
             difficulty=1,
             best_for="nearly everything on recent GPUs",
-            prepare=_autocast("bfloat16"),
+            set_up=_autocast("bfloat16"),
             same_numbers=False,
         ),
         Strategy(
@@ -277,7 +268,7 @@ STRATEGIES = {
             edit="torch.autocast('cuda', torch.float16) and a GradScaler",
             difficulty=2,
             best_for="GPUs without bfloat16",
-            prepare=_autocast("float16"),
+            set_up=_autocast("float16"),
             same_numbers=False,
         ),
         Strategy(
@@ -285,35 +276,35 @@ STRATEGIES = {
             edit="torch.autograd.graph.save_on_cpu(pin_memory=True)",
             difficulty=2,
             best_for="when nothing else fits",
-            prepare=_offload,
+            set_up=_offload,
         ),
         Strategy(
             name="in_backward",
             edit="step in register_post_accumulate_grad_hook",
             difficulty=3,
             best_for="models much larger than activations",
-            prepare=_in_backward,
+            set_up=_in_backward,
         ),
         Strategy(
             name="foreach_off",
             edit="optimizer(..., foreach=False)",
             difficulty=1,
             best_for="a peak in the optimizer's step",
-            prepare=_option(foreach=False),
+            set_up=_option(foreach=False),
         ),
         Strategy(
             name="fused",
             edit="optimizer(..., fused=True)",
             difficulty=1,
             best_for="a peak in the optimizer's step",
-            prepare=_option(fused=True),
+            set_up=_option(fused=True),
         ),
         Strategy(
             name="eight_bit",
             edit="bitsandbytes.optim.AdamW8bit",
             difficulty=2,
             best_for="large optimizer state",
-            prepare=_eight_bit,
+            set_up=_eight_bit,
             same_numbers=False,
         ),
         Strategy(
@@ -321,14 +312,13 @@ STRATEGIES = {
             edit="cross entropy in chunks",
             difficulty=2,
             best_for="large vocabularies",
-            prepare=_chunked,
+            set_up=_chunked,
         ),
         Strategy(
             name="channels_last",
             edit="model.to(memory_format=torch.channels_last)",
             difficulty=1,
             best_for="convolutions, in speed",
-            prepare=_on_model(_channels_last),
             applies=_channels_last,
         ),
         Strategy(
@@ -336,7 +326,7 @@ STRATEGIES = {
             edit="torch.compile(model)",
             difficulty=1,
             best_for="speed, and activations of pointwise operators",
-            prepare=_compiled,
+            set_up=_compiled,
             applies=lambda model: torch.compile(model),
         ),
     )

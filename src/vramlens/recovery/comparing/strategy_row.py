@@ -52,7 +52,7 @@ class StrategyRow:
         """The model with this strategy in it.
 
         Raises:
-            UsageError: it is no change of the model; the text is the edit to make.
+            UsageError: it does not change the model; the text is the edit to make.
         """
         for part in parts_of(self.name):
             if part.applies is None:

@@ -66,16 +66,16 @@ def _run(name: str, device: Any, meter: Any, program: Program, steps: int) -> di
         return {"outcome": "failed", "why": _words(error)}
 
 
-def prepared(name: str, device_name: str, model_fn: Any, optimizer_fn: Any) -> TrainingSetup:
-    """A training with a strategy in it, ready for its first step.
+def prepared(name: str, model_fn: Any, optimizer_fn: Any) -> TrainingSetup:
+    """A training on the GPU with a strategy in it, ready for its first step.
 
     Raises:
         NotHere: this model or machine cannot use it.
     """
     torch.manual_seed(0)
-    training = TrainingSetup(model_fn(), optimizer_fn, torch.device(device_name))
-    if device_name != "cpu" and hasattr(training.model, "to"):
-        training.model = training.model.to(device_name)
+    training = TrainingSetup(model_fn(), optimizer_fn, torch.device("cuda"))
+    if hasattr(training.model, "to"):
+        training.model = training.model.to("cuda")
     for part in parts_of(name):
         part.prepare(training)
     _refuse_conflicts(training)

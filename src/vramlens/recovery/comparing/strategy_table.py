@@ -211,10 +211,9 @@ class StrategyTable:
         size = format_size(self.budget_bytes) if self.budget_bytes else ""
         budget = f"; ! is over {size}, ? may be" if size else ""
         how = (
-            f"* no other is both smaller and faster{budget}. {self._data} on"
-            f" {self.device}; medians of {counted(self.steps, 'step')} in"
-            f" {counted(self.repeats, 'process', 'processes')} each; loss and gradient: difference"
-            " from the default"
+            f"* no other is both smaller and faster{budget}. {self._data} on {self.device}; medians"
+            f" of {counted(self.steps, 'step')} in {counted(self.repeats, 'process', 'processes')}"
+            " each; loss and gradient: difference from the default"
         )
         if self.device == PREDICTED:
             how = f"{self._data}{budget}"

@@ -4,7 +4,7 @@ admission: the predicted peak of a batch, before it runs.
 chunked_retry: ``retry``, for inference.
 optimizer_commit: the optimizer's step, outside of what is retried.
 guard: ``guard``, and the order of a step's attempts.
-guard_arguments: the model and the optimizer, refused where they are none.
+guard_arguments: the model and the optimizer, refused where they are something else.
 guard_log: counts and events.
 guard_options: what a guard may do.
 guard_story: the report, in words and as findings.

@@ -6,10 +6,11 @@ import functools
 import gc
 import itertools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from vramlens.argument_types import flag, function_given, number_given, optional, takes
-from vramlens.recovery.memory_errors import OUT_OF_MEMORY, failure_of, kind_of, let_go
+from vramlens.capture.warn import Function
+from vramlens.recovery.memory_errors import OutOfMemoryCaught
 from vramlens.recovery.splitting.batch_parts import BatchSamples, CannotSplit, ranges
 from vramlens.recovery.splitting.sample_lists import is_named_tuple
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     import torch
 else:
     from vramlens.ground.late_torch import torch
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @overload
@@ -72,16 +71,11 @@ class _Chunked:
     def call(self, batch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         samples: BatchSamples | None = None
         while True:
-            try:
+            with OutOfMemoryCaught() as caught:
                 if self.chunk is None:
                     return self._in_pool(batch, args, kwargs)
                 samples = samples or BatchSamples(batch)
                 return self._in_chunks(samples, self.chunk, args, kwargs)
-            except Exception as error:
-                if kind_of(error) != OUT_OF_MEMORY:
-                    raise
-                text = failure_of(error).text
-                let_go(error)
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
@@ -89,9 +83,9 @@ class _Chunked:
                 samples = samples or BatchSamples(batch)
             except CannotSplit as error:
                 raise torch.OutOfMemoryError(
-                    f"{text}\nvramlens retry: cannot be split: {error}"
+                    f"{caught.text}\nvramlens retry: cannot be split: {error}"
                 ) from None
-            self._halve(samples.count, text)
+            self._halve(samples.count, caught.text)
 
     def _in_chunks(
         self, samples: BatchSamples, size: int, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -141,7 +135,7 @@ def joined(results: list[Any], sizes: list[int]) -> Any:
     if isinstance(first, torch.Tensor):
         return _concatenated(results, sizes)
     if isinstance(first, dict):
-        return type(first)(_joined_by_key(results, sizes))
+        return type(first)({key: joined([chunk[key] for chunk in results], sizes) for key in first})
     if is_named_tuple(first):
         return type(first)(*_joined_in_turn(results, sizes))
     if isinstance(first, list) and [len(chunk) for chunk in results] == sizes:
@@ -151,10 +145,6 @@ def joined(results: list[Any], sizes: list[int]) -> Any:
     if all(chunk is None for chunk in results):
         return None
     raise CannotSplit(f"the result is a {type(first).__name__}, which cannot be joined from chunks")
-
-
-def _joined_by_key(results: list[Any], sizes: list[int]) -> dict[Any, Any]:
-    return {key: joined([chunk[key] for chunk in results], sizes) for key in results[0]}
 
 
 def _joined_in_turn(results: list[Any], sizes: list[int]) -> Iterator[Any]:

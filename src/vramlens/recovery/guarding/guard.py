@@ -40,7 +40,7 @@ from vramlens.recovery.memory_errors import (
 )
 from vramlens.recovery.meters import meter_of
 from vramlens.recovery.splitting.batch_parts import CannotSplit, equal_parts, ranges
-from vramlens.recovery.splitting.split_proofs import SplitProofs, Surroundings
+from vramlens.recovery.splitting.split_proofs import SplitProofs, TrainingContext
 from vramlens.recovery.training.batch_attempts import Call, Runner
 from vramlens.recovery.training.rollback import BuffersLost
 from vramlens.units import counted, format_size
@@ -120,7 +120,7 @@ class Guard:
             meter=self._meter,
             note=self._note,
         )
-        around = Surroundings(
+        around = TrainingContext(
             model=model,
             parameters=self._trained.named,
             devices=devices,
@@ -414,7 +414,7 @@ class Guard:
         words = f"out of memory in the {failure.phase}{size_words(failure.tried_bytes)}"
         self._note("failure", words)
         self._check_bytes()
-        action = self._remedies.next(self._window, self.micro_batch, self._runner.model)
+        action = self._remedies.next(self._window, self._runner.model)
         if action is None:
             return _STOP
         self._size.note_failed_part(action.failed_size)
@@ -445,7 +445,7 @@ class Guard:
         self._meter.release()
 
     def _after_a_failed_check(self) -> None:
-        """Called where a check ran out of memory, which is no failure of training."""
+        """Called where a check ran out of memory, which is not a failure of training."""
         self._log.count_caught()
         self._meter.release()
 

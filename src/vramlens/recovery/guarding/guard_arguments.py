@@ -1,4 +1,4 @@
-"""The model and the optimizer that a guard is given: refused where they are none, and what they
+"""The model and the optimizer that a guard is given: refused where they are something else, and what they
 train.
 """
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def refuse_wrong_arguments(model: object, optimizer: object) -> None:
-    """Raises UsageError for what is no model or no optimizer; the text says what it is."""
+    """Raises UsageError for what is not a model or not an optimizer; the text says what it is."""
     if not hasattr(model, "named_parameters"):
         hint = ": swapped?" if hasattr(optimizer, "named_parameters") else ", not a model"
         raise UsageError(f"guard(model, optimizer): the first is {_with_article(model)}{hint}")

@@ -48,7 +48,7 @@ class GuardLog:
         self._story.add(GuardEvent(self.step, kind, text, changes_numbers, bytes=size))
 
     def count_caught(self) -> None:
-        """Counts a check that ran out of memory, which is no failure of training."""
+        """Counts a check that ran out of memory, which is not a failure of training."""
         self._caught += 1
 
     def report(self, **figures: Any) -> GuardReport:
@@ -67,7 +67,7 @@ class GuardLog:
         )
 
     def _caught_requests(self) -> int:
-        """Failed requests that were none of this guard's failures: as the allocator counts them,
+        """Failed requests that were not among this guard's failures: as the allocator counts them,
         if it does.
         """
         refused_since = self._refused_requests() - self._refused_before

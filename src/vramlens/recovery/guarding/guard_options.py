@@ -25,7 +25,7 @@ class GuardOptions:
         threshold: a batch is split beforehand when its predicted peak passes this share of what the
             process can have.
         count_fn: batch -> over how many items its mean loss is taken, where these are not samples.
-        split: (batch, start, stop) -> a smaller batch, where a batch is none of tensors, dicts,
+        split: (batch, start, stop) -> a smaller batch, where a batch is something else than tensors, dicts,
             lists and tuples.
         strict: refuse a split that changes gradients (BatchNorm, contrastive losses); False: split,
             and say so.

@@ -229,7 +229,7 @@ class GuardReport:
 
     @property
     def _same(self) -> str:
-        """Whether training is what it would be without the guard."""
+        """Words on whether training is what it would be without the guard."""
         if any(event.changes_numbers for event in self.events):
             return "training differs from training without the guard"
         if any(event.text == UNCHECKED for event in self.events):
@@ -249,8 +249,7 @@ class GuardReport:
             )
         if self.micro_batch:
             return (
-                f"next: reuse what was learned: guard(..., micro_batch={self.micro_batch}),"
-                " or keep"
+                f"next: reuse what was learned: guard(..., micro_batch={self.micro_batch}), or keep"
                 " guard.state_dict() in your checkpoint"
             )
         return "next: nothing to do"

@@ -75,9 +75,8 @@ class TrainerGuard:
             if len(losses) != 1:
                 raise UsageError(
                     f"guard_trainer: the training_step of {type(self._trainer).__name__} called"
-                    " accelerator.backward"
-                    f" {counted(len(losses), 'time')}, not once: call vramlens.guard in your "
-                    "own training_step"
+                    f" accelerator.backward {counted(len(losses), 'time')}, not once: call"
+                    " vramlens.guard in your own training_step"
                 )
             return losses[0]
 

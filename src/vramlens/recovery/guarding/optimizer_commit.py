@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
-from vramlens.recovery.memory_errors import OUT_OF_MEMORY, failure_of, kind_of, let_go
+from vramlens.recovery.memory_errors import OutOfMemoryCaught
 from vramlens.recovery.meters import Meter
 from vramlens.recovery.training.early_optimizer_state import (
     drop_state,
@@ -80,10 +80,9 @@ class Committing:
             )
         if (own_scaler := _scaler_of(optimizer)) is not None and own_scaler is not scaler:
             raise UsageError(
-                f"guard: this {type(optimizer).__name__} divides gradients by the scale of its "
-                "own scaler, which losses in the guard do not have: guard(model, "
-                "optimizer.optimizer, scaler), with"
-                " that scaler"
+                f"guard: this {type(optimizer).__name__} divides gradients by the scale of its own"
+                " scaler, which losses in the guard do not have: guard(model, optimizer.optimizer,"
+                " scaler), with that scaler"
             )
         self._optimizer, self._scaler, self._parameters = optimizer, scaler, parameters
         self._meter, self._clip, self._backup, self._note = (
@@ -103,22 +102,17 @@ class Committing:
             return
         self._prepared = True
         for last in (False, True):
-            try:
+            with OutOfMemoryCaught() as caught:
                 self._made = make_state(self._optimizer)
                 self._reserve(size_of_state_to_come(self._optimizer))
                 break
-            except Exception as error:
-                if kind_of(error) != OUT_OF_MEMORY:
-                    raise
-                text = failure_of(error).text
-                let_go(error)
-                self._note("caught", "out of memory while the optimizer state was created")
+            self._note("caught", "out of memory while the optimizer state was created")
             self._meter.release()
             if last:
                 raise torch.OutOfMemoryError(
                     "vramlens guard: the optimizer state does not fit next to the model, and a "
                     "split does not help; use an optimizer with less state, or a smaller "
-                    f"model\nPyTorch: {text}"
+                    f"model\nPyTorch: {caught.text}"
                 )
         if self._made:
             size = state_bytes(self._optimizer)
@@ -199,24 +193,19 @@ class Committing:
     def _step_carefully(self, optimizer: torch.optim.Optimizer) -> None:
         assert self._values is not None
         backup = Backup(optimizer) if self._backup else None
-        if backup is None and not self._values.note():
+        if backup is None and not self._values.save():
             self._note(
                 "caught", "out of memory while the values before the optimizer step were copied"
             )
-        text, stages = "", self._stages()
+        stages = self._stages()
         for attempt in range(3):
-            try:
+            with OutOfMemoryCaught() as caught:
                 if self._scaler is not None:
                     self._scaler.step(optimizer)
                 else:
                     optimizer.step()
                 return
-            except Exception as error:
-                if kind_of(error) != OUT_OF_MEMORY:
-                    raise
-                text = failure_of(error).text
-                let_go(error)
-            done = self._undone(backup, text)
+            done = self._undone(backup, caught.text)
             if attempt < 2:
                 self._back_to(stages)
                 self._note("step", f"out of memory in the optimizer's step; {done}: repeated")
@@ -224,7 +213,7 @@ class Committing:
         raise torch.OutOfMemoryError(
             "vramlens guard: the optimizer's step ran out of memory three times; parameters "
             "are the same as before this step. Use an optimizer with less state, or a smaller "
-            f"batch\nPyTorch: {text}"
+            f"batch\nPyTorch: {caught.text}"
         )
 
     def _undone(self, backup: Backup | None, text: str) -> str:
@@ -306,8 +295,8 @@ def _perhaps_updated(text: str, optimizer: str) -> RuntimeError:
     return step_failed(
         "vramlens guard: the optimizer's step ran out of memory, and it is unknown whether "
         f"this {optimizer} had started to change the model: parameters may be partly updated. "
-        "Go back to your last checkpoint;"
-        f" guard(..., step_backup=True) can undo this\nPyTorch: {text}"
+        "Go back to your last checkpoint; guard(..., step_backup=True) can undo this\n"
+        f"PyTorch: {text}"
     )
 
 

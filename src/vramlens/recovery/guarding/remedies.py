@@ -16,7 +16,7 @@ from vramlens.recovery.meters import Meter
 from vramlens.recovery.splitting.batch_parts import CannotSplit
 from vramlens.recovery.splitting.refusal_words import IS_NORMALISED
 from vramlens.recovery.splitting.split_check import SplitCheck
-from vramlens.recovery.splitting.split_proofs import SplitProofs, Surroundings
+from vramlens.recovery.splitting.split_proofs import SplitProofs, TrainingContext
 from vramlens.recovery.training.batch_attempts import Call
 from vramlens.recovery.training.recompute import (
     Unit,
@@ -58,7 +58,7 @@ class Remedies:
     """Chooses remedies and remembers which are in use, and why others are not."""
 
     def __init__(
-        self, around: Surroundings, options: GuardOptions, *, meter: Meter, proofs: SplitProofs
+        self, around: TrainingContext, options: GuardOptions, *, meter: Meter, proofs: SplitProofs
     ) -> None:
         self._model, self._parameters = around.model, around.parameters
         self._devices, self._note = around.devices, around.note
@@ -85,7 +85,7 @@ class Remedies:
         self._freed = False
         self._guess.learn(calls)
 
-    def next(self, calls: list[Call], size: int | None, model: Any) -> Remedy | None:
+    def next(self, calls: list[Call], model: Any) -> Remedy | None:
         """The next remedy, in force when this returns; None: there is none left."""
         for remedy in self._order:
             action = {
@@ -132,7 +132,7 @@ class Remedies:
             or "none was allowed"
         )
 
-    def way_out(self) -> str:
+    def last_remedy(self) -> str:
         """What the user can do now that no remedy is left: it depends on why the batch was not
         split.
         """
@@ -298,7 +298,7 @@ class Remedies:
             with saved_bytes(self._model, units) as counted_bytes:
                 loss_of(call.loss_fn(model, small))
             units = [Unit(unit.name, unit.module, counted_bytes[unit.name]) for unit in units]
-        except Exception as error:  # no room, or one sample is none: then by their names' order
+        except Exception as error:  # no room, or no batch of one: then by their names' order
             if kind_of(error) == STICKY:
                 raise
             if kind_of(error) == OUT_OF_MEMORY:

@@ -51,7 +51,7 @@ class StepStart:
         self._random = RandomState(self._devices)
         share_buffers(self.buffers.tensors())
         self.buffers.save()
-        self.model_values.note()
+        self.model_values.save()
         self._gradients = Gradients(self._parameters)
         self._allocated_bytes = self._meter.allocated_bytes()
         self._loss_values.clear()
@@ -68,7 +68,7 @@ class StepStart:
             values = PlainValues(loss_fn, None)
             with contextlib.suppress(TypeError):
                 self._values_by_loss[loss_fn] = values
-        values.note()
+        values.save()
         self._loss_values.append(values)
 
     def forget_loss_values(self) -> None:

@@ -41,11 +41,11 @@ class Stopping:
             failure: None: it was on another rank.
         """
         write_split(out_of_memory=True, micro_batch=micro_batch)
-        text, way_out = "out of memory on another rank", None
+        text, last_remedy = "out of memory on another rank", None
         if failure is not None:
-            text, way_out = failure.text, self._remedies.way_out()
+            text, last_remedy = failure.text, self._remedies.last_remedy()
             self._log.note("failure", f"no remedy left: {self._remedies.exhausted()}")
-        self._log.stop = _stop_without_remedy(self._log.step, way_out)
+        self._log.stop = _stop_without_remedy(self._log.step, last_remedy)
         first, *lines, last = str(self._report()).splitlines()
         raise torch.OutOfMemoryError(
             "\n".join([f"vramlens guard: {first}", *lines, f"PyTorch: {text}", last])
@@ -92,12 +92,12 @@ def add_note(error: BaseException, text: str) -> None:
         error.add_note(text)
 
 
-def _stop_without_remedy(step: int, way_out: str | None) -> Stop:
-    """No remedy was left; ``way_out`` None: on another rank."""
-    if way_out is None:
+def _stop_without_remedy(step: int, last_remedy: str | None) -> Stop:
+    """No remedy was left; ``last_remedy`` None: on another rank."""
+    if last_remedy is None:
         reason = "out of memory on another rank, which had no remedy left"
         return Stop(step, reason, "read the report of the rank that ran out of memory")
-    return Stop(step, "out of memory, and every remedy was tried", way_out)
+    return Stop(step, "out of memory, and every remedy was tried", last_remedy)
 
 
 def _stop_outside(step: int, half_done: bool, tried_bytes: int | None) -> tuple[str, Stop]:

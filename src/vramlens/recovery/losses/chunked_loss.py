@@ -36,12 +36,12 @@ def chunked_cross_entropy(
 
 
 @contextlib.contextmanager
-def in_chunks(seen: list[str] | None = None) -> Iterator[None]:
+def in_chunks(calls: list[str] | None = None) -> Iterator[None]:
     """Has ``torch.nn.functional.cross_entropy`` (and ``nn.CrossEntropyLoss``) work in chunks where
     it can.
 
     Args:
-        seen: gets a word for each call that did.
+        calls: gets a word for each call that did.
     """
     functional: Any = torch.nn.functional
     plain = functional.cross_entropy
@@ -57,8 +57,8 @@ def in_chunks(seen: list[str] | None = None) -> Iterator[None]:
             or not logits.requires_grad
         ):
             return plain(logits, target, *args, **kwargs)
-        if seen is not None:
-            seen.append(reduction)
+        if calls is not None:
+            calls.append(reduction)
         return chunked_cross_entropy(logits, target, ignored, reduction)
 
     functional.cross_entropy = cross_entropy

@@ -91,7 +91,7 @@ class PlainValues:
         self._places = walk.places
         self._values = [place.read() for place in self._places]
 
-    def note(self) -> None:
+    def save(self) -> None:
         """Keeps the values as they are now."""
         self._values = [place.read() for place in self._places]
 

@@ -129,10 +129,12 @@ def place(
     limits = _limits(memory)
     blocks, blocks_of = _spread(model, batch, limits)
     output = sum(block.output_bytes for block in blocks)
-    where = {block.name: device for device, here in blocks_of.items() for block in here}
+    where = {
+        block.name: device for device, blocks_here in blocks_of.items() for block in blocks_here
+    }
     used = {
-        device: needed_bytes(here, output) + _workspace(device) if here else 0
-        for device, here in blocks_of.items()
+        device: needed_bytes(blocks_here, output) + _workspace(device) if blocks_here else 0
+        for device, blocks_here in blocks_of.items()
     }
     device_map = {block.name: where[block.name] for block in blocks}
     if dispatch:
@@ -198,12 +200,10 @@ def _no_room(pieces: list[list[Block]], limits: dict[Any, int]) -> UsageError:
     )
     return UsageError(
         f"place: {format_size(total)} of weights and their activations do not fit"
-        f" {format_size(sum(limits.values()))}"
-        f" on {len(limits)} devices"
+        f" {format_size(sum(limits.values()))} on {len(limits)} devices"
         f" ({f'{largest[0].name} needs' if len(largest) == 1 else together}"
         f" {format_size(needed_bytes(largest, 0))} on one, cuBLAS {format_size(_WORKSPACE_BYTES)}"
-        " on each GPU):"
-        " a smaller batch, fewer bits, or more devices"
+        " on each GPU): a smaller batch, fewer bits, or more devices"
     )
 
 
@@ -277,10 +277,9 @@ def measured_blocks(model: torch.nn.Module, batch: Any, *, deep: bool = False) -
         problem = (str(error).strip().splitlines() or [""])[0]
         raise UsageError(
             f"place: {type(model).__name__} cannot run with shapes only, {run.where()}:"
-            f" {type(error).__name__}: {problem}"
-            " (if it runs on this batch, it needs values that it computed, or a kernel of its own:"
-            " call accelerate's"
-            " dispatch_model with a device_map of your own)"
+            f" {type(error).__name__}: {problem} (if it runs on this batch, it needs values that it"
+            " computed, or a kernel of its own: call accelerate's dispatch_model with a device_map"
+            " of your own)"
         ) from error
     return _blocks(run, named)
 

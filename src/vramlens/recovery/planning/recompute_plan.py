@@ -22,7 +22,7 @@ from vramlens.argument_types import (
 from vramlens.errors import UsageError
 from vramlens.ground.verdict import Verdict
 from vramlens.recovery.losses.part_losses import LossFunction, loss_of
-from vramlens.recovery.memory_errors import OUT_OF_MEMORY, kind_of, let_go
+from vramlens.recovery.memory_errors import OutOfMemoryCaught
 from vramlens.recovery.meters import Meter, NoMeter, device_of, meter_of, not_counted
 from vramlens.recovery.training.recompute import (
     Unit,
@@ -86,7 +86,7 @@ class Plan:
         """The model, its chosen blocks recomputed in the backward.
 
         Raises:
-            UsageError: it has no such block; or the plan needs offload, which is no change of a
+            UsageError: it has no such block; or the plan needs offload, which does not change a
                 model.
         """
         modules = dict(model.named_modules())
@@ -321,7 +321,7 @@ class _Trial:
 
     def measured(self, size: int, offload: bool = False) -> tuple[int, float] | None:
         """Peak bytes and milliseconds of the second of two steps; None: out of memory."""
-        try:
+        with OutOfMemoryCaught():
             for _ in range(2):
                 gc.collect()  # what earlier trials left in cycles
                 self._meter.release()
@@ -338,10 +338,6 @@ class _Trial:
                 self._state.forget_gradients()
                 _wait(self._parameters[0])
             return self._meter.peak_bytes(), (time.perf_counter() - began) * 1e3
-        except Exception as error:
-            if kind_of(error) != OUT_OF_MEMORY:
-                raise
-            let_go(error)
         self._state.forget_gradients()
         self._meter.release()
         return None

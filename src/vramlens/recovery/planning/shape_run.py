@@ -163,7 +163,7 @@ def _twin(model: Any, parts: dict[str, Any], shapes: Any, run: ShapeRun) -> Any:
 
 
 def _stand_in(tensor: torch.Tensor, shapes: Any) -> torch.Tensor:
-    """The same shape; the same values, too, where it is no parameter and small."""
+    """The same shape; the same values, too, where it is small and not a parameter."""
     is_small = (
         tensor.numel() * tensor.element_size() <= _MOST_VALUES_BYTES
         and tensor.device.type != "meta"

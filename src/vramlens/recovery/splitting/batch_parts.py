@@ -36,7 +36,7 @@ class BatchSamples:
     items are mappings with the same keys, strings or numbers, or where such a list of the same
     length lies beside it: so are the images and targets of a detector. A tuple does where its
     items are mappings and another list or tuple of the same length, or a tensor, lies beside it: so
-    does ``tuple(zip(*samples))``. What holds such a list is none
+    does ``tuple(zip(*samples))``. What holds such a list is not one
     itself. All else (numbers, None, 0-dimensional tensors, tensors of length 1 beside longer ones)
     goes with every part.
 
@@ -96,8 +96,8 @@ class BatchSamples:
             if 1 in self._sizes:
                 return 1
             raise CannotSplit(
-                f"the batch has no tensor with samples along dimension 0 ({_kind(self.batch)}): "
-                "use guard(split=lambda batch, start, stop: ...)"
+                "the batch has no tensor with samples along dimension 0"
+                f" (a {type(self.batch).__name__}): use guard(split=lambda batch, start, stop: ...)"
             )
         path, count = sizes[0]
         for other, size in sizes[1:]:
@@ -193,7 +193,3 @@ def _mapping_like(mapping: Mapping[Any, Any], entries: dict[Any, Any]) -> Any:
         return type(mapping)(entries)  # type: ignore[call-arg]
     except Exception:
         return entries
-
-
-def _kind(value: Any) -> str:
-    return f"a {type(value).__name__}"

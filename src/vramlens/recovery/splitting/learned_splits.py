@@ -18,7 +18,7 @@ read.
 
 def learned_micro_batch() -> int | None:
     """Samples in a part, as an earlier run has learned; None where none has, or where the text
-    is no number from 1.
+    is not a number from 1.
     """
     text = os.environ.get(MICRO_BATCH, "").strip()
     if not text:

@@ -128,14 +128,11 @@ def _lists_of_words(nested: list[NestedList], batch: Any) -> frozenset[int]:
     """The lists that are as long as those of strings or numbers, where these have one length."""
     lists = [entry for entry in nested if isinstance(entry.entries, list)]
     lengths = {len(entry.entries) for entry in lists if entry.holds_words}
-    lengths &= _lengths_of_tensors(batch) or lengths
+    dimensions = {int(tensor.shape[0]) for tensor in tensors_of_batch(batch) if tensor.dim()}
+    lengths &= dimensions - {1} or lengths
     if len(lengths) != 1:
         return frozenset()
     return frozenset(id(entry.entries) for entry in lists if len(entry.entries) in lengths)
-
-
-def _lengths_of_tensors(batch: Any) -> set[int]:
-    return {int(tensor.shape[0]) for tensor in tensors_of_batch(batch) if tensor.dim()} - {1}
 
 
 def _nested_lists(batch: Any, outer: tuple[Any, ...] = ()) -> Iterator[NestedList]:
@@ -146,7 +143,7 @@ def _nested_lists(batch: Any, outer: tuple[Any, ...] = ()) -> Iterator[NestedLis
         nested = NestedList(batch, outer)
         yield nested
         if isinstance(batch, list) and nested.holds_mappings:
-            return  # one item a sample: its own lists are none of the batch's
+            return  # one item a sample: its own lists are not the batch's
         outer = (*outer, batch)
     for _, inner in entries_of(batch):
         yield from _nested_lists(inner, outer)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vramlens.recovery.memory_errors import OUT_OF_MEMORY, kind_of, let_go
+from vramlens.recovery.memory_errors import OutOfMemoryCaught
 from vramlens.recovery.splitting.batch_parts import BatchSamples
 from vramlens.recovery.splitting.gradient_runs import CheckedTraining, forget
 from vramlens.recovery.splitting.split_comparison import SplitComparison
@@ -42,16 +42,12 @@ def check_split(training: CheckedTraining, samples: BatchSamples, most: int) -> 
     buffers = Buffers(training.model, *modules, all_of_them=True)
     buffers.save()
     if training.values is not None:
-        training.values.note()
+        training.values.save()
     count = min(samples.count, most, _MOST_SAMPLES)
     try:
         while count >= 2:
-            try:
+            with OutOfMemoryCaught():
                 return _first_decided(training, samples, count, buffers, random)
-            except Exception as error:
-                if kind_of(error) != OUT_OF_MEMORY:
-                    raise
-                let_go(error)
             forget(parameters)
             training.clean()
             count //= 2

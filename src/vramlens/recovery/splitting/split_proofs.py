@@ -63,7 +63,7 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class TrainingContext:
     """What a check needs to know of the training.
 
     Attributes:
@@ -83,7 +83,7 @@ class Surroundings:
 class SplitProofs:
     """Decides whether a batch may be split, and by what its parts count."""
 
-    def __init__(self, around: Surroundings, options: GuardOptions) -> None:
+    def __init__(self, around: TrainingContext, options: GuardOptions) -> None:
         self._around, self._options = around, options
         self._proofs: dict[Any, Proof] = {}
         self._latest: SplitCheck | None = None
@@ -242,16 +242,16 @@ class SplitProofs:
         return proof
 
     def _verdict(
-        self, proof: Proof, seen: PartsSeen, changed_buffers: Callable[[], list[str]]
+        self, proof: Proof, parts: PartsSeen, changed_buffers: Callable[[], list[str]]
     ) -> tuple[int, str]:
         """What the parts of a batch say of the proof by which it was split, and the reason."""
         if proof.operations is None:
-            proof.operations = seen.operations
-        if seen.operations - proof.operations:
+            proof.operations = parts.operations
+        if parts.operations - proof.operations:
             return UNSURE, "the loss uses different operations than the one that was checked"
         if set(changed_buffers()) - proof.check.buffers:
             return UNSURE, "a buffer changed that did not change when the split was checked"
-        return _evenness(proof.check, seen)
+        return _evenness(proof.check, parts)
 
     def _agreed(self, number: int) -> int:
         """The least of all ranks' numbers, where they share a model."""
@@ -296,16 +296,16 @@ def _counting(weights: Weights) -> str:
     return f"each part counts by its {_COUNTED.get(weights.name, weights.name)}"
 
 
-def _evenness(check: SplitCheck, seen: PartsSeen) -> tuple[int, str]:
-    """Whether each item of a batch weighs alike, whichever part it lay in: share over divisor is
-    the same for all.
+def _evenness(check: SplitCheck, parts: PartsSeen) -> tuple[int, str]:
+    """How certain it is that each item of a batch weighs alike, whichever part it lay in (share
+    over divisor is the same for all), and why not.
     """
-    tops = _tops_as_proven(check, seen)
+    tops = _tops_as_proven(check, parts)
     if tops is None:
         return UNSURE, _UNREAD
-    if any(seen.empty):  # divisors are often kept from being zero: then they do not add up
+    if any(parts.empty):  # divisors are often kept from being zero: then they do not add up
         return UNSURE, _EMPTY_PART
-    shares = [float(share) for share in seen.shares]
+    shares = [float(share) for share in parts.shares]
     for index, adds_up in enumerate(_summands_that_add_up(check)):
         coefficients = [top.coefficients[index] for top in tops]
         weights = list(map(operator.mul, coefficients, shares))
@@ -316,10 +316,10 @@ def _evenness(check: SplitCheck, seen: PartsSeen) -> tuple[int, str]:
     return CONFIRMED, ""
 
 
-def _tops_as_proven(check: SplitCheck, seen: PartsSeen) -> list[Top] | None:
+def _tops_as_proven(check: SplitCheck, parts: PartsSeen) -> list[Top] | None:
     """The linear tops of the parts' losses; None where one is not as it was proven."""
-    tops = [top for top in map(top_of, seen.tops) if top]
-    if check.paths is None or len(tops) < len(seen.tops):
+    tops = [top for top in map(top_of, parts.tops) if top]
+    if check.paths is None or len(tops) < len(parts.tops):
         return None
     return tops if all(top.paths == check.paths for top in tops) else None
 

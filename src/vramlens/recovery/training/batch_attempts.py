@@ -64,7 +64,7 @@ class Call:
         size: samples a part had in the latest attempt; None: it was whole.
         parts_seen: what its parts did in the latest attempt; None: it was whole.
         form: what the proof of its split holds for.
-        doubts: how often what its parts did was no proof.
+        doubts: how often what its parts did was not a proof.
         number: its own.
         refusal: why this batch must not be split; empty: nothing is known against it.
     """

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vramlens.recovery.memory_errors import OUT_OF_MEMORY, kind_of, let_go
+from vramlens.recovery.memory_errors import OutOfMemoryCaught
 from vramlens.recovery.training.rollback import equal_values, host_copy, version_of
 
 if TYPE_CHECKING:
@@ -58,19 +58,16 @@ class StepValues:
         self._counters: list[float] = []
         self._is_exact = False
 
-    def note(self) -> bool:
+    def save(self) -> bool:
         """Keeps the values as they are; False where there was no room for a copy."""
         tensors = self._tensors()
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         self._versions = [version_of(tensor) for tensor in tensors]
         self._is_exact = size <= _COMPARED_BYTES
         if self._is_exact:
-            try:
+            with OutOfMemoryCaught() as caught:
                 self._copy(tensors)
-            except Exception as error:
-                if kind_of(error) != OUT_OF_MEMORY:
-                    raise
-                let_go(error)
+            if caught.happened:
                 self._is_exact, self._copies = False, []
         if not self._is_exact:
             self._counters = self._steps_made()
@@ -155,25 +152,25 @@ class Backup:
             _put_back(self._kept)
 
 
-def _kept(value: Any, seen: set[int], depth: int) -> _Kept:
-    is_first = id(value) not in seen
+def _kept(value: Any, visited: set[int], depth: int) -> _Kept:
+    is_first = id(value) not in visited
     if isinstance(value, (torch.Tensor, dict, list)):
-        seen.add(id(value))
+        visited.add(id(value))
     if not is_first or depth > _DEPTH:
         return _Kept(value)
     if isinstance(value, torch.Tensor):
         return _Kept(value, host_copy(value))
     if isinstance(value, dict):
-        return _Kept(value, {key: _kept(inner, seen, depth + 1) for key, inner in value.items()})
+        return _Kept(value, {key: _kept(inner, visited, depth + 1) for key, inner in value.items()})
     if isinstance(value, (list, tuple)):
-        return _Kept(value, [_kept(inner, seen, depth + 1) for inner in value])
+        return _Kept(value, [_kept(inner, visited, depth + 1) for inner in value])
     if isinstance(value, torch.optim.Optimizer):
-        return _Kept(value, _kept(vars(value), seen, depth + 1))
+        return _Kept(value, _kept(vars(value), visited, depth + 1))
     return _Kept(value)
 
 
-def _put_back(kept: _Kept) -> Any:
-    original, contents = kept.value, kept.contents
+def _put_back(copied: _Kept) -> Any:
+    original, contents = copied.value, copied.contents
     if contents is None:
         return original
     if isinstance(original, torch.Tensor):

@@ -3,11 +3,9 @@
 advice_order: what a person whose run died reads first: what makes it live, then what may.
 batch_findings: the largest batch that fits, as a point, a range, or why neither is known.
 continued_step: a failed step continued to its end.
-convolution_workspaces: what a program goes on without where memory runs out.
 failure_verdict: the verdict on a failure that ended a program.
 limit_advice: the limit that lets a run go on, where the process's own limit refused a request.
-missing_memory: what a failed step lacks whatever the allocator does.
-retry_releases: releases that a refused request made.
+done_without: what a continued step does without: releases of a retry, workspaces.
 smaller_batch: the largest batch that fits: the same requests at another scale, replayed.
 step_need: what a failed step would have needed to finish.
 verdict_findings: an explanation with the judgement of its failure.

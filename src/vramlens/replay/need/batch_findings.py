@@ -24,7 +24,7 @@ _BELOW_ALL = 0.99
 _TOO_SMALL_TO_BEGIN_WITH = 0.25
 """Of a batch: where so little surely fits and much more may, trying finds the largest sooner."""
 _LEAST_SHARE = 0.02
-"""Of a batch: less is no advice."""
+"""Of a batch: less is not advice."""
 
 
 def batch_that_fits(
@@ -136,8 +136,7 @@ def _not_about_the_batch(need: Need) -> Finding | None:
     return Finding(
         id="smaller_batch",
         verdict=Verdict.NOT_A_PROBLEM,
-        title="a smaller batch may not be enough: optimizer state has the same size at any "
-        "batch size,"
-        f" and this step needs at least {format_size(need.low_bytes)}",
+        title="a smaller batch may not be enough: optimizer state has the same size at any batch "
+        f"size, and this step needs at least {format_size(need.low_bytes)}",
         bytes=need.low_bytes,
     )

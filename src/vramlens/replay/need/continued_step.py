@@ -12,8 +12,7 @@ import numpy as np
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.phases import Phase
-from vramlens.replay.need.convolution_workspaces import dispensable_rows
-from vramlens.replay.need.retry_releases import retry_releases
+from vramlens.replay.need.done_without import dispensable_rows, retry_releases
 from vramlens.trace import Action
 
 if TYPE_CHECKING:
@@ -240,7 +239,7 @@ class Continuation:
         self._alive.add(self._now[place])
         if not self._template.number:
             # The first step replaced nothing: what it made and kept in a variable goes when that is
-            #     set again.
+            # set again.
             before = self._earlier.get(int(self._key[place])) if self._earlier else row
             self._give_up(before)
 

@@ -49,12 +49,12 @@ class ReplayJudgement:
 
     @property
     def tells_what_follows(self) -> bool:
-        """True if the projected step stands for those after it."""
+        """True where the projected step stands for those after it."""
         return self.projection is not None and self.projection.tells_what_follows
 
     @property
     def is_like_several_steps(self) -> bool:
-        """True if the failed step is as large as an earlier one, of several: one says little of how
+        """True where the failed step is as large as an earlier one, of several: one says little of how
         steps differ.
         """
         projection = self.projection

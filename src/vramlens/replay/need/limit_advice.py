@@ -10,7 +10,7 @@ import numpy as np
 from vramlens.analyses.attribution.training import Training, pass_starts
 from vramlens.analyses.failure.need import BLOCKS, Need
 from vramlens.analyses.finding import Finding
-from vramlens.ground.failure import Cause
+from vramlens.ground.vocabulary import Cause
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -28,6 +28,16 @@ _MUCH_KEPT = 0.1
 """Of the need: what earlier passes keep without training is worth a word."""
 _FRACTION_PARTS = 10_000
 """Fractions of a device's memory are told with four digits, rounded up."""
+_SAVINGS = (
+    "gradients_kept",
+    "unused_graph",
+    "eval_with_grad",
+    "unconsumed_forward",
+    "operator_buffers",
+    "optimizer_state",
+    "two_copies",
+)
+"""Findings whose bytes are what their fix saves at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +170,21 @@ def _needs(need: Need) -> str:
         return f"this step needs between {format_size(need.low_bytes)} and {high} (estimated)"
     likely = format_size(need.limit_bytes or need.peak_reserved_bytes)
     return f"this step needs {likely}" + (f", at most {high}" if high != likely else "")
+
+
+def missing_bytes(need: Need, capacity_bytes: int | None) -> int:
+    """By how much what must be alive at once exceeds what could be reserved; 0 where it does not,
+    or nothing tells.
+    """
+    if need.floor_bytes is None or capacity_bytes is None:
+        return 0
+    return max(0, need.floor_bytes - capacity_bytes)
+
+
+def with_shortage(finding: Finding, missing: int) -> Finding:
+    """The finding, with a word on what is still missing after its fix."""
+    saved = finding.bytes or 0
+    if finding.id not in _SAVINGS or finding.fix is None or not 0 < saved < missing:
+        return finding
+    still = format_size(missing - saved)
+    return replace(finding, fix=f"{finding.fix}; not enough alone: {still} more are missing")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SPARE = 0.05
 """Of the limit: left free, since workspaces and gaps do not shrink with the batch as requests do."""
 _SMALLEST = 2
-"""Percent of the failed step's batch: less is no advice."""
+"""Percent of the failed step's batch: less is not advice."""
 _BELOW_SUMS = (1.0, 0.95, 0.85, 0.6, 0.3)
 """Shares of the batch that sums call right: the first that a replay finishes with begins the search."""
 _NARROWED = 3

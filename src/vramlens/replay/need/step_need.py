@@ -18,10 +18,10 @@ from vramlens.analyses.failure.step_evidence import are_steps, may_repeat_first_
 from vramlens.analyses.failure.step_scaling import Scaling, scaling_of
 from vramlens.analyses.failure.step_template import Template, template_of
 from vramlens.analyses.leaks.certainty import PATTERN
+from vramlens.ground.allocator_sizes import PAGE, in_pages
 from vramlens.ground.verdict import Confidence
 from vramlens.replay.need.continued_step import Continuation, Continued
 from vramlens.replay.settings import Settings
-from vramlens.units import MIB
 
 if TYPE_CHECKING:
     from vramlens.analyses.attribution.attribution import Attribution
@@ -42,7 +42,6 @@ _FARTHEST = 16
 """Times an earlier step: how all of a larger one grows cannot be guessed from it."""
 _MANY_STEPS, _LIKE_EARLIER = 8, 1.1
 _SEARCHES = 10
-_PAGE = 2 * MIB
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,13 +174,13 @@ def _least_limit(proven: Proven, continued: Continued, peak: int) -> int | None:
     """The least limit under which the step would have finished, by the recorded settings."""
     limit = proven.recorded.limit
     low = max(limit.bytes or 0, proven.device.reserved.base_bytes)
-    high = -(-peak // _PAGE) * _PAGE + _PAGE
+    high = in_pages(peak) + PAGE
     if low >= high or not _finishes(proven, continued, proven.recorded.settings, high):
         return None
     for _ in range(_SEARCHES):
-        if high - low <= max(_PAGE, high // 200):
+        if high - low <= max(PAGE, high // 200):
             break
-        middle = (low + high) // 2 // _PAGE * _PAGE
+        middle = (low + high) // 2 // PAGE * PAGE
         if _finishes(proven, continued, proven.recorded.settings, middle):
             high = middle
         else:
@@ -235,7 +234,7 @@ def _died(run: Mapping[str, int], continued: Continued) -> bool:
 
 
 def _lives(runs: Sequence[Mapping[str, int]], projection: Projection) -> bool | None:
-    """True if the step finishes; None where the tries do not agree, or say too little."""
+    """True where the step finishes; None where the tries do not agree, or say too little."""
     if _died(runs[0], projection.continued):
         return False if all(_died(run, projection.continued) for run in runs) else None
     all_finish = all(run["died_at"] < 0 for run in runs)

@@ -24,14 +24,20 @@ from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.run_shape import step_peaks
-from vramlens.ground.failure import Cause
 from vramlens.ground.verdict import Confidence, Verdict
+from vramlens.ground.vocabulary import Cause
 from vramlens.replay.answer import assignment
 from vramlens.replay.need.advice_order import order_of_advice, rank_of, with_higher_limit
 from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits
 from vramlens.replay.need.failure_verdict import ReplayJudgement, judgement_of
-from vramlens.replay.need.limit_advice import Outlook, bytes_of_earlier_passes, has_room, with_limit
-from vramlens.replay.need.missing_memory import missing_bytes, with_shortage
+from vramlens.replay.need.limit_advice import (
+    Outlook,
+    bytes_of_earlier_passes,
+    has_room,
+    missing_bytes,
+    with_limit,
+    with_shortage,
+)
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation, OomVerdict
     from vramlens.replay.proof import Proven
 
+_RUNS_FOR_BATCH = 40
 _LARGE = 0.05
 """Of what could be reserved: a leak as large is worth saying before what makes the step smaller."""
 
@@ -57,7 +64,7 @@ def with_judgement(
     growing = facts.growing or facts.may_be_growing
     lasting = judged.tells_what_follows and not growing
     outlook = _outlook(judged, facts, view)
-    findings = _about_failure(explanation, view, verdict, step_leaks)
+    findings = _about_failure(explanation, verdict, step_leaks)
     findings = _about_expandable(findings, verdict, proven)
     why_open = _why_open(judged.need, growing=growing, lasting=judged.tells_what_follows)
     findings += _about_settings(view, verdict, judged.need, capacity, why_open)
@@ -68,7 +75,8 @@ def with_judgement(
         findings = _without_rough_batch(findings)
     elif about_batch := _about_batch(view, proven, judged, runs, lasting=lasting):
         findings = [*_without_rough_batch(findings), *about_batch]
-    leaking = facts.growing and _leave_much(_told(view, step_leaks), capacity)
+    leaked_bytes = sum(leak.bytes for leak in _told(view, step_leaks))
+    leaking = facts.growing and leaked_bytes >= _LARGE * (capacity or 1)
     order = order_of_advice(verdict, findings, leaking=leaking)
     if not leaking and has_room(verdict, judged.need, outlook):
         order = with_higher_limit(order, is_known=judged.need.high_bytes is not None)
@@ -83,10 +91,6 @@ def _outlook(judged: ReplayJudgement, facts: CauseFacts, view: Attribution) -> O
     growing = facts.growing or facts.may_be_growing
     lasting = judged.tells_what_follows and judged.is_like_several_steps and not growing
     return Outlook(lasting, growing, kept_by_passes=bytes_of_earlier_passes(view))
-
-
-def _leave_much(leaks: Sequence[RecordedLeak], capacity: int | None) -> bool:
-    return sum(leak.bytes for leak in leaks) >= _LARGE * (capacity or 1)
 
 
 def _told(view: Attribution, leaks: Sequence[RecordedLeak]) -> Sequence[RecordedLeak]:
@@ -127,7 +131,7 @@ def _verdict(
 
 
 def _about_failure(
-    explanation: Explanation, view: Attribution, oom: OomVerdict, step_leaks: Sequence[RecordedLeak]
+    explanation: Explanation, oom: OomVerdict, step_leaks: Sequence[RecordedLeak]
 ) -> list[Finding]:
     """The findings of the sums that the cause leaves standing."""
     step_places = {leak.place for leak in step_leaks}
@@ -136,9 +140,6 @@ def _about_failure(
         for finding in explanation.findings
         if finding.id != "fragmented_request" or oom.cause == "fragmentation"
     ]
-
-
-_RUNS_FOR_BATCH = 40
 
 
 def _of_a_pattern(
@@ -317,7 +318,7 @@ def _about_settings(
     undecided = [row for row in rows_by_life[None] if row.past_failure]
     findings = []
     if carrying:
-        findings.append(_carries(carrying, variable, need, capacity))
+        findings.append(_carries(carrying, variable, capacity))
     elif undecided:
         findings.append(_may_carry(undecided, variable, why_open))
     if failing:
@@ -325,9 +326,7 @@ def _about_settings(
     return findings
 
 
-def _carries(
-    rows: Sequence[SettingVerdict], variable: str, need: Need, capacity: int | None
-) -> Finding:
+def _carries(rows: Sequence[SettingVerdict], variable: str, capacity: int | None) -> Finding:
     best = rows[0]
     reserved = format_size(best.peak_reserved_bytes)
     of_limit = f" of {format_size(capacity)}" if capacity is not None else ""
@@ -369,8 +368,7 @@ def _may_carry(rows: Sequence[SettingVerdict], variable: str, why: str) -> Findi
         f"{why}",
         bytes=best.peak_reserved_bytes,
         fix=f"try {assignment(variable, best.conf)}{alternatives}: it gets past this failure "
-        f"({reserved} reserved)"
-        " but may not be enough for the rest",
+        f"({reserved} reserved) but may not be enough for the rest",
     )
 
 

@@ -39,7 +39,7 @@ def need_of_whole_run(proven: Proven) -> Need:
 
 
 def settings_of_whole_run(proven: Proven) -> tuple[SettingVerdict, ...]:
-    """Whether the run lives with each of the common settings, all of its requests known."""
+    """A verdict on the run under each of the common settings, all of its requests known."""
     rows = ask(proven, [question(proven, conf) for conf in ADVICE])
     return tuple(
         SettingVerdict(

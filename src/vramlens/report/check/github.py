@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vramlens.foreign_text import shortened, visible, workflow_command
-from vramlens.report.editor.annotation import relative_to
+from vramlens.report.editor import relative_to
 
 if TYPE_CHECKING:
     from vramlens.analyses.budget.budget import Check

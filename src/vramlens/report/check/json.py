@@ -8,8 +8,8 @@ from vramlens.report.finding_json import finding_to_json
 from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
+    from vramlens.analyses.budget.broken_limits import Result
     from vramlens.analyses.budget.budget import Check
-    from vramlens.analyses.budget.limit_result import Result
 
 
 def check_to_json(check: Check) -> dict[str, Any]:

@@ -1,11 +1,13 @@
-"""The story of a check: the answer first, then each limit, then what broke it, what is next."""
+"""The story of a check, and of a budget that was updated: the answer first, then each limit, then
+what broke it, what is next.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from vramlens.analyses.budget.limit_result import shown
+from vramlens.analyses.budget.broken_limits import shown
 from vramlens.report.document import (
     Blank,
     Column,
@@ -14,31 +16,23 @@ from vramlens.report.document import (
     Form,
     Heading,
     Items,
-    Last,
+    LastColumn,
     Part,
     Sentences,
     Table,
     Tone,
 )
-from vramlens.report.markdown import markdown_of
-from vramlens.report.text import print_document
 from vramlens.report.wording import quoted, sentence, visible
 from vramlens.units import counted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from vramlens.analyses.budget.broken_limits import Result
     from vramlens.analyses.budget.budget import Check
-    from vramlens.analyses.budget.limit_result import Result
+    from vramlens.analyses.budget.budget_update import Update
     from vramlens.analyses.finding import Finding
 
 _NARROWEST_NAME = 12
 _OUTCOME = 8 + len("over (vram.toml:44)")  # and the space between columns
-
-
-def render_check(check: Check, console: Console) -> None:
-    """Prints a check."""
-    print_document(check_document(check), console)
 
 
 def headline(check: Check) -> str:
@@ -80,11 +74,6 @@ def _tightest(check: Check) -> Result | None:
         if result.limit.value and result.value
     ]
     return max(used, key=lambda pair: pair[0])[1] if used else None
-
-
-def check_to_markdown(check: Check) -> str:
-    """The check as GitHub Markdown: a step summary, or a comment."""
-    return markdown_of(check_document(check))
 
 
 def check_document(check: Check) -> Document:
@@ -129,7 +118,7 @@ def _table(check: Check) -> Table:
         Column("", is_right=False),
     )
     rows = tuple(_row(result, check.budget) for result in check.results)
-    return Table(columns, rows, Last.WRAPPED, hang=6, last_room=_OUTCOME)
+    return Table(columns, rows, LastColumn.WRAPPED, hang=6, last_room=_OUTCOME)
 
 
 def _row(result: Result, budget: str) -> tuple[str, str, str, str]:
@@ -182,3 +171,26 @@ def _says_what_failed(result: Result) -> bool:
 
 def _is_over_growth(result: Result) -> bool:
     return result.limit.path[0] == "growth_per_step" and result.passed is False
+
+
+def update_document(
+    update: Update, budget: str, *, is_new: bool, next_step: tuple[str, str]
+) -> Document:
+    """What became of a budget file; ``next_step`` is why, and the command."""
+    done = "written" if is_new else "updated" if update.changes else "unchanged"
+    limits = [
+        f"{scope}: {now}" if before is None else f"{scope}: {before} before, {now} now"
+        for scope, before, now in update.changes
+    ]
+    stays = "left out" if is_new else "as it was"
+    limits += [f"{scope}: {stays}, because it is unknown: {why}" for scope, why in update.untold]
+    why, command = next_step
+    return Document(
+        (
+            Heading(visible(f"{budget}: {done}.")),
+            Items(tuple(map(visible, limits)), hang=4),
+            Sentences(tuple(map(visible, update.notes)), "note: "),
+            Blank(),
+            Command(why, (visible(command),), is_broken=True),
+        )
+    )

@@ -31,9 +31,8 @@ def notes_of(diff: Diff) -> Iterator[str]:
     befores, afters = len(diff.befores), len(diff.afters)
     if max(befores, afters) > 1:
         yield (
-            f"Of {counted(befores, 'run')} before and {afters:,} after, the ones with the "
-            "median peak are shown. A change counts only if the ranges of both sides do not "
-            "overlap."
+            f"Of {counted(befores, 'run')} before and {afters:,} after, the ones with the median "
+            "peak are shown. A change counts only if the ranges of both sides do not overlap."
         )
 
 

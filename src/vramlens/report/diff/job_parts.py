@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from vramlens.analyses.compare.diff_findings import problem_words, signed_size, told_apart
 from vramlens.analyses.compare.job_change import job_headline
-from vramlens.report.document import Blank, Column, Heading, Items, Last, Part, Sentences, Table
+from vramlens.report.document import (
+    Blank,
+    Column,
+    Heading,
+    Items,
+    LastColumn,
+    Part,
+    Sentences,
+    Table,
+)
 from vramlens.report.wording import and_more, visible
 from vramlens.units import format_size
 
@@ -48,7 +58,7 @@ def _table(job: JobChange) -> Table:
             change.rank,
         ),
     )
-    rows = tuple(_row(change) for change in sorted(by_change[:_MOST_ROWS], key=_number))
+    rows = tuple(_row(change) for change in sorted(by_change[:_MOST_ROWS], key=attrgetter("rank")))
     columns = (
         Column("rank", width=5),
         Column("before"),
@@ -60,11 +70,7 @@ def _table(job: JobChange) -> Table:
     if len(by_change) > len(rows):
         unlisted = len(by_change) - len(rows)
         left_out = and_more(unlisted, "rank", "--json", detail="which changed less")
-    return Table(columns, rows, Last.AS_IT_IS, left_out=left_out)
-
-
-def _number(change: RankChange) -> int:
-    return change.rank
+    return Table(columns, rows, LastColumn.AS_IT_IS, left_out=left_out)
 
 
 def _row(change: RankChange) -> tuple[str, ...]:

@@ -9,11 +9,16 @@ from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
     from vramlens.analyses.compare.compared_run import Run
-    from vramlens.analyses.compare.diff_answer import CounterChange, Diff, LineChange, StepChange
+    from vramlens.analyses.compare.diff_answer import (
+        CounterChange,
+        Diff,
+        LineChange,
+        SettingDifference,
+        StepChange,
+    )
     from vramlens.analyses.compare.growth_changes import GrowthChange
     from vramlens.analyses.compare.job_change import JobChange, RankState
     from vramlens.analyses.compare.overlap import Overlap
-    from vramlens.analyses.compare.setting_difference import SettingDifference
 
 
 def diff_to_json(diff: Diff) -> dict[str, Any]:

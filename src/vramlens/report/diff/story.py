@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vramlens.analyses.compare.diff_findings import (
@@ -16,8 +15,7 @@ from vramlens.analyses.compare.diff_findings import (
     signed_size,
     told_apart,
 )
-from vramlens.analyses.compare.job_change import job_headline
-from vramlens.ground.file_name import base_name
+from vramlens.ground.place import base_name
 from vramlens.report.diff.diff_notes import notes_of
 from vramlens.report.diff.job_parts import job_parts
 from vramlens.report.document import (
@@ -30,21 +28,17 @@ from vramlens.report.document import (
     Form,
     Heading,
     Items,
-    Last,
+    LastColumn,
     Part,
     Sentences,
     Table,
 )
-from vramlens.report.html import html_of
 from vramlens.report.leaks.story import program_words
-from vramlens.report.markdown import markdown_of
-from vramlens.report.text import DIM, print_document
+from vramlens.report.text import DIM
 from vramlens.report.wording import and_more, plain, quoted, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from vramlens.analyses.compare.diff_answer import CounterChange, Diff, LineChange
     from vramlens.analyses.compare.growth_changes import GrowthChange
     from vramlens.analyses.finding import Finding
@@ -55,99 +49,55 @@ _LEAST_SHARE = 0.001
 """Lines whose change is a smaller share of all changes are summed up, not listed."""
 
 
-@dataclass(frozen=True, slots=True)
-class FigureRow:
-    """One figure of both runs; ``note`` says what it means, where it has to."""
-
-    name: str
-    before: str
-    after: str
-    change: str
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DiffStory:
-    """All words of a diff.
-
-    Attributes:
-        headline: the answer.
-        sentences: what it has to be read with.
-        came, went: the problems that the run after has now, and no longer has.
-        came_title, went_title: over these.
-        growth: the lines whose growth is another now.
-        figures, lines: the tables.
-        left_out: what of the lines is not listed, in one phrase; none where all are.
-        lines_title: over the lines.
-        notes: how lines were aligned, where the peak is, what else changed.
-        differences: what else differs between the runs.
-        next_why, next_command: the one next step.
-    """
-
-    headline: str
-    sentences: tuple[str, ...]
-    came: tuple[str, ...]
-    went: tuple[str, ...]
-    came_title: str
-    went_title: str
-    growth: tuple[Figure, ...]
-    figures: tuple[FigureRow, ...]
-    lines_title: str
-    lines: tuple[Figure, ...]
-    left_out: tuple[str, ...]
-    notes: tuple[str, ...]
-    differences: tuple[str, ...]
-    next_why: str
-    next_command: str
-
-
-def render_diff(diff: Diff, console: Console, top: int = 10) -> None:
-    """Prints a diff."""
-    print_document(diff_document(diff, top), console)
-
-
-def diff_to_markdown(diff: Diff, top: int = 10) -> str:
-    """The diff as Markdown, ``top`` lines of it."""
-    return markdown_of(diff_document(diff, top))
-
-
-def diff_to_html(diff: Diff, top: int = 10) -> str:
-    """The diff as one HTML page, ``top`` lines of it."""
-    title = headline(diff) if diff.job is None else job_headline(diff.job)
-    return html_of(diff_document(diff, top), visible(title))
-
-
 def diff_document(diff: Diff, top: int = 10) -> Document:
-    """The story in parts, ``top`` lines of it."""
-    story = story_of(diff, top)
+    """The answer in parts, ``top`` lines of it."""
+    why, command = _next(diff)
     parts: list[Part] = [] if diff.job is None else list(job_parts(diff.job))
     parts += [
-        Heading(story.headline, level=1 if diff.job is None else 3),
-        Sentences(story.sentences, is_paragraph=True),
-        *_problem_parts(story.came_title, story.came),
-        *_problem_parts(story.went_title, story.went),
+        Heading(visible(headline(diff)), level=1 if diff.job is None else 3),
+        Sentences(tuple(sentences(diff)), is_paragraph=True),
+        *_problem_parts(_came_title(diff), tuple(map(_came_words, diff.came))),
+        *_problem_parts(
+            _went_title(diff), tuple(visible(problem_words(problem)) for problem in diff.went)
+        ),
     ]
-    if story.growth:
+    if diff.growth_by_line:
         title = Heading("Changed growth, by line (bytes per step)", level=2)
-        parts += [Blank(), title, Figures(story.growth, _FIGURE_NAMES)]
-    parts += [Blank(), _figure_table(story.figures)]
-    if story.lines:
-        title = Heading(story.lines_title, level=2)
-        parts += [Blank(), title, Figures(story.lines, _FIGURE_NAMES)]
-    parts += [
-        Sentences(story.left_out, is_aside=True),
-        Items(story.notes, style=DIM),
-    ]
-    if story.differences:
+        growth = tuple(map(_growth_line, diff.growth_by_line[:top]))
+        parts += [Blank(), title, Figures(growth, _FIGURE_NAMES)]
+    parts += [Blank(), _figure_table(diff), *_line_parts(diff, top)]
+    parts.append(Items(tuple(notes_of(diff)), style=DIM))
+    if diff.others:
         title = Heading("Other differences", level=2)
-        parts += [Blank(), title, Items(story.differences, hang=4)]
+        differences = tuple(visible(other.words) for other in diff.others)
+        parts += [Blank(), title, Items(differences, hang=4)]
     sources = (f"Before: {diff.before.source}", f"After: {diff.after.source}")
     parts += [
         Blank(),
-        Command(story.next_why, (story.next_command,)),
+        Command(why, (command,)),
         Sentences(sources, is_aside=True, forms=Form.HTML),
     ]
     return Document(tuple(parts))
+
+
+def _line_parts(diff: Diff, top: int) -> Iterator[Part]:
+    """Yields the lines that changed, ``top`` of those that tell something; of the others how many
+    there are.
+    """
+    total = sum(abs(line.change_bytes) for line in diff.by_line)
+    telling = [line for line in diff.by_line if abs(line.change_bytes) >= _LEAST_SHARE * total]
+    listed = telling[:top]
+    if listed:
+        title = "Different" if diff.unrelated else "Changed"
+        yield Blank()
+        yield Heading(f"{title} at the peak, by line (requested bytes)", level=2)
+        yield Figures(tuple(map(_line, listed)), _FIGURE_NAMES)
+    unlisted = diff.by_line[len(listed) :]
+    if unlisted:
+        change = signed_size(sum(line.change_bytes for line in unlisted))
+        option = f"--top {len(telling)}" if len(telling) > len(listed) else "--json"
+        left_out = and_more(len(unlisted), "line", option, detail=f"{change} in total")
+        yield Sentences((left_out,), is_aside=True)
 
 
 def _problem_parts(title: str, problems: tuple[str, ...]) -> Iterator[Part]:
@@ -185,7 +135,10 @@ def _growth_line(growth: GrowthChange) -> Figure:
     )
 
 
-def _figure_table(figures: tuple[FigureRow, ...]) -> Table:
+def _figure_table(diff: Diff) -> Table:
+    """The figures of both runs: name, before, after, change, and what it means where it has to be
+    said.
+    """
     columns = (
         Column("", is_right=False),
         Column("before"),
@@ -193,46 +146,11 @@ def _figure_table(figures: tuple[FigureRow, ...]) -> Table:
         Column("change"),
         Column("", is_right=False),
     )
-    rows = tuple((row.name, row.before, row.after, row.change, row.note) for row in figures)
-    return Table(columns, rows, Last.WRAPPED)
+    return Table(columns, tuple(_figures(diff)), LastColumn.WRAPPED)
 
 
-def story_of(diff: Diff, top: int = 10) -> DiffStory:
-    """The words; ``top`` is how many lines are listed."""
-    total = sum(abs(line.change_bytes) for line in diff.by_line)
-    telling = [line for line in diff.by_line if abs(line.change_bytes) >= _LEAST_SHARE * total]
-    listed = telling[:top]
-    title = "Different" if diff.unrelated else "Changed"
-    why, command = _next(diff)
-    return DiffStory(
-        headline=visible(headline(diff)),
-        sentences=tuple(_sentences(diff)),
-        came=tuple(map(_came_words, diff.came)),
-        went=tuple(visible(problem_words(problem)) for problem in diff.went),
-        came_title=_came_title(diff),
-        went_title=_went_title(diff),
-        growth=tuple(map(_growth_line, diff.growth_by_line[:top])),
-        figures=tuple(_figures(diff)),
-        lines_title=f"{title} at the peak, by line (requested bytes)" if listed else "",
-        lines=tuple(map(_line, listed)),
-        left_out=_left_out(diff.by_line[len(listed) :], len(telling), len(listed)),
-        notes=tuple(notes_of(diff)),
-        differences=tuple(visible(other.words) for other in diff.others),
-        next_why=why,
-        next_command=command,
-    )
-
-
-def _left_out(lines: tuple[LineChange, ...], telling: int, listed: int) -> tuple[str, ...]:
-    if not lines:
-        return ()
-    change = signed_size(sum(line.change_bytes for line in lines))
-    option = f"--top {telling}" if telling > listed else "--json"
-    return (and_more(len(lines), "line", option, detail=f"{change} in total"),)
-
-
-def _sentences(diff: Diff) -> Iterator[str]:
-    """What stands below the headline: what is no exact figure, which request failed, growth
+def sentences(diff: Diff) -> Iterator[str]:
+    """What stands below the headline: what is not an exact figure, which request failed, growth
     where it is left out.
     """
     if diff.unrelated:
@@ -278,20 +196,16 @@ def _gone_failure(diff: Diff) -> str:
     return visible(f"{request} failed before{where}. After: {ending}.")
 
 
-def _figures(diff: Diff) -> Iterator[FigureRow]:
+def _figures(diff: Diff) -> Iterator[tuple[str, ...]]:
     for name, counter in diff.counters.items():
         if name != "active":
             yield _counter(name, counter)
     if diff.growth_before or diff.growth_after:
-        yield FigureRow(
-            name="growth/step",
-            before=_growth_words(diff.growth_before),
-            after=_growth_words(diff.growth_after),
-            change=_growth_change(diff),
-        )
+        before, after = _growth_words(diff.growth_before), _growth_words(diff.growth_after)
+        yield "growth/step", before, after, _growth_change(diff), ""
 
 
-def _counter(name: str, counter: CounterChange) -> FigureRow:
+def _counter(name: str, counter: CounterChange) -> tuple[str, ...]:
     change = signed_size(counter.change_bytes) if counter.change_bytes else "none"
     notes = [_MEANINGS.get(name, "")]
     if counter.change_bytes and counter.before_bytes:
@@ -299,8 +213,7 @@ def _counter(name: str, counter: CounterChange) -> FigureRow:
     if counter.noise_bytes is not None:
         notes.append(f"repeated runs differ by {format_size(counter.noise_bytes)}")
     before, after = told_apart(counter.before_bytes, counter.after_bytes)
-    note = "; ".join(filter(None, notes))
-    return FigureRow(name=f"peak {name}", before=before, after=after, change=change, note=note)
+    return f"peak {name}", before, after, change, "; ".join(filter(None, notes))
 
 
 def _growth_change(diff: Diff) -> str:

@@ -3,12 +3,9 @@
 story: the parts of the answer, and the one next step.
 answer_words: the headline, how it came to that, the figures of a failure.
 finding_words: findings, growth, steps, the device's memory, what is not known.
-cuts: what goes first where there is little room.
 holder_tables: who holds the bytes of a heap, by line, module or category.
 module_tree: the tree of modules.
 origin: which run the recording comes from.
 advice: the next command.
 json: the answer as data.
-foreign_advice: what comes next after a failure outside PyTorch.
-replayed_advice: what comes after a failure whose settings were replayed already.
 """

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from vramlens.ground.failure import Cause
 from vramlens.ground.verdict import Verdict
+from vramlens.ground.vocabulary import Cause
 from vramlens.report.document import Figure, size_figure
 from vramlens.report.explain.origin import higher_before
 from vramlens.report.wording import (

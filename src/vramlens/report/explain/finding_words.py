@@ -29,7 +29,7 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
     from vramlens.analyses.finding import Finding
-    from vramlens.ground.ledger_kinds import LedgerRow
+    from vramlens.ground.vocabulary import LedgerRow
     from vramlens.leak.leak import Leak
 
 _KINDS = {
@@ -153,7 +153,7 @@ def steps_sentence(explanation: Explanation) -> str:
 def unknown_sentences(explanation: Explanation) -> tuple[str, ...]:
     """What is missing, or cannot be told."""
     facts, oom = explanation.recording, explanation.oom
-    # That an error's text is no recording need not be said; what it leaves open is among the
+    # That an error's text is not a recording need not be said; what it leaves open is among the
     # unknowns.
     sentences = list(facts.missing) if explanation.peak is not None or oom is None else []
     if not facts.complete and not sentences and explanation.peak is not None:

@@ -1,18 +1,24 @@
-"""The story of an explanation: the answer first, then the evidence, then what to do."""
+"""The story of an explanation: the answer first, then the evidence, then what to do.
+
+Where the explanation of a failure has little room on a screen, what matters least goes first; who
+holds the memory and what to do stay to the last.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vramlens.report.document import (
     NO_HELP,
     Blank,
     Claims,
-    Command,
+    Cut,
     Document,
     Figures,
+    Fit,
     Form,
     Heading,
     Items,
@@ -20,7 +26,7 @@ from vramlens.report.document import (
     Sentences,
     Tone,
 )
-from vramlens.report.explain.advice import next_step
+from vramlens.report.explain.advice import next_command
 from vramlens.report.explain.answer_words import (
     failure_figures,
     has_failed,
@@ -28,7 +34,6 @@ from vramlens.report.explain.answer_words import (
     holders_title,
     sentences,
 )
-from vramlens.report.explain.cuts import cuts_of
 from vramlens.report.explain.finding_words import (
     growth_sentences,
     ledger_figures,
@@ -37,56 +42,65 @@ from vramlens.report.explain.finding_words import (
     steps_sentence,
     unknown_sentences,
 )
-from vramlens.report.explain.foreign_advice import step_for_others
 from vramlens.report.explain.holder_tables import DEFAULT_TOP, table_of
 from vramlens.report.explain.origin import origin_of
-from vramlens.report.explain.replayed_advice import step_after_replay
-from vramlens.report.markdown import markdown_of
-from vramlens.report.screen import room_of
-from vramlens.report.text import print_document
-from vramlens.report.wording import visible
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from vramlens.analyses.explanation import Explanation
 
-
-def render_explanation(
-    explanation: Explanation,
-    console: Console,
-    by: str = "line",
-    top: int | None = None,
-    *,
-    whole: bool = False,
-) -> None:
-    """Prints an explanation.
-
-    Args:
-        by: what the memory is grouped by: line, module, category, phase, region or stack.
-        top: how many rows to show; by default 10, and after a failure as many as 24 lines, or a
-            larger terminal, have room for.
-        whole: show everything after a failure, however many lines it takes; so does naming ``top``.
-    """
-    is_fitted = has_failed(explanation) and top is None and not whole
-    room = room_of(console) if is_fitted else None
-    print_document(explanation_document(explanation, by, top), console, room)
-
-
-def explanation_to_markdown(
-    explanation: Explanation, by: str = "line", top: int | None = None
-) -> str:
-    """The answer as Markdown; memory grouped by one of ``GROUPINGS``, ``top`` rows of it (10 by
-    default).
-    """
-    return markdown_of(explanation_document(explanation, by, top))
+_FIGURE_NAMES = ("size", "what", "", "")
+_ALL_BY = f"explain --top {DEFAULT_TOP}"
+_Changes = Mapping[str, Any]
+_GONE: _Changes = {"shown": False}
+_WIDE = 100
+"""Columns that lie far apart need their names; where they are close the units beside the numbers
+do.
+"""
+LADDER: tuple[Mapping[str, _Changes], ...] = (
+    {"origin": _GONE},
+    {"whole device": _GONE},
+    {"holders": {"frames": 4}},
+    {"claims": {"has_evidence": False}},
+    {
+        "claims": {"top": 3, "refuted_top": 3},
+        "notes": {"top": 2},
+        "unknown": {"top": 2},
+        "growth": {"top": 2},
+    },
+    {"steps": _GONE},
+    {"notes": _GONE},
+    {"holders": {"has_meanings": False}},
+    {"holders": {"top": 6, "frames": 2}},
+    {"unknown": {"top": 1}, "growth": {"top": 1}},
+    {"claims": {"has_titles": False}},
+    {"holders": {"top": 4, "frames": 1}},
+    {"unknown": _GONE, "claims": {"top": 2, "refuted_top": 2}},
+    {"gap above the figures": _GONE},
+    {"claims": {"refuted_top": 1}},
+    {"holders": {"top": 3}},
+    {"gaps": _GONE},
+    {"holders": {"header_from": _WIDE}},
+    {"holders": {"top": 2}},
+    {"claims": {"refuted_top": 0}},
+    {"claims": {"top": 1}},
+    {"holders": {"header_from": math.inf}},
+    {"growth": _GONE},
+    {"ledger": _GONE},
+    {"holders": {"top": 1}},
+)
+"""By step, the parts that change, and what becomes of them."""
 
 
 def explanation_document(
     explanation: Explanation, by: str = "line", top: int | None = None
 ) -> Document:
-    """The story in parts."""
+    """The story in parts; that of a failure fits a screen, unless rows are asked for.
+
+    Args:
+        by: what the memory is grouped by, one of ``GROUPINGS``.
+        top: how many rows to show; by default 10, and after a failure as many as there is room for.
+    """
     failed = has_failed(explanation)
     opening, steps = sentences(explanation), steps_sentence(explanation)
     tone = Tone.BAD if failed else Tone.PLAIN
@@ -105,19 +119,15 @@ def explanation_document(
         gap,
         *_findings(explanation, gap),
         gap,
-        *_listed("Grows with every step", growth_sentences(explanation), "growth", explanation),
+        *_listed("Grows with every step", growth_sentences(explanation), "growth"),
         gap,
         Sentences((steps,) if steps else (), cuts=cuts_of("steps")),
         gap,
-        *_listed("Not known", unknown_sentences(explanation), "unknown", explanation),
+        *_listed("Not known", unknown_sentences(explanation), "unknown"),
         gap,
         next_command(explanation),
     ]
-    return Document(tuple(parts))
-
-
-_FIGURE_NAMES = ("size", "what", "", "")
-_ALL_BY = f"explain --top {DEFAULT_TOP}"
+    return Document(tuple(parts), Fit.EVERYWHERE if failed and top is None else Fit.NOWHERE)
 
 
 def _holders(explanation: Explanation, by: str, top: int | None) -> Iterator[Part]:
@@ -159,14 +169,12 @@ def _findings(explanation: Explanation, gap: Blank) -> Iterator[Part]:
     yield Claims(claims, _ALL_BY, refuted=refuted_below, cuts=cuts_of("claims"))
     if not refuted_below:
         yield gap
-        yield from _listed(NO_HELP, refuted, "", explanation)
+        yield from _listed(NO_HELP, refuted, "")
     yield gap
-    yield from _listed("Also", notes, "notes", explanation)
+    yield from _listed("Also", notes, "notes")
 
 
-def _listed(
-    title: str, texts: tuple[str, ...], name: str, explanation: Explanation
-) -> Iterator[Part]:
+def _listed(title: str, texts: tuple[str, ...], name: str) -> Iterator[Part]:
     """Yields a titled list; ``name`` says what becomes of it where there is little room."""
     if texts:
         cuts = cuts_of(name)
@@ -174,7 +182,8 @@ def _listed(
         yield Items(texts, mark="  - ", hang=4, all_by=_ALL_BY, cuts=cuts)
 
 
-def next_command(explanation: Explanation) -> Command:
-    """The one next step."""
-    step = step_after_replay(explanation) or step_for_others(explanation) or next_step(explanation)
-    return Command(visible(step.why), tuple(map(visible, step.lines)))
+def cuts_of(part_name: str) -> tuple[Cut, ...]:
+    """The cuts of a part of an explanation."""
+    return tuple(
+        Cut(step, rung[part_name]) for step, rung in enumerate(LADDER) if part_name in rung
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vramlens.ground.verdict import Verdict
 from vramlens.leak.claim import claim_of, notes_of
 from vramlens.report.document import Tone
 from vramlens.report.wording import place_name, visible
@@ -59,11 +58,9 @@ def context_claim(leak: RecordedLeak) -> LeakParagraph:
     """A context: memory in vain that does not grow."""
     return LeakParagraph(
         headline=f"KEPT FOR NOTHING (not growing): {format_size(leak.bytes)} on device "
-        f"{leak.device},"
-        " which PyTorch does not use",
-        keeper="No tensor uses it: it is a CUDA context (memory of the driver and the "
-        "libraries for this"
-        " process).",
+        f"{leak.device}, which PyTorch does not use",
+        keeper="No tensor uses it: it is a CUDA context (memory of the driver and the libraries "
+        "for this process).",
         fix=visible(leak.advice or ""),
         notes=tuple(map(visible, notes_of(leak))),
     )
@@ -71,7 +68,7 @@ def context_claim(leak: RecordedLeak) -> LeakParagraph:
 
 def sampled_claim(finding: Finding) -> LeakParagraph:
     """Growth that only samples show."""
-    is_likely = finding.verdict in (Verdict.PROVEN, Verdict.LIKELY)
+    is_likely = finding.verdict.is_sure
     label = "LEAK likely" if is_likely else "GROWTH, maybe a leak"
     keeper = "The samples do not show which line."
     if finding.place is not None:
@@ -101,8 +98,12 @@ def _needed_words(leak: RecordedLeak) -> str:
 
 def _end(device: DeviceLeaks, leak: RecordedLeak) -> str:
     """When memory ran out, or will."""
-    from vramlens.analyses.leaks.recorded_leaks import when
+    from vramlens.analyses.leaks.rate import time_to_full_text
 
     if device.failed_step is not None:
         return f"; memory ran out in step {device.failed_step}"
-    return f"; {when(device.prediction)}" if device.prediction is not None and leak.sure else ""
+    return (
+        f"; {time_to_full_text(device.prediction)}"
+        if device.prediction is not None and leak.sure
+        else ""
+    )

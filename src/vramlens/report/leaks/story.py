@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vramlens.ground.verdict import Verdict
@@ -15,12 +14,13 @@ from vramlens.report.document import (
     Document,
     Figure,
     Figures,
+    Fit,
     Form,
     Heading,
     Items,
     Part,
     Sentences,
-    gone,
+    cut_whole,
 )
 from vramlens.report.leaks.leak_claim import (
     LeakParagraph,
@@ -28,69 +28,19 @@ from vramlens.report.leaks.leak_claim import (
     paragraph_of,
     sampled_claim,
 )
-from vramlens.report.markdown import markdown_of
-from vramlens.report.screen import room_of
-from vramlens.report.text import DIM, print_document
+from vramlens.report.text import DIM
 from vramlens.report.wording import and_more, detected_by, place_name, quoted, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from vramlens.analyses.explanation import RecordingFacts
     from vramlens.analyses.leaks.recorded_leak import RecordedLeak
     from vramlens.analyses.leaks.recorded_leaks import DeviceLeaks, RecordedLeakReport
 
 DEFAULT_TOP = 5
 _MOST_DISMISSED = 4
-_NOTES_GO, _DISMISSED_GO, _EVIDENCE_GOES, _CLAIMS_GO = 3, 4, 5, 7
+_CUT_NOTES, _CUT_DISMISSED, _CUT_EVIDENCE, _CUT_CLAIMS = 3, 4, 5, 7
 """The steps at which a part goes where there is little room; the dismissed get fewer before."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeakStory:
-    """All of the answer.
-
-    Attributes:
-        headline: where nothing leaks: that, and how far it is certain; else None.
-        claims: the leaks.
-        more: how many are left out.
-        dismissed: what only seems to leak: bytes, where, why; ``dismissed_count`` of it are known.
-        notes: what it was judged by.
-        unknown: what cannot be known from the input, and what would tell it.
-        why, command: the next step.
-    """
-
-    headline: str | None
-    claims: tuple[LeakParagraph, ...]
-    more: int
-    dismissed: tuple[tuple[str, str, str], ...]
-    dismissed_count: int
-    notes: tuple[str, ...]
-    unknown: tuple[str, ...]
-    why: str
-    command: str
-
-
-def leak_story(report: RecordedLeakReport, top: int | None = None) -> LeakStory:
-    """The words; ``top`` leaks of it (5 by default)."""
-    growing = [leak for leak in report.leaks if _is_growing(leak)]
-    shown = growing[: top or DEFAULT_TOP]
-    stable = [leak for leak in report.leaks if leak.verdict == Verdict.NOT_A_PROBLEM]
-    growth = _growth_claims(report, shown)
-    contexts = [context_claim(leak) for leak in report.leaks if leak.kind == "context"]
-    why, command = _next(report, growing)
-    return LeakStory(
-        headline=None if growth else _nothing(report),
-        claims=(*growth, *contexts),
-        more=len(growing) - len(shown),
-        dismissed=tuple(_dismissed(report, stable)[: top or _MOST_DISMISSED]),
-        dismissed_count=len(stable),
-        notes=(*_small(report), *_judged_by(report)),
-        unknown=tuple(_unknown(report)),
-        why=why,
-        command=visible(command),
-    )
 
 
 def _growth_claims(
@@ -108,94 +58,98 @@ def _is_growing(leak: RecordedLeak) -> bool:
     return leak.verdict != Verdict.NOT_A_PROBLEM and leak.kind != "context" and not leak.is_small
 
 
-def render_leaks(report: RecordedLeakReport, console: Console, top: int | None = None) -> None:
-    """Prints the answer of ``vramlens leaks``; on a terminal as much of it as one screen has room
-    for.
+def leaks_document(report: RecordedLeakReport, top: int | None = None) -> Document:
+    """The answer in parts, ``top`` leaks of it (5 by default).
 
-    Args:
-        top: how many leaks to show, in full.
+    On a terminal, where nothing says how many, it has as much as there is room for: what is not a leak
+    goes first, then what a verdict rests on, then the last leaks.
     """
-    room = room_of(console) if console.is_terminal and top is None else None
-    print_document(leaks_document(leak_story(report, top)), console, room)
-
-
-def leaks_to_markdown(report: RecordedLeakReport, top: int | None = None) -> str:
-    """The answer of ``vramlens leaks``; ``top`` leaks of it (5 by default)."""
-    return markdown_of(leaks_document(leak_story(report, top)))
-
-
-def leaks_document(story: LeakStory) -> Document:
-    """The story in parts; what is no leak goes first, then what a verdict rests on, then the last
-    leaks.
-    """
+    growing = [leak for leak in report.leaks if _is_growing(leak)]
+    shown = growing[: top or DEFAULT_TOP]
+    growth = _growth_claims(report, shown)
+    contexts = [context_claim(leak) for leak in report.leaks if leak.kind == "context"]
+    claims = [*growth, *contexts]
+    why, command = _next(report, growing)
     return Document(
         (
-            *([Heading(story.headline)] if story.headline is not None else []),
-            *_claim_parts(story),
-            *_more_parts(story),
+            *([] if growth else [Heading(_nothing(report))]),
+            *_claim_parts(claims, is_headed=not growth),
+            *_more_parts(len(growing) - len(shown), len(claims)),
             Blank(),
-            *_dismissed_parts(story),
-            Sentences(story.notes, style=DIM, cuts=gone(_NOTES_GO)),
-            Sentences(story.unknown),
-            Command(story.why, (story.command,), is_broken=True),
-        )
+            *_dismissed_parts(report, top or _MOST_DISMISSED),
+            Sentences(
+                (*_small(report), *_judged_by(report)), style=DIM, cuts=cut_whole(_CUT_NOTES)
+            ),
+            Sentences(tuple(_unknown(report))),
+            Command(why, (visible(command),), is_broken=True),
+        ),
+        Fit.TERMINALS if top is None else Fit.NOWHERE,
     )
 
 
-def _claim_parts(story: LeakStory) -> Iterator[Part]:
-    for index, claim in enumerate(story.claims):
-        from_the_end = len(story.claims) - 1 - index
-        cuts = gone(_CLAIMS_GO + from_the_end) if index else ()
-        if index or story.headline is not None:
+def _claim_parts(claims: Sequence[LeakParagraph], *, is_headed: bool) -> Iterator[Part]:
+    """Yields the leaks; ``is_headed`` where a headline stands above them."""
+    for index, claim in enumerate(claims):
+        from_the_end = len(claims) - 1 - index
+        cuts = cut_whole(_CUT_CLAIMS + from_the_end) if index else ()
+        if index or is_headed:
             yield Blank(cuts=cuts)
         yield Heading(claim.headline, level=2, tone=claim.tone, cuts=cuts)
         yield Sentences((claim.keeper,), cuts=cuts)
         if claim.fix:
             yield Sentences((claim.fix,), "Fix: ", cuts=cuts)
         # The last note says why no more is certain.
-        last_note = Cut(_EVIDENCE_GOES, {"texts": claim.notes[-1:]})
-        yield Items(claim.notes, style=DIM, cuts=(last_note, *gone(_EVIDENCE_GOES + 1), *cuts))
+        last_note = Cut(_CUT_EVIDENCE, {"texts": claim.notes[-1:]})
+        yield Items(claim.notes, style=DIM, cuts=(last_note, *cut_whole(_CUT_EVIDENCE + 1), *cuts))
 
 
-def _more_parts(story: LeakStory) -> Iterator[Part]:
+def _more_parts(unshown: int, claims: int) -> Iterator[Part]:
     """How many leaks are left out, by ``top`` or for want of room."""
-    total = story.more + len(story.claims)
     texts = [
-        and_more(story.more + gone_claims, "leak", f"--top {total}")
-        for gone_claims in range(max(1, len(story.claims)))
+        and_more(unshown + gone_claims, "leak", f"--top {unshown + claims}")
+        for gone_claims in range(max(1, claims))
     ]
     cuts = tuple(
-        Cut(_CLAIMS_GO + index, {"texts": (text,), "shown": True})
+        Cut(_CUT_CLAIMS + index, {"texts": (text,), "shown": True})
         for index, text in enumerate(texts[1:])
     )
-    is_cut = bool(story.more)
+    is_cut = bool(unshown)
     yield Sentences((texts[0],), forms=Form.TEXT, shown=is_cut, cuts=cuts)
-    in_markdown = and_more(story.more, "leak", f"--top {total}")
-    yield Sentences((in_markdown,), forms=Form.MARKDOWN, shown=is_cut)
+    yield Sentences((texts[0],), forms=Form.MARKDOWN, shown=is_cut)
 
 
-def _dismissed_parts(story: LeakStory) -> Iterator[Part]:
-    if not story.dismissed:
+def _dismissed_parts(report: RecordedLeakReport, top: int) -> Iterator[Part]:
+    """Yields what only seems to leak: bytes, where, why."""
+    stable = [leak for leak in report.leaks if leak.verdict == Verdict.NOT_A_PROBLEM]
+    if not stable:
         return
     title = "Not leaks (this memory stays, but does not grow):"
-    rows = tuple(Figure(size, f"{where}: {why}") for size, where, why in story.dismissed)
+    rows = tuple(_dismissed(report, stable))[:top]
     fewer = tuple(Cut(step, {"rows": rows[: 3 - step]}) for step in (1, 2))
-    hidden = story.dismissed_count - len(rows)
     fewer_words = tuple(
-        Cut(step, _and_more_dismissed(story.dismissed_count, min(3 - step, len(rows))))
-        for step in (1, 2)
+        Cut(step, _and_more_dismissed(len(stable), min(3 - step, len(rows)))) for step in (1, 2)
     )
-    yield Heading(title, level=2, forms=Form.TEXT, cuts=gone(_DISMISSED_GO))
-    yield Figures(rows, forms=Form.TEXT, cuts=(*fewer, *gone(_DISMISSED_GO)))
+    hidden = len(stable) - len(rows)
+    yield Heading(title, level=2, forms=Form.TEXT, cuts=cut_whole(_CUT_DISMISSED))
+    yield Figures(rows, forms=Form.TEXT, cuts=(*fewer, *cut_whole(_CUT_DISMISSED)))
     yield Sentences(
-        (and_more(hidden, "place", f"--top {story.dismissed_count}"),),
+        (and_more(hidden, "place", f"--top {len(stable)}"),),
         is_aside=True,
         forms=Form.TEXT,
         shown=hidden > 0,
-        cuts=(*fewer_words, Cut(_DISMISSED_GO, _only_counted(story))),
+        cuts=(*fewer_words, Cut(_CUT_DISMISSED, _only_counted(len(stable)))),
     )
     items = tuple(f"{row.text}: {row.words}" for row in rows)
     yield Items(items, title=title, forms=Form.MARKDOWN)
+
+
+def _dismissed(report: RecordedLeakReport, stable: Sequence[RecordedLeak]) -> Iterator[Figure]:
+    """Yields bytes, where and why of memory that stays, largest first."""
+    for leak in sorted(stable, key=lambda leak: -leak.bytes):
+        where = place_name(leak.place) if leak.place is not None else "PyTorch's cache"
+        if len(report.devices) > 1:
+            where = f"{where}, device {leak.device}"
+        yield Figure(format_size(leak.bytes), f"{where}: {visible(leak.reason)}")
 
 
 def _and_more_dismissed(count: int, shown: int) -> dict[str, object]:
@@ -204,9 +158,8 @@ def _and_more_dismissed(count: int, shown: int) -> dict[str, object]:
     return {"texts": (and_more(hidden, "place", f"--top {count}"),), "shown": hidden > 0}
 
 
-def _only_counted(story: LeakStory) -> dict[str, object]:
+def _only_counted(count: int) -> dict[str, object]:
     """What becomes of that line where none of them is shown."""
-    count = story.dismissed_count
     words = f"Not leaks: {counted(count, 'place')} whose memory stays (--top {count} shows them)."
     return {"texts": (words,), "shown": True, "is_aside": False}
 
@@ -220,9 +173,8 @@ def _nothing(report: RecordedLeakReport) -> str:
     longest = max(report.devices, key=lambda device: device.steps)
     if not longest.steps:
         return (
-            "Cannot tell: the recording shows no steps. A leak is memory that outlives the "
-            "step it was"
-            " made in."
+            "Cannot tell: the recording shows no steps. A leak is memory that outlives the step it "
+            "was made in."
         )
     recorded = f"{counted(longest.steps, 'step')} recorded"
     if longest.needs_steps is not None:
@@ -242,19 +194,6 @@ def _nothing(report: RecordedLeakReport) -> str:
     if report.small:
         return f"No leak that matters ({recorded})."
     return f"No leak: nothing grows with every step ({recorded})."
-
-
-def _dismissed(
-    report: RecordedLeakReport, stable: Sequence[RecordedLeak]
-) -> list[tuple[str, str, str]]:
-    """Bytes, where and why of memory that stays, largest first."""
-    rows = []
-    for leak in sorted(stable, key=lambda leak: -leak.bytes):
-        where = place_name(leak.place) if leak.place is not None else "PyTorch's cache"
-        if len(report.devices) > 1:
-            where = f"{where}, device {leak.device}"
-        rows.append((format_size(leak.bytes), where, visible(leak.reason)))
-    return rows
 
 
 def _small(report: RecordedLeakReport) -> Iterator[str]:
@@ -313,9 +252,8 @@ def _unknown(report: RecordedLeakReport) -> Iterator[str]:
         is_open = device.prediction is None and device.failed_step is None
         if device.device in leaking and is_open:
             yield (
-                "When memory will run out is unknown: the recording does not contain the "
-                "device's size."
-                " Pass it with --total 80GiB."
+                "When memory will run out is unknown: the recording does not contain the device's "
+                "size. Pass it with --total 80GiB."
             )
             break
     if report.devices and not any(map(_has_steps, report.devices)):

@@ -5,5 +5,4 @@ profile_tables: operators, kernels, what was alive at the peak, gaps.
 json: the same as data.
 function_text: one call of a profiled function.
 operator_table: the table of operators as it was asked for.
-remains_table: what stays after each step of a profiler's trace, as a table.
 """

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vramlens.report.document import Column, Cut, Last, Table, gone
+from vramlens.report.document import Column, Cut, LastColumn, Table, cut_whole
 from vramlens.report.wording import place_name, plain, share, short_place_name, visible
 from vramlens.units import format_duration, format_size
 
@@ -36,7 +36,7 @@ def tables_of(profile: Profile) -> Iterator[Table]:
     if memory is not None:
         yield from _memory_tables(memory, profile)
     if use is not None and use.longest:
-        yield replace(_gaps(use, profile), cuts=gone(1))
+        yield replace(_gaps(use, profile), cuts=cut_whole(1))
 
 
 def _memory_tables(memory: MemoryReport, profile: Profile) -> Iterator[Table]:
@@ -45,9 +45,9 @@ def _memory_tables(memory: MemoryReport, profile: Profile) -> Iterator[Table]:
         yield _kept(memory)
     allocating = [row for row in profile.operators if row.self_allocated_bytes]
     if allocating:
-        yield replace(_allocating_operators(allocating, memory), cuts=gone(1))
+        yield replace(_allocating_operators(allocating, memory), cuts=cut_whole(1))
     if memory.timeline:
-        yield replace(_timeline(memory, profile), cuts=gone(1))
+        yield replace(_timeline(memory, profile), cuts=cut_whole(1))
 
 
 def gap_words(gap: Gap) -> str:
@@ -79,7 +79,7 @@ def titled_table(
     return Table(
         columns=(*map(Column, names), Column("", is_right=False)),
         rows=tuple(rows),
-        last=Last.CUT,
+        last=LastColumn.CUT,
         title=title,
         noun=noun,
         header_style="bold",

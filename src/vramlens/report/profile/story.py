@@ -13,17 +13,14 @@ from vramlens.report.document import (
     Command,
     Cut,
     Document,
+    Fit,
     Heading,
     Part,
     Sentences,
-    gone,
+    cut_whole,
 )
-from vramlens.report.explain.advice import VERBS
 from vramlens.report.explain.holder_tables import DEFAULT_TOP
-from vramlens.report.markdown import markdown_of
 from vramlens.report.profile.profile_tables import gap_words, tables_of
-from vramlens.report.screen import room_of
-from vramlens.report.text import print_document
 from vramlens.report.wording import (
     plain,
     sentence,
@@ -36,36 +33,20 @@ from vramlens.report.wording import (
 from vramlens.units import counted, format_duration, format_size
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from vramlens.analyses.finding import Finding
     from vramlens.analyses.profile.explained_profile import Profile
     from vramlens.analyses.profile.memory_events import MemoryReport
 
 
-def render_profile(
-    profile: Profile, console: Console, top: int | None = None, *, whole: bool = False
-) -> None:
-    """Prints a profile.
+def profile_document(profile: Profile, top: int | None = None) -> Document:
+    """The story in parts; the answer, what to do and what is next always stay.
 
     Args:
-        top: how many rows of each table to show; by default as many as 24 lines, or a larger
-            terminal, have room for.
-        whole: show ten rows of every table, however many lines it takes.
+        top: how many rows of each table to show; by default as many as a screen has room for, and
+            elsewhere 10.
     """
-    room = None if top is not None or whole else room_of(console)
-    print_document(profile_document(profile, top), console, room)
-
-
-def profile_to_markdown(profile: Profile, top: int | None = None) -> str:
-    """The answer as Markdown; ``top`` rows of each table (10 by default)."""
-    return markdown_of(profile_document(profile, top))
-
-
-def profile_document(profile: Profile, top: int | None = None) -> Document:
-    """The story in parts; the answer, what to do and what is next always stay."""
     opening = sentences(profile)
-    blank = Blank(cuts=gone(5))
+    blank = Blank(cuts=cut_whole(5))
     fewer_sentences = Cut(8, {"texts": opening[:2]})
     claim_cuts = (Cut(3, {"has_evidence": False}), Cut(4, {"top": 2}), Cut(6, {"top": 1}))
     claims = tuple(map(_claim, profile.findings))
@@ -83,7 +64,7 @@ def profile_document(profile: Profile, top: int | None = None) -> Document:
         blank,
         next_command(profile),
     ]
-    return Document(tuple(parts))
+    return Document(tuple(parts), Fit.EVERYWHERE if top is None else Fit.NOWHERE)
 
 
 def headline(profile: Profile) -> str:
@@ -213,7 +194,7 @@ def next_command(profile: Profile) -> Command:
     memory = profile.memory
     if memory is None:
         return Command("profile memory, too", (_ASK,))
-    if not memory.is_cpu and "run" in VERBS:
+    if not memory.is_cpu:
         size = format_size(memory.allocated_bytes)
         return Command(
             f"see which lines use the {size}",

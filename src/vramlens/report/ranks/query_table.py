@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 
-from vramlens.report.document import Blank, Column, Document, Heading, Last, Part, Sentences, Table
+from vramlens.report.document import (
+    Blank,
+    Column,
+    Document,
+    Heading,
+    LastColumn,
+    Part,
+    Sentences,
+    Table,
+)
 from vramlens.report.text import BOLD, print_document
 from vramlens.report.wording import and_more, place_name, visible
 from vramlens.trace.stacks import Frame
@@ -108,7 +117,7 @@ def _table(records: Sequence[Mapping[str, str]], *, has_plain_names: bool) -> Ta
         Column(_plain_name(name) if has_plain_names else name, is_right=_are_figures(cells[name]))
         for name in names
     )
-    last = Last.AS_A_NAME if names[-1] == _LINE else Last.AS_IT_IS
+    last = LastColumn.AS_A_NAME if names[-1] == _LINE else LastColumn.AS_IT_IS
     return Table(columns, rows, last, header_style=BOLD)
 
 
@@ -123,7 +132,7 @@ def _plain_name(name: str) -> str:
 
 def _width(table: Table) -> int:
     """The cells that the table takes on a screen; names without room stand above their figures."""
-    beside = table.columns[:-1] if table.last is Last.AS_A_NAME else table.columns
+    beside = table.columns[:-1] if table.last is LastColumn.AS_A_NAME else table.columns
     widths = [
         max(cell_len(text) for text in (column.name, *(row[at] for row in table.rows)))
         for at, column in enumerate(beside)
@@ -139,4 +148,4 @@ def _blocks(table: Table) -> Iterator[Part]:
         )
         columns = (Column(f"row {number}", is_right=False), Column(""))
         yield Blank()
-        yield Table(columns, cells, Last.WRAPPED, header_style=BOLD)
+        yield Table(columns, cells, LastColumn.WRAPPED, header_style=BOLD)

@@ -59,7 +59,7 @@ def _ranks(comparison: Comparison) -> Iterator[str]:
 
 
 def _recordings(comparison: Comparison) -> Iterator[str]:
-    """Yields recordings that are no job, by their names: none of them is a rank."""
+    """Yields recordings that are not of a job, by their names: none of them is a rank."""
     yield _HEADS.format(heads=_heads(_FIGURES))
     for recording in comparison.ranks[:_MOST_ROWS]:
         yield f"<tr>{_cells(recording)}</tr>"

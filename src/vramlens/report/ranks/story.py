@@ -14,18 +14,16 @@ from vramlens.report.document import (
     Drawing,
     Heading,
     Items,
-    Last,
+    LastColumn,
     Part,
     Sentences,
     Table,
 )
-from vramlens.report.text import BOLD, print_document
+from vramlens.report.text import BOLD
 from vramlens.report.wording import and_more, place_name, quoted, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from vramlens.analyses.finding import Finding
     from vramlens.ranks import Comparison, RankDifference, RankSummary
     from vramlens.ranks.rank_failures import FailedRank
@@ -39,13 +37,8 @@ _MOST_MISSING = 12
 _LONGEST_ERROR = 160
 
 
-def render_comparison(comparison: Comparison, console: Console) -> None:
-    """Prints the answer of ``vramlens ranks``."""
-    print_document(comparison_document(comparison), console)
-
-
 def comparison_document(comparison: Comparison) -> Document:
-    """The story in parts."""
+    """The answer of ``vramlens ranks`` in parts."""
     if comparison.is_no_job:
         return _unrelated_recordings(comparison)
     return Document(
@@ -64,7 +57,7 @@ def comparison_document(comparison: Comparison) -> Document:
 
 
 def _unrelated_recordings(comparison: Comparison) -> Document:
-    """The story of recordings that are no job: each by its name, for none of them is a rank."""
+    """The story of recordings that are not of a job: each by its name, for none of them is a rank."""
     by_peak = sorted(comparison.ranks, key=lambda recording: -recording.peak_requested_bytes)
     columns = (
         Column("peak requested", width=16),
@@ -79,7 +72,7 @@ def _unrelated_recordings(comparison: Comparison) -> Document:
         (
             Heading(headline(comparison)),
             Blank(),
-            Table(columns, rows, Last.CUT, title="recording", margin="", header_style=BOLD),
+            Table(columns, rows, LastColumn.CUT, title="recording", margin="", header_style=BOLD),
             Sentences(left_out, is_aside=True),
             Sentences(tuple(map(visible, comparison.notes)), "note: "),
             Blank(),
@@ -274,7 +267,7 @@ def _table_parts(comparison: Comparison) -> Iterator[Part]:
     unlisted = len(ranks) - len(rows)
     left_out = and_more(unlisted, noun, "--json") if unlisted else ""
     yield Blank()
-    yield Table(columns, rows, Last.AS_IT_IS, margin="", header_style=BOLD, left_out=left_out)
+    yield Table(columns, rows, LastColumn.AS_IT_IS, margin="", header_style=BOLD, left_out=left_out)
 
 
 def _rank_row(rank: RankSummary, remark: str) -> tuple[str, ...]:

@@ -12,18 +12,15 @@ from vramlens.report.document import (
     Command,
     Document,
     Heading,
-    Last,
+    LastColumn,
     Part,
     Sentences,
     Table,
 )
-from vramlens.report.text import print_document
 from vramlens.report.wording import quoted, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from vramlens.replay import Answer, Recorded, WhatIf
 
 HEADER = ("peak reserved", "change", "retries", "failed", "outcome", "basis", "setting")
@@ -36,13 +33,8 @@ TRY_UNLESS_REFUTED = "try this setting, unless vramlens explain rules it out"
 """Why to use what gets past a failure: the replay ends there, ``explain`` continues the step."""
 
 
-def render_answer(answer: Answer, console: Console) -> None:
-    """Prints the answer of ``vramlens replay``."""
-    print_document(replay_document(answer), console)
-
-
 def replay_document(answer: Answer) -> Document:
-    """The story in parts."""
+    """The answer of ``vramlens replay`` in parts."""
     other_settings = [row for row in answer.what_if if not _is_recorded(answer, row)]
     proof = proof_sentence(answer.recorded)
     parts: list[Part] = [
@@ -142,9 +134,7 @@ def proof_sentence(recorded: Recorded) -> str:
     if difference is not None:
         sentence += (
             f" It first differs at event {difference.event:,}: the recording has "
-            f"{difference.recorded},"
-            f" the replay has {difference.simulated}:"
-            f" {difference.why}."
+            f"{difference.recorded}, the replay has {difference.simulated}: {difference.why}."
         )
     return sentence
 
@@ -217,7 +207,7 @@ def settings_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table
     ]
     columns = tuple(Column(names[at], is_right=names[at] not in _WORDS) for at in telling)
     cells = tuple(tuple(row[at] for at in telling) for row in rows)
-    return Table(columns, cells, Last.AS_A_NAME)
+    return Table(columns, cells, LastColumn.AS_A_NAME)
 
 
 def _limit_notes(answer: Answer, others: Sequence[WhatIf]) -> Iterator[Part]:

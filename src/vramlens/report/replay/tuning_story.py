@@ -5,6 +5,7 @@ paste.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramlens.ground.verdict import Confidence
@@ -12,12 +13,13 @@ from vramlens.report.document import (
     Blank,
     Command,
     Document,
+    Fit,
     Heading,
     Part,
     Sentences,
     Table,
     alternatives,
-    gone,
+    cut_whole,
 )
 from vramlens.report.replay.card_words import card_words, cards_headline
 from vramlens.report.replay.story import (
@@ -33,47 +35,37 @@ from vramlens.report.replay.story import (
     under_limit,
     why_parts,
 )
-from vramlens.report.screen import layout_of, room_of
-from vramlens.report.text import print_document
 from vramlens.report.wording import and_more, quoted
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from vramlens.replay import Tuned, Tuning, WhatIf
 
 _ROWS = 9
 _LEAST_ROWS = 3
-_FAILED_ROWS_GO, _FLOOR_GOES = 0, 50  # before and after the rows of the table
+_CUT_FAILED_ROWS, _CUT_FLOOR = 0, 50  # before and after the rows of the table
 _CARD_COLUMNS = ("peak reserved", "retries", "smallest card", "setting")
 """Of a table with cards, those that say most of it."""
 
 
-def render_tuning(tuning: Tuning, console: Console, *, whole: bool = False) -> None:
-    """Prints the answer of ``vramlens tune``; it fits 24 lines unless ``whole`` or the terminal
-    has more.
+def tuning_document(tuning: Tuning, *, all_rows: bool = False) -> Document:
+    """The answer of ``vramlens tune`` in parts; unless all rows are asked for, they go first where
+    there is little room.
     """
-    width = layout_of(console).width
-    room = None if whole else room_of(console)
-    print_document(tuning_document(tuning, width, whole=whole), console, room)
-
-
-def tuning_document(tuning: Tuning, width: int, *, whole: bool = False) -> Document:
-    """The story in parts, the table for a screen of so many columns; its rows go first."""
-    counts = [len(tuning.tried)] if whole else range(_ROWS, _LEAST_ROWS - 1, -1)
-    tables = [list(_table_parts(tuning, width, count)) for count in counts]
+    counts = [len(tuning.tried)] if all_rows else range(_ROWS, _LEAST_ROWS - 1, -1)
+    tables = [list(_table_parts(tuning, count)) for count in counts]
     return Document(
         (
             *_opening(tuning),
-            Sentences((_floor_sentence(tuning),), cuts=gone(_FLOOR_GOES)),
+            Sentences((_floor_sentence(tuning),), cuts=cut_whole(_CUT_FLOOR)),
             Sentences((proof_sentence(tuning.recorded),)),
             Blank(),
             *([] if _too_large(tuning) else alternatives(tables)),
             *_words_of_failed_rows(tuning),
             Blank(),
             _next(tuning),
-        )
+        ),
+        Fit.NOWHERE if all_rows else Fit.EVERYWHERE,
     )
 
 
@@ -125,15 +117,12 @@ def _of_failed_step(best: Tuned, under: str) -> str:
     )
 
 
-def _leaks(leaked_per_step: int) -> str:
-    return f"This run leaks {format_size(leaked_per_step)} per step; no setting or limit helps for long."
-
-
 def _no_help(tuning: Tuning) -> str:
     """Why no setting is worth a change."""
     base, count = tuning.baseline, len(tuning.tried)
     if tuning.leaked_per_step is not None:
-        return _leaks(tuning.leaked_per_step)
+        growth = format_size(tuning.leaked_per_step)
+        return f"This run leaks {growth} per step; no setting or limit helps for long."
     if tuning.past_request_only is not None:
         return (
             f"{conf_name(tuning.past_request_only.row)} gets past this request only; the step still"
@@ -151,9 +140,8 @@ def _no_help(tuning: Tuning) -> str:
     if base.oom is not False:
         return f"None of the {count} settings tried is certain to avoid this failure{under}."
     return (
-        f"Keep the recorded settings{under}: they reserve "
-        f"{format_size(base.peak_reserved_bytes)}, and none of"
-        f" {count - 1} others is certain to save 2% or more."
+        f"Keep the recorded settings{under}: they reserve {format_size(base.peak_reserved_bytes)}, "
+        f"and none of {count - 1} others is certain to save 2% or more."
     )
 
 
@@ -199,13 +187,13 @@ def _passed(tuning: Tuning) -> str:
     )
 
 
-def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
+def _table_parts(tuning: Tuning, count: int) -> Iterator[Part]:
     """Yields the settings that were tried, and what has to be known of them."""
     listed_rows = _listed_rows(tuning, count)
     shown = [tuned.row for tuned in listed_rows]
     has_cards = bool(tuning.tried[0].cards)
     if has_cards:
-        yield _card_table(tuning, listed_rows, width)
+        yield _card_table(tuning, listed_rows)
     else:
         yield settings_table(HEADER, [_row(tuning, tuned) for tuned in listed_rows])
     hidden = len(tuning.tried) - len(listed_rows)
@@ -249,7 +237,7 @@ def _words_of_failed_rows(tuning: Tuning) -> Iterator[Part]:
         return
     if any(tuned.row.oom and not tuned.row.past_failure for tuned in tuning.tried):
         words = "out of memory: the peak is what was reserved when the request failed."
-        yield Sentences((words,), is_aside=True, cuts=gone(_FAILED_ROWS_GO))
+        yield Sentences((words,), is_aside=True, cuts=cut_whole(_CUT_FAILED_ROWS))
 
 
 def _asides_on_certainty(rows: Sequence[WhatIf]) -> Iterator[Part]:
@@ -279,15 +267,18 @@ def _name(tuning: Tuning, tuned: Tuned) -> str:
     return f"{conf_name(tuned.row)}{recorded}"
 
 
-def _card_table(tuning: Tuning, listed_rows: Sequence[Tuned], width: int) -> Table:
+def _card_table(tuning: Tuning, listed_rows: Sequence[Tuned]) -> Table:
     """On which cards each setting fits; without room for all of them, the smallest alone."""
     peak, retries, smallest, setting = _CARD_COLUMNS
     on_cards = [f"on {card_words(card.size_bytes)}" for card in tuning.tried[0].cards]
     names = [peak, retries, *on_cards, smallest, setting]
     rows = [_card_row(tuning, tuned) for tuned in listed_rows]
-    if _figures_width([names, *rows]) > width:
-        names, *rows = ([*row[:2], *row[-2:]] for row in (names, *rows))
-    return settings_table(names, rows)
+    narrow_names, *narrow_rows = ([*row[:2], *row[-2:]] for row in (names, *rows))
+    return replace(
+        settings_table(names, rows),
+        narrow=settings_table(narrow_names, narrow_rows),
+        least_width=_figures_width([names, *rows]),
+    )
 
 
 def _card_row(tuning: Tuning, tuned: Tuned) -> list[str]:

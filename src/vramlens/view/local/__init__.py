@@ -3,5 +3,4 @@
 opening: how a browser is led to the page without the token in its command
 peer: who is at the other end of a connection on this machine, where the system tells
 server: the local page
-tunnel: how a page on a remote machine is reached
 """

@@ -1,5 +1,5 @@
-"""How a browser is led to the page without the token in its command, which everyone on the
-machine can read.
+"""How a browser is led to the page: without the token in its command, which everyone on the machine
+can read; and from another machine, by a command to run at one's own desk.
 """
 
 from __future__ import annotations
@@ -7,12 +7,15 @@ from __future__ import annotations
 import contextlib
 import hmac
 import html
+import ipaddress
 import os
+import re
 import secrets
 import shutil
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 _WITHIN_S = 60.0
@@ -24,6 +27,7 @@ _REDIRECT = """\
 <title>vramlens</title>
 <a href="{url}">the page</a>
 """
+_USER = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 
 class OpeningCode:
@@ -81,3 +85,23 @@ def same(given: str, secret: str) -> bool:
     about it.
     """
     return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode("ascii"))
+
+
+def tunnel_command(environment: Mapping[str, str], port: int) -> str | None:
+    """The ``ssh -L`` command that brings a page's port to the machine that one came from; None
+    where this is not an SSH session.
+
+    sshd sets SSH_CONNECTION to "client port server port" (sshd(8)); the port stays the same, so
+    that the page's address does, too.
+    """
+    parts = environment.get("SSH_CONNECTION", "").split()
+    if len(parts) != 4:
+        return None
+    try:
+        server = ipaddress.ip_address(parts[2].split("%")[0])
+    except ValueError:
+        return None
+    user = environment.get("USER", "")
+    login = f"{user}@{server}" if _USER.fullmatch(user) else str(server)
+    ssh_port = "" if parts[3] == "22" or not parts[3].isdigit() else f" -p {int(parts[3])}"
+    return f"ssh -N -L {port}:localhost:{port}{ssh_port} {login}"

@@ -48,7 +48,7 @@ def is_own_connection(client: End, server: End, folder: str = _FOLDER) -> bool:
     if own_user == _NOBODY and not _has_all_users():
         return False
     # Each list is read in pieces, between which rows may move: one more look before a browser is
-    #     refused.
+    # refused.
     return any(user_of(client, server, folder) == own_user for _ in range(2))
 
 

@@ -57,9 +57,8 @@ class _Listener(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
-    allow_reuse_address = (
-        os.name == "posix"
-    )  # elsewhere it would let others listen on the same port
+    # Elsewhere it would let others listen on the same port.
+    allow_reuse_address = os.name == "posix"
     page: LocalPage
 
     def server_bind(self) -> None:
@@ -96,7 +95,7 @@ class _Listener(ThreadingHTTPServer):
             self.page.free_places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away is no error, and nothing else here is the user's business."""
+        """A browser that went away is not an error, and nothing else here is the user's business."""
 
 
 class _ListenerIPv6(_Listener):
@@ -213,7 +212,7 @@ class LocalPage(_Listener):
 
 
 def _turned_away(request: socket.socket, answer: bytes) -> bool:
-    """False, after a last word that waits for nobody."""
+    """Sends a last word that waits for nobody; False, for whoever turns the request away."""
     with contextlib.suppress(OSError):
         request.setblocking(False)
         request.send(answer)

@@ -15,7 +15,7 @@ BACKENDS = ("nccl:", "gloo:", "mpi:", "ucc:", "xccl:", "hccl:")
 ProcessGroup*.cpp).
 """
 LONGEST_US = 1 << 52
-"""Some 140 years: what a recording says beyond that is no time."""
+"""Some 140 years: what a recording says beyond that is not a time."""
 _MOST_CROSSED = 1000
 """Regions that may have begun after the one that ends: in a file that no program wrote there could
 be any number.
@@ -61,7 +61,7 @@ def regions_of(trace: Trace, device: DeviceTrace, *, collectives: bool) -> list[
             open_.append((name, time))
             continue
         # The latest of that name: regions of several threads may cross. One that began before is
-        #     not known.
+        # not known.
         depths = range(len(open_) - 1, max(-1, len(open_) - 1 - _MOST_CROSSED), -1)
         depth = next((depth for depth in depths if open_[depth][0] == name), None)
         if depth is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vramlens.report.wording import visible
-from vramlens.view.findings import words
+from vramlens.view.texts import words
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

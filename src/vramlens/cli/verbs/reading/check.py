@@ -10,15 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_device, add_output
-from vramlens.cli.input import read_run
-from vramlens.cli.output import (
-    OutputError,
-    as_json,
-    as_text,
-    goes_to_file,
-    write_answer,
-    write_file,
-)
+from vramlens.cli.input import read_recording
+from vramlens.cli.output import OutputError, document_drawn, drawn, write_answer, write_file
 from vramlens.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -104,6 +97,9 @@ def _check_predicted(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace, script: str | None = None) -> int:
+    from vramlens.questions import checked
+    from vramlens.report.progress import reading_progress
+
     if arguments.update:
         if arguments.baseline is not None or arguments.format != "text":
             raise UsageError(
@@ -115,7 +111,8 @@ def _check(arguments: argparse.Namespace, script: str | None = None) -> int:
         raise InputError(
             f'{arguments.budget}: [budget] has no limit in it; write peak_allocated = "20 GiB", or run --update'
         )
-    check = replace(_checked(arguments, budget), script=script)
+    check = checked(arguments.file, budget, arguments.baseline, arguments.device, reading_progress)
+    check = replace(check, script=script)
     inputs = (
         arguments.file,
         arguments.budget,
@@ -127,62 +124,32 @@ def _check(arguments: argparse.Namespace, script: str | None = None) -> int:
     return 0 if check.passed else 1
 
 
-def _checked(arguments: argparse.Namespace, budget: Budget) -> Check:
-    """The recording, or each rank of the folder, held against the budget."""
-    if os.path.isdir(arguments.file):
-        from vramlens.fleet.job_budget import check_job
-        from vramlens.report.progress import reading_progress
-
-        with reading_progress("checking") as progress:
-            return check_job(
-                arguments.file,
-                budget,
-                arguments.baseline,
-                device=arguments.device,
-                progress=progress,
-            )
-    from vramlens.analyses.budget.budget import check_run
-
-    baseline = None
-    if arguments.baseline is not None:
-        baseline = read_run(arguments.baseline, arguments.device)
-    return check_run(read_run(arguments.file, arguments.device), budget, baseline)
-
-
 def _read(path: str) -> Budget:
     """The budget file.
 
     Raises:
         InputError: it cannot be read.
     """
-    from vramlens.analyses.budget.budget_file import MOST_BYTES, read_budget
+    from vramlens.analyses.budget.budget_file import read_budget_file
 
     try:
-        with open(path, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
+        return read_budget_file(path)
     except FileNotFoundError:
         raise InputError(f"{path}: no such budget; add --update to create it") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
-    return read_budget(data, path)
 
 
 def _update(arguments: argparse.Namespace) -> int:
     budget = _read(arguments.budget) if os.path.lexists(arguments.budget) else None
     done = _updated(arguments, budget)
     write_file(arguments.budget, done.text, [arguments.file], option="--budget")
-    from vramlens.report.check.update_story import render_update
+    from vramlens.report.check.story import update_document
 
-    text = as_text(
-        lambda console: render_update(
-            done,
-            arguments.budget,
-            console,
-            is_new=budget is None,
-            next_step=_review(arguments.budget),
-        ),
-        to_file=goes_to_file(arguments.output),
+    document = update_document(
+        done, arguments.budget, is_new=budget is None, next_step=_review(arguments.budget)
     )
+    text = document_drawn(document, "text", arguments.output)
     write_answer(text, arguments.output, (arguments.file, arguments.budget))
     return 0
 
@@ -194,8 +161,9 @@ def _updated(arguments: argparse.Namespace, budget: Budget | None) -> Update:
 
         return update_job(arguments.file, budget, arguments.device)
     from vramlens.analyses.budget.budget_update import update
+    from vramlens.analyses.compare.compared_run import run_of
 
-    return update(read_run(arguments.file, arguments.device), budget)
+    return update(run_of(read_recording(arguments.file), arguments.device), budget)
 
 
 def _review(budget: str) -> tuple[str, str]:
@@ -224,21 +192,11 @@ def _is_in_checkout(path: str) -> bool:
 
 
 def _drawn(check: Check, arguments: argparse.Namespace) -> str:
-    if arguments.format == "json":
-        from vramlens.report.check.json import check_to_json
+    if arguments.format != "github":
+        return drawn(check, arguments.format, arguments.output)
+    from vramlens.report.check.github import check_to_github
 
-        return as_json(check_to_json(check))
-    if arguments.format == "github":
-        from vramlens.report.check.github import check_to_github
-
-        return check_to_github(check, os.environ)
-    from vramlens.report.check.story import check_to_markdown, render_check
-
-    if arguments.format == "markdown":
-        return check_to_markdown(check)
-    return as_text(
-        lambda console: render_check(check, console), to_file=goes_to_file(arguments.output)
-    )
+    return check_to_github(check, os.environ)
 
 
 def _summarize(check: Check) -> None:
@@ -248,12 +206,11 @@ def _summarize(check: Check) -> None:
         OutputError: it cannot be written.
     """
     from vramlens.report.check.github import SUMMARY_BYTES
-    from vramlens.report.check.story import check_to_markdown
 
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:
         return
-    data = check_to_markdown(check).encode("utf-8", "backslashreplace") + b"\n"
+    data = drawn(check, "markdown", None).encode("utf-8", "backslashreplace") + b"\n"
     try:
         # Others' lines of the same step stand before it: appended, in one call.
         with open(path, "ab") as file:

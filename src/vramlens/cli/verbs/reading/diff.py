@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_device, add_forms, add_output, positive
-from vramlens.cli.input import read_run
 from vramlens.cli.message import say
-from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
+from vramlens.cli.output import drawn, write_answer
 from vramlens.errors import UsageError
 
 if TYPE_CHECKING:
-    from vramlens.analyses.compare.diff_answer import Diff
+    pass
 
 HELP = "Show what changed between two recordings: failures, growth, peak and lines."
 EXAMPLES = (
@@ -62,12 +61,17 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compares the recordings and writes the answer; 1 with ``--fail`` where it is worse."""
+    from vramlens.questions import compared
+    from vramlens.report.progress import reading_progress
+
     before, after = _sides(arguments)
     if arguments.tolerance is not None and not arguments.fail:
         raise UsageError("--tolerance needs --fail")
     allowed = _tolerance(arguments.tolerance)
-    diff = _compared(before, after, arguments.device)
-    write_answer(_drawn(diff, arguments), arguments.output, (*before, *after))
+    _refuse_mixed(before, after)
+    diff = compared(before, after, arguments.device, reading_progress)
+    text = drawn(diff, arguments.format, arguments.output, top=arguments.top)
+    write_answer(text, arguments.output, (*before, *after))
     worse = (
         diff.worse(allowed(diff.counters["allocated"].before_bytes), allowed)
         if arguments.fail
@@ -78,24 +82,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if worse else 0
 
 
-def _compared(before: Sequence[str], after: Sequence[str], device: int | None) -> Diff:
-    """Two runs, or where folders are named two runs of a job."""
-    folders = [path for path in (*before, *after) if os.path.isdir(path)]
-    if not folders:
-        from vramlens.analyses.compare.run_diff import diff_runs
-
-        return diff_runs(
-            [read_run(path, device) for path in before], [read_run(path, device) for path in after]
-        )
-    if len(folders) != 2 or len(before) != 1 or len(after) != 1:
+def _refuse_mixed(before: Sequence[str], after: Sequence[str]) -> None:
+    """Raises UsageError where a folder stands beside something else."""
+    is_folder = [os.path.isdir(path) for path in (*before, *after)]
+    if any(is_folder) and not (all(is_folder) and len(before) == len(after) == 1):
         raise UsageError(
             "diff of a job takes two folders, one per side: vramlens diff runs/before runs/after"
         )
-    from vramlens.fleet.job_diff import diff_jobs
-    from vramlens.report.progress import reading_progress
-
-    with reading_progress("reading") as progress:
-        return diff_jobs(before[0], after[0], device=device, progress=progress)
 
 
 def _sides(arguments: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -112,30 +105,9 @@ def _sides(arguments: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, .
 
 
 def _tolerance(text: str | None) -> Callable[[int], int]:
-    from vramlens.analyses.budget.tolerance import parse_tolerance
+    from vramlens.analyses.compare.diff_answer import parse_tolerance
 
     try:
         return parse_tolerance(text or "0")
     except UsageError as error:
         raise UsageError(f"--tolerance {error}") from None
-
-
-def _drawn(diff: Diff, arguments: argparse.Namespace) -> str:
-    if arguments.json:
-        from vramlens.report.diff.json import diff_to_json
-
-        return as_json(diff_to_json(diff))
-    if arguments.markdown:
-        from vramlens.report.diff.story import diff_to_markdown
-
-        return diff_to_markdown(diff, arguments.top)
-    if arguments.html:
-        from vramlens.report.diff.story import diff_to_html
-
-        return diff_to_html(diff, arguments.top)
-    from vramlens.report.diff.story import render_diff
-
-    return as_text(
-        lambda console: render_diff(diff, console, arguments.top),
-        to_file=goes_to_file(arguments.output),
-    )

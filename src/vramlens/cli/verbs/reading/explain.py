@@ -10,9 +10,16 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_device, add_output, positive, size
+from vramlens.cli.input import has_input
 from vramlens.cli.message import say
-from vramlens.cli.output import as_json, as_text, fills_a_screen, goes_to_file, write_answer
-from vramlens.cli.standard_input import has_input
+from vramlens.cli.output import (
+    as_json,
+    as_text,
+    document_drawn,
+    drawn,
+    goes_to_file,
+    write_answer,
+)
 from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
 
 if TYPE_CHECKING:
@@ -194,7 +201,7 @@ def _are_flight_records(files: list[str]) -> bool:
 
 
 def _why_no_flight_record(file: str) -> str:
-    """Why a file is no flight record; "" for one that is."""
+    """Why a file is not a flight record; "" for one that is."""
     from vramlens.read.flight_record import looks_like_flight_record
 
     try:
@@ -267,13 +274,15 @@ def _hang_in(path: str) -> Comparison | None:
 
 
 def _write_comparison(comparison: Comparison, arguments: argparse.Namespace) -> None:
-    from vramlens.cli.verbs.reading.ranks import comparison_drawn
+    if arguments.format == "markdown":
+        from vramlens.report.forms import document_of
+        from vramlens.report.text import print_document
 
-    is_markdown = arguments.format == "markdown"
-    to_file = goes_to_file(arguments.output) or is_markdown
-    text = comparison_drawn(comparison, json=arguments.format == "json", to_file=to_file)
-    if is_markdown:
+        document = document_of(comparison)
+        text = as_text(lambda console: print_document(document, console), to_file=True)
         text = f"```\n{text.rstrip()}\n```\n"
+    else:
+        text = drawn(comparison, arguments.format, arguments.output)
     write_answer(text, arguments.output, arguments.files)
 
 
@@ -303,22 +312,13 @@ def _drawn(explanation: Explanation | Profile, arguments: argparse.Namespace) ->
         raise UsageError(f"--by {arguments.by} is only for PyTorch profiler traces")
     if arguments.format in _ANNOTATIONS:
         return _annotated(explanation.recording.source, explanation.findings, arguments)
-    by = arguments.by or "line"
-    if arguments.format == "json":
-        from vramlens.report.explain.json import to_json
-
-        return as_json(to_json(explanation))
-    if arguments.format == "markdown":
-        from vramlens.report.explain.story import explanation_to_markdown
-
-        return explanation_to_markdown(explanation, by, arguments.top)
-    from vramlens.report.explain.story import render_explanation
-
-    # What was asked for by name is not cut to fit a screen.
-    is_uncut = arguments.by is not None or not fills_a_screen(arguments.output)
-    return as_text(
-        lambda console: render_explanation(explanation, console, by, arguments.top, whole=is_uncut),
-        to_file=goes_to_file(arguments.output),
+    return drawn(
+        explanation,
+        arguments.format,
+        arguments.output,
+        whole=arguments.by is not None,  # what was asked for by name is not cut to fit a screen
+        by=arguments.by or "line",
+        top=arguments.top,
     )
 
 
@@ -329,6 +329,8 @@ def _annotated(source: str, findings: Sequence[Finding], arguments: argparse.Nam
 
 
 def _profile_drawn(profile: Profile, arguments: argparse.Namespace) -> str:
+    from vramlens.report.forms import data_of
+
     if arguments.format in _ANNOTATIONS:
         return _annotated(profile.source, profile.findings, arguments)
     source = profile.source
@@ -337,39 +339,15 @@ def _profile_drawn(profile: Profile, arguments: argparse.Namespace) -> str:
             f"--by {arguments.by} is only for recordings; {source} is a PyTorch profiler trace: "
             f"{', '.join(_OF_TRACES)}"
         )
+    grouping, order = arguments.by or "operator", arguments.sort or "cpu"
     if arguments.format == "json":
-        from vramlens.report.profile.json import profile_to_json
-
-        grouping, order = arguments.by or "operator", arguments.sort or "cpu"
-        return as_json(profile_to_json(profile, grouping, order))
-    if arguments.by is not None or arguments.sort is not None:
-        return _operators_drawn(profile, arguments)
-    if arguments.format == "markdown":
-        from vramlens.report.profile.story import profile_to_markdown
-
-        return profile_to_markdown(profile, arguments.top)
-    from vramlens.report.profile.story import render_profile
-
-    is_uncut = not fills_a_screen(arguments.output)
-    return as_text(
-        lambda console: render_profile(profile, console, arguments.top, whole=is_uncut),
-        to_file=goes_to_file(arguments.output),
-    )
-
-
-def _operators_drawn(profile: Profile, arguments: argparse.Namespace) -> str:
-    """The table of operators as ``--by`` and ``--sort`` want it."""
-    from vramlens.report.markdown import markdown_of
+        return as_json(data_of(profile, grouping=grouping, order=order))
+    if arguments.by is None and arguments.sort is None:
+        return drawn(profile, arguments.format, arguments.output, top=arguments.top)
     from vramlens.report.profile.operator_table import OperatorChoice, operators_document
-    from vramlens.report.text import print_document
 
-    choice = OperatorChoice(arguments.by or "operator", arguments.sort or "cpu")
-    document = operators_document(profile, choice, arguments.top)
-    if arguments.format == "markdown":
-        return markdown_of(document)
-    return as_text(
-        lambda console: print_document(document, console), to_file=goes_to_file(arguments.output)
-    )
+    document = operators_document(profile, OperatorChoice(grouping, order), arguments.top)
+    return document_drawn(document, arguments.format, arguments.output)
 
 
 def _moment(text: str) -> str:

@@ -18,6 +18,7 @@ from vramlens.cli.message import say
 from vramlens.cli.output import (
     OutputError,
     abandon,
+    fills_a_screen,
     goes_to_file,
     reason_of,
     refuse_inputs,
@@ -111,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _refuse_standard_output(form: Format, name: str) -> None:
     if form.is_folder:
         raise UsageError(f"-o -: {name} is not text; choose a folder")
-    if not form.text and sys.stdout is not None and sys.stdout.isatty():
+    if not form.text and fills_a_screen(None):
         raise UsageError(f"-o -: {name} is not text; choose a file")
 
 
@@ -186,9 +187,8 @@ def _tell(written: Written, form: Format, target: str) -> None:
     """What is in the file, what is reduced in it, and what to do with it; beside the data, on
     standard error.
     """
-    size = (
-        f"{format_size(os.path.getsize(target))}, " if os.path.isfile(target) else ""
-    )  # a pipe has none
+    # A pipe has none.
+    size = f"{format_size(os.path.getsize(target))}, " if os.path.isfile(target) else ""
     lines = [f"{target}: {size}{written.what}", *written.notes]
     for line in lines:
         say(line)

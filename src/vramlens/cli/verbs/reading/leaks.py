@@ -17,10 +17,9 @@ from vramlens.cli.arguments import (
     size_or_none,
 )
 from vramlens.cli.input import read_recording
-from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
+from vramlens.cli.output import document_drawn, drawn, write_answer
 
 if TYPE_CHECKING:
-    from vramlens.analyses.leaks.recorded_leaks import RecordedLeakReport
     from vramlens.trace import Trace
 
 HELP = "Find what grows with every step, which line allocates it, and when memory will run out."
@@ -73,28 +72,11 @@ def run(arguments: argparse.Namespace) -> int:
         total_bytes=arguments.total,
         at_least_bytes=arguments.at_least,
     )
-    text = _drawn(report, arguments)
-    if recording.is_profiler_trace and not arguments.json:
+    text = drawn(report, arguments.format, arguments.output, top=arguments.top)
+    if recording.is_profiler_trace and arguments.format != "json":
         text += _remains_drawn(recording, arguments)
     write_answer(text, arguments.output, [arguments.file])
     return _FOUND if arguments.fail and report.found else 0
-
-
-def _drawn(report: RecordedLeakReport, arguments: argparse.Namespace) -> str:
-    if arguments.json:
-        from vramlens.report.leaks.json import leaks_to_json
-
-        return as_json(leaks_to_json(report))
-    if arguments.markdown:
-        from vramlens.report.leaks.story import leaks_to_markdown
-
-        return leaks_to_markdown(report, arguments.top)
-    from vramlens.report.leaks.story import render_leaks
-
-    return as_text(
-        lambda console: render_leaks(report, console, arguments.top),
-        to_file=goes_to_file(arguments.output),
-    )
 
 
 def _remains_drawn(recording: Trace, arguments: argparse.Namespace) -> str:
@@ -102,17 +84,11 @@ def _remains_drawn(recording: Trace, arguments: argparse.Namespace) -> str:
     from vramlens.analyses.attribution.attribution import attribute
     from vramlens.analyses.profile.remains import remains_of
     from vramlens.analyses.recording_explanation import choose_device
-    from vramlens.report.markdown import markdown_of
-    from vramlens.report.profile.remains_table import remains_document
-    from vramlens.report.text import print_document
+    from vramlens.report.profile.operator_table import remains_document
 
     chosen = choose_device(recording, arguments.device)
     remains = () if chosen is None else remains_of(attribute(recording, chosen))
     if chosen is None or not remains:
         return ""
     document = remains_document(remains, chosen.device)
-    if arguments.markdown:
-        return f"\n{markdown_of(document)}"
-    return "\n" + as_text(
-        lambda console: print_document(document, console), to_file=goes_to_file(arguments.output)
-    )
+    return "\n" + document_drawn(document, arguments.format, arguments.output)

@@ -13,6 +13,7 @@ from vramlens.cli.message import say
 from vramlens.cli.output import (
     as_json,
     as_text,
+    drawn,
     fills_a_screen,
     goes_to_file,
     write_answer,
@@ -101,9 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         comparison = _compared(arguments)
         if arguments.html is not None:
             _write_page(comparison, arguments)
-        text = comparison_drawn(
-            comparison, json=arguments.json, to_file=goes_to_file(arguments.output)
-        )
+        text = drawn(comparison, arguments.format, arguments.output)
         has_trouble = comparison.has_trouble
     write_answer(text, arguments.output, _inputs(arguments.paths, arguments.output))
     return _TROUBLE if arguments.fail and has_trouble else 0
@@ -152,7 +151,9 @@ def _inputs(paths: Sequence[str], output: str | None) -> list[str]:
     from vramlens.fleet import find_ranks, is_lake
 
     inputs = [path for path in paths if not os.path.isdir(path)]
-    if not goes_to_file(output) or not os.path.isfile(output):  # what is not there yet is no input
+    if not goes_to_file(output) or not os.path.isfile(
+        output
+    ):  # what is not there yet is not an input
         return inputs
     for folder in map(Path, filter(os.path.isdir, paths)):
         if is_lake(folder):
@@ -179,7 +180,7 @@ def _answered(arguments: argparse.Namespace) -> str:
     names, rows = lake.sql(question)
     for note in lake.notes:
         say(one_line(note))
-    if arguments.json:
+    if arguments.format == "json":
         return as_json({"schema": SCHEMA, "columns": names, "rows": rows}, default=str)
     if fills_a_screen(arguments.output):
         return _query_table(names, rows, arguments.ask)
@@ -198,14 +199,3 @@ def _query_table(names: Sequence[str], rows: Sequence[Sequence[Any]], asked: str
 def _cell(value: object) -> str:
     """A cell on its line: NULL is empty."""
     return "" if value is None else visible(str(value))
-
-
-def comparison_drawn(comparison: Comparison, *, json: bool, to_file: bool) -> str:
-    """The comparison as text for this terminal or a file, or as JSON."""
-    if json:
-        from vramlens.report.ranks.json import comparison_to_json
-
-        return as_json(comparison_to_json(comparison))
-    from vramlens.report.ranks.story import render_comparison
-
-    return as_text(lambda console: render_comparison(comparison, console), to_file=to_file)

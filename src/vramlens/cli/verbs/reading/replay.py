@@ -5,7 +5,6 @@ settings.
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import (
     add_device,
@@ -17,10 +16,7 @@ from vramlens.cli.arguments import (
     limit_size,
 )
 from vramlens.cli.input import read_recording
-from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
-
-if TYPE_CHECKING:
-    from vramlens.replay import Answer
+from vramlens.cli.output import drawn, write_answer
 
 HELP = "Replay a recording through the allocator, with its own settings and with others."
 EXAMPLES = (
@@ -65,17 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
             recorded_cap_bytes=arguments.recorded_cap,
             device=arguments.device,
         )
-    write_answer(_drawn(answer, arguments), arguments.output, [arguments.file])
-    return 0
-
-
-def _drawn(answer: Answer, arguments: argparse.Namespace) -> str:
-    if arguments.json:
-        from vramlens.report.replay.json import answer_to_json
-
-        return as_json(answer_to_json(answer))
-    from vramlens.report.replay.story import render_answer
-
-    return as_text(
-        lambda console: render_answer(answer, console), to_file=goes_to_file(arguments.output)
+    write_answer(
+        drawn(answer, arguments.format, arguments.output), arguments.output, [arguments.file]
     )
+    return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import (
     add_device,
@@ -16,10 +15,7 @@ from vramlens.cli.arguments import (
     limit_size,
 )
 from vramlens.cli.input import read_recording
-from vramlens.cli.output import as_json, as_text, fills_a_screen, goes_to_file, write_answer
-
-if TYPE_CHECKING:
-    from vramlens.replay import Tuning
+from vramlens.cli.output import drawn, fills_a_screen, write_answer
 
 HELP = "Try common allocator settings on a recording and find the best."
 EXAMPLES = (
@@ -76,19 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
             device=arguments.device,
             progress=progress,
         )
-    write_answer(_drawn(tuning, arguments), arguments.output, [arguments.file])
+    all_rows = arguments.all or not fills_a_screen(arguments.output)
+    text = drawn(tuning, arguments.format, arguments.output, all_rows=all_rows)
+    write_answer(text, arguments.output, [arguments.file])
     return 0
-
-
-def _drawn(tuning: Tuning, arguments: argparse.Namespace) -> str:
-    if arguments.json:
-        from vramlens.report.replay.json import tuning_to_json
-
-        return as_json(tuning_to_json(tuning))
-    from vramlens.report.replay.tuning_story import render_tuning
-
-    is_uncut = arguments.all or not fills_a_screen(arguments.output)
-    return as_text(
-        lambda console: render_tuning(tuning, console, whole=is_uncut),
-        to_file=goes_to_file(arguments.output),
-    )

@@ -86,8 +86,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Writes the page, or serves it until it is interrupted."""
     from vramlens.report.progress import reading_progress
-    from vramlens.view.comparison import ranks_in_names
-    from vramlens.view.joined import joined
+    from vramlens.view.comparison import joined, ranks_in_names
     from vramlens.view.page import Choices, data_of, one_file, title_of
 
     files: list[str] = arguments.files
@@ -195,8 +194,8 @@ def _loaded(files: list[str], progress: object) -> list[Trace]:
 
 
 def _serve(data: bytes, title: str, arguments: argparse.Namespace) -> int:
+    from vramlens.view.local.opening import tunnel_command
     from vramlens.view.local.server import LocalPage
-    from vramlens.view.local.tunnel import tunnel_command
 
     release()
     try:

@@ -71,9 +71,11 @@ def run(arguments: argparse.Namespace) -> int:
         output=arguments.output,
         copies=arguments.copy,
     )
-    tell = _ignore if arguments.json else _StepTeller(arguments.steps).tell
+    tell = _ignore if arguments.format == "json" else _StepTeller(arguments.steps).tell
     attachment = attach(arguments.pid, request, tell)
-    write_stdout(as_json(to_dict(attachment)) if arguments.json else _shown(story(attachment)))
+    write_stdout(
+        as_json(to_dict(attachment)) if arguments.format == "json" else _shown(story(attachment))
+    )
     return 0
 
 
@@ -120,7 +122,7 @@ def _seconds(text: str) -> float:
     """A number of seconds above 0.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not one.
     """
     seconds = float(text)
     if not 0 < seconds <= 3600:

@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_forms
-from vramlens.cli.message import say
+from vramlens.cli.message import is_watched, say
 from vramlens.cli.output import as_json, write_stdout
 from vramlens.foreign_text import text_of
 from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
-    from vramlens.capture.doctor.checks import DoctorCheck
+    from vramlens.capture.doctor.checks import CheckOutcome, DoctorCheck
     from vramlens.capture.doctor.diagnosis import Diagnosis
     from vramlens.capture.doctor.nccl_check import CollectivesCheck
 
@@ -56,13 +56,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.nccl:
         return _nccl(arguments)
-    if arguments.switches and not arguments.json and not arguments.gpu:
+    if arguments.switches and arguments.format == "text" and not arguments.gpu:
         write_stdout(text_of(_switches(_width())) + "\n")
         return 0
-    if sys.stderr is not None and sys.stderr.isatty():
+    if is_watched():
         say("checking this machine; importing PyTorch takes a few seconds")
     diagnosis = diagnose(gpu=arguments.gpu, further=[("native core", _native_core)])
-    if arguments.json:
+    if arguments.format == "json":
         write_stdout(as_json({"schema": SCHEMA, **diagnosis.to_dict()}))
         return 0
     lines = _report(diagnosis, _width(), _height())
@@ -78,7 +78,7 @@ def _nccl(arguments: argparse.Namespace) -> int:
 
     facts = ask_torch().facts or {}  # in a process aside: this one makes no context
     check = check_collectives(int(facts.get("visible") or 0))
-    if arguments.json:
+    if arguments.format == "json":
         write_stdout(as_json({"schema": SCHEMA, "collectives": check.to_dict()}))
     else:
         write_stdout(text_of(_collectives(check, _width())) + "\n")
@@ -135,8 +135,8 @@ def _nccl_memory(check: CollectivesCheck) -> Iterator[str]:
         yield f"NCCL itself counts {format_size(check.counted_bytes)}"
 
 
-def _native_core() -> DoctorCheck:
-    from vramlens.capture.doctor.checks import DoctorCheck
+def _native_core() -> CheckOutcome:
+    from vramlens.capture.doctor.checks import ok, problem
     from vramlens.errors import VramlensError
 
     try:
@@ -144,11 +144,11 @@ def _native_core() -> DoctorCheck:
 
         _native._core()
     except VramlensError as error:
-        return DoctorCheck("native core", "problem", f"Recordings cannot be read: {error}.")
+        return problem(f"Recordings cannot be read: {error}.")
     except (ImportError, OSError) as error:
         do = "Install vramlens again: pip install --force-reinstall vramlens"
-        return DoctorCheck("native core", "problem", f"Recordings cannot be read: {error}.", do)
-    return DoctorCheck("native core", "ok", "The native core of vramlens loads.")
+        return problem(f"Recordings cannot be read: {error}.", do)
+    return ok("The native core of vramlens loads.")
 
 
 def _report(diagnosis: Diagnosis, width: int, height: int) -> list[str]:
@@ -248,17 +248,13 @@ def _switches(width: int) -> list[str]:
             state = f"   set: {setting[0]}={setting[1]}" if setting else ""
             lines.append(f"{'*' if switch.bundled else ' '} {switch.name}={switch.value}{state}")
             for text in (
-                f"{_capital(switch.does)}. When: {switch.when}.",
+                f"{switch.does[:1].upper()}{switch.does[1:]}. When: {switch.when}.",
                 f"Costs: {switch.cost}. Default: {switch.default}.",
             ):
                 lines += textwrap.wrap(
                     text, width, initial_indent=" " * 6, subsequent_indent=" " * 6
                 )
     return lines
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _width() -> int:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import card_sizes, positive, refuse_missing_script
-from vramlens.cli.message import say
-from vramlens.cli.output import as_json, as_text, fills_a_screen, refuse_inputs, write_stdout
+from vramlens.cli.message import is_watched, say
+from vramlens.cli.output import as_json, drawn, refuse_inputs, write_stdout
 from vramlens.errors import InputError, UsageError
 from vramlens.units import GIB, MIB
 
@@ -281,7 +280,7 @@ def _place(arguments: argparse.Namespace) -> RankPlace | None:
 
 
 def _tell(step: int) -> None:
-    if step % _STEPS_BETWEEN_LINES == 0 and sys.stderr is not None and sys.stderr.isatty():
+    if step % _STEPS_BETWEEN_LINES == 0 and is_watched():
         say(f"{step} steps predicted; --steps N ends it after N")
 
 
@@ -299,9 +298,4 @@ def _drawn(prediction: Prediction, explanation: Explanation, arguments: argparse
         from vramlens.report.explain.json import to_json
 
         return as_json({**to_json(explanation), "prediction": prediction.to_json()})
-    from vramlens.report.explain.story import render_explanation
-
-    return f"{prediction}\n  {_MADE_UP}\n\n" + as_text(
-        lambda console: render_explanation(explanation, console, whole=not fills_a_screen(None)),
-        to_file=False,
-    )
+    return f"{prediction}\n  {_MADE_UP}\n\n{drawn(explanation, 'text', None)}"

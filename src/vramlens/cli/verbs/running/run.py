@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vramlens.cli.message import say
+from vramlens.cli.message import is_watched, say
 from vramlens.errors import NoProgram, UsageError
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _refuse_output(output: str) -> None:
             f"run: -o {output}: recordings go to a folder of this machine; export takes"
             " them to other places"
         )
-    if os.path.exists(output) and not _holds_recordings(output):
+    if os.path.exists(output) and not (os.path.isfile(output) or os.path.isdir(output)):
         raise UsageError(f"run: -o {output}: must be a file or a folder")
 
 
@@ -206,10 +206,6 @@ def _execute(arguments: argparse.Namespace) -> None:
         raise
 
 
-def _holds_recordings(output: str) -> bool:
-    return os.path.isfile(output) or os.path.isdir(output)
-
-
 def _note_missing_gpu(arguments: argparse.Namespace) -> None:
     """Tells a person at a terminal that there is no GPU, before a run that would record nothing;
     else the end says it.
@@ -219,8 +215,7 @@ def _note_missing_gpu(arguments: argparse.Namespace) -> None:
     """
     from vramlens.capture.process.gpu_files import has_no_gpu
 
-    is_watched = sys.stderr is not None and sys.stderr.isatty()
-    if is_watched and not arguments.leaks and os.environ.get("RANK", "0") == "0" and has_no_gpu():
+    if is_watched() and not arguments.leaks and os.environ.get("RANK", "0") == "0" and has_no_gpu():
         say(
             "no GPU here, so nothing will be recorded; run --leaks also finds leaks of tensors "
             "on the CPU"

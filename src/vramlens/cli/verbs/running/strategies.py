@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import limit_size, positive, refuse_missing_script
-from vramlens.cli.message import say
+from vramlens.cli.message import is_watched, say
 from vramlens.cli.output import as_json, write_stdout
 from vramlens.errors import InputError, UsageError
 
@@ -128,5 +127,5 @@ def _of_functions(arguments: argparse.Namespace) -> StrategyTable:
 
 
 def _tell(line: str) -> None:
-    if sys.stderr is not None and sys.stderr.isatty():
+    if is_watched():
         say(line)

@@ -20,7 +20,7 @@ from vramlens.foreign_text import text_of
 
 if TYPE_CHECKING:
     from vramlens.monitor.machine.machine import MachineNow
-    from vramlens.monitor.top.watching import Sink, Watching
+    from vramlens.monitor.top.watching import MachineWatch, Sink
 
 HELP = "Show every GPU and process, live, or export the numbers to a monitoring system."
 EXAMPLES = (
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Shows the machine until it is told to end."""
     from vramlens.monitor.alerts.actions import Actions
     from vramlens.monitor.alerts.rules import parse_rule
-    from vramlens.monitor.top.watching import Watching
+    from vramlens.monitor.top.watching import MachineWatch
 
     rules = [parse_rule(text) for text in arguments.alert]
     if (arguments.exec or arguments.webhook) and not rules:
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     options: dict[str, Any] = {} if screen is None else {"say_line": None}
     actions = Actions(command=arguments.exec, webhook=arguments.webhook, **options)
     sinks = _sinks(arguments)
-    watching = Watching(pid=arguments.pid, rules=rules, actions=actions, sinks=sinks)
+    watching = MachineWatch(pid=arguments.pid, rules=rules, actions=actions, sinks=sinks)
     handler_before = signal.signal(signal.SIGTERM, _terminated)
     try:
         if screen is not None:
@@ -167,7 +167,7 @@ def _screen(arguments: argparse.Namespace, is_terminal: bool) -> Any:
     return _fill_screen
 
 
-def _fill_screen(watching: Watching, interval_s: float) -> int:
+def _fill_screen(watching: MachineWatch, interval_s: float) -> int:
     """Fills the screen until whoever watches ends it, SIGTERM does, or the watched process has
     ended; the exit code.
 
@@ -209,7 +209,7 @@ def _is_in_front() -> bool:
         return sys.__stdin__ is not None and os.tcgetpgrp(sys.__stdin__.fileno()) == os.getpgrp()
     except AttributeError:  # Windows
         return True
-    except (OSError, ValueError):  # standard input is no terminal, or not that of this session
+    except (OSError, ValueError):  # standard input is not a terminal, or not that of this session
         return sys.__stdin__ is not None and sys.__stdin__.isatty()
 
 
@@ -226,7 +226,7 @@ def _terminal_restored() -> Iterator[None]:
         yield
         return
     before = terminal = None
-    with contextlib.suppress(OSError, ValueError, termios.error):  # it is none
+    with contextlib.suppress(OSError, ValueError, termios.error):  # it is not one
         terminal = 0 if sys.__stdin__ is None else sys.__stdin__.fileno()
         before = termios.tcgetattr(terminal)
     try:
@@ -249,7 +249,7 @@ def _is_repeated(arguments: argparse.Namespace, is_terminal: bool) -> bool:
 
 
 def _print(
-    arguments: argparse.Namespace, watching: Watching, is_terminal: bool, is_service: bool
+    arguments: argparse.Namespace, watching: MachineWatch, is_terminal: bool, is_service: bool
 ) -> int:
     from vramlens.monitor.top.lines import machine_lines
     from vramlens.monitor.top.watching import machine_dict, run_every

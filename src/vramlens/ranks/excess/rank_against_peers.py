@@ -1,0 +1,400 @@
+"""One rank beside what is usual among its peers: why it holds more."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+from vramlens.analyses.finding import Place
+from vramlens.ground.verdict import Verdict
+from vramlens.ranks.excess.causes import STAY, WORDS, Position, cause_of, fix_of
+from vramlens.ranks.excess.line_excess import (
+    LineExcess,
+    bytes_of,
+    growth_of,
+    more_at_peak,
+    place_to_blame,
+    way_of_differing,
+)
+from vramlens.ranks.peers.steps_against_peers import PeerStepPeaks
+from vramlens.ranks.peers.usual import Usual
+from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, RankDifference
+from vramlens.ranks.rank_summary import LineUse, RankGrowth, RankSummary, Stray
+from vramlens.units import MIB, format_size
+
+SPREADS = 5.0 * 1.4826
+"""And so many times its peers' median distance from the usual: five standard deviations, were
+they normal.
+"""
+ENOUGH_PEERS, _LEAST_SPREAD = 8, 0.003
+"""Of so many peers a line's own spread is known; and no spread is smaller than this share."""
+_STAGES = ("pipeline_stage", "first_last_stage")
+_BY_STEP = (
+    "uneven_batch",
+    "moe_hot_rank",
+    "pipeline_stage",
+    "uneven_shard",
+    "embedding_shard",
+    "unknown",
+)
+_BUILT_ONCE = ("parameters", "optimizer_state")
+_CERTAIN_CAUSES = (
+    "map_location",
+    "object_collective",
+    "data_parallel",
+    "full_state_dict",
+    "rank0_gather",
+)
+_OF_LONE_LINES = ("leak", "rank_only")
+_LEAST_PART = 0.3
+"""What is left of a difference is told where it is more than this share of all of it."""
+_Excesses = Mapping[str, Sequence[LineExcess]]
+"""Lines that hold more, by the cause of it."""
+
+
+class RankAgainstPeers:
+    """One rank beside what is usual among its peers."""
+
+    def __init__(
+        self, rank: RankSummary, usual: Usual, position: Position, strays: Sequence[Stray]
+    ) -> None:
+        self.rank, self.usual, self.position = rank, usual, position
+        self.is_among = len(usual.ranks) > 1  # of two, what is usual is the other one alone
+        self.more = rank.peak_requested_bytes - usual.peak_bytes
+        self.least = max(LEAST_SHARE * usual.peak_bytes, LEAST_BYTES)
+        self.differs = self.more >= max(self.least, SPREADS * usual.spread_bytes)
+        self.least_sure = max(LEAST_SHARE / 2 * usual.peak_bytes, LEAST_BYTES / 2)
+        self.strays = [stray for stray in strays if stray.device == rank.device]
+        peers_died = all(peer.died for peer in usual.ranks)
+        self.died_first = rank.died and not peers_died
+        self.outlived = peers_died and not rank.died
+
+    def leak_difference(self) -> RankDifference | None:
+        """The first leak that most of its peers do not have."""
+        for leak in self.rank.leaks:
+            if self._is_worth_telling(leak) and not self._is_common(leak):
+                return self._difference_of_leak(leak)
+        return None
+
+    def _is_worth_telling(self, leak: RankGrowth) -> bool:
+        if leak.verdict == Verdict.NOT_A_PROBLEM:
+            return False
+        # That no peer grows there tells it from a buffer that fills, also where few steps were
+        # recorded.
+        if leak.verdict.is_sure:
+            return leak.bytes >= LEAST_BYTES / 4
+        return leak.bytes >= max(LEAST_BYTES, self.usual.peak_bytes * LEAST_SHARE / 2)
+
+    def _is_common(self, leak: RankGrowth) -> bool:
+        """True if half of the other ranks grow there, too."""
+        peers, leaking_peers = len(self.usual.ranks), self.usual.leaking[leak.place]
+        if self.is_among:
+            peers, leaking_peers = peers - 1, leaking_peers - 1
+        return leaking_peers * 2 >= peers and leaking_peers != 0
+
+    def _difference_of_leak(self, leak: RankGrowth) -> RankDifference:
+        cause = "rank0_gather" if self._is_gathered(leak) else "leak"
+        return self.difference(
+            cause,
+            leak.verdict if leak.verdict.is_sure else Verdict.LIKELY,
+            leak.bytes,
+            place=leak.place,
+            evidence=[
+                f"{format_size(leak.bytes_per_step)} more after each of {leak.steps:,} steps;"
+                " no peer grows there"
+            ],
+            fix=leak.fix if cause == "leak" else None,
+        )
+
+    def _is_gathered(self, leak: RankGrowth) -> bool:
+        """True if what grows is what was gathered."""
+        lines = [line for line in self.rank.lines if line.place == leak.place]
+        causes = (cause_of(line, self.usual.line(line), self.position) for line in lines)
+        return "rank0_gather" in causes
+
+    def line_differences(self, leak: RankDifference | None) -> list[RankDifference]:
+        """The differences of single lines: each sure cause, then the main one of those that show on
+        many lines.
+        """
+        by_cause = self._excesses_by_cause(leak)
+        excesses = list(chain.from_iterable(by_cause.values()))
+        alone_bytes = sum(excess.line.at_peak_bytes for excess in excesses if excess.is_alone)
+        # The peak of a rank is the sum of many lines' noise; single lines may stand out of their
+        # own.
+        if self.more < self.least_sure and alone_bytes < self.least:
+            return []
+        total = max(self.more, alone_bytes)
+        sure = self._sure_differences(by_cause, total)
+        explained = sure if leak is None else [*sure, leak]
+        unexplained = total - sum(difference.bytes for difference in explained)
+        threshold = max(self.least if sure else LEAST_BYTES, _LEAST_PART * total)
+        if unexplained < threshold or not self._differs_surely(excesses):
+            return sure
+        return [*sure, *self._by_main_cause(unexplained, by_cause)]
+
+    def _by_main_cause(self, excess_bytes: int, by_cause: _Excesses) -> list[RankDifference]:
+        cause = self._main_cause(by_cause)
+        if cause is None or not self._is_worth_it(cause, by_cause[cause]):
+            return []
+        return self._bounded(cause, excess_bytes, by_cause)
+
+    def _sure_differences(self, by_cause: _Excesses, total: int) -> list[RankDifference]:
+        sums = {cause: bytes_of(by_cause.get(cause, ())) for cause in _CERTAIN_CAUSES}
+        return [
+            self._from_lines(cause, min(size, total), by_cause[cause])
+            for cause, size in sums.items()
+            if size >= self.least_sure
+        ]
+
+    def _differs_surely(self, excesses: Sequence[LineExcess]) -> bool:
+        return self.differs or bytes_of(filter(self._is_certain, excesses)) >= self.least
+
+    def _excesses_by_cause(self, leak: RankDifference | None) -> _Excesses:
+        by_cause: dict[str, list[LineExcess]] = defaultdict(list)
+        for line in self.rank.lines:
+            excess = self._excess(line)
+            is_leak = leak is not None and line.place == leak.place
+            cause = None if excess.bytes <= 0 or is_leak else self._cause(excess)
+            if cause is not None:
+                by_cause[cause].append(excess)
+        return dict(by_cause)
+
+    def _excess(self, line: LineUse) -> LineExcess:
+        usual = self.usual.line(line)
+        return LineExcess(
+            line=line,
+            usual=usual,
+            bytes=line.peak_bytes - (usual.peak_bytes if usual else 0),
+            at_peak_bytes=line.at_peak_bytes - self.usual.line_at_peak_bytes(line),
+        )
+
+    def _cause(self, excess: LineExcess) -> str | None:
+        """The reason why a line holds more; None where it does because one rank died and the other
+        went on.
+
+        Of a rank that ran out of memory what came after is not there: it has fewer allocations, and
+        lines that it never came to. How large an allocation is can be compared all the same.
+        """
+        line, usual = excess.line, excess.usual
+        if usual is None:
+            return None if self.outlived else cause_of(line, None, self.position)
+        is_larger = line.mean_bytes > usual.mean_bytes
+        if self.outlived and not is_larger:
+            return None
+        if self.died_first and line.allocations < usual.allocations:
+            return "uneven_batch" if is_larger else None
+        return cause_of(line, usual, self.position)
+
+    def _is_certain(self, excess: LineExcess) -> bool:
+        """True if a line holds more than chance makes it: chance does nothing to what is built
+        once, or by one rank.
+        """
+        line, usual = excess.line, excess.usual
+        if usual is None or not usual.peak_bytes:
+            return line.place is not None
+        spread = self.usual.line_spread(line)
+        if line.category in STAY or line.static:
+            return excess.bytes > max(SPREADS * spread, LEAST_SHARE / 4 * usual.peak_bytes)
+        least_spread = _LEAST_SPREAD * usual.peak_bytes
+        has_spread = len(self.usual.ranks) >= ENOUGH_PEERS
+        return has_spread and excess.bytes > SPREADS * max(spread, least_spread)
+
+    def _main_cause(self, by_cause: _Excesses) -> str | None:
+        """Of the causes that show on many lines, the one that explains the others."""
+        sums = {
+            cause: bytes_of(excesses)
+            for cause, excesses in by_cause.items()
+            if cause not in _CERTAIN_CAUSES and not self._is_echo(excesses)
+        }
+        if not sums:
+            return None
+        stages = by_cause.get("pipeline_stage", ())
+        layers = bytes_of(excess for excess in stages if excess.line.category in STAY)
+        if layers > max(0.1 * self.more, 0):
+            return "pipeline_stage"  # more layers have more activations, too
+        main = max(sums, key=lambda cause: (sums[cause], cause != "unknown"))
+        if main == "moe_hot_rank" and self._are_batches_larger(by_cause):
+            return "uneven_batch"
+        return main
+
+    @staticmethod
+    def _are_batches_larger(by_cause: _Excesses) -> bool:
+        """True if longer sequences make all lines larger, those of experts no more than others."""
+        experts = by_cause["moe_hot_rank"]
+        places = {excess.line.place for excess in experts}
+        larger = by_cause.get("uneven_batch", ())
+        others = [excess for excess in larger if excess.line.place not in places]
+        is_much = 4 * bytes_of(others) >= bytes_of(experts)
+        return is_much and growth_of(others) >= growth_of(experts) / 2
+
+    def _is_echo(self, excesses: Sequence[LineExcess]) -> bool:
+        """True if this is what a peer put on this rank's device, seen from the one whose device
+        it is.
+        """
+        more = bytes_of(excesses)
+        places = {excess.line.place for excess in excesses}
+        return any(
+            abs(more - stray.reserved_bytes) <= 2 * MIB + stray.reserved_bytes // 100
+            for stray in self.strays
+            if stray.place in places
+        )
+
+    def _is_worth_it(self, cause: str, excesses: Sequence[LineExcess]) -> bool:
+        """Whether a difference is worth acting on: not where sizes vary and this rank had the
+        largest by chance, nor where stages of a pipeline differ as they do by nature.
+        """
+        shows_by_step = cause in _BY_STEP
+        is_stage = cause in _STAGES or (shows_by_step and self.position.unlike)
+        if self.position.sends and is_stage:
+            return self.more >= STAGE_SHARE * self.usual.peak_bytes
+        largest = max(excesses, key=lambda excess: excess.bytes).line
+        is_built_once = largest.static and largest.category in _BUILT_ONCE
+        if not shows_by_step or is_built_once:
+            return True
+        return not self.steps().is_chance(self.rank, self.least)
+
+    def steps(self) -> PeerStepPeaks:
+        if self.is_among:
+            return self.usual.steps
+        return PeerStepPeaks([self.rank, *self.usual.ranks])
+
+    def _bounded(self, cause: str, excess_bytes: int, by_cause: _Excesses) -> list[RankDifference]:
+        """The main cause with no more bytes than its lines hold more at the peak; what they do
+        not hold overlaps.
+        """
+        apart = self._lone_differences(cause, excess_bytes, by_cause)
+        excess_bytes -= sum(difference.bytes for difference in apart)
+        excesses = _explained_by(cause, by_cause, {difference.cause for difference in apart})
+        explained = min(excess_bytes, more_at_peak(excesses))
+        differences = []
+        if explained >= self.least or 2 * explained >= excess_bytes:
+            differences.append(self._from_lines(cause, explained, by_cause[cause]))
+            excess_bytes -= explained
+        differences += apart
+        # Where batches vary, chance decides what falls together.
+        if excess_bytes >= max(self.least, _LEAST_PART * self.more) and not self.steps().vary:
+            differences.append(self._overlap(excess_bytes))
+        return differences
+
+    def _lone_differences(
+        self, main_cause: str, most_bytes: int, by_cause: _Excesses
+    ) -> list[RankDifference]:
+        """What lines of this rank alone hold beside its main cause: each a fault of its own."""
+        differences = []
+        for cause in _OF_LONE_LINES:
+            alone = [excess for excess in by_cause.get(cause, ()) if excess.is_alone]
+            excess_bytes = more_at_peak(alone)
+            if cause != main_cause and alone and self.least <= excess_bytes < most_bytes:
+                differences.append(self._from_lines(cause, excess_bytes, alone))
+                most_bytes -= excess_bytes
+        return differences
+
+    def _overlap(self, excess_bytes: int) -> RankDifference:
+        """Memory that its peers hold as well, but never at one moment."""
+        excesses = sorted(
+            map(self._excess, self.rank.lines),
+            key=lambda excess: excess.at_peak_bytes,
+            reverse=True,
+        )
+        evidence = [
+            f"+{format_size(excess.at_peak_bytes)} at {excess.place} at the peak; at most"
+            f" {format_size(excess.line.peak_bytes)} at once on this rank,"
+            f" {format_size(self.usual.line_bytes(excess.line))} on its peers"
+            for excess in excesses[:3]
+            if excess.at_peak_bytes > 0
+        ]
+        has_main_line = bool(excesses) and 2 * excesses[0].at_peak_bytes >= excess_bytes
+        place = excesses[0].line.place if has_main_line else None
+        return self.difference(
+            "overlap", Verdict.LIKELY, excess_bytes, place=place, evidence=evidence
+        )
+
+    def _from_lines(
+        self, cause: str, excess_bytes: int, excesses: Sequence[LineExcess]
+    ) -> RankDifference:
+        ranked = sorted(
+            excesses, key=lambda excess: (excess.at_peak_bytes, excess.bytes), reverse=True
+        )
+        evidence = [
+            f"+{format_size(excess.bytes)} at {excess.place} ({way_of_differing(excess)})"
+            for excess in ranked[:3]
+        ]
+        is_sure = cause in _CERTAIN_CAUSES or cause == "rank_only"
+        verdict = Verdict.POSSIBLE if cause == "unknown" else Verdict.LIKELY
+        if cause == "uneven_batch":
+            evidence += self._leveled(excesses)
+            is_sure = excess_bytes * 2 >= self.more
+        return self.difference(
+            cause,
+            Verdict.PROVEN if is_sure else verdict,
+            excess_bytes,
+            place=place_to_blame(ranked, excess_bytes),
+            evidence=evidence,
+        )
+
+    def _leveled(self, excesses: Sequence[LineExcess]) -> list[str]:
+        """One sentence on the batches of all, and the highest peak, if the ranks shared the work
+        evenly.
+        """
+        pairs = [
+            (excess.line.total_bytes, excess.usual.total_bytes)
+            for excess in excesses
+            if excess.usual is not None
+        ]
+        total_bytes = sum(line_bytes for line_bytes, _ in pairs)
+        usual_bytes = sum(line_bytes for _, line_bytes in pairs)
+        if total_bytes <= usual_bytes or not usual_bytes:
+            return []
+        ratio, world = total_bytes / usual_bytes, max(2, len(self.usual.ranks))
+        even = (world - 1 + ratio) / world
+        peak = self.usual.peak_bytes + self.more // world
+        return [
+            f"if balanced (estimated): {100 * even / ratio:.0f}% of its current batch for rank"
+            f" {self.rank.rank} and {100 * even:.0f}% for the others, with the same number of samples "
+            f"in total; the highest peak drops to about {format_size(peak)}"
+        ]
+
+    def difference(
+        self,
+        cause: str,
+        verdict: Verdict,
+        excess_bytes: int,
+        *,
+        evidence: list[str],
+        place: Place | None = None,
+        fix: str | None = None,
+    ) -> RankDifference:
+        peaks = self._peaks(excess_bytes)
+        return RankDifference(
+            ranks=(self.rank.rank,),
+            cause=cause,
+            verdict=verdict,
+            bytes=excess_bytes,
+            place=place,
+            title=f"{WORDS[cause]}: {format_size(excess_bytes)} more than its peers",
+            evidence=(*evidence, peaks),
+            fix=fix or fix_of(cause, place, excess_bytes),
+        )
+
+    def _peaks(self, cause_bytes: int) -> str:
+        """Both peaks; where they are apart by something else than this cause, that is said."""
+        words = (
+            f"peak {format_size(self.rank.peak_requested_bytes)}; its peers:"
+            f" {format_size(self.usual.peak_bytes)} (median)"
+        )
+        if format_size(max(0, self.more)) == format_size(cause_bytes) or self.more <= 0:
+            return words
+        total, alone = format_size(self.more), format_size(cause_bytes)
+        return f"{words}; this explains {alone} of the {total} more"
+
+
+def _explained_by(cause: str, by_cause: _Excesses, told_apart: set[str]) -> list[LineExcess]:
+    """The lines that a main cause explains.
+
+    More layers or a larger batch show on many lines, each with what looks like a cause of its own.
+    """
+    causes = set(by_cause) - set(_CERTAIN_CAUSES) if cause in _BY_STEP else {cause}
+    excesses = chain.from_iterable(by_cause[other] for other in causes - told_apart)
+    not_alone = chain.from_iterable(by_cause[other] for other in causes & told_apart)
+    return [*excesses, *(excess for excess in not_alone if not excess.is_alone)]

@@ -1,0 +1,116 @@
+"""What is known of storages beside their events: how tensors were named, what kept them alive when
+the program's objects were searched, and what a profiler's trace says of allocations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.ground.verdict import Verdict
+from vramlens.leak.leak import LeakOwner
+
+AT_THE_END = -1
+NO_OWNER = -1
+"""In a column: nothing that Python can see keeps it."""
+
+
+class TensorKind(IntEnum):
+    """What a named tensor is."""
+
+    TENSOR = 0
+    PARAMETER = 1
+    GRADIENT = 2
+    OPTIMIZER_STATE = 3
+    BUFFER = 4
+
+
+@dataclass(frozen=True, eq=False)
+class TensorNames:
+    """One row a storage that was alive when it was named.
+
+    Attributes:
+        device: its index.
+        address, size_bytes: of the storage.
+        kind: a TensorKind.
+        time_us: when it was named, in microseconds since the epoch; AT_THE_END for the moment of
+            the dump.
+        name: ``model.blocks.3.attn.qkv.weight``, ``grad[model.blocks.3.attn.qkv.weight]``.
+    """
+
+    device: NDArray[np.int32]
+    address: NDArray[np.uint64]
+    size_bytes: NDArray[np.int64]
+    kind: NDArray[np.uint8]
+    time_us: NDArray[np.int64]
+    name: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptBy(LeakOwner):
+    """What keeps memory: a list, an attribute, a hook; and what the process said of it.
+
+    Attributes:
+        leak_class: the contract's class; None for what does not grow.
+        verdict: what the process judged; None for what does not grow.
+        fix: what to do; None where nothing needs doing.
+        fix_share: how much of its bytes that frees, from 0 to 1.
+        is_freed: of graphs: whether backward passes have freed what they saved.
+    """
+
+    leak_class: str | None
+    verdict: Verdict | None
+    fix: str | None
+    fix_share: float = 1.0
+    is_freed: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Owners:
+    """What a search of the program found; one row of the columns a storage.
+
+    Attributes:
+        time_us: when it ran, in microseconds since the epoch; None where the recording does not
+            say.
+        complete: whether the search went to the end.
+        skipped: what it left out, one sentence each.
+        owners: those found.
+        device, address, size_bytes: of each storage.
+        owner: its row of ``owners``; NO_OWNER where Python shows none.
+    """
+
+    time_us: int | None
+    complete: bool
+    skipped: tuple[str, ...]
+    owners: tuple[KeptBy, ...]
+    device: NDArray[np.int32]
+    address: NDArray[np.uint64]
+    size_bytes: NDArray[np.int64]
+    owner: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+
+@dataclass(frozen=True, eq=False)
+class AllocationFacts:
+    """One row an allocation of a device.
+
+    Attributes:
+        category, certainty, phase: numbers of ``analyses.attribution``'s Category, Certainty and
+            Phase.
+        frame: the user's function as a frame id; -1 where there is none.
+        inferred: whether that function is the one whose backward was running.
+    """
+
+    category: NDArray[np.uint8]
+    certainty: NDArray[np.uint8]
+    phase: NDArray[np.uint8]
+    frame: NDArray[np.int64]
+    inferred: NDArray[np.bool_]
