@@ -106,7 +106,7 @@ class Convolution:
         """Of the workspace of the input's gradient."""
         if self.has_channels_last:
             return self._padded_bytes
-        if self._is_pointwise or self._is_depthwise:
+        if self._is_pointwise or self.is_depthwise:
             return _KERNEL_BYTES
         is_small = self.groups > _MANY_GROUPS if self._is_half else self._products < _FEW_PRODUCTS
         return _KERNEL_BYTES if is_small else self._copies
@@ -122,7 +122,7 @@ class Convolution:
             return self._padded_bytes if self._is_half else partial_sums
         if self._is_pointwise:
             return self._bytes_of_pointwise_gradient(partial_sum, partial_sums)
-        is_small = self._is_depthwise or self._summed < _FEW_FOR_WEIGHT[self._is_half]
+        is_small = self.is_depthwise or self._summed < _FEW_FOR_WEIGHT[self._is_half]
         return _KERNEL_BYTES if is_small else self._copies + partial_sums
 
     def _bytes_of_pointwise_gradient(self, partial_sum: int, partial_sums: int) -> int:
@@ -136,6 +136,17 @@ class Convolution:
             is_aligned = points % _ALIGNED == 0 and points >= _LEAST_ALIGNED
             return by_image if is_aligned else min(by_image, copies)
         return by_image if by_image <= _MUCH_MORE * copies else copies
+
+    @property
+    def most_of_plans(self) -> int:
+        """Of the largest plan for the result or the input's gradient."""
+        return self._copies - (_bytes(self.weight) if self._is_pointwise else 0)
+
+    @property
+    def most_of_weight_plans(self) -> int:
+        """Of the largest plan for the weight's gradient."""
+        least = 4 * int(self.weight.numel()) if self.has_channels_last else self._copies
+        return max(least, self.bytes_of_weight_gradient)
 
     def copied_bytes(self, *tensors: Any) -> int:
         """Bytes of copies of those tensors that do not lie as cuDNN is given them."""
@@ -160,13 +171,13 @@ class Convolution:
         return int(self.tensor.shape[1] // self.groups * math.prod(self.weight.shape[2:]))
 
     @property
-    def _is_depthwise(self) -> bool:
+    def is_depthwise(self) -> bool:
         """Whether PyTorch's own kernel runs it (is_depthwise in Convolution.cpp)."""
         return bool(1 < self.groups == self.tensor.shape[1])
 
     @property
     def _sums_few(self) -> bool:
-        return self._is_depthwise or self._summed < _FEW_SUMMED[self._is_half]
+        return self.is_depthwise or self._summed < _FEW_SUMMED[self._is_half]
 
     @property
     def _products(self) -> int:
@@ -228,12 +239,46 @@ def _with_channels_last(output: Any) -> Any:
     return torch.empty_like(output, memory_format=torch.channels_last)
 
 
-def note_forward(log: RequestLog, args: Any, output: Any) -> None:
+class TriedPlans:
+    """Convolutions that cuDNN has tried its plans for (``torch.backends.cudnn.benchmark``).
+
+    The first time that it meets one it asks for the largest workspace of all plans, empties the
+    cache, and asks for that of the plan it takes (get_plans_from_find in
+    aten/src/ATen/native/cudnn/Conv_v8.cpp). ``flowers_finetune`` shows it on an H100: copies of the
+    tensors, for the first layer of an image the result once more, and of a weight's gradient with
+    channels last one sum in float32.
+    """
+
+    def __init__(self, log: RequestLog) -> None:
+        self._log = log
+        self._tried: set[Any] = set()
+
+    def note(self, direction: str, call: Convolution, size: int, limits: tuple[int, int]) -> None:
+        """What the trial of all plans asks for, where one is run."""
+        if self._is_first(direction, call):
+            least, most = limits
+            self._log.scratch(size, (least, most + _bytes(call.output)))
+            self._log.empty_cache()
+
+    def _is_first(self, direction: str, call: Convolution) -> bool:
+        """Whether all plans are tried now, for a result or one of the gradients."""
+        if not torch.backends.cudnn.benchmark or call.is_depthwise:
+            return False
+        shapes = call.tensor.shape, call.weight.shape, call.output.shape
+        key = direction, *shapes, call.tensor.dtype, call.stride, call.has_channels_last
+        is_new = key not in self._tried
+        self._tried.add(key)
+        return is_new
+
+
+def note_forward(log: RequestLog, tried: TriedPlans, args: Any, output: Any) -> None:
     """The workspace of a convolution."""
     call = Convolution.of_forward(args, output)
     copies = call.copied_bytes(args[0], args[1])
     row = log.allocate(copies) if copies else None
-    log.scratch(call.forward_bytes, bounds(args[0], args[1], output))
+    limits = bounds(args[0], args[1], output)
+    tried.note("forward", call, call.most_of_plans, limits)
+    log.scratch(call.forward_bytes, limits)
     if row is not None:
         log.free(row)
 
@@ -255,16 +300,22 @@ def bounds_of_gradients(args: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     )
 
 
-def note_backward(log: RequestLog, card: Card, args: Any, outputs: list[Any]) -> None:
+def note_backward(
+    log: RequestLog, tried: TriedPlans, card: Card, args: Any, outputs: list[Any]
+) -> None:
     """The gradients of a convolution with their workspaces, in cuDNN's order."""
     call = Convolution.of_backward(args)
     copies = call.copied_bytes(*args[:3])
     row = log.allocate(copies) if copies else None
-    sizes = call.bytes_of_input_gradient, call.bytes_of_weight_gradient
-    by_input, by_weight = zip(sizes, bounds_of_gradients(args), strict=True)
+    of_input, of_weight = bounds_of_gradients(args)
+    workspaces = {
+        "input": (call.bytes_of_input_gradient, call.most_of_plans, of_input),
+        "weight": (call.bytes_of_weight_gradient, call.most_of_weight_plans, of_weight),
+        "bias": None,
+    }
     mask = list(args[10]) if len(args) > 10 else [True, True, True]
     remaining = list(outputs)
-    for is_wanted, workspace in zip(mask, (by_input, by_weight, None), strict=False):
+    for is_wanted, (direction, workspace) in zip(mask, workspaces.items(), strict=False):
         if not is_wanted or not remaining:
             continue
         gradient = remaining.pop(0)
@@ -273,8 +324,10 @@ def note_backward(log: RequestLog, card: Card, args: Any, outputs: list[Any]) ->
             dims = [dim for dim in range(args[0].dim()) if dim != 1]
             for size in partial_sums(args[0], dims, gradient.numel(), card):
                 log.scratch(size)
-        else:
-            log.scratch(*workspace)
+            continue
+        usual, most_of_plans, limits = workspace
+        tried.note(direction, call, most_of_plans, limits)
+        log.scratch(usual, limits)
     if row is not None:
         log.free(row)
 

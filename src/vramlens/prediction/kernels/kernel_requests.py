@@ -77,6 +77,7 @@ class Kernels:
         self._formula = _RunningFormula(log)
         self._handles = linear_algebra.BlasHandles(log, card)
         self._has_dropout_states = False
+        self._tried_plans = convolutions.TriedPlans(log)
 
     def accumulated(self, operator: Operator, args: Any, tensors: list[Any]) -> Any | None:
         """The tensor that another is added to in place, although shapes' tensors make it a new one:
@@ -120,7 +121,7 @@ class Kernels:
         if operator.name != "aten.convolution_backward" or not _are_on_card(outputs):
             return False
         self.uncertain[convolutions.BASIS] = convolutions.SHARE
-        convolutions.note_backward(self._log, self._card, args, outputs)
+        convolutions.note_backward(self._log, self._tried_plans, self._card, args, outputs)
         return True
 
     def on_device(self, operator: Operator, outputs: list[Any]) -> list[Any]:
@@ -173,7 +174,7 @@ class Kernels:
             self.uncertain[linear_algebra.BASIS] = linear_algebra.SHARE
         if name == "aten.convolution":
             self.uncertain[convolutions.BASIS] = convolutions.SHARE
-            convolutions.note_forward(self._log, args, outputs[0])
+            convolutions.note_forward(self._log, self._tried_plans, args, outputs[0])
         call = KernelCall(name, args, kwargs, outputs, self._card)
         rule = _RULES.get(name)
         sizes = [*scratch_memory.copied_bytes(call), *(rule(call) if rule else ())]
