@@ -63,16 +63,19 @@ def put_formulas() -> None:
             tensor, result = ctx.saved_tensors
             return (gradient * (result / tensor)).to(tensor.dtype), None, None
 
+    product: Any = Product
+    running: Any = RunningProduct
+
     def product_of_dimension(
         tensor: Any, dim: int, keepdim: bool = False, *, dtype: Any = None
     ) -> Any:
-        result = Product.apply(tensor, dim, dtype)
+        result = product.apply(tensor, dim, dtype)
         return result if keepdim or not tensor.dim() else result.squeeze(dim)
 
     library: Any = torch.library.Library("aten", "IMPL", "AutogradCUDA")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # autograd's own are there
-        library.impl("cumprod", lambda x, dim, *, dtype=None: RunningProduct.apply(x, dim, dtype))
-        library.impl("prod", lambda tensor, *, dtype=None: Product.apply(tensor, None, dtype))
+        library.impl("cumprod", lambda x, dim, *, dtype=None: running.apply(x, dim, dtype))
+        library.impl("prod", lambda tensor, *, dtype=None: product.apply(tensor, None, dtype))
         library.impl("prod.dim_int", product_of_dimension)
     _kept.append(library)

@@ -170,12 +170,12 @@ class Kernels:
             return
         name = operator.name
         self._handles.follow(name, args)
-        if linear_algebra.is_factorization(name):
+        call = KernelCall(name, args, kwargs, outputs, self._card)
+        if linear_algebra.is_rough(call):
             self.uncertain[linear_algebra.BASIS] = linear_algebra.SHARE
         if name == "aten.convolution":
             self.uncertain[convolutions.BASIS] = convolutions.SHARE
             convolutions.note_forward(self._log, self._tried_plans, args, outputs[0])
-        call = KernelCall(name, args, kwargs, outputs, self._card)
         rule = _RULES.get(name)
         sizes = [*scratch_memory.copied_bytes(call), *(rule(call) if rule else ())]
         if sizes:

@@ -13,6 +13,7 @@ Symmetric eigenvalues: cuSOLVER's syevd, measured on an H200.
 from __future__ import annotations
 
 import math
+import re
 import threading
 from typing import Any
 
@@ -41,6 +42,9 @@ _MOST_ROWS_IN_ONE_CALL = {True: 16, False: 128}
 _INDEX_BYTES = 8
 _FEWEST_ROWS_OF_SYEVD, _MATRICES_OF_SYEVD = 512, 4
 _SHARE_OF_GEQRF = 1.5
+_MOST_COPIES, _ONE_SEGMENT = 16, 20 * MIB
+"""A matrix exponential takes thirteen; what else was measured takes fewer."""
+_HAS_LARGE_WORKSPACE = re.compile(r"eig|svd|lstsq")
 
 
 class BlasHandles:
@@ -71,9 +75,15 @@ class BlasHandles:
         return 32 * MIB if self._card.capability[0] >= 9 else 8 * MIB + 128 * 1024
 
 
-def is_factorization(name: str) -> bool:
-    """Whether an operator factors a matrix or solves a system."""
-    return name.startswith(_FACTORIZATIONS) and "norm" not in name
+def is_rough(call: KernelCall) -> bool:
+    """Whether an operator factors matrices or solves systems that are large enough to matter: the
+    workspaces of small ones fit the segment that every range has. Those of eigenvalues and
+    singular values may be large for small matrices, too.
+    """
+    if not call.name.startswith(_FACTORIZATIONS) or "norm" in call.name:
+        return False
+    largest = max(tensor.numel() * tensor.element_size() for tensor in call.tensors)
+    return bool(_HAS_LARGE_WORKSPACE.search(call.name)) or _MOST_COPIES * largest > _ONE_SEGMENT
 
 
 def _solves_with_cublas(name: str, args: Any) -> bool:
@@ -84,7 +94,7 @@ def _solves_with_cublas(name: str, args: Any) -> bool:
 
 
 def _is_single(matrix: Any) -> bool:
-    return math.prod(matrix.shape[:-2]) == 1
+    return bool(math.prod(matrix.shape[:-2]) == 1)
 
 
 def _solution(call: KernelCall) -> list[int]:
