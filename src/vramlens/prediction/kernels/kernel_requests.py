@@ -58,6 +58,16 @@ torch/csrc/autograd/FunctionsManual.cpp and aten/src/ATen/native/TensorAdvancedI
 """
 _LINEAR_LAYERS = ("torch/nn/modules/linear.py", "torch/nn/functional.py")
 _SEEDS_ON_HOST = {"aten._scaled_dot_product_efficient_attention"}
+_ORDERS = {
+    "aten.native_dropout": (1, 0),
+    "aten._thnn_fused_gru_cell": (1, 0),
+    "aten._thnn_fused_lstm_cell": (2, 0, 1),
+    "aten._embedding_bag": (2, 1, 0, 3),
+    "aten._embedding_bag_forward_only": (2, 1, 0, 3),
+}
+"""Results that kernels ask for in another order than they return them (Dropout.cu, RNN.cu and
+EmbeddingBag.cu in aten/src/ATen/native/cuda): which cached block serves which hangs on it.
+"""
 
 
 class Kernels:
@@ -125,7 +135,8 @@ class Kernels:
         return True
 
     def on_device(self, operator: Operator, outputs: list[Any]) -> list[Any]:
-        """The results that are asked of the device: seeds of a fused attention stay on the host.
+        """The results that are asked of the device, in order: seeds of a fused attention stay on
+        the host.
 
         attention.cu (_efficient_attention_forward): on the device only while a graph is captured;
         cuDNN's are on it.
@@ -134,7 +145,8 @@ class Kernels:
             return [
                 tensor for tensor in outputs if tensor.numel() > 2 or tensor.is_floating_point()
             ]
-        return outputs
+        order = _ORDERS.get(operator.name)
+        return outputs if order is None else [outputs[place] for place in order]
 
     def own_result(self, operator: Operator, args: Any, fake_mode: Any) -> Callable[[], Any] | None:
         """What makes an operator's results where PyTorch does not know their shapes; None where
