@@ -9,6 +9,7 @@ import os
 import platform
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,7 @@ class PredictedRun:
         self.kernels, self.values = Kernels(self.log, card), KnownValues()
         self.mode = shapes_mode(self.log, self.kernels, self.values)
         self._most_steps, self._steps = most_steps, 0
-        self._optimizer: int | None = None
+        self._optimizer: Callable[[], Any] = lambda: None
         self._progress: Callable[[int], None] | None = None
         behave_as(card, self.mode.runner, 1 if place is None else place.world_size)
         put_process_group(place)
@@ -171,9 +172,9 @@ class PredictedRun:
 
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         note_history(optimizer, self.log, self.mode.runner.notes)
-        if self._optimizer is None:
-            self._optimizer = id(optimizer)
-        if id(optimizer) != self._optimizer:
+        if self._optimizer() is None:  # the first one, or the next when that is gone
+            self._optimizer = weakref.ref(optimizer)
+        if self._optimizer() is not optimizer:
             return
         self._steps += 1
         if self._progress is not None:

@@ -120,7 +120,8 @@ class KnownValues:
                 source = torch.zeros((), dtype=args[0].dtype).expand(args[0].shape)
             return operator.function(source, *_replaced(args[1:], self))
         if any(self.of(tensor) is None for tensor in tensors):
-            self.guesses[operator.name] = self.guesses.get(operator.name, 0) + 1
+            if not has_stated_size(operator, args):
+                self.guesses[operator.name] = self.guesses.get(operator.name, 0) + 1
             return self._most(operator, args)
         return operator.function(*_replaced(args, self), **_on_cpu(_replaced_in(kwargs, self)))
 
@@ -308,6 +309,13 @@ class KnownValues:
         positions = (torch.zeros(count if wanted else 0, dtype=torch.long) for wanted in wants)
         results = torch.zeros(count, dtype=tensor.dtype), *positions
         return results[: len(operator.function._schema.returns)]
+
+
+def has_stated_size(operator: Operator, args: Any) -> bool:
+    """Whether the program says how large a result is that else hangs on values: the counts of so
+    many numbers at least, as those of classes.
+    """
+    return operator.name == "aten.bincount" and len(args) > 2 and args[2] > 0
 
 
 def _largest_index(index: Any) -> Any:

@@ -16,7 +16,7 @@ from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.even_choices import follow_choices, forget_share, most_times
 from vramlens.prediction.tensors.fused_results import FusedResults
 from vramlens.prediction.tensors.host_results import host_results
-from vramlens.prediction.tensors.known_values import KnownValues
+from vramlens.prediction.tensors.known_values import KnownValues, has_stated_size
 from vramlens.prediction.tensors.operator_schema import Operator, operator_of, tensors_in
 from vramlens.prediction.tensors.origins import Origins
 from vramlens.prediction.tensors.random_numbers import skip_draws
@@ -198,7 +198,7 @@ class OperatorRunner:
         computed = self._values.computed_first(operator, args, kwargs, tensors)
         self._kernels.before(operator, args, kwargs)
         if computed is not None:
-            result = self._with_values(operator, computed, tensors)
+            result = self._with_values(operator, args, computed, tensors)
             self._kernels.after(operator, args, kwargs, tensors_in((result,), {}))
             return result
         call = self._remembered.key_of(operator, args, kwargs, tensors)
@@ -279,7 +279,7 @@ class OperatorRunner:
                 if guess is not None and guess[0] in tensor.shape:
                     self.log.hangs_on_guess(tensor, *guess)
 
-    def _with_values(self, operator: Operator, known: Any, tensors: list[Any]) -> Any:
+    def _with_values(self, operator: Operator, args: Any, known: Any, tensors: list[Any]) -> Any:
         """Stand-ins for results that were computed, on the device of the inputs."""
         device = next(
             (t.fake_device for t in tensors if isinstance(t, self.fake_tensor)),
@@ -287,6 +287,7 @@ class OperatorRunner:
         )
 
         is_known = all(self._values.of(tensor) is not None for tensor in tensors)
+        hangs_on_values = not (is_known or has_stated_size(operator, args))
         room = tensors[0].numel() if tensors else 0
 
         def stand_in(value: Any) -> Any:
@@ -298,7 +299,7 @@ class OperatorRunner:
             self._note([copy])
             if is_known and self._values.is_worth(copy):
                 self._values.set(copy, value)
-            if not is_known and copy.dim():
+            if hangs_on_values and copy.dim():
                 self.log.hangs_on_guess(copy, int(copy.shape[0]), max(map(most_times, tensors)))
             return copy
 
