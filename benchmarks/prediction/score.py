@@ -21,7 +21,7 @@ from typing import Any
 from forked_answer import answer_of_fork
 
 HERE = Path(__file__).parent
-PATIENCE_S = 400
+PATIENCE_S = 900
 _RANKS = 2
 _COMPARED = ("allocated_bytes", "reserved_bytes")
 _OPTIONS = {
