@@ -56,7 +56,8 @@ CASES = (
     # cells, copies and columns
     "lstm_cell float32", "gru_cell bfloat16", "dropout float32", "embedding_bag/offsets float32",
     "roll/two float32", "fold float32", "unfold float32",
-    "scatter_reduce/mean float32", "index_reduce float32", "multinomial float32", "bernoulli bfloat16",
+    "scatter_reduce/mean float32", "index_reduce float32", "cdist/p1 float32", "pdist float32",
+    "repeat_interleave/known_size float32", "multinomial float32", "bernoulli bfloat16",
     # products of many factors, transforms, systems
     "db.cumprod/1 float32", "prod/all float32", "complex float32", "fft/odd float32",
     "solve/many float32", "inv/middle float32", "qr/large float32", "svd/large float32", "pinv/large float32",

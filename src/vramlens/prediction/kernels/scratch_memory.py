@@ -12,7 +12,8 @@ that is counted.
 Softmax's backward holds the gradient
 times the result (softmax_backward_cuda_out in SoftMax.cu; ``ddpm``). Draws: Distributions.cpp and
 MultinomialKernel.cu. Fourier transforms: SpectralOps.cpp (_fft_r2c_cufft, _fft_c2r_cufft,
-_exec_fft). What else stands here was seen in single operators on an H100 (``operators.py`` in
+_exec_fft). Distances' gradients: DistanceKernel.cu (cdist_backward_kernel_impl and its neighbor).
+What else stands here was seen in single operators on an H100 (``operators.py`` in
 benchmarks/prediction).
 """
 
@@ -22,7 +23,7 @@ import math
 from typing import TYPE_CHECKING
 
 from vramlens.prediction.kernels.kernel_call import KernelCall, Rule
-from vramlens.prediction.kernels.reductions import partial_sums
+from vramlens.prediction.kernels.reductions import Reduction, partial_sums
 
 if TYPE_CHECKING:
     import torch
@@ -115,6 +116,16 @@ def _draws(call: KernelCall) -> list[int]:
     return [call.args[0].nbytes] * (3 if several else 1)
 
 
+def _distances(call: KernelCall, others: int, power: float) -> list[int]:
+    """Of each distance's part of a gradient, and of their sums over the other points."""
+    gradient = call.outputs[0]
+    if power == 0 or not gradient.numel():
+        return []
+    each = int(gradient.element_size())
+    reduction = Reduction(gradient.numel(), others, False, each, call.card.processors)
+    return [others * gradient.nbytes, *reduction.buffers()]
+
+
 def _renormed(call: KernelCall) -> list[int]:
     tensor, dim = call.args[0], call.args[2] % call.args[0].dim()
     dims = [other for other in range(tensor.dim()) if other != dim]
@@ -145,6 +156,8 @@ RULES: dict[str, Rule] = {
     "aten._fft_r2c": _transform,
     "aten.multinomial": _draws,
     "aten.renorm": _renormed,
+    "aten._cdist_backward": lambda call: _distances(call, call.args[2].shape[-2], call.args[3]),
+    "aten._pdist_backward": lambda call: _distances(call, len(call.args[1]) - 1, call.args[2]),
     "aten.index_reduce": _means,
     "aten.scatter_reduce": _means,
     "aten.im2col": lambda call: [call.args[0].nbytes],

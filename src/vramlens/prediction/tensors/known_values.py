@@ -120,9 +120,11 @@ class KnownValues:
                 source = torch.zeros((), dtype=args[0].dtype).expand(args[0].shape)
             return operator.function(source, *_replaced(args[1:], self))
         if any(self.of(tensor) is None for tensor in tensors):
-            if not has_stated_size(operator, args):
+            size = stated_size(operator, args, kwargs)
+            if size is None:
                 self.guesses[operator.name] = self.guesses.get(operator.name, 0) + 1
-            return self._most(operator, args)
+                return self._most(operator, args)
+            return torch.zeros(size, dtype=torch.long)
         return operator.function(*_replaced(args, self), **_on_cpu(_replaced_in(kwargs, self)))
 
     def follow(
@@ -296,8 +298,7 @@ class KnownValues:
         if operator.name == "torchvision.nms":
             return torch.arange(tensor.shape[0])
         if operator.name == "aten.bincount":
-            least = args[2] if len(args) > 2 else 0
-            return torch.zeros(max(least, even_choices.choices_of(tensor) or 1), dtype=torch.long)
+            return torch.zeros(even_choices.choices_of(tensor) or 1, dtype=torch.long)
         if operator.name == "aten.repeat_interleave":
             return torch.arange(tensor.numel())
         if operator.name == "aten.unique_dim":
@@ -311,11 +312,16 @@ class KnownValues:
         return results[: len(operator.function._schema.returns)]
 
 
-def has_stated_size(operator: Operator, args: Any) -> bool:
-    """Whether the program says how large a result is that else hangs on values: the counts of so
-    many numbers at least, as those of classes.
+def stated_size(operator: Operator, args: Any, kwargs: Any) -> int | None:
+    """How large a program says that a result is whose size else hangs on values: so many repeats,
+    or the counts of so many numbers at least, as those of classes.
     """
-    return operator.name == "aten.bincount" and len(args) > 2 and args[2] > 0
+    if operator.name == "aten.repeat_interleave":
+        size: int | None = kwargs.get("output_size")
+        return size
+    if operator.name == "aten.bincount" and len(args) > 2 and args[2] > 0:
+        return max(int(args[2]), even_choices.choices_of(args[0]) or 0)
+    return None
 
 
 def _largest_index(index: Any) -> Any:

@@ -16,7 +16,7 @@ from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.even_choices import follow_choices, forget_share, most_times
 from vramlens.prediction.tensors.fused_results import FusedResults
 from vramlens.prediction.tensors.host_results import host_results
-from vramlens.prediction.tensors.known_values import KnownValues, has_stated_size
+from vramlens.prediction.tensors.known_values import KnownValues, stated_size
 from vramlens.prediction.tensors.operator_schema import Operator, operator_of, tensors_in
 from vramlens.prediction.tensors.origins import Origins
 from vramlens.prediction.tensors.random_numbers import skip_draws
@@ -198,7 +198,7 @@ class OperatorRunner:
         computed = self._values.computed_first(operator, args, kwargs, tensors)
         self._kernels.before(operator, args, kwargs)
         if computed is not None:
-            result = self._with_values(operator, args, computed, tensors)
+            result = self._with_values(operator, args, kwargs, computed)
             self._kernels.after(operator, args, kwargs, tensors_in((result,), {}))
             return result
         call = self._remembered.key_of(operator, args, kwargs, tensors)
@@ -279,15 +279,16 @@ class OperatorRunner:
                 if guess is not None and guess[0] in tensor.shape:
                     self.log.hangs_on_guess(tensor, *guess)
 
-    def _with_values(self, operator: Operator, args: Any, known: Any, tensors: list[Any]) -> Any:
+    def _with_values(self, operator: Operator, args: Any, kwargs: Any, known: Any) -> Any:
         """Stand-ins for results that were computed, on the device of the inputs."""
+        tensors = tensors_in(args, kwargs)
         device = next(
             (t.fake_device for t in tensors if isinstance(t, self.fake_tensor)),
             torch.device("cuda", 0),
         )
 
         is_known = all(self._values.of(tensor) is not None for tensor in tensors)
-        hangs_on_values = not (is_known or has_stated_size(operator, args))
+        hangs_on_values = not is_known and stated_size(operator, args, kwargs) is None
         room = tensors[0].numel() if tensors else 0
 
         def stand_in(value: Any) -> Any:
