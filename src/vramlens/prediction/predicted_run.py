@@ -5,6 +5,7 @@ made of them.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import platform
 import threading
@@ -111,7 +112,7 @@ class PredictedRun:
         self._progress = progress
         hook = register_optimizer_step_post_hook(self._stepped)
         try:
-            with self.mode, self._in_all_threads():
+            with self.mode, self._in_all_threads(), _without_torchs_words():
                 yield
         except EnoughSteps:
             pass
@@ -181,6 +182,19 @@ class PredictedRun:
             self._progress(self._steps)
         if self._most_steps is not None and self._steps >= self._most_steps:
             raise EnoughSteps
+
+
+@contextlib.contextmanager
+def _without_torchs_words() -> Iterator[None]:
+    """Keeps PyTorch's shapes from logging a traceback of a program's own error, which the answer
+    names in one line.
+    """
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    was_disabled, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = was_disabled
 
 
 @dataclass(frozen=True, slots=True)
