@@ -3,10 +3,12 @@
     python operators.py measure FILE.json [--workers 12] [--seconds 230]   on a GPU; needs torch only
     python operators.py predict FILE.json [--workers 2]                    without one
     python operators.py compare MEASURED.json PREDICTED.json [--all]
+    python operators.py score MEASURED.json PREDICTED.json...              by family, as a table
     python operators.py dry FILE.json                                      on the CPU: are they valid?
 
-``--only WORD...`` takes the cases whose names have all of the words. Each case is run twice, and
-measured the second time: without gradients, forward, and backward (``operator_cases``).
+Measured on an H100 on 2026-11-25: ``operators_measured.json.xz``. ``--only WORD...`` takes the cases
+whose names have all of the words. Each case is run twice, and measured the second time: without
+gradients, forward, and backward (``operator_cases``).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import argparse
 import contextlib
 import gc
 import json
+import lzma
 import os
 import time
 from collections import defaultdict
@@ -24,6 +27,7 @@ from typing import Any
 
 import torch
 from operator_cases import Case, all_cases
+from operator_cases.families import family_of
 from operator_cases.phases import CudaMeter, NoMeter, PredictedMeter, figures_of
 from operator_cases.pool import Worker, answers
 
@@ -31,6 +35,8 @@ MIB = 1 << 20
 PHASES = ("inference", "forward", "backward")
 _SHARE, _LEAST = 0.03, MIB
 """A case differs where it is off by more than both."""
+_EQUAL = 1 << 10
+ALL = "**all**"
 _WRITE_EVERY_S = 15
 
 
@@ -111,6 +117,14 @@ def _write(path: str, answer: dict[str, Any]) -> None:
     os.replace(part, path)
 
 
+def figures_in(path: str | Path) -> dict[str, Any]:
+    """What was written to a file, compressed or not."""
+    opened: Any = lzma.open if str(path).endswith(".xz") else open
+    with opened(path, "rt") as file:
+        figures: dict[str, Any] = json.load(file)
+    return figures
+
+
 def compared(measured: dict[str, Any], predicted: dict[str, Any], shows_all: bool) -> None:
     """Prints which cases differ, by operator, the worst first."""
     rows: dict[str, list[tuple[float, str]]] = defaultdict(list)
@@ -127,7 +141,7 @@ def compared(measured: dict[str, Any], predicted: dict[str, Any], shows_all: boo
             if phase not in ours:
                 refused.append(f"{key} {phase}: {ours.get('error', 'it is missing')}")
                 continue
-            off, words = _difference(truth[phase], ours[phase])
+            off, words = difference(truth[phase], ours[phase])
             counts["off"] += bool(words)
             if words:
                 rows[key.partition("/")[0].partition(" ")[0]].append(
@@ -144,7 +158,7 @@ def compared(measured: dict[str, Any], predicted: dict[str, Any], shows_all: boo
     print(dict(counts))
 
 
-def _difference(truth: dict[str, Any], ours: dict[str, Any]) -> tuple[float, str]:
+def difference(truth: dict[str, Any], ours: dict[str, Any]) -> tuple[float, str]:
     """How far a phase is off in bytes, with words where that is too much; requests that differ
     are listed.
     """
@@ -164,22 +178,57 @@ def _difference(truth: dict[str, Any], ours: dict[str, Any]) -> tuple[float, str
     return worst, "; ".join(words)
 
 
+def scored(measured: dict[str, Any], predictions: list[dict[str, Any]]) -> None:
+    """Prints how many phases are equal, near, off and refused, by family, of each prediction."""
+    tables = [_counts_of(measured["cases"], predicted["cases"]) for predicted in predictions]
+    heads = " | ".join(["equal", "near", "off", "refused"] * len(tables))
+    print(f"| family | phases | {heads} |\n|---|{'---:|' * (1 + 4 * len(tables))}")
+    for family in (*sorted(set(tables[0]) - {ALL}), ALL):
+        rows = [table[family] for table in tables]
+        figures = [f"{number:,}" for row in rows for number in row]
+        print(f"| {family} | {sum(rows[0]):,} | {' | '.join(figures)} |")
+
+
+def _counts_of(truths: dict[str, Any], predicted: dict[str, Any]) -> dict[str, list[int]]:
+    """Phases that are equal to a KiB, within the limits, off and refused, by family and phase."""
+    table: dict[str, list[int]] = defaultdict(lambda: [0] * 4)
+    for key, truth in truths.items():
+        for phase in PHASES:
+            if phase in truth:
+                place = _place_of(truth[phase], predicted.get(key, {}).get(phase))
+                for row in (family_of(key), f"*{phase}*", ALL):
+                    table[row][place] += 1
+    return table
+
+
+def _place_of(truth: dict[str, Any], ours: dict[str, Any] | None) -> int:
+    if ours is None:
+        return 3
+    if difference(truth, ours)[1]:
+        return 2
+    off = max(abs(ours[figure] - truth[figure]) for figure in ("peak", "kept"))
+    return int(off > _EQUAL)
+
+
 def _in_mib(figures: dict[str, Any]) -> str:
     return " ".join(f"{size / MIB:+.2f}" for size in figures["requests"][:24])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("command", choices=[*_WORKERS, "compare"])
+    parser.add_argument("command", choices=[*_WORKERS, "compare", "score"])
     parser.add_argument("files", nargs="+")
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--all", action="store_true", help="every line of every operator")
     options = parser.parse_args()
-    if options.command == "compare":
-        measured, predicted_figures = (json.loads(Path(path).read_text()) for path in options.files)
-        compared(measured, predicted_figures, options.all)
+    if options.command in ("compare", "score"):
+        measured, *predictions = map(figures_in, options.files)
+        if options.command == "score":
+            scored(measured, predictions)
+        else:
+            compared(measured, predictions[0], options.all)
         return
     cases = all_cases()
     if options.only:

@@ -2,9 +2,10 @@
 
     python score.py FILE.json [NAME...]
 
-All programs of the three tables of docs/predict.md, or those named; each in a process of its own,
-forked from one that has imported everything. Truth is what an H200 said (``measured.json``,
-``fresh_measured.json``, ``held_out_measured.json``), with PyTorch 2.11.
+All programs of four tables of docs/predict.md, or those named; each in a process of its own, forked
+from one that has imported everything. Truth is what an H200 said (``measured.json``,
+``fresh_measured.json``, ``held_out_measured.json``) or an H100 (``autumn_measured.json``), with
+PyTorch 2.11.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 from forked_answer import answer_of_fork
 
 HERE = Path(__file__).parent
-PATIENCE_S = 400
+PATIENCE_S = 900
 _RANKS = 2
 _COMPARED = ("allocated_bytes", "reserved_bytes")
 _OPTIONS = {
@@ -34,7 +35,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class MeasuredProgram:
-    """A program that ran on an H200.
+    """A program that ran on a card.
 
     Attributes:
         name: its table and its name in it.
@@ -42,6 +43,7 @@ class MeasuredProgram:
         arguments: of the script.
         rank: its rank of two; None where it was one process.
         truth: what PyTorch's allocator said.
+        gpu: the card.
     """
 
     name: str
@@ -49,11 +51,12 @@ class MeasuredProgram:
     arguments: tuple[str, ...]
     rank: int | None
     truth: dict[str, Any]
+    gpu: str = "h200"
 
 
 def measured_programs() -> list[MeasuredProgram]:
-    """All programs of the three tables."""
-    return [*_held_out(), *_fresh(), *_plain()]
+    """All programs of the tables."""
+    return [*_held_out(), *_fresh(), *_plain(), *_autumn()]
 
 
 def _truth(name: str) -> dict[str, Any]:
@@ -90,6 +93,13 @@ def _plain() -> list[MeasuredProgram]:
     ]
 
 
+def _autumn() -> list[MeasuredProgram]:
+    return [
+        MeasuredProgram(f"autumn/{name}", HERE / "autumn" / f"{name}.py", (), None, row, "h100")
+        for name, row in _truth("autumn_measured.json").items()
+    ]
+
+
 def prediction_of(program: MeasuredProgram) -> dict[str, Any]:
     """A program's predicted peaks and range."""
     from vramlens.prediction.predicted_run import Question
@@ -97,7 +107,7 @@ def prediction_of(program: MeasuredProgram) -> dict[str, Any]:
     from vramlens.prediction.script import predict_script
 
     place = None if program.rank is None else RankPlace(program.rank, _RANKS)
-    question = Question(torch_version="2.11", place=place)
+    question = Question(gpu=program.gpu, torch_version="2.11", place=place)
     predicted = predict_script(str(program.path), program.arguments, question, None)
     return {
         **predicted.peaks,

@@ -146,6 +146,14 @@ def test_what_cannot_be_predicted_is_one_line(tmp_path: Path, text: str, words: 
     assert not done.stdout
 
 
+def test_an_error_of_the_script_itself_has_no_traceback_of_pytorch(tmp_path: Path) -> None:
+    text = "torch.nn.Linear(4, 4).cuda()(torch.ones(2, 5, device='cuda'))"
+    done = predict(script(tmp_path, text))
+    assert done.returncode == 3
+    assert len(done.stderr.splitlines()) == 1
+    assert ".py:2: could not be predicted: RuntimeError" in done.stderr
+
+
 def test_an_unknown_card_is_wrong_usage(tmp_path: Path) -> None:
     done = predict(script(tmp_path, ""), "--gpu", "abacus")
     assert done.returncode == 2

@@ -11,7 +11,7 @@ import pytest
 
 from vramlens.prediction.requests.compiled_requests import as_compiled
 from vramlens.prediction.requests.request_log import ALLOCATE, EMPTY_CACHE, FREE, RequestLog
-from vramlens.prediction.requests.shifted_frees import with_shifted_frees
+from vramlens.prediction.requests.served_requests import with_shifted_frees
 
 RESCORED = Path(__file__).parents[2] / "benchmarks" / "prediction" / "rescored.json"
 MIB = 1 << 20

@@ -22,11 +22,15 @@ answers = {}
 
 
 def requests_of(work):
-    # Bytes asked for, and with a minus those given back of them, in order.
+    # Bytes asked for, and with a minus those given back of them, in order; 0 empties the cache.
     begin, older = len(run.log.kinds), len(run.log.sizes)
     result = work()
     events = list(zip(run.log.kinds[begin:], run.log.rows[begin:]))
-    return [run.log.sizes[row] * (1 if kind == 0 else -1) for kind, row in events if row >= older]
+    return [
+        run.log.sizes[row] * (1 if kind == 0 else -1) if kind < 2 else 0
+        for kind, row in events
+        if row >= older or kind == 2
+    ]
 
 
 def both(name, layer, x):
@@ -66,6 +70,14 @@ with run.going():
     answers["lies last"] = convolved.is_contiguous(memory_format=torch.channels_last)
     answers["last"] = requests_of(lambda: last(convolved.detach()))
     answers["first and last"] = requests_of(lambda: last(image.detach()))
+
+    torch.backends.cudnn.benchmark = True
+    tried = torch.randn(96, 64, 56, 56, device="cuda", dtype=torch.bfloat16)
+    tried = tried.to(memory_format=torch.channels_last).requires_grad_()
+    kernel = nn.Conv2d(64, 64, 3, padding=1, bias=False).cuda().bfloat16()
+    both("tried", kernel, tried)
+    both("tried again", kernel, tried)
+    torch.backends.cudnn.benchmark = False
 print(json.dumps(answers))
 """
 
@@ -142,3 +154,16 @@ def test_kernels_copy_inputs_that_lie_apart(requests: dict[str, list[int]]) -> N
     lies_as_it_should = 8 * 512 * 128 * 4
     assert [size for size in requests["line"] if size > 400] == [lies_as_it_should, weight]
     assert requests["line lies last"]
+
+
+def test_all_plans_are_tried_once_and_the_cache_is_emptied(requests: dict[str, list[int]]) -> None:
+    image, weight = 96 * 64 * 56 * 56 * 2, 64 * 64 * 9 * 2
+    copies = 2 * image + weight + 16  # flowers_finetune's recording on an H100: 73.57 MiB
+    forward = requests["tried"]
+    assert forward.index(copies) < forward.index(-copies) < forward.index(0)
+    assert requests["tried backward"].count(copies) == 1
+    assert requests["tried backward"].count(2 * weight) == 1  # one sum in float32
+    assert requests["tried backward"].count(0) == 2
+    again = requests["tried again"] + requests["tried again backward"]
+    assert copies not in again
+    assert 0 not in again

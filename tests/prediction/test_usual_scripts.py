@@ -148,9 +148,25 @@ def draws():
 
 def counts_of_unknown_values():
     labels = torch.randn(2, 19, 8, 8, device="cuda").argmax(1).flatten()
-    assert torch.bincount(labels, minlength=30).shape == (30,)
+    guesses = dict(run.mode.runner._values.guesses)
+    counts = torch.bincount(labels, minlength=30)
+    assert counts.shape == (30,) and run.log.guess_of(counts) is None
+    assert run.mode.runner._values.guesses == guesses  # its size is stated
     assert torch.bincount(labels).shape == (19,)
     assert torch.unique(labels.view(-1, 8), dim=0).shape == (16, 8)
+
+
+def steps_of_one_optimizer_after_another():
+    before = run._steps
+    for _ in range(2):
+        layer = torch.nn.Linear(4, 4).cuda()
+        optimizer, other = (torch.optim.SGD(layer.parameters(), 0.1) for _ in range(2))
+        for _ in range(3):
+            layer(torch.ones(2, 4, device="cuda")).sum().backward()
+            optimizer.step()
+            other.step()
+        del optimizer, other
+    assert run._steps == before + 6
 
 
 def large_tensors_are_read():

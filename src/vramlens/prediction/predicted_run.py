@@ -5,10 +5,12 @@ made of them.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import platform
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -87,7 +89,7 @@ class PredictedRun:
         self.kernels, self.values = Kernels(self.log, card), KnownValues()
         self.mode = shapes_mode(self.log, self.kernels, self.values)
         self._most_steps, self._steps = most_steps, 0
-        self._optimizer: int | None = None
+        self._optimizer: Callable[[], Any] = lambda: None
         self._progress: Callable[[int], None] | None = None
         behave_as(card, self.mode.runner, 1 if place is None else place.world_size)
         put_process_group(place)
@@ -110,7 +112,7 @@ class PredictedRun:
         self._progress = progress
         hook = register_optimizer_step_post_hook(self._stepped)
         try:
-            with self.mode, self._in_all_threads():
+            with self.mode, self._in_all_threads(), _without_torchs_words():
                 yield
         except EnoughSteps:
             pass
@@ -171,15 +173,28 @@ class PredictedRun:
 
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         note_history(optimizer, self.log, self.mode.runner.notes)
-        if self._optimizer is None:
-            self._optimizer = id(optimizer)
-        if id(optimizer) != self._optimizer:
+        if self._optimizer() is None:  # the first one, or the next when that is gone
+            self._optimizer = weakref.ref(optimizer)
+        if self._optimizer() is not optimizer:
             return
         self._steps += 1
         if self._progress is not None:
             self._progress(self._steps)
         if self._most_steps is not None and self._steps >= self._most_steps:
             raise EnoughSteps
+
+
+@contextlib.contextmanager
+def _without_torchs_words() -> Iterator[None]:
+    """Keeps PyTorch's shapes from logging a traceback of a program's own error, which the answer
+    names in one line.
+    """
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    was_disabled, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = was_disabled
 
 
 @dataclass(frozen=True, slots=True)

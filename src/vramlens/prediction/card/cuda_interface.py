@@ -11,19 +11,22 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.card.cards import Card
-from vramlens.prediction.card.hidden_shapes import hide_shapes
-from vramlens.prediction.card.lazy_layers import put_lazy_layers
-from vramlens.prediction.card.nested_tensors import put_nested_tensors
-from vramlens.prediction.card.one_device import put_copies_between_devices
 from vramlens.prediction.card.operators_of_libraries import put_operators_of_libraries
+from vramlens.prediction.card.patched_tensors import (
+    hide_shapes,
+    put_copies_between_devices,
+    put_lazy_layers,
+    put_nested_tensors,
+    put_tensor_types,
+    put_tracing,
+)
 from vramlens.prediction.card.saved_files import put_saved_files
 from vramlens.prediction.card.taken_as_eager import put_eager
-from vramlens.prediction.card.tensor_types import put_tensor_types
-from vramlens.prediction.card.tracing import put_tracing
 from vramlens.prediction.kernels.attention import chosen_attention
 from vramlens.prediction.kernels.ctc_loss import put_ctc_loss
 from vramlens.prediction.kernels.encoder_layers import put_encoder_layers
 from vramlens.prediction.kernels.flexible_attention import put_flexible_attention
+from vramlens.prediction.kernels.formulas import put_formulas
 from vramlens.prediction.kernels.recurrent import put_recurrent_layers
 from vramlens.prediction.tensors.sampled_proposals import put_sampled_proposals
 
@@ -34,7 +37,7 @@ _ASIDE = 1
 _RANDOM_STATE_BYTES = 16  # torch.cuda.get_rng_state: seed and offset
 
 
-def behave_as(card: Card, runner: OperatorRunner, devices: int = 1) -> None:
+def behave_as(card: Card, runner: OperatorRunner, devices: int) -> None:
     """Makes this process's PyTorch behave as on a card, one of several; for good."""
     import torch
     from torch._subclasses import fake_tensor
@@ -56,6 +59,7 @@ def behave_as(card: Card, runner: OperatorRunner, devices: int = 1) -> None:
     put_flexible_attention(runner)
     put_recurrent_layers(runner)
     put_ctc_loss(runner)
+    put_formulas()
     put_encoder_layers(runner)
     put_copies_between_devices(torch)
     put_tensor_types(torch)
@@ -94,7 +98,6 @@ def _put_device(torch: Any, card: Card, devices: int) -> None:
         L2_cache_size=50 << 20,
         uuid="00000000-0000-0000-0000-000000000000",
     )
-    device = torch.device("cuda", 0)
     _put(
         torch.cuda,
         _lazy_init=_constant(None),
@@ -132,7 +135,6 @@ def _put_device(torch: Any, card: Card, devices: int) -> None:
         torch.version.cuda = "13.0"
     torch.backends.cudnn.is_available = _constant(True)
     torch.backends.cudnn.version = _constant(91900)
-    del device
 
 
 class _DeviceContext:
@@ -248,6 +250,12 @@ def _put_streams(torch: Any, runner: OperatorRunner) -> None:
 
 def _put_random_state(torch: Any) -> None:
     state = torch.zeros(_RANDOM_STATE_BYTES, dtype=torch.uint8)
+    states = {
+        "get_rng_state": _constant(state),
+        "set_rng_state": _constant(None),
+        "get_rng_state_all": _constant([state]),
+        "set_rng_state_all": _constant(None),
+    }
     _put(
         torch.cuda,
         manual_seed=_constant(None),
@@ -255,19 +263,10 @@ def _put_random_state(torch: Any) -> None:
         seed=_constant(None),
         seed_all=_constant(None),
         initial_seed=_constant(0),
-        get_rng_state=_constant(state),
-        set_rng_state=_constant(None),
-        get_rng_state_all=_constant([state]),
-        set_rng_state_all=_constant(None),
+        **states,
     )
+    _put(torch.cuda.random, **states)
     torch.Generator = _device_generator(torch)
-    _put(
-        torch.cuda.random,
-        get_rng_state=_constant(state),
-        set_rng_state=_constant(None),
-        get_rng_state_all=_constant([state]),
-        set_rng_state_all=_constant(None),
-    )
 
 
 def _device_generator(torch: Any) -> Any:

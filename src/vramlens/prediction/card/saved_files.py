@@ -13,9 +13,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vramlens.prediction.card.late_changes import after_import
 from vramlens.prediction.card.older_files import OlderFiles
 from vramlens.prediction.card.open_tensors import OpenTensors
+from vramlens.prediction.card.patched_tensors import after_import
 from vramlens.prediction.card.saved_paths import SavedFiles, show_saved_files
 
 if TYPE_CHECKING:

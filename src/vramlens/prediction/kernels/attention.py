@@ -1,17 +1,27 @@
 """Attention as the kernel that the card would run: flash, memory-efficient or plain, with what each
-keeps for backward.
+keeps for backward and works in.
 
 Which one is chosen: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp. What each returns and
-saves: aten/src/ATen/native/transformers/cuda/attention.cu, whose shapes PyTorch has
-    (torch/_meta_registrations.py).
+saves: attention.cu beside it, whose shapes PyTorch has (torch/_meta_registrations.py).
+
+Memory-efficient backward: delta, of 32 bits summed from a product (attention_backward.cu), and sums of
+the query's gradient in blocks of 64 x 64 numbers, with 16 bytes each (workspace_size in
+mem_eff_attention/kernel_backward.h). It and flash's copy a gradient whose rows of a sample lie apart,
+and cuDNN's one that lies otherwise than the output. Flash's: the sums of the query's gradient in float32 and the
+rows' sums, lengths rounded to 128 and widths to 32; with grouped queries the gradients of every
+query's own head first (mha_bwd in flash_attn/flash_api.cpp). cuDNN's: the query's gradient in
+float32, the rows' sums and 256 bytes (recording of amp: 8,519,936 bytes), and with grouped queries
+the gradients of every query's own head, too (``operators.py``).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.card.cards import Card
+from vramlens.prediction.kernels.kernel_call import KernelCall, Rule
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +31,7 @@ else:
     from vramlens.ground.late_torch import torch
 
 _MOST_FLASH_WIDTH = 256
-_MOST_CUDNN_WIDTH = 128
+_MOST_CUDNN_WIDTH, _MOST_ON_HOPPER = 128, 256
 
 
 def chosen_attention(card: Card, runner: OperatorRunner) -> Attention:
@@ -125,7 +135,8 @@ class Attention:
     def _takes_cudnn(self, call: AttentionCall) -> bool:
         """First on Hopper and Blackwell (check_prefer_cudnn_attention; amp)."""
         is_preferred = self.card.capability in ((9, 0), (10, 0))
-        fits = call.width <= _MOST_CUDNN_WIDTH and call.width % 8 == 0 and call.has_one_width
+        most = _MOST_ON_HOPPER if self.card.capability == (9, 0) else _MOST_CUDNN_WIDTH
+        fits = call.width <= most and call.width % 8 == 0 and call.has_one_width
         learns_mask = call.learns_mask and torch.is_grad_enabled()
         cuda: Any = torch.backends.cuda
         return bool(
@@ -141,11 +152,10 @@ class Attention:
     def _takes_efficient(self, call: AttentionCall) -> bool:
         alignment = 8 if call.is_half else 4
         is_aligned = call.width % alignment == 0 and call.value.shape[-1] % alignment == 0
-        is_plain = not call.is_grouped and not call.learns_mask
         is_double = call.query.dtype is torch.float64
         cuda: Any = torch.backends.cuda
         is_enabled = cuda.mem_efficient_sdp_enabled()
-        return bool(is_aligned and is_plain and not is_double and is_enabled)
+        return bool(is_aligned and not call.is_grouped and not is_double and is_enabled)
 
     def _math(self, call: AttentionCall) -> Any:
         with torch.autocast(
@@ -244,3 +254,51 @@ def _call_of(  # noqa: PLR0913 - PyTorch's own parameters
         scale=scale,
         is_grouped=enable_gqa,
     )
+
+
+def _efficient_backward(call: KernelCall) -> list[int]:
+    query = call.args[1]
+    batch, heads, length, width = query.shape
+    wide, rows = query.numel() * 4, batch * heads * length * 4
+    delta = [wide, rows, rows, -rows, -wide] if query.element_size() == 4 else [rows]
+    blocks = math.ceil(length / 64) * math.ceil(width / 64)
+    workspace = batch * heads * blocks * (64 * 64 * 4 + 16)
+    return [*_copied_gradient(call), *delta, workspace]
+
+
+def _flash_backward(call: KernelCall) -> list[int]:
+    query, key = call.args[1], call.args[2]
+    batch, heads, length, width = query.shape
+    rounded, wide = -(-length // 128) * 128, -(-width // 32) * 32
+    sums = [batch * heads * rounded * 4, batch * rounded * heads * wide * 4]
+    is_ordered = query.transpose(1, 2).is_contiguous()  # the output lies as the query does
+    copied = [] if is_ordered else [call.args[4].nbytes]
+    return [*_copied_gradient(call), *copied, *sums, *_gradients_by_head(query, key)]
+
+
+def _copied_gradient(call: KernelCall) -> list[int]:
+    gradient = call.args[0]
+    return [] if gradient.transpose(1, 2).is_contiguous() else [gradient.nbytes]
+
+
+def _gradients_by_head(query: Any, key: Any) -> list[int]:
+    """Of keys and values for each head of the query, where several share one."""
+    heads, own_heads = query.shape[1], key.shape[1]
+    return [] if heads == own_heads else [heads // own_heads * key.nbytes] * 2
+
+
+def _cudnn_backward(call: KernelCall) -> list[int]:
+    gradient, query, key, _, output = call.args[:5]
+    batch, heads, length, width = query.shape
+    workspace = batch * heads * length * (width + 1) * 4 + 256
+    by_head = sum(_gradients_by_head(query, key))
+    copied = [] if gradient.stride() == output.stride() else [gradient.nbytes]
+    return [*copied, workspace + by_head]
+
+
+RULES: dict[str, Rule] = {
+    "aten._scaled_dot_product_efficient_attention_backward": _efficient_backward,
+    "aten._scaled_dot_product_flash_attention_backward": _flash_backward,
+    "aten._scaled_dot_product_cudnn_attention": lambda call: [256],
+    "aten._scaled_dot_product_cudnn_attention_backward": _cudnn_backward,
+}

@@ -18,14 +18,22 @@ Bounds: none asked for more than input, weight and output together and a constan
 the weight may have partial sums in float32 on top, one for each piece that the batch is cut into. Of
 180 with groups, dilations or three channels one asked for more: the gradient of a 3 x 3 weight of 32
 channels, four times the bound.
+
+Enlarged images (``torch.nn.functional.interpolate``) lie as their inputs do, of few channels, too,
+where PyTorch's formula for shapes says otherwise (UpSample*.cpp); cuda/UpSampleBilinear2d.cu and its
+neighbors copy a gradient whose numbers lie apart.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vramlens.prediction.card.cards import Card
+from vramlens.prediction.kernels.kernel_call import KernelCall, Rule
+from vramlens.prediction.kernels.reductions import partial_sums
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.operator_schema import Operator
 from vramlens.units import MIB
@@ -49,6 +57,7 @@ _LEAST_CHANNELS = 8
 _LINE_DIMS, _IMAGE_DIMS = 3, 4
 _MOST_PARTIAL_SUMS, _MOST_OF_PARTIAL_SUMS = 64, 96 * MIB
 """Partial sums of a weight's gradient: how many, and of how many bytes together at most."""
+_ENLARGES = re.compile(r"aten\.upsample_(nearest|bilinear|bicubic)2d")
 _PLACES_OF_INPUT = {"aten.convolution": 0, "aten.convolution_backward": 1}
 SHARE = 0.03
 BASIS = "convolution workspaces, as cuDNN requested them in recordings on an H200"
@@ -97,7 +106,7 @@ class Convolution:
         """Of the workspace of the input's gradient."""
         if self.has_channels_last:
             return self._padded_bytes
-        if self._is_pointwise or self._is_depthwise:
+        if self._is_pointwise or self.is_depthwise:
             return _KERNEL_BYTES
         is_small = self.groups > _MANY_GROUPS if self._is_half else self._products < _FEW_PRODUCTS
         return _KERNEL_BYTES if is_small else self._copies
@@ -113,7 +122,7 @@ class Convolution:
             return self._padded_bytes if self._is_half else partial_sums
         if self._is_pointwise:
             return self._bytes_of_pointwise_gradient(partial_sum, partial_sums)
-        is_small = self._is_depthwise or self._summed < _FEW_FOR_WEIGHT[self._is_half]
+        is_small = self.is_depthwise or self._summed < _FEW_FOR_WEIGHT[self._is_half]
         return _KERNEL_BYTES if is_small else self._copies + partial_sums
 
     def _bytes_of_pointwise_gradient(self, partial_sum: int, partial_sums: int) -> int:
@@ -127,6 +136,17 @@ class Convolution:
             is_aligned = points % _ALIGNED == 0 and points >= _LEAST_ALIGNED
             return by_image if is_aligned else min(by_image, copies)
         return by_image if by_image <= _MUCH_MORE * copies else copies
+
+    @property
+    def most_of_plans(self) -> int:
+        """Of the largest plan for the result or the input's gradient."""
+        return self._copies - (_bytes(self.weight) if self._is_pointwise else 0)
+
+    @property
+    def most_of_weight_plans(self) -> int:
+        """Of the largest plan for the weight's gradient."""
+        least = 4 * int(self.weight.numel()) if self.has_channels_last else self._copies
+        return max(least, self.bytes_of_weight_gradient)
 
     def copied_bytes(self, *tensors: Any) -> int:
         """Bytes of copies of those tensors that do not lie as cuDNN is given them."""
@@ -151,13 +171,13 @@ class Convolution:
         return int(self.tensor.shape[1] // self.groups * math.prod(self.weight.shape[2:]))
 
     @property
-    def _is_depthwise(self) -> bool:
+    def is_depthwise(self) -> bool:
         """Whether PyTorch's own kernel runs it (is_depthwise in Convolution.cpp)."""
         return bool(1 < self.groups == self.tensor.shape[1])
 
     @property
     def _sums_few(self) -> bool:
-        return self._is_depthwise or self._summed < _FEW_SUMMED[self._is_half]
+        return self.is_depthwise or self._summed < _FEW_SUMMED[self._is_half]
 
     @property
     def _products(self) -> int:
@@ -190,7 +210,12 @@ def has_channels_last(tensor: Any, weight: Any) -> bool:
 
 
 def is_with_channels_last(name: str, args: Any) -> bool:
-    """Whether an operator is a convolution on the device whose results have channels last."""
+    """Whether an operator is a convolution on the device, or enlarges images there, and its results
+    have channels last.
+    """
+    if _ENLARGES.fullmatch(name):
+        is_last = _format_of(args[0]) is torch.channels_last
+        return bool(is_last and args[0].fake_device.type == "cuda")
     place = _PLACES_OF_INPUT.get(name)
     if place is None or args[place].fake_device.type != "cuda":
         return False
@@ -214,12 +239,46 @@ def _with_channels_last(output: Any) -> Any:
     return torch.empty_like(output, memory_format=torch.channels_last)
 
 
-def note_forward(log: RequestLog, args: Any, output: Any) -> None:
+class TriedPlans:
+    """Convolutions that cuDNN has tried its plans for (``torch.backends.cudnn.benchmark``).
+
+    The first time that it meets one it asks for the largest workspace of all plans, empties the
+    cache, and asks for that of the plan it takes (get_plans_from_find in
+    aten/src/ATen/native/cudnn/Conv_v8.cpp). ``flowers_finetune`` shows it on an H100: copies of the
+    tensors, for the first layer of an image the result once more, and of a weight's gradient with
+    channels last one sum in float32.
+    """
+
+    def __init__(self, log: RequestLog) -> None:
+        self._log = log
+        self._tried: set[Any] = set()
+
+    def note(self, direction: str, call: Convolution, size: int, limits: tuple[int, int]) -> None:
+        """What the trial of all plans asks for, where one is run."""
+        if self._is_first(direction, call):
+            least, most = limits
+            self._log.scratch(size, (least, most + _bytes(call.output)))
+            self._log.empty_cache()
+
+    def _is_first(self, direction: str, call: Convolution) -> bool:
+        """Whether all plans are tried now, for a result or one of the gradients."""
+        if not torch.backends.cudnn.benchmark or call.is_depthwise:
+            return False
+        shapes = call.tensor.shape, call.weight.shape, call.output.shape
+        key = direction, *shapes, call.tensor.dtype, call.stride, call.has_channels_last
+        is_new = key not in self._tried
+        self._tried.add(key)
+        return is_new
+
+
+def note_forward(log: RequestLog, tried: TriedPlans, args: Any, output: Any) -> None:
     """The workspace of a convolution."""
     call = Convolution.of_forward(args, output)
     copies = call.copied_bytes(args[0], args[1])
     row = log.allocate(copies) if copies else None
-    log.scratch(call.forward_bytes, bounds(args[0], args[1], output))
+    limits = bounds(args[0], args[1], output)
+    tried.note("forward", call, call.most_of_plans, limits)
+    log.scratch(call.forward_bytes, limits)
     if row is not None:
         log.free(row)
 
@@ -241,24 +300,34 @@ def bounds_of_gradients(args: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     )
 
 
-def note_backward(log: RequestLog, args: Any, outputs: list[Any], of_bias: Any) -> None:
+def note_backward(
+    log: RequestLog, tried: TriedPlans, card: Card, args: Any, outputs: list[Any]
+) -> None:
     """The gradients of a convolution with their workspaces, in cuDNN's order."""
     call = Convolution.of_backward(args)
     copies = call.copied_bytes(*args[:3])
     row = log.allocate(copies) if copies else None
-    sizes = call.bytes_of_input_gradient, call.bytes_of_weight_gradient
-    by_input, by_weight = zip(sizes, bounds_of_gradients(args), strict=True)
+    of_input, of_weight = bounds_of_gradients(args)
+    workspaces = {
+        "input": (call.bytes_of_input_gradient, call.most_of_plans, of_input),
+        "weight": (call.bytes_of_weight_gradient, call.most_of_weight_plans, of_weight),
+        "bias": None,
+    }
     mask = list(args[10]) if len(args) > 10 else [True, True, True]
     remaining = list(outputs)
-    for is_wanted, workspace in zip(mask, (by_input, by_weight, None), strict=False):
+    for is_wanted, (direction, workspace) in zip(mask, workspaces.items(), strict=False):
         if not is_wanted or not remaining:
             continue
         gradient = remaining.pop(0)
         log.note(gradient)
         if workspace is None:
-            of_bias(gradient)
-        else:
-            log.scratch(*workspace)
+            dims = [dim for dim in range(args[0].dim()) if dim != 1]
+            for size in partial_sums(args[0], dims, gradient.numel(), card):
+                log.scratch(size)
+            continue
+        usual, most_of_plans, limits = workspace
+        tried.note(direction, call, most_of_plans, limits)
+        log.scratch(usual, limits)
     if row is not None:
         log.free(row)
 
@@ -275,10 +344,14 @@ def _has_strides_of_channels_last(tensor: Any) -> bool:
     """Whether strides say so. They do in weights of 1x1 that were turned so, too, which lie
     contiguous in either order.
     """
+    image = _as_image(tensor)
+    return image.dim() == _IMAGE_DIMS and _format_of(image) is torch.channels_last
+
+
+def _format_of(image: Any) -> Any:
     from torch._prims_common import suggest_memory_format
 
-    image = _as_image(tensor)
-    return image.dim() == _IMAGE_DIMS and suggest_memory_format(image) is torch.channels_last
+    return suggest_memory_format(image)
 
 
 def _lies_channels_last(tensor: Any) -> bool:
@@ -295,3 +368,20 @@ def _as_image(tensor: Any) -> Any:
 
 def _bytes(tensor: Any) -> int:
     return int(tensor.numel() * tensor.element_size())
+
+
+def _copied_gradient(call: KernelCall) -> list[int]:
+    """Of the copy that a backward makes of its gradient."""
+    gradient = call.args[0]
+    is_ordered = gradient.is_contiguous(memory_format=_format_of(gradient))
+    return [] if is_ordered else [gradient.nbytes]
+
+
+RULES: dict[str, Rule] = {
+    f"aten.{name}_backward": _copied_gradient
+    for name in (
+        "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
+        "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
+        "upsample_bicubic2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
+    )
+}  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vramlens.prediction.card.late_changes import after_import
+from vramlens.prediction.card.patched_tensors import after_import
 
 if TYPE_CHECKING:
     from vramlens.prediction.tensors.shapes import OperatorRunner

@@ -4,10 +4,13 @@ Batch normalization over ranks: aten/src/ATen/native/cuda/Normalization.cu (batc
 and its neighbors), called by torch/nn/modules/_functions.py (SyncBatchNorm).
 ``torch.nn.GRUCell``: aten/src/ATen/native/cuda/RNN.cu (_thnn_fused_gru_cell_cuda and its backward).
 CTC loss: aten/src/ATen/native/cuda/LossCTC.cu (ctc_loss_gpu_template and its backward).
+Losses that keep their parts: BinaryOps.cpp and PointwiseOps (mse_loss_out, smooth_l1_loss_out in
+aten/src/ATen/native/Loss.cpp, binary_cross_entropy_out_cuda in cuda/Loss.cu).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +69,26 @@ def _ctc_loss(args: Any) -> tuple[Any, Any]:
     return log_probs.new_empty((samples,)), alphas
 
 
+def _reduced_loss(places: tuple[int, int], place_of_reduction: int) -> Callable[[Any], Any]:
+    """A loss that is summed into the memory of all its parts, which lives as long as the sum."""
+
+    def make(args: Any) -> Any:
+        parts = torch.broadcast_shapes(*(args[place].shape for place in places))  # type: ignore[no-untyped-call]
+        is_reduced = len(args) <= place_of_reduction or args[place_of_reduction] != 0
+        losses = args[0].new_empty(parts)
+        return losses.resize_(()) if is_reduced else losses
+
+    return make
+
+
+def _summed_columns(args: Any) -> Any:
+    """An image in the memory of what it is summed from (col2im_cuda in cuda/Col2Im.cu)."""
+    columns, (height, width), kernel = args[:3]
+    shape = (*columns.shape[:-2], columns.shape[-2] // math.prod(kernel), height, width)
+    room = max(columns.numel(), math.prod(shape))
+    return columns.new_empty(room).resize_(shape)
+
+
 _RESULTS: dict[str, Callable[[Any], Any]] = {
     "aten.batch_norm_stats": lambda args: _by_channel(args[0], 2),
     "aten.batch_norm_gather_stats": lambda args: _by_channel(args[0], 2),
@@ -76,6 +99,10 @@ _RESULTS: dict[str, Callable[[Any], Any]] = {
     "aten._thnn_fused_gru_cell": _gru_cell,
     "aten._thnn_fused_gru_cell_backward": _gru_cell_backward,
     "aten._ctc_loss": _ctc_loss,
+    "aten.mse_loss": _reduced_loss((0, 1), 2),
+    "aten.smooth_l1_loss": _reduced_loss((0, 1), 2),
+    "aten.col2im": _summed_columns,
+    "aten.binary_cross_entropy": _reduced_loss((0, 1), 3),
     "aten._ctc_loss_backward": lambda args: torch.empty_like(args[1]),
 }
 

@@ -8,7 +8,20 @@ Source: aten/src/ATen/native/cuda/Reduce.cuh (``setReduceConfig``,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from vramlens.prediction.card.cards import Card
+from vramlens.prediction.kernels.kernel_call import KernelCall, Rule
+
+_SUMS = ("sum", "mean", "nansum", "prod")
+_NORMS = ("norm", "linalg_vector_norm")
+_OF_NUMBERS = ("amax", "amin", "max", "min", "aminmax")
+_MOMENTS = ("var", "std", "var_mean", "std_mean")
+_POSITIONS = ("argmax", "argmin")
+_BOOLEANS = ("any", "all")
+_PLACE_OF_DIMS = dict.fromkeys(_NORMS, 2)
+_PAIR_BYTES = 16
+"""Of a number and where it stands; a moment has a mean, a sum of squares and two counts."""
 _MOST_THREADS = 512
 _WARP = 32
 _THREADS_PER_PROCESSOR = 2048
@@ -87,3 +100,69 @@ def _up(number: int, step: int) -> int:
 def _power_below(number: int, most: int) -> int:
     """The largest power of two that is not above either."""
     return most if number >= most else 1 << (max(1, number).bit_length() - 1)
+
+
+def partial_sums(
+    tensor: Any, dims: Any, results: int, card: Card, bytes_each: int = 4
+) -> list[int]:
+    """What a reduction asks for: nothing, or partial results and semaphores."""
+    if not tensor.numel() or not results:
+        return []
+    inputs = tensor.numel() // results
+    reduction = Reduction(results, inputs, _is_inner(tensor, dims), bytes_each, card.processors)
+    buffer, semaphores = reduction.buffers()
+    return [buffer, semaphores] if buffer else []
+
+
+def _reduced(call: KernelCall) -> list[int]:
+    tensor, name = call.args[0], call.name.removeprefix("aten.")
+    dims = call.argument(_PLACE_OF_DIMS.get(name, 1), "dim")
+    has_positions = len(call.outputs) > 1 and name in ("max", "min")
+    return partial_sums(
+        tensor,
+        dims,
+        call.outputs[0].numel(),
+        call.card,
+        _PAIR_BYTES if has_positions else _bytes_each(name, tensor),
+    )
+
+
+def _bytes_each(name: str, tensor: Any) -> int:
+    """Of a partial result (the ``arg_t`` of gpu_reduce_kernel in Reduce*Kernel.cu)."""
+    size = int(tensor.element_size())
+    if name in _BOOLEANS:
+        return 1
+    if name in _OF_NUMBERS:
+        return 2 * size if name == "aminmax" else size
+    if name in _POSITIONS:
+        return _PAIR_BYTES
+    accumulated = max(size, 4) if tensor.is_floating_point() or tensor.is_complex() else 8
+    return 4 * accumulated if name in _MOMENTS else accumulated
+
+
+def _is_inner(tensor: Any, dims: Any) -> bool:
+    """Whether a reduction's numbers lie side by side in memory."""
+    reduced_dims = _reduced_dimensions(tensor, dims)
+    if reduced_dims is None:
+        return True
+    long_dims = [dim for dim in range(tensor.dim()) if tensor.shape[dim] > 1]
+    inner_strides = [tensor.stride(dim) for dim in long_dims if dim in reduced_dims]
+    outer_strides = [tensor.stride(dim) for dim in long_dims if dim not in reduced_dims]
+    if not outer_strides:
+        return True
+    return bool(inner_strides) and min(inner_strides) < min(outer_strides)
+
+
+def _reduced_dimensions(tensor: Any, dims: Any) -> set[int] | None:
+    """The dimensions that an operator reduces; None: all."""
+    if isinstance(dims, int):
+        dims = [dims]
+    if not isinstance(dims, (list, tuple)) or dims == []:
+        return None
+    return {dim % max(1, tensor.dim()) for dim in dims}
+
+
+RULES: dict[str, Rule] = {
+    f"aten.{name}": _reduced
+    for name in (*_SUMS, *_NORMS, *_OF_NUMBERS, *_MOMENTS, *_POSITIONS, *_BOOLEANS)
+}

@@ -1,73 +1,168 @@
-"""Memory that operators of CUDA hold beside their results and give back before they return.
+"""Memory that operators of CUDA hold beside their results and give back before they return: copies
+of their inputs, and what they work in.
 
-Sorting: aten/src/ATen/native/cuda/Sort.cpp (sort_stable: positions) and SortStable.cu, whose radix
-sort (CUB) holds a second pair of keys and positions; Randperm.cu sorts random keys so. Inverse
-Fourier transforms of real results: SpectralOps.cpp (_fft_c2r_cufft) copies its input, which cuFFT
-overwrites. Symmetric eigenvalues: cuSOLVER's syevd. Single operators, measured on an H200.
+Copies of numbers that do not lie one after the other: SoftMax.cu (host_softmax,
+host_softmax_backward), layer_norm_kernel.cu, Embedding.cu (embedding_dense_backward_cuda) and
+ScanUtils.cuh in aten/src/ATen/native/cuda begin with ``contiguous()``; ``rlhf_ppo`` shows the copy
+of logits without their last word. Copies of another type: ReduceOpsUtils.h
+(make_reduction_from_out_ty) takes the input in the type of the result, but for 16 bits summed in 32,
+and ReduceOps.cpp (impl_func_cum_ops) always; ``clip_retrieval`` shows the 1.76 GiB of a comparison
+that is counted.
+
+Softmax's backward holds the gradient
+times the result (softmax_backward_cuda_out in SoftMax.cu; ``ddpm``). Draws: Distributions.cpp and
+MultinomialKernel.cu. Fourier transforms: SpectralOps.cpp (_fft_r2c_cufft, _fft_c2r_cufft,
+_exec_fft). Distances' gradients: DistanceKernel.cu (cdist_backward_kernel_impl and its neighbor).
+What else stands here was seen in single operators on an H100 (``operators.py`` in
+benchmarks/prediction).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
-_INDEX_BYTES = 8
-_MOST_SORTED_AT_ONCE = 4096
-"""Numbers in a row that one block sorts in place (should_use_small_sort in Sort.cpp)."""
-_FEWEST_SHUFFLED = 30_000
-"""From here on randperm sorts on the device."""
-_HISTOGRAM_SHARE = 5
-"""Of a radix sort of one row: a byte for about so many numbers, for its counters."""
-_FEWEST_ROWS_OF_SYEVD, _MATRICES_OF_SYEVD = 512, 4
+from vramlens.prediction.kernels.kernel_call import KernelCall, Rule
+from vramlens.prediction.kernels.reductions import Reduction, partial_sums
 
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.ground.late_torch import torch
 
-def _sort(args: Any, kwargs: Any, outputs: list[Any]) -> list[int]:
-    tensor, positions = outputs
-    dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
-    longest = tensor.shape[dim] if tensor.dim() else 1
-    if longest <= _MOST_SORTED_AT_ONCE:
-        return []
-    pair = tensor.nbytes + positions.nbytes
-    counters = tensor.numel() // _HISTOGRAM_SHARE if longest == tensor.numel() else 0
-    held = [positions.nbytes, pair + counters]
-    lies_apart = tensor.dim() > 1 and args[0].stride(dim) != 1
-    return held + _turned(tensor, positions) if lies_apart else held
-
-
-def _turned(tensor: Any, positions: Any) -> list[int]:
-    """What is sorted along another dimension than the last is turned, and back again."""
-    return [tensor.nbytes] * 3 + [positions.nbytes] * 2
-
-
-def _shuffle(args: Any, kwargs: Any, outputs: list[Any]) -> list[int]:
-    order = outputs[0]
-    if order.numel() < _FEWEST_SHUFFLED:
-        return []
-    keys = order.numel() * _INDEX_BYTES
-    pair = keys + order.nbytes
-    return [keys, keys, order.nbytes, pair + order.numel() // _HISTOGRAM_SHARE]
-
-
-def _eigenvalues(args: Any, kwargs: Any, outputs: list[Any]) -> list[int]:
-    matrix = args[0]
-    is_single = math.prod(matrix.shape[:-2]) == 1
-    if not is_single or matrix.shape[-1] < _FEWEST_ROWS_OF_SYEVD:
-        return []
-    return [_MATRICES_OF_SYEVD * matrix.nbytes]
-
-
-_RULES: dict[str, Callable[[Any, Any, list[Any]], list[int]]] = {
-    "aten.sort": _sort,
-    "aten.randperm": _shuffle,
-    "aten._fft_c2r": lambda args, kwargs, outputs: [args[0].nbytes],
-    "aten._linalg_eigh": _eigenvalues,
+_COPIED = {
+    "aten._softmax": (0,),
+    "aten._log_softmax": (0,),
+    "aten._softmax_backward_data": (0, 1),
+    "aten._log_softmax_backward_data": (0, 1),
+    "aten.native_layer_norm": (0,),
+    "aten.native_layer_norm_backward": (0, 1),
+    "aten.embedding_dense_backward": (0,),
+    "aten.cumsum": (0,),
+    "aten.cumprod": (0,),
+    "aten.logcumsumexp": (0,),
 }
+"""Operators, and which of their arguments they copy."""
+_REDUCTIONS = {"aten.sum", "aten.nansum", "aten.mean", "aten.prod"}
+_RUNNING = {"aten.cumsum", "aten.cumprod"}
+_SHORT_TRANSFORM = 128
 
 
-def scratch_bytes(name: str, args: Any, kwargs: Any, outputs: list[Any]) -> list[int]:
-    """Bytes of what an operator holds together until it returns."""
-    rule = _RULES.get(name)
-    if rule is None or not outputs or outputs[0].fake_device.type != "cuda":
+def copied_bytes(call: KernelCall) -> list[int]:
+    """Bytes of the copies that an operator makes of its inputs first."""
+    sizes = [
+        call.args[place].nbytes
+        for place in _COPIED.get(call.name, ())
+        if not call.args[place].is_contiguous()
+    ]
+    if call.name in _REDUCTIONS or call.name in _RUNNING:
+        sizes += _cast_bytes(call)
+    return sizes
+
+
+def _cast_bytes(call: KernelCall) -> list[int]:
+    """Bytes of a copy in the type of the result."""
+    before, after = call.args[0].dtype, call.outputs[0].dtype
+    is_widened = before in (torch.float16, torch.bfloat16) and after is torch.float32
+    if before is after or (is_widened and call.name in _REDUCTIONS):
         return []
-    return rule(args, kwargs, outputs)
+    return [call.args[0].numel() * after.itemsize]
+
+
+def _losses(call: KernelCall) -> list[int]:
+    """Of the parts of a loss, where it is reduced."""
+    is_reduced = call.argument(2, "reduction", 1) != 0
+    shape = torch.broadcast_shapes(call.args[0].shape, call.args[1].shape)  # type: ignore[no-untyped-call]
+    return [math.prod(shape) * call.args[0].element_size()] if is_reduced else []
+
+
+def _rolled(call: KernelCall) -> list[int]:
+    """Of a copy for each dimension but the last that is rolled (roll_common)."""
+    return [call.outputs[0].nbytes] * (len(call.argument(2, "dims", ())) - 1)
+
+
+def _summed_gates(call: KernelCall) -> list[int]:
+    """Of the gradients of a cell's biases, sums over samples, one after the other."""
+    gates, biases = call.outputs[: len(call.outputs) // 2], call.outputs[-1:]
+    sizes: list[int] = []
+    for tensor in gates[: 2 if "gru" in call.name else 1]:
+        sums = partial_sums(tensor, [0], biases[0].numel(), call.card)
+        sizes += [*sums, *(-size for size in sums)]
+    return sizes
+
+
+def _as_complex(call: KernelCall) -> list[int]:
+    """Of a real result that is first made as a complex one (unary_op_impl_with_complex_to_float)."""
+    return [call.args[0].nbytes] if call.args[0].is_complex() else []
+
+
+def _wide_chances(call: KernelCall) -> list[int]:
+    """Of chances in 32 bits."""
+    chances = call.argument(1, "p", call.args[0])
+    is_short = isinstance(chances, torch.Tensor) and chances.element_size() < 4
+    return [chances.numel() * 4] if is_short else []
+
+
+def _means(call: KernelCall) -> list[int]:
+    """Of a mean by indices: ones like what is summed, their sums, and which of them are none."""
+    source, result = call.args[3], call.outputs[0]
+    is_mean = call.argument(4, "reduce") == "mean"
+    return [source.nbytes, result.nbytes, result.numel()] if is_mean else []
+
+
+def _draws(call: KernelCall) -> list[int]:
+    """Of draws that the probabilities are divided by, or of their running sums."""
+    several = call.args[1] > 1 and call.argument(2, "replacement", default=False)
+    return [call.args[0].nbytes] * (3 if several else 1)
+
+
+def _distances(call: KernelCall, others: int, power: float) -> list[int]:
+    """Of each distance's part of a gradient, and of their sums over the other points."""
+    gradient = call.outputs[0]
+    if power == 0 or not gradient.numel():
+        return []
+    each = int(gradient.element_size())
+    reduction = Reduction(gradient.numel(), others, False, each, call.card.processors)
+    return [others * gradient.nbytes, *reduction.buffers()]
+
+
+def _renormed(call: KernelCall) -> list[int]:
+    tensor, dim = call.args[0], call.args[2] % call.args[0].dim()
+    dims = [other for other in range(tensor.dim()) if other != dim]
+    return partial_sums(tensor, dims, tensor.shape[dim], call.card)
+
+
+def _transform(call: KernelCall) -> list[int]:
+    """Of a Fourier transform between real and complex numbers: cuFFT overwrites complex input, sums
+    an odd length as complex numbers, and works in a copy where another dimension lies innermost.
+    """
+    tensor, last = call.args[0], call.args[1][-1] % call.args[0].dim()
+    copies = int(tensor.is_complex()) + int(last != tensor.dim() - 1)
+    real = call.outputs[0] if tensor.is_complex() else tensor
+    length = real.shape[last]
+    is_odd = length % 2 == 1 and length > _SHORT_TRANSFORM
+    return [tensor.nbytes] * copies + [2 * real.nbytes] * int(is_odd)
+
+
+RULES: dict[str, Rule] = {
+    "aten.mse_loss": _losses,
+    "aten.smooth_l1_loss": _losses,
+    "aten.huber_loss": _losses,
+    "aten.roll": _rolled,
+    "aten._thnn_fused_lstm_cell_backward_impl": _summed_gates,
+    "aten._thnn_fused_gru_cell_backward": _summed_gates,
+    "aten._softmax_backward_data": lambda call: [call.args[0].nbytes],
+    "aten._fft_c2r": _transform,
+    "aten._fft_r2c": _transform,
+    "aten.multinomial": _draws,
+    "aten.renorm": _renormed,
+    "aten._cdist_backward": lambda call: _distances(call, call.args[2].shape[-2], call.args[3]),
+    "aten._pdist_backward": lambda call: _distances(call, len(call.args[1]) - 1, call.args[2]),
+    "aten.index_reduce": _means,
+    "aten.scatter_reduce": _means,
+    "aten.im2col": lambda call: [call.args[0].nbytes],
+    "aten.count_nonzero": lambda call: [call.args[0].numel(), call.args[0].numel() * 8],
+    "aten.masked_scatter_": lambda call: [call.args[0].numel() * 8],
+    **dict.fromkeys(("aten.abs", "aten.angle"), _as_complex),
+    **dict.fromkeys(("aten.bernoulli", "aten.bernoulli_"), _wide_chances),
+}

@@ -3,5 +3,4 @@
 request_log: requests and frees in order, each with its stack and module.
 served_requests: the same served by the replayed allocator, as a snapshot.
 compiled_requests: the requests of a compiled program.
-shifted_frees: the same requests with some tensors given back a little later.
 """

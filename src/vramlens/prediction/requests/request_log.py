@@ -99,6 +99,11 @@ class RequestLog:
         entry = self._row_of_storage.get(tensor.untyped_storage()._cdata)
         return None if entry is None else self.guessed.get(entry[0])
 
+    def most_times(self, tensors: list[Any]) -> int:
+        """How many times as large as they are some tensors may be; 0 where their sizes are known."""
+        guesses = [self.guess_of(tensor) for tensor in tensors if tensor.layout is torch.strided]
+        return max((guess[1] for guess in guesses if guess is not None), default=0)
+
     def hangs_on_guess(self, tensor: Any, number: int, most: int) -> None:
         """Notes that a tensor's size hangs on a guessed number, which may be so many times it."""
         entry = self._row_of_storage.get(tensor.untyped_storage()._cdata)

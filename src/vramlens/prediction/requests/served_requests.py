@@ -19,9 +19,9 @@ from vramlens.prediction.requests.request_log import (
     ALLOCATE,
     EMPTY_CACHE,
     FIRST_POOL,
+    FREE,
     RequestLog,
 )
-from vramlens.prediction.requests.shifted_frees import with_shifted_frees
 from vramlens.replay.settings import Settings, parse_settings
 from vramlens.replay.versions import version_named
 from vramlens.trace import Action
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 _ORDERS = (0, 1, 2)  # native/replay_addresses.h
 _RECORDED = 0  # native/replay.h: Completion
 _DRAWS = 4
+_HISTORIES = 8
+_LATER_SHARE, _MOST_EVENTS_LATER = 0.1, 2
+"""Of the frees that come later, and by how many events at most."""
 _FIRST_ADDRESS = 1 << 46
 _SMALL_SEGMENT = 2 * MIB
 _NAMES = {
@@ -120,6 +123,29 @@ def _with_drawn_sizes(log: RequestLog, seed: int) -> RequestLog:
         return draws.choice((size, least, most))
 
     return log.with_sizes(draw)
+
+
+def with_shifted_frees(log: RequestLog) -> Iterator[RequestLog]:
+    """The requests with a tenth of the frees up to two events later, several times.
+
+    When a tensor goes is decided by the last that holds it: a frame of Python, a node of autograd,
+    a temporary of C++. These let go within an operator or two of each other, and versions of
+    PyTorch and of libraries differ in the order. The bytes that are alive hardly change, but which
+    cached block serves the next request may, and with it what is reserved.
+    """
+    kinds, rows = np.array(log.kinds), np.array(log.rows)
+    places = np.arange(len(kinds), dtype=np.float64)
+    emptied = np.append(np.flatnonzero(kinds == EMPTY_CACHE), len(kinds))
+    next_emptied = emptied[np.searchsorted(emptied, places)]
+    for seed in range(_HISTORIES):
+        draws = np.random.default_rng(seed)
+        is_later = (kinds == FREE) & (draws.random(len(kinds)) < _LATER_SHARE)
+        later = places + draws.integers(1, _MOST_EVENTS_LATER + 1, len(kinds)) + 0.5
+        moved = np.where(is_later, np.minimum(later, next_emptied - 0.5), places)
+        order = np.argsort(moved, kind="stable")
+        shifted = log.plain()
+        shifted.events = list(zip(kinds[order].tolist(), rows[order].tolist(), strict=True))
+        yield shifted
 
 
 def _served_at(log: RequestLog, native: Any) -> dict[str, Any]:

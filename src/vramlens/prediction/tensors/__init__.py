@@ -6,6 +6,7 @@ host_results: results of operators that PyTorch has no shapes for.
 known_values: which tensors' values are known.
 operator_schema: an operator's properties, as its schema has them.
 origins: tensors that were computed alike.
+random_numbers: the host's go on as in a run; the card's are a sequence of their own.
 remembered_shapes: the shapes that operators returned before.
 sampled_proposals: the proposals of a detector that are taken for objects.
 shapes: the mode in which operators run with shapes.

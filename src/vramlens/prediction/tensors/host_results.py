@@ -4,6 +4,7 @@ values and zeros, such as the losses of aligned sequences and draws from a Diric
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.tensors.known_values import KnownValues
@@ -37,9 +38,20 @@ def host_results(operator: Operator, args: Any, kwargs: Any, values: KnownValues
     args, kwargs = tree_map_only(torch.Tensor, on_host, (args, kwargs))
     if kwargs.get("device") is not None:
         kwargs["device"] = torch.device("cpu")
-    try:
-        return operator.function(*args, **kwargs)
-    except NotImplementedError:
-        raise NotImplementedError(
-            f"the shapes that {operator.name} returns are not known"
-        ) from None
+    halves = {leaf.dtype for leaf in leaves} & {torch.float16, torch.bfloat16}
+    for half in (None, *halves):  # kernels for the CPU may have no 16 bits
+        call = tree_map_only(torch.Tensor, partial(_wide, half), (args, kwargs))
+        try:
+            results = operator.function(*call[0], **call[1])
+        except NotImplementedError:
+            continue
+        return tree_map_only(torch.Tensor, partial(_narrow, half), results)
+    raise NotImplementedError(f"the shapes that {operator.name} returns are not known")
+
+
+def _wide(half: Any, tensor: Any) -> Any:
+    return tensor.float() if half is not None and tensor.dtype is half else tensor
+
+
+def _narrow(half: Any, tensor: Any) -> Any:
+    return tensor.to(half) if half is not None and tensor.dtype is torch.float32 else tensor

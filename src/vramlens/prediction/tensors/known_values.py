@@ -4,12 +4,14 @@ shapes; and made-up ones.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.lbfgs_history import holds_in_lbfgs
 from vramlens.prediction.tensors import even_choices
 from vramlens.prediction.tensors.operator_schema import Operator
+from vramlens.prediction.tensors.random_numbers import CardNumbers
 
 if TYPE_CHECKING:
     import torch
@@ -17,8 +19,11 @@ else:
     from vramlens.ground.late_torch import torch
 
 _MOST_INTEGER_BYTES = 32 << 20
-_MOST_FLOAT_BYTES = 64 << 10
+_MOST_FLOAT_BYTES = {True: 4 << 20, False: 64 << 10}
+"""By whether they lie in one line, as what indices are made of; others may be a network's."""
 _FEW_NUMBERS = 64
+_DRAWS = {"aten.rand", "aten.rand_like", "aten.bernoulli", "aten.poisson", "aten.binomial"}
+"""Of which masks, counts and choices are made."""
 _DECAY = 0.999
 """Of a made-up number from one question to the next."""
 _ATTRIBUTE = "vramlens_value"
@@ -50,6 +55,7 @@ class KnownValues:
         self._unknown: set[int] = set()
         self.guesses: dict[str, int] = {}
         self._made_up = 1.0
+        self._card_numbers = CardNumbers()
 
     def of(self, tensor: Any) -> Any | None:
         """A tensor's values, on the CPU; None where they are not known."""
@@ -67,10 +73,10 @@ class KnownValues:
         """Whether a tensor is small enough, and of a kind that decides shapes."""
         if tensor.layout is not torch.strided:
             return False
-        size = tensor.numel() * tensor.element_size()
-        return bool(
-            size <= (_MOST_FLOAT_BYTES if tensor.is_floating_point() else _MOST_INTEGER_BYTES)
-        )
+        is_line = tensor.dim() == 1
+        is_real = tensor.is_floating_point()
+        most_bytes = _MOST_FLOAT_BYTES[is_line] if is_real else _MOST_INTEGER_BYTES
+        return bool(tensor.nbytes <= most_bytes)
 
     def are_equal(self, first: Any, second: Any) -> bool:
         """Whether two tensors are equal; where values are not known, whether they are the same
@@ -114,8 +120,11 @@ class KnownValues:
                 source = torch.zeros((), dtype=args[0].dtype).expand(args[0].shape)
             return operator.function(source, *_replaced(args[1:], self))
         if any(self.of(tensor) is None for tensor in tensors):
-            self.guesses[operator.name] = self.guesses.get(operator.name, 0) + 1
-            return self._most(operator, args)
+            size = stated_size(operator, args, kwargs)
+            if size is None:
+                self.guesses[operator.name] = self.guesses.get(operator.name, 0) + 1
+                return self._most(operator, args)
+            return torch.zeros(size, dtype=torch.long)
         return operator.function(*_replaced(args, self), **_on_cpu(_replaced_in(kwargs, self)))
 
     def follow(
@@ -126,18 +135,18 @@ class KnownValues:
         if operator.written:
             self._follow_written(operator, args, kwargs, tensors)
             return
-        if not self._are_worth_following(outputs, tensors):
+        if not self._are_worth_following(operator.name, outputs, tensors):
             return
         finite = _finite(operator, args)
         if finite is not None:
             self.set(outputs[0], torch.full(outputs[0].shape, finite, dtype=torch.bool))
             return
-        if operator.is_random and outputs[0].is_floating_point():
+        if operator.is_random and outputs[0].is_floating_point() and operator.name not in _DRAWS:
             return
         if not self._are_known(tensors):
             self._follow_partly(operator.name, args, tensors, outputs[0])
             return
-        if not all(self.is_worth(tensor) for tensor in tensors):
+        if not all(hasattr(tensor, "fake_device") or self.is_worth(tensor) for tensor in tensors):
             return
         contents = _listed(self._computed(operator, args, kwargs))
         for output, content in zip(outputs, contents, strict=False):
@@ -170,15 +179,17 @@ class KnownValues:
                 return value
         return None
 
-    def _are_worth_following(self, outputs: list[Any], tensors: list[Any]) -> bool:
-        """Whether results are small; numbers that come from nowhere are followed only if few."""
-        if not outputs:
+    def _are_worth_following(self, name: str, outputs: list[Any], tensors: list[Any]) -> bool:
+        """Whether results are small; numbers that come from nowhere are followed only if few, in a
+        line, or drawn.
+        """
+        if not outputs or not all(isinstance(output, torch.Tensor) for output in outputs):
             return False
-        if not all(isinstance(out, torch.Tensor) and self.is_worth(out) for out in outputs):
-            return False
-        is_made_of_tensors = bool(tensors)
-        is_large = outputs[0].is_floating_point() and outputs[0].numel() > _FEW_NUMBERS
-        return is_made_of_tensors or not is_large
+        first = outputs[0]
+        if name in _DRAWS:
+            return bool(first.nbytes <= _MOST_FLOAT_BYTES[True])
+        is_large = first.is_floating_point() and first.numel() > _FEW_NUMBERS and first.dim() != 1
+        return all(map(self.is_worth, outputs)) and (bool(tensors) or not is_large)
 
     def _are_known(self, tensors: list[Any]) -> bool:
         return all(self.of(tensor) is not None for tensor in tensors)
@@ -212,7 +223,7 @@ class KnownValues:
         contents = [self.of(tensor) for tensor in stand_ins]
         known_contents = [content for content in contents if content is not None]
         if not known_contents:
-            is_fill = operator.name in ("aten.zero_", "aten.fill_")
+            is_fill = operator.name in ("aten.zero_", "aten.fill_", "aten.bernoulli_")
             if is_fill and written and hasattr(written[0], "fake_device"):
                 self._filled(operator, written[0], args)
             return
@@ -246,19 +257,30 @@ class KnownValues:
             self._unknown.add(content.untyped_storage()._cdata)
 
     def _filled(self, operator: Operator, target: Any, args: Any) -> None:
-        if self.is_worth(target) and not target._is_view():
-            number = 0 if operator.name == "aten.zero_" else args[1]
-            if not isinstance(number, torch.Tensor):
-                self.set(target, torch.full(target.shape, number, dtype=target.dtype))
+        numbers = args[1:]
+        is_plain = not any(isinstance(number, torch.Tensor) for number in numbers)
+        is_small = (
+            target.nbytes <= _MOST_FLOAT_BYTES[True]
+            if operator.is_random
+            else self.is_worth(target)
+        )
+        if is_small and not target._is_view() and is_plain:
+            content = torch.zeros(target.shape, dtype=target.dtype)
+            with self._drawn(operator):
+                self.set(target, operator.function(content, *numbers))
 
     def _computed(self, operator: Operator, args: Any, kwargs: Any) -> Any | None:
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self._drawn(operator):
                 return operator.function(
                     *_replaced(args, self), **_on_cpu(_replaced_in(kwargs, self))
                 )
         except (RuntimeError, NotImplementedError, TypeError, IndexError):
             return None
+
+    def _drawn(self, operator: Operator) -> Any:
+        """The card's own random numbers, where an operator draws some."""
+        return self._card_numbers.drawn() if operator.is_random else contextlib.nullcontext()
 
     def _most(self, operator: Operator, args: Any) -> Any:
         """The largest result that an operator can have, as values: everything is selected, or of
@@ -276,17 +298,30 @@ class KnownValues:
         if operator.name == "torchvision.nms":
             return torch.arange(tensor.shape[0])
         if operator.name == "aten.bincount":
-            least = args[2] if len(args) > 2 else 0
-            return torch.zeros(max(least, even_choices.choices_of(tensor) or 1), dtype=torch.long)
+            return torch.zeros(even_choices.choices_of(tensor) or 1, dtype=torch.long)
         if operator.name == "aten.repeat_interleave":
             return torch.arange(tensor.numel())
         if operator.name == "aten.unique_dim":
             rows = torch.zeros(tensor.shape[args[1]], dtype=torch.long)
             return torch.zeros((), dtype=tensor.dtype).expand(tensor.shape), rows, rows
         count = tensor.numel()
-        positions = torch.zeros(count, dtype=torch.long)
-        results = torch.zeros(count, dtype=tensor.dtype), positions, positions
+        first = 1 if operator.name == "aten.unique_consecutive" else 2
+        wants = (*args[first : first + 2], False, False)[:2]
+        positions = (torch.zeros(count if wanted else 0, dtype=torch.long) for wanted in wants)
+        results = torch.zeros(count, dtype=tensor.dtype), *positions
         return results[: len(operator.function._schema.returns)]
+
+
+def stated_size(operator: Operator, args: Any, kwargs: Any) -> int | None:
+    """How large a program says that a result is whose size else hangs on values: so many repeats,
+    or the counts of so many numbers at least, as those of classes.
+    """
+    if operator.name == "aten.repeat_interleave":
+        size: int | None = kwargs.get("output_size")
+        return size
+    if operator.name == "aten.bincount" and len(args) > 2 and args[2] > 0:
+        return max(int(args[2]), even_choices.choices_of(args[0]) or 0)
+    return None
 
 
 def _largest_index(index: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -11,23 +12,14 @@ if TYPE_CHECKING:
 else:
     from vramlens.ground.late_torch import torch
 
-_RANDOM_NAMES = (
-    "rand",
-    "normal",
-    "uniform_",
-    "bernoulli",
-    "dropout",
-    "exponential_",
-    "multinomial",
-)
 _MADE_OF_OTHERS = frozenset(
     {
         "_euclidean_dist", "_safe_softmax", "_unsafe_masked_index",
-        "_unsafe_masked_index_put_accumulate", "affine_grid_generator",
+        "_unsafe_masked_index_put_accumulate", "affine_grid_generator", "allclose",
         "binary_cross_entropy_with_logits", "block_diag", "cholesky_solve", "dist",
-        "huber_loss_backward", "isinf", "ldexp", "linalg_lstsq", "logcumsumexp", "logsumexp",
+        "isinf", "ldexp", "linalg_lstsq", "linalg_pinv", "logcumsumexp", "logsumexp",
         "masked_scatter", "masked_scatter_backward", "mvlgamma", "norm", "rot90",
-        "smooth_l1_loss_backward", "soft_margin_loss", "soft_margin_loss_backward",
+        "soft_margin_loss", "soft_margin_loss_backward",
     }
 )  # fmt: skip
 """Operators with a formula of their own for autograd, and one kernel for all devices that calls
@@ -48,7 +40,7 @@ class Operator:
         is_random: whether its values are drawn.
         is_composite: whether PyTorch makes it of other operators; one that devices have kernels for
             is none (silu_backward).
-        holds_temporaries: whether its one kernel for all devices makes tensors by other operators.
+        parts_key: of its one kernel for all devices, where that makes tensors by other operators.
         keeps_arguments: whether it is PyTorch's own, and leaves its arguments' shapes and storages.
     """
 
@@ -59,7 +51,7 @@ class Operator:
     is_view: bool
     is_random: bool
     is_composite: bool
-    holds_temporaries: bool
+    parts_key: Any | None
     keeps_arguments: bool
 
     def run_decomposed(self, args: Any, kwargs: Any) -> Any:
@@ -69,8 +61,7 @@ class Operator:
 
     def run_in_parts(self, args: Any, kwargs: Any) -> Any:
         """What the kernel for all devices returns; the operators that it calls are dispatched."""
-        key = torch._C.DispatchKey.CompositeExplicitAutograd
-        return self.function._op_dk(key, *args, **kwargs)
+        return self.function._op_dk(self.parts_key, *args, **kwargs)
 
 
 @cache
@@ -84,24 +75,25 @@ def operator_of(function: Any) -> Operator:
         if argument.alias_info is not None and argument.alias_info.is_write
     )
     has_kernel = partial(torch._C._dispatch_has_kernel_for_dispatch_key, function.name())
-    is_random = (
-        any(part in name for part in _RANDOM_NAMES)
-        and torch.Tag.nondeterministic_seeded in function.tags
-    )
     return Operator(
         function=function,
         name=name,
         written=written,
         out_names=_out_names(schema),
         is_view=bool(getattr(function, "is_view", False)),
-        is_random=is_random,
+        is_random=torch.Tag.nondeterministic_seeded in function.tags,
         is_composite=has_kernel("CompositeImplicitAutograd")
         and not (has_kernel("CPU") or has_kernel("CUDA")),
-        holds_temporaries=function.namespace == "aten"
-        and function.overloadpacket.__name__ in _MADE_OF_OTHERS
-        and has_kernel("CompositeExplicitAutograd"),
+        parts_key=_parts_key(function, has_kernel),
         keeps_arguments=_keeps_arguments(function),
     )
+
+
+def _parts_key(function: Any, has_kernel: Callable[[str], bool]) -> Any | None:
+    if function.namespace != "aten" or function.overloadpacket.__name__ not in _MADE_OF_OTHERS:
+        return None
+    keys = "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"
+    return next((getattr(torch._C.DispatchKey, key) for key in keys if has_kernel(key)), None)
 
 
 def _out_names(schema: Any) -> tuple[str, ...]:
@@ -110,3 +102,14 @@ def _out_names(schema: Any) -> tuple[str, ...]:
 
 def _keeps_arguments(function: Any) -> bool:
     return function.namespace == "aten" and torch.Tag.inplace_view not in function.tags
+
+
+def tensors_in(args: Any, kwargs: Any) -> list[Any]:
+    """The tensors among an operator's arguments or results, in order, also those in lists."""
+    collected: list[Any] = []
+    for argument in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(argument, torch.Tensor):
+            collected.append(argument)
+        elif isinstance(argument, (list, tuple)):
+            collected.extend(tensors_in(argument, {}))
+    return collected

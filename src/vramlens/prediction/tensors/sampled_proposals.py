@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramlens.prediction.card.late_changes import after_import
+from vramlens.prediction.card.patched_tensors import after_import
 from vramlens.prediction.tensors.even_choices import limit_share_above_zero
 
 

@@ -4,24 +4,22 @@ request.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vramlens.prediction.kernels.host_copies import (
-    bytes_beside_copy_to_card,
-    bytes_beside_copy_to_host,
-)
 from vramlens.prediction.kernels.kernel_requests import Kernels
 from vramlens.prediction.ranks.collective_memory import Collectives
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.even_choices import follow_choices, forget_share, most_times
 from vramlens.prediction.tensors.fused_results import FusedResults
 from vramlens.prediction.tensors.host_results import host_results
-from vramlens.prediction.tensors.known_values import KnownValues
-from vramlens.prediction.tensors.operator_schema import Operator, operator_of
+from vramlens.prediction.tensors.known_values import KnownValues, stated_size
+from vramlens.prediction.tensors.operator_schema import Operator, operator_of, tensors_in
 from vramlens.prediction.tensors.origins import Origins
+from vramlens.prediction.tensors.random_numbers import skip_draws
 from vramlens.prediction.tensors.remembered_shapes import RememberedShapes
 from vramlens.prediction.tensors.sparse_gradients import SparseGradients
 
@@ -34,10 +32,15 @@ _LARGEST_ON_HOST = {True: 1 << 20, False: 32 << 20}
 """Bytes of a new floating-point tensor on the CPU that still is real, by whether it has several
 dimensions: then it may be a weight, else numbers that indices are made of, such as a graph's edges.
 """
+_LARGEST_DATA = 256 << 20
+"""Of what is drawn evenly or by a generator of its own: masks, sizes and samples, no weights."""
 _LARGEST_READ_BACK = 16 << 20
 """Bytes of a tensor that comes back to the CPU as made-up numbers; a larger one has a shape
 only.
 """
+
+_IN_ROOM_FOR_ALL = {"aten._unique2", "aten.unique_consecutive"}
+"""Operators whose results lie in memory for as many numbers as there are (UniqueCub.cu)."""
 
 
 def shapes_mode(log: RequestLog, kernels: Kernels, values: KnownValues) -> Any:
@@ -68,7 +71,7 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: KnownValues) -> Any:
             if operator.is_composite:
                 with self:  # of inference tensors; else autograd has taken it apart before
                     return operator.run_decomposed(args, kwargs or {})
-            if operator.holds_temporaries and _is_large_on_device(args[0], FakeTensor, values):
+            if operator.parts_key is not None and runner.has_unknown_on_card(args):
                 with self:
                     return operator.run_in_parts(args, kwargs or {})
             with one_at_a_time:
@@ -77,13 +80,6 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: KnownValues) -> Any:
     mode: Any = Shapes()  # type: ignore[no-untyped-call]
     mode.runner = runner
     return mode
-
-
-def _is_large_on_device(tensor: Any, fake_tensor: Any, values: KnownValues) -> bool:
-    """Whether an argument is a tensor on the device of which nobody follows the values."""
-    if not isinstance(tensor, fake_tensor) or tensor.fake_device.type != "cuda":
-        return False
-    return bool(tensor.is_floating_point()) and not values.is_worth(tensor)
 
 
 def _takes_itself_apart(kind: Any, fake_tensor: Any) -> bool:
@@ -144,8 +140,14 @@ class OperatorRunner:
         on_device = device is not None and torch.device(device).type == "cuda"
         if on_device:
             kwargs["device"] = torch.device("cuda", 0)  # this rank's, whatever its number
-        if not is_fake and not on_device and (tensors or not self._is_weight(args, kwargs)):
+        if (
+            not is_fake
+            and not on_device
+            and (tensors or not self._is_weight(operator, args, kwargs))
+        ):
             return function(*args, **kwargs)
+        if operator.is_random and not (on_device or any(map(self.is_on_card, tensors))):
+            skip_draws(operator, args, kwargs)
         if kwargs.get("generator") is not None:  # the device's numbers are never drawn
             kwargs = {**kwargs, "generator": None}
         special = self._special.get(function)
@@ -156,6 +158,11 @@ class OperatorRunner:
     def is_on_card(self, tensor: Any) -> bool:
         """Whether something is a tensor of the predicted card."""
         return isinstance(tensor, self.fake_tensor) and tensor.fake_device.type == "cuda"
+
+    def has_unknown_on_card(self, args: Any) -> bool:
+        """Whether one of an operator's arguments is on the card, and its values are not known."""
+        tensors = filter(self.is_on_card, tensors_in(args, {}))
+        return any(self._values.of(tensor) is None for tensor in tensors)
 
     def widen(self, basis: str, share: float) -> None:
         """Notes a rule that is less than exact, with the share of the peak that it may be off."""
@@ -186,10 +193,14 @@ class OperatorRunner:
             return sparse
         accumulated = self._kernels.accumulated(operator, args, tensors)
         if accumulated is not None:
+            self._kernels.after(operator, args, kwargs, [accumulated])
             return accumulated
         computed = self._values.computed_first(operator, args, kwargs, tensors)
+        self._kernels.before(operator, args, kwargs)
         if computed is not None:
-            return self._with_values(operator, computed, tensors)
+            result = self._with_values(operator, args, kwargs, computed)
+            self._kernels.after(operator, args, kwargs, tensors_in((result,), {}))
+            return result
         call = self._remembered.key_of(operator, args, kwargs, tensors)
         output = self._output(operator, args, kwargs, call)
         outputs = tensors_in((output,), {})
@@ -233,11 +244,11 @@ class OperatorRunner:
             shapes.DynamicOutputShapeException,
             shapes.DataDependentOutputException,
         ):
+            if operator.written and not operator.out_names:
+                return args[operator.written[0]] if operator.function._schema.returns else None
             results = host_results(operator, args, kwargs, self._values)
         if operator.out_names:
             return self._written_to_outs(operator, kwargs, results)
-        if operator.written:
-            return args[operator.written[0]]
         device = next(
             tensor.fake_device
             for tensor in tensors_in(args, kwargs)
@@ -268,23 +279,28 @@ class OperatorRunner:
                 if guess is not None and guess[0] in tensor.shape:
                     self.log.hangs_on_guess(tensor, *guess)
 
-    def _with_values(self, operator: Operator, known: Any, tensors: list[Any]) -> Any:
+    def _with_values(self, operator: Operator, args: Any, kwargs: Any, known: Any) -> Any:
         """Stand-ins for results that were computed, on the device of the inputs."""
+        tensors = tensors_in(args, kwargs)
         device = next(
             (t.fake_device for t in tensors if isinstance(t, self.fake_tensor)),
             torch.device("cuda", 0),
         )
 
         is_known = all(self._values.of(tensor) is not None for tensor in tensors)
+        hangs_on_values = not is_known and stated_size(operator, args, kwargs) is None
+        room = tensors[0].numel() if tensors else 0
 
         def stand_in(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
             copy = self.stand_in(value, device)
+            if operator.name in _IN_ROOM_FOR_ALL and value.numel():
+                copy = copy.new_empty(room).resize_(value.shape)
             self._note([copy])
             if is_known and self._values.is_worth(copy):
                 self._values.set(copy, value)
-            if not is_known and copy.dim():
+            if hangs_on_values and copy.dim():
                 self.log.hangs_on_guess(copy, int(copy.shape[0]), max(map(most_times, tensors)))
             return copy
 
@@ -302,7 +318,7 @@ class OperatorRunner:
         number = torch.ones if tensor.is_floating_point() else torch.zeros
         return number((), dtype=tensor.dtype).expand(tensor.shape)
 
-    def _is_weight(self, args: Any, kwargs: Any) -> bool:
+    def _is_weight(self, operator: Operator, args: Any, kwargs: Any) -> bool:
         """Whether a new tensor on the CPU would be large and of floating-point numbers. Those of a
         loader's worker are data: it sends them on.
         """
@@ -315,12 +331,11 @@ class OperatorRunner:
         dtype = kwargs.get("dtype") or torch.get_default_dtype()
         if not (dtype.is_floating_point or dtype.is_complex):
             return False
-        count = 1
-        for size in args[0]:
-            if not isinstance(size, int):
-                return False
-            count *= size
-        return bool(count * dtype.itemsize > _LARGEST_ON_HOST[len(args[0]) > 1])
+        if not all(isinstance(size, int) for size in args[0]):
+            return False
+        is_data = operator.name == "aten.rand" or kwargs.get("generator") is not None
+        most_bytes = _LARGEST_DATA if is_data else _LARGEST_ON_HOST[len(args[0]) > 1]
+        return bool(math.prod(args[0]) * dtype.itemsize > most_bytes)
 
     def _item(self, operator: Operator, args: Any, kwargs: Any) -> Any:
         return self._values.number(args[0])
@@ -346,12 +361,13 @@ class OperatorRunner:
         dtype, layout = kwargs.get("dtype"), kwargs.get("memory_format")
         content = self._values.of(source)
         if target.type == "cpu":
-            self.log.scratch(bytes_beside_copy_to_host(source, is_dense=_is_dense(source)))
+            lies_apart = not (_is_dense(source) or source.is_contiguous())
+            self.log.scratch(source.nbytes if lies_apart else 0)
             return self._read_back(source, content, dtype, layout)
         stand_in = self.stand_in(source, torch.device("cuda", 0), dtype, layout)
         self._note([stand_in])
         is_asynchronous = bool(kwargs.get("non_blocking"))
-        self.log.scratch(bytes_beside_copy_to_card(source, stand_in, non_blocking=is_asynchronous))
+        self.log.scratch(_bytes_beside_copy(source, stand_in, non_blocking=is_asynchronous))
         if content is not None and self._values.is_worth(stand_in):
             self._values.set(stand_in, content.to(stand_in.dtype, copy=True))
         return stand_in
@@ -370,12 +386,26 @@ class OperatorRunner:
             self._values.overwritten(target, source)
             self._origins.written([target])
             forget_share(target)
-            self._kernels.after(operator, args, kwargs, [])
         elif isinstance(source, self.fake_tensor):
             content = self._values.of(source)
             if content is not None:
                 target.copy_(content)
         return target
+
+
+def _bytes_beside_copy(source: Any, result: Any, *, non_blocking: bool) -> int:
+    """What the card holds beside its copy of a host's tensor: what differs in type or in the order
+    of its numbers goes through a contiguous copy.
+
+    aten/src/ATen/native/cuda/Copy.cu (copy_requires_temporaries, copy_kernel_cuda): types are
+    changed on the card where the copy is asynchronous, else on the host.
+    """
+    has_type = source.dtype is result.dtype
+    if has_type and source.stride() == result.stride():
+        return 0
+    if result.is_contiguous() and (has_type or not non_blocking):
+        return 0
+    return int(source.numel() * (source if non_blocking else result).element_size())
 
 
 def _is_dense(tensor: Any) -> bool:
@@ -394,14 +424,3 @@ def strided_parts(tensor: Any) -> list[Any]:
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
     return []
-
-
-def tensors_in(args: Any, kwargs: Any) -> list[Any]:
-    """The tensors among an operator's arguments or results, in order, also those in lists."""
-    collected: list[Any] = []
-    for argument in (*args, *kwargs.values()) if kwargs else args:
-        if isinstance(argument, torch.Tensor):
-            collected.append(argument)
-        elif isinstance(argument, (list, tuple)):
-            collected.extend(tensors_in(argument, {}))
-    return collected

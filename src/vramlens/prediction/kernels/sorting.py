@@ -1,0 +1,189 @@
+"""What sorts on the device, and works in a radix sort's memory: sorting, shuffling, and gradients of
+what was looked up, whose equal indices are put side by side.
+
+A radix sort is CUB's (dispatch_radix_sort.cuh): a second pair of keys and values, a counter of every
+value of a byte for each tile, and bins for each pass. The sizes of its tiles are those of an H100
+(``operators.py`` in benchmarks/prediction), and so are all sizes here, to the byte.
+
+aten/src/ATen/native/cuda: Sort.cpp (sort_stable) and SortStable.cu, whose kernels sort one row, few
+rows by all their numbers, or many rows at once; Randperm.cu; EmbeddingBackwardKernel.cu
+(embedding_backward_cuda_kernel); Indexing.cu (index_put_with_sort_kernel); ScanUtils.cuh.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from vramlens.prediction.kernels.kernel_call import KernelCall, Rule
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.ground.late_torch import torch
+
+_INDEX_BYTES = 8
+_MOST_SORTED_AT_ONCE = 4096
+"""Numbers in a row that one block sorts in place (should_use_small_sort in Sort.cpp)."""
+_FEWEST_SHUFFLED = 30_000
+"""From here on randperm sorts on the device."""
+_FEWEST_SORTED_INDICES = 3072
+"""Indices that an embedding's gradient is made from without a sort, at most."""
+_ROWS_OF_THREAD = 10
+_FEW_ROWS, _LONG_ROW = 128, 1_000_000
+_TILES = {8: 4608, 4: 5376, 2: 5632, 1: 5632}
+_TILE_OF_KEYS = 5760
+_BYTES_OF_TILE, _BYTES_OF_PASS, _CUB_BYTES = 1024, 2048, 511
+_ALIGNED = 256
+_MAXIMUM = 2  # EmbeddingBagMode
+
+
+def radix_bytes(count: int, key_bytes: int, value_bytes: int = _INDEX_BYTES, bits: int = 0) -> int:
+    """What a radix sort works in.
+
+    Args:
+        bits: of the keys that differ; by default all.
+    """
+    tile = _TILES[key_bytes] if value_bytes else _TILE_OF_KEYS
+    second_pair = _aligned(count * key_bytes) + _aligned(count * value_bytes)
+    passes = -(-(bits or 8 * key_bytes) // 8)
+    tiles = -(-count // tile)
+    return second_pair + tiles * _BYTES_OF_TILE + passes * _BYTES_OF_PASS + _CUB_BYTES
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
+def _sort(call: KernelCall) -> list[int]:
+    tensor, positions = call.outputs
+    dim = call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else -1)
+    longest = tensor.shape[dim] if tensor.dim() else 1
+    if longest <= _MOST_SORTED_AT_ONCE:
+        return []
+    lies_apart = tensor.dim() > 1 and call.args[0].stride(dim) != 1
+    turned = [tensor.nbytes, positions.nbytes, tensor.nbytes] if lies_apart else []
+    return [*turned, *sorted_rows(tensor.numel(), longest, tensor.element_size())]
+
+
+def sorted_rows(count: int, longest: int, key_bytes: int) -> list[int]:
+    """What a sort of rows works in, beside its results."""
+    rows, index = count // longest, count * _INDEX_BYTES
+    if rows == 1 or longest >= _LONG_ROW:
+        return [index, radix_bytes(longest, key_bytes)]
+    if rows < _FEW_ROWS:
+        return [index, index, count * key_bytes, radix_bytes(count, key_bytes)]
+    return [index, index + count * key_bytes + _ALIGNED - 1]
+
+
+def _shuffle(call: KernelCall) -> list[int]:
+    count, keys = call.outputs[0].numel(), call.outputs[0].numel() * _INDEX_BYTES
+    if count < _FEWEST_SHUFFLED:
+        return []
+    bits = min(64, math.ceil(math.log2(count) - 6 * math.log2(0.9)) + 24)
+    item = call.outputs[0].element_size()
+    return [keys, keys, count * item, radix_bytes(count, _INDEX_BYTES, item, bits)]
+
+
+def _looked_up(indices: Any, rows: int, width: int, counts: int = 0) -> list[int]:
+    """What the gradient of looked-up rows works in: indices sorted, then sums of equal ones."""
+    count, item = indices.numel(), indices.element_size()
+    listed, most = count * item, min(count, rows)
+    partial = count // _ROWS_OF_THREAD + most
+    begins, sums = most * item, partial * width * 4
+    sort = [listed, listed, listed, radix_bytes(count, item, item)]
+    segments = [listed, listed, -listed, begins, begins, partial * item, sums]
+    return [*sort, -sort[-1], -listed, *[listed] * counts, *segments]
+
+
+def _embedding(call: KernelCall) -> list[int]:
+    gradient, indices, rows = call.args[:3]
+    by_frequency = call.argument(4, "scale_grad_by_freq", default=False)
+    if indices.numel() <= _FEWEST_SORTED_INDICES and not by_frequency:
+        return []
+    return _looked_up(indices, rows, gradient.shape[-1], counts=int(by_frequency))
+
+
+def _embedding_bag(call: KernelCall) -> list[int]:
+    """Of sums and means; a maximum knows its index."""
+    gradient, indices = call.args[:2]
+    rows, by_frequency, mode, is_sparse = call.args[6:10]
+    if mode == _MAXIMUM or is_sparse or not indices.numel():
+        return []
+    return _looked_up(indices, rows, gradient.shape[-1], counts=int(by_frequency))
+
+
+def _added_by_index(call: KernelCall) -> list[int]:
+    """Of numbers that are added where indices say: the place of each, sorted. Masks are made
+    indices first; one that only overwrites with a number is none.
+    """
+    indices, added = call.args[1:3]
+    if call.argument(3, "accumulate", default=False):
+        count = _count_of_places(indices, added)
+        return [count * _INDEX_BYTES] * 4 + [radix_bytes(count, _INDEX_BYTES)] if count else []
+    return (
+        [] if added.numel() == 1 else _indices_of_masks(indices, _count_of_places(indices, added))
+    )
+
+
+def _count_of_places(indices: Any, added: Any) -> int:
+    """How many places indices name together; masks name as many as there are numbers to add."""
+    chosen = [index for index in indices if index is not None]
+    if any(_is_mask(index) for index in chosen):
+        return int(added.shape[0]) if added.dim() else 0
+    shapes = [tuple(index.shape) for index in chosen]
+    return math.prod(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+
+
+def _indices_of_masks(indices: Any, count: int) -> list[int]:
+    """What masks are made first: for each place that holds, its index in every dimension."""
+    masks = [index for index in indices if index is not None and _is_mask(index)]
+    return [count * mask.dim() * _INDEX_BYTES for mask in masks]
+
+
+def _is_mask(index: Any) -> bool:
+    return index.dtype in (torch.bool, torch.uint8)
+
+
+def _selected(call: KernelCall) -> list[int]:
+    indices = call.args[1]
+    places = [place for place, index in enumerate(indices) if index is not None]
+    return _indices_of_masks(indices, int(call.outputs[0].shape[places[0]])) if places else []
+
+
+def _selected_by_mask(call: KernelCall) -> list[int]:
+    return [call.outputs[0].numel() * call.args[1].dim() * _INDEX_BYTES]
+
+
+def _middle(call: KernelCall) -> list[int]:
+    """Of the middle of all numbers: they are sorted."""
+    count, item = call.args[0].numel(), call.args[0].element_size()
+    if len(call.outputs) > 1 or count <= _MOST_SORTED_AT_ONCE:
+        return []
+    return [count * item, count * _INDEX_BYTES, *sorted_rows(count, count, item)]
+
+
+def _distinct(call: KernelCall) -> list[int]:
+    """Of what a search for distinct numbers sorts, with their places where those are wanted."""
+    count, item = call.args[0].numel(), call.args[0].element_size()
+    if not any(call.args[2:4]):
+        return [count * item, radix_bytes(count, item, 0)]
+    listed = count * _INDEX_BYTES
+    return [count * item, listed, listed, radix_bytes(count, item)]
+
+
+BEFORE: dict[str, Rule] = {"aten._unique2": _distinct}
+"""What is asked for, and given back, before the results."""
+RULES: dict[str, Rule] = {
+    "aten.masked_select": _selected_by_mask,
+    "aten.median": _middle,
+    "aten.nanmedian": _middle,
+    "aten.sort": _sort,
+    "aten.randperm": _shuffle,
+    "aten.embedding_dense_backward": _embedding,
+    "aten._embedding_bag_backward": _embedding_bag,
+    "aten.index": _selected,
+    **dict.fromkeys(
+        ("aten.index_put", "aten.index_put_", "aten._index_put_impl_"), _added_by_index
+    ),
+}
