@@ -4,7 +4,7 @@ fits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,14 +114,27 @@ class Prediction:
             f"  on {self.gpu} with PyTorch {self.torch}, predicted in {self.seconds:.1f} s without"
             " a GPU",
         ]
-        for fits, words in ((True, "fits"), (None, "may fit"), (False, "does not fit")):
-            sizes = [format_size(card.total_bytes) for card in self.cards if card.fits is fits]
-            if sizes:
-                lines.append(f"  {words}: {', '.join(sizes)}")
+        lines += _card_lines(self.cards)
         for unknown in self.not_modelled:
             size = "" if unknown.bytes is None else f" (up to {format_size(unknown.bytes)})"
             lines.append(f"  not included: {unknown.what}{size}")
         return "\n".join(lines)
+
+
+def _card_lines(cards: tuple[CardFit, ...]) -> Iterator[str]:
+    """On which cards it fits: a larger card than one that it fits on needs no mention."""
+    sizes = {
+        fits: sorted(card.total_bytes for card in cards if card.fits is fits)
+        for fits in (True, None, False)
+    }
+    if sizes[True]:
+        more = " and more" if len(sizes[True]) > 1 else ""
+        yield f"  fits: {format_size(sizes[True][0])}{more}"
+    if sizes[None]:
+        yield f"  may fit: {', '.join(map(format_size, sizes[None]))}"
+    if sizes[False]:
+        less = " and less" if len(sizes[False]) > 1 else ""
+        yield f"  does not fit: {format_size(sizes[False][-1])}{less}"
 
 
 def fits_of(
