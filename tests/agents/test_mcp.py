@@ -70,12 +70,12 @@ BUGS = {
     "outputs that are kept": (
         "leaks",
         {"path": "recordings/leak_outputs.pickle.xz"},
-        ["workloads.py:146 in leak_outputs: leaves 33.10 MiB a step", "`.detach()` or `.item()`"],
+        ["workloads.py:146 in leak_outputs: leaves 33.10 MiB per step", "`.detach()` or `.item()`"],
     ),
     "a hook that stores": (
         "leaks",
         {"path": "recordings/leak_hook.pickle.xz", "total": "80GiB"},
-        ["workloads.py:39 in forward: leaves 2.00 MiB a step", "hook keeps it, clear or"],
+        ["workloads.py:39 in forward: leaves 2.00 MiB per step", "hook keeps it, clear or"],
     ),
     "one rank that leaks": (
         "ranks",

@@ -139,3 +139,20 @@ def test_the_present_folder_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.chdir(folder)
     folder.rmdir()
     assert place_text("/srv/train.py", 41) == "/srv/train.py:41"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, "1.00 MiB per step"),
+        ({"bytes": 80 * MIB, "steps": 8}, "10.00 MiB every 10 steps"),
+        ({"bytes": 80 * MIB, "steps": 8, "first_step": 2}, "1.00 MiB per step"),
+        ({"every_steps": 4, "bytes": 12 * MIB, "steps": 3}, "4.00 MiB every 4 steps"),
+    ],
+)
+def test_one_unit_in_all_that_is_said_of_a_leak(changes: dict[str, int], told: str) -> None:
+    """What most steps leave nothing of is told for each time, in the headline and in the advice."""
+    leak = replace(LEAK, fix_share=1.0, **changes)  # type: ignore[arg-type]
+    assert leak.rate_text == told
+    assert told in claim_of(leak, unseen="").headline
+    assert (leak.advice or "").endswith(f"(saves {told})")

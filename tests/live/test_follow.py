@@ -113,6 +113,25 @@ def test_one_that_grew_to_the_last_step_is_likely(capsys: pytest.CaptureFixture[
     assert "it grew until step 9, the last" in text
 
 
+FILLED: list[Any] = []
+
+
+def test_what_is_still_there_is_judged_by_the_last_look(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A table that a look found growing is full by now; that is no growth until the end."""
+    program = Followed()
+    for step in range(1, 61):
+        if step < 20:
+            FILLED.append(torch.zeros(1000))
+        program.follower.step_ended(step)
+    text = program.report(capsys)
+    FILLED.clear()
+    assert "LEAK" not in text
+    assert "is gone by now" not in text
+    assert "it has not grown since step 19" in " ".join(text.split())
+
+
 class Circle:
     """A trainer and its callbacks know one another, as in most training loops."""
 

@@ -70,7 +70,7 @@ def leaks(
     spots: list[Spot] = []
     for leak in report.leaks:
         if leak.place is not None and leak.sure:
-            claim = f"leaves {format_size(leak.bytes_per_step)} a step"
+            claim = f"leaves {leak.rate_text}"
             spots.append(Spot(leak.place, claim, leak.advice))
         if leak.owner is not None and leak.owner.file and leak.owner.line:
             spots.append(Spot(_place(leak.owner), f"{leak.owner.name} keeps it"))

@@ -17,12 +17,6 @@ from vramlens.units import counted, format_size
 _LONGEST_CHAIN = 12
 """Links that are shown, three lines of 80 characters: the first name the holder, the last what it has."""
 _HELD_BY = "held by "
-_MOST_DIFFERENCE = 0.005
-"""Of the bytes so far, between them and the rate times the steps: what rounding to three digits
-hides. With twice as much a reader who multiplies finds another number.
-"""
-_FAR_APART = 2
-"""Steps from one that left something to the next: the rate of a step says little then."""
 _KEEPERS = {
     "external": "no tensor uses it: a library (NCCL, cuBLAS), a CUDA context or another process"
     " does",
@@ -92,28 +86,12 @@ def _rate_words(leak: Leak) -> str:
     """How much a step leaves; in a recording, how much each time, where most steps leave nothing."""
     if leak.nodes and not leak.bytes_per_step:
         return "autograd nodes without data"
-    rate = f"{format_size(leak.bytes_per_step)} per step"
-    if _is_rate_times_steps(leak) or leak.first_step is not None:  # a live one's was measured
-        return rate
-    each_time = leak.bytes // leak.steps
-    if leak.every_steps > 1:
-        return f"about {format_size(each_time)} {leak.how_often}"
-    steps_between = round(each_time / leak.bytes_per_step)
-    if steps_between < _FAR_APART:
-        return f"about {rate}"
-    return f"about {format_size(each_time)} every {steps_between} steps"
+    is_measured = leak.is_rate_times_steps or leak.first_step is not None
+    return leak.rate_text if is_measured else f"about {leak.rate_text}"
 
 
 def _steps_words(leak: Leak) -> str:
-    return f" in {counted(leak.steps, 'step')}" if _is_rate_times_steps(leak) else ""
-
-
-def _is_rate_times_steps(leak: Leak) -> bool:
-    """Whether a reader who multiplies the rate by the steps finds the bytes so far. Not where only
-    some steps left anything, or the first ones more.
-    """
-    difference = abs(leak.bytes - leak.bytes_per_step * leak.steps)
-    return not leak.bytes_per_step or difference <= _MOST_DIFFERENCE * leak.bytes
+    return f" in {counted(leak.steps, 'step')}" if leak.is_rate_times_steps else ""
 
 
 def owner_words(leak: Leak, owner: LeakOwner) -> str:
@@ -125,7 +103,7 @@ def owner_words(leak: Leak, owner: LeakOwner) -> str:
 
 def notes_of(leak: Leak) -> Iterator[str]:
     """Yields what the verdict rests on, and at last why no more is certain."""
-    if leak.every_steps == 1:
+    if leak.unit_steps == 1:
         yield from _range_of_rate(leak)
     yield from leak.evidence
     if leak.reason:

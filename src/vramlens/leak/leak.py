@@ -26,6 +26,10 @@ what was reserved.
 """
 _WORTH_TELLING = 0.01
 """Of what a step leaves behind: less that stays after a fix is not worth a word."""
+_MOST_DIFFERENCE = 0.005
+"""Of the bytes so far, between them and the rate times the steps: what rounding to three digits
+hides. With twice as much a reader who multiplies finds another number.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,18 +171,45 @@ class Leak:
         freed = self.fix_bytes_per_step
         if self.fix is None or not freed:
             return self.fix
-        each_time = f"{format_size(freed * self.every_steps)} {self.how_often}"
+        each_time = self.per_unit(freed)
         if self.frees_more:
             return f"{self.fix} (saves at least {each_time})"
         stays = self.bytes_per_step - freed
         is_much = stays >= _WORTH_TELLING * self.bytes_per_step
-        remainder = f", {format_size(stays * self.every_steps)} remain" if is_much else ""
+        remainder = f", {format_size(stays * self.unit_steps)} remain" if is_much else ""
         return f"{self.fix} (saves {each_time}{remainder})"
 
     @property
-    def how_often(self) -> str:
-        """``per step``, or ``every 8 steps`` where an epoch or a trial leaves something behind."""
-        return f"every {self.every_steps} steps" if self.every_steps > 1 else "per step"
+    def unit_steps(self) -> int:
+        """The steps that its rate is told by: those between two that leave something behind, where
+        most leave nothing.
+        """
+        if self.every_steps > 1 or self.first_step is not None:  # a live one's rate was measured
+            return self.every_steps
+        if self.is_rate_times_steps or not self.steps:
+            return 1
+        return max(round(self.bytes / self.steps / self.bytes_per_step), 1)
+
+    @property
+    def is_rate_times_steps(self) -> bool:
+        """Whether a reader who multiplies the rate by the steps finds the bytes so far. Not where
+        only some steps left anything, or the first ones more.
+        """
+        difference = abs(self.bytes - self.bytes_per_step * self.steps)
+        return not self.bytes_per_step or difference <= _MOST_DIFFERENCE * self.bytes
+
+    @property
+    def rate_text(self) -> str:
+        """``1.00 MiB per step``, or ``8.00 MiB every 8 steps`` where an epoch or a trial leaves
+        something behind.
+        """
+        return self.per_unit(self.bytes_per_step)
+
+    def per_unit(self, bytes_per_step: int) -> str:
+        """Some of its bytes per step in the unit in which its rate is told."""
+        steps = self.unit_steps
+        how_often = f"every {steps:,} steps" if steps > 1 else "per step"
+        return f"{format_size(bytes_per_step * steps)} {how_often}"
 
     def to_dict(self) -> dict[str, Any]:
         """As in the contract: the same keys wherever it was found."""

@@ -65,6 +65,7 @@ class LeakFollower:
 
     def __init__(self) -> None:
         self._watch: LeakWatch | None = None
+        self._former: LeakWatch | None = None  # by another unit
         self._other_steps: OtherSteps | None = None
         self._latest: _Looked | None = None
         self._final: _Looked | None = None
@@ -95,9 +96,8 @@ class LeakFollower:
 
     def _begin_anew(self) -> None:
         """What was counted so far is of another unit."""
-        if self._watch is not None:
-            self._watch.stop()
-        self._watch = self._latest = None
+        self._former, self._watch = self._watch or self._former, None
+        self._latest = None
         self._followed, self._next = {}, _FIRST_LOOK
 
     def _unit_ended(self, caller: FrameType) -> None:
@@ -116,7 +116,9 @@ class LeakFollower:
         if self._watch is None:
             self._began, self._first_steps_ended = perf_counter(), 0.0
             self._ration = Ration(_FREE_SECONDS, _SHARE)
-            self._watch = LeakWatch()
+            if self._former is not None:
+                self._former.begin_anew()
+            self._watch, self._former = self._former or LeakWatch(), None
         else:
             self._step(self._watch, caller)
         self._watch_seconds += thread_time() - began
@@ -194,18 +196,23 @@ class LeakFollower:
         return replace(report, notes=(note, *report.notes))
 
     def _concluded(self, watch: LeakWatch) -> LeakReport:
+        """The report of the end, with what an earlier look found and is gone by now."""
         if self._final is not None and self._final.report.steps == watch.steps:
-            return self._with_emptied(self._final.report)
-        now = watch.report()
-        if now.gone is not None:  # the program itself makes no report
-            now = replace(now, gone=replace(now.gone, function=""))
-        before = self._earlier(now)
-        if before is not None:
-            say(
-                f"--leaks: after step {before.report.steps:,} of {now.steps:,}; what its functions held is gone by now"
-            )
-            now = self._doubted_report(before, now)
-        return now
+            report = self._final.report
+            before = self._earlier(report)
+        else:
+            report = watch.report()
+            if report.gone is not None:  # the program itself makes no report
+                report = replace(report, gone=replace(report.gone, function=""))
+            before = self._earlier(report)
+            if before is not None:
+                say(
+                    f"--leaks: after step {before.report.steps:,} of {report.steps:,}; what its"
+                    " functions held is gone by now"
+                )
+        lost = () if before is None else self._lost_leaks(before.report, report)
+        gone = tuple(self._as_gone(leak, report.gone) for leak in lost)
+        return replace(report, leaks=(*gone, *report.leaks))
 
     def _keep(self) -> None:
         """Keeps the latest look that found something, else this one; what it found is followed
@@ -228,29 +235,23 @@ class LeakFollower:
         their variables along.
         """
         before = self._latest
-        if before is None or not before.report.found:
+        lost = () if before is None else self._lost_leaks(before.report, now)
+        if not lost:
             return None
-        earlier_kinds, kinds_now = (
-            {leak.kind for leak in report.found} for report in (before.report, now)
-        )
-        return (
-            before
-            if not kinds_now or (kinds_now <= _CYCLES and not earlier_kinds & _CYCLES)
-            else None
-        )
+        earlier_kinds = {leak.kind for leak in lost}
+        kinds_now = {leak.kind for leak in now.found}
+        is_all = not kinds_now or (kinds_now <= _CYCLES and not earlier_kinds & _CYCLES)
+        return before if is_all else None
 
-    def _with_emptied(self, final: LeakReport) -> LeakReport:
-        """The report of the end, with what an earlier look found and the program has emptied."""
-        before = self._earlier(final)
-        if before is None:
-            return final
-        names = {leak.owner.name for leak in final.leaks if leak.owner is not None}
-        emptied = tuple(
-            self._as_gone(leak, final.gone)
-            for leak in before.report.found
-            if leak.owner is not None and leak.owner.name not in names
+    def _lost_leaks(self, before: LeakReport, now: LeakReport) -> tuple[LiveLeak, ...]:
+        """The leaks of an earlier look that are not there any more; what is there was judged again."""
+        names = {leak.owner.name for leak in now.leaks if leak.owner is not None}
+        there = {route for route, sizes in self._followed.items() if sizes.is_there}
+        return tuple(
+            leak
+            for leak in before.found
+            if leak.route not in there and (leak.owner is None or leak.owner.name not in names)
         )
-        return replace(final, leaks=(*emptied, *final.leaks))
 
     def _doubted_report(self, before: _Looked, now: LeakReport) -> LeakReport:
         return replace(

@@ -24,12 +24,13 @@ class FollowedSizes:
     Attributes:
         has_fallen: whether it was emptied since the look, by half at least.
         is_emptied_at_end: whether it was emptied so after the last step.
+        is_there: whether it still is when the program has ended, and has not been emptied.
     """
 
     def __init__(self, step: int, size: int) -> None:
         self._first = self._last = (step, size)
         self._largest = size
-        self.has_fallen = self.is_emptied_at_end = False
+        self.has_fallen = self.is_emptied_at_end = self.is_there = False
 
     def add(self, step: int, container: Any) -> None:
         """Notes the size of what is there at a step; None of what has gone is no emptying."""
@@ -41,6 +42,7 @@ class FollowedSizes:
     def end(self, container: Any) -> None:
         """Notes what is there when the program has ended."""
         self.is_emptied_at_end = self._is_emptied(container)
+        self.is_there = container is not None and not self.is_emptied_at_end
 
     def _is_emptied(self, container: Any) -> bool:
         return container is not None and size_of(container) <= _FALLEN * self._largest

@@ -113,17 +113,18 @@ class HeapLook:
         except Exception as error:  # a counter that says something unheard of: the rest stands
             let_through(error)
             self._failures.append(f"the counters could not be read ({type(error).__name__})")
-        leaks = merged(kept_leaks)
         least_bytes = least_bytes_per_step(None, 0, births.steps)
+        leaks = [
+            (replace(leak, is_small=is_too_small(leak, least_bytes, search.live_bytes)), storages)
+            for leak, storages in merged(kept_leaks)
+        ]
+        leaks.sort(key=lambda pair: pair[0].is_small)
         unexplained = self._unexplained(items, kept_leaks)
         kernels = kernels_note(self._torch.torch, unexplained, births.sizes)
         notes = [*search.skipped, *self._failures, *filter(None, [kernels])]
         report = LeakReport(
             steps=births.steps,
-            leaks=tuple(
-                replace(leak, is_small=is_too_small(leak, least_bytes, search.live_bytes))
-                for leak, _ in leaks
-            ),
+            leaks=tuple(leak for leak, _ in leaks),
             notes=tuple(notes),
             headroom_bytes=self._headroom(),
             seconds=search.seconds,

@@ -38,12 +38,21 @@ class LeakWatch:
         self._code: CodeType | None = None  # of what calls step()
         self._begin()
 
-    def _begin(self) -> None:
+    def _begin(self, earlier: Births | None = None) -> None:
         self._torch = loaded()
         if self._torch is not None:
-            self._births = Births(self._torch)
+            self._births = Births(self._torch, earlier)
             self._observer = Observer(self._torch)
             self._counters = StepCounters(self._torch.torch)
+
+    def begin_anew(self) -> None:
+        """Counts steps from now on: what ended before was of another unit."""
+        if self._observer is not None:
+            self._observer.end(whole=False)
+        self._steps, earlier = 0, self._births
+        self._begin(earlier)
+        if earlier is not None:
+            earlier.close()
 
     @property
     def steps(self) -> int:
@@ -78,12 +87,15 @@ class LeakWatch:
 
     @property
     def may_have_grown(self) -> bool:
-        """Whether a look could find growth: what several steps left alive, or a counter that
-        rose. Costs less than a millisecond.
+        """Whether a look could find growth: what several steps had left alive when that was summed,
+        or a counter that rose. Costs less than a millisecond.
         """
         if self._births is None or self._counters is None:
             return False
-        survivors = sum(WARM_UP < born < self._steps for born in self._births.bytes_alive())
+        step, bytes_by_step = self._births.latest_sum
+        if not self._births.is_summed:
+            step, bytes_by_step = self._steps, self._births.bytes_alive()
+        survivors = sum(WARM_UP < born < step for born in bytes_by_step)
         return survivors >= FEWEST or self._counters.may_have_grown
 
     @property

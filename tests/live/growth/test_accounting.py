@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from vramlens.live.counters.step_counters import CounterSeries
 from vramlens.live.growth import accounting as account
 from vramlens.live.growth.accounting import HostHeap
 from vramlens.live.growth.looks import Looks
-from vramlens.live.growth.piles import Item
+from vramlens.live.growth.piles import Item, gone_growth
 from vramlens.live.heap.tensors import Storage
 from vramlens.live.leak_scope import LeakError
 from vramlens.units import MIB
@@ -135,3 +136,16 @@ def test_counter_counts_tensors() -> None:
     after = allocated_bytes()
     assert after is not None
     assert after - before >= ctypes.sizeof(buffer)
+
+
+def test_growth_whose_place_newer_tensors_took_is_not_gone() -> None:
+    """A ring gives up what is old for what is new."""
+    births: Any = SimpleNamespace(
+        latest_sum=(12, dict.fromkeys(range(2, 13), MIB)),
+        looks=Looks.at_every_step(20),
+        is_summed=True,
+    )
+    assert gone_growth(_items(dict.fromkeys(range(10, 21), MIB)), births) is None
+    gone = gone_growth(_items({20: MIB}), births)
+    assert gone is not None
+    assert gone.bytes_per_step == MIB

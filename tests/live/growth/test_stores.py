@@ -37,6 +37,8 @@ def _only_leak(watch: LeakWatch) -> LiveLeak:
         (range(8, 57, 8), 72, False),  # the last two did not come
         (range(8, 65, 8), 72, True),
         (range(2, 58), 60, False),
+        (range(6, 115, 6), 125, True),  # of many only the newest may be missing
+        (range(6, 109, 6), 125, False),
     ],
 )
 def test_pause_at_the_end(born: Any, steps: int, is_steady: bool) -> None:
@@ -291,3 +293,23 @@ def test_the_newest_link_that_a_variable_holds_too() -> None:
 
 def _add(forward: Callable[..., Any], noise: Any, x: Any) -> Any:
     return forward(x + noise)
+
+
+class _Fields:
+    """Attributes whose names are made: as many of a step as came in it, all alike."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self) -> None:
+        setattr(self, f"field{self.count}", torch.zeros(4096))
+        self.count += 1
+
+
+def test_attributes_that_are_alike_however_many_come_in_a_step() -> None:
+    fields, chance, watch = _Fields(), random.Random(0), LeakWatch()
+    for _ in range(40):
+        for _ in range(chance.choice((2, 3, 5, 7))):
+            fields.add()
+        watch.step()
+    assert _only_leak(watch).verdict == "proven"

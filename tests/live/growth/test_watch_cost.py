@@ -15,7 +15,7 @@ from vramlens.live.counters import step_counters
 from vramlens.live.counters.step_counters import CounterSeries
 from vramlens.live.growth import births, last_frames, line_observer
 from vramlens.live.growth.ration import FIRST_STEPS, Ration
-from vramlens.live.heap.tensors import TorchObjects
+from vramlens.live.heap.tensors import TorchObjects, loaded
 
 torch = pytest.importorskip("torch")
 
@@ -73,6 +73,57 @@ def test_a_step_looks_at_the_young_only(monkeypatch: pytest.MonkeyPatch) -> None
     assert watch._births.visited <= 20 * youngest_at_most
     assert placed <= 20 * 80, placed
     assert len(crowd) == 3000
+
+
+def test_what_wraps_a_tensor_is_not_looked_for() -> None:
+    """PyTorch's subclasses stand for tensors with memory; a user's are such tensors."""
+
+    class Image(torch.Tensor):
+        pass
+
+    objects = loaded()
+    assert objects is not None
+    objects.refresh()
+    kinds = set(objects.types_with_storage().values())
+    assert {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, Image} <= kinds
+    assert kinds < set(objects.tensor_types.values())
+    assert not any(kind.__module__.startswith("torch.masked") for kind in kinds)
+
+
+@pytest.mark.usefixtures("without_tracing")
+def test_another_unit_does_not_read_the_heap_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    training, watch = Training(), LeakWatch()
+    for _ in range(3):
+        training.leaking_step()
+        watch.step()
+    read = []
+    all_tracked = births.tracked_of_types
+    monkeypatch.setattr(
+        births, "tracked_of_types", lambda types: read.append(1) or all_tracked(types)
+    )
+    watch.begin_anew()
+    assert not read
+    monkeypatch.undo()
+    for _ in range(12):
+        training.leaking_step()
+        watch.step()
+    assert watch.steps == 12
+    (leak,) = watch.report().found
+    assert leak.bytes_per_step == 4000
+
+
+@pytest.mark.usefixtures("without_tracing")
+def test_whether_anything_grew_is_known_from_the_latest_sum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    training, watch = Training(), LeakWatch()
+    for _ in range(12):
+        training.leaking_step()
+        watch.step()
+    assert watch._births is not None
+    assert watch._births.is_summed
+    monkeypatch.setattr(births.Births, "bytes_alive", lambda _: pytest.fail("summed again"))
+    assert watch.may_have_grown
 
 
 class Looks:

@@ -162,3 +162,69 @@ def test_what_is_emptied_after_the_last_step_is_possible(
     assert leak.verdict == "possible"
     assert "the program emptied it after its last step" in leak.reason
     assert leak.fix is None
+
+
+RARE = """\
+import time
+
+class Box:
+    def __init__(self):
+        self.records, self.seen, self.last = [], 0, time.monotonic()
+
+    def note(self, record, step, is_bad):
+        self.seen += 1
+        self.records.append(record)
+        {condition}
+            self.flush()
+
+    def flush(self):
+        {removal}
+
+def fly(steps):
+    box = Box()
+    for step in range(steps):
+        box.note(torch.zeros(4096), step, step < 0)
+        tick()
+"""
+
+
+def _verdict_on(load: Callable[..., types.ModuleType], condition: str, removal: str) -> Any:
+    watched = Watched(160)
+    source = RARE.replace("{condition}", condition).replace("{removal}", removal)
+    load(source, watched.tick).fly(160)
+    (leak,) = watched.leaks
+    return leak
+
+
+@pytest.mark.parametrize(
+    ("condition", "removal"),
+    [
+        ("if record.isnan().any():", "self.records.clear()"),
+        ("if record.sum().item() < 0:", "self.records = []"),
+        ("try:\n            record.numpy()\n        except ValueError:", "self.records.clear()"),
+    ],
+)
+def test_a_removal_that_waits_for_what_never_comes_is_no_excuse(
+    load: Callable[..., types.ModuleType], condition: str, removal: str
+) -> None:
+    leak = _verdict_on(load, condition, removal)
+    assert leak.verdict == "likely"
+    assert "would empty it, but has not in 1" in leak.reason
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "if len(self.records) == 500:",
+        "if step % 500 == 499:",
+        "if self.seen == 500:",
+        "if step == 400:",
+        "if time.monotonic() - self.last > 600:",
+    ],
+)
+def test_a_removal_whose_turn_comes_with_time_is_an_excuse(
+    load: Callable[..., types.ModuleType], condition: str
+) -> None:
+    """However long none has come."""
+    leak = _verdict_on(load, condition, "self.records.clear()")
+    assert leak.verdict in ("possible", "not a problem")

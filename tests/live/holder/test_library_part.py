@@ -47,6 +47,24 @@ class Plugins(Metric):
         self.values.remove(plugin)
 
 
+class State:
+    def __init__(self):
+        self.log_history = []
+
+
+class Trainer:
+    def __init__(self):
+        self.state = State()
+
+    def log(self, values):
+        self.state.log_history.append({**values, "step": 1})
+
+    def train(self, watch):
+        for _ in range(12):
+            self.compute()
+            watch.step()
+
+
 class Runner:
     def __init__(self, collector):
         self.collector = collector
@@ -112,3 +130,19 @@ def test_the_method_that_takes_back_what_a_call_adds(library: types.ModuleType) 
         watch.step()
     (leak,) = watch.report().found
     assert leak.fix.startswith("call plugins.remove_plugin(...) for what is done")
+
+
+def test_the_library_s_method_that_a_user_s_class_calls_by_self(library: types.ModuleType) -> None:
+    """Neither the line that made the object nor the one that runs it says what it was given."""
+
+    class MyTrainer(library.Trainer):  # type: ignore[misc,name-defined]
+        def compute(self) -> None:
+            scores = torch.zeros(4096)
+            self.log({"scores": scores})
+
+    trainer, watch = MyTrainer(), vramlens.LeakWatch()
+    trainer.train(watch)
+    (leak,) = watch.report().found
+    assert leak.owner.source == 'self.log({"scores": scores})'
+    assert leak.fix.startswith("give self.log(...) numbers (.item()) or smaller results: somelib")
+    assert "State.log_history" in leak.fix

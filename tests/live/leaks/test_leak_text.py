@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vramlens.ground.verdict import Verdict
+from vramlens.leak.leak import LeakOwner
 from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
 from vramlens.live.leaks.leak_text import report_text
 from vramlens.units import GIB
@@ -45,3 +46,29 @@ def test_a_report_fits_a_narrow_terminal_with_the_same_words() -> None:
     assert max(map(len, narrow.splitlines())) <= 44 < max(map(len, wide.splitlines())) <= 80
     assert narrow.split() == wide.split()
     assert wide == str(report)
+
+
+def _possible(name: str, bytes_per_step: int, *, is_small: bool) -> LiveLeak:
+    return LiveLeak(
+        verdict=Verdict.POSSIBLE,
+        kind="container",
+        bytes_per_step=bytes_per_step,
+        bytes=40 * bytes_per_step,
+        steps=40,
+        owner=LeakOwner(name, "list", "train.py", 5, "main", ()),
+        device="cpu",
+        reason="line 9 empties it",
+        is_small=is_small,
+    )
+
+
+def test_what_is_too_small_to_matter_takes_one_line() -> None:
+    small = (_possible("a", 80, is_small=True), _possible("b", 96, is_small=True))
+    large = _possible("c", 4096, is_small=False)
+    text = " ".join(str(LeakReport(40, (large, *small))).split())
+    assert "1 possible: c" in text
+    assert "possible: a" not in text
+    assert "2 places keep a little. The largest: b (train.py:5), 96 bytes per step." in text
+    alone = " ".join(str(LeakReport(40, small[:1])).split())
+    assert "No leak: 40 steps watched" in alone
+    assert "Too small to matter: a (train.py:5), 80 bytes per step." in alone

@@ -205,7 +205,7 @@ def _about_growth(broken: BrokenLimits, result: Result) -> Finding:
     rises = []
     for leak in leaks[:_CULPRITS]:
         if leak.place is not None:
-            words = f"{format_size(leak.bytes_per_step)} per step: {leak.place}"
+            words = f"{leak.rate_text}: {leak.place}"
             rises.append(Rise(leak.place, leak.bytes_per_step, words))
     return _over(result, title_of([result]), rises, leaks[0].fix if leaks else None)
 

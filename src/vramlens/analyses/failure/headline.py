@@ -87,8 +87,8 @@ def _reason(facts: HeadlineFacts) -> str:
 
 def _leak(leaks: Sequence[RecordedLeak]) -> str:
     kept = format_size(sum(leak.bytes for leak in leaks))
-    each_step = format_size(sum(leak.bytes_per_step for leak in leaks))
-    return f"Earlier steps leaked {kept}, {each_step} per step ({leaks[0].place})"
+    each_step = leaks[0].per_unit(sum(leak.bytes_per_step for leak in leaks))
+    return f"Earlier steps leaked {kept}, {each_step} ({leaks[0].place})"
 
 
 def _would_fit(facts: HeadlineFacts) -> str:

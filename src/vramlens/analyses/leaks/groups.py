@@ -5,7 +5,7 @@ the model asked for.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,11 @@ _ALIKE = 0.9
 _GRAPH_STACKS = 3
 """So many stacks of one forward pass that each leave something behind in the same steps are a
 graph that is kept.
+"""
+
+_NEXT_TO = 4
+"""Events between two blocks that one object lets go of: a block's request and completion, and those of a
+number beside it.
 """
 
 
@@ -164,9 +169,9 @@ def common_length(a: Sequence[object], b: Sequence[object]) -> int:
     return length
 
 
-def grouped(loop: StepLoop, cohorts: Sequence[Cohort]) -> list[CohortGroup]:
-    """One group a leak: what one statement of the loop keeps in the same steps; and all parts of
-    one graph.
+def grouped(view: Attribution, loop: StepLoop, cohorts: Sequence[Cohort]) -> list[CohortGroup]:
+    """One group a leak: what one statement of the loop keeps in the same steps; all parts of one
+    graph; and what went together.
     """
     groups: dict[tuple[int, ...], list[CohortGroup]] = {}
     for cohort in cohorts:
@@ -180,7 +185,8 @@ def grouped(loop: StepLoop, cohorts: Sequence[Cohort]) -> list[CohortGroup]:
             groups_of_statement.append(own_group)
         own_group.cohorts.append(cohort)
     all_groups = [group for groups_of_statement in groups.values() for group in groups_of_statement]
-    return _joined([part for group in all_groups for part in _parts(loop, group)])
+    leaks = _joined([part for group in all_groups for part in _parts(loop, group)])
+    return leaks if loop.of_library else _joined_by_end(view, leaks)
 
 
 def _parts(loop: StepLoop, group: CohortGroup) -> list[CohortGroup]:
@@ -226,6 +232,52 @@ def _joined(groups: list[CohortGroup]) -> list[CohortGroup]:
             if group.graph:
                 graphs.append(group)
     return leaks
+
+
+def _joined_by_end(view: Attribution, groups: list[CohortGroup]) -> list[CohortGroup]:
+    """Groups of several statements that one thing kept: each step's blocks went one right after
+    the other, when all of them were given back.
+    """
+    leaks: list[CohortGroup] = []
+    for group in groups:
+        for other in leaks:
+            is_near = other.statement[:-1] == group.statement[:-1]
+            if is_near and _went_together(view, other, group):
+                other.cohorts = sorted(
+                    [*other.cohorts, *group.cohorts], key=_bytes_of(view), reverse=True
+                )
+                break
+        else:
+            leaks.append(group)
+    return leaks
+
+
+def _bytes_of(view: Attribution) -> Callable[[Cohort], int]:
+    sizes = view.device.allocations.requested_bytes
+    return lambda cohort: int(sizes[cohort.rows].sum())
+
+
+def _went_together(view: Attribution, first: CohortGroup, second: CohortGroup) -> bool:
+    """Whether the largest blocks of two groups were kept in the same steps, and given back in the
+    same order, with nothing between those of a step. What an optimizer asks for is apart.
+    """
+    if any(group.cohorts[0].state is not None for group in (first, second)):
+        return False
+    given_up = [_ends_of_largest(view, group.cohorts[0].rows) for group in (first, second)]
+    both = given_up[0].keys() & given_up[1].keys()
+    if len(both) < max(_GRAPH_STACKS, _ALIKE * max(map(len, given_up))):
+        return False
+    next_to = sum(abs(given_up[0][step] - given_up[1][step]) <= _NEXT_TO for step in both)
+    return next_to >= _ALIKE * len(both)
+
+
+def _ends_of_largest(view: Attribution, rows: NDArray[np.int64]) -> dict[int, int]:
+    """By step the event that gave back its largest block, of those that were given back."""
+    allocations = view.device.allocations
+    gone = rows[allocations.free_requested[rows] < len(view.device.events)]
+    gone = gone[np.argsort(allocations.requested_bytes[gone], kind="stable")]  # the largest is last
+    steps, events = view.step[gone].tolist(), allocations.free_requested[gone].tolist()
+    return dict(zip(steps, events, strict=True))
 
 
 def place_of(view: Attribution, loop: StepLoop, cohorts: Sequence[Cohort]) -> Place | None:

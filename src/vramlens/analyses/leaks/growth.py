@@ -132,7 +132,7 @@ def _growth_at(view: Attribution, event: int | None, step: int | None = None) ->
     failed = any(request.event == event for request in view.device.out_of_memory)
     loop = StepLoop(view)
     growing, dismissed = _by_rhythm(cohorts)
-    leaks = list(_leaks_of_groups(view, loop, cohorts, grouped(loop, growing), failed=failed))
+    leaks = list(_leaks_of_groups(view, loop, cohorts, grouped(view, loop, growing), failed=failed))
     # What each comes too rarely for may grow together: one statement that asks from many places.
     pooled: set[int] = set()
     for pool in _pools(loop, dismissed):

@@ -28,6 +28,7 @@ from vramlens.analyses.leaks.certainty import (
 )
 from vramlens.analyses.leaks.cohorts import Cohort, Cohorts
 from vramlens.analyses.leaks.evidence import (
+    LATEST_FIRST,
     OLDEST_FIRST,
     fate_of,
     held_by_no_object,
@@ -132,14 +133,17 @@ class GroupEvidence:
     @property
     def usual_bytes(self) -> float:
         """The requested bytes that one time leaves behind."""
-        if self.every_steps == 1:
-            return self.rate.bytes
-        return self.total_bytes / self.rhythm.steps
+        return self.rate.bytes if self.every_steps == 1 else self.total_bytes / self.times
 
     @property
-    def blocks_per_step(self) -> float:
-        """How many blocks a step leaves behind."""
-        return len(self.rows) / max(self.rhythm.steps, 1)
+    def times(self) -> int:
+        """How many steps left what is still there."""
+        return len(np.unique(self.born))
+
+    @property
+    def blocks_each_time(self) -> float:
+        """How many blocks a step leaves behind that leaves any."""
+        return len(self.rows) / max(self.times, 1)
 
     @property
     def stacks(self) -> int:
@@ -399,6 +403,7 @@ def judged_leak(evidence: GroupEvidence) -> RecordedLeak | None:
     return with_fix(
         _leak_of(evidence, judgement),
         graph=evidence.keeps_graph or evidence.is_held_by_graph,
+        in_list=evidence.fate == LATEST_FIRST,
         result_bytes=int(evidence.sizes.max()) if evidence.keeps_graph else 0,
         scalar_loss=_scalar_loss(evidence),
     )
@@ -423,11 +428,11 @@ def _leak_of(evidence: GroupEvidence, judgement: Judgement) -> RecordedLeak:
         bytes_per_step=round(evidence.usual_bytes / evidence.every_steps),
         bytes=evidence.total_bytes,
         every_steps=evidence.every_steps,
-        steps=len(np.unique(evidence.born)),
+        steps=evidence.times,
         low=round(rate.low),
         high=round(rate.high),
         taken_per_step=round(evidence.taken_rate.bytes),
-        allocations_per_step=evidence.blocks_per_step,
+        allocations_per_step=evidence.blocks_each_time / evidence.every_steps,
         storages=len(evidence.rows),
         stacks=evidence.stacks,
         is_stored_data=_is_stored_data(evidence),
@@ -462,16 +467,17 @@ def _how_often(evidence: GroupEvidence) -> str:
         return f"{steps} {_LEFT[rhythm.kind]} memory behind that was never freed"
     left_each_time = format_size(int(evidence.usual_bytes))
     apart = counted(rhythm.apart, "step")
-    return f"every {apart} about {left_each_time} was never freed, {rhythm.steps:,} times"
+    return f"every {apart} about {left_each_time} was never freed, {evidence.times:,} times"
 
 
 def _sentences(evidence: GroupEvidence) -> list[str]:
     """What the verdict rests on, one sentence each."""
     sentences = [_how_often(evidence)]
     if evidence.keeps_graph:
+        how_often = "per step" if evidence.rhythm.kind == EVERY else "each time"
         sentences.append(
-            f"{evidence.blocks_per_step:,.0f} blocks per step, from {evidence.stacks:,} places of "
-            "one forward pass: a whole autograd graph is kept"
+            f"{evidence.blocks_each_time:,.0f} blocks {how_often}, from {evidence.stacks:,} places"
+            " of one forward pass: a whole autograd graph is kept"
         )
     if evidence.longest:
         longest = counted(evidence.longest, "step")

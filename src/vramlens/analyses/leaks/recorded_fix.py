@@ -26,31 +26,37 @@ def wide_scalar(frames: Iterable[Frame]) -> str:
 
 
 def with_fix(
-    leak: RecordedLeak, *, graph: bool = False, result_bytes: int = 0, scalar_loss: str = ""
+    leak: RecordedLeak,
+    *,
+    graph: bool = False,
+    in_list: bool = False,
+    result_bytes: int = 0,
+    scalar_loss: str = "",
 ) -> RecordedLeak:
     """The leak with what to do about it, and how much that frees; as it is where the process has
     said that.
 
     Args:
         graph: whether an autograd graph is kept.
+        in_list: whether it went as what a list keeps goes.
         result_bytes: how large the result that a graph hangs on may be, which a detached tensor
-            keeps.
+            keeps each time.
         scalar_loss: the loss that asked for it and whose scalar keeps all errors; "" elsewhere.
     """
     if leak.fix is not None:
         return leak
     cuts_graph = graph and leak.kind is None and not scalar_loss
-    stays = result_bytes if cuts_graph or leak.kind == "graph" else 0
+    stays = result_bytes // leak.every_steps if cuts_graph or leak.kind == "graph" else 0
     freed = max(0, leak.bytes_per_step - stays)
     return replace(
         leak,
-        fix=_edit(leak, graph=cuts_graph, scalar_loss=scalar_loss),
+        fix=_edit(leak, graph=cuts_graph, in_list=in_list, scalar_loss=scalar_loss),
         fix_share=freed / max(leak.bytes_per_step, 1),
         frees_more=cuts_graph,
     )
 
 
-def _edit(leak: RecordedLeak, *, graph: bool, scalar_loss: str) -> str:
+def _edit(leak: RecordedLeak, *, graph: bool, in_list: bool, scalar_loss: str) -> str:
     line = f"{leak.file}:{leak.line}" if leak.place is not None else "that line"
     if leak.kind is not None:
         return fix_of_class(leak.kind, _owner_name(leak.owner) or line)
@@ -68,6 +74,11 @@ def _edit(leak: RecordedLeak, *, graph: bool, scalar_loss: str) -> str:
         return (
             f"limit what keeps the memory that {line} allocated (a replay buffer, a cache of "
             "batches), or keep it on the CPU (`.cpu()`)"
+        )
+    if in_list:
+        return (
+            f"find the list that keeps the result of {line}, and let it keep `.item()` or "
+            "`.detach().cpu()` of it, or empty the list"
         )
     release = f"at the end of each step, release what {line} allocated"
     if leak.every_steps > 1:

@@ -16,6 +16,7 @@ import weakref
 from array import array
 from bisect import bisect_left
 from contextlib import suppress
+from dataclasses import dataclass
 from time import thread_time
 from typing import Any
 
@@ -38,8 +39,31 @@ _MOST_BIRTHS = 1_000_000
 _REFRESH_EVERY = 32
 _FREE_SUM_SECONDS, _SUM_SHARE = 0.01, 0.0005  # for summing what is alive
 _FREE_SUMS = 10  # of young objects, however slow the machine: about a millisecond each
+_OLDEST = 2  # the collector's generation whose collection is of all
 _FIRST_SUM = 5  # steps: growth and warm-up cannot be told apart before
 BEFORE = 0
+
+
+@dataclass(slots=True)
+class Collections:
+    """Runs of the collector over all generations, after warm-up.
+
+    Attributes:
+        count: how many.
+        last: the step of the latest; 0 without one.
+        longest_pause: steps between two of them, or before the first, at most.
+    """
+
+    count: int = 0
+    last: int = 0
+    longest_pause: int = 0
+
+    def note(self, step: int) -> None:
+        """A collection begins in a step. Those of warm-up come with imports."""
+        if step > WARM_UP:
+            self.count += 1
+            self.longest_pause = max(self.longest_pause, step - self.last)
+            self.last = step
 
 
 class Births:
@@ -55,9 +79,15 @@ class Births:
             birth.
         sums: of each sum, its step and the bytes.
         is_collecting: whether Python's collector ran by itself when a report was asked for.
+        collections: those of all generations, which free every circle that waits.
     """
 
-    def __init__(self, torch: TorchObjects) -> None:
+    def __init__(self, torch: TorchObjects, earlier: Births | None = None) -> None:
+        """Notes what is there already.
+
+        Args:
+            earlier: births by another unit: what these have all seen is not looked for again.
+        """
         self._torch = torch
         self.steps = 0
         self._looked_at = array("q")  # eight bytes a look, in programs that run for weeks
@@ -67,18 +97,33 @@ class Births:
         self.latest_sum: tuple[int, dict[int, int]] = (0, {})
         self.sums: list[tuple[int, int]] = []
         self.is_collecting = gc.isenabled()
+        self.collections = Collections()
         self._born: dict[tuple[int, int], int] = {}
         self._sequence = array("q")
         self._youngest = Youngest(torch)
-        began = thread_time()
-        with no_other_thread():
-            self._note(tracked_of_types(torch.tensor_types), BEFORE)
-        self._whole_seconds = thread_time() - began  # that is what looking at everything takes
+        self._whole_seconds = 0.0  # that looking at everything takes
+        if earlier is not None and earlier.have_seen_all:
+            earlier.look_now()
+            self._born = dict.fromkeys(earlier._born, BEFORE)
+            self._whole_seconds = earlier._whole_seconds
+        else:
+            self._note_what_is_there()
         self._next_sum = _FIRST_SUM
         self._told_of_collections = _follow_collections(self)
         self._ration = Ration(_FREE_SECONDS, _SHARE, _SHARE_AT_FIRST)
         self._sum_ration = Ration(_FREE_SUM_SECONDS, _SUM_SHARE)
         self._mark()
+
+    def _note_what_is_there(self) -> None:
+        began = thread_time()
+        with no_other_thread():
+            self._note(tracked_of_types(self._torch.types_with_storage()), BEFORE)
+        self._whole_seconds = thread_time() - began
+
+    @property
+    def have_seen_all(self) -> bool:
+        """Whether there was time to look at each step's end, and before each collection."""
+        return not self._blind_step and len(self._looked_at) == self.steps
 
     def close(self) -> None:
         """Hears of collections no longer."""
@@ -96,9 +141,11 @@ class Births:
                 self._torch.refresh()
             self._sum_alive()
 
-    def collection_begins(self) -> None:
+    def collection_begins(self, generation: int) -> None:
         """Notes what is young before a collection makes it old and mixes it with what is older."""
         step = self.steps + 1
+        if generation == _OLDEST:
+            self.collections.note(step)
         kept_seconds = _KEPT_FOR_ENDS if step < FIRST_STEPS else 0.0
         if not self._look_if_there_is_time(step, kept_seconds):
             self._blind_step = step
@@ -190,7 +237,7 @@ class Births:
         """Addresses and sizes of storages that tensors look at: all, or those of what was made
         lately, which in a short program is all since the watch began.
         """
-        types = self._torch.tensor_types
+        types = self._torch.types_with_storage() if everywhere else {}
         tensors = tracked_of_types(types) if everywhere else self._youngest.all()
         with self._torch.torch._C.DisableTorchFunction():
             return set(filter(None, map(self._torch.place_of, tensors)))
@@ -218,7 +265,7 @@ class Births:
         """
         place_of = self._torch.place_of
         with no_other_thread(), self._torch.torch._C.DisableTorchFunction():
-            tensors = tracked_of_types(self._torch.tensor_types)
+            tensors = tracked_of_types(self._torch.types_with_storage())
             self._note([made for made in tensors if place_of(made) not in self._born], step)
 
     def _note(self, tensors: list[Any], step: int) -> None:
@@ -253,7 +300,7 @@ def _follow_collections(births: Births) -> Any:
         alive = listening()
         try:
             if alive is not None and phase == "start":
-                alive.collection_begins()
+                alive.collection_begins(facts["generation"])
         except BaseException as error:  # in the middle of anything that the program does
             raise_after_callback(error)
 

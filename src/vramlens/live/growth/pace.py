@@ -28,6 +28,11 @@ _PAUSE = 1.5
 """Usual distances between births, after which it has stopped. At one, growth would stop before each
 burst; at two, a cache that filled in ten epochs would be a leak for two more.
 """
+_MANY, _PAUSE_OF_MANY = 16, 1.9
+"""Births, from which on the newest may be missing, too: what the program itself still used, and let go
+at its end (the handle of the latest hook). With two distances, two would be missing; eight epochs are
+also a cache that fills in them.
+"""
 _BURST_GAP = 3
 """Steps between bursts at least: two are every second step, which is no epoch; six would leave out
 validation after five steps.
@@ -97,7 +102,8 @@ def _longest_pause(gaps: list[int]) -> float:
     """Steps without a birth, after which growth has stopped."""
     repeated_gap = sorted(gaps)[-2]
     between_bursts = repeated_gap if repeated_gap >= _BURST_GAP else 0
-    return _PAUSE * max(median(gaps), between_bursts)
+    pause = _PAUSE_OF_MANY if len(gaps) >= _MANY else _PAUSE
+    return pause * max(median(gaps), between_bursts)
 
 
 def gaps_of(steps: list[int]) -> list[int]:

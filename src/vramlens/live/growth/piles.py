@@ -9,9 +9,10 @@ came at once is state.
 
 from __future__ import annotations
 
+import types
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from statistics import median
 from typing import Any
@@ -19,7 +20,8 @@ from typing import Any
 from vramlens.live.growth.births import BEFORE, Births
 from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.pace import ALIKE, FEWEST, Pace, gaps_of, pace_of
-from vramlens.live.growth.stores import is_store_of_stores
+from vramlens.live.growth.stores import is_namespace, is_store_of_stores
+from vramlens.live.heap.objects import is_kind
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage
 from vramlens.live.leaks.leak_report import Gone
@@ -35,6 +37,10 @@ is one of two).
 _NEW_PARTS = 0.25
 """Of an object's parts, that may be new in the second half where the parts are what grows. With half,
 a dict that gets a list in each step would pass; with none, one new user would make it the dict.
+"""
+_HOPS_TO_OWN_KIND = 4
+"""From a node of a tree to the next: its attributes, their list or dict, the next one's attributes. With
+two, a tree with a list of children would be taken apart.
 """
 
 
@@ -220,32 +226,90 @@ def piles(
             growing.append(Pile(node.position, node.all_items(), node.pace))
             continue
         waiting += node.children(steady=True)
-        unsteady = node.children(steady=False)
-        pile_items = list(node.direct_items)
-        pile_items += chain.from_iterable(map(_Node.all_items, unsteady))
-        pace = pace_of(bytes_by_birth(pile_items), steps, looks)
-        if pace is None:
-            continue
-        # Perhaps one of them below: a list that began late, a ring.
-        inner = [child for child in unsteady if child.pace is not None]
-        if pace.is_steady:
-            growing.append(Pile(_position_of_store(node, inner, pile_items), pile_items, pace))
-        elif inner:
-            waiting += inner
-        else:
-            doubtful.append(Pile(node.position, pile_items, pace))
+        pile, stores = _pile_beside_steady(search, node, parents, steps, looks)
+        waiting += stores
+        if pile is not None:
+            (growing if pile.pace.is_steady else doubtful).append(pile)
     return growing, doubtful
 
 
-def _position_of_store(node: _Node, parts: Iterable[_Node], items: Iterable[Item]) -> int:
-    """The position of the part that holds nearly all of what an object keeps, as a list does but
-    for the newest, which an attribute beside it holds; else the object's own.
+def _pile_beside_steady(
+    search: Search,
+    node: _Node,
+    parents: Mapping[int, tuple[int, str]],
+    steps: int,
+    looks: Looks,
+) -> tuple[Pile | None, list[_Node]]:
+    """What an object keeps beside its steady parts, as one pile; and those of its parts that are
+    judged by themselves: a list that began late, a ring, each store in a namespace.
     """
-    total = sum(item.size_bytes for item in items)
+    parts = node.children(steady=False)
+    stores = [part for part in parts if part.pace is not None]
+    pile = _pile_of(node, parts, steps, looks)
+    is_steady = pile is not None and pile.pace.is_steady
+    if not stores:
+        return pile, []
+    are_apart = is_namespace(search, node.position, parents) and not _is_of_own_kind(
+        search, node, parents
+    )
+    if pile is not None and is_steady:
+        store = _store_of_nearly_all(pile, stores, are_apart=are_apart)
+        if store is not None:
+            return replace(pile, position=store.position), []
+        if not are_apart:
+            return pile, []
+    if not are_apart:
+        return None, stores
+    pile = _pile_of(node, [part for part in parts if part.pace is None], steps, looks)
+    return (pile if pile is not None and pile.pace.is_steady else None), stores
+
+
+def _pile_of(node: _Node, parts: Iterable[_Node], steps: int, looks: Looks) -> Pile | None:
+    """What an object holds itself and what some of its parts keep; None where no pace can be told."""
+    items = [*node.direct_items, *chain.from_iterable(map(_Node.all_items, parts))]
+    pace = pace_of(bytes_by_birth(items), steps, looks)
+    return None if pace is None else Pile(node.position, items, pace)
+
+
+def _store_of_nearly_all(pile: Pile, parts: Iterable[_Node], *, are_apart: bool) -> _Node | None:
+    """The part that holds nearly all of what an object keeps, as a list does but for the newest,
+    which an attribute beside it holds; None without one.
+
+    Args:
+        are_apart: whether the parts are stores of their own: then the rest must be the newest.
+    """
     for part in parts:
-        if sum(part.bytes_by_step.values()) >= _MOST_OF_IT * total > 0:
-            return part.position
-    return node.position
+        if sum(part.bytes_by_step.values()) < _MOST_OF_IT * pile.bytes:
+            continue
+        last = max(part.bytes_by_step)
+        rest = Counter(bytes_by_birth(pile.items))
+        rest.subtract(part.bytes_by_step)
+        if not are_apart or all(step > last for step, size in rest.items() if size):
+            return part
+    return None
+
+
+def _is_of_own_kind(search: Search, node: _Node, parents: Mapping[int, tuple[int, str]]) -> bool:
+    """Whether what an object holds are objects of its own class: a tree or a linked list is one
+    store, however its branches grow.
+    """
+    owner = search.order[node.position]
+    if type(owner) in (dict, tuple) and parents[node.position][0] >= 0:
+        owner = search.order[parents[node.position][0]]
+    kind = _kind_of(owner)
+    if is_kind(owner, dict, tuple, type):
+        return False
+    level = [node]
+    for _ in range(_HOPS_TO_OWN_KIND):
+        level = list(chain.from_iterable(part.below for part in level))
+        if any(_kind_of(search.order[part.position]) == kind for part in level):
+            return True
+    return False
+
+
+def _kind_of(owner: Any) -> Any:
+    """What two parts of one structure have in common: the class, or the code of a closure."""
+    return owner.__code__ if type(owner) is types.FunctionType else type(owner)
 
 
 def _is_chain(node: _Node) -> bool:
@@ -360,13 +424,14 @@ def _tops_by_variable(search: Search, tops: Iterable[_Node]) -> list[list[_Node]
 
 
 def gone_growth(items: Iterable[Item], births: Births) -> Gone | None:
-    """The growth that was steady when bytes were summed last, if not even half of it is alive now."""
+    """The growth that was steady when bytes were summed last, if not even half as much is alive now,
+    of whatever step: a ring gives up what is old for what is new.
+    """
     step, bytes_by_step = births.latest_sum
     pace = pace_of(bytes_by_step, step, births.looks)
     if pace is None or not pace.is_steady or not births.is_summed:
         return None
-    candidates = (item for item in items if item.born is None or BEFORE < item.born <= step)
-    alive_bytes = sum(item.size_bytes for item in candidates)
+    alive_bytes = sum(item.size_bytes for item in items if item.born != BEFORE)
     is_gone = 2 * alive_bytes < sum(bytes_by_step.values())
     return Gone(pace.bytes_per_step, step, "") if is_gone else None
 

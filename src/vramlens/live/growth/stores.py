@@ -7,22 +7,26 @@ them too is their store.
 
 from __future__ import annotations
 
+import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import compress
+from itertools import chain, compress
 from typing import TYPE_CHECKING, Any
 
 from vramlens.capture.process.tracked_objects import referrer_ids
-from vramlens.live.heap.objects import is_kind, length_of, namespace_of
+from vramlens.live.heap.objects import attributes_of, is_kind, length_of, namespace_of
 from vramlens.live.heap.search import Search
 
 if TYPE_CHECKING:
     from vramlens.live.growth.piles import Pile
 
 _KINDS = (list, tuple, dict, deque, set, frozenset)
-_MOST_PICKS = 64
-"""Parts that are looked for in each other container: of a pick that is not from it, the first few
-are missing; all would take the product of two lengths.
+_RUNNING = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.FrameType)
+_MOST_PICKED = 4096
+"""Things that picks hold, whose other holders are looked for in one walk of the heap."""
+_HOPS_TO_STORE = 4
+"""From a thing to the store of its entries: the entry's dict, the entry, the store. With two, a batch drawn
+from a buffer of tuples would be apart from it; with more, all that a trainer has would be one store.
 """
 _MOST_VARIABLES = 8
 """Tensors that are looked for behind what seems to have stopped: each reads the heap once (0.04 s for
@@ -52,9 +56,24 @@ def is_store_of_stores(
     kinds = {type(search.order[part]) for part in parts}
     if len(kinds) > 1 or not issubclass(kinds.pop(), _KINDS):
         return False
-    holder = parents[position][0]
-    is_namespace = holder < 0 or namespace_of(search.order[holder]) is container
-    return not is_namespace
+    return parents[position][0] >= 0 and not is_namespace(search, position, parents)
+
+
+def is_namespace(search: Search, position: int, parents: Parents) -> bool:
+    """Whether what an object holds are things apart, each with its name: the variables of a module,
+    class, closure or running function, the attributes of an object.
+    """
+    container, holder = search.order[position], parents[position][0]
+    if not is_kind(container, *_KINDS):
+        return type(container) in _RUNNING or bool(attributes_of(container))
+    if holder < 0:
+        root = search.roots.get(position)
+        return root is not None and root.kind == "module"
+    owner = search.order[holder]
+    if type(owner) is types.FunctionType:
+        return owner.__closure__ is container
+    is_class_dict = is_kind(owner, type) and type(container) is dict
+    return is_class_dict or namespace_of(owner) is container
 
 
 def parents_by_store(search: Search, piles: Iterable[Pile], parents: Parents) -> Parents | None:
@@ -67,14 +86,17 @@ def parents_by_store(search: Search, piles: Iterable[Pile], parents: Parents) ->
     for position, (parent, _) in parents.items():
         if parent in picked:
             picked[parent].append(position)
-    stores = _stores(search, picked)
-    if not stores:
-        return None
-    by_store = {**search.parents(stores.values()), **parents}
-    for pick, store in stores.items():
-        if _is_apart(search, store, {pick, *picked[pick]}, by_store):
-            by_store.update(dict.fromkeys(picked[pick], (store, "")))
-    return by_store
+    holders = _holders(search, list(chain.from_iterable(picked.values()))[:_MOST_PICKED])
+    above = search.parents(chain.from_iterable(holders.values()))
+    by_store = {**above, **parents}
+    is_moved = False
+    for pick, positions in picked.items():
+        moved = _moved_to_store(search, pick, {at: holders.get(at, ()) for at in positions}, above)
+        ways = chain.from_iterable(search.path(holder, by_store) for holder, _ in moved.values())
+        if moved and not {pick, *positions} & set(ways):
+            by_store.update(moved)
+            is_moved = True
+    return by_store if is_moved else None
 
 
 def parents_beside_variables(
@@ -88,7 +110,7 @@ def parents_beside_variables(
     moved: dict[int, tuple[int, str]] = {}
     by_holder = dict(parents)
     tensors = _tensors_of_variables(search, parents) if stopped else []
-    for place, holders in zip(tensors, _holders(search, tensors), strict=True):
+    for place, holders in _holders(search, tensors).items():
         for holder in holders:
             above = search.parents([holder])
             way = search.path(holder, above)
@@ -112,13 +134,16 @@ def _tensors_of_variables(search: Search, parents: Parents) -> list[int]:
     return tensors[:_MOST_VARIABLES]
 
 
-def _holders(search: Search, places: Sequence[int]) -> list[list[int]]:
-    """Of each of some objects, the positions of what else holds it, as far as it was reached."""
-    holder_ids = [referrer_ids((search.order[place],)) for place in places]
-    ids = set().union(*holder_ids)
-    is_holder = map(ids.__contains__, map(id, search.order)) if ids else ()
-    reached = list(compress(range(len(search.order)), is_holder))
-    return [[place for place in reached if id(search.order[place]) in of] for of in holder_ids]
+def _holders(search: Search, places: Sequence[int]) -> dict[int, list[int]]:
+    """Of each of some objects, the positions of what holds it, as far as it was reached."""
+    by_id = {id(search.order[place]): place for place in places}
+    ids = referrer_ids(map(search.order.__getitem__, places)) if places else set()
+    is_holder = map(ids.__contains__, map(id, search.order))
+    holders: dict[int, list[int]] = {}
+    for holder in compress(range(len(search.order)), is_holder) if ids else ():
+        for held in set(map(id, search.referents.of_one(search.order[holder]))) & by_id.keys():
+            holders.setdefault(by_id[held], []).append(holder)
+    return holders
 
 
 def parents_with_all_parts(
@@ -176,49 +201,43 @@ def all_lead_to_roots(parents: Parents, places: Iterable[int]) -> bool:
     return True
 
 
-def _stores(search: Search, picked: Mapping[int, Sequence[int]]) -> dict[int, int]:
-    """For each pick the position of its store, where there is one."""
-    containers = _containers(search)
-    stores: dict[int, int] = {}
-    for pick, positions in picked.items():
-        store = _store_of(search, containers, pick, positions) if positions else None
-        if store is not None:
-            stores[pick] = store
-    return stores
-
-
 def _may_be_a_pick(search: Search, pile: Pile) -> bool:
     is_container = is_kind(search.order[pile.position], *_KINDS)
     return is_container and not pile.is_remade and pile.pace.filled < _EVERY_STEP
 
 
-def _containers(search: Search) -> list[int]:
-    kinds = set(map(id, _KINDS))
-    is_container = map(kinds.__contains__, map(id, map(type, search.order)))
-    return list(compress(range(len(search.order)), is_container))
+def _moved_to_store(
+    search: Search, pick: int, holders: Mapping[int, Sequence[int]], above: Parents
+) -> dict[int, tuple[int, str]]:
+    """The parents of what a pick holds below the largest container that has all of it, itself or in
+    its entries; empty without one.
 
-
-def _store_of(
-    search: Search, containers: Sequence[int], pick: int, picked: Sequence[int]
-) -> int | None:
-    """The position of the largest container that holds all of some things that a pick holds."""
-    picked_ids = {id(search.order[position]) for position in picked[:_MOST_PICKS]}
-    first = next(iter(picked_ids))
-    longest = length_of(search.order[pick]) or 0
-    store = None
-    for position in containers:
-        candidate = search.order[position]
-        if len(candidate) <= longest or first not in _ids_in(candidate):
-            continue
-        if picked_ids.issubset(_ids_in(candidate)):
-            store, longest = position, len(candidate)
-    return store
+    Args:
+        holders: of each thing that the pick holds, what holds it.
+        above: the parents of these holders.
+    """
+    by_store: list[dict[int, int]] = [
+        {
+            store: holder
+            for holder in held_by
+            for store in search.path(holder, above)[-_HOPS_TO_STORE:]
+            if store != pick
+        }
+        for held_by in holders.values()
+    ]
+    if not by_store:
+        return {}
+    common = set(by_store[0]).intersection(*by_store)
+    lengths = {
+        store: length_of(search.order[store]) or 0
+        for store in common
+        if not is_namespace(search, store, above)
+    }
+    store = max(lengths, key=lambda at: lengths[at], default=-1)
+    if store < 0 or lengths[store] <= (length_of(search.order[pick]) or 0):
+        return {}
+    return {at: (by[store], "") for at, by in zip(holders, by_store, strict=True)}
 
 
 def _ids_in(container: Any) -> Iterator[int]:
     return map(id, container.values() if type(container) is dict else container)
-
-
-def _is_apart(search: Search, store: int, pick: set[int], parents: Parents) -> bool:
-    """Whether the way to a store does not lead through what was picked from it."""
-    return pick.isdisjoint(search.path(store, parents))

@@ -14,9 +14,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from vramlens.ground.program_errors import let_through, own_errors
-from vramlens.live.heap.objects import attributes_of, class_name
+from vramlens.live.heap.objects import attributes_of, class_module, class_name
 
 _RAW = "_raw_saved_"
+_WITH_STORAGE = ("Tensor", "Parameter", "Buffer", "FlatParameter")
+"""PyTorch's own classes (``torch.nn.parameter``, FSDP) whose instances are no wrappers."""
 _USES_OF_A_NEW_ONE = 2  # the tensor, and our look at it
 
 
@@ -64,6 +66,16 @@ class TorchObjects:
         base = getattr(self.torch._C, "_FunctionBase", None)
         if base is not None:
             self._node_types.update(_with_subclasses(base))
+
+    def types_with_storage(self) -> dict[int, type]:
+        """The types of tensors that have memory of their own: PyTorch's other classes wrap such. To
+        look for fewer types takes a third less of the time that it takes to read the heap.
+        """
+        return {
+            key: kind
+            for key, kind in self.tensor_types.items()
+            if class_name(kind) in _WITH_STORAGE or not class_module(kind).startswith("torch.")
+        }
 
     def is_tensor(self, value: object) -> bool:
         return id(type(value)) in self.tensor_types

@@ -38,10 +38,12 @@ class Growth:
         holder: the object whose attribute the container is; None where it is none.
         is_graph: whether autograd graphs are kept.
         is_remade: whether it is one tensor that is made anew, larger, in each step.
+        is_linked: whether it is the head of objects that each hold the one before.
         kept_bytes: what it keeps now.
         is_backlog: whether its oldest went, and it grew all the same.
         is_rising: whether the sums of live bytes rose at each of them by what it left.
         steps: how many left something.
+        span: steps from the first that left something to the last.
         whole_steps: the steps that left something, where all of it is there; 0 elsewhere.
     """
 
@@ -50,10 +52,12 @@ class Growth:
     holder: object
     is_graph: bool = False
     is_remade: bool = False
+    is_linked: bool = False
     kept_bytes: int = 0
     is_backlog: bool = False
     is_rising: bool = False
     steps: int = 0
+    span: int = 0
     whole_steps: int = 0
 
     @property

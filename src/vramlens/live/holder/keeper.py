@@ -36,7 +36,7 @@ from vramlens.live.holder.registrations import (
 )
 from vramlens.live.source.name_candidates import candidate_stores
 from vramlens.live.source.searched_names import NAMED, SearchedName, searched_names
-from vramlens.live.source.source_stores import CallSite, Module, Store, read_source
+from vramlens.live.source.source_stores import CallSite, Function, Module, Store, read_source
 from vramlens.live.source.statement_scores import (
     class_around,
     is_among,
@@ -289,10 +289,14 @@ class Statements(UsersSource):
         """Whether the function of a statement has run while lines were watched, and the
         statement has not.
         """
-        node = store.function.node
-        if self.lines_run is None or node is None or self._statement_has_run(store):
-            return False
-        return self.has_run(store.file, node.lineno, node.end_lineno or node.lineno)
+        return not self._statement_has_run(store) and self.function_has_run(
+            store.file, store.function
+        )
+
+    def function_has_run(self, file: str, function: Function) -> bool:
+        """Whether a function is known to have run while lines were watched."""
+        node = function.node
+        return node is not None and self.has_run(file, node.lineno, node.end_lineno or node.lineno)
 
     def was_seen_running(self, store: Store) -> bool:
         """Whether a statement has run while lines were watched."""

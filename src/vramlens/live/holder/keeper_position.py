@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from vramlens.live.heap.objects import QUEUES, class_module, class_name, code_of, namespace_of
@@ -13,6 +14,9 @@ from vramlens.live.holder.keeper import Keeper
 
 _TABLES = ("pandas",)
 """Libraries whose objects are tables: what keeps is the table, not its blocks and columns."""
+_LINKING = ("attribute", "key", "index", "closure")
+_FEWEST_NODES = 3
+"""In a row: two of a class are a pair, like a parent and its child."""
 
 
 def index_of(search: Search, chain: Chain, position: int) -> tuple[int, Any]:
@@ -44,6 +48,16 @@ def first_of_run(chain: Chain, at: int) -> int:
             break
         at -= 1
     return at
+
+
+def is_linked(chain: Chain, at: int) -> bool:
+    """Whether the way goes on through objects that each hold the one before under the same name: a
+    linked list, the ancestors of a tree's node, a closure over the last one.
+    """
+    steps = ((type(link.value), link.how, link.name) for link in chain.links[max(at, 0) :])
+    return any(
+        step[1] in _LINKING and sum(1 for _ in run) >= _FEWEST_NODES for step, run in groupby(steps)
+    )
 
 
 def holder_of(chain: Chain, at: int, keeper: Keeper | None) -> object:

@@ -69,7 +69,7 @@ def _fix_of_called(store: Store | None, chain: Chain, at: int) -> str:
     called = None if store is None else _called_library_object(store, chain, at)
     if store is None or called is None:
         return ""
-    return _undoing_fix(store, type(called)) or _emptying_fix(chain, at)
+    return _undoing_fix(store, type(called)) or _emptying_fix(store, chain, at)
 
 
 def _fix_of_private_part(store: Store | None, chain: Chain, at: int) -> str:
@@ -102,8 +102,22 @@ def _called_library_object(store: Store, chain: Chain, at: int) -> Any:
     """
     if store.how != "call":
         return None
+    if store.name == "self":
+        return _library_parent(store, chain, at)
     above = [link.value for link in chain.links[:at] if link.name == store.name]
     return above[-1] if above and _is_library_class(type(above[-1])) else None
+
+
+def _library_parent(store: Store, chain: Chain, at: int) -> Any:
+    """The user's object on the way whose method a statement calls by ``self``, if it has the method
+    from a library's class; None elsewhere.
+    """
+    for link in chain.links[:at]:
+        order = class_order(type(link.value))
+        definer = next((base for base in order if store.method in class_dict(base)), None)
+        if definer is not None and _is_library_class(definer):
+            return link.value
+    return None
 
 
 def _is_library_class(cls: type) -> bool:
@@ -128,18 +142,22 @@ def _undoing_fix(store: Store, cls: type) -> str:
     return ""
 
 
-def _emptying_fix(chain: Chain, at: int) -> str:
-    """The method of the library's object that empties it, or where it keeps things."""
+def _emptying_fix(store: Store, chain: Chain, at: int) -> str:
+    """The method of the library's object that empties it, or what to hand over instead."""
     for index in range(at, 0, -1):
         link, holder = chain.links[index], chain.links[index - 1].value
         if link.how != "attribute" or not _is_library_class(type(holder)):
             continue
         methods = {name for base in class_order(type(holder)) for name in class_dict(base)}
         emptying = next((name for name in _EMPTYING if name in methods), None)
-        if emptying is None:
-            return _fix(type(holder), link.name)
         kept_in = f"{class_name(type(holder))}.{link.name}"
         package = class_module(type(holder)).partition(".")[0]
+        if emptying is None:
+            receiver = f"{store.base}.{store.name}" if store.base else store.name
+            return _OPTIONS.get((class_name(type(holder)), link.name)) or (
+                f"give {receiver}.{store.method}(...) numbers (.item()) or smaller results:"
+                f" {package} keeps them all in {kept_in}"
+            )
         return (
             f"call {owner_name(chain, index - 1)}.{emptying}() when what it holds is done, or give"
             f" it less: {package} keeps it in {kept_in}"

@@ -25,6 +25,7 @@ from vramlens.live.holder.missed_removals import key_types
 from vramlens.live.holder.removals import (
     Evidence,
     emptied_text,
+    expired_text,
     outgrows_removals,
     removals_of,
     short_text,
@@ -111,8 +112,9 @@ def _outgrown_text(evidence: Evidence) -> str:
             f"0 of the removals at line {line} in {growth.steps:,} steps took something out:"
             f" {text}; {mismatches[0]}"
         )
-    if not outgrows_removals(evidence):
-        return ""
+    expired = expired_text(removals, evidence)
+    if expired or not outgrows_removals(evidence):
+        return expired
     contrast = "more comes than goes" if growth.is_rising else "none of it went"
     return f"{_emptied(evidence)}, but {contrast}"
 

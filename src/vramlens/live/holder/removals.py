@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from vramlens.live.heap.objects import length_of
 from vramlens.live.holder.container_bounds import Growth
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.source.bounds import length_limit, never_holds
 from vramlens.live.source.expression_forms import asks_for_presence, compares, is_operation
-from vramlens.live.source.expressions import is_call_of, nodes_in
-from vramlens.live.source.source_stores import CallSite, Store
+from vramlens.live.source.expressions import is_call_of, is_empty, last_name, nodes_in, receiver_of
+from vramlens.live.source.source_stores import CallSite, Function, Store
 from vramlens.live.source.statement_scores import takes_from
 
 _LONGEST_STATEMENT = 60
@@ -25,6 +26,7 @@ _SOME_STEPS, _MANY_STEPS = 16, 100
 """In so many steps a removal that ran, and any other, must have taken something away. Windows of 8 and
 of 64 are common: below 16 the first has not been full, below 100 the second has not.
 """
+_CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "now", "utcnow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,9 @@ def outgrows_removals(evidence: Evidence) -> bool:
     growth = evidence.growth
     if growth.is_backlog:
         return True
-    removals = list(removals_of(evidence))
+    removals = [removal for removal in removals_of(evidence) if not _has_expired(removal, evidence)]
+    if not removals:
+        return True
     if not all(map(takes_one, removals)):
         return False
     have_run = all(_has_run(removal, evidence) for removal in removals)
@@ -78,6 +82,72 @@ def outgrows_removals(evidence: Evidence) -> bool:
     if any(_drains(removal, evidence.store) for removal in removals):
         return False
     return growth.whole_steps >= (_SOME_STEPS if have_run else _MANY_STEPS)
+
+
+def _has_expired(removal: Store, evidence: Evidence) -> bool:
+    """Whether a removal of all there is has not run in many steps, and waits for nothing that comes
+    with time: what it would have taken is there.
+    """
+    growth = evidence.growth
+    takes_all = removal.method == "clear" or (removal.how == "assign" and is_empty(removal.value))
+    is_old = growth.steps >= _SOME_STEPS and growth.span >= _MANY_STEPS
+    return takes_all and is_old and not _is_awaited(removal, evidence)
+
+
+def expired_text(removals: Sequence[Store], evidence: Evidence) -> str:
+    """The sentence about removals none of which has run in many steps; empty of others."""
+    if not removals or not all(_has_expired(removal, evidence) for removal in removals):
+        return ""
+    line, text = removals[0].line, short_text(removals[0])
+    return f"line {line} would empty it, but has not in {evidence.growth.span:,} steps: {text}"
+
+
+def _is_awaited(removal: Store, evidence: Evidence) -> bool:
+    """Whether the turn of a removal comes with time: at a length, a step, an hour, the end of a
+    loop.
+    """
+    if removal.function is evidence.store.function:
+        is_counted = _come_with_time(removal.guards, removal.function, evidence)
+        return is_counted or not removal.guards or _comes_after_loop(removal, evidence.store)
+    if _is_called_by_framework(removal.function.name.rpartition(".")[2]):
+        return True
+    sites = list(_calls_of(removal, evidence.statements))
+    return not sites or any(_site_is_awaited(file, site, evidence) for file, site in sites)
+
+
+def _site_is_awaited(file: str, site: CallSite, evidence: Evidence) -> bool:
+    """Whether the turn of a call comes with time, or nobody knows that it was ever asked for."""
+    function = site.function
+    is_beside = function is evidence.store.function
+    is_asked_for = is_beside or evidence.statements.function_has_run(file, function)
+    is_plain = not site.guards or not is_asked_for
+    return is_plain or _come_with_time(site.guards, function, evidence)
+
+
+def _come_with_time(guards: Sequence[ast.expr], function: Function, evidence: Evidence) -> bool:
+    """Whether conditions ask for a length, a remainder, an age, or what the program counts."""
+    nodes = list(nodes_in(guards))
+    if any(is_call_of(node, "len") or is_operation(node, ast.Mod) for node in nodes):
+        return True
+    comparisons = (node for node in nodes if isinstance(node, ast.Compare))
+    sides = chain.from_iterable((node.left, *node.comparators) for node in comparisons)
+    return any(_goes_up(side, function, evidence) for side in sides)
+
+
+def _goes_up(side: ast.expr, function: Function, evidence: Evidence) -> bool:
+    """Whether a number goes up by itself: a clock, a counter, a loop's or the caller's."""
+    match side:
+        case ast.BinOp(left=first, right=second):
+            return any(_goes_up(part, function, evidence) for part in (first, second))
+        case ast.Call(func=called):
+            return last_name(called) in _CLOCKS
+        case ast.Name(id=name) if name in function.parameters:
+            return True
+    receiver = receiver_of(side)
+    stores = () if receiver is None else evidence.stores_of(receiver[0])
+    return any(
+        store.how == "add" or (store.how == "assign" and not store.value) for store in stores
+    )
 
 
 def _has_run(removal: Store, evidence: Evidence) -> bool:
@@ -149,14 +219,16 @@ def _is_called(store: Store, statements: Statements) -> bool:
     return any(_calls_of(store, statements))
 
 
-def _calls_of(store: Store, statements: Statements) -> Iterator[CallSite]:
-    """Yields the calls of the function that a statement is in, from other functions."""
+def _calls_of(store: Store, statements: Statements) -> Iterator[tuple[str, CallSite]]:
+    """Yields the calls of the function that a statement is in, from other functions, with their
+    files.
+    """
     owner = store.function.owner.rpartition(".")[2]
     for module in statements.modules():
         if module.file == store.file or module.mentions(owner):
             for site in module.calls.get(store.function.name.rpartition(".")[2], ()):
                 if site.function is not store.function:
-                    yield site
+                    yield module.file, site
 
 
 def _is_past_limit(removal: Store, evidence: Evidence) -> bool:
@@ -166,7 +238,7 @@ def _is_past_limit(removal: Store, evidence: Evidence) -> bool:
     growth = evidence.growth
     limits = [
         length_limit(site.guards, evidence.store, growth.holder)
-        for site in _calls_of(removal, evidence.statements)
+        for _, site in _calls_of(removal, evidence.statements)
     ]
     length = length_of(growth.container) or 0
     return bool(limits) and all(limit is not None and length > 2 * limit + 1 for limit in limits)

@@ -34,7 +34,7 @@ def report_text(report: LeakReport, width: int = WIDTH) -> str:
 def _texts(report: LeakReport) -> Iterator[str]:
     """Yields its lines before they are fitted."""
     leaks = report.found
-    possible = [leak for leak in report.leaks if leak.verdict == Verdict.POSSIBLE]
+    possible = [leak for leak in report.leaks if _is_possible(leak) and not leak.is_small]
     if not leaks:
         yield from _no_leak_lines(report, possible)
     yield from _all_leak_lines(report)
@@ -44,6 +44,10 @@ def _texts(report: LeakReport) -> Iterator[str]:
     for note in report.notes:
         yield f"Note: {note}."
     yield from _next_step_lines(report, possible)
+
+
+def _is_possible(leak: LiveLeak) -> bool:
+    return leak.verdict == Verdict.POSSIBLE
 
 
 def _next_step_lines(report: LeakReport, possible: Sequence[LiveLeak]) -> Iterator[str]:
@@ -72,11 +76,19 @@ def _all_leak_lines(report: LeakReport) -> Iterator[str]:
 
 
 def _look_alike_lines(report: LeakReport) -> Iterator[str]:
-    look_alikes = [leak for leak in report.leaks if not leak.sure]
-    if look_alikes:
+    others = [leak for leak in report.leaks if not leak.sure]
+    look_alikes = [leak for leak in others if not leak.is_small]
+    if others:
         yield ""
     for leak in look_alikes[:_MOST_SHOWN]:
         yield from _other_lines(leak)
+    small = [leak for leak in others if leak.is_small]
+    if small:
+        largest = max(small, key=lambda leak: leak.bytes_per_step)
+        opening = "Too small to matter:"
+        if len(small) > 1:
+            opening = f"{len(small):,} places keep a little. The largest:"
+        yield f"{opening} {_name_and_place(largest)}, {largest.rate_text}."
 
 
 def _no_leak_lines(report: LeakReport, possible: Sequence[LiveLeak]) -> Iterator[str]:

@@ -23,6 +23,7 @@ from vramlens.live.holder.keeper_position import (
     first_of_run,
     holder_of,
     index_of,
+    is_linked,
     is_result,
     is_shell,
     outermost_table,
@@ -124,10 +125,12 @@ class _PileCase:
             holder=holder_of(chain, at, keeper),
             is_graph=self._is_graph,
             is_remade=pile.is_remade,
+            is_linked=is_linked(chain, at),
             kept_bytes=pile.bytes,
             is_backlog=pile.is_backlog,
             is_rising=pile.is_rising,
-            steps=max(pile.pace.steps, pile.whole_steps),
+            steps=max(pace.steps, pile.whole_steps),
+            span=pace.last - pace.first + 1,
             whole_steps=pile.whole_steps,
         )
         verdict, evidence, reason = pile_verdict(search, scene.statements, pile, growth)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from itertools import chain
+from statistics import mode
 from typing import Any
 
 from vramlens.ground.verdict import Verdict
@@ -34,8 +35,8 @@ def pile_verdict(search: Search, statements: Statements, pile: Pile, growth: Gro
     if excuse is not None:
         verdict, reason = excuse
         return verdict, evidence, reason
-    is_uniform = pile.is_remade or pile.is_spread or _is_uniform(search, pile, growth.container)
-    if not is_uniform:
+    is_one_thing = pile.is_remade or pile.is_spread or growth.is_linked
+    if not is_one_thing and not _is_uniform(search, pile, growth.container):
         reason = "but something different each time: state that is created when it is needed"
         return Verdict.POSSIBLE, evidence, reason
     return (Verdict.PROVEN if pace.is_sure else Verdict.LIKELY), evidence, ""
@@ -79,14 +80,20 @@ def _is_uniform(search: Search, pile: Pile, container: Any) -> bool:
         return True
     if not _is_namespace(search, pile.position, container):
         return True
-    steps = {item.born for item in pile.items if item.storage is not None}
-    bytes_by_step: Counter[int | None] = Counter()
+    sizes_by_step: dict[int | None, list[int]] = {}
     for item in pile.items:
-        bytes_by_step[item.born] += item.size_bytes
-    ((usual_size, _),) = Counter(bytes_by_step.values()).most_common(1)
-    # One look may have found what several steps left, each as much.
-    alike = sum(usual_size > 0 and size % usual_size == 0 for size in bytes_by_step.values())
-    return len(steps) >= FEWEST + 1 and alike * 4 >= 3 * len(bytes_by_step)
+        if item.storage is not None:
+            sizes_by_step.setdefault(item.born, []).append(item.size_bytes)
+    sums = list(map(sum, sizes_by_step.values()))
+    usual_sum = mode(sums)
+    usual_size = mode(chain.from_iterable(sizes_by_step.values()))
+    # One look may have found what several steps left, and a step by the clock is of several turns:
+    # as much of each, or more and fewer of the same.
+    alike = sum(
+        (usual_sum > 0 and sum(sizes) % usual_sum == 0) or set(sizes) == {usual_size}
+        for sizes in sizes_by_step.values()
+    )
+    return len(sizes_by_step) >= FEWEST + 1 and alike * 4 >= 3 * len(sizes_by_step)
 
 
 def _is_namespace(search: Search, position: int, container: Any) -> bool:

@@ -15,7 +15,7 @@ from vramlens.leak.fixes import fix_of_class
 from vramlens.live.growth.autocast_cache import block_around, caching_depth, copy_bytes
 from vramlens.live.growth.births import BEFORE, Births
 from vramlens.live.growth.line_observer import Observer, Stack, voted_line
-from vramlens.live.growth.pace import Pace, pace_of
+from vramlens.live.growth.pace import WARM_UP, Pace, pace_of
 from vramlens.live.heap.cycles import closing_edge, fold_circle, gradient_name
 from vramlens.live.heap.objects import class_name, class_path, code_of, is_kind, namespace_of
 from vramlens.live.heap.search import Search
@@ -33,9 +33,14 @@ from vramlens.live.holder.leak_fix import fix_of
 from vramlens.live.holder.owner import owner_with
 from vramlens.live.leaks.allocating_line import line_of_store
 from vramlens.live.leaks.leak_report import LiveLeak
-from vramlens.units import counted
+from vramlens.units import counted, format_size
 
 _WAITS_FOR_COLLECTOR = "a reference cycle that waits for Python's garbage collector"
+_LATE, _FEWEST_RUNS, _MOST_PAUSES = 1 / 3, 2, 4
+"""Of the run, beyond which a collection leaves too little of it to see growth; and collections that come
+again and again, the next within so many of the longest pauses: heaps grow, and pauses with them. With
+one, an import in the second step would excuse the rest of the run, and so would two without an end.
+"""
 _WHY = {
     "cycle": "nothing else refers to it. Python's garbage collector will free it, but it runs "
     "by the number of objects, not by bytes",
@@ -130,8 +135,9 @@ class _UnreachedLeaks:
         )
         owner = owner_with(holder.keeper, holder.name, class_name(type(circle[0])), chain)
         total_bytes = sum(group_storages.bytes_by_step.values())
+        freed = self._freed_text(total_bytes) if holder.kind == "cycle" else ""
         return LiveLeak(
-            verdict=_verdict(pace),
+            verdict=Verdict.POSSIBLE if freed else _verdict(pace),
             kind=holder.kind,
             place=self._made(group_storages, holder.keeper),
             bytes_per_step=pace.bytes_per_step,
@@ -146,8 +152,26 @@ class _UnreachedLeaks:
                 if casts
                 else _WHY.get(self._row_of(holder.kind), holder.hidden),
             ),
+            reason=freed,
             fix=fix_of_class("autocast") if casts else fix_of(holder.kind, holder.keeper, owner),
             device=device_of(group_storages.storages),
+        )
+
+    def _freed_text(self, waiting_bytes: int) -> str:
+        """How the collector frees what waits for it; empty where it was not seen to, or not for most
+        of the run.
+        """
+        births, runs = self._births, self._births.collections
+        pause = births.steps + 1 - runs.last
+        is_recent = runs.last - WARM_UP > (births.steps - WARM_UP) * _LATE
+        comes_again = runs.count >= _FEWEST_RUNS and pause <= _MOST_PAUSES * runs.longest_pause
+        if not births.is_collecting or not (is_recent or comes_again):
+            return ""
+        most_bytes = waiting_bytes * max(runs.longest_pause, pause) // max(pause, 1)
+        runs_text = counted(runs.count, "full run")
+        return (
+            f"Python's collector frees it: {runs_text} so far, the last in step {runs.last:,};"
+            f" about {format_size(most_bytes)} wait at most"
         )
 
     def _row_of(self, kind: str) -> str:

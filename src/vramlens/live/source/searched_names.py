@@ -75,6 +75,8 @@ def searched_names(chain: Chain) -> Iterator[SearchedName]:
         if link.how == "key":
             keys = (link.name, *keys)
         yield from _names_apart(chain, link, holder)
+        if is_inside and is_users_object(link.value):
+            yield replace(_of_class("self", link.value), is_inside=True, keys=keys)
         for searched in _names_at(chain, link, holder):
             yield replace(searched, is_inside=is_inside, keys=keys)
         if link.how == "attribute" and holder is not None:

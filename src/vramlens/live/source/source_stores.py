@@ -87,7 +87,8 @@ class Store:
         statement: the statement that it is in.
         loops: how many loops of its function it is in.
         refers_to_itself: whether the value is made from what was there.
-        guards: the conditions that it stands under, outermost first.
+        guards: the conditions that it stands under, outermost first; of an exception's handler, what
+            it catches.
     """
 
     name: str
@@ -263,8 +264,11 @@ class _Reader:
             body = getattr(statement, name, None)
             if isinstance(body, list):
                 self._body(body, function, owner)
-        for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
-            self._body(part.body, function, owner)
+        for handler in getattr(statement, "handlers", ()):
+            caught = handler.type or ast.Name("BaseException", ast.Load())
+            self._guarded_body(caught, handler.body, function, owner)
+        for case in getattr(statement, "cases", ()):
+            self._body(case.body, function, owner)
         for expression in own_expressions(statement):
             self._expression(expression, function)
 

@@ -79,6 +79,10 @@ def strength(store: Store, searched: SearchedName) -> int:
     """
     if is_removal(store):
         return -200
+    if store.how == "call" and searched.name == "self" and searched.is_inside:
+        # Of the user's methods one would find what they do; a library's hands on. What it makes
+        # (self.layer(x)) is not thereby kept.
+        return 40 if store.method.startswith(_KEEPING) else -200
     if store.how == "call":
         return _strength_of_call(store, is_inside=searched.is_inside)
     if store.how == "item" and is_empty(store.value):

@@ -135,7 +135,7 @@ def _question(explanation: Explanation, peak: Peak) -> tuple[str, str]:
     if cause == "leak":
         return "see what each step leaves behind", "leaks"
     if oom is None and explanation.leaks and not explanation.leaks[0].is_small:
-        growth = format_size(explanation.leaks[0].bytes_per_step)
+        growth = explanation.leaks[0].rate_text
         return f"see what each step leaves behind ({growth})", "leaks"
     high = format_size(peak.requested_bytes)
     return f"see the whole run on a timeline (peak: {high})", "view"

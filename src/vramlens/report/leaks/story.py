@@ -206,9 +206,7 @@ def _small(report: RecordedLeakReport) -> Iterator[str]:
     opening = "Too small to matter:"
     if len(small) > 1:
         opening = f"{len(small):,} places keep a little. The largest:"
-    yield (
-        f"{opening} {format_size(largest.bytes_per_step)} per step{where} (--at-least 0 shows it)."
-    )
+    yield (f"{opening} {largest.rate_text}{where} (--at-least 0 shows it).")
 
 
 def _judged_by(report: RecordedLeakReport) -> Iterator[str]:
@@ -290,7 +288,7 @@ def _step_after_leak(leak: RecordedLeak, source: str, program: str) -> tuple[str
     if leak.owner is not None:
         why = "make the change, record again and check that the growth is gone"
         return why, f"vramlens run -o fixed.vram {program} && vramlens diff {source} fixed.vram"
-    growth = f"the {format_size(leak.bytes_per_step)} per step" if leak.bytes_per_step else "it"
+    growth = f"the {leak.rate_text}" if leak.bytes_per_step else "it"
     return f"find out what keeps {growth}", f"vramlens run --leaks {program}"
 
 
