@@ -224,7 +224,7 @@ def _watch_until_it_ends(folder: Path, *words: str) -> subprocess.CompletedProce
     path = folder / "ending.py"
     path.write_text(_ENDING_PROGRAM)
     with program(str(path), *words) as process:
-        words = ("attach", str(process.pid), "--steps", "100000", "--pause", "60")
+        words = ("attach", str(process.pid), "--steps", "100000")
         watching = subprocess.Popen(
             [sys.executable, "-m", "vramlens", *words],
             stdout=subprocess.PIPE,
@@ -259,8 +259,8 @@ def test_a_program_that_leaves_at_once_has_ended_after_its_steps(tmp_path: Path)
     assert done.returncode == 3
     last = done.stderr.splitlines()[-1]
     assert re.fullmatch(
-        r"vramlens: process \d+ has ended after \d+ watched steps, before it could answer: watch fewer"
-        r" steps, or let its end wait longer \(--pause 10\)",
+        r"vramlens: process \d+ has ended after \d+ watched steps, before it could answer: attach"
+        r" earlier, or watch fewer steps",
         last,
     )
 

@@ -169,7 +169,7 @@ def _conversation(
         if steps_ended and has_ended(target.pid):
             raise InputError(
                 f"{error} after {counted(steps_ended, 'watched step')}, before it could answer:"
-                " watch fewer steps, or let its end wait longer (--pause 10)"
+                " attach earlier, or watch fewer steps"
             ) from None
         raise
     raise InputError(f"process {target.pid} did not answer in time; it runs on")

@@ -1,6 +1,4 @@
-"""The program's end while somebody waits for an answer: it waits for the answer, but only for as
-long as the program may stand still.
-"""
+"""The program's end while somebody waits for an answer: it waits for the answer, 10 s at most."""
 
 from __future__ import annotations
 
@@ -12,6 +10,8 @@ from types import TracebackType
 from vramlens.attach.inside.pauses import Pauses
 from vramlens.capture.process.own_thread import OwnEvent
 from vramlens.capture.warn import harmless
+
+_WAITS_FOR_S = 10.0
 
 
 class ProgramEnd:
@@ -29,11 +29,10 @@ class ProgramEnd:
         self._pid = os.getpid()
         self._is_answered = OwnEvent()
         self._hurry: Callable[[], object] | None = None
-        self._longest_s = 0.0
 
-    def wait_for_answer(self, seconds: float, hurry: Callable[[], object]) -> None:
-        """From now on the program's end calls ``hurry``, and waits for so long at most."""
-        self._longest_s, self._hurry = seconds, hurry
+    def wait_for_answer(self, hurry: Callable[[], object]) -> None:
+        """From now on the program's end calls ``hurry``, and waits."""
+        self._hurry = hurry
         atexit.register(self._program_ends)
 
     def __enter__(self) -> ProgramEnd:
@@ -55,4 +54,4 @@ class ProgramEnd:
         self.has_come = True
         with self._pauses.counted():
             self._hurry()
-        self._is_answered.wait(self._longest_s)
+        self._is_answered.wait(_WAITS_FOR_S)

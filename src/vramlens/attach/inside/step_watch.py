@@ -307,7 +307,7 @@ def watched(
     recorder.steps.watch_optimizers()
     recorder.steps.on_step(watch.optimizer_stepped)
     watch.begin(torch)
-    program_end.wait_for_answer(float(request["pause_s"]), watch.program_ends)
+    program_end.wait_for_answer(watch.program_ends)
     try:
         if recorder.gpu is not None and request["recording"] and recorder.gpu.is_initialized():
             recorder.facts = KnownFacts(recorder.gpu)
