@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from vramlens.live.turns import module_calls
 from vramlens.live.turns.module_calls import ModuleCalls
 
 torch = pytest.importorskip("torch")
@@ -57,3 +60,22 @@ def test_who_comes_in_the_middle_of_a_call_waits_for_the_outermost_module() -> N
         assert len(told) == 1
     finally:
         begun[0].stop()
+
+
+def test_a_program_that_refuses_frames_still_calls_its_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_depth: int) -> None:
+        raise PermissionError("refused sys._getframe")
+
+    told: list[int] = []
+    calls = ModuleCalls(torch, lambda: told.append(1))
+    model = torch.nn.Linear(2, 2)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(module_calls, "sys", SimpleNamespace(_getframe=refuse))
+            for _ in range(5):
+                model(torch.ones(1, 2))
+    finally:
+        calls.stop()
+    assert told == []

@@ -16,6 +16,7 @@ from typing import Any
 
 from vramlens.capture.names.module_hooks import before_each_module
 from vramlens.capture.warn import harmless
+from vramlens.ground.program_errors import own_errors
 from vramlens.live.heap.objects import class_name
 
 _FIRST_TOLD = 3
@@ -59,11 +60,13 @@ class ModuleCalls:
     def _is_outermost(self) -> bool:
         """Whether only one module's call is among the functions that run."""
         calls = 0
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and calls < 2:
-            calls += frame.f_code is self._call_code
-            frame = frame.f_back
-        return calls < 2
+        with own_errors():  # an audit hook of the program may refuse frames
+            frame: FrameType | None = sys._getframe(1)
+            while frame is not None and calls < 2:
+                calls += frame.f_code is self._call_code
+                frame = frame.f_back
+            return calls < 2
+        return False
 
     @harmless("counting calls of the model")
     def _tell(self) -> None:
