@@ -7,5 +7,6 @@ holder_tables: who holds the bytes of a heap, by line, module or category.
 module_tree: the tree of modules.
 origin: which run the recording comes from.
 advice: the next command.
+predicted_step: the same script predicted, after a failure whose need is not known.
 json: the answer as data.
 """
