@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.installed import PYTHON_PATH
 from vramlens.capture.triggers.on_import import when_imported
 
 
@@ -86,3 +89,14 @@ def test_who_is_asking_the_finders_meanwhile_passes_over_none(tmp_path: Path) ->
     when_imported("waited_for_now", lambda: heard.append(1))
     assert importlib.import_module("waited_for_beside").__file__
     assert heard == [1]
+
+
+def test_what_the_program_may_have_in_its_place_is_not_imported() -> None:
+    """``importlib.abc`` of Python 3.13 imports tempfile: a program's own tempfile.py broke it."""
+    program = (
+        "import sys, vramlens.capture.triggers.on_import; print('importlib.abc' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": PYTHON_PATH}
+    command = [sys.executable, "-S", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "False\n"

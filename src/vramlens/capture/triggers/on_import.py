@@ -6,12 +6,18 @@ must not be earlier.
 
 from __future__ import annotations
 
-import importlib.abc
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+else:
+    # Python 3.13's module imports tempfile, in whose place the program may have one of its own.
+    Loader = MetaPathFinder = object
 
 
 def when_imported(name: str, action: Callable[[], None]) -> None:
@@ -23,7 +29,7 @@ def when_imported(name: str, action: Callable[[], None]) -> None:
     sys.meta_path.insert(0, _Finder(name, action))
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder(MetaPathFinder):
     """Finds one module as everybody else would, as often as asked, and hears when it has been
     executed.
     """
@@ -55,10 +61,10 @@ class _Finder(importlib.abc.MetaPathFinder):
             self._action()
 
 
-class _Loader(importlib.abc.Loader):
+class _Loader(Loader):
     """The real loader, and a call when it is done."""
 
-    def __init__(self, loader: importlib.abc.Loader, executed: Callable[[], None]) -> None:
+    def __init__(self, loader: Loader, executed: Callable[[], None]) -> None:
         self._loader, self._executed = loader, executed
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
