@@ -132,6 +132,13 @@ class _LeaksOfSteps:
         else:
             self._follower.tell()
 
+    def tell_after_step(self) -> None:
+        """Has the program's thread print it when its step ends, and waits for that."""
+        if self._follower is None:
+            self.tell()
+        else:
+            self._follower.tell_after_step()
+
     def owners(self, kind: str) -> dict[str, Any] | None:
         """The owner of each live storage on devices of a kind, for a recording."""
         return None if self._follower is None else self._follower.owners(kind)

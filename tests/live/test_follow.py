@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import json
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ torch = pytest.importorskip("torch")
 
 import vramlens  # noqa: E402
 from support.programs import run_program  # noqa: E402
+from vramlens.live import follow  # noqa: E402
 from vramlens.live.follow import OWNERS_SCHEMA, LeakFollower, owners_of  # noqa: E402
 from vramlens.live.holder.route import Route, size_of  # noqa: E402
 
@@ -130,6 +132,40 @@ def test_what_is_still_there_is_judged_by_the_last_look(
     assert "LEAK" not in text
     assert "is gone by now" not in text
     assert "it has not grown since step 19" in " ".join(text.split())
+
+
+GROWING: list[Any] = []
+
+
+def test_who_asks_meanwhile_is_told_by_the_thread_that_steps(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    program = Followed()
+    tellers: list[int] = []
+    tell = program.follower.tell
+    program.follower.tell = lambda: (tellers.append(threading.get_ident()), tell())  # type: ignore[method-assign]
+    asking = threading.Thread(target=program.follower.tell_after_step)
+    for step in range(1, 31):
+        GROWING.append(torch.zeros(1000))
+        if step == 20:
+            asking.start()
+            while program.follower._asked is None:
+                time.sleep(0.001)
+        program.follower.step_ended(step)
+        if step == 20:
+            asking.join()
+    assert tellers == [threading.get_ident()]
+    assert "LEAK proven: 3.91 KiB per step" in capsys.readouterr().err
+
+
+def test_where_no_step_ends_who_asks_tells_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Followed()
+    tellers: list[int] = []
+    monkeypatch.setattr(follow, "_STEP_COMES_WITHIN_S", 0.01)
+    monkeypatch.setattr(program.follower, "tell", lambda: tellers.append(threading.get_ident()))
+    program.follower.tell_after_step()
+    program.follower.step_ended(1)
+    assert tellers == [threading.get_ident()]
 
 
 class Circle:

@@ -12,7 +12,7 @@ from time import perf_counter, thread_time
 from types import FrameType
 from typing import Any
 
-from vramlens.capture.process.own_thread import allocate_lock
+from vramlens.capture.process.own_thread import OwnEvent, allocate_lock
 from vramlens.capture.recording.step_marks import NO_STEP
 from vramlens.capture.warn import harmless, say
 from vramlens.ground.own_line import terminal_width
@@ -39,6 +39,7 @@ _MOST_ROWS, _MOST_OWNERS = 200_000, 2_000
 """Of ``owners.json``, which is read whole: the largest come first."""
 _LONGEST_CHAIN, _LONGEST_TEXT = 40, 200
 """Links of a chain and characters of a text there: twice what any report shows."""
+_STEP_COMES_WITHIN_S, _TELLS_WITHIN_S = 2.0, 60.0
 _CYCLES = {"cycle", "autograd_cycle"}
 """What a function leaves that has ended: its variables hold one another until the collector
 comes.
@@ -76,6 +77,8 @@ class LeakFollower:
         self._first_steps_ended = 0.0
         self._followed: dict[Route, FollowedSizes] = {}
         self._ends_a_step = allocate_lock()
+        self._asks = allocate_lock()
+        self._asked: OwnEvent | None = None
 
     @harmless("counting calls of the model")
     def torch_is_there(self, torch: Any) -> None:
@@ -108,6 +111,7 @@ class LeakFollower:
             return
         try:
             self._end_step(caller)
+            self._tell_if_asked()
         finally:
             self._ends_a_step.release()
 
@@ -156,6 +160,28 @@ class LeakFollower:
                 self._final = _looked(*owned)
         finally:
             last_frames.let_go()
+
+    def tell_after_step(self) -> None:
+        """Has the thread that steps print the conclusion when its step ends; prints it here where
+        no step ends soon. What is searched beside a thread that runs changes meanwhile.
+        """
+        told = OwnEvent()
+        with self._asks:
+            self._asked = told
+        told.wait(_STEP_COMES_WITHIN_S)
+        with self._asks:
+            is_waiting, self._asked = self._asked is told, None
+        if is_waiting:
+            self.tell()
+        else:
+            told.wait(_TELLS_WITHIN_S)
+
+    def _tell_if_asked(self) -> None:
+        with self._asks:
+            told, self._asked = self._asked, None
+        if told is not None:
+            self.tell()
+            told.set()
 
     @harmless("looking for leaks")
     def tell(self) -> None:

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from vramlens import LeakWatch
 from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.pace import pace_of
-from vramlens.live.growth.stores import all_lead_to_roots
+from vramlens.live.growth.stores import _tensors_of_variables, all_lead_to_roots
 from vramlens.live.leaks.leak_report import LiveLeak
 
 torch = pytest.importorskip("torch")
@@ -313,3 +314,12 @@ def test_attributes_that_are_alike_however_many_come_in_a_step() -> None:
             fields.add()
         watch.step()
     assert _only_leak(watch).verdict == "proven"
+
+
+def test_a_tensor_that_lost_its_holder_meanwhile_is_skipped() -> None:
+    """A program that goes on during the search may take from a list what was found in it."""
+    held, lost = torch.zeros(2), torch.zeros(3)
+    search: Any = SimpleNamespace(
+        roots={0: SimpleNamespace(kind="variable")}, order=[held, lost], torch=torch
+    )
+    assert _tensors_of_variables(search, {0: (-1, ""), 1: (-1, "")}) == [0]

@@ -86,6 +86,9 @@ class Leaks(Protocol):
     def tell(self) -> None:
         """Prints what was found so far."""
 
+    def tell_after_step(self) -> None:
+        """Has the program's thread print it when its step ends, and waits for that."""
+
     def owners(self, kind: str) -> dict[str, Any] | None:
         """The owner of each live storage on devices of a kind, for a recording."""
 
@@ -250,7 +253,7 @@ class Session:
 
     def _on_demand(self, trigger: str, path: str | None) -> dict[str, Any]:
         if self._leaks is not None:
-            self._leaks.tell()
+            self._leaks.tell_after_step()
         return self.recorder.write(WriteRequest(trigger), path)
 
     def _write_failure(self, failure: RefusedRequest) -> str | None:

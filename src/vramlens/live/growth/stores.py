@@ -124,12 +124,11 @@ def parents_beside_variables(
 
 def _tensors_of_variables(search: Search, parents: Parents) -> list[int]:
     """The positions of tensors that grew and that variables of functions hold themselves."""
+    variables = {place for place, root in search.roots.items() if root.kind == "variable"}
     tensors = [
         place
-        for place, (parent, _) in parents.items()
-        if parent < 0
-        and search.roots[place].kind == "variable"
-        and search.torch.is_tensor(search.order[place])
+        for place in parents
+        if place in variables and search.torch.is_tensor(search.order[place])
     ]
     return tensors[:_MOST_VARIABLES]
 
