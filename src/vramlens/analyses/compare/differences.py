@@ -114,11 +114,13 @@ def _settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[S
     for key in sorted({*before, *after} - _NO_SETTINGS):
         old, new = before.get(key, _DEFAULTS.get(key)), after.get(key, _DEFAULTS.get(key))
         if old != new and key in before and key in after:
-            words = f"the allocator's {key}: {_said(old)} before, {_said(new)} after"
+            words = (
+                f"the allocator's {key}: {_setting_text(old)} before, {_setting_text(new)} after"
+            )
             yield SettingDifference("settings", str(old), str(new), words)
 
 
-def _said(value: Any) -> str:
+def _setting_text(value: Any) -> str:
     """A setting's value; an environment variable that says nothing is not set."""
     return "unset" if value == "" else str(value)
 

@@ -141,8 +141,9 @@ def _holders(search: Search, places: Sequence[int]) -> dict[int, list[int]]:
     is_holder = map(ids.__contains__, map(id, search.order))
     holders: dict[int, list[int]] = {}
     for holder in compress(range(len(search.order)), is_holder) if ids else ():
-        for held in set(map(id, search.referents.of_one(search.order[holder]))) & by_id.keys():
-            holders.setdefault(by_id[held], []).append(holder)
+        referents = map(id, search.referents.of_one(search.order[holder]))
+        for referent in set(referents) & by_id.keys():
+            holders.setdefault(by_id[referent], []).append(holder)
     return holders
 
 

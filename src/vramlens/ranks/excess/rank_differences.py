@@ -40,12 +40,12 @@ def differences_beside_work(
     give away, the allocator, memory outside of PyTorch.
     """
     differences = beside.differences_of_calls(leaks, is_of_work)
-    told = [*leaks, *differences]
-    return [*differences, *_allocator_differences(beside, told), *_outside_differences(beside)]
+    of_lines = [*leaks, *differences]
+    return [*differences, *_allocator_differences(beside, of_lines), *_outside_differences(beside)]
 
 
 def _allocator_differences(
-    beside: RankAgainstPeers, told: Sequence[RankDifference]
+    beside: RankAgainstPeers, of_lines: Sequence[RankDifference]
 ) -> list[RankDifference]:
     """Memory that is reserved beyond what peers with the same allocations reserve; told beside
     other differences where these are single lines that hold less than that.
@@ -66,10 +66,10 @@ def _allocator_differences(
     if min(more, 2 * wider) < threshold or more < beside.more:
         return []
     # What is reserved on top of what is held follows from it.
-    if any(difference.cause not in _OF_LINES for difference in told):
+    if any(difference.cause not in _OF_LINES for difference in of_lines):
         return []
     # The space of what a line allocates may be there twice: once freed, it is split for others.
-    if told and more < 2 * max(threshold, sum(difference.bytes for difference in told)):
+    if of_lines and more < 2 * max(threshold, sum(difference.bytes for difference in of_lines)):
         return []
     if not other_settings and beside.steps().vary:
         return []  # which rank's cache fits least to batches that vary is chance

@@ -57,9 +57,9 @@ class StageLayout:
         self._stages, self._usual = stages, usual
         self._index = {summary.rank: index for index, summary in enumerate(stages)}
 
-    def bytes_of(self, stage: RankSummary, leaking: Collection[Place | None]) -> LayoutBytes:
-        """What a stage holds more by the layout, at its peak; lines that leak are left out."""
-        lines = [line for line in stage.lines if line.place not in leaking]
+    def bytes_of(self, stage: RankSummary, leaving_out: Collection[Place | None]) -> LayoutBytes:
+        """What a stage holds more by the layout, at its peak, beside some lines."""
+        lines = [line for line in stage.lines if line.place not in leaving_out]
         layers = self._layers(lines)
         waiting = sum(line.at_peak_bytes for line in self._repeated(lines)) / layers
         usually_waiting = sum(map(self._usual.line_at_peak_bytes, self._repeated(lines)))

@@ -105,8 +105,8 @@ class Usual:
     def recomputed_share(self) -> float:
         """The median share of requested bytes that were computed again; 0 where no rank says."""
         shares = (summary.recomputed_share for summary in self.ranks)
-        told = sorted(share for share in shares if share is not None)
-        return told[(len(told) - 1) // 2] if told else 0.0
+        known = sorted(share for share in shares if share is not None)
+        return known[(len(known) - 1) // 2] if known else 0.0
 
     @cached_property
     def steps(self) -> PeerStepPeaks:

@@ -90,14 +90,14 @@ def with_limit(
     if oom.cause == Cause.LEAK:
         fix += ". The leak will fill that, too"
     elif outlook.growing:
-        fix += f". Memory grew {growth_words(view)} and may fill that, too"
+        fix += f". Memory grew {growth_by_steps(view)} and may fill that, too"
     elif outlook.is_kept_by_passes(need):
         kept = format_size(outlook.kept_by_passes)
         fix += f". Earlier passes keep {kept} (results, caches), and later ones may add to that"
     return replace(finding, fix=fix)
 
 
-def growth_words(view: Attribution) -> str:
+def growth_by_steps(view: Attribution) -> str:
     """From what to what memory grew."""
     is_pattern = view.steps.source == PATTERN
     return "from one repetition to the next" if is_pattern else "from step to step"
