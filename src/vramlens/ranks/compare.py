@@ -166,11 +166,8 @@ class _Job:
                 continue
             usual = Usual(peers)
             for peer in peers:
-                # Of two ranks, the other one is what is usual.
-                compared = usual
-                if len(peers) == 2:
-                    compared = Usual([other for other in peers if other is not peer])
-                beside = RankAgainstPeers(peer, compared, positions[peer.rank], strays)
+                position = positions[peer.rank]
+                beside = RankAgainstPeers(peer, usual.beside(peer), position, strays)
                 yield from differences_of(beside)
 
     @cached_property

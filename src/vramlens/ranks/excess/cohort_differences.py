@@ -102,11 +102,8 @@ class CohortComparison:
     def _cohort(
         self, members: tuple[int, ...], summary: RankSummary, layout: StageLayout | None
     ) -> _Cohort:
-        usual = self._usual
-        if len(self._typical) == 2:  # of two, the other one is what is usual
-            usual = Usual([other for other in self._typical.values() if other is not summary])
         position = replace(self.positions[summary.rank], is_stage=self.cohorts.staged)
-        beside = RankAgainstPeers(summary, usual, position, ())
+        beside = RankAgainstPeers(summary, self._usual.beside(summary), position, ())
         grown = beside.leak_differences()
         leaks = [
             replace(leak, ranks=self._leaking(members, leak.place))

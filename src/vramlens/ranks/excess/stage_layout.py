@@ -13,6 +13,7 @@ from functools import cached_property
 from vramlens.analyses.finding import Place
 from vramlens.ranks.excess.causes import (
     BESIDE_TRAINING,
+    SAME_SHARE,
     STAY,
     is_built_once,
     only_grows,
@@ -22,7 +23,6 @@ from vramlens.ranks.peers.usual import LineKey, Usual, key_of
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 
 _TRAINING = ("forward", "backward", "optimizer")
-_SAME_SIZE = 0.02
 _SLACK = 1.1
 """Microbatches in flight that differ by less are as many."""
 
@@ -107,7 +107,7 @@ class StageLayout:
         usual = self._usual.line(line)
         if usual is None or is_built_once(line) or not usual.per_step or not line.per_step:
             return False
-        return abs(line.mean_bytes - usual.mean_bytes) <= _SAME_SIZE * usual.mean_bytes
+        return abs(line.mean_bytes - usual.mean_bytes) <= SAME_SHARE * usual.mean_bytes
 
     def _layers(self, lines: Sequence[LineUse]) -> float:
         """How many times as many layers a stage has as the usual one; at least 1."""

@@ -61,6 +61,12 @@ class Usual:
         self._lines[key] = usual
         self._spreads[key] = lower_median(distances + [usual.peak_bytes] * without)
 
+    def beside(self, rank: RankSummary) -> Usual:
+        """What one of the ranks is compared with: of two, the other one is what is usual."""
+        if len(self.ranks) != 2:
+            return self
+        return Usual([other for other in self.ranks if other is not rank])
+
     def line(self, line: LineUse) -> LineUse | None:
         """The same line on a typical rank; None where most have none."""
         return self._lines.get(key_of(line))
