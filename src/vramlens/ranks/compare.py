@@ -153,7 +153,7 @@ class _Job:
             yield from (_stray(summary, stray) for stray in summary.strays)
 
     def notes(self) -> list[str]:
-        """What differs between cohorts and is no difference, one sentence each."""
+        """What differs between cohorts by nature, one sentence each."""
         return [] if self.between_cohorts is None else self.between_cohorts.notes()
 
     def within_cohorts(self) -> Iterator[RankDifference]:

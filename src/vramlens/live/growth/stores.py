@@ -37,7 +37,7 @@ _FEWEST_PARTS = 4
 eight would judge the lists of six layers apart.
 """
 _EVERY_STEP = 0.9
-"""Of the steps: what holds so many is no pick from another. A draw of 45 of 50 would be the store with
+"""Of the steps: what holds so many is not a pick from another. A draw of 45 of 50 would be the store with
 a lower bar; with all, the store of a run with one failed step would not be one.
 """
 

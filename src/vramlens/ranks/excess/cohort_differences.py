@@ -57,7 +57,7 @@ class CohortComparison:
                 yield self._difference_of_layout(cohort)
 
     def notes(self) -> list[str]:
-        """One sentence on the stage that holds most by the layout, where that is no difference."""
+        """One sentence on the stage that holds most by the layout, where that is not a difference."""
         by_layout = [
             cohort
             for cohort in self._compared

@@ -258,7 +258,7 @@ class RankAgainstPeers:
         went on.
 
         Of a rank that ran out of memory what came after is not there: it has fewer allocations, and
-        lines that it never came to. How large an allocation is can be compared all the same.
+        lines that it never came to. How large an allocation is can still be compared.
         """
         line, usual = excess.line, excess.usual
         if usual is None:

@@ -110,9 +110,9 @@ class Usual:
     @cached_property
     def recomputed_share(self) -> float:
         """The median share of requested bytes that were computed again; 0 where no rank says."""
-        shares = (summary.recomputed_share for summary in self.ranks)
-        known = sorted(share for share in shares if share is not None)
-        return known[(len(known) - 1) // 2] if known else 0.0
+        all_shares = (summary.recomputed_share for summary in self.ranks)
+        shares = sorted(share for share in all_shares if share is not None)
+        return shares[(len(shares) - 1) // 2] if shares else 0.0
 
     @cached_property
     def steps(self) -> PeerStepPeaks:
