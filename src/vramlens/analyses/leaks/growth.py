@@ -11,8 +11,9 @@ from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.leaks.certainty import inside_one_call
 from vramlens.analyses.leaks.cohorts import Cohort, Cohorts, cohorts_of
+from vramlens.analyses.leaks.group_evidence import evidence_of
 from vramlens.analyses.leaks.groups import CohortGroup, StepLoop, grouped
-from vramlens.analyses.leaks.judgement import evidence_of, judged_leak
+from vramlens.analyses.leaks.judgement import judged_leak
 from vramlens.analyses.leaks.rebuilt_tensors import rebuilt_larger
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak, no_problem, order_of, rows_of
 from vramlens.analyses.leaks.reserved_growth import reserved_growth
