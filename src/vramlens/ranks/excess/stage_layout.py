@@ -60,17 +60,25 @@ class StageLayout:
     def bytes_of(self, stage: RankSummary, leaving_out: Collection[Place | None]) -> LayoutBytes:
         """What a stage holds more by the layout, at its peak, beside some lines."""
         lines = [line for line in stage.lines if line.place not in leaving_out]
-        layers = self._layers(lines)
-        waiting = sum(line.at_peak_bytes for line in self._repeated(lines)) / layers
-        usually_waiting = sum(map(self._usual.line_at_peak_bytes, self._repeated(lines)))
-        in_flight = int(waiting) - usually_waiting if self._has_usual_flight(stage) else 0
+        in_flight = self._bytes_in_flight(lines) if self._has_usual_flight(stage) else 0
+        return LayoutBytes(max(0, in_flight), max(0, self._bytes_at_end(lines)))
+
+    def _bytes_in_flight(self, lines: Sequence[LineUse]) -> int:
+        """What as many layers as the usual stage's hold more in microbatches that wait."""
+        repeated = self._repeated(lines)
+        waiting = sum(line.at_peak_bytes for line in repeated) / self._layers(lines)
+        return int(waiting) - sum(map(self._usual.line_at_peak_bytes, repeated))
+
+    def _bytes_at_end(self, lines: Sequence[LineUse]) -> int:
+        """What only the first or the last stages have; 0 where there is none of it."""
         of_end = [line for line in lines if self.is_of_end(line)]
-        at_end = sum(line.at_peak_bytes for line in of_end)
-        if of_end:
-            # One line may make all parameters: those of the layers, and of an embedding.
-            staying = (line for line in lines if is_built_once(line) and not self.is_of_end(line))
-            at_end += int(sum(self._more_than_layers(line, layers) for line in staying))
-        return LayoutBytes(max(0, in_flight), max(0, at_end))
+        if not of_end:
+            return 0
+        # One line may make all parameters: those of the layers, and of an embedding.
+        layers = self._layers(lines)
+        staying = (line for line in lines if is_built_once(line) and not self.is_of_end(line))
+        more = int(sum(self._more_than_layers(line, layers) for line in staying))
+        return sum(line.at_peak_bytes for line in of_end) + more
 
     def is_of_work(self, line: LineUse) -> bool:
         """True if a line may be part of the work of a stage: others have other layers."""
