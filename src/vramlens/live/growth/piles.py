@@ -279,7 +279,7 @@ def _store_of_nearly_all(pile: Pile, parts: Iterable[_Node], *, are_apart: bool)
         are_apart: whether the parts are stores of their own: then the rest must be the newest.
     """
     for part in parts:
-        if sum(part.bytes_by_step.values()) < _MOST_OF_IT * pile.bytes:
+        if not pile.bytes or sum(part.bytes_by_step.values()) < _MOST_OF_IT * pile.bytes:
             continue
         last = max(part.bytes_by_step)
         rest = Counter(bytes_by_birth(pile.items))
