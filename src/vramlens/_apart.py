@@ -2,7 +2,7 @@
 interrupts it.
 
 An exception that a handler raises (Ctrl-C, an alarm) inside a callback from C is swallowed by
-ctypes, and C goes on with a number that nobody wrote. ``Thread.join`` is no way to wait for the
+ctypes, and C goes on with a number that nobody wrote. ``Thread.join`` is not a way to wait for the
 thread: interrupted, it may take a running thread for one that has ended
     (https://github.com/python/cpython/issues/89437).
 """

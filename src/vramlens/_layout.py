@@ -136,7 +136,7 @@ def layout_of(description: str) -> LayoutInterface:
 
 
 def _structure(name: str, lines: _StructLines, earlier: Mapping[str, Any]) -> Any:
-    """A ctypes structure that refuses names which are no fields of it."""
+    """A ctypes structure that refuses names that are not its fields."""
     types = {**_C_TYPES, **earlier}
     fields = []
     for type_name, field, _ in lines.fields:

@@ -130,7 +130,7 @@ class Snapshot(_Columns):
 
         Raises:
             UnsafeInput: it would run code, or claims more than its size justifies.
-            NotARecording: it is no pickle, or an inconsistent one.
+            NotARecording: it is not a pickle, or an inconsistent one.
             InputError: the stream cannot be read.
         """
         failure: list[BaseException] = []

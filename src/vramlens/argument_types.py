@@ -61,7 +61,7 @@ def limit_given(name: str, value: Any) -> int | str | None:
 
     Raises:
         TypeError: it is neither.
-        UsageError: the text begins with a digit and is no size.
+        UsageError: the text begins with a digit and is not a size.
     """
     if isinstance(value, str) and not value[:1].isdigit():
         return value

@@ -39,4 +39,4 @@ class UnsafeInput(InputError):
 
 
 class NotARecording(InputError):
-    """The input can be read but is no recording, snapshot, error text or trace."""
+    """The input can be read but is not a recording, snapshot, error text or trace."""

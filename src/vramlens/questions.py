@@ -219,7 +219,7 @@ def export(
     from vramlens.whole_file import whole_file
 
     if to not in FORMATS:
-        raise UsageError(f"{to!r} is no format: {', '.join(FORMATS)}")
+        raise UsageError(f"{to!r} is not a format: {', '.join(FORMATS)}")
     trace = _opened(recording)
     target = default_name(trace.source, to) if output is None else os.fspath(output)
     chosen = device_given(device)

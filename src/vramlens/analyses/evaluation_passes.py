@@ -41,7 +41,7 @@ class Evaluation:
         ended: whether a whole pass was given up without any backward pass; else one may still have
             been to come.
         unstepped: whether a backward pass runs, for gradients that no optimizer uses.
-        sure: whether no backward pass has to go through it: it is no first step of training in eval
+        sure: whether no backward pass has to go through it: it is not a first step of training in eval
             mode, and no other model's gradients pass through it.
     """
 

@@ -24,6 +24,8 @@ SMALLEST_DEVICE_BYTES = 8 << 30
 """Where the recording does not say how large the device is, it is no smaller than this, nor than
 what was reserved.
 """
+FAR_STEPS = 1_000_000
+"""Until memory is full: beyond that the number of steps says only that it does not matter."""
 _WORTH_TELLING = 0.01
 """Of what a step leaves behind: less that stays after a fix is not worth a word."""
 _MOST_DIFFERENCE = 0.005

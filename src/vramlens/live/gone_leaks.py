@@ -33,7 +33,7 @@ class FollowedSizes:
         self.has_fallen = self.is_emptied_at_end = self.is_there = False
 
     def add(self, step: int, container: Any) -> None:
-        """Notes the size of what is there at a step; None of what has gone is no emptying."""
+        """Notes the size of what is there at a step; what has gone does not count as emptied."""
         size = size_of(container)
         self._last = step, size
         self._largest = max(self._largest, size)

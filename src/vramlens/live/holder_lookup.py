@@ -200,7 +200,7 @@ def who_holds(tensor: Any) -> Holders:
     for it does not count.
 
     Raises:
-        UsageError: it is no tensor.
+        UsageError: it is not a tensor.
     """
     torch = loaded()
     if torch is None or not (torch.is_tensor(tensor) or id(type(tensor)) in torch.storage_types):

@@ -153,7 +153,7 @@ class _Job:
             yield from (_stray(summary, stray) for stray in summary.strays)
 
     def notes(self) -> list[str]:
-        """What differs between cohorts and is no difference, one sentence each."""
+        """What differs between cohorts by nature, one sentence each."""
         return [] if self.between_cohorts is None else self.between_cohorts.notes()
 
     def within_cohorts(self) -> Iterator[RankDifference]:
@@ -166,11 +166,8 @@ class _Job:
                 continue
             usual = Usual(peers)
             for peer in peers:
-                # Of two ranks, the other one is what is usual.
-                compared = usual
-                if len(peers) == 2:
-                    compared = Usual([other for other in peers if other is not peer])
-                beside = RankAgainstPeers(peer, compared, positions[peer.rank], strays)
+                position = positions[peer.rank]
+                beside = RankAgainstPeers(peer, usual.beside(peer), position, strays)
                 yield from differences_of(beside)
 
     @cached_property

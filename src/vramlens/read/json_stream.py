@@ -74,7 +74,7 @@ class JsonStream:
         return True
 
     def peek(self) -> str:
-        """The next character that is no space; "" at the end."""
+        """The next character that is not a space; "" at the end."""
         while True:
             self.at = cast(re.Match[str], _SPACE.match(self.text, self.at)).end()
             if self.at < len(self.text) or not self._more():

@@ -265,7 +265,7 @@ def recorded_settings(settings: Mapping[str, Any], version: Version) -> Settings
     try:
         parsed = parse_settings(conf, version)
     except SettingsError:
-        # Of a version with other options: what the allocator held is known all the same.
+        # Of a version with other options: what the allocator held is still known.
         parsed = Settings(conf=conf)
     changes: dict[str, Any] = {}
     size = settings.get("max_split_size")

@@ -124,6 +124,15 @@ def test_without_a_model_time_is_what_counts_at_once(clock: _Clock, ended: list[
     watch.leave()
 
 
+def test_a_program_that_ends_before_its_first_step_is_not_held_up() -> None:
+    watch = watch_of(4)
+    watch.program_ends()
+    assert watch.is_over.is_set
+    watch.tick()
+    assert watch.conclude() is None
+    watch.leave()
+
+
 def test_threads_that_end_a_step_at_once_make_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = watch_of(1)
     copies: list[Any] = []

@@ -166,3 +166,33 @@ def test_what_is_drawn_from_a_buffer_is_the_buffer_s(entry_of: Callable[[Any], A
     assert leak.owner.name == "Draws.entries"
     assert leak.bytes >= 0.9 * 39 * _BYTES
     assert len(batch) == 24
+
+
+class _Log:
+    """An object with two lists, and other attributes that a test sets."""
+
+    def __init__(self) -> None:
+        self.early: list[Any] = []
+        self.late: list[Any] = []
+
+
+def _node_without_data(weight: Any) -> Any:
+    return (weight + 0).sum().grad_fn
+
+
+def test_attributes_of_nodes_without_data_are_no_proof() -> None:
+    log, weight = _Log(), torch.ones(8, requires_grad=True)
+    watch = LeakWatch()
+    for step in range(20):
+        setattr(log, f"node_{step}", _node_without_data(weight))
+        watch.step()
+    assert not watch.report().found
+
+
+def test_two_lists_of_nodes_without_data_are_judged_apart() -> None:
+    log, weight = _Log(), torch.ones(8, requires_grad=True)
+    watch = LeakWatch()
+    for step in range(40):
+        (log.early if step < 20 else log.late).append(_node_without_data(weight))
+        watch.step()
+    assert not watch.report().found

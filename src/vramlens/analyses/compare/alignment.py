@@ -153,7 +153,7 @@ def _grouped(
         names: by name of a function, its name in the other run.
     """
     files: dict[str, dict[str, list[CodeLine]]] = {}
-    for line in sorted(lines, key=lambda one: one.place.line):
+    for line in sorted(lines, key=lambda line: line.place.line):
         calls = frozenset(_plain(call, file_names, names) for call in line.calls)
         functions = files.setdefault(line.place.file, {})
         functions.setdefault(function_name(line.place.function), []).append(

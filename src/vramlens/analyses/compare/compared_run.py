@@ -149,7 +149,7 @@ def run_of(trace: Trace, device: int | None = None) -> Run:
 def _growth_of(explanation: Explanation) -> int | None:
     """Bytes that a step leaves behind; None where there are too few steps to tell."""
     leaks = _sure_leaks(explanation)
-    # What may be a leak, had there been more steps, is no growth of zero.
+    # What may be a leak, had there been more steps, is not a growth of zero.
     is_open = any(leak.needs_steps for leak in explanation.leaks)
     is_enough = explanation.steps.count >= FEWEST_STEPS and not is_open
     return sum(leak.bytes_per_step for leak in leaks) if leaks or is_enough else None

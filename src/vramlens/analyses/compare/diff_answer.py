@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from vramlens.analyses.compare.compared_run import HISTORY_SHARE, Run
@@ -37,6 +37,15 @@ class SettingDifference:
     after: str | None
     words: str
     is_of_work: bool = False
+
+    @staticmethod
+    def between(
+        name: str, noun: str, before: str | None, after: str | None
+    ) -> Iterator[SettingDifference]:
+        """Yields the difference of two texts; nothing where they are alike, or one is not known."""
+        if before is not None and after is not None and before != after:
+            words = f"{noun}: {before} before, {after} after"
+            yield SettingDifference(name, before, after, words)
 
 
 @dataclass(frozen=True, slots=True)

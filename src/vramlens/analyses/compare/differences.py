@@ -57,14 +57,16 @@ def _elsewhere(files: Mapping[str, str]) -> Iterator[SettingDifference]:
 def _stated(before: Run, after: Run) -> Iterator[SettingDifference]:
     """What the recordings say of themselves."""
     old, new = before.explanation.recording, after.explanation.recording
-    yield from _one("torch", "PyTorch", old.torch, new.torch)
-    yield from _one("gpu", "the GPU", old.device, new.device)
+    yield from SettingDifference.between("torch", "PyTorch", old.torch, new.torch)
+    yield from SettingDifference.between("gpu", "the GPU", old.device, new.device)
     yield from _settings(old.settings, new.settings)
     if old.meta is not None and new.meta is not None:
         yield from _command_difference(old.meta.command, new.meta.command)
-        yield from _one("cuda", "CUDA", old.meta.cuda, new.meta.cuda)
-        yield from _one("driver", "the driver", old.meta.driver, new.meta.driver)
-        for difference in _one(
+        yield from SettingDifference.between("cuda", "CUDA", old.meta.cuda, new.meta.cuda)
+        yield from SettingDifference.between(
+            "driver", "the driver", old.meta.driver, new.meta.driver
+        )
+        for difference in SettingDifference.between(
             "ranks", "the number of ranks", _text(old.meta.world_size), _text(new.meta.world_size)
         ):
             yield replace(difference, is_of_work=True)
@@ -84,19 +86,14 @@ def _stated(before: Run, after: Run) -> Iterator[SettingDifference]:
             )
 
 
-def _one(
-    name: str, noun: str, before: str | None, after: str | None
-) -> Iterator[SettingDifference]:
-    if before is not None and after is not None and before != after:
-        yield SettingDifference(name, before, after, f"{noun}: {before} before, {after} after")
-
-
 def _command_difference(
     before: tuple[str, ...], after: tuple[str, ...]
 ) -> Iterator[SettingDifference]:
     """The commands, where they differ; in a size of the work, they are of different work."""
     is_of_work = work_sizes(before) != work_sizes(after)
-    for difference in _one("command", "the command", _command(before), _command(after)):
+    for difference in SettingDifference.between(
+        "command", "the command", _command(before), _command(after)
+    ):
         yield replace(difference, is_of_work=is_of_work)
 
 
@@ -114,11 +111,13 @@ def _settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[S
     for key in sorted({*before, *after} - _NO_SETTINGS):
         old, new = before.get(key, _DEFAULTS.get(key)), after.get(key, _DEFAULTS.get(key))
         if old != new and key in before and key in after:
-            words = f"the allocator's {key}: {_said(old)} before, {_said(new)} after"
+            words = (
+                f"the allocator's {key}: {_setting_text(old)} before, {_setting_text(new)} after"
+            )
             yield SettingDifference("settings", str(old), str(new), words)
 
 
-def _said(value: Any) -> str:
+def _setting_text(value: Any) -> str:
     """A setting's value; an environment variable that says nothing is not set."""
     return "unset" if value == "" else str(value)
 

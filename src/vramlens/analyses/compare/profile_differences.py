@@ -30,20 +30,17 @@ def profile_differences(before: Trace, after: Trace) -> tuple[SettingDifference,
     )
 
 
-def _difference(name: str, what: str, before: str, after: str) -> Iterator[SettingDifference]:
-    if before != after:
-        yield SettingDifference(name, before, after, f"{what}: {before} before, {after} after")
-
-
 def _busy(before: Profile, after: Profile) -> Iterator[SettingDifference]:
     if before.use is None or after.use is None:
-        yield from _difference("cpu_busy", "CPU in operators", _cpu(before), _cpu(after))
+        yield from SettingDifference.between(
+            "cpu_busy", "CPU in operators", _cpu(before), _cpu(after)
+        )
         return
     shares = [
         f"{100 * use.busy_ns / profile.wall_ns:.0f}% of the time"
         for profile, use in ((before, before.use), (after, after.use))
     ]
-    yield from _difference("gpu_busy", f"GPU {after.use.device} busy", *shares)
+    yield from SettingDifference.between("gpu_busy", f"GPU {after.use.device} busy", *shares)
 
 
 def _cpu(profile: Profile) -> str:
@@ -53,7 +50,7 @@ def _cpu(profile: Profile) -> str:
 def _steps(before: Profile, after: Profile) -> Iterator[SettingDifference]:
     if before.steps and after.steps:
         medians = [format_duration(_median_step_ns(profile)) for profile in (before, after)]
-        yield from _difference("step_time", "A profiler step took", *medians)
+        yield from SettingDifference.between("step_time", "A profiler step took", *medians)
 
 
 def _median_step_ns(profile: Profile) -> int:
@@ -67,7 +64,9 @@ def _kept(before: Profile, after: Profile) -> Iterator[SettingDifference]:
             format_size(sum(holder.bytes for holder in memory.kept))
             for memory in (before.memory, after.memory)
         ]
-        yield from _difference("kept", "Not freed before the end of the trace", *sizes)
+        yield from SettingDifference.between(
+            "kept", "Not freed before the end of the trace", *sizes
+        )
 
 
 def _operators(before: Profile, after: Profile) -> Iterator[SettingDifference]:
@@ -82,4 +81,6 @@ def _operators(before: Profile, after: Profile) -> Iterator[SettingDifference]:
         if abs(changes[name]) < least_ns:
             return
         times = [format_duration(times.get(name, 0)) for times in (first, second)]
-        yield from _difference(f"operator:{name}", f"{name}, {where} by itself", *times)
+        yield from SettingDifference.between(
+            f"operator:{name}", f"{name}, {where} by itself", *times
+        )

@@ -30,6 +30,7 @@ from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, OutOfMemory, Trace
 from vramlens.units import MIB
 
+_FRACTION_PARTS = 10_000
 _SPIKE = 2.0
 _ROUNDED = 0.005
 """How far a text's figures may be off."""
@@ -107,6 +108,13 @@ def message_of(messages: Sequence[OomMessage], failure: Failure, device: int) ->
         and distance(message) <= message.slack("allocated_bytes") + failure.allocated_bytes // 50
     ]
     return min(fitting, key=distance, default=None)
+
+
+def memory_fraction(size_bytes: int, total_bytes: int) -> str:
+    """``0.8125``: the least fraction of a device's memory, of four digits, that is so many bytes, as
+    ``torch.cuda.set_per_process_memory_fraction`` takes it.
+    """
+    return f"{-(-size_bytes * _FRACTION_PARTS // total_bytes) / _FRACTION_PARTS:.4f}"
 
 
 def settings_variable(trace: Trace) -> str:

@@ -114,19 +114,19 @@ def _completed(outside: Outside, message: OomMessage) -> Outside:
     )
 
 
-def _measured_ledger(view: Attribution, said_bytes: int | None) -> DeviceLedger | None:
+def _measured_ledger(view: Attribution, given_bytes: int | None) -> DeviceLedger | None:
     """The ledger that the recording measured when it was written; None where that is not the moment
     to tell of.
 
     Args:
-        said_bytes: the device's memory as the person says it: a measured ledger of another total
+        given_bytes: the device's memory as the person says it: a measured ledger of another total
             is not theirs.
     """
     device = view.device
     ledger = view.trace.ledgers.end.get(device.device) if view.trace.ledgers is not None else None
     if ledger is None:
         return None
-    if abs((said_bytes or ledger.total_bytes) - ledger.total_bytes) > _SAME * ledger.total_bytes:
+    if abs((given_bytes or ledger.total_bytes) - ledger.total_bytes) > _SAME * ledger.total_bytes:
         return None
     if device.out_of_memory:
         after = device.events.action[device.out_of_memory[-1].event + 1 :]

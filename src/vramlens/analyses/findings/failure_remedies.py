@@ -9,7 +9,7 @@ from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure import allocator_retry as retries
 from vramlens.analyses.failure import unconsumed_forward as forwards
 from vramlens.analyses.failure.failed_request import Failure, Outside
-from vramlens.analyses.failure.oom import settings_variable
+from vramlens.analyses.failure.oom import memory_fraction, settings_variable
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.memory.fragmentation import Pin
 from vramlens.analyses.scene import Scene
@@ -19,8 +19,6 @@ from vramlens.ground.vocabulary import Cause, Wall
 from vramlens.units import counted, format_size
 
 _MOST_PINS = 2
-_FRACTION_PARTS = 10_000
-"""Fractions of a device's memory are told with four digits, rounded up."""
 
 
 def fragmented_request(scene: Scene) -> Iterator[Finding]:
@@ -72,9 +70,9 @@ def _raised_limit(failure: Failure, outside: Outside) -> str:
             "raise the fraction passed to torch.cuda.set_per_process_memory_fraction: this request "
             f"needs a limit of at least {format_size(needed)}"
         )
-    fraction = -(-needed * _FRACTION_PARTS // outside.total_bytes) / _FRACTION_PARTS
+    fraction = memory_fraction(needed, outside.total_bytes)
     return (
-        f"raise the limit with torch.cuda.set_per_process_memory_fraction({fraction:.4f}): this "
+        f"raise the limit with torch.cuda.set_per_process_memory_fraction({fraction}): this "
         f"request needs at least {format_size(needed)}"
     )
 

@@ -6,8 +6,8 @@ growth: what outlives its step, as leaks or with the reason why it is not one.
 cohorts, groups: what each stack left behind; which of it is one leak.
 rhythm, rate: in which steps, and how much a step.
 evidence: what tells a leak from a buffer that has not filled yet.
-group_evidence: what a group of cohorts shows: how much, how often, how long.
-certainty, judgement: how certain so many steps make it; the rules over a group's evidence.
+certainty: how certain so many steps make it.
+group_evidence, judgement: what a group shows; the rules over that.
 recorded_fix: what to do, in terms of the user's own line.
 rebuilt_tensors, reserved_growth, outside_pytorch, sampled_growth: growth that no cohort shows.
 """

@@ -1,4 +1,4 @@
-"""What a group of cohorts shows: how much, how often, how long, and what became of it."""
+"""Group evidence: what a group of cohorts shows of itself, as far as a rule asks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ from vramlens.analyses.leaks.certainty import (
     signs_of,
 )
 from vramlens.analyses.leaks.cohorts import Cohort, Cohorts
-from vramlens.analyses.leaks.evidence import (
-    fate_of,
-    held_by_no_object,
-)
+from vramlens.analyses.leaks.evidence import fate_of, held_by_no_object
 from vramlens.analyses.leaks.groups import CohortGroup, StepLoop
 from vramlens.analyses.leaks.rate import Rate, rate_of
 from vramlens.analyses.leaks.recorded_leak import owner_of

@@ -80,8 +80,8 @@ def leaks_at(view: Attribution, event: int | None = None) -> tuple[RecordedLeak,
     if inside_one_call(view):
         return ()
     leaks = growth_of_steps(view, event)
-    told_rows = rows_of(leak for leak in leaks if leak.verdict != Verdict.NOT_A_PROBLEM)
-    renewed = [leak for leak in rebuilt_larger(view, event) if not leak.is_mostly_in(told_rows)]
+    leaking_rows = rows_of(leak for leak in leaks if leak.verdict != Verdict.NOT_A_PROBLEM)
+    renewed = [leak for leak in rebuilt_larger(view, event) if not leak.is_mostly_in(leaking_rows)]
     renewed_rows = rows_of(renewed)
     leaks = tuple(leak for leak in leaks if not leak.is_mostly_in(renewed_rows))
     further_leaks = (*renewed, *reserved_growth(view, (*leaks, *renewed), event))

@@ -19,11 +19,7 @@ from vramlens.analyses.leaks.certainty import (
     steps_until_large,
     verdict_of_steps,
 )
-from vramlens.analyses.leaks.evidence import (
-    LATEST_FIRST,
-    OLDEST_FIRST,
-    made_of_results,
-)
+from vramlens.analyses.leaks.evidence import LATEST_FIRST, OLDEST_FIRST, made_of_results
 from vramlens.analyses.leaks.group_evidence import GroupEvidence
 from vramlens.analyses.leaks.groups import place_of
 from vramlens.analyses.leaks.recorded_fix import wide_scalar, with_fix
@@ -37,6 +33,9 @@ from vramlens.units import counted, format_size
 
 _REPLACED = 0.5
 _ALL_BUT_FEW = 0.9
+
+
+# Rules
 
 
 def _has_one_size_a_step(evidence: GroupEvidence) -> bool:

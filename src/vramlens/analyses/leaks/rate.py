@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.failure.failed_request import Outside
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
-from vramlens.leak.leak import least_bytes_per_step
+from vramlens.leak.leak import FAR_STEPS, least_bytes_per_step
 from vramlens.units import counted
 
 _MOST_POINTS = 300
@@ -22,7 +22,6 @@ _APART = 0.5
 """Rates over so much of the time that was seen, or more, give the range that is expected to go
 on.
 """
-_FAR_STEPS = 1_000_000
 _OUTSIDE_PYTORCH = (
     "nccl",
     "this_process_other",
@@ -171,7 +170,7 @@ def time_to_full_text(prediction: TimeToFull) -> str:
     low, middle, high = (
         rounded(number) for number in (prediction.low, prediction.steps, prediction.high)
     )
-    if prediction.low > _FAR_STEPS:
+    if prediction.low > FAR_STEPS:
         return f"room for more than {rounded(prediction.low):,} steps"
     if high <= 1:
         return "out of memory within the next step or two"

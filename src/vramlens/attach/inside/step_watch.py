@@ -152,10 +152,17 @@ class StepWatch:
             watch.stop()
 
     def program_ends(self) -> None:
-        """Begins the search where the steps that were asked for have not all come."""
-        if self._watch is not None and not self._is_finishing:
-            self._has_program_ended = True
+        """Begins the search where the steps that were asked for have not all come; before the first
+        one there is nothing to wait for.
+        """
+        if self._is_finishing:
+            return
+        self._has_program_ended = True
+        if self._watch is not None:
             self._finish(self._watch)
+        else:
+            self._is_finishing = True
+            self.is_over.set()
 
     def conclude(self) -> dict[str, Any] | None:
         """What the steps have left: ``leaks``, ``leaks_text``, ``recording``; None without a

@@ -225,7 +225,7 @@ class Driver:
                 return None
             for row in rows or ():
                 pid, size = int(row.pid), getattr(row, "usedGpuMemory", None)
-                # Nothing at all, or more than there is, is no figure: containers under driver 560
+                # Nothing at all, or more than there is, is not a figure: containers under driver 560
                 # are told 0 (HAMi-core issue 112), and a struct of another version scrambles the
                 # fields (nvitop issue 75).
                 used_bytes = int(size) if size is not None and 0 < size <= total else None

@@ -279,7 +279,7 @@ def _container() -> tuple[int | None, int | None]:
             continue
         limits.append(limit)
         if used is not None:
-            # Cached files go first when memory is short: they are no memory that is gone.
+            # Cached files go first when memory is short: theirs can be had.
             free = limit - used + _stat(folder, cached_entry)
             rooms.append(min(limit, max(0, free)))
     return min(limits, default=None), min(rooms, default=None)

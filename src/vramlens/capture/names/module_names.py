@@ -72,7 +72,7 @@ class ModuleNames:
         return [(name, child) for name, child in children if id(child) in self.tables]
 
     def _roots(self, trained: set[int]) -> list[Any]:
-        """The modules that are no other's child, the most important first."""
+        """The modules that are not another's child, the most important first."""
         children = {id(child) for module in self._modules for _, child in self._children(module)}
         roots = [module for module in self._modules if id(module) not in children]
         roots.sort(key=lambda root: self._weight(root, trained))

@@ -71,7 +71,7 @@ def named_tensors(
     the largest. Never raises.
 
     Args:
-        root_names: better names for modules that are no other module's child, by ``id``.
+        root_names: better names for modules that are not another module's child, by ``id``.
         search_seconds: what the search for holders of the others may take of the processor's time;
             by default 1.5.
     """

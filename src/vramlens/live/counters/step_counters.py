@@ -80,7 +80,7 @@ class CounterSeries:
         return sum(size >= least_bytes for size in by_part) >= _FEWEST_PARTS
 
     def pace(self) -> Pace | None:
-        """How they came; None where that is no steady growth over enough steps. Readings may lie
+        """How they came; None where that is not steady growth over enough steps. Readings may lie
         any steps apart.
         """
         steps, rises = self.steps, self.left_behind()

@@ -3,8 +3,8 @@
 Python's collector keeps new objects apart from old ones. At the end of a step the young ones are a
 few thousand, and the tensors among them were made in this step. Where a step made so much that some
 have grown old already, or looking would cost more than its share of the time, the birth is known
-later, as a range, or not at all. Nothing is kept but
-addresses and sizes: no reference, not even a weak one.
+later, as a range, or not at all. Nothing is kept but addresses and sizes: no reference, not even a
+weak one.
 
 What only an autograd graph holds has no Python object; its node's sequence number says the step.
 """
@@ -109,7 +109,7 @@ class Births:
         else:
             self._note_what_is_there()
         self._next_sum = _FIRST_SUM
-        self._told_of_collections = _follow_collections(self)
+        self._collection_callback = _follow_collections(self)
         self._ration = Ration(_FREE_SECONDS, _SHARE, _SHARE_AT_FIRST)
         self._sum_ration = Ration(_FREE_SUM_SECONDS, _SUM_SHARE)
         self._mark()
@@ -127,7 +127,7 @@ class Births:
 
     def close(self) -> None:
         """Hears of collections no longer."""
-        _forget(self._told_of_collections)
+        _forget(self._collection_callback)
 
     def step_ended(self) -> None:
         """Notes what the step that ends now leaves behind."""
@@ -280,8 +280,8 @@ class Births:
                 if place is None:
                     continue
                 # A view or a detached tensor may be a new look at what was there before the watch.
-                # What was born since
-                # has the step of its newest look: its address may have been another's before.
+                # What was born since has the step of its newest look: its address may have been
+                # another's before.
                 if born.get(place) != BEFORE or not self._torch.looks_again(tensor):
                     born[place] = step
                 sizes.add(place[1])

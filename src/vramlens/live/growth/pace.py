@@ -34,7 +34,7 @@ at its end (the handle of the latest hook). With two distances, two would be mis
 also a cache that fills in them.
 """
 _BURST_GAP = 3
-"""Steps between bursts at least: two are every second step, which is no epoch; six would leave out
+"""Steps between bursts at least: two are every second step, which is not an epoch; six would leave out
 validation after five steps.
 """
 _FEWEST_BURSTS = 2

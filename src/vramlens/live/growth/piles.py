@@ -73,7 +73,7 @@ class Pile:
         pace: how they came.
         older_bytes: what the same object keeps from before the watch.
         is_remade: of a tensor that grows by being made anew: sizes are in ``pace`` only.
-        is_backlog: its oldest went, and it grew all the same: ``pace`` is of the difference.
+        is_backlog: its oldest went, and it still grew: ``pace`` is of the difference.
         is_rising: it is what the sums of live bytes rose by, at each of them.
         is_complete: its object has an entry of each step.
         is_in_parts: the object's parts grow, as the lists of a dict do, and few are new.
@@ -279,7 +279,7 @@ def _store_of_nearly_all(pile: Pile, parts: Iterable[_Node], *, are_apart: bool)
         are_apart: whether the parts are stores of their own: then the rest must be the newest.
     """
     for part in parts:
-        if sum(part.bytes_by_step.values()) < _MOST_OF_IT * pile.bytes:
+        if not pile.bytes or sum(part.bytes_by_step.values()) < _MOST_OF_IT * pile.bytes:
             continue
         last = max(part.bytes_by_step)
         rest = Counter(bytes_by_birth(pile.items))

@@ -37,7 +37,7 @@ _FEWEST_PARTS = 4
 eight would judge the lists of six layers apart.
 """
 _EVERY_STEP = 0.9
-"""Of the steps: what holds so many is no pick from another. A draw of 45 of 50 would be the store with
+"""Of the steps: what holds so many is not a pick from another. A draw of 45 of 50 would be the store with
 a lower bar; with all, the store of a run with one failed step would not be one.
 """
 
@@ -140,8 +140,9 @@ def _holders(search: Search, places: Sequence[int]) -> dict[int, list[int]]:
     is_holder = map(ids.__contains__, map(id, search.order))
     holders: dict[int, list[int]] = {}
     for holder in compress(range(len(search.order)), is_holder) if ids else ():
-        for held in set(map(id, search.referents.of_one(search.order[holder]))) & by_id.keys():
-            holders.setdefault(by_id[held], []).append(holder)
+        referents = map(id, search.referents.of_one(search.order[holder]))
+        for referent in set(referents) & by_id.keys():
+            holders.setdefault(by_id[referent], []).append(holder)
     return holders
 
 

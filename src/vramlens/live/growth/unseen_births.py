@@ -1,7 +1,7 @@
 """What grew in a store while nobody had time to look.
 
 In long runs of short steps births are looked for at some steps only, and some tensors are old before
-anybody has seen them. They are in the store all the same: nothing was there before the watch that
+anybody has seen them. They are in the store anyway: nothing was there before the watch that
 was not noted then. So the store's growth is all that it holds from since, over the steps since.
 """
 

@@ -18,7 +18,7 @@ from vramlens.live.heap.objects import attributes_of, class_module, class_name
 
 _RAW = "_raw_saved_"
 _WITH_STORAGE = ("Tensor", "Parameter", "Buffer", "FlatParameter")
-"""PyTorch's own classes (``torch.nn.parameter``, FSDP) whose instances are no wrappers."""
+"""PyTorch's own classes (``torch.nn.parameter``, FSDP) whose instances are not wrappers."""
 _USES_OF_A_NEW_ONE = 2  # the tensor, and our look at it
 
 

@@ -2,7 +2,7 @@
 
 Everything that the collector knows and the search did not reach is looked at once: what holds what
 in there, which of it goes round in a circle, and whether something outside of it holds it too (then
-it is no garbage, and its owner is one that Python cannot see).
+it is not garbage, and its owner is one that Python cannot see).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Growth:
         is_remade: whether it is one tensor that is made anew, larger, in each step.
         is_linked: whether it is the head of objects that each hold the one before.
         kept_bytes: what it keeps now.
-        is_backlog: whether its oldest went, and it grew all the same.
+        is_backlog: whether its oldest went, and it still grew.
         is_rising: whether the sums of live bytes rose at each of them by what it left.
         steps: how many left something.
         span: steps from the first that left something to the last.

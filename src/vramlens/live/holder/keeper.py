@@ -50,7 +50,7 @@ _LONGEST_STATEMENT = 20
 """Lines of a statement that count as run where one of them ran: a ``with`` or ``if`` is not its body,
 and a call with its arguments one a line is rarely longer.
 """
-_FEWEST_NODES = 3
+FEWEST_NODES = 3
 """Of a linked list: two of a class are a pair, like a parent and its child."""
 _SETTING_UP = ("__init__", "reset", "setup", "clear")
 _GOOD_SCORE, _MUCH_BETTER = 70, 40
@@ -163,7 +163,7 @@ class Statements(UsersSource):
         kind = store.function.owner
         links = chain.links
         nodes = [at for at, link in enumerate(links) if class_path(type(link.value)) == kind]
-        if len(nodes) < _FEWEST_NODES:
+        if len(nodes) < FEWEST_NODES:
             return None
         head = Chain(chain.root, links[: nodes[0] + 1])
         for searched in searched_names(head):

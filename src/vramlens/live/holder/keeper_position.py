@@ -10,13 +10,11 @@ from vramlens.live.heap.objects import QUEUES, class_module, class_name, code_of
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tees import is_tee
 from vramlens.live.holder.chain import Chain
-from vramlens.live.holder.keeper import Keeper
+from vramlens.live.holder.keeper import FEWEST_NODES, Keeper
 
 _TABLES = ("pandas",)
 """Libraries whose objects are tables: what keeps is the table, not its blocks and columns."""
 _LINKING = ("attribute", "key", "index", "closure")
-_FEWEST_NODES = 3
-"""In a row: two of a class are a pair, like a parent and its child."""
 
 
 def index_of(search: Search, chain: Chain, position: int) -> tuple[int, Any]:
@@ -56,7 +54,7 @@ def is_linked(chain: Chain, at: int) -> bool:
     """
     steps = ((type(link.value), link.how, link.name) for link in chain.links[max(at, 0) :])
     return any(
-        step[1] in _LINKING and sum(1 for _ in run) >= _FEWEST_NODES for step, run in groupby(steps)
+        step[1] in _LINKING and sum(1 for _ in run) >= FEWEST_NODES for step, run in groupby(steps)
     )
 
 

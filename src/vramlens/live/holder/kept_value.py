@@ -146,7 +146,7 @@ def _form_of(value: Any, is_tensor: IsTensor) -> str:
 
 
 def _is_tensor_or_plain(part: object) -> bool:
-    """Whether a part is no table of its own, which may have tensors inside."""
+    """Whether a part is not a table of its own, which may have tensors inside."""
     return not is_kind(part, dict) and elements_of(part) is None
 
 

@@ -138,7 +138,7 @@ def _is_sum(store: Store) -> bool:
 
 
 def _operands(node: ast.AST, table: str) -> list[ast.expr]:
-    """What a node computes with; a look into the table itself is no computation."""
+    """What a node computes with; a look into the table itself does not count."""
     if isinstance(node, ast.BinOp):
         return [node.left, node.right]
     if isinstance(node, ast.Call) and text_of(node.func) != f"{table}.get":

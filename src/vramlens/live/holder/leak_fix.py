@@ -169,7 +169,7 @@ def _scalar_fix(source: str, facts: Kept) -> str:
 
 def _carrying_store(keeper: Keeper | None) -> Store | None:
     """The statement that makes each step's value from the last one's, of which, detached, only
-    the newest stays; None where it is no such.
+    the newest stays; None of another statement.
     """
     store = store_of(keeper)
     return store if store is not None and store.refers_to_itself else None

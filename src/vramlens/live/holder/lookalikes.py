@@ -67,7 +67,7 @@ _HOPS = 3
 def gate(statements: Statements, growth: Growth) -> Excuse | None:
     """The verdict that growth is lowered to, and why; None where nothing speaks against a leak.
 
-    A bound that lets too much come is no excuse.
+    A bound that lets too much come does not count.
     """
     if distant_bound(growth):
         return None

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from vramlens.foreign_text import text_of
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.claim import claim_of, place_text, with_article
+from vramlens.leak.leak import FAR_STEPS
 from vramlens.live.leaks.leak_report import Gone, LeakReport, LiveLeak, Unexplained
 from vramlens.units import counted, format_size
 
 WIDTH = 80
 _MOST_SHOWN = 10
 """Leaks, and look-alikes: they take three to ten lines each, and the first is the one to mend."""
-_FAR_STEPS = 1_000_000
-"""Beyond that the number of steps says only that it does not matter."""
 _COUNTED = {
     "stream": "blocks that belong to side streams",
     "pool": "private pools",
@@ -132,8 +131,8 @@ def _end(leak: LiveLeak, headroom_bytes: int | None) -> str:
     if headroom_bytes is None or leak.bytes_per_step <= 0 or not is_on_gpu:
         return ""
     steps_left = headroom_bytes // leak.bytes_per_step
-    if steps_left > _FAR_STEPS:
-        return f"; room for more than {_FAR_STEPS:,} steps"
+    if steps_left > FAR_STEPS:
+        return f"; room for more than {FAR_STEPS:,} steps"
     return f"; out of memory in about {counted(steps_left, 'step')}"
 
 

@@ -84,6 +84,8 @@ def _is_uniform(search: Search, pile: Pile, container: Any) -> bool:
     for item in pile.items:
         if item.storage is not None:
             sizes_by_step.setdefault(item.born, []).append(item.size_bytes)
+    if not sizes_by_step:  # autograd nodes without data: nothing says that they are alike
+        return False
     sums = list(map(sum, sizes_by_step.values()))
     usual_sum = mode(sums)
     usual_size = mode(chain.from_iterable(sizes_by_step.values()))

@@ -96,7 +96,7 @@ def always_holds(guard: ast.expr, store: Store, holder: object) -> bool:
 
 
 def length_limit(guards: tuple[ast.expr, ...], store: Store, holder: object) -> int | None:
-    """The length that a condition compares what is stored to with; None where that is no number
+    """The length that a condition compares what is stored to with; None where that is not a number
     or not known.
     """
     for node in nodes_in(guards):

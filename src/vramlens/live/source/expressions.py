@@ -97,7 +97,7 @@ def _container_of(expression: ast.expr) -> tuple[ast.expr | None, ast.expr | Non
 
 def keys_of(expression: ast.expr) -> tuple[str | None, ...]:
     """The keys on the way to what is stored to, outermost first, as source; None for those that
-    are no constants.
+    are not constants.
     """
     keys: list[str | None] = []
     while True:

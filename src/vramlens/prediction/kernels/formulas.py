@@ -37,7 +37,7 @@ def put_formulas() -> None:
         def backward(ctx: Any, gradient: Any) -> Any:
             tensor, result = ctx.saved_tensors
             weighted = result * gradient
-            _is_zero = tensor == 0
+            _is_zero = tensor == 0  # unread: autograd's formula holds it until it returns
             turned = weighted.flip(ctx.dim)
             sums = turned.cumsum(ctx.dim)
             turned_back = sums.flip(ctx.dim)

@@ -112,7 +112,7 @@ def _solution(call: KernelCall) -> list[int]:
 
 
 def _inverse(call: KernelCall) -> list[int]:
-    """The same beside the factors, which are no result."""
+    """The same beside the factors, which are not a result."""
     return [call.args[0].nbytes, *_solution(call)]
 
 

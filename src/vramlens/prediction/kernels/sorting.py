@@ -57,7 +57,7 @@ def _aligned(size: int) -> int:
 
 def _sort(call: KernelCall) -> list[int]:
     tensor, positions = call.outputs
-    dim = call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else -1)
+    dim = call.argument(1, "dim", -1)
     longest = tensor.shape[dim] if tensor.dim() else 1
     if longest <= _MOST_SORTED_AT_ONCE:
         return []

@@ -14,6 +14,7 @@ import numpy as np
 
 from vramlens._native import Replay
 from vramlens.errors import InputError
+from vramlens.ground.allocator_sizes import SMALL_SEGMENT
 from vramlens.prediction.requests.compiled_requests import as_compiled
 from vramlens.prediction.requests.request_log import (
     ALLOCATE,
@@ -37,7 +38,6 @@ _HISTORIES = 8
 _LATER_SHARE, _MOST_EVENTS_LATER = 0.1, 2
 """Of the frees that come later, and by how many events at most."""
 _FIRST_ADDRESS = 1 << 46
-_SMALL_SEGMENT = 2 * MIB
 _NAMES = {
     Action.ALLOC: "alloc",
     Action.FREE_REQUESTED: "free_requested",
@@ -312,7 +312,7 @@ def _segments(
         blocks = _blocks(begin, end, inside, live)
         taken = [block for block in blocks if block["state"] != "inactive"]
         total = sum(block["size"] for block in taken)
-        is_small = segment["size"] == _SMALL_SEGMENT
+        is_small = segment["size"] == SMALL_SEGMENT
         shown.append(
             {
                 "device": 0,
@@ -339,7 +339,7 @@ def _blocks(
     its own.
     """
     blocks: list[dict[str, Any]] = []
-    is_small = end - begin == _SMALL_SEGMENT
+    is_small = end - begin == SMALL_SEGMENT
     position = begin
     for place, address in enumerate(inside):
         if address > position:

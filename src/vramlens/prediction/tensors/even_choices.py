@@ -120,7 +120,7 @@ def _note_positions(name: str, args: Any, outputs: list[Any]) -> None:
 
 
 def choices_of(tensor: Any) -> int | None:
-    """How many choices a tensor's numbers are made among; None where they are no choices."""
+    """How many choices a tensor's numbers are made among; None where they are not choices."""
     choices: int | None = getattr(tensor, "__dict__", {}).get(_CHOICES)
     return choices
 

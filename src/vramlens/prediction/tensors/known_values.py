@@ -40,6 +40,7 @@ _ABSORBING = {
     "aten.bitwise_and": False, "aten.logical_and": False,
 }  # fmt: skip
 """Operators on booleans, with the value of one side that decides the result alone."""
+_FILLS = {"aten.zero_", "aten.fill_", "aten.bernoulli_"}
 _LEAVES_VALUES = {"aten._amp_foreach_non_finite_check_and_unscale_", "aten._amp_update_scale_"}
 """Of a loss scaler: predicted are steps without an overflow."""
 
@@ -207,30 +208,38 @@ class KnownValues:
     def _follow_written(
         self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any]
     ) -> None:
+        """Computes what an operator writes to what it is given."""
         if operator.name in _LEAVES_VALUES:
             return
         if any(isinstance(kwargs.get(name), torch.Tensor) for name in operator.out_names):
             self._follow_out(operator, args, kwargs, tensors)
             return
-        places = [place for place in operator.written if place < len(args)]
-        written = [args[place] for place in places]
+        written = [args[place] for place in operator.written if place < len(args)]
         stand_ins = [tensor for tensor in written if hasattr(tensor, "fake_device")]
-        decided = self._decided_by_one_side(operator.name, tensors)
-        if decided is not None and stand_ins and not stand_ins[0]._is_view():
-            target = stand_ins[0]
-            self.set(target, torch.full(target.shape, decided, dtype=target.dtype))
+        if self._is_set_by_one_side(operator.name, tensors, stand_ins):
             return
-        contents = [self.of(tensor) for tensor in stand_ins]
-        known_contents = [content for content in contents if content is not None]
-        if not known_contents:
-            is_fill = operator.name in ("aten.zero_", "aten.fill_", "aten.bernoulli_")
-            if is_fill and written and hasattr(written[0], "fake_device"):
-                self._filled(operator, written[0], args)
-            return
+        contents = [content for content in map(self.of, stand_ins) if content is not None]
+        if contents:
+            self._follow_in_place(operator, args, kwargs, tensors, contents)
+        elif operator.name in _FILLS and written and hasattr(written[0], "fake_device"):
+            self._filled(operator, written[0], args)
+
+    def _is_set_by_one_side(self, name: str, tensors: list[Any], stand_ins: list[Any]) -> bool:
+        """Whether one known side decides all of what is written; then it is remembered."""
+        value = self._decided_by_one_side(name, tensors)
+        if value is None or not stand_ins or stand_ins[0]._is_view():
+            return False
+        target = stand_ins[0]
+        self.set(target, torch.full(target.shape, value, dtype=target.dtype))
+        return True
+
+    def _follow_in_place(
+        self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any], contents: list[Any]
+    ) -> None:
+        """Computes what an operator does to values in place; where it cannot, they are forgotten."""
         is_known = not operator.is_random and self._are_known(tensors)
-        if is_known and self._computed(operator, args, kwargs) is not None:
-            return
-        self._unknown.update(content.untyped_storage()._cdata for content in known_contents)
+        if not is_known or self._computed(operator, args, kwargs) is None:
+            self._unknown.update(content.untyped_storage()._cdata for content in contents)
 
     def _follow_out(self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any]) -> None:
         """Computes what an operator writes to tensors that it is given for its results (out=)."""

@@ -11,7 +11,7 @@ from vramlens.units import format_size
 STAY = ("parameters", "optimizer_state", "gradients")
 _FOLLOWS_PARAMETERS = ("optimizer_state", "gradients")
 _LEAKING_STEPS = 3
-_SAME = 0.02
+SAME_SHARE = 0.02
 """Sizes and counts that differ by less are the same."""
 _LARGER_TABLE = 0.25
 """Parameters that are larger by more than this are not a shard that was rounded up."""
@@ -139,9 +139,9 @@ def cause_of(own: LineUse, peer: LineUse | None, position: Position) -> str:
 def _cause_of_what_moves(own: LineUse, peer: LineUse, position: Position) -> str:
     """The cause of activations and the like that are larger, or more."""
     larger, more_often = _larger(own, peer), _more_often(own, peer)
-    if larger > _SAME and larger >= more_often:
+    if larger > SAME_SHARE and larger >= more_often:
         return "uneven_batch"
-    if position.sends or more_often > _SAME:
+    if position.sends or more_often > SAME_SHARE:
         return "pipeline_stage"
     return "unknown"
 
@@ -161,7 +161,7 @@ def _more_often(own: LineUse, peer: LineUse) -> float:
 
 def _cause_of_what_stays(own: LineUse, peer: LineUse, position: Position) -> str:
     """The cause of parameters and the like that are larger, or more."""
-    if _has_other_layers(own, peer, position) or abs(_more_often(own, peer)) > _SAME:
+    if _has_other_layers(own, peer, position) or abs(_more_often(own, peer)) > SAME_SHARE:
         return "pipeline_stage"
     is_embedding = _larger(own, peer) > _LARGER_TABLE or bool(own.hints & Hint.EMBEDDING)
     return "embedding_shard" if is_embedding else "uneven_shard"

@@ -50,14 +50,14 @@ class CohortComparison:
             yield from cohort.beside_work
             kept = cohort.kept_bytes
             if kept >= cohort.beside.least:
-                yield self._told(cohort, "not_checkpointed", kept, None)
+                yield self._difference_from(cohort, "not_checkpointed", kept, None)
             elif cohort.unexplained >= self._least:
-                yield self._difference(cohort)
+                yield self._difference_beside_layout(cohort)
             elif cohort.more >= self._least and self._is_short(cohort.members):
                 yield self._difference_of_layout(cohort)
 
     def notes(self) -> list[str]:
-        """One sentence on the stage that holds most by the layout, where that is no difference."""
+        """One sentence on the stage that holds most by the layout, where that is not a difference."""
         by_layout = [
             cohort
             for cohort in self._compared
@@ -102,11 +102,8 @@ class CohortComparison:
     def _cohort(
         self, members: tuple[int, ...], summary: RankSummary, layout: StageLayout | None
     ) -> _Cohort:
-        usual = self._usual
-        if len(self._typical) == 2:  # of two, the other one is what is usual
-            usual = Usual([other for other in self._typical.values() if other is not summary])
         position = replace(self.positions[summary.rank], is_stage=self.cohorts.staged)
-        beside = RankAgainstPeers(summary, usual, position, ())
+        beside = RankAgainstPeers(summary, self._usual.beside(summary), position, ())
         grown = beside.leak_differences()
         leaks = [
             replace(leak, ranks=self._leaking(members, leak.place))
@@ -117,13 +114,11 @@ class CohortComparison:
         beside_work = (
             differences_beside_work(beside, leaks, is_of_work) if len(members) == 1 else []
         )
-        told = {difference.place for difference in (*leaks, *beside_work)} - {None}
-        told_bytes = sum(
-            difference.bytes for difference in (*leaks, *beside_work) if difference.place
-        )
-        more = beside.more - told_bytes
-        by_layout = _NO_LAYOUT if layout is None else layout.bytes_of(summary, told)
-        return _Cohort(members, beside, leaks, beside_work, told, more, by_layout)
+        of_lines = [difference for difference in (*leaks, *beside_work) if difference.place]
+        places = {difference.place for difference in of_lines}
+        more = beside.more - sum(difference.bytes for difference in of_lines)
+        by_layout = _NO_LAYOUT if layout is None else layout.bytes_of(summary, places)
+        return _Cohort(members, beside, leaks, beside_work, places, more, by_layout)
 
     def _leaking(self, members: Sequence[int], place: Place | None) -> tuple[int, ...]:
         """Those of some ranks that have something that grows at a line."""
@@ -136,7 +131,7 @@ class CohortComparison:
             for summary in (self.ranks[rank] for rank in members)
         )
 
-    def _difference(self, cohort: _Cohort) -> RankDifference:
+    def _difference_beside_layout(self, cohort: _Cohort) -> RankDifference:
         """What a cohort holds more beside its leaks, and not by the layout."""
         line = cohort.largest_line
         cause = "pipeline_stage" if self.cohorts.staged else "unknown"
@@ -145,19 +140,20 @@ class CohortComparison:
         more = cohort.unexplained
         holds_half = line is not None and 2 * cohort.excess_of(line) >= more
         place = line.place if line is not None and holds_half else None
-        return self._told(cohort, cause, more, place)
+        return self._difference_from(cohort, cause, more, place)
 
     def _difference_of_layout(self, cohort: _Cohort) -> RankDifference:
         """What a stage holds more by the layout, on devices that have no room for it."""
         layout = cohort.layout
         cause = "first_last_stage" if layout.at_end > layout.in_flight else "pipeline_stage"
-        difference = self._told(cohort, cause, cohort.more, None)
+        difference = self._difference_from(cohort, cause, cohort.more, None)
         evidence = f"by the layout of the pipeline: {_parts(layout)}"
         return replace(difference, evidence=(evidence, *difference.evidence))
 
-    def _told(
+    def _difference_from(
         self, cohort: _Cohort, cause: str, excess_bytes: int, place: Place | None
     ) -> RankDifference:
+        """What a cohort holds more than a typical one, for a cause."""
         peer = "stage" if self.cohorts.staged else "ranks with other coordinates"
         own, usual = cohort.beside.rank.peak_requested_bytes, self._usual.peak_bytes
         return RankDifference(
@@ -179,8 +175,8 @@ class _Cohort:
     Attributes:
         members: its ranks.
         beside: a typical one of them.
-        leaks, beside_work: what is told of single lines.
-        told: these lines.
+        leaks, beside_work: differences of single lines.
+        places: these lines.
         more: how much more its peak is, beside these lines.
         layout: what of that is by the layout of a pipeline.
     """
@@ -189,13 +185,13 @@ class _Cohort:
     beside: RankAgainstPeers
     leaks: Sequence[RankDifference]
     beside_work: Sequence[RankDifference]
-    told: Collection[Place | None]
+    places: Collection[Place | None]
     more: int
     layout: LayoutBytes
 
     @property
     def unexplained(self) -> int:
-        """What is neither of a line that is told, nor by the layout."""
+        """What is neither of single lines, nor by the layout."""
         return self.more - min(max(0, self.more), self.layout.total)
 
     @property
@@ -203,12 +199,12 @@ class _Cohort:
         """What its activations hold more because it does not compute them again."""
         if not self.beside.recomputes_less:
             return 0
-        return self.beside.more_activations(self.told)
+        return self.beside.more_activations(self.places)
 
     @property
     def largest_line(self) -> LineUse | None:
-        """The line that holds most more than usual, of those that are not told."""
-        lines = (line for line in self.beside.rank.lines if line.place not in self.told)
+        """The line that holds most more than usual, of those without a difference of their own."""
+        lines = (line for line in self.beside.rank.lines if line.place not in self.places)
         return max(lines, key=self.excess_of, default=None)
 
     def excess_of(self, line: LineUse) -> int:

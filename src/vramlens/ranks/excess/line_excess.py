@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vramlens.analyses.finding import Place
+from vramlens.ranks.excess.causes import SAME_SHARE
 from vramlens.ranks.rank_summary import LineUse
 
 
@@ -66,9 +67,9 @@ def way_of_differing(excess: LineExcess) -> str:
     line, usual = excess.line, excess.usual
     if usual is None or not usual.peak_bytes:
         return "no peer has it"
-    if abs(line.allocations - usual.allocations) > 0.02 * usual.allocations:
+    if abs(line.allocations - usual.allocations) > SAME_SHARE * usual.allocations:
         return f"{line.allocations:,} allocations; its peers: {usual.allocations:,}"
-    if abs(line.mean_bytes - usual.mean_bytes) > 0.02 * usual.mean_bytes:
+    if abs(line.mean_bytes - usual.mean_bytes) > SAME_SHARE * usual.mean_bytes:
         ratio = line.mean_bytes / max(1.0, usual.mean_bytes)
         return f"the same number of allocations, {ratio:.2f}x the size"
     return "the same number and size, but more of them in use at once"

@@ -88,8 +88,8 @@ class RankAgainstPeers:
         """The leaks that most of its peers do not have: the first, and those that are sure."""
         differences: dict[Place | None, RankDifference] = {}
         for leak in self.rank.leaks:
-            is_told = leak.place not in differences and (leak.verdict.is_sure or not differences)
-            if is_told and self._is_worth_telling(leak) and not self._is_common(leak):
+            is_new = leak.place not in differences and (leak.verdict.is_sure or not differences)
+            if is_new and self._is_worth_telling(leak) and not self._is_common(leak):
                 differences[leak.place] = self._difference_of_leak(leak)
         return list(differences.values())
 
@@ -258,7 +258,7 @@ class RankAgainstPeers:
         went on.
 
         Of a rank that ran out of memory what came after is not there: it has fewer allocations, and
-        lines that it never came to. How large an allocation is can be compared all the same.
+        lines that it never came to. How large an allocation is can still be compared.
         """
         line, usual = excess.line, excess.usual
         if usual is None:

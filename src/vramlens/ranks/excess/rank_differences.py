@@ -40,36 +40,30 @@ def differences_beside_work(
     give away, the allocator, memory outside of PyTorch.
     """
     differences = beside.differences_of_calls(leaks, is_of_work)
-    told = [*leaks, *differences]
-    return [*differences, *_allocator_differences(beside, told), *_outside_differences(beside)]
+    of_lines = [*leaks, *differences]
+    return [*differences, *_allocator_differences(beside, of_lines), *_outside_differences(beside)]
 
 
 def _allocator_differences(
-    beside: RankAgainstPeers, told: Sequence[RankDifference]
+    beside: RankAgainstPeers, of_lines: Sequence[RankDifference]
 ) -> list[RankDifference]:
     """Memory that is reserved beyond what peers with the same allocations reserve; told beside
     other differences where these are single lines that hold less than that.
     """
-    usual_gap, spread = beside.usual.gap
-    usual_reserved = beside.usual.reserved_bytes
+    usual_gap, _ = beside.usual.gap
     gap = beside.rank.peak_reserved_bytes - beside.rank.peak_allocated_bytes
     more = gap - usual_gap
     # A rank that holds less than its peers has a wider gap under the same reserved memory.
-    wider = beside.rank.peak_reserved_bytes - usual_reserved
-    # Other settings are a reason; else chance decides in which order requests are served.
+    wider = beside.rank.peak_reserved_bytes - beside.usual.reserved_bytes
     other_settings = _other_settings(beside)
-    share = _LEAST_RESERVED_SHARE if other_settings else _LEAST_RESERVED_BY_CHANCE
-    threshold = max(share * usual_reserved, 64 * MIB)
-    if not other_settings:
-        is_known = len(beside.usual.ranks) >= ENOUGH_PEERS
-        threshold = max(threshold, (SPREADS if is_known else 2) * spread)
+    threshold = _least_gap(beside, has_other_settings=bool(other_settings))
     if min(more, 2 * wider) < threshold or more < beside.more:
         return []
     # What is reserved on top of what is held follows from it.
-    if any(difference.cause not in _OF_LINES for difference in told):
+    if any(difference.cause not in _OF_LINES for difference in of_lines):
         return []
     # The space of what a line allocates may be there twice: once freed, it is split for others.
-    if told and more < 2 * max(threshold, sum(difference.bytes for difference in told)):
+    if of_lines and more < 2 * max(threshold, sum(difference.bytes for difference in of_lines)):
         return []
     if not other_settings and beside.steps().vary:
         return []  # which rank's cache fits least to batches that vary is chance
@@ -79,6 +73,19 @@ def _allocator_differences(
         f"reserved but not allocated: {format_size(gap)}, peers: {format_size(usual_gap)}",
     ]
     return [beside.difference(cause, Verdict.PROVEN, more, evidence=evidence)]
+
+
+def _least_gap(beside: RankAgainstPeers, *, has_other_settings: bool) -> float:
+    """From how many more bytes on what is reserved and unused differs: other settings are a reason;
+    else chance decides in which order requests are served.
+    """
+    share = _LEAST_RESERVED_SHARE if has_other_settings else _LEAST_RESERVED_BY_CHANCE
+    threshold = max(share * beside.usual.reserved_bytes, 64 * MIB)
+    if has_other_settings:
+        return threshold
+    _, spread = beside.usual.gap
+    is_known = len(beside.usual.ranks) >= ENOUGH_PEERS
+    return max(threshold, (SPREADS if is_known else 2) * spread)
 
 
 def _other_settings(beside: RankAgainstPeers) -> str:

@@ -13,6 +13,7 @@ from functools import cached_property
 from vramlens.analyses.finding import Place
 from vramlens.ranks.excess.causes import (
     BESIDE_TRAINING,
+    SAME_SHARE,
     STAY,
     is_built_once,
     only_grows,
@@ -22,7 +23,6 @@ from vramlens.ranks.peers.usual import LineKey, Usual, key_of
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 
 _TRAINING = ("forward", "backward", "optimizer")
-_SAME_SIZE = 0.02
 _SLACK = 1.1
 """Microbatches in flight that differ by less are as many."""
 
@@ -57,20 +57,28 @@ class StageLayout:
         self._stages, self._usual = stages, usual
         self._index = {summary.rank: index for index, summary in enumerate(stages)}
 
-    def bytes_of(self, stage: RankSummary, leaking: Collection[Place | None]) -> LayoutBytes:
-        """What a stage holds more by the layout, at its peak; lines that leak are left out."""
-        lines = [line for line in stage.lines if line.place not in leaking]
-        layers = self._layers(lines)
-        waiting = sum(line.at_peak_bytes for line in self._repeated(lines)) / layers
-        usually_waiting = sum(map(self._usual.line_at_peak_bytes, self._repeated(lines)))
-        in_flight = int(waiting) - usually_waiting if self._has_usual_flight(stage) else 0
+    def bytes_of(self, stage: RankSummary, leaving_out: Collection[Place | None]) -> LayoutBytes:
+        """What a stage holds more by the layout, at its peak, beside some lines."""
+        lines = [line for line in stage.lines if line.place not in leaving_out]
+        in_flight = self._bytes_in_flight(lines) if self._has_usual_flight(stage) else 0
+        return LayoutBytes(max(0, in_flight), max(0, self._bytes_at_end(lines)))
+
+    def _bytes_in_flight(self, lines: Sequence[LineUse]) -> int:
+        """What as many layers as the usual stage's hold more in microbatches that wait."""
+        repeated = self._repeated(lines)
+        waiting = sum(line.at_peak_bytes for line in repeated) / self._layers(lines)
+        return int(waiting) - sum(map(self._usual.line_at_peak_bytes, repeated))
+
+    def _bytes_at_end(self, lines: Sequence[LineUse]) -> int:
+        """What only the first or the last stages have; 0 where there is none of it."""
         of_end = [line for line in lines if self.is_of_end(line)]
-        at_end = sum(line.at_peak_bytes for line in of_end)
-        if of_end:
-            # One line may make all parameters: those of the layers, and of an embedding.
-            staying = (line for line in lines if is_built_once(line) and not self.is_of_end(line))
-            at_end += int(sum(self._more_than_layers(line, layers) for line in staying))
-        return LayoutBytes(max(0, in_flight), max(0, at_end))
+        if not of_end:
+            return 0
+        # One line may make all parameters: those of the layers, and of an embedding.
+        layers = self._layers(lines)
+        staying = (line for line in lines if is_built_once(line) and not self.is_of_end(line))
+        more = int(sum(self._more_than_layers(line, layers) for line in staying))
+        return sum(line.at_peak_bytes for line in of_end) + more
 
     def is_of_work(self, line: LineUse) -> bool:
         """True if a line may be part of the work of a stage: others have other layers."""
@@ -107,7 +115,7 @@ class StageLayout:
         usual = self._usual.line(line)
         if usual is None or is_built_once(line) or not usual.per_step or not line.per_step:
             return False
-        return abs(line.mean_bytes - usual.mean_bytes) <= _SAME_SIZE * usual.mean_bytes
+        return abs(line.mean_bytes - usual.mean_bytes) <= SAME_SHARE * usual.mean_bytes
 
     def _layers(self, lines: Sequence[LineUse]) -> float:
         """How many times as many layers a stage has as the usual one; at least 1."""

@@ -61,6 +61,12 @@ class Usual:
         self._lines[key] = usual
         self._spreads[key] = lower_median(distances + [usual.peak_bytes] * without)
 
+    def beside(self, rank: RankSummary) -> Usual:
+        """What one of the ranks is compared with: of two, the other one is what is usual."""
+        if len(self.ranks) != 2:
+            return self
+        return Usual([other for other in self.ranks if other is not rank])
+
     def line(self, line: LineUse) -> LineUse | None:
         """The same line on a typical rank; None where most have none."""
         return self._lines.get(key_of(line))
@@ -104,9 +110,9 @@ class Usual:
     @cached_property
     def recomputed_share(self) -> float:
         """The median share of requested bytes that were computed again; 0 where no rank says."""
-        shares = (summary.recomputed_share for summary in self.ranks)
-        told = sorted(share for share in shares if share is not None)
-        return told[(len(told) - 1) // 2] if told else 0.0
+        all_shares = (summary.recomputed_share for summary in self.ranks)
+        shares = sorted(share for share in all_shares if share is not None)
+        return shares[(len(shares) - 1) // 2] if shares else 0.0
 
     @cached_property
     def steps(self) -> PeerStepPeaks:

@@ -141,7 +141,7 @@ class SplitProofs:
         return True
 
     def _refused(self, call: Call, reason: str) -> bool:
-        """Notes that parts did something else; whether the batch is split all the same."""
+        """Notes that parts did something else; whether the batch is split anyway."""
         reason = reason or _REFUSED_ELSEWHERE
         self._note_difference(reason)
         if self._options.strict:

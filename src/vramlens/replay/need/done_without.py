@@ -27,7 +27,7 @@ _CONVOLUTION = re.compile(r"(?:^|[^a-z])conv(?:\d|_|olution|\.py)[^/\\]*$")
 def retry_releases(device: DeviceTrace, limit_bytes: int | None) -> NDArray[np.int64]:
     """The events by which the allocator gave its free segments back for a retry.
 
-    Either the request failed all the same, or what it then took would not have fitted beside what
+    Either the request failed anyway, or what it then took would not have fitted beside what
     was reserved before (CUDACachingAllocator.cpp: malloc, release_cached_blocks). What a program's
     own ``empty_cache`` gave back before a request that did fit is none of them.
 

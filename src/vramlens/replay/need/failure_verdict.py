@@ -105,9 +105,9 @@ def _above_limit(need: Need, proven: Proven) -> Need:
 
 def _judgement_by_step(proven: Proven, projection: Projection, runs: int) -> ReplayJudgement:
     need = need_of(proven, projection, searching=runs >= _RUNS_TO_SEARCH)
-    settings = _told(proven, projection, ADVICE)
+    settings = _verdicts_on(proven, projection, ADVICE)
     if runs >= _RUNS_FOR_MORE and not any(row.lives for row in settings):
-        settings += [row for row in _told(proven, projection, _others(proven)) if row.lives]
+        settings += [row for row in _verdicts_on(proven, projection, _others(proven)) if row.lives]
     return ReplayJudgement(need, tuple(settings), projection)
 
 
@@ -150,7 +150,9 @@ def _parsed(proven: Proven, conf: str) -> Settings:
     return question(proven, conf).settings
 
 
-def _told(proven: Proven, projection: Projection, confs: Sequence[str]) -> list[SettingVerdict]:
+def _verdicts_on(
+    proven: Proven, projection: Projection, confs: Sequence[str]
+) -> list[SettingVerdict]:
     """The verdict on each setting, on all cores."""
 
     def judged(conf: str) -> SettingVerdict:

@@ -9,6 +9,7 @@ import numpy as np
 
 from vramlens.analyses.attribution.training import Training, pass_starts
 from vramlens.analyses.failure.need import BLOCKS, Need
+from vramlens.analyses.failure.oom import memory_fraction
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.ground.vocabulary import Cause
@@ -27,8 +28,6 @@ _SPARE_OF_FIRST_STEP = 1.25
 """Its range ends far above what such steps took: 1.7 times as much in the median of 91."""
 _MUCH_KEPT = 0.1
 """Of the need: what earlier passes keep without training is worth a word."""
-_FRACTION_PARTS = 10_000
-"""Fractions of a device's memory are told with four digits, rounded up."""
 _SAVINGS = (
     "gradients_kept",
     "unused_graph",
@@ -90,14 +89,14 @@ def with_limit(
     if oom.cause == Cause.LEAK:
         fix += ". The leak will fill that, too"
     elif outlook.growing:
-        fix += f". Memory grew {growth_words(view)} and may fill that, too"
+        fix += f". Memory grew {growth_by_steps(view)} and may fill that, too"
     elif outlook.is_kept_by_passes(need):
         kept = format_size(outlook.kept_by_passes)
         fix += f". Earlier passes keep {kept} (results, caches), and later ones may add to that"
     return replace(finding, fix=fix)
 
 
-def growth_words(view: Attribution) -> str:
+def growth_by_steps(view: Attribution) -> str:
     """From what to what memory grew."""
     is_pattern = view.steps.source == PATTERN
     return "from one repetition to the next" if is_pattern else "from step to step"
@@ -166,7 +165,7 @@ def _call(size: int, total: int | None) -> str:
     """The statement that sets the limit."""
     if not total:
         return f" ({_SETS_LIMIT})"
-    return f" with {_SETS_LIMIT}({-(-size * _FRACTION_PARTS // total) / _FRACTION_PARTS:.4f})"
+    return f" with {_SETS_LIMIT}({memory_fraction(size, total)})"
 
 
 def _needs(need: Need) -> str:

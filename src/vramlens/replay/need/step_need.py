@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from vramlens.replay.proof import Proven
     from vramlens.trace import OutOfMemory
 
-_ORDERS = (AddressOrder.DRIVER, AddressOrder.ASCENDING, AddressOrder.DESCENDING)
+ORDERS = (AddressOrder.DRIVER, AddressOrder.ASCENDING, AddressOrder.DESCENDING)
+"""Of new segments, in which a need is looked at."""
 _MORE_STEPS = 2
 """Beyond the failed one: what fits once, but not again, does not carry the run."""
 _MOST_EVENTS_TO_REPEAT = 50_000
@@ -150,7 +151,7 @@ def need_of(proven: Proven, projection: Projection, *, searching: bool = True) -
         projection.unseen_bytes,
     )
     native = proven.native()
-    peaks_by_order = [_peaks(continued, native, order) for order in _ORDERS]
+    peaks_by_order = [_peaks(continued, native, order) for order in ORDERS]
     peaks = [in_step for in_step, _ in peaks_by_order]
     peak = peaks[0]
     least_limit = _least_limit(proven, continued, peak) if searching else None

@@ -34,7 +34,7 @@ from vramlens.replay.need.failure_verdict import ReplayJudgement, judgement_of
 from vramlens.replay.need.limit_advice import (
     Outlook,
     bytes_of_earlier_passes,
-    growth_words,
+    growth_by_steps,
     has_room,
     missing_bytes,
     with_limit,
@@ -70,7 +70,7 @@ def with_judgement(
     outlook = _outlook(judged, facts, view)
     findings = _about_failure(explanation, verdict, step_leaks)
     findings = _about_expandable(findings, verdict, proven)
-    why_open = f"memory grew {growth_words(view)}"
+    why_open = f"memory grew {growth_by_steps(view)}"
     if not growing:
         why_open = _why_open(judged.need, lasting=judged.tells_what_follows)
     findings += _about_settings(view, verdict, judged.need, capacity, why_open)
@@ -81,7 +81,7 @@ def with_judgement(
         findings = _without_rough_batch(findings)
     elif about_batch := _about_batch(view, proven, judged, runs, lasting=lasting):
         findings = [*_without_rough_batch(findings), *about_batch]
-    leaked_bytes = sum(leak.bytes for leak in _told(view, step_leaks))
+    leaked_bytes = sum(leak.bytes for leak in _unmistakable(view, step_leaks))
     leaking = facts.growing and leaked_bytes >= _LARGE * (capacity or 1)
     order = order_of_advice(verdict, findings, leaking=leaking)
     if not leaking and has_room(verdict, judged.need, outlook):
@@ -99,7 +99,7 @@ def _outlook(judged: ReplayJudgement, facts: CauseFacts, view: Attribution) -> O
     return Outlook(lasting, growing, kept_by_passes=bytes_of_earlier_passes(view))
 
 
-def _told(view: Attribution, leaks: Sequence[RecordedLeak]) -> Sequence[RecordedLeak]:
+def _unmistakable(view: Attribution, leaks: Sequence[RecordedLeak]) -> Sequence[RecordedLeak]:
     """The leaks that are more than one way to read what repeats: a loop over tokens keeps its steps'
     results, too, until its one backward pass, and a replay buffer fills.
     """
@@ -233,7 +233,7 @@ def _facts(
         rising=is_rising(peaks.own_bytes[:step]),
         growing=leaked > 0 or is_growing(start_bytes, capacity or 0),
         may_be_growing=may_be_growing(start_bytes, capacity or 0)
-        or any(not leak.is_small for leak in _told(view, step_leaks))
+        or any(not leak.is_small for leak in _unmistakable(view, step_leaks))
         or _leave_behind(view, judged, capacity),
     )
 

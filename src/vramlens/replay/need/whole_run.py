@@ -10,13 +10,12 @@ from vramlens._layout import AddressOrder, Completion
 from vramlens.analyses.failure.need import ADVICE, WHOLE_RUN, Need, SettingVerdict
 from vramlens.ground.verdict import Confidence
 from vramlens.replay.need.continued_step import without_refusals
+from vramlens.replay.need.step_need import ORDERS
 from vramlens.replay.what_if import ask, question
 
 if TYPE_CHECKING:
     from vramlens._native import Replay
     from vramlens.replay.proof import Proven
-
-_ORDERS = (AddressOrder.DRIVER, AddressOrder.ASCENDING, AddressOrder.DESCENDING)
 
 
 def need_of_whole_run(proven: Proven) -> Need:
@@ -25,8 +24,8 @@ def need_of_whole_run(proven: Proven) -> Need:
     """
     native = proven.native()
     served = proven.replay_of(without_refusals(proven.requests.columns) or proven.requests.columns)
-    peaks = [_peak(served, native, order) for order in _ORDERS]
-    with_refused = [_peak(proven.replay, native, order) for order in _ORDERS]
+    peaks = [_peak(served, native, order) for order in ORDERS]
+    with_refused = [_peak(proven.replay, native, order) for order in ORDERS]
     return Need(
         peak_reserved_bytes=peaks[0],
         low_bytes=min(peaks),
