@@ -137,3 +137,33 @@ def test_an_output_alone_is_no_reason_to_read(capsys, monkeypatch, tmp_path: Pat
     assert "no FILE was given" in capsys.readouterr().err
     for descriptor in (read, write):
         os.close(descriptor)
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux tells what the parent reads from"
+)
+def test_a_script_hands_its_input_to_explain(tmp_path: Path) -> None:
+    script = tmp_path / "explain.sh"
+    script.write_text(f"{sys.executable} -m vramlens explain\necho done\n")
+    environment = {**os.environ, "PYTHONPATH": PYTHON_PATH}
+    done = subprocess.run(
+        ["bash", script], input=ERROR, capture_output=True, timeout=300, check=True, env=environment
+    )
+    assert b"256.00 MiB wanted" in done.stdout
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("command", "passes"),
+    [
+        (["timeout", "20", "vramlens", "explain"], True),
+        (["/bin/bash", "ci.sh"], True),
+        (["bash", "-ec", "vramlens explain"], True),
+        (["-bash"], False),
+        (["bash", "-e"], False),
+        (["python", "driver.py"], False),
+        ([], False),
+    ],
+)
+def test_a_parent_that_reads_no_input_itself_passes_it_on(command: list[str], passes: bool) -> None:
+    assert cli_input._passes_its_input_on(command) is passes

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vramlens.trace import Trace
 
-PATIENCE_S = 2.0
+PATIENCE_S = 10.0
 """How long a pipe that says nothing may keep a command waiting; one that ends, or speaks, does
 at once.
 """
+
+_SHELLS = ("sh", "ash", "bash", "dash", "ksh", "zsh", "fish")
+_RUNNERS = ("timeout", "time", "sudo", "strace", "unbuffer")
 
 
 def read_recording(path: str) -> Trace:
@@ -57,11 +60,25 @@ def _is_the_parents(status: os.stat_result) -> bool:
     """Whether the parent's standard input is the same; taken for another where that cannot be
     told.
     """
+    parent = f"/proc/{os.getppid()}"
     try:
-        parents = os.stat(f"/proc/{os.getppid()}/fd/0")
+        parents = os.stat(f"{parent}/fd/0")
+        with open(f"{parent}/cmdline", "rb") as file:
+            words = os.fsdecode(file.read()).split("\0")[:-1]
     except OSError:
         return False
-    return (parents.st_dev, parents.st_ino) == (status.st_dev, status.st_ino)
+    is_same = (parents.st_dev, parents.st_ino) == (status.st_dev, status.st_ino)
+    return is_same and not _passes_its_input_on(words)
+
+
+def _passes_its_input_on(words: list[str]) -> bool:
+    """Whether a command reads no standard input itself: one that runs another, or a shell whose
+    script is elsewhere.
+    """
+    name = os.path.basename(words[0]).lstrip("-") if words else ""
+    if name in _SHELLS:
+        return any(not word.startswith("-") or word.endswith("c") for word in words[1:])
+    return name in _RUNNERS
 
 
 def _speaks(descriptor: int, patience_s: float) -> bool:
