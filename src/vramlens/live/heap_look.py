@@ -19,6 +19,7 @@ from vramlens.live.growth.births import Births
 from vramlens.live.growth.lagging_tees import parents_by_lagging_tee
 from vramlens.live.growth.line_observer import Observer
 from vramlens.live.growth.pace import FEWEST, WARM_UP
+from vramlens.live.growth.parameter_state import with_parameter_state
 from vramlens.live.growth.piles import Item, Pile, gone_growth, live_items, piles
 from vramlens.live.growth.remade_tensors import remade_larger
 from vramlens.live.growth.shape_kernels import kernels_note
@@ -166,7 +167,8 @@ class HeapLook:
         doubtful = with_backlogs(with_complete(search, doubtful, births.steps), births)
         doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]
         scene = HeapScene(search, self._statements, self._observer, parents)
-        return scene, [*growing, *remade, *doubtful]
+        lasting = with_parameter_state(search, [*growing, *doubtful], births, parents)
+        return scene, [*lasting, *remade]
 
     def _unexplained(
         self, items: Sequence[Item], kept_leaks: Sequence[KeptLeak]

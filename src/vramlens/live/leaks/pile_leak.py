@@ -132,6 +132,7 @@ class _PileCase:
             steps=max(pace.steps, pile.whole_steps),
             span=pace.last - pace.first + 1,
             whole_steps=pile.whole_steps,
+            is_parameter_state=pile.is_parameter_state,
         )
         verdict, evidence, reason = pile_verdict(search, scene.statements, pile, growth)
         kept_things = self._kept_things(keeper)
