@@ -16,6 +16,7 @@ from vramlens.live.counters.step_counters import CounterSeries, StepCounters
 from vramlens.live.growth.accounting import HostHeap, gone_by_now, unexplained_growth
 from vramlens.live.growth.backlogs import with_backlogs, with_complete, with_rising
 from vramlens.live.growth.births import Births
+from vramlens.live.growth.entries_in_use import with_entries_in_use
 from vramlens.live.growth.lagging_tees import parents_by_lagging_tee
 from vramlens.live.growth.line_observer import Observer
 from vramlens.live.growth.pace import FEWEST, WARM_UP
@@ -164,6 +165,7 @@ class HeapLook:
         remade = remade_larger(items, births)
         growing = with_unseen(growing, items, parents)
         growing = with_rising(with_complete(search, growing, births.steps), births)
+        growing = with_entries_in_use(search, growing)
         doubtful = with_backlogs(with_complete(search, doubtful, births.steps), births)
         doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]
         scene = HeapScene(search, self._statements, self._observer, parents)

@@ -81,6 +81,7 @@ class Pile:
             itself): the object is what one of them holds.
         is_parameter_state: it is what optimizers keep once for each of their parameters, all of
             them older than the watch.
+        is_in_use: its older entries are still written to.
     """
 
     position: int
@@ -93,6 +94,7 @@ class Pile:
     is_complete: bool = False
     is_in_parts: bool = False
     is_parameter_state: bool = False
+    is_in_use: bool = False
 
     @property
     def bytes(self) -> int:

@@ -46,6 +46,7 @@ class Growth:
         span: steps from the first that left something to the last.
         whole_steps: the steps that left something, where all of it is there; 0 elsewhere.
         is_parameter_state: whether it is what optimizers keep once for each of their parameters.
+        is_in_use: whether its older entries are still written to.
     """
 
     container: Any
@@ -61,6 +62,7 @@ class Growth:
     span: int = 0
     whole_steps: int = 0
     is_parameter_state: bool = False
+    is_in_use: bool = False
 
     @property
     def store(self) -> Store | None:
