@@ -16,11 +16,9 @@ from vramlens.live.counters.step_counters import CounterSeries, StepCounters
 from vramlens.live.growth.accounting import HostHeap, gone_by_now, unexplained_growth
 from vramlens.live.growth.backlogs import with_backlogs, with_complete, with_rising
 from vramlens.live.growth.births import Births
-from vramlens.live.growth.entries_in_use import with_entries_in_use
 from vramlens.live.growth.lagging_tees import parents_by_lagging_tee
 from vramlens.live.growth.line_observer import Observer
 from vramlens.live.growth.pace import FEWEST, WARM_UP
-from vramlens.live.growth.parameter_state import with_parameter_state
 from vramlens.live.growth.piles import Item, Pile, gone_growth, live_items, piles
 from vramlens.live.growth.remade_tensors import remade_larger
 from vramlens.live.growth.shape_kernels import kernels_note
@@ -36,8 +34,10 @@ from vramlens.live.heap.tensors import Storage, TorchObjects
 from vramlens.live.heap.unnamed_holders import search_generators, search_loose, unreached_tensors
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.leaks.allocating_line import HeapScene
+from vramlens.live.leaks.entries_in_use import with_entries_in_use
 from vramlens.live.leaks.leak_report import Gone, LeakReport, Unexplained
 from vramlens.live.leaks.merged_leaks import KeptLeak, merged
+from vramlens.live.leaks.parameter_state import with_parameter_state
 from vramlens.live.leaks.pile_leak import pile_leak
 from vramlens.live.leaks.shared_memory import handed_over_leak
 from vramlens.live.leaks.uncounted import counted_leaks
