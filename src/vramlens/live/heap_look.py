@@ -34,8 +34,10 @@ from vramlens.live.heap.tensors import Storage, TorchObjects
 from vramlens.live.heap.unnamed_holders import search_generators, search_loose, unreached_tensors
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.leaks.allocating_line import HeapScene
+from vramlens.live.leaks.entries_in_use import with_entries_in_use
 from vramlens.live.leaks.leak_report import Gone, LeakReport, Unexplained
 from vramlens.live.leaks.merged_leaks import KeptLeak, merged
+from vramlens.live.leaks.parameter_state import with_parameter_state
 from vramlens.live.leaks.pile_leak import pile_leak
 from vramlens.live.leaks.shared_memory import handed_over_leak
 from vramlens.live.leaks.uncounted import counted_leaks
@@ -163,10 +165,12 @@ class HeapLook:
         remade = remade_larger(items, births)
         growing = with_unseen(growing, items, parents)
         growing = with_rising(with_complete(search, growing, births.steps), births)
+        growing = with_entries_in_use(search, growing)
         doubtful = with_backlogs(with_complete(search, doubtful, births.steps), births)
         doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]
         scene = HeapScene(search, self._statements, self._observer, parents)
-        return scene, [*growing, *remade, *doubtful]
+        lasting = with_parameter_state(search, [*growing, *doubtful], births, parents)
+        return scene, [*lasting, *remade]
 
     def _unexplained(
         self, items: Sequence[Item], kept_leaks: Sequence[KeptLeak]

@@ -79,6 +79,9 @@ class Pile:
         is_in_parts: the object's parts grow, as the lists of a dict do, and few are new.
         is_spread: of one variable of a function that runs many times at once (in threads, in
             itself): the object is what one of them holds.
+        is_parameter_state: it is what optimizers keep once for each of their parameters, all of
+            them older than the watch.
+        is_in_use: its older entries are still written to.
     """
 
     position: int
@@ -90,6 +93,8 @@ class Pile:
     is_rising: bool = False
     is_complete: bool = False
     is_in_parts: bool = False
+    is_parameter_state: bool = False
+    is_in_use: bool = False
 
     @property
     def bytes(self) -> int:

@@ -88,6 +88,14 @@ class TorchObjects:
             let_through(error)
             return False
 
+    def writes_to(self, tensor: Any) -> int:
+        """How often operations wrote to a tensor in place; 0 where PyTorch does not count."""
+        try:
+            return int(self.base._version.__get__(tensor))
+        except Exception as error:  # an inference tensor, or no tensor
+            let_through(error)
+            return 0
+
     def looks_again(self, tensor: Any) -> bool:
         """Whether a new tensor is likely a new look (a view, a detached one) at a storage that
         was there before.

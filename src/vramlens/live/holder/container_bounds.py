@@ -45,6 +45,8 @@ class Growth:
         steps: how many left something.
         span: steps from the first that left something to the last.
         whole_steps: the steps that left something, where all of it is there; 0 elsewhere.
+        is_parameter_state: whether it is what optimizers keep once for each of their parameters.
+        is_in_use: whether its older entries are still written to.
     """
 
     container: Any
@@ -59,6 +61,8 @@ class Growth:
     steps: int = 0
     span: int = 0
     whole_steps: int = 0
+    is_parameter_state: bool = False
+    is_in_use: bool = False
 
     @property
     def store(self) -> Store | None:
@@ -97,6 +101,9 @@ def container_excuse(growth: Growth) -> Excuse | None:
     """The reason in the container itself why it ends growing; None without one."""
     container = growth.container
     kind = class_name(type(container))
+    if growth.is_parameter_state:
+        reason = "an optimizer makes it once for each of its parameters, and no parameters came"
+        return Verdict.NOT_A_PROBLEM, reason
     if is_tee(container):
         return _tee_excuse(container)
     if class_module(type(container)) in QUEUES:

@@ -12,7 +12,7 @@ from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, Link
 from vramlens.live.holder.keeper import Keeper, Statements, store_of
 from vramlens.live.holder.registrations import is_hook_name, is_registered_hook
-from vramlens.live.source.expressions import receiver_of, text_of
+from vramlens.live.source.expressions import nodes_in, receiver_of, text_of
 from vramlens.live.source.source_stores import Store
 
 _NAMED = ("attribute", "class attribute", "global", "variable")
@@ -104,14 +104,15 @@ def _is_cache(keeper: Keeper | None, links: Sequence[Link]) -> bool:
 
 
 def looks_up(store: Store) -> bool:
-    """Whether the function that fills a table looks into it first, as caches do."""
+    """Whether the function that fills a table looks into it first, as caches do; outside of
+    functions, whether the statement depends on such a look.
+    """
     is_addition = store.how == "call" and store.method not in ("update", "__setitem__")
     if store.how == "add" or is_addition or (store.refers_to_itself and _is_sum(store)):
         return False
     body: ast.AST | None = store.function.node
-    if body is None:
-        return False
-    tables = (_looked_up_table(node) for node in ast.walk(body))
+    nodes = nodes_in(store.guards) if body is None else ast.walk(body)
+    tables = map(_looked_up_table, nodes)
     return any(table is not None and _is_name_of(store, table) for table in tables)
 
 

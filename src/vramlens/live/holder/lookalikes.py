@@ -334,6 +334,14 @@ def _few_keys(evidence: Evidence) -> str:
     return "a cache with a limited number of keys: its key is a shape or a remainder"
 
 
+def _in_use(evidence: Evidence) -> str:
+    """A table that makes an entry when it misses one, and goes on writing to those that it has."""
+    store = evidence.store
+    if not evidence.growth.is_in_use or store.key is None or not looks_up(store):
+        return ""
+    return "an entry for each new key, and older entries are still written to: state in use"
+
+
 def _moved_away(evidence: Evidence) -> str:
     """What is stored was moved to the CPU by the program."""
     stored = evidence.store.value
@@ -356,6 +364,7 @@ _RULES: tuple[tuple[Verdict, Callable[[Evidence], str]], ...] = (
     (POSSIBLE, _emptied),
     (NONE, _only_replaces),
     (POSSIBLE, _few_keys),
+    (POSSIBLE, _in_use),
     (POSSIBLE, _moved_away),
 )
 """The rules in the order in which they are asked: the first reason counts."""

@@ -132,6 +132,8 @@ class _PileCase:
             steps=max(pace.steps, pile.whole_steps),
             span=pace.last - pace.first + 1,
             whole_steps=pile.whole_steps,
+            is_parameter_state=pile.is_parameter_state,
+            is_in_use=pile.is_in_use,
         )
         verdict, evidence, reason = pile_verdict(search, scene.statements, pile, growth)
         kept_things = self._kept_things(keeper)

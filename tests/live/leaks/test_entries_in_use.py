@@ -1,0 +1,90 @@
+"""Tables that make an entry for each new key: those that are all in use, and those that are not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from live.holder.fixed_programs import module_of
+from vramlens.ground.verdict import Verdict
+from vramlens.live.leaks.leak_report import LiveLeak
+
+pytest.importorskip("torch")
+
+HEAD = """\
+import torch, vramlens
+watch = vramlens.LeakWatch()
+key_table, states = {}, []
+"""
+END = """
+report = watch.report()
+"""
+PROTOTYPES = """
+for step in range(40):
+    for label in range(1 + step // 2):
+        mean = torch.randn(64, 64)
+        if label in key_table:
+            key_table[label].lerp_(mean, 0.1)
+        else:
+            key_table[label] = mean
+    watch.step()
+"""
+PROTOTYPES_OF_A_FUNCTION = """
+def note(label, mean):
+    seen = key_table.get(label)
+    if seen is None:
+        key_table[label] = mean
+    else:
+        seen.lerp_(mean, 0.1)
+
+for step in range(40):
+    for label in range(1 + step // 2):
+        note(label, torch.randn(64, 64))
+    watch.step()
+"""
+SESSIONS = """
+for step in range(40):
+    for session in range(max(step - 7, 0), step + 1):
+        if session not in key_table:
+            key_table[session] = torch.randn(64, 64)
+        key_table[session].add_(1)
+    watch.step()
+"""
+READ_ONLY = """
+for step in range(40):
+    for layer in range(4):
+        if step not in key_table:
+            key_table[step] = torch.randn(64, 64)
+        key_table[step].sum()
+    watch.step()
+"""
+NEVER_LOOKED_UP = """
+for step in range(40):
+    states.append(torch.randn(64, 64))
+    for state in states:
+        state.mul_(0.9)
+    watch.step()
+"""
+
+
+def _leak_of(path: Path, program: str) -> LiveLeak:
+    module = module_of(path / "tables.py", HEAD + program + END)
+    del sys.modules["tables"]
+    leak: LiveLeak = max(module.report.leaks, key=lambda leak: leak.bytes_per_step)
+    return leak
+
+
+@pytest.mark.parametrize("program", [PROTOTYPES, PROTOTYPES_OF_A_FUNCTION])
+def test_entries_that_are_all_written_to(program: str, tmp_path: Path) -> None:
+    leak = _leak_of(tmp_path, program)
+    assert leak.verdict == Verdict.POSSIBLE
+    assert leak.reason.startswith("an entry for each new key, and older entries are still written")
+    assert leak.kind == "cache"
+    assert leak.fix
+
+
+@pytest.mark.parametrize("program", [SESSIONS, READ_ONLY, NEVER_LOOKED_UP])
+def test_entries_that_are_forgotten_or_never_looked_up(program: str, tmp_path: Path) -> None:
+    assert _leak_of(tmp_path, program).verdict == Verdict.PROVEN

@@ -1,0 +1,138 @@
+"""What an optimizer keeps for its parameters: once for each, or more and more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from vramlens import LeakWatch
+from vramlens.ground.verdict import Verdict
+from vramlens.live.leaks.leak_report import LiveLeak
+
+torch = pytest.importorskip("torch")
+
+STEPS = 24
+ALARMS = (Verdict.PROVEN, Verdict.LIKELY)
+
+
+def leaks_of(step: Callable[[int], None]) -> list[LiveLeak]:
+    """What is told at the end of steps, the largest first."""
+    watch = LeakWatch()
+    for number in range(STEPS):
+        step(number)
+        watch.step()
+    return sorted(watch.report().leaks, key=lambda leak: -leak.bytes_per_step)
+
+
+class Layers:
+    """Layers that one optimizer trains, from a number of them on."""
+
+    def __init__(self, count: int, optimizer_class: Any = torch.optim.Adam) -> None:
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(count))
+        self.optimizer = optimizer_class(self.layers.parameters())
+
+    def train(self) -> None:
+        """One step."""
+        self.optimizer.zero_grad()
+        x = torch.randn(4, 64)
+        for layer in self.layers:
+            x = layer(x)
+        x.square().mean().backward()
+        self.optimizer.step()
+
+
+class Recording(torch.optim.SGD):
+    """An optimizer that keeps something under a new name at each step."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=1e-3)
+        self.steps = 0
+
+    def step(self, closure: Any = None) -> Any:
+        """One step."""
+        self.steps += 1
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter][f"gradient {self.steps}"] = parameter.grad.clone()
+        return super().step(closure)
+
+
+class Listing(Recording):
+    """An optimizer that keeps a list of each parameter's gradients."""
+
+    def step(self, closure: Any = None) -> Any:
+        """One step."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                history = self.state[parameter].setdefault("history", [])
+                history.append(parameter.grad.clone())
+        return torch.optim.SGD.step(self, closure)
+
+
+def test_state_of_layers_that_are_unfrozen_one_after_the_other() -> None:
+    model = Layers(STEPS)
+    model.layers.requires_grad_(False)
+    frozen = list(model.layers)
+
+    def step(number: int) -> None:
+        if number % 3 == 0:
+            frozen.pop().requires_grad_(True)
+        model.train()
+
+    leaks = leaks_of(step)
+    assert not [leak for leak in leaks if leak.verdict in ALARMS]
+    state = next(leak for leak in leaks if leak.owner.name == "Layers.optimizer.state")
+    assert state.verdict == Verdict.NOT_A_PROBLEM
+    assert state.reason.startswith("an optimizer makes it once for each of its parameters")
+
+
+def test_state_of_parameters_that_keep_coming() -> None:
+    model = Layers(1)
+
+    def step(number: int) -> None:
+        layer = torch.nn.Linear(64, 64)
+        model.layers[0] = layer
+        model.optimizer.add_param_group({"params": list(layer.parameters())})
+        model.train()
+
+    leak = leaks_of(step)[0]
+    assert leak.verdict == Verdict.PROVEN
+    assert leak.owner.source.startswith("model.optimizer.add_param_group(")
+
+
+@pytest.mark.parametrize("optimizer_class", [Recording, Listing])
+def test_state_that_grows_under_each_parameter(optimizer_class: Any) -> None:
+    model = Layers(1, optimizer_class)
+    leak = leaks_of(lambda _: model.train())[0]
+    assert leak.verdict == Verdict.PROVEN
+    assert "state[<Parameter>]" in leak.owner.name
+
+
+def test_state_of_optimizers_that_keep_coming() -> None:
+    model, optimizers = Layers(1), []
+
+    def step(number: int) -> None:
+        model.optimizer = torch.optim.Adam(model.layers.parameters())
+        optimizers.append(model.optimizer)
+        model.train()
+
+    leak = leaks_of(step)[0]
+    assert leak.verdict == Verdict.PROVEN
+    assert "optimizers" in " ".join(leak.owner.chain)
+
+
+def test_state_of_parameters_that_no_group_has() -> None:
+    model = Layers(STEPS)
+    model.layers.requires_grad_(False)
+    layers = list(model.layers)
+
+    def step(number: int) -> None:
+        layers.pop().requires_grad_(True)
+        model.train()
+        for group in model.optimizer.param_groups:
+            group["params"] = [kept for kept in group["params"] if kept.grad is None]
+
+    leak = leaks_of(step)[0]
+    assert leak.verdict == Verdict.PROVEN
