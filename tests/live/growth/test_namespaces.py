@@ -137,14 +137,14 @@ class Draws:
     """A buffer of entries; what is drawn from it are not the entries, but what they have."""
 
     def __init__(self, entry_of: Callable[[Any], Any]) -> None:
-        self.entries: list[Any] = []
+        self.drawn_experiences: list[Any] = []
         self.entry_of = entry_of
 
     def add(self) -> None:
-        self.entries.append(self.entry_of(torch.zeros(4096)))
+        self.drawn_experiences.append(self.entry_of(torch.zeros(4096)))
 
     def draw(self, chance: random.Random, count: int) -> list[Any]:
-        entries = chance.choices(self.entries, k=count)
+        entries = chance.choices(self.drawn_experiences, k=count)
         return [next(iter(e.values())) if isinstance(e, dict) else e[0] for e in entries]
 
 
@@ -163,7 +163,7 @@ def test_what_is_drawn_from_a_buffer_is_the_buffer_s(entry_of: Callable[[Any], A
     assert report.found, (report, report.notes)
     (leak,) = report.found
     assert leak.owner is not None
-    assert leak.owner.name == "Draws.entries"
+    assert leak.owner.name == "Draws.drawn_experiences"
     assert leak.bytes >= 0.9 * 39 * _BYTES
     assert len(batch) == 24
 
