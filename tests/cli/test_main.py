@@ -158,6 +158,11 @@ def test_wrong_usage_exits_with_2(arguments, capsys):
             "argument --device: 'one' is not a device: use 0 or cuda:0 ",
         ),
         (["gpt.pickle"], "gpt.pickle is not a verb; did you mean: vramlens explain gpt.pickle\n"),
+        (["train.py"], "no verb is given; did you mean: vramlens run train.py\n"),
+        (
+            ["--leaks", "train.py", "--lr", "1"],
+            "no verb is given; did you mean: vramlens run --leaks train.py --lr 1\n",
+        ),
         (["my runs/gpt", "--json"], "did you mean: vramlens explain 'my runs/gpt' --json\n"),
     ],
 )

@@ -200,7 +200,12 @@ def _run_verb(argv: list[str]) -> int | Callable[[], int]:
 
 def _refuse_mistyped_verb(argv: list[str]) -> None:
     """Raises UsageError, with what was probably meant, where the first word is not a verb."""
-    if not argv or argv[0] in VERBS or argv[0].startswith("-"):
+    if not argv or argv[0] in VERBS:
+        return
+    first_file = next((word for word in argv if not word.startswith("-")), "")
+    if first_file.endswith(".py"):
+        raise UsageError(f"no verb is given; did you mean: vramlens run {shlex.join(argv)}")
+    if argv[0].startswith("-"):
         return
     if _looks_like_a_file(argv[0]):
         raise UsageError(
