@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -105,7 +106,8 @@ def _as_range(
     largest = f"the largest batch that fits is {share:.2f}x to {highest:.2f}x this one"
     fix = f"reduce the batch to {share:.2f}x its size (rounded down): {peak}; {largest}"
     if share < _TOO_SMALL_TO_BEGIN_WITH and highest > 2 * share:
-        fix = f"halve the batch, and again if it still fails: {largest}; at {share:.2f}x, {peak}"
+        begin = _first_half_that_may_fit(highest)
+        fix = f"{begin}, and half of that if it still fails: {largest}; at {share:.2f}x, {peak}"
     return Finding(
         id="smaller_batch",
         verdict=verdict,
@@ -117,6 +119,12 @@ def _as_range(
         ),
         fix=fix,
     )
+
+
+def _first_half_that_may_fit(highest_share: float) -> str:
+    """What to do to the batch first: halve it, or as often at once as is needed in any case."""
+    halvings = max(1, math.ceil(-math.log2(highest_share)))
+    return "halve the batch" if halvings == 1 else f"use 1/{2**halvings} of the batch"
 
 
 def _no_batch_surely_fits(bounds: StepBounds, capacity_bytes: int) -> Finding:
