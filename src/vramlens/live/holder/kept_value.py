@@ -37,6 +37,7 @@ class Kept:
     Attributes:
         is_remade: whether a tensor is made anew, larger, each time.
         pinned_size: the size of a storage that small views keep whole, as text; empty else.
+        viewed_share: how much of the bytes those views show, which a copy of each would take.
         device: on which most of it is.
         is_number: whether it is a tensor of one element.
         graph_share: how much of the bytes only the autograd graph keeps: what a detached tensor
@@ -53,6 +54,7 @@ class Kept:
 
     is_remade: bool = False
     pinned_size: str = ""
+    viewed_share: float = 0.0
     device: str = ""
     is_number: bool = False
     graph_share: float = 1.0

@@ -210,10 +210,12 @@ class _PileCase:
     def _kept_things(self, keeper: Keeper | None) -> Kept:
         pile, search = self._pile, self._scene.search
         stored = stored_form(search, self._chain, self._at, keeper, self._kept)
+        pinned_size, viewed_share = _pinned_by_views(search, pile)
         return replace(
             stored,
             is_remade=pile.is_remade,
-            pinned_size=_pinned_size(search, pile),
+            pinned_size=pinned_size,
+            viewed_share=viewed_share,
             device=device_of(item.storage for item in pile.items),
             is_number=search.torch.is_tensor(stored.value) and search.torch.is_number(stored.value),
             graph_share=self._graph_bytes / pile.bytes if pile.bytes else 1.0,
@@ -227,7 +229,11 @@ class _PileCase:
 
 
 def _fix_share(kind: str, kept: Kept) -> float:
-    """How much of its bytes the fix frees: a detached tensor keeps its own storage."""
+    """How much of its bytes the fix frees: a detached tensor keeps its own storage, a copy of a
+    view what the view shows.
+    """
+    if kept.pinned_size and not kept.is_number:
+        return 1.0 - kept.viewed_share
     is_detached = kind == "graph" and not kept.pinned_size
     return kept.graph_share if is_detached and kept.graph_share >= WORTH_DETACHING else 1.0
 
@@ -238,9 +244,11 @@ def _frees_more(kind: str, kept: Kept) -> bool:
     return is_detached and kept.form == "object"
 
 
-def _pinned_size(search: Search, pile: Pile) -> str:
-    """The size of the storages, where only small views of them are kept; empty elsewhere."""
-    pinned = 0
+def _pinned_by_views(search: Search, pile: Pile) -> tuple[str, float]:
+    """The size of the storages, where only small views of them are kept, and the share of the
+    pile's bytes that the views show; "" and 0 elsewhere.
+    """
+    pinned = viewed_bytes = 0
     sizes = []
     for item in pile.items:
         if item.storage is None or search.in_graph(item.position):
@@ -249,7 +257,10 @@ def _pinned_size(search: Search, pile: Pile) -> str:
         viewed = search.torch.viewed_bytes(search.order[item.position])
         is_small = viewed is not None and viewed * _PINNED_SHARE < item.size_bytes
         pinned += is_small and item.size_bytes > _LEAST_PINNED_BYTES
-    return format_size(median(sizes)) if sizes and pinned * 2 > len(sizes) else ""
+        viewed_bytes += min(viewed or 0, item.size_bytes)
+    if not sizes or pinned * 2 <= len(sizes):
+        return "", 0.0
+    return format_size(median(sizes)), viewed_bytes / max(pile.bytes, 1)
 
 
 def _example(pile: Pile) -> Item:
