@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
-from vramlens.live.growth.births import BEFORE, Births
+from vramlens.live.growth.births import Births
 from vramlens.live.growth.pace import FEWEST
 from vramlens.live.growth.piles import Pile
 from vramlens.live.growth.stores import Parents
@@ -33,7 +34,7 @@ def with_parameter_state(
     search: Search, piles: Iterable[Pile], births: Births, parents: Parents
 ) -> list[Pile]:
     """Piles, with those marked that are what optimizers keep once for each of their parameters,
-    all of which were there before the watch.
+    of which no new ones keep coming.
     """
     tables = _Tables(search, births, parents)
     return [replace(pile, is_parameter_state=tables.hold(pile)) for pile in piles]
@@ -45,26 +46,40 @@ class _Tables:
     def __init__(self, search: Search, births: Births, parents: Parents) -> None:
         self._search, self._births, self._parents = search, births, parents
         self._parameters_by_state: dict[int, dict[int, Any]] = {}
+        self._ids_by_state: dict[int, set[int]] = {}
 
     def hold(self, pile: Pile) -> bool:
         """Whether all of a pile lies directly in such dicts, one of each parameter, and steps pile
-        up in none of them; gradients of older tensors may lie beside it.
+        up in none of them; parameters and gradients may lie beside it.
         """
         births_by_table: dict[int, set[int | None]] = {}
         parameters: dict[int, int] = {}
+        parameter_births: set[int | None] = set()
         for item in pile.items:
+            value = self._search.order[item.position]
             holder, label = self._parents[item.position]
             if item.storage is None or holder < 0:
                 return False
-            if label == ".grad" and self._is_older(self._search.order[holder]):
+            if label == ".grad":
+                parameter_births.add(self._born(self._search.order[holder]))
+                continue
+            if id(value) in self._parameters_of_state(holder):
+                parameter_births.add(item.born)
                 continue
             parameter = self._parameter_of(holder)
-            if parameter is None or not self._is_older(parameter):
+            if parameter is None:
                 return False
+            parameter_births.add(self._born(parameter))
             parameters[holder] = id(parameter)
             births_by_table.setdefault(holder, set()).add(item.born)
         are_apart = len(set(parameters.values())) == len(parameters) > 0
-        return are_apart and all(len(born) < FEWEST for born in births_by_table.values())
+        # A parameter that was made just before the watch may count as one of its first steps.
+        few_births = None not in parameter_births and len(parameter_births) < FEWEST
+        return (
+            are_apart
+            and few_births
+            and all(len(born) < FEWEST for born in births_by_table.values())
+        )
 
     def _parameter_of(self, table: int) -> Any:
         """The parameter whose state a dict is, if it is in a group of its optimizer; None of
@@ -79,11 +94,18 @@ class _Tables:
 
     def _parameters_in(self, state_at: int) -> dict[int, Any]:
         """The parameters of an optimizer with a state, by the ids of what it keeps for each."""
-        state = self._search.order[state_at]
-        groups = self._groups_beside(state, state_at)
-        in_groups = {id(parameter) for group in groups for parameter in group.get("params", ())}
-        kept_for = dict.items(state) if in_groups else ()
+        in_groups = self._parameters_of_state(state_at)
+        kept_for = dict.items(self._search.order[state_at]) if in_groups else ()
         return {id(kept): parameter for parameter, kept in kept_for if id(parameter) in in_groups}
+
+    def _parameters_of_state(self, state_at: int) -> set[int]:
+        """The ids of the parameters of an optimizer with a state; empty of anything else."""
+        if state_at not in self._ids_by_state:
+            state = self._search.order[state_at]
+            groups = self._groups_beside(state, state_at) if is_kind(state, dict) else []
+            parameters = chain.from_iterable(group.get("params", ()) for group in groups)
+            self._ids_by_state[state_at] = set(map(id, parameters))
+        return self._ids_by_state[state_at]
 
     def _groups_beside(self, state: Any, position: int) -> list[dict[str, Any]]:
         """The groups of parameters of the optimizer that has a state; empty without one."""
@@ -98,9 +120,9 @@ class _Tables:
                 return [group for group in groups or () if type(group) is dict]
         return []
 
-    def _is_older(self, parameter: Any) -> bool:
+    def _born(self, parameter: Any) -> int | None:
         storage = self._search.torch.storage_of(parameter)
-        return storage is not None and self._births.born(storage, parameter) == BEFORE
+        return None if storage is None else self._births.born(storage, parameter)
 
 
 def _is_optimizer(holder: Any) -> bool:
