@@ -149,7 +149,7 @@ def test_who_asks_meanwhile_is_told_by_the_thread_that_steps(
         GROWING.append(torch.zeros(1000))
         if step == 20:
             asking.start()
-            while program.follower._asked is None:
+            while not program.follower._asked:
                 time.sleep(0.001)
         program.follower.step_ended(step)
         if step == 20:

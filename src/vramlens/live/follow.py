@@ -77,8 +77,7 @@ class LeakFollower:
         self._first_steps_ended = 0.0
         self._followed: dict[Route, FollowedSizes] = {}
         self._ends_a_step = allocate_lock()
-        self._asks = allocate_lock()
-        self._asked: OwnEvent | None = None
+        self._asked: list[OwnEvent] = []
 
     @harmless("counting calls of the model")
     def torch_is_there(self, torch: Any) -> None:
@@ -111,7 +110,7 @@ class LeakFollower:
             return
         try:
             self._end_step(caller)
-            self._tell_if_asked()
+            self._tell_whoever_asks()
         finally:
             self._ends_a_step.release()
 
@@ -166,20 +165,22 @@ class LeakFollower:
         no step ends soon. What is searched beside a thread that runs changes meanwhile.
         """
         told = OwnEvent()
-        with self._asks:
-            self._asked = told
+        self._asked.append(told)
         told.wait(_STEP_COMES_WITHIN_S)
-        with self._asks:
-            is_waiting, self._asked = self._asked is told, None
-        if is_waiting:
-            self.tell()
-        else:
+        try:
+            self._asked.remove(told)
+        except ValueError:  # the thread that steps is telling
             told.wait(_TELLS_WITHIN_S)
+        else:
+            self.tell()
 
-    def _tell_if_asked(self) -> None:
-        with self._asks:
-            told, self._asked = self._asked, None
-        if told is not None:
+    def _tell_whoever_asks(self) -> None:
+        # No lock: a child that is forked while another thread has it would wait here for ever.
+        while self._asked:
+            try:
+                told = self._asked.pop()
+            except IndexError:  # whoever asked has waited long enough
+                return
             self.tell()
             told.set()
 
