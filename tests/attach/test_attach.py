@@ -52,10 +52,14 @@ def attach(pid: int, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def _skip_where_refused(said: str) -> None:
+    if "does not let vramlens attach" in said:
+        pytest.skip("ptrace is not permitted here")
+
+
 def answer_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     """The JSON that the verb printed; skips where the system lets nobody trace."""
-    if "does not let vramlens attach" in done.stderr:
-        pytest.skip("ptrace is not permitted here")
+    _skip_where_refused(done.stderr)
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
@@ -234,8 +238,7 @@ def _watch_until_it_ends(folder: Path, *words: str) -> subprocess.CompletedProce
         )
         assert watching.stderr is not None
         said = watching.stderr.readline()
-        if "does not let vramlens attach" in said:
-            pytest.skip("ptrace is not permitted here")
+        _skip_where_refused(said)
         while "step" in said and int(said.split()[2]) < 12:
             said = watching.stderr.readline()
         assert process.stdin is not None
