@@ -119,11 +119,9 @@ def template_of_part(view: Attribution, request: OutOfMemory) -> Template | None
     It says how much is needed at least. The first of them also builds what lasts, so that it needs
     two before.
     """
-    parts = (
-        (passes_of_step(view, request.event), True),
-        (blocks_of_pass(view, request.event), False),
-    )
-    for rows_by_part, by_module in parts:
+    passes = passes_of_step(view, request.event)
+    blocks = blocks_of_pass(view, passes[-1]) if passes else []
+    for rows_by_part, by_module in ((passes, True), (blocks, False)):
         if len(rows_by_part) < _TWO_AND_THE_FAILED:
             continue
         starts = [int(view.device.allocations.born[rows[0]]) for rows in rows_by_part]
