@@ -97,7 +97,12 @@ class Scene:
         if self.failure is None:
             return None
         return verdict_of(
-            self.view, self.failure, self.leaking_tensors, self.step_peaks, self.outside
+            self.view,
+            self.failure,
+            self.leaking_tensors,
+            self.step_peaks,
+            self.outside,
+            survived=not self.is_ended_by_failure,
         )
 
     @property

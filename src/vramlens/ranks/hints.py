@@ -74,18 +74,12 @@ _PATTERNS = {
     }.items()
 }
 
-# Backward passes of torch.utils.checkpoint (its two ways), DeepSpeed's and Megatron's.
-_RECOMPUTING = re.compile(
+RECOMPUTING = re.compile(
     r"checkpoint\w*\.py:(?:recompute_\w+|unpack_hook|backward)$|tensor_parallel[/\\]random\.py:backward$"
 )
-
-
-def recomputing_stacks(stacks: Stacks) -> NDArray[np.bool_]:
-    """One flag a stack: whether it computes again, in the backward pass, what was not kept."""
-    flags = np.zeros(len(stacks), np.bool_)
-    matches = np.flatnonzero(stacks.mark_frames(_RECOMPUTING)[stacks.frames])
-    flags[np.searchsorted(stacks.starts, matches, side="right") - 1] = True
-    return flags
+"""Backward passes that compute again what was not kept: those of torch.utils.checkpoint (its two
+ways), DeepSpeed's and Megatron's.
+"""
 
 
 def hints_of(stacks: Stacks) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.analyses.leaks.growth import leaks_of
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.ground.conf_text import recorded_conf
-from vramlens.ranks.hints import Hint, hints_of, recomputing_stacks
+from vramlens.ranks.hints import RECOMPUTING, Hint, hints_of
 from vramlens.ranks.line_uses import line_uses
 from vramlens.ranks.rank_summary import Launch, RankFailure, RankGrowth, RankSummary, Stray
 from vramlens.trace import NO_STACK, DeviceTrace, Meta, Trace
@@ -112,9 +112,8 @@ def _with_memory(summary: RankSummary, view: Attribution) -> RankSummary:
 def _recomputed_bytes(view: Attribution) -> int:
     """What backward passes requested to compute again what was not kept."""
     allocations = view.device.allocations
-    has_stack = allocations.stack != NO_STACK
-    recomputes = recomputing_stacks(view.trace.stacks)[allocations.stack[has_stack]]
-    return int(allocations.requested_bytes[has_stack][recomputes].sum())
+    recomputes = view.trace.stacks.within(RECOMPUTING, allocations.stack)
+    return int(allocations.requested_bytes[recomputes].sum())
 
 
 def _growth(leak: RecordedLeak) -> RankGrowth:

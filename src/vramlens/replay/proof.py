@@ -402,6 +402,15 @@ def _met_limit(device: DeviceTrace, replay: Replay, settings: Settings) -> Reser
     return ReserveLimit(low, below_bytes=high, of_device=of_device, source="inferred")
 
 
+def is_as_recorded(summary: Mapping[str, int]) -> bool:
+    """Whether every segment event, address and block size of a replay came out as recorded."""
+    has_same_addresses = (
+        summary["first_difference"] < 0
+        and summary["addresses"] == summary["addresses_matched"] == summary["sizes_matched"]
+    )
+    return has_same_addresses and summary["segment_events"] == summary["segment_events_matched"]
+
+
 def _recorded(
     trace: Trace,
     device: DeviceTrace,
@@ -412,11 +421,7 @@ def _recorded(
     limit: ReserveLimit,
 ) -> Recorded:
     summary = replay.summary
-    has_same_addresses = (
-        summary["first_difference"] < 0
-        and summary["addresses"] == summary["addresses_matched"] == summary["sizes_matched"]
-    )
-    exact = has_same_addresses and summary["segment_events"] == summary["segment_events_matched"]
+    exact = is_as_recorded(summary)
     events = device.events
     deferred = int((events.action == Action.FREE_REQUESTED).sum())
     at_once = (events.action[:-1] == Action.FREE_REQUESTED) & (

@@ -138,8 +138,7 @@ def _who_released(
     if not len(releases):
         return np.zeros(0, np.uint8)
     events = device.events
-    by_stack = np.append(trace.stacks.any_frame(trace.stacks.mark_frames(_EMPTY_CACHE)), False)
-    stack = np.minimum(events.stack[releases].astype(np.int64), len(by_stack) - 1)
+    by_empty_cache = trace.stacks.within(_EMPTY_CACHE, events.stack[releases])
     # A request ends with an allocation or a failure; what is followed by anything else was no
     # request.
     inner = np.isin(events.action, INSIDE_A_REQUEST)
@@ -147,7 +146,7 @@ def _who_released(
     end = ends[np.searchsorted(ends, releases)]
     action = np.append(events.action, Action.SNAPSHOT)[end]
     outside = (action != Action.ALLOC) & (action != Action.OOM)
-    return np.where(by_stack[stack], _BY_EMPTY_CACHE, np.where(outside, _OUTSIDE, 0)).astype(
+    return np.where(by_empty_cache, _BY_EMPTY_CACHE, np.where(outside, _OUTSIDE, 0)).astype(
         np.uint8
     )
 

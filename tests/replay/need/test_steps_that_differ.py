@@ -26,6 +26,13 @@ class Run(MadeRun):
         asked = [self.asks(*part) for part in (TRAINED, BACKWARD, OPTIMIZER) for _ in range(3)]
         self.frees(*reversed(asked))
 
+    def trains_beside_frozen_layers(self) -> None:
+        """Four steps that give back at once what frozen layers compute."""
+        for _ in range(4):
+            for _ in range(5):
+                self.frees(self.asks("frozen", 20))
+            self.trains()
+
     def verdict(self, part: str, mib: int, folder: Path) -> OomVerdict:
         oom = self.fails(part, mib, folder).oom
         assert oom is not None
@@ -34,10 +41,7 @@ class Run(MadeRun):
 
 def test_layers_that_are_trained_from_now_on_keep_what_earlier_steps_freed(tmp_path: Path) -> None:
     run = Run()
-    for _ in range(4):
-        for _ in range(5):
-            run.frees(run.asks("frozen", 20))
-        run.trains()
+    run.trains_beside_frozen_layers()
     for _ in range(5):
         run.asks("frozen", 20)
     for _ in range(3):
@@ -55,10 +59,7 @@ def test_layers_that_are_trained_from_now_on_keep_what_earlier_steps_freed(tmp_p
 
 def test_a_step_that_frees_as_the_earlier_ones_has_a_point(tmp_path: Path) -> None:
     run = Run()
-    for _ in range(4):
-        for _ in range(5):
-            run.frees(run.asks("frozen", 20))
-        run.trains()
+    run.trains_beside_frozen_layers()
     for _ in range(5):
         run.frees(run.asks("frozen", 20))
     for _ in range(3):

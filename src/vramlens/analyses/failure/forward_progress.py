@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +100,7 @@ def progress_of(
 
 def _asked_by_block(view: Attribution, blocks: Sequence[str], event: int) -> dict[int, int]:
     """What each block asked for in the step so far, given back or not."""
-    rows = np.arange(len(view.device.allocations))[rows_of_step(view, event)]
+    rows = rows_of_step(view, event)
     sizes = view.device.allocations.requested_bytes[rows]
     return _bytes_by_block(_block_of(view, rows, blocks), sizes)
 
@@ -155,12 +156,11 @@ def passes_of_step(view: Attribution, event: int) -> list[NDArray[np.int64]]:
     A loss, a batch or a sum outside of all modules lies between two passes, so that the turns of a
     loop inside of a model's own forward are one.
     """
-    rows = np.arange(len(view.device.allocations))[rows_of_step(view, event)]
+    rows = rows_of_step(view, event)
     is_marked = view.modules.marked[rows]
     known = is_marked | (view.device.allocations.stack[rows] != NO_STACK)
     rows, is_marked = rows[known], is_marked[known]
-    edges = np.flatnonzero(is_marked[1:] != is_marked[:-1]) + 1
-    runs = [run for run in np.split(rows, edges) if len(run) and view.modules.marked[run[0]]]
+    runs = [run for is_pass, run in _runs(rows, is_marked) if is_pass]
     first_modules = view.modules.module[[run[0] for run in runs]].tolist()
     return [
         run for run, first in zip(runs, first_modules, strict=True) if first == first_modules[-1]
@@ -171,31 +171,38 @@ def block_runs(view: Attribution, event: int) -> list[NDArray[np.int64]]:
     """By run, in the step of an event, of the block that is running, what it asked for; the last is
     the one under way. Empty where no block is known.
     """
-    rows = np.arange(len(view.device.allocations))[rows_of_step(view, event)]
-    block_of_module = [_block_path(path) for path in view.modules.paths]
+    rows = rows_of_step(view, event)
     rows = rows[view.modules.marked[rows]]
-    paths = np.array([block_of_module[module] for module in view.modules.module[rows]], object)
-    rows, paths = rows[paths != ""], paths[paths != ""]
-    if not len(rows):
-        return []
-    starts = np.flatnonzero(np.append(True, paths[1:] != paths[:-1]))
-    runs = np.split(rows, starts[1:])
-    return [run for run, path in zip(runs, paths[starts], strict=True) if path == paths[-1]]
+    paths = _block_paths(view, rows)
+    runs = _runs(rows[paths != ""], paths[paths != ""])
+    return [run for path, run in runs if path == runs[-1][0]]
 
 
-def blocks_of_pass(view: Attribution, event: int) -> list[NDArray[np.int64]]:
-    """The same by block of the pass under way, of the kind that is running; none where none is."""
-    passes = passes_of_step(view, event)
-    if not passes:
-        return []
-    own = passes[-1]
-    paths = [_block_path(view.modules.paths[module]) for module in view.modules.module[own]]
+def blocks_of_pass(view: Attribution, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """The same by block of one pass, of the kind that is running; none where none is."""
+    paths = _block_paths(view, rows)
     if not paths[-1]:
         return []
     kind = _kind(paths[-1])
-    places = [n for n, path in enumerate(paths) if path and _kind(path) == kind]
-    starts = [k for k in range(1, len(places)) if paths[places[k]] != paths[places[k - 1]]]
-    return np.split(own[places], starts)
+    is_alike = np.array([path != "" and _kind(path) == kind for path in paths], np.bool_)
+    return [run for _, run in _runs(rows[is_alike], paths[is_alike])]
+
+
+def _runs(rows: NDArray[np.int64], labels: NDArray[Any]) -> list[tuple[Any, NDArray[np.int64]]]:
+    """The rows, cut where their labels change: of each run its label and its rows."""
+    if not len(rows):
+        return []
+    edges = np.flatnonzero(labels[1:] != labels[:-1]) + 1
+    firsts = labels[np.append(0, edges)].tolist()
+    return list(zip(firsts, np.split(rows, edges), strict=True))
+
+
+def _block_paths(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.object_]:
+    """The block that each of some allocations was made in, all of them inside of modules; "" where
+    that is in none.
+    """
+    by_module = np.array([_block_path(path) for path in view.modules.paths], np.object_)
+    return by_module[view.modules.module[rows]]
 
 
 def _block_of(
@@ -242,10 +249,11 @@ def _kind(path: str) -> str:
     return path.rpartition(".")[0]
 
 
-def rows_of_step(view: Attribution, event: int) -> slice:
+def rows_of_step(view: Attribution, event: int) -> NDArray[np.int64]:
     """The allocations that the step of an event had made before it."""
     bounds = [step_start(view, event), event]
-    return slice(*np.searchsorted(view.device.allocations.born, bounds).tolist())
+    first, end = np.searchsorted(view.device.allocations.born, bounds).tolist()
+    return np.arange(first, end)
 
 
 def step_start(view: Attribution, event: int) -> int:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.explanation import OomVerdict
 from vramlens.analyses.failure.allocator_retry import has_fitting_block
-from vramlens.analyses.failure.ending import went_on
 from vramlens.analyses.failure.failed_request import NOTHING_KNOWN, Failure, Outside
 from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
 from vramlens.analyses.failure.need import open_settings, unknown_need
@@ -209,8 +208,14 @@ def verdict_of(
     leaks: tuple[RecordedLeak, ...],
     peaks: StepPeaks,
     outside: Outside,
+    *,
+    survived: bool,
 ) -> OomVerdict:
-    """The verdict on a failure."""
+    """The verdict on a failure.
+
+    Args:
+        survived: whether the program went on after it.
+    """
     wall = _wall(failure, outside)
     cause = _cause(view, failure, leaks, peaks)
     short = _short(failure, wall)
@@ -254,7 +259,7 @@ def verdict_of(
                 fits_a_free_block=has_fitting_block(view, failure),
             )
         ),
-        survived=went_on(view, failure.request),
+        survived=survived,
         unknowns=tuple(unknowns),
         need=unknown_need(failure.live_bytes + failure.request.size_bytes),
         settings=open_settings(),

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.failure.forward_progress import blocks_of_pass, passes_of_step
-from vramlens.analyses.failure.likeness.paired_requests import with_likest_sizes
+from vramlens.analyses.failure.likeness.paired_requests import Pairs, with_likest_sizes
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.trace import NO_STACK, OutOfMemory
 
@@ -99,6 +99,12 @@ class Template:
         """The span that failed."""
         return self.spans[-1]
 
+    @property
+    def pairs(self) -> Pairs:
+        """The template's allocations that the failed span repeats, and those that repeat them."""
+        places = np.flatnonzero(self.partner >= 0)
+        return self.span.rows[places], self.partner[places]
+
 
 def template_of(view: Attribution, request: OutOfMemory) -> Template | None:
     """The earlier step that a failed one repeats; None where none does."""
@@ -119,11 +125,9 @@ def template_of_part(view: Attribution, request: OutOfMemory) -> Template | None
     It says how much is needed at least. The first of them also builds what lasts, so that it needs
     two before.
     """
-    parts = (
-        (passes_of_step(view, request.event), True),
-        (blocks_of_pass(view, request.event), False),
-    )
-    for rows_by_part, by_module in parts:
+    passes = passes_of_step(view, request.event)
+    blocks = blocks_of_pass(view, passes[-1]) if passes else []
+    for rows_by_part, by_module in ((passes, True), (blocks, False)):
         if len(rows_by_part) < _TWO_AND_THE_FAILED:
             continue
         starts = [int(view.device.allocations.born[rows[0]]) for rows in rows_by_part]
@@ -234,8 +238,8 @@ def _aligned(
     matched = len(ours) / len(failed.rows) if len(failed.rows) else 1.0
     if matched < _LEAST_MATCHED:
         return None
-    theirs, ours = _by_size_without_stacks(view, span, failed, theirs, ours)
-    theirs, ours = _by_likest_sizes(view, span, failed, theirs, ours)
+    pairs = _by_size_without_stacks(view, span, failed, (theirs, ours))
+    theirs, ours = _by_likest_sizes(view, span, failed, pairs)
     partner = np.full(len(span.rows), -1, np.int64)
     partner[theirs] = failed.rows[ours]
     latest = np.sort(theirs[np.argsort(ours)][-_LOOK_BACK:])
@@ -255,17 +259,14 @@ def _aligned(
 
 
 def _by_size_without_stacks(
-    view: Attribution,
-    span: EventSpan,
-    failed: EventSpan,
-    theirs: NDArray[np.int64],
-    ours: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    view: Attribution, span: EventSpan, failed: EventSpan, pairs: Pairs
+) -> Pairs:
     """The pairs, those without a stack by their sizes' order where that pairs more of the same
     size.
 
     One request more or less (another algorithm's workspace) would shift all that follow it.
     """
+    theirs, ours = pairs
     allocations = view.device.allocations
     bare = np.flatnonzero(_has_no_frames(view, failed.rows))
     bare_theirs = np.flatnonzero(_has_no_frames(view, span.rows))
@@ -273,15 +274,15 @@ def _by_size_without_stacks(
     sizes = allocations.requested_bytes
     equal_pairs = int((sizes[span.rows[theirs[paired]]] == sizes[failed.rows[ours[paired]]]).sum())
     if equal_pairs >= _ALMOST_ALL * len(bare) or max(len(bare), len(bare_theirs)) > _MOST_TO_PAIR:
-        return theirs, ours
+        return pairs
     if not _are_mostly_equal(sizes[span.rows[theirs[~paired]]], sizes[failed.rows[ours[~paired]]]):
-        return theirs, ours  # of another batch: what is as large now is another request
+        return pairs  # of another batch: what is as large now is another request
     matcher = SequenceMatcher(
         None, sizes[span.rows[bare_theirs]].tolist(), sizes[failed.rows[bare]].tolist(), False
     )
     blocks = matcher.get_matching_blocks()
     if sum(block.size for block in blocks) <= max(equal_pairs, len(bare) // 2):
-        return theirs, ours
+        return pairs
     more = [np.arange(block.size) for block in blocks]
     their_rows = np.concatenate(
         [bare_theirs[block.a + run] for block, run in zip(blocks, more, strict=True)]
@@ -292,13 +293,7 @@ def _by_size_without_stacks(
     return np.append(theirs[~paired], their_rows), np.append(ours[~paired], our_rows)
 
 
-def _by_likest_sizes(
-    view: Attribution,
-    span: EventSpan,
-    failed: EventSpan,
-    theirs: NDArray[np.int64],
-    ours: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _by_likest_sizes(view: Attribution, span: EventSpan, failed: EventSpan, pairs: Pairs) -> Pairs:
     """The pairs, those of one stack by the likeness of their sizes where order contradicts it.
 
     What has no stack is a whole backward pass, in which some requests do grow far more than others.
@@ -309,7 +304,7 @@ def _by_likest_sizes(
         sizes[failed.rows],
         span.kinds,
         np.where(is_bare, -1, failed.kinds),
-        (theirs, ours),
+        pairs,
     )
 
 
@@ -348,9 +343,7 @@ def _likeness(view: Attribution, template: Template) -> float:
     them.
     """
     sizes = view.device.allocations.requested_bytes
-    before = template.partner[: template.position]
-    paired = before >= 0
-    theirs, ours = sizes[template.span.rows[: template.position][paired]], sizes[before[paired]]
-    missing = 1 - paired.sum() / max(1, len(before))
+    theirs, ours = (sizes[rows] for rows in template.pairs)
+    missing = 1 - len(ours) / max(1, template.position)
     alike = float(np.minimum(theirs, ours).sum() / max(1, np.maximum(theirs, ours).sum()))
     return float(round(template.matched - 0.5 * missing + alike, 2))

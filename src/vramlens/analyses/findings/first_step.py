@@ -21,10 +21,6 @@ from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
-_UNKNOWN = "an Adam-type optimizer"
-_REMEDIES = ("smaller batch", "smaller batch, 8-bit optimizer")
-"""Without and with such an optimizer in 8 bits."""
-
 
 def first_step_to_come(scene: Scene) -> Iterator[Finding]:
     """What the first ``optimizer.step()`` adds, when the recording ends with gradients but
@@ -50,7 +46,8 @@ def first_step_to_come(scene: Scene) -> Iterator[Finding]:
     needed = states * model_bytes
     if not needed:
         return
-    name = optimizer if is_known else _UNKNOWN
+    name = optimizer if is_known else "an Adam-type optimizer"
+    in_8_bit = "" if is_known and optimizer not in IN_8_BIT else ", 8-bit optimizer"
     yield Finding(
         id="first_optimizer_step",
         verdict=Verdict.LIKELY if is_known else Verdict.POSSIBLE,
@@ -61,6 +58,6 @@ def first_step_to_come(scene: Scene) -> Iterator[Finding]:
             f"{format_size(model_bytes)} of parameters to train, {states} optimizer states each; "
             "the recording contains no optimizer step",
         ),
-        fix=f"free memory for it now ({_REMEDIES[name in (*IN_8_BIT, _UNKNOWN)]}), or run one step first to see it"
+        fix=f"free memory for it now (smaller batch{in_8_bit}), or run one step first to see it"
         " fail early",
     )

@@ -140,7 +140,7 @@ def _may_be_8_bit(view: Attribution) -> bool:
     stacks, allocations = view.trace.stacks, view.device.allocations
     rows = np.flatnonzero(view.categories.category == Category.OPTIMIZER_STATE)
     rows = rows[allocations.stack[rows] != NO_STACK]
-    is_without = stacks.any_frame(stacks.mark_frames(_WITHOUT_8_BIT))[allocations.stack[rows]]
+    is_without = stacks.within(_WITHOUT_8_BIT, allocations.stack[rows])
     sizes = allocations.requested_bytes[rows]
     return bool(2 * sizes[is_without].sum() <= sizes.sum())
 

@@ -114,7 +114,7 @@ class GroupEvidence:
         """The requested bytes that one time leaves behind."""
         return self.rate.bytes if self.every_steps == 1 else self.total_bytes / self.times
 
-    @property
+    @cached_property
     def times(self) -> int:
         """How many steps left what is still there."""
         return len(np.unique(self.born))

@@ -65,12 +65,7 @@ def growth_of_steps(view: Attribution, event: int | None = None) -> tuple[Record
         event: judge the memory right after this event; by default when the last step begins,
             because what follows it may be the end of the program, where everything goes.
     """
-    if inside_one_call(view):
-        return ()
-    leaks = _growth_at(view, event)
-    if event is None and not any(leak.sure for leak in leaks):
-        leaks += _given_back_at_the_end(view)
-    return tuple(sorted(leaks, key=order_of))
+    return () if inside_one_call(view) else _growth_of_loop(view, event)
 
 
 def leaks_at(view: Attribution, event: int | None = None) -> tuple[RecordedLeak, ...]:
@@ -79,13 +74,21 @@ def leaks_at(view: Attribution, event: int | None = None) -> tuple[RecordedLeak,
     """
     if inside_one_call(view):
         return ()
-    leaks = growth_of_steps(view, event)
+    leaks = _growth_of_loop(view, event)
     leaking_rows = rows_of(leak for leak in leaks if leak.verdict != Verdict.NOT_A_PROBLEM)
     renewed = [leak for leak in rebuilt_larger(view, event) if not leak.is_mostly_in(leaking_rows)]
     renewed_rows = rows_of(renewed)
     leaks = tuple(leak for leak in leaks if not leak.is_mostly_in(renewed_rows))
     further_leaks = (*renewed, *reserved_growth(view, (*leaks, *renewed), event))
     return tuple(sorted((*leaks, *further_leaks), key=order_of))
+
+
+def _growth_of_loop(view: Attribution, event: int | None) -> tuple[RecordedLeak, ...]:
+    """As ``growth_of_steps``, where what repeats does not lie inside of one module's call."""
+    leaks = _growth_at(view, event)
+    if event is None and not any(leak.sure for leak in leaks):
+        leaks += _given_back_at_the_end(view)
+    return tuple(sorted(leaks, key=order_of))
 
 
 def _given_back_at_the_end(view: Attribution) -> list[RecordedLeak]:

@@ -133,8 +133,8 @@ def predicted(
     end = int(steps.ends[last]) if event is None else event + 1
     first = int(steps.starts[max(0, last - max(3, last // 4))])
     # Rounding of blocks: what is allocated goes up and down as what is requested does.
-    rounded = device.allocated.peak_bytes / max(device.requested.peak_bytes, 1)
-    highest = round(int(device.requested_curve[first:end].max()) * max(1.0, rounded))
+    rounding = device.allocated.peak_bytes / max(device.requested.peak_bytes, 1)
+    highest = round(int(device.requested_curve[first:end].max()) * max(1.0, rounding))
     reserved = int(device.reserved_curve[end - 1])
     rates = [
         Rate(

@@ -13,7 +13,7 @@ from vramlens.analyses.attribution.steps import Steps, steps_of
 from vramlens.analyses.explanation import RecordingFacts, facts_of
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.certainty import inside_one_call
-from vramlens.analyses.leaks.growth import growth_of_steps, steps_missing
+from vramlens.analyses.leaks.growth import growth_of_steps, leaks_of, steps_missing
 from vramlens.analyses.leaks.rate import TimeToFull, predicted
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak, order_of, sized
 from vramlens.analyses.leaks.sampled_growth import sampled_growth
@@ -232,7 +232,7 @@ def _leaks_of_host(trace: Trace, host: DeviceTrace) -> DeviceLeaks | None:
             ends = np.append(starts[1:], len(host.events))
             view = replace(view, steps=Steps(starts, ends, steps.source))
             view = replace(view, step=view.steps.of(host.allocations.born))
-    growing = tuple(leak for leak in growth_of_steps(view) if leak.verdict != Verdict.NOT_A_PROBLEM)
+    growing = leaks_of(view)
     if not growing:
         return None
     last = len(view.steps) - 1

@@ -26,6 +26,7 @@ from vramlens.live.holder.removals import (
     Evidence,
     emptied_text,
     expired_text,
+    has_expired,
     outgrows_removals,
     removals_of,
     short_text,
@@ -112,11 +113,13 @@ def _outgrown_text(evidence: Evidence) -> str:
             f"0 of the removals at line {line} in {growth.steps:,} steps took something out:"
             f" {text}; {mismatches[0]}"
         )
-    expired = expired_text(removals, evidence)
-    if expired or not outgrows_removals(evidence):
-        return expired
+    lasting = [removal for removal in removals if not has_expired(removal, evidence)]
+    if not lasting:
+        return expired_text(removals[0], evidence)
+    if not outgrows_removals(lasting, evidence):
+        return ""
     contrast = "more comes than goes" if growth.is_rising else "none of it went"
-    return f"{_emptied(evidence)}, but {contrast}"
+    return f"{emptied_text(removals[0])}, but {contrast}"
 
 
 def are_numbers(leak: LiveLeak) -> str:

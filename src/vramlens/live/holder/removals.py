@@ -66,13 +66,10 @@ def removals_of(evidence: Evidence) -> Iterator[Store]:
             yield other
 
 
-def outgrows_removals(evidence: Evidence) -> bool:
+def outgrows_removals(removals: Sequence[Store], evidence: Evidence) -> bool:
     """Whether it grew all the time though entries were taken away, or none was in many steps."""
     growth = evidence.growth
     if growth.is_backlog:
-        return True
-    removals = [removal for removal in removals_of(evidence) if not _has_expired(removal, evidence)]
-    if not removals:
         return True
     if not all(map(takes_one, removals)):
         return False
@@ -84,7 +81,7 @@ def outgrows_removals(evidence: Evidence) -> bool:
     return growth.whole_steps >= (_SOME_STEPS if have_run else _MANY_STEPS)
 
 
-def _has_expired(removal: Store, evidence: Evidence) -> bool:
+def has_expired(removal: Store, evidence: Evidence) -> bool:
     """Whether a removal of all there is has not run in many steps, and waits for nothing that comes
     with time: what it would have taken is there.
     """
@@ -94,12 +91,12 @@ def _has_expired(removal: Store, evidence: Evidence) -> bool:
     return takes_all and is_old and not _is_awaited(removal, evidence)
 
 
-def expired_text(removals: Sequence[Store], evidence: Evidence) -> str:
-    """The sentence about removals none of which has run in many steps; empty of others."""
-    if not removals or not all(_has_expired(removal, evidence) for removal in removals):
-        return ""
-    line, text = removals[0].line, short_text(removals[0])
-    return f"line {line} would empty it, but has not in {evidence.growth.span:,} steps: {text}"
+def expired_text(removal: Store, evidence: Evidence) -> str:
+    """The sentence about a removal that has not run in many steps."""
+    return (
+        f"line {removal.line} would empty it, but has not in {evidence.growth.span:,} steps:"
+        f" {short_text(removal)}"
+    )
 
 
 def _is_awaited(removal: Store, evidence: Evidence) -> bool:

@@ -85,12 +85,12 @@ class _Tables:
         """The parameter whose state a dict is, if it is in a group of its optimizer; None of
         anything else.
         """
-        order, state_at = self._search.order, self._parents[table][0]
-        if state_at < 0 or not is_kind(order[state_at], dict):
+        state_at = self._parents[table][0]
+        if state_at < 0:
             return None
         if state_at not in self._parameters_by_state:
             self._parameters_by_state[state_at] = self._parameters_in(state_at)
-        return self._parameters_by_state[state_at].get(id(order[table]))
+        return self._parameters_by_state[state_at].get(id(self._search.order[table]))
 
     def _parameters_in(self, state_at: int) -> dict[int, Any]:
         """The parameters of an optimizer with a state, by the ids of what it keeps for each."""

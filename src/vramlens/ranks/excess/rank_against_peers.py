@@ -166,8 +166,8 @@ class RankAgainstPeers:
         differences = self._sure_differences(by_cause, self.rank.peak_requested_bytes)
         alone = _alone(by_cause.get("rank_only", ()))
         beside_work = [excess for excess in alone if not is_of_work(excess.line)]
-        if more_at_peak(beside_work) >= self.least:
-            excess_bytes = more_at_peak(beside_work)
+        excess_bytes = more_at_peak(beside_work)
+        if excess_bytes >= self.least:
             differences.append(self._from_lines("rank_only", excess_bytes, beside_work))
         return differences
 

@@ -6,14 +6,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain
+from typing import TypeVar
 
 from vramlens.analyses.finding import Place
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.peers.steps_against_peers import PeerStepPeaks
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 
+_NumberT = TypeVar("_NumberT", int, float)
 
-def lower_median(values: Iterable[int]) -> int:
+
+def lower_median(values: Iterable[_NumberT]) -> _NumberT:
     """The median; of an even number of values the lower one of the middle, so that half of the
     ranks may be odd.
     """
@@ -111,8 +114,7 @@ class Usual:
     def recomputed_share(self) -> float:
         """The median share of requested bytes that were computed again; 0 where no rank says."""
         all_shares = (summary.recomputed_share for summary in self.ranks)
-        shares = sorted(share for share in all_shares if share is not None)
-        return shares[(len(shares) - 1) // 2] if shares else 0.0
+        return lower_median(share for share in all_shares if share is not None)
 
     @cached_property
     def steps(self) -> PeerStepPeaks:

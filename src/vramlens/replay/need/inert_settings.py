@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vramlens._native import Replay
+from vramlens.replay.proof import is_as_recorded
 
 if TYPE_CHECKING:
     from vramlens.replay.proof import Proven
@@ -25,9 +26,4 @@ def changes_nothing(proven: Proven, settings: Settings) -> bool:
         return False
     native = proven.native(settings, **recorded.limit.native)
     replay = Replay(proven.requests.columns, pools=len(proven.requests.pools), settings=native)
-    summary = replay.summary
-    return (
-        summary["first_difference"] < 0
-        and summary["addresses"] == summary["addresses_matched"] == summary["sizes_matched"]
-        and summary["segment_events"] == summary["segment_events_matched"]
-    )
+    return is_as_recorded(replay.summary)

@@ -63,8 +63,9 @@ class _AtScale:
     def __init__(self, proven: Proven, projection: Projection, fixed: NDArray[np.bool_]) -> None:
         self._proven, self._columns = proven, projection.continued.columns
         self._fixed = fixed
-        assert proven.recorded.limit.bytes is not None
         self._limit = proven.recorded.limit
+        assert self._limit.bytes is not None
+        self._usable_bytes = int(self._limit.bytes * (1 - SPARE))
         longer = projection.kept_longer
         self._growing_unseen = 0 if longer is None else longer.bytes_to_come
         self._fixed_unseen = projection.unseen_bytes - self._growing_unseen
@@ -85,7 +86,7 @@ class _AtScale:
 
     def _room(self, percent: int) -> int:
         """What may be reserved for what is projected at that share of the batch."""
-        return int((self._limit.bytes or 0) * (1 - SPARE)) - self._unseen(percent)
+        return self._usable_bytes - self._unseen(percent)
 
     def _unseen(self, percent: int) -> int:
         return self._fixed_unseen + self._growing_unseen * percent // 100

@@ -54,10 +54,9 @@ class KeptLonger:
 def kept_longer(view: Attribution, template: Template) -> KeptLonger | None:
     """What is kept for longer than in the template; None where it is nothing that matters."""
     allocations, failed_event = view.device.allocations, template.failed.end
-    sizes, rows = allocations.requested_bytes, template.span.rows
-    here = int(allocations.born[rows[template.position]])
-    places = np.flatnonzero(template.partner[: template.position] >= 0)
-    theirs, ours = rows[places], template.partner[places]
+    sizes = allocations.requested_bytes
+    here = int(allocations.born[template.span.rows[template.position]])
+    theirs, ours = template.pairs
     is_kept = (allocations.died[theirs] < here) & (allocations.died[ours] >= failed_event)
     kept_rows = ours[is_kept]
     kept_bytes = int(sizes[kept_rows].sum())

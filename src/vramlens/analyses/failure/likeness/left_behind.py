@@ -25,8 +25,7 @@ def left_behind_bytes(view: Attribution, template: Template) -> int:
     list does not.
     """
     allocations, failed_event = view.device.allocations, template.failed.end
-    places = np.flatnonzero(template.partner[: template.position] >= 0)
-    theirs, ours = template.span.rows[places], template.partner[places]
+    theirs, ours = template.pairs
     is_kept = (allocations.died[theirs] >= failed_event) & (allocations.died[ours] >= failed_event)
     is_kept &= ~np.isin(view.categories.category[theirs], _LASTING)
     return int(allocations.requested_bytes[theirs[is_kept]].sum())

@@ -23,14 +23,17 @@ _MOST_CELLS = 20_000
 _LEAST_BYTES = 4096
 """Smaller requests tell nothing of how a batch grows."""
 
+Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""What is alike in two spans, theirs and ours."""
+
 
 def with_likest_sizes(
     their_sizes: NDArray[np.int64],
     our_sizes: NDArray[np.int64],
     their_kinds: NDArray[np.int64],
     our_kinds: NDArray[np.int64],
-    pairs: tuple[NDArray[np.int64], NDArray[np.int64]],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    pairs: Pairs,
+) -> Pairs:
     """The pairs; those of a kind whose sizes' ratios contradict each other paired anew, in their
     order, so that the sizes differ least.
 
