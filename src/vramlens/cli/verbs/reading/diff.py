@@ -105,7 +105,7 @@ def _sides(arguments: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, .
 
 
 def _tolerance(text: str | None) -> Callable[[int], int]:
-    from vramlens.analyses.compare.diff_answer import parse_tolerance
+    from vramlens.units import parse_tolerance
 
     try:
         return parse_tolerance(text or "0")
