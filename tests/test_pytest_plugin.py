@@ -430,10 +430,11 @@ def test_a_conftest_that_names_the_plugin_has_the_option(bed):
     )
 
 
-def test_loading_the_plugin_costs_nothing():
+@pytest.mark.parametrize("module", ["vramlens.pytest_plugin", "vramlens.pytest_plugin.measuring"])
+def test_loading_the_plugin_costs_nothing(module):
     program = (
         f"import sys; sys.path.insert(0, {PYTHON_PATH!r}); import pytest; before = set(sys.modules);"
-        " import vramlens.pytest_plugin; print(*set(sys.modules) - before)"
+        f" import {module}; print(*set(sys.modules) - before)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

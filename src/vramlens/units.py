@@ -5,7 +5,7 @@ bare number is bytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from vramlens.errors import UsageError
 
@@ -20,6 +20,7 @@ _FACTORS = {
     "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
 }  # fmt: skip
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", re.ASCII)
+_SHARE = re.compile(r"\s*(?:([0-9]{1,3}(?:\.[0-9]{1,9})?)\s*%|(0\.[0-9]{1,9}))\s*", re.ASCII)
 
 
 def parse_size(text: str) -> int:
@@ -40,6 +41,23 @@ def parse_size(text: str) -> int:
 def size_in_bytes(size: int | str) -> int:
     """The bytes of a size that is a number, or a text that ``parse_size`` reads."""
     return parse_size(size) if isinstance(size, str) else int(size)
+
+
+def parse_tolerance(text: str) -> Callable[[int], int]:
+    """What ``64MiB``, ``2%`` or ``0.02`` lets a number of bytes rise by: a function of it.
+
+    Raises:
+        UsageError: it is neither a size nor a share.
+    """
+    share = _SHARE.fullmatch(text)
+    if share is not None:
+        part = float(share[1]) / 100 if share[1] else float(share[2])
+        return lambda size_bytes: int(size_bytes * part)
+    try:
+        fixed = parse_size(text)
+    except (UsageError, OverflowError, ValueError):
+        raise UsageError(f"{text[:40]!r} is not a size or a share: write 64MiB or 2%") from None
+    return lambda _size_bytes: fixed
 
 
 def check_limit(size_bytes: int, said: object) -> int:

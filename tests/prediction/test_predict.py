@@ -134,6 +134,11 @@ assert ids.max().item() == 5
             "import torch.utils.cpp_extension as e\ne.load_inline('x', '')",
             "builds an extension in CUDA",
         ),
+        (
+            "torch._sample_dirichlet(torch.ones(20_000_000, 4, device='cuda'))",
+            "train.py:2: could not be predicted: NotImplementedError: the shapes that"
+            " aten._sample_dirichlet returns are not known",
+        ),
         ("while True: pass", "did not end within 8 s: --steps N"),
     ],
 )

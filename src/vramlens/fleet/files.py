@@ -116,7 +116,7 @@ def find_ranks(paths: Sequence[str | os.PathLike[str]], attempt: int | None = No
 
     Raises:
         InputError: a path is not there, none of them is a recording or a flight record, or there
-            are not files of that attempt.
+            are no files of that attempt.
     """
     attempts = find_attempts(paths)
     if attempt is None:

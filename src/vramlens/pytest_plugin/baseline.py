@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from vramlens.analyses.compare.diff_answer import parse_tolerance
 from vramlens.errors import UsageError
 from vramlens.schema import SCHEMA
+from vramlens.units import parse_tolerance
 from vramlens.whole_file import whole_file
 
 NAME = "vramlens-tests.json"

@@ -23,7 +23,7 @@ _REPORTS = {
     "Tuning": ("replay.tuning_story.tuning_document", "replay.json.tuning_to_json"),
 }
 """By the class of an answer, the functions of its report: one makes a document of it, one data."""
-_WIDTH, _HEIGHT = 100, 24
+_WIDTH = 100
 _BOX = (
     "border:1px solid #8884;border-radius:6px;padding:.6rem .8rem;overflow-x:auto;"
     "font-family:ui-monospace,monospace;font-size:.9em;line-height:1.4;white-space:pre"
@@ -58,10 +58,11 @@ def text_form(answer: object) -> str:
     """
     from rich.console import Console
 
+    from vramlens.report.screen import SCREEN_LINES
     from vramlens.report.text import print_document
 
     page = io.StringIO()
-    console = Console(file=page, width=_WIDTH, height=_HEIGHT, color_system=None)
+    console = Console(file=page, width=_WIDTH, height=SCREEN_LINES, color_system=None)
     print_document(document_of(answer), console)
     return without_controls(page.getvalue())
 

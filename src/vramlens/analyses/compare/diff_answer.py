@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -11,12 +10,10 @@ from vramlens.analyses.compare.growth_changes import GrowthChange
 from vramlens.analyses.compare.job_change import GROWTH_SHARE, JobChange
 from vramlens.analyses.compare.overlap import Overlap
 from vramlens.analyses.finding import Finding, Place
-from vramlens.errors import UsageError
 from vramlens.ground.printed_answer import PrintedAnswer
-from vramlens.units import format_size, parse_size
+from vramlens.units import format_size
 
 COUNTERS = ("allocated", "requested", "active", "reserved")
-_SHARE = re.compile(r"\s*(?:([0-9]{1,3}(?:\.[0-9]{1,9})?)\s*%|(0\.[0-9]{1,9}))\s*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,20 +235,3 @@ class Diff(PrintedAnswer):
             if more > max(tolerance_bytes, GROWTH_SHARE * self.growth_after):
                 reasons.append(f"every step leaves {format_size(more)} more behind")
         return tuple(reasons)
-
-
-def parse_tolerance(text: str) -> Callable[[int], int]:
-    """What ``64MiB``, ``2%`` or ``0.02`` lets a number of bytes rise by: a function of it.
-
-    Raises:
-        UsageError: it is neither a size nor a share.
-    """
-    share = _SHARE.fullmatch(text)
-    if share is not None:
-        part = float(share[1]) / 100 if share[1] else float(share[2])
-        return lambda size_bytes: int(size_bytes * part)
-    try:
-        fixed = parse_size(text)
-    except (UsageError, OverflowError, ValueError):
-        raise UsageError(f"{text[:40]!r} is not a size or a share: write 64MiB or 2%") from None
-    return lambda _size_bytes: fixed

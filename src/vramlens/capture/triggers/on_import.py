@@ -2,6 +2,9 @@
 
 Programs set CUDA_VISIBLE_DEVICES and the allocator's settings before they import torch: vramlens
 must not be earlier.
+
+Nothing here inherits from importlib.abc: Python 3.13's imports tempfile, in whose place the program
+may have a module of its own.
 """
 
 from __future__ import annotations
@@ -11,13 +14,10 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from importlib.abc import Loader, MetaPathFinder
-else:
-    # Python 3.13's module imports tempfile, in whose place the program may have one of its own.
-    Loader = MetaPathFinder = object
+    from importlib.abc import Loader
 
 
 def when_imported(name: str, action: Callable[[], None]) -> None:
@@ -29,7 +29,7 @@ def when_imported(name: str, action: Callable[[], None]) -> None:
     sys.meta_path.insert(0, _Finder(name, action))
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Finds one module as everybody else would, as often as asked, and hears when it has been
     executed.
     """
@@ -50,7 +50,8 @@ class _Finder(MetaPathFinder):
         finally:
             self._is_asking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._executed)
+            loader: Any = _Loader(spec.loader, self._executed)
+            spec.loader = loader
         return spec
 
     def _executed(self) -> None:
@@ -61,7 +62,7 @@ class _Finder(MetaPathFinder):
             self._action()
 
 
-class _Loader(Loader):
+class _Loader:
     """The real loader, and a call when it is done."""
 
     def __init__(self, loader: Loader, executed: Callable[[], None]) -> None:

@@ -83,10 +83,10 @@ def _rolled(call: KernelCall) -> list[int]:
 
 def _summed_gates(call: KernelCall) -> list[int]:
     """Of the gradients of a cell's biases, sums over samples, one after the other."""
-    gates, biases = call.outputs[: len(call.outputs) // 2], call.outputs[-1:]
+    gates, bias = call.outputs[: len(call.outputs) // 2], call.outputs[-1]
     sizes: list[int] = []
     for tensor in gates[: 2 if "gru" in call.name else 1]:
-        sums = partial_sums(tensor, [0], biases[0].numel(), call.card)
+        sums = partial_sums(tensor, [0], bias.numel(), call.card)
         sizes += [*sums, *(-size for size in sums)]
     return sizes
 

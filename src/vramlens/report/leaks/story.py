@@ -206,7 +206,7 @@ def _small(report: RecordedLeakReport) -> Iterator[str]:
     opening = "Too small to matter:"
     if len(small) > 1:
         opening = f"{len(small):,} places keep a little. The largest:"
-    yield (f"{opening} {largest.rate_text}{where} (--at-least 0 shows it).")
+    yield f"{opening} {largest.rate_text}{where} (--at-least 0 shows it)."
 
 
 def _judged_by(report: RecordedLeakReport) -> Iterator[str]:

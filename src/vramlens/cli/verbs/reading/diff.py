@@ -5,15 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_device, add_forms, add_output, positive
 from vramlens.cli.message import say
 from vramlens.cli.output import drawn, write_answer
 from vramlens.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 HELP = "Show what changed between two recordings: failures, growth, peak and lines."
 EXAMPLES = (
@@ -105,7 +101,7 @@ def _sides(arguments: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, .
 
 
 def _tolerance(text: str | None) -> Callable[[int], int]:
-    from vramlens.analyses.compare.diff_answer import parse_tolerance
+    from vramlens.units import parse_tolerance
 
     try:
         return parse_tolerance(text or "0")
