@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 checkpoint = pytest.importorskip("torch.utils.checkpoint").checkpoint
 
 import vramlens  # noqa: E402
+from vramlens.capture.process.undisturbed import no_collection  # noqa: E402
 from vramlens.live import LeakError, LeakReport  # noqa: E402
 from vramlens.live.growth.births import Births  # noqa: E402
 from vramlens.live.heap.objects import frame_variables  # noqa: E402
@@ -168,6 +169,28 @@ def test_a_circle_that_waits_for_the_collector() -> None:
     assert leak.owner is not None
     assert leak.owner.name == "Box.me"
     assert leak.owner.line == line_of("self.me = self")
+
+
+@pytest.mark.parametrize("is_off", [True, False])
+def test_only_a_collector_that_the_program_turned_off_is_called_off(is_off: bool) -> None:
+    """A report asked for while vramlens itself keeps the collector away, as ``attach`` does."""
+
+    class Box:
+        def __init__(self) -> None:
+            self.me = self
+            self.data = torch.zeros(1000)
+
+    gc.collect()
+    if is_off:
+        gc.disable()
+    try:
+        with no_collection():
+            text = str(watched(lambda _: Box() and None))
+    finally:
+        gc.enable()
+        gc.collect()
+    assert "Box.me" in text
+    assert ("gc.disable()" in text) == is_off
 
 
 def test_a_circle_that_the_collector_takes_is_possible_and_is_told_with_its_fix() -> None:

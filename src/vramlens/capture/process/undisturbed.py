@@ -13,6 +13,7 @@ _SLICE_S = 0.05
 _lock = allocate_lock()
 _wanted: list[float] = []
 _programs_interval = 0.0
+_to_enable_again: list[None] = []  # an entry for each section that turned the collector off
 
 
 @contextlib.contextmanager
@@ -32,13 +33,21 @@ def no_collection() -> Iterator[None]:
     """No garbage collection inside: millions of small dicts, none of them garbage, cost it more
     than making them; and it runs the program's finalizers.
     """
-    was_enabled = gc.isenabled()
+    if not gc.isenabled():
+        yield
+        return
+    _to_enable_again.append(None)
     gc.disable()
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        gc.enable()
+        _to_enable_again.pop()
+
+
+def does_program_collect() -> bool:
+    """Whether the program lets the garbage collector run: also true inside ``no_collection``."""
+    return gc.isenabled() or bool(_to_enable_again)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,11 @@ from typing import Any
 
 from vramlens.capture.process.late_errors import raise_after_callback
 from vramlens.capture.process.tracked_objects import tracked_of_types
-from vramlens.capture.process.undisturbed import no_other_thread, undisturbed
+from vramlens.capture.process.undisturbed import (
+    does_program_collect,
+    no_other_thread,
+    undisturbed,
+)
 from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.pace import WARM_UP
 from vramlens.live.growth.ration import FIRST_STEPS, Ration
@@ -96,7 +100,7 @@ class Births:
         self.visited = 0
         self.latest_sum: tuple[int, dict[int, int]] = (0, {})
         self.sums: list[tuple[int, int]] = []
-        self.is_collecting = gc.isenabled()
+        self.is_collecting = does_program_collect()
         self.collections = Collections()
         self._born: dict[tuple[int, int], int] = {}
         self._sequence = array("q")
@@ -164,7 +168,7 @@ class Births:
         """Notes what is young in the step that has not ended, and whether the program lets the
         collector run.
         """
-        self.is_collecting = gc.isenabled()
+        self.is_collecting = does_program_collect()
         self._look_at_new(self.steps + 1)
 
     def pass_over(self) -> None:
