@@ -236,6 +236,26 @@ assert y.shape == (8, 2048)
     assert done.returncode == 0, done.stderr
 
 
+def test_the_best_model_so_far_is_one_copy_without_gradients(tmp_path: Path) -> None:
+    text = """
+import copy
+model = torch.nn.Linear(512, 512, bias=False, device="cuda")
+model(torch.randn(4, 512, device="cuda")).sum().backward()
+before = torch.cuda.memory_allocated()
+for of in (model, model.weight, model.weight.detach(), model.state_dict()):
+    for _ in range(5):
+        best = copy.deepcopy(of)
+    assert torch.cuda.memory_allocated() - before == 512 * 512 * 4, type(of)
+    del best
+    assert torch.cuda.memory_allocated() == before, type(of)
+twice = copy.deepcopy([model.weight, model.weight])
+assert twice[0] is twice[1] and isinstance(twice[0], torch.nn.Parameter)
+assert twice[0].requires_grad and twice[0].grad is None and twice[0].is_leaf
+"""
+    done = predict(script(tmp_path, text))
+    assert done.returncode == 0, done.stderr
+
+
 def test_large_batches_of_workers_are_data(tmp_path: Path) -> None:
     text = """
 from torch.nn.utils.rnn import pad_sequence

@@ -14,6 +14,7 @@ from vramlens.prediction.card.cards import Card
 from vramlens.prediction.card.operators_of_libraries import put_operators_of_libraries
 from vramlens.prediction.card.patched_tensors import (
     hide_shapes,
+    put_copied_parameters,
     put_copies_between_devices,
     put_lazy_layers,
     put_nested_tensors,
@@ -64,6 +65,7 @@ def behave_as(card: Card, runner: OperatorRunner, devices: int) -> None:
     put_copies_between_devices(torch)
     put_tensor_types(torch)
     put_nested_tensors(torch)
+    put_copied_parameters(torch)
     put_saved_files(runner)
     put_tracing(torch)
     put_operators_of_libraries(torch)

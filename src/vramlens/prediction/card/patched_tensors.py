@@ -130,6 +130,26 @@ def put_lazy_layers(torch: Any, exchange: Callable[[Any, Any], None]) -> None:
     lazy.materialize = materialize
 
 
+def put_copied_parameters(torch: Any) -> None:
+    """Makes ``copy.deepcopy`` of a parameter be one without a gradient; for good.
+
+    A parameter on the device is of the class of shapes, of which PyTorch copies the gradient, too
+    (torch/_tensor.py beside torch/nn/parameter.py).
+    """
+    fake_tensor = torch._subclasses.fake_tensor.FakeTensor
+    plain_copy = torch.Tensor.__deepcopy__
+
+    def deep_copy(tensor: Any, memo: dict[int, Any]) -> Any:
+        if type(tensor) is not fake_tensor or not isinstance(tensor, torch.nn.Parameter):
+            return plain_copy(tensor, memo)
+        if id(tensor) not in memo:
+            numbers = tensor.data.clone(memory_format=torch.preserve_format)
+            memo[id(tensor)] = torch.nn.Parameter(numbers, tensor.requires_grad)
+        return memo[id(tensor)]
+
+    torch.Tensor.__deepcopy__ = deep_copy
+
+
 def put_nested_tensors(torch: Any) -> None:
     """Lets shapes be the offsets of a nested tensor, without a trace's symbols: each of its ragged
     sizes is a number of its own; for good.

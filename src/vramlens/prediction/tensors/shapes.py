@@ -233,8 +233,7 @@ class OperatorRunner:
         if remembered is not None:
             return remembered[0]
         try:
-            with self.fake_mode:
-                output = operator.function(*args, **kwargs)
+            output = self._shapes_of_pytorch(operator, args, kwargs)
             if call is not None:
                 self._remembered.remember(call, operator, (args, kwargs), tensors, output)
             return output
@@ -256,6 +255,17 @@ class OperatorRunner:
         )
         self.notes[f"{operator.name}: what its kernel allocates beside its results"] = None
         return tree_map_only(torch.Tensor, lambda value: self.stand_in(value, device), results)
+
+    def _shapes_of_pytorch(self, operator: Operator, args: Any, kwargs: Any) -> Any:
+        """What PyTorch says. Its cache keeps the arguments as a key: storages would never be freed."""
+        was_enabled = self.fake_mode.cache_enabled
+        if any(isinstance(value, torch.UntypedStorage) for value in args):
+            self.fake_mode.cache_enabled = False
+        try:
+            with self.fake_mode:
+                return operator.function(*args, **kwargs)
+        finally:
+            self.fake_mode.cache_enabled = was_enabled
 
     def _written_to_outs(self, operator: Operator, kwargs: Any, results: Any) -> Any:
         """The tensors that an operator was given for its results (out=), of the results' shapes."""
