@@ -41,6 +41,7 @@ _RULES: dict[str, Rule] = {
     **scratch_memory.RULES,
     **sorting.RULES,
 }
+_FIRST: dict[str, Rule] = {**reductions.FIRST, **sorting.FIRST}
 _IN_PLACE_ON_ZEROS = {
     "aten.index_add", "aten.index_fill", "aten.index_put", "aten.masked_scatter", "aten.put", "aten.scatter",
     "aten.scatter_add",
@@ -88,6 +89,7 @@ class Kernels:
         self._handles = linear_algebra.BlasHandles(log, card)
         self._has_dropout_states = False
         self._tried_plans = convolutions.TriedPlans(log)
+        self._held: list[int] = []  # rows of what an operator asked for before its results
 
     def accumulated(self, operator: Operator, args: Any, tensors: list[Any]) -> Any | None:
         """The tensor that another is added to in place, although shapes' tensors make it a new one:
@@ -167,14 +169,23 @@ class Kernels:
         states = recurrent.dropout_states(args, self._card.processors)
         if states and not self._has_dropout_states:
             self._has_dropout_states = True
+            self._log.scratch(recurrent.SEED_BYTES)
             self._log.allocate(states)
         return recurrent.forward(args, fake_mode, self._log)
 
     def before(self, operator: Operator, args: Any, kwargs: Any) -> None:
-        """Asks for what is asked for and given back before an operator's results."""
-        rule = sorting.BEFORE.get(operator.name)
-        if rule is not None:
-            self._ask(rule(KernelCall(operator.name, args, kwargs, [], self._card)))
+        """Asks for what is asked for before an operator's results: some is given back at once,
+        copies of its inputs with its scratch memory.
+        """
+        name = operator.name
+        call = KernelCall(name, args, kwargs, [], self._card)
+        copied = scratch_memory.copied_first(name, args)
+        if _are_on_card(copied):
+            self._held = [self._log.allocate(tensor.nbytes) for tensor in copied]
+        if name in _FIRST:
+            self._held += self._left_of(_FIRST[name](call))
+        elif name in sorting.BEFORE:
+            self._ask(sorting.BEFORE[name](call))
 
     def after(self, operator: Operator, args: Any, kwargs: Any, outputs: list[Any]) -> None:
         """Asks for what is asked for beside an operator's results."""
@@ -192,9 +203,16 @@ class Kernels:
         sizes = [*scratch_memory.copied_bytes(call), *(rule(call) if rule else ())]
         if sizes:
             self._ask(sizes, self._log.most_times(call.tensors) if self._log.guessed else 0)
+        while self._held:
+            self._log.free(self._held.pop())
 
     def _ask(self, sizes: Iterable[int], most_times: int = 0) -> None:
-        """Asks for bytes in order, gives back where they are less than none, and in the end all.
+        """Asks for bytes in order, gives back where they are less than none, and in the end all."""
+        for row in reversed(self._left_of(sizes, most_times)):
+            self._log.free(row)
+
+    def _left_of(self, sizes: Iterable[int], most_times: int = 0) -> list[int]:
+        """The rows that are left: asks for bytes in order, gives back where they are less than none.
 
         Args:
             most_times: how many times as much it may be, where that hangs on a guess.
@@ -209,12 +227,11 @@ class Kernels:
                 latest = next(row for row in reversed(rows) if self._log.sizes[row] == -size)
                 rows.remove(latest)
                 self._log.free(latest)
-        for row in reversed(rows):
-            self._log.free(row)
+        return rows
 
 
-def _are_on_card(outputs: list[Any]) -> bool:
-    return bool(outputs) and outputs[0].fake_device.type == "cuda"
+def _are_on_card(tensors: list[Any]) -> bool:
+    return bool(tensors) and tensors[0].fake_device.type == "cuda"
 
 
 class _RunningFormula:

@@ -12,8 +12,9 @@ workspaces.json.xz).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.requests.request_log import RequestLog
@@ -28,6 +29,8 @@ else:
 
 BASIS = "reserve and workspaces of recurrent layers, as cuDNN requested them on an H200"
 SHARE = 0.01
+SEED_BYTES = 8
+"""Of the number that the states of a layer's dropout begin from, drawn on the device."""
 _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # cudnnRNNMode_t
 _KEPT = {0: 1, 1: 1, 2: 5, 3: 6}
 """Numbers that are kept for each unit and step, by mode."""
@@ -339,12 +342,26 @@ def packed_result(args: Any, fake_mode: Any, log: RequestLog) -> Any:
     """The numbers of all sequences, and how many sequences each step has, of
     ``_pack_padded_sequence``.
 
-    It copies the numbers of each step, then all of them into one tensor
-    (aten/src/ATen/native/PackedSequence.cpp).
+    It copies each run of steps with as many sequences, where they do not lie so already, then all
+    into one tensor (aten/src/ATen/native/PackedSequence.cpp).
     """
-    tensor, lengths = args[0], [int(length) for length in args[1]]
-    sizes = [sum(length > step for length in lengths) for step in range(max(lengths))]
+    tensor, lengths, batch_first = args[0], [int(length) for length in args[1]], args[2]
+    counts = [sum(length > step for length in lengths) for step in range(max(lengths))]
     with fake_mode:
+        steps_first = tensor.transpose(0, 1) if batch_first else tensor
         data = tensor.new_empty((sum(lengths), *tensor.shape[2:]))
-    log.scratch(data.numel() * data.element_size())
-    return data, torch.tensor(sizes, dtype=torch.int64)
+        runs = [steps_first[first:last, :count] for first, last, count in _runs(counts)]
+    copies = [log.allocate(run.nbytes) for run in runs if not run.is_contiguous()]
+    log.note(data)
+    for row in copies:
+        log.free(row)
+    return data, torch.tensor(counts, dtype=torch.int64)
+
+
+def _runs(counts: list[int]) -> Iterator[tuple[int, int, int]]:
+    """The first place, the place after the last, and the number, of each run of one number."""
+    first = 0
+    for count, places in groupby(counts):
+        last = first + len(list(places))
+        yield first, last, count
+        first = last

@@ -7,11 +7,17 @@ Source: aten/src/ATen/native/cuda/Reduce.cuh (``setReduceConfig``,
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.card.cards import Card
 from vramlens.prediction.kernels.kernel_call import KernelCall, Rule
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.ground.late_torch import torch
 
 _SUMS = ("sum", "mean", "nansum", "prod")
 _NORMS = ("norm", "linalg_vector_norm")
@@ -26,6 +32,7 @@ _MOST_THREADS = 512
 _WARP = 32
 _THREADS_PER_PROCESSOR = 2048
 _VECTOR = 4
+_PART_OF_FOREACH = 65_536  # numbers
 _LEAST_VALUES, _MOST_VALUES = 16, 256  # of one thread
 
 
@@ -166,3 +173,16 @@ RULES: dict[str, Rule] = {
     f"aten.{name}": _reduced
     for name in (*_SUMS, *_NORMS, *_OF_NUMBERS, *_MOMENTS, *_POSITIONS, *_BOOLEANS)
 }
+
+
+def _parts_of_norms(call: KernelCall) -> list[int]:
+    """Of the norms of many tensors: that of each part of each, as many for all as for the largest."""
+    tensors = call.args[0]
+    item = 8 if tensors[0].dtype is torch.float64 else 4
+    largest = max(tensor.numel() for tensor in tensors)
+    is_fast = call.argument(1, "ord", 2) in (1, 2, math.inf) and tensors[0].is_floating_point()
+    return [len(tensors) * -(-largest // _PART_OF_FOREACH) * item] if is_fast else []
+
+
+FIRST: dict[str, Rule] = {"aten._foreach_norm": _parts_of_norms}
+"""What is asked for before the results (ForeachReduceOp.cu)."""

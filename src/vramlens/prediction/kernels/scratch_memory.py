@@ -20,7 +20,7 @@ benchmarks/prediction).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.kernels.kernel_call import KernelCall, Rule
 from vramlens.prediction.kernels.reductions import Reduction, partial_sums
@@ -35,29 +35,39 @@ _COPIED = {
     "aten._log_softmax": (0,),
     "aten._softmax_backward_data": (0, 1),
     "aten._log_softmax_backward_data": (0, 1),
-    "aten.native_layer_norm": (0,),
-    "aten.native_layer_norm_backward": (0, 1),
-    "aten.embedding_dense_backward": (0,),
     "aten.cumsum": (0,),
     "aten.cumprod": (0,),
     "aten.logcumsumexp": (0,),
+    "aten.topk": (0,),
 }
-"""Operators, and which of their arguments they copy."""
+"""Operators that have their results made first, and which of their arguments they then copy."""
+_COPIED_FIRST = {
+    "aten.native_layer_norm": (0,),
+    "aten.native_layer_norm_backward": (0, 1),
+    "aten.embedding_dense_backward": (0, 1),
+}
+"""Operators that make their results themselves, and which of their arguments they copy before."""
 _REDUCTIONS = {"aten.sum", "aten.nansum", "aten.mean", "aten.prod"}
 _RUNNING = {"aten.cumsum", "aten.cumprod"}
 _SHORT_TRANSFORM = 128
 
 
+def copied_first(name: str, args: Any) -> list[Any]:
+    """The inputs that an operator copies before it makes its results."""
+    return _scattered(args, _COPIED_FIRST.get(name, ()))
+
+
 def copied_bytes(call: KernelCall) -> list[int]:
-    """Bytes of the copies that an operator makes of its inputs first."""
-    sizes = [
-        call.args[place].nbytes
-        for place in _COPIED.get(call.name, ())
-        if not call.args[place].is_contiguous()
-    ]
+    """Bytes of the copies that an operator makes of its inputs beside its results."""
+    sizes = [tensor.nbytes for tensor in _scattered(call.args, _COPIED.get(call.name, ()))]
     if call.name in _REDUCTIONS or call.name in _RUNNING:
         sizes += _cast_bytes(call)
     return sizes
+
+
+def _scattered(args: Any, places: tuple[int, ...]) -> list[Any]:
+    """Those at some places whose numbers do not lie one after the other."""
+    return [args[place] for place in places if not args[place].is_contiguous()]
 
 
 def _cast_bytes(call: KernelCall) -> list[int]:

@@ -7,7 +7,8 @@ value of a byte for each tile, and bins for each pass. The sizes of its tiles ar
 
 aten/src/ATen/native/cuda: Sort.cpp (sort_stable) and SortStable.cu, whose kernels sort one row, few
 rows by all their numbers, or many rows at once; Randperm.cu; EmbeddingBackwardKernel.cu
-(embedding_backward_cuda_kernel); Indexing.cu (index_put_with_sort_kernel); ScanUtils.cuh.
+(embedding_backward_cuda_kernel); Indexing.cu (index_put_with_sort_kernel); ScanUtils.cuh;
+TensorTopK.cu, as ``nmt_gru_beam`` and ``cell_atlas`` show.
 """
 
 from __future__ import annotations
@@ -36,6 +37,13 @@ _TILE_OF_KEYS = 5760
 _BYTES_OF_TILE, _BYTES_OF_PASS, _CUB_BYTES = 1024, 2048, 511
 _ALIGNED = 256
 _MAXIMUM = 2  # EmbeddingBagMode
+_SCAN_BYTES, _COUNT_BYTES = 1279, 8
+_LONG_ROWS = (
+    (20, 20_000), (40, 10_000), (80, 8_000), (199, 5_000), (799, 3_000), (4_000, 800),
+    (math.inf, 400),
+)  # fmt: skip
+"""Of up to so many rows, the length from which several blocks search each for its largest numbers."""
+_DIGITS, _THREADS, _BLOCKS_OF_PROCESSOR, _ITEMS_OF_THREAD = 256, 256, 6, (4, 64)
 
 
 def radix_bytes(count: int, key_bytes: int, value_bytes: int = _INDEX_BYTES, bits: int = 0) -> int:
@@ -85,32 +93,42 @@ def _shuffle(call: KernelCall) -> list[int]:
     return [keys, keys, count * item, radix_bytes(count, _INDEX_BYTES, item, bits)]
 
 
-def _looked_up(indices: Any, rows: int, width: int, counts: int = 0) -> list[int]:
-    """What the gradient of looked-up rows works in: indices sorted, then sums of equal ones."""
+def _sorted_indices(indices: Any, counts: int) -> list[int]:
+    """What the gradient of looked-up rows asks for first: its indices, sorted."""
+    listed, item = indices.nbytes, indices.element_size()
+    radix = radix_bytes(indices.numel(), item, item)
+    return [listed, listed, listed, radix, -radix, -listed, *[listed] * counts]
+
+
+def _sums_of_equals(indices: Any, rows: int, width: int) -> list[int]:
+    """What the gradient of looked-up rows works in then: sums of rows with one index."""
     count, item = indices.numel(), indices.element_size()
     listed, most = count * item, min(count, rows)
     partial = count // _ROWS_OF_THREAD + most
     begins, sums = most * item, partial * width * 4
-    sort = [listed, listed, listed, radix_bytes(count, item, item)]
-    segments = [listed, listed, -listed, begins, begins, partial * item, sums]
-    return [*sort, -sort[-1], -listed, *[listed] * counts, *segments]
+    distinct = [listed, _COUNT_BYTES, listed, _SCAN_BYTES, -_SCAN_BYTES, -listed]
+    parts = [begins, begins, _SCAN_BYTES, -_SCAN_BYTES, _COUNT_BYTES, partial * item]
+    return [*distinct, *parts, sums]
+
+
+def _is_sorted(call: KernelCall) -> bool:
+    """Whether the gradient of an embedding sorts its indices."""
+    if call.name == "aten._embedding_bag_backward":  # of sums and means; a maximum knows its index
+        mode, is_sparse = call.args[8:10]
+        return bool(mode != _MAXIMUM and not is_sparse and call.args[1].numel())
+    by_frequency = call.argument(4, "scale_grad_by_freq", default=False)
+    return bool(call.args[1].numel() > _FEWEST_SORTED_INDICES or by_frequency)
+
+
+def _embedding_first(call: KernelCall) -> list[int]:
+    by_frequency = call.args[7] if "bag" in call.name else call.argument(4, "scale_grad_by_freq")
+    return _sorted_indices(call.args[1], int(bool(by_frequency))) if _is_sorted(call) else []
 
 
 def _embedding(call: KernelCall) -> list[int]:
-    gradient, indices, rows = call.args[:3]
-    by_frequency = call.argument(4, "scale_grad_by_freq", default=False)
-    if indices.numel() <= _FEWEST_SORTED_INDICES and not by_frequency:
-        return []
-    return _looked_up(indices, rows, gradient.shape[-1], counts=int(by_frequency))
-
-
-def _embedding_bag(call: KernelCall) -> list[int]:
-    """Of sums and means; a maximum knows its index."""
     gradient, indices = call.args[:2]
-    rows, by_frequency, mode, is_sparse = call.args[6:10]
-    if mode == _MAXIMUM or is_sparse or not indices.numel():
-        return []
-    return _looked_up(indices, rows, gradient.shape[-1], counts=int(by_frequency))
+    rows = call.args[6] if "bag" in call.name else call.args[2]
+    return _sums_of_equals(indices, rows, gradient.shape[-1]) if _is_sorted(call) else []
 
 
 def _added_by_index(call: KernelCall) -> list[int]:
@@ -172,8 +190,42 @@ def _distinct(call: KernelCall) -> list[int]:
     return [count * item, listed, listed, radix_bytes(count, item)]
 
 
+def _largest(call: KernelCall) -> list[int]:
+    """Of a search for the largest numbers of each row: rows of many numbers by several blocks."""
+    values, places = call.outputs
+    dim, numbers = call.argument(2, "dim", -1), call.args[0]
+    longest = numbers.shape[dim] if numbers.dim() else 1
+    search = _search_in_blocks(numbers, longest, call.card.processors)
+    most = values.shape[dim] if values.dim() else 1
+    if most <= _MOST_SORTED_AT_ONCE or not call.argument(4, "sorted", default=True):
+        return search
+    back = [-size for size in reversed(search) if size > 0]
+    sort = sorted_rows(values.numel(), most, values.element_size())
+    return [*search, *back, places.nbytes, values.nbytes, *sort]
+
+
+def _search_in_blocks(numbers: Any, longest: int, processors: int) -> list[int]:
+    rows = numbers.numel() // longest
+    if longest < next(length for most_rows, length in _LONG_ROWS if rows <= most_rows):
+        return []
+    least, most = _ITEMS_OF_THREAD
+    at_once = processors * _BLOCKS_OF_PROCESSOR * _THREADS
+    items = max(least, min(-(-numbers.numel() // at_once), most)) * _THREADS
+    blocks = rows * -(-longest // items)
+    digit_bytes = 8 if numbers.dtype in (torch.float64, torch.int64) else 4
+    found = [rows * numbers.element_size(), 2 * rows * 4, 2 * rows * digit_bytes]
+    counts = [blocks * _DIGITS * 2, rows * _DIGITS * 4, blocks * 4, blocks * 4]
+    scans = [_SCAN_BYTES, -_SCAN_BYTES] * 2
+    return [*found, *counts, *scans]
+
+
 BEFORE: dict[str, Rule] = {"aten._unique2": _distinct}
 """What is asked for, and given back, before the results."""
+FIRST: dict[str, Rule] = {
+    "aten.embedding_dense_backward": _embedding_first,
+    "aten._embedding_bag_backward": _embedding_first,
+}
+"""What is asked for before the results; what is left goes when the kernel returns."""
 RULES: dict[str, Rule] = {
     "aten.masked_select": _selected_by_mask,
     "aten.median": _middle,
@@ -181,7 +233,8 @@ RULES: dict[str, Rule] = {
     "aten.sort": _sort,
     "aten.randperm": _shuffle,
     "aten.embedding_dense_backward": _embedding,
-    "aten._embedding_bag_backward": _embedding_bag,
+    "aten._embedding_bag_backward": _embedding,
+    "aten.topk": _largest,
     "aten.index": _selected,
     **dict.fromkeys(
         ("aten.index_put", "aten.index_put_", "aten._index_put_impl_"), _added_by_index

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.lbfgs_history import holds_in_lbfgs
 from vramlens.prediction.tensors import even_choices
+from vramlens.prediction.tensors.ended_sequences import all_hold, any_holds
 from vramlens.prediction.tensors.operator_schema import Operator
 from vramlens.prediction.tensors.random_numbers import CardNumbers
 
@@ -34,6 +35,7 @@ _SHAPED_BY_VALUES = {
     "aten.bincount", "aten.repeat_interleave", "torchvision.nms",
 }  # fmt: skip
 _ALL = {"aten.all", "aten._is_all_true"}
+_PARTS = {"aten.index", "aten.index_select", "aten.gather"}
 _SELECTIONS = {"aten.index", "aten.masked_select"}
 _ABSORBING = {
     "aten.bitwise_or": True, "aten.logical_or": True,
@@ -64,6 +66,10 @@ class KnownValues:
         if content is None or (self._unknown and content.untyped_storage()._cdata in self._unknown):
             return None
         return content
+
+    def is_known(self, tensor: Any) -> bool:
+        """Whether a tensor's values are known."""
+        return self.of(tensor) is not None
 
     def set(self, tensor: Any, value: Any) -> None:
         """Remembers a tensor's values."""
@@ -156,11 +162,14 @@ class KnownValues:
 
     def _follow_partly(self, name: str, args: Any, tensors: list[Any], output: Any) -> None:
         """What a result is where not all that it is made of is known."""
-        if name in _ALL or holds_in_lbfgs(
-            name, args
-        ):  # what programs ask so of is that all is well
+        if holds_in_lbfgs(name, args):
             setattr(output, _GUESS, True)
+        elif name in _ALL or name == "aten.any":
+            ask = all_hold if name in _ALL else any_holds
+            setattr(output, _GUESS, ask(args[0]))
         decided = self._decided_by_one_side(name, tensors)
+        if decided is None and name in _PARTS:
+            decided = self._only_value(args[0])
         if decided is not None:
             self.set(output, torch.full(output.shape, decided, dtype=output.dtype))
 
@@ -180,6 +189,14 @@ class KnownValues:
                 return value
         return None
 
+    def _only_value(self, tensor: Any) -> Any | None:
+        """The value that all of a tensor's numbers have: any part of it has it, too."""
+        content = self.of(tensor)
+        if content is None or not content.numel():
+            return None
+        first = content.flatten()[0]
+        return first.item() if bool((content == first).all()) else None
+
     def _are_worth_following(self, name: str, outputs: list[Any], tensors: list[Any]) -> bool:
         """Whether results are small; numbers that come from nowhere are followed only if few, in a
         line, or drawn.
@@ -193,7 +210,7 @@ class KnownValues:
         return all(map(self.is_worth, outputs)) and (bool(tensors) or not is_large)
 
     def _are_known(self, tensors: list[Any]) -> bool:
-        return all(self.of(tensor) is not None for tensor in tensors)
+        return all(map(self.is_known, tensors))
 
     def overwritten(self, target: Any, source: Any) -> None:
         """A whole tensor was copied over another."""

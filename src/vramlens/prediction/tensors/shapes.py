@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.prediction.kernels.kernel_requests import Kernels
 from vramlens.prediction.ranks.collective_memory import Collectives
 from vramlens.prediction.requests.request_log import RequestLog
+from vramlens.prediction.tensors.ended_sequences import follow_endings
 from vramlens.prediction.tensors.even_choices import follow_choices, forget_share, most_times
 from vramlens.prediction.tensors.fused_results import FusedResults
 from vramlens.prediction.tensors.host_results import host_results
@@ -209,6 +210,7 @@ class OperatorRunner:
         if self.log.guessed:
             self._spread_guesses(tensors, outputs)
         self.fused.follow(operator, tensors, outputs)
+        follow_endings(operator, args, tensors, outputs, self._values.is_known)
         self._values.follow(operator, args, kwargs, tensors, output)
         follow_choices(operator, args, outputs)
         self._origins.follow(operator, call, tensors, outputs)
@@ -297,7 +299,7 @@ class OperatorRunner:
             torch.device("cuda", 0),
         )
 
-        is_known = all(self._values.of(tensor) is not None for tensor in tensors)
+        is_known = all(map(self._values.is_known, tensors))
         hangs_on_values = not is_known and stated_size(operator, args, kwargs) is None
         room = tensors[0].numel() if tensors else 0
 
