@@ -8,7 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vramlens.analyses.attribution.repeated_modules import are_layers, are_turns_of_one_pass
+from vramlens.analyses.attribution.repeated_modules import (
+    are_layers,
+    are_turns_of_one_pass,
+    follow_other_modules,
+)
 from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.leaks.evidence import held_by_no_object
 from vramlens.units import MIB
@@ -112,3 +116,19 @@ def test_time_steps_lie_in_one_pass(
 ) -> None:
     view = passes(modules, [0, 1, 2, 3, 4, 5], marked)
     assert are_turns_of_one_pass(view) is is_inside
+
+
+@pytest.mark.parametrize(
+    ("modules", "marked", "follow"),
+    [
+        ([0, 1, 1, 1, 1, 1], None, True),
+        ([0, 1, 1, 1, 1, 1], [True, True, True, False, True, True], True),  # a draw in between
+        ([0, 0, 0, 0, 0, 0], None, False),
+        ([0, 1, 0, 1, 0, 1], None, False),
+        ([0, 0, 0], [False, False, False], False),
+    ],
+)
+def test_time_steps_follow_what_was_encoded(
+    modules: list[int], marked: list[bool] | None, follow: bool
+) -> None:
+    assert follow_other_modules(passes(modules, list(range(len(modules))), marked)) is follow

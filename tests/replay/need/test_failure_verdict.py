@@ -483,6 +483,15 @@ def test_inner_steps_are_not_told_to_detach_what_the_outer_step_needs() -> None:
     assert not any("detach()` or" in (one.fix or "") for one in leaks)
 
 
+def test_time_steps_of_the_first_forward_are_no_leak() -> None:
+    """An encoder, then a loop over time steps with draws in between; no backward pass has run."""
+    explanation = explained("rssm_imagination.cap50")
+    assert explanation.oom is not None
+    assert explanation.oom.cause == "capacity"
+    verdicts = {one.verdict for one in explanation.findings if one.id == "leak"}
+    assert verdicts <= {"possible"}
+
+
 def test_data_that_one_function_keeps_on_the_gpu_is_told_with_all_its_lines() -> None:
     """Two replay buffers, neither of which is half of the memory."""
     finding = next(one for one in explained("drq_sac.cap50").findings if one.id == "largest_line")

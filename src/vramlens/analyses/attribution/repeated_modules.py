@@ -30,6 +30,14 @@ def are_layers(view: Attribution) -> bool:
     return bool(shares) and float(np.median(shares)) < _HALF
 
 
+def follow_other_modules(view: Attribution) -> bool:
+    """Whether modules ran before the repetitions that none of these runs: an encoder, before the
+    time steps of what it encoded.
+    """
+    first, *later = modules_by_step(view) or [frozenset()]
+    return any(later) and not first <= frozenset().union(*later)
+
+
 def are_turns_of_one_pass(view: Attribution) -> bool:
     """Whether the repetitions lie in one pass through a model, which began with modules that none of
     them runs: the time steps of a decoder.

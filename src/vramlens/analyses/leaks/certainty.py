@@ -9,7 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.analyses.attribution.repeated_modules import are_layers, are_turns_of_one_pass
+from vramlens.analyses.attribution.repeated_modules import (
+    are_layers,
+    are_turns_of_one_pass,
+    follow_other_modules,
+)
 from vramlens.analyses.attribution.steps import PATTERN as PATTERN
 from vramlens.analyses.attribution.training import Training, optimizer_works
 from vramlens.analyses.leaks.evidence import (
@@ -194,7 +198,11 @@ def most_by_pattern(
         return Verdict.PROVEN, ""
     if view.device.reserved.base_bytes:
         return Verdict.POSSIBLE, _NO_BEGINNING
-    if fate is None and view.training == Training.UNKNOWN and are_turns_of_one_pass(view):
+    if (
+        fate is None
+        and view.training == Training.UNKNOWN
+        and (are_turns_of_one_pass(view) or (not filled and follow_other_modules(view)))
+    ):
         return Verdict.POSSIBLE, _NO_BACKWARD
     if is_lone_graph:
         return Verdict.LIKELY, _PATTERN_OF_MICRO_BATCHES
