@@ -20,7 +20,7 @@ import argparse, glob, io, os, shutil, sys, traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import numpy
-import torch
+import torch, torch.utils.checkpoint
 from vramlens.prediction.card.cards import card_named
 from vramlens.prediction.predicted_run import PredictedRun
 
@@ -34,6 +34,25 @@ def threads():
     with ThreadPoolExecutor(2) as pool:
         sums = list(pool.map(lambda n: torch.ones(n + 1, device="cuda").cumsum(0), range(20)))
     assert [s.shape[0] for s in sums] == list(range(1, 21)) and sums[0].is_cuda
+
+
+def data_in_threads():
+    # threads of its own, and that of the backward pass, which checkpoints compute in
+    def make():
+        return [torch.tensor([1.0, 2.0], device="cuda"), torch.as_tensor(3, device="cuda")]
+
+    with ThreadPoolExecutor(1) as pool:
+        assert all(tensor.is_cuda for tensor in pool.submit(make).result())
+    layer = torch.nn.Linear(2, 2, device="cuda")
+    for is_reentrant in (True, False):
+        x = torch.ones(3, 2, device="cuda", requires_grad=True)
+        y = torch.utils.checkpoint.checkpoint(
+            lambda x: layer(x) * make()[0], x, use_reentrant=is_reentrant
+        )
+        y.sum().backward()
+        assert x.grad.shape == (3, 2)
+    with torch.device("cuda"):
+        assert torch.tensor([1.0]).is_cuda
 
 
 def pinned():
@@ -315,7 +334,7 @@ with run.going():
             print(case.__name__, traceback.format_exc().replace(chr(10), " | ")[-600:])
 """
 CASES = (
-    "threads", "pinned", "checkpoints", "files_by_other_ways",
+    "threads", "data_in_threads", "pinned", "checkpoints", "files_by_other_ways",
     "a_whole_model_keeps_no_memory_of_the_device", "buffers", "files_on_disk", "safetensors_again", "old_types", "losses_of_aligned_sequences", "draws",
     "counts_of_unknown_values", "large_tensors_are_read", "one_of_one", "marks_and_figures",
     "sparse_matrices", "nested_tensors", "attention_by_a_score", "sums_within_formulas",

@@ -19,6 +19,7 @@ from vramlens.prediction.card.patched_tensors import (
     put_lazy_layers,
     put_nested_tensors,
     put_tensor_types,
+    put_tensors_of_data,
     put_tracing,
 )
 from vramlens.prediction.card.saved_files import put_saved_files
@@ -43,9 +44,7 @@ def behave_as(card: Card, runner: OperatorRunner, devices: int) -> None:
     import torch
     from torch._subclasses import fake_tensor
 
-    # ``torch.tensor(..., device="cuda")`` is made on the CPU, then moved
-    # (torch/csrc/utils/tensor_new.cpp).
-    torch._C._set_only_lift_cpu_tensors(True)
+    put_tensors_of_data(torch)
     fake_tensor.init_gpu_context = _constant(
         None
     )  # it would make a tensor on a GPU that is not there

@@ -4,6 +4,7 @@ is not there: one function each, called once.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 import types
@@ -44,6 +45,37 @@ class _TensorType(type):
             and tensor.device.type == "cuda"
             and tensor.dtype is cls.dtype
         )
+
+
+def put_tensors_of_data(torch: Any) -> None:
+    """Lets each thread make a tensor of data on the device; for good.
+
+    ``torch.tensor(..., device="cuda")`` is then made on the CPU and moved
+    (torch/csrc/utils/tensor_new.cpp). That is a setting of a thread, and the backward pass and
+    data loaders run in threads of their own.
+    """
+    from torch.utils._device import _device_constructors
+
+    torch._C._set_only_lift_cpu_tensors(True)
+    _device_constructors()  # it names the functions as they are, and remembers them
+    for owner, name in (
+        (torch, "tensor"),
+        (torch, "as_tensor"),
+        (torch, "asarray"),
+        (torch.Tensor, "new_tensor"),
+    ):
+        setattr(owner, name, _made_on_cpu_first(torch, getattr(owner, name)))
+
+
+def _made_on_cpu_first(torch: Any, make: Callable[..., Any]) -> Callable[..., Any]:
+    set_in_thread = torch._C._set_only_lift_cpu_tensors
+
+    @functools.wraps(make)
+    def with_setting(*args: Any, **kwargs: Any) -> Any:
+        set_in_thread(True)
+        return make(*args, **kwargs)
+
+    return with_setting
 
 
 def put_tensor_types(torch: Any) -> None:

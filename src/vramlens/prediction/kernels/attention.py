@@ -31,6 +31,7 @@ else:
     from vramlens.ground.late_torch import torch
 
 _MOST_FLASH_WIDTH = 256
+_ALIGNED, _MASKED = 8, (float("-inf"), 0.0)
 _MOST_CUDNN_WIDTH, _MOST_ON_HOPPER = 128, 256
 
 
@@ -217,21 +218,23 @@ class Attention:
         )[0]
 
     def _as_bias(self, mask: Any, query: Any, key: Any) -> Any:
-        """A mask as numbers to add, its rows at a multiple of 16 (preprocess_mask in
-        attention.cpp).
+        """A mask as numbers to add, its rows apart by a multiple of 8 (preprocess_mask in
+        attention.cpp; ``bart_summaries``).
         """
         if mask.dtype is torch.bool:
             mask = _as_numbers(mask, query.dtype)
-        alignment = 16
-        beyond = -mask.shape[-1] % alignment
-        if beyond:
-            mask = torch.nn.functional.pad(mask, (0, beyond))[..., : key.shape[2]]
+        *apart, between = mask.stride()
+        if between != 1 or any(stride % _ALIGNED for stride in apart):
+            length = mask.shape[-1]
+            mask = torch.nn.functional.pad(mask, (0, _ALIGNED - length % _ALIGNED))[..., :length]
         return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
 
 
 def _as_numbers(mask: Any, dtype: Any) -> Any:
-    """A mask of booleans as numbers to add."""
-    return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask.logical_not(), float("-inf"))
+    """A mask of booleans as numbers to add (convert_boolean_attn_mask in attention.cpp)."""
+    numbers = (torch.scalar_tensor(number, dtype=dtype, device=mask.device) for number in _MASKED)
+    taken_out, kept = numbers
+    return torch.where(mask, kept, taken_out)
 
 
 def _call_of(  # noqa: PLR0913 - PyTorch's own parameters

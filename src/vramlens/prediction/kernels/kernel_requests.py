@@ -65,9 +65,10 @@ _ORDERS = {
     "aten._thnn_fused_lstm_cell": (2, 0, 1),
     "aten._embedding_bag": (2, 1, 0, 3),
     "aten._embedding_bag_forward_only": (2, 1, 0, 3),
+    "aten._scaled_dot_product_cudnn_attention": (2, 3, 0, 1),
 }
 """Results that kernels ask for in another order than they return them (Dropout.cu, RNN.cu and
-EmbeddingBag.cu in aten/src/ATen/native/cuda): which cached block serves which hangs on it.
+EmbeddingBag.cu in aten/src/ATen/native/cuda; ``gpt_pretrain``): which cached block serves which hangs on it.
 """
 
 

@@ -2,8 +2,9 @@
 of their inputs, and what they work in.
 
 Copies of numbers that do not lie one after the other: SoftMax.cu (host_softmax,
-host_softmax_backward), layer_norm_kernel.cu, Embedding.cu (embedding_dense_backward_cuda) and
-ScanUtils.cuh in aten/src/ATen/native/cuda begin with ``contiguous()``; ``rlhf_ppo`` shows the copy
+host_softmax_backward), layer_norm_kernel.cu, Embedding.cu (embedding_dense_backward_cuda),
+TensorTopK.cu and ScanUtils.cuh in aten/src/ATen/native/cuda begin with ``contiguous()``, Embedding.cpp
+(embedding) with ``reshape(-1)``; ``rlhf_ppo`` shows the copy
 of logits without their last word. Copies of another type: ReduceOpsUtils.h
 (make_reduction_from_out_ty) takes the input in the type of the result, but for 16 bits summed in 32,
 and ReduceOps.cpp (impl_func_cum_ops) always; ``clip_retrieval`` shows the 1.76 GiB of a comparison
@@ -45,6 +46,7 @@ _COPIED_FIRST = {
     "aten.native_layer_norm": (0,),
     "aten.native_layer_norm_backward": (0, 1),
     "aten.embedding_dense_backward": (0, 1),
+    "aten.embedding": (1,),
 }
 """Operators that make their results themselves, and which of their arguments they copy before."""
 _REDUCTIONS = {"aten.sum", "aten.nansum", "aten.mean", "aten.prod"}
@@ -54,6 +56,8 @@ _SHORT_TRANSFORM = 128
 
 def copied_first(name: str, args: Any) -> list[Any]:
     """The inputs that an operator copies before it makes its results."""
+    if name == "aten.embedding" and args[1].dim() < 2:  # no reshape: looked up as they lie
+        return []
     return _scattered(args, _COPIED_FIRST.get(name, ()))
 
 
