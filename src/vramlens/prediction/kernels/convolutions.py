@@ -6,8 +6,14 @@ H200 asked for (workspaces.json.xz and sweep.json.xz in benchmarks/prediction, c
 types, both layouts), and the convolutions in recordings of programs on an H100 and an H200:
 
 - tensors whose channels lie last are taken as they are; images of 16 bits get eight channels;
-- so are 1 x 1 kernels without stride, depthwise ones, and what sums few numbers: results that are made
-  of fewer than ``_FEW_SUMMED``, and the input's gradient in float32 of few products;
+- so are 1 x 1 kernels without stride, but for the gradients of those in groups, and what sums few
+  numbers: results that are made of fewer than ``_FEW_SUMMED``, and the input's gradient in float32 of
+  few products;
+- images of 32 bits with fewer than four channels are copied though these lie last, for the weight's
+  gradient with kernels from 4 x 4 on;
+- depthwise ones run in PyTorch's own kernels, which ask for nothing and begin with the weight's
+  gradient (DepthwiseConv2d.cu); with channels last and 16 bits in cuDNN's: the weight's gradient is
+  eight partial sums in float32 for each image;
 - else input, weight and output are copied;
 - the gradient of a 1 x 1 weight is a sum over images: one partial sum in float32 for each; input and
   output are copied where that is less, or where large images have few channels;
@@ -53,7 +59,11 @@ _SMALL_PRODUCT, _MANY_CHANNELS, _LARGE_IMAGE = 64 * 64, 16, 14_000
 _USUAL_PARTIAL_SUMS, _MOST_USUAL_BYTES, _LARGE_WEIGHT = 14, 8 * MIB, 3 * MIB // 2
 _BEYOND_TENSORS = 8 * MIB
 _BEYOND_OF_GRADIENT = 20 * MIB
-_LEAST_CHANNELS = 8
+_LEAST_CHANNELS, _LEAST_WIDE_CHANNELS, _LARGE_KERNEL = 8, 4, 4
+_SUMS_OF_IMAGE = 8
+"""Partial sums for each image of a depthwise weight's gradient, with channels last."""
+_DEPTHWISE_OF_HALF = 5
+"""The largest kernel of float16 that cuDNN runs depthwise, without stride."""
 _LINE_DIMS, _IMAGE_DIMS = 3, 4
 _MOST_PARTIAL_SUMS, _MOST_OF_PARTIAL_SUMS = 64, 96 * MIB
 """Partial sums of a weight's gradient: how many, and of how many bytes together at most."""
@@ -98,14 +108,17 @@ class Convolution:
     def forward_bytes(self) -> int:
         """Of a forward's workspace."""
         if self.has_channels_last:
-            return self._padded_bytes
+            own = _bytes(self.tensor) + _bytes(self.weight) + _FEW_BYTES
+            return own if self._has_few_wide_channels else self._padded_bytes
         return _KERNEL_BYTES if self._is_pointwise or self._sums_few else self._copies
 
     @property
     def bytes_of_input_gradient(self) -> int:
         """Of the workspace of the input's gradient."""
+        if self._is_grouped_point:
+            return self._copies
         if self.has_channels_last:
-            return self._padded_bytes
+            return self._copies if self._has_few_wide_channels else self._padded_bytes
         if self._is_pointwise or self.is_depthwise:
             return _KERNEL_BYTES
         is_small = self.groups > _MANY_GROUPS if self._is_half else self._products < _FEW_PRODUCTS
@@ -118,12 +131,21 @@ class Convolution:
         partial_sums = min(_USUAL_PARTIAL_SUMS * partial_sum, _MOST_USUAL_BYTES)
         if self._is_half and partial_sum > _LARGE_WEIGHT:
             partial_sums = 0
+        if self._is_grouped_point:
+            return self._copies
         if self.has_channels_last:
-            return self._padded_bytes if self._is_half else partial_sums
+            return self._bytes_of_weight_gradient_with_channels_last(partial_sum, partial_sums)
         if self._is_pointwise:
             return self._bytes_of_pointwise_gradient(partial_sum, partial_sums)
         is_small = self.is_depthwise or self._summed < _FEW_FOR_WEIGHT[self._is_half]
         return _KERNEL_BYTES if is_small else self._copies + partial_sums
+
+    def _bytes_of_weight_gradient_with_channels_last(self, partial_sum: int, usual: int) -> int:
+        if self._is_half:
+            sums = _SUMS_OF_IMAGE * int(self.tensor.shape[0]) * partial_sum
+            return sums if self.is_depthwise else self._padded_bytes
+        is_large = min(self.weight.shape[2:]) >= _LARGE_KERNEL
+        return self._copies if self._has_few_wide_channels and is_large else usual
 
     def _bytes_of_pointwise_gradient(self, partial_sum: int, partial_sums: int) -> int:
         copies = _bytes(self.tensor) + _bytes(self.output)
@@ -148,14 +170,14 @@ class Convolution:
         least = 4 * int(self.weight.numel()) if self.has_channels_last else self._copies
         return max(least, self.bytes_of_weight_gradient)
 
-    def copied_bytes(self, *tensors: Any) -> int:
-        """Bytes of copies of those tensors that do not lie as cuDNN is given them."""
+    def bytes_of_copies(self, *tensors: Any) -> list[int]:
+        """Bytes of the copies of those tensors that do not lie as cuDNN is given them."""
         is_last = self.has_channels_last
-        return sum(
+        return [
             _bytes(tensor)
             for tensor in tensors
             if not (_lies_channels_last(tensor) if is_last else tensor.is_contiguous())
-        )
+        ]
 
     @property
     def _is_half(self) -> bool:
@@ -166,13 +188,31 @@ class Convolution:
         return self.stride == 1 and all(size == 1 for size in self.weight.shape[2:])
 
     @property
+    def _is_grouped_point(self) -> bool:
+        is_point = all(size == 1 for size in self.weight.shape[2:])
+        return is_point and self.groups > 1 and not self.is_depthwise
+
+    @property
+    def _has_few_wide_channels(self) -> bool:
+        """Whether an image of 32 bits has fewer channels than cuDNN takes as they lie."""
+        return not self._is_half and int(self.tensor.shape[1]) < _LEAST_WIDE_CHANNELS
+
+    @property
+    def runs_in_own_kernel(self) -> bool:
+        """Whether PyTorch's own kernel runs it, not cuDNN."""
+        if not self.is_depthwise or self.has_channels_last:
+            return False
+        is_small = self.stride == 1 and max(self.weight.shape[2:]) <= _DEPTHWISE_OF_HALF
+        return not (self.tensor.dtype is torch.float16 and is_small)
+
+    @property
     def _summed(self) -> int:
         """Numbers that one result is a sum of."""
         return int(self.tensor.shape[1] // self.groups * math.prod(self.weight.shape[2:]))
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether PyTorch's own kernel runs it (is_depthwise in Convolution.cpp)."""
+        """Whether each channel is a group of its own (is_depthwise in Convolution.cpp)."""
         return bool(1 < self.groups == self.tensor.shape[1])
 
     @property
@@ -206,6 +246,8 @@ def has_channels_last(tensor: Any, weight: Any) -> bool:
     """
     if torch.float64 in (tensor.dtype, weight.dtype):
         return False
+    if tensor.dim() == _LINE_DIMS:  # a line is made contiguous first (Convolution.cpp)
+        return _has_strides_of_channels_last(weight)
     return _has_strides_of_channels_last(tensor) or _has_strides_of_channels_last(weight)
 
 
@@ -271,16 +313,22 @@ class TriedPlans:
         return is_new
 
 
+def _copied_for_result(call: KernelCall) -> list[int]:
+    tensor, weight = call.args[:2]
+    return Convolution.of_forward(call.args, tensor).bytes_of_copies(tensor, weight)
+
+
+FIRST: dict[str, Rule] = {"aten.convolution": _copied_for_result}
+"""What is asked for before the results (cudnn_convolution in cudnn/ConvShared.cpp)."""
+
+
 def note_forward(log: RequestLog, tried: TriedPlans, args: Any, output: Any) -> None:
     """The workspace of a convolution."""
     call = Convolution.of_forward(args, output)
-    copies = call.copied_bytes(args[0], args[1])
-    row = log.allocate(copies) if copies else None
     limits = bounds(args[0], args[1], output)
     tried.note("forward", call, call.most_of_plans, limits)
-    log.scratch(call.forward_bytes, limits)
-    if row is not None:
-        log.free(row)
+    if not call.runs_in_own_kernel:
+        log.scratch(call.forward_bytes, limits)
 
 
 def bounds(tensor: Any, weight: Any, output: Any) -> tuple[int, int]:
@@ -305,30 +353,34 @@ def note_backward(
 ) -> None:
     """The gradients of a convolution with their workspaces, in cuDNN's order."""
     call = Convolution.of_backward(args)
-    copies = call.copied_bytes(*args[:3])
-    row = log.allocate(copies) if copies else None
+    mask = list(args[10]) if len(args) > 10 else [True, True, True]
+    read = [args[0], *(args[1:2] if mask[1] else ()), *(args[2:3] if mask[0] else ())]
+    copies = [log.allocate(size) for size in call.bytes_of_copies(*read)]
     of_input, of_weight = bounds_of_gradients(args)
     workspaces = {
         "input": (call.bytes_of_input_gradient, call.most_of_plans, of_input),
         "weight": (call.bytes_of_weight_gradient, call.most_of_weight_plans, of_weight),
         "bias": None,
     }
-    mask = list(args[10]) if len(args) > 10 else [True, True, True]
-    remaining = list(outputs)
-    for is_wanted, (direction, workspace) in zip(mask, workspaces.items(), strict=False):
-        if not is_wanted or not remaining:
+    wanted = [
+        direction for is_wanted, direction in zip(mask, workspaces, strict=False) if is_wanted
+    ]
+    gradients = dict(zip(wanted, outputs, strict=False))
+    order = ("weight", "input", "bias") if call.runs_in_own_kernel else tuple(workspaces)
+    for direction in order:
+        if direction not in gradients:
             continue
-        gradient = remaining.pop(0)
+        gradient, workspace = gradients[direction], workspaces[direction]
         log.note(gradient)
         if workspace is None:
             dims = [dim for dim in range(args[0].dim()) if dim != 1]
             for size in partial_sums(args[0], dims, gradient.numel(), card):
                 log.scratch(size)
-            continue
-        usual, most_of_plans, limits = workspace
-        tried.note(direction, call, most_of_plans, limits)
-        log.scratch(usual, limits)
-    if row is not None:
+        elif not call.runs_in_own_kernel:
+            usual, most_of_plans, limits = workspace
+            tried.note(direction, call, most_of_plans, limits)
+            log.scratch(usual, limits)
+    for row in reversed(copies):
         log.free(row)
 
 

@@ -41,7 +41,7 @@ _RULES: dict[str, Rule] = {
     **scratch_memory.RULES,
     **sorting.RULES,
 }
-_FIRST: dict[str, Rule] = {**reductions.FIRST, **sorting.FIRST}
+_FIRST: dict[str, Rule] = {**convolutions.FIRST, **reductions.FIRST, **sorting.FIRST}
 _IN_PLACE_ON_ZEROS = {
     "aten.index_add", "aten.index_fill", "aten.index_put", "aten.masked_scatter", "aten.put", "aten.scatter",
     "aten.scatter_add",
@@ -180,9 +180,10 @@ class Kernels:
         """
         name = operator.name
         call = KernelCall(name, args, kwargs, [], self._card)
+        if not _are_on_card(call.tensors):
+            return
         copied = scratch_memory.copied_first(name, args)
-        if _are_on_card(copied):
-            self._held = [self._log.allocate(tensor.nbytes) for tensor in copied]
+        self._held = [self._log.allocate(tensor.nbytes) for tensor in copied]
         if name in _FIRST:
             self._held += self._left_of(_FIRST[name](call))
         elif name in sorting.BEFORE:

@@ -52,6 +52,7 @@ _COPIED_FIRST = {
 _REDUCTIONS = {"aten.sum", "aten.nansum", "aten.mean", "aten.prod"}
 _RUNNING = {"aten.cumsum", "aten.cumprod"}
 _SHORT_TRANSFORM = 128
+_MANY_ROWS, _MOST_SUMMED = 65_536, 1 << 20
 
 
 def copied_first(name: str, args: Any) -> list[Any]:
@@ -140,6 +141,25 @@ def _distances(call: KernelCall, others: int, power: float) -> list[int]:
     return [others * gradient.nbytes, *reduction.buffers()]
 
 
+def _summed_rows(call: KernelCall) -> list[int]:
+    """Of the gradients of a normalization's weight and bias, where rows are many and short: sums of
+    32 rows and more each, then their sum, which takes the gradient's place.
+    """
+    width = math.prod(call.args[2])
+    rows = call.args[1].numel() // max(1, width)
+    processors = call.card.processors
+    if rows <= _MANY_ROWS or width // 32 >= processors / 2:
+        return []
+    summed = min(-(-rows // 32), _MOST_SUMMED // width)
+    wanted = [gradient for gradient in call.outputs[1:] if gradient is not None]
+    sizes = [summed * gradient.nbytes for gradient in wanted]
+    for gradient in wanted:
+        sums = Reduction(width, summed, is_inner=False, bytes_each=4, processors=processors)
+        buffers = [size for size in sums.buffers() if size]
+        sizes += [gradient.nbytes, *buffers, *(-size for size in reversed(buffers))]
+    return sizes
+
+
 def _renormed(call: KernelCall) -> list[int]:
     tensor, dim = call.args[0], call.args[2] % call.args[0].dim()
     dims = [other for other in range(tensor.dim()) if other != dim]
@@ -169,6 +189,7 @@ RULES: dict[str, Rule] = {
     "aten._fft_c2r": _transform,
     "aten._fft_r2c": _transform,
     "aten.multinomial": _draws,
+    "aten.native_layer_norm_backward": _summed_rows,
     "aten.renorm": _renormed,
     "aten._cdist_backward": lambda call: _distances(call, call.args[2].shape[-2], call.args[3]),
     "aten._pdist_backward": lambda call: _distances(call, len(call.args[1]) - 1, call.args[2]),

@@ -184,7 +184,7 @@ def _middle(call: KernelCall) -> list[int]:
 def _distinct(call: KernelCall) -> list[int]:
     """Of what a search for distinct numbers sorts, with their places where those are wanted."""
     count, item = call.args[0].numel(), call.args[0].element_size()
-    if not any(call.args[2:4]):
+    if not call.argument(2, "return_inverse"):  # which number each one is
         return [count * item, radix_bytes(count, item, 0)]
     listed = count * _INDEX_BYTES
     return [count * item, listed, listed, radix_bytes(count, item)]
@@ -199,9 +199,10 @@ def _largest(call: KernelCall) -> list[int]:
     most = values.shape[dim] if values.dim() else 1
     if most <= _MOST_SORTED_AT_ONCE or not call.argument(4, "sorted", default=True):
         return search
-    back = [-size for size in reversed(search) if size > 0]
+    back = [-size for size in search if 0 < size != _SCAN_BYTES]
     sort = sorted_rows(values.numel(), most, values.element_size())
-    return [*search, *back, places.nbytes, values.nbytes, *sort]
+    back_of_sort = [-size for size in reversed(sort)]
+    return [*search, *back, places.nbytes, values.nbytes, *sort, *back_of_sort, places.nbytes]
 
 
 def _search_in_blocks(numbers: Any, longest: int, processors: int) -> list[int]:
