@@ -81,6 +81,8 @@ class Convolution:
         output: the result, or its gradient.
         stride: the largest.
         groups: of channels.
+        is_transposed: whether the program ran the gradient of its input, a transposed convolution:
+            ``tensor`` is then that one's result, and ``output`` its input.
     """
 
     tensor: Any
@@ -88,16 +90,24 @@ class Convolution:
     output: Any
     stride: int
     groups: int
+    is_transposed: bool
 
     @classmethod
     def of_forward(cls, args: Any, output: Any) -> Convolution:
         """What ``aten.convolution`` was called with, and its result."""
-        return cls(args[0], args[1], output, max(args[3]), args[8])
+        return cls._of(args[0], args[1], output, args[3:9])
 
     @classmethod
     def of_backward(cls, args: Any) -> Convolution:
         """What ``aten.convolution_backward`` was called with."""
-        return cls(args[1], args[2], args[0], max(args[4]), args[9])
+        return cls._of(args[1], args[2], args[0], args[4:10])
+
+    @classmethod
+    def _of(cls, tensor: Any, weight: Any, output: Any, options: Any) -> Convolution:
+        stride, is_transposed, groups = max(options[0]), options[3], options[5]
+        if is_transposed:
+            tensor, output = output, tensor
+        return cls(tensor, weight, output, stride, groups, is_transposed)
 
     @property
     def has_channels_last(self) -> bool:
@@ -105,16 +115,24 @@ class Convolution:
         return has_channels_last(self.tensor, self.weight)
 
     @property
-    def forward_bytes(self) -> int:
-        """Of a forward's workspace."""
+    def bytes_of_result(self) -> int:
+        """Of the workspace of the program's forward."""
+        return self._bytes_of_input_gradient if self.is_transposed else self._forward_bytes
+
+    @property
+    def bytes_of_input_gradient(self) -> int:
+        """Of the workspace of the gradient of the program's input."""
+        return self._forward_bytes if self.is_transposed else self._bytes_of_input_gradient
+
+    @property
+    def _forward_bytes(self) -> int:
         if self.has_channels_last:
             own = _bytes(self.tensor) + _bytes(self.weight) + _FEW_BYTES
             return own if self._has_few_wide_channels else self._padded_bytes
         return _KERNEL_BYTES if self._is_pointwise or self._sums_few else self._copies
 
     @property
-    def bytes_of_input_gradient(self) -> int:
-        """Of the workspace of the input's gradient."""
+    def _bytes_of_input_gradient(self) -> int:
         if self._is_grouped_point:
             return self._copies
         if self.has_channels_last:
@@ -200,7 +218,7 @@ class Convolution:
     @property
     def runs_in_own_kernel(self) -> bool:
         """Whether PyTorch's own kernel runs it, not cuDNN."""
-        if not self.is_depthwise or self.has_channels_last:
+        if not self.is_depthwise or self.is_transposed or self.has_channels_last:
             return False
         is_small = self.stride == 1 and max(self.weight.shape[2:]) <= _DEPTHWISE_OF_HALF
         return not (self.tensor.dtype is torch.float16 and is_small)
@@ -328,7 +346,7 @@ def note_forward(log: RequestLog, tried: TriedPlans, args: Any, output: Any) -> 
     limits = bounds(args[0], args[1], output)
     tried.note("forward", call, call.most_of_plans, limits)
     if not call.runs_in_own_kernel:
-        log.scratch(call.forward_bytes, limits)
+        log.scratch(call.bytes_of_result, limits)
 
 
 def bounds(tensor: Any, weight: Any, output: Any) -> tuple[int, int]:
