@@ -21,6 +21,7 @@ from vramlens import explain, load
 from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.failure.need import ADVICE
 from vramlens.analyses.failure.step_evidence import may_repeat_first_phase
+from vramlens.ground.verdict import Verdict
 from vramlens.program import verdict_of
 from vramlens.replay.need.done_without import _CONVOLUTION
 from vramlens.report.explain.answer_words import headline, sentences
@@ -507,3 +508,18 @@ def test_only_convolutions_go_on_without_a_workspace(frame: str, convolves: bool
 def test_a_lone_workspace_is_no_benchmark() -> None:
     """cuDNN's choice without trying: no setting of its benchmark changes it."""
     assert not any("cudnn.benchmark" in (one.fix or "") for one in explained("maml.cap60").findings)
+
+
+def test_copies_of_the_model_that_are_kept_now_and_then_are_a_leak() -> None:
+    """Every fourth step keeps one: six until the failure, that of its own step included."""
+    assert verdict("snapshots_kept.cap90").cause == "leak"
+    leak = explained("snapshots_kept.cap90").findings[0]
+    assert (leak.id, leak.verdict) == ("leak", Verdict.LIKELY)
+    assert "every 4 steps" in leak.title
+    assert "keep the copies of the model" in (leak.fix or "")
+
+
+def test_three_copies_of_the_model_are_possibly_a_leak_and_told_first() -> None:
+    leak = explained("snapshots_kept.cap70").findings[0]
+    assert (leak.id, leak.verdict) == ("leak", Verdict.POSSIBLE)
+    assert any("snapshots or an ensemble" in text for text in leak.evidence)
