@@ -29,6 +29,7 @@ from vramlens.analyses.failure.forward_progress import (
     step_start,
 )
 from vramlens.analyses.failure.need import BLOCKS, Need
+from vramlens.analyses.failure.optimizer_lists import rest_of_list
 from vramlens.trace import NO_STACK, OutOfMemory
 
 _HOLES = 1.12
@@ -267,7 +268,7 @@ def _need_of_optimizer(view: Attribution, alive: NDArray[np.int64], request: Out
     live = int(sizes.sum())
     trainable = trainable_bytes(view, alive, request.event)
     missing_bytes = max(request.size_bytes, most_states(view) * trainable - state_bytes)
-    low = live + request.size_bytes
+    low = live + max(request.size_bytes, rest_of_list(view, request))
     return Need(
         peak_reserved_bytes=None,
         low_bytes=low,
