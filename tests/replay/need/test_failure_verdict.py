@@ -523,3 +523,13 @@ def test_three_copies_of_the_model_are_possibly_a_leak_and_told_first() -> None:
     leak = explained("snapshots_kept.cap70").findings[0]
     assert (leak.id, leak.verdict) == ("leak", Verdict.POSSIBLE)
     assert any("snapshots or an ensemble" in text for text in leak.evidence)
+
+
+def test_the_second_micro_batch_of_a_first_step_is_continued_by_the_first() -> None:
+    """What repeats in it are layers; its first backward pass is over."""
+    need, whole = verdict("accumulate.cap80").need, TRUTH["accumulate"]["peak_reserved_bytes"]
+    assert need is not None
+    assert need.basis == "earlier_step"
+    assert need.high_bytes is not None
+    assert need.low_bytes <= whole <= need.high_bytes <= 1.1 * whole
+    assert [row.lives for row in verdict("accumulate.cap80").settings[:4]] == [False] * 4

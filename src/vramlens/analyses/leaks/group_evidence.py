@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.model_copies import are_unused_copies, has_copy_of_step
 from vramlens.analyses.leaks.certainty import (
     COPY,
     GRAPH,
@@ -23,7 +24,6 @@ from vramlens.analyses.leaks.certainty import (
 from vramlens.analyses.leaks.cohorts import Cohort, Cohorts
 from vramlens.analyses.leaks.evidence import fate_of, held_by_no_object
 from vramlens.analyses.leaks.groups import CohortGroup, StepLoop
-from vramlens.analyses.leaks.model_copies import are_unused_copies, has_copy_of_step
 from vramlens.analyses.leaks.rate import Rate, rate_of
 from vramlens.analyses.leaks.recorded_leak import owner_of
 from vramlens.analyses.leaks.rhythm import PERIODIC, Rhythm, rhythm_of

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from support.recordings import DATA
 from vramlens import load
 from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.model_copies import are_unused_copies, has_copy_of_step
 from vramlens.analyses.leaks.growth import leaks_at
-from vramlens.analyses.leaks.model_copies import are_unused_copies, has_copy_of_step
 
 
 @cache
