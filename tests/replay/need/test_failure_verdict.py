@@ -533,3 +533,13 @@ def test_the_second_micro_batch_of_a_first_step_is_continued_by_the_first() -> N
     assert need.high_bytes is not None
     assert need.low_bytes <= whole <= need.high_bytes <= 1.1 * whole
     assert [row.lives for row in verdict("accumulate.cap80").settings[:4]] == [False] * 4
+
+
+def test_a_limit_where_steps_grow_in_stairs_is_a_least_one() -> None:
+    """Texts grow every third step: what is enough for this one is 3% less than the run took."""
+    first = explained("curriculum_len.cap50").findings[0]
+    assert first.id == "process_limit"
+    assert "limit to at least 4.35 GiB" in (first.fix or "")
+    assert "Steps needed more and more so far" in (first.fix or "")
+    fixes = " ".join(one.fix or "" for one in explained("gpt_varlen.cap50").findings)
+    assert "at least" not in fixes  # mixed lengths
