@@ -543,3 +543,14 @@ def test_a_limit_where_steps_grow_in_stairs_is_a_least_one() -> None:
     assert "Steps needed more and more so far" in (first.fix or "")
     fixes = " ".join(one.fix or "" for one in explained("gpt_varlen.cap50").findings)
     assert "at least" not in fixes  # mixed lengths
+
+
+def test_an_evaluation_of_all_rows_is_bounded_by_a_training_pass() -> None:
+    """The range ended at 8 times the whole run's peak, by a block of which nothing was done."""
+    need, whole = (
+        verdict("tabular_on_gpu.cap70").need,
+        TRUTH["tabular_on_gpu"]["peak_reserved_bytes"],
+    )
+    assert need is not None
+    assert need.high_bytes is not None
+    assert need.low_bytes <= whole <= need.high_bytes <= 4.5 * whole
