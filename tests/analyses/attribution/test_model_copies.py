@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from support.recordings import DATA
@@ -13,6 +14,9 @@ from vramlens import load
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.model_copies import are_unused_copies, has_copy_of_step
 from vramlens.analyses.leaks.growth import leaks_at
+from vramlens.analyses.leaks.recorded_leak import RecordedLeak
+from vramlens.analyses.leaks.recorded_leaks import leaks_of_trace
+from vramlens.ground.verdict import Verdict
 
 
 @cache
@@ -56,3 +60,24 @@ def test_copies_that_ran_are_no_spare_copies() -> None:
     assert not are_unused_copies(replace(view, modules=replace(view.modules, module=module)), rows)
     unmarked = replace(view.modules, marked=np.zeros_like(view.modules.marked))
     assert not are_unused_copies(replace(view, modules=unmarked), rows)
+
+
+def growing(name: str) -> list[RecordedLeak]:
+    trace = load(DATA / "copies" / f"{name}.vram")
+    return [leak for leak in leaks_of_trace(trace).leaks if leak.verdict != Verdict.NOT_A_PROBLEM]
+
+
+def test_clones_of_a_state_dict_are_copies_of_the_model() -> None:
+    """Seven of them, every fifth step, in a dict."""
+    (leak,) = growing("state_clones")
+    assert (leak.verdict, leak.every_steps, leak.steps) == (Verdict.LIKELY, 5, 7)
+    assert "keep the copies of the model" in (leak.fix or "")
+
+
+@pytest.mark.parametrize("name", ["best_state", "trained_copies"])
+def test_a_copy_that_is_replaced_and_copies_that_are_trained_are_no_leak(name: str) -> None:
+    """The best state so far, renewed every third step; the clients of a federated round."""
+    assert growing(name) == []
+    oom = load(DATA / "copies" / f"{name}.vram").explain().oom
+    assert oom is not None
+    assert oom.cause != "leak"
