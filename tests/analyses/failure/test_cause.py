@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vramlens.analyses.failure.cause import is_growing, may_be_growing
+from vramlens.analyses.failure.cause import is_climbing, is_growing, may_be_growing
 from vramlens.units import MIB
 
 CAPACITY = 1000 * MIB
@@ -39,3 +39,20 @@ def test_steps_that_begin_with_more_and_more_grow(starts: list[int], growing: bo
 )
 def test_of_few_steps_growth_is_a_doubt(starts: list[int], growing: bool) -> None:
     assert may_be_growing([start * MIB for start in starts], CAPACITY) == growing
+
+
+@pytest.mark.parametrize(
+    ("own", "climbs"),
+    [
+        ((900, 77, 77, 116, 116, 155), True),  # in stairs
+        ((900, 10, 20, 30, 40), True),
+        ((900, 77, 77, 77, 77, 300), False),  # a spike
+        ((900, 116, 80, 155, 77, 116, 160), False),  # mixed lengths
+        ((900, 77, 116), False),  # too few
+        ((77, 77, 77, 77, 77, 77), False),
+    ],
+)
+def test_steps_climb_where_more_than_one_needed_more_than_all_before(
+    own: tuple[int, ...], climbs: bool
+) -> None:
+    assert is_climbing(own) == climbs

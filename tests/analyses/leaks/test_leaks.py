@@ -892,6 +892,24 @@ def test_what_every_step_leaves_grows_from_where_it_began(steps: int, before: in
     assert (rhythm.first, rhythm.steps, rhythm.steady) == (before, steps, True)
 
 
+@given(st.integers(3, 12), st.integers(2, 20), st.data())
+def test_what_every_few_steps_leave_is_steady_wherever_the_recording_ends(
+    apart: int, times: int, data: st.DataObject
+) -> None:
+    first, after = data.draw(st.integers(0, apart)), data.draw(st.integers(1, apart))
+    left = np.zeros(first + apart * (times - 1) + after, np.int64)
+    left[first::apart] = 4
+    rhythm = rhythm_of(left, 0)
+    assert isinstance(rhythm, Rhythm)
+    assert (rhythm.steps, rhythm.steady, rhythm.apart) == (times, True, apart)
+
+
+def test_what_comes_more_and_more_rarely_is_slowing() -> None:
+    left = np.zeros(70, np.int64)
+    left[[0, 2, 4, 6, 8, 10, 14, 20, 30, 50]] = 1
+    assert rhythm_of(left, 0) == "slowing"
+
+
 @given(st.lists(st.booleans(), min_size=4, max_size=120), st.integers(0, 20))
 def test_a_rhythm_counts_no_more_than_there_is(hits: list[bool], longest: int) -> None:
     left = np.array(hits, np.int64)

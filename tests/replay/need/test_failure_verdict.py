@@ -21,6 +21,7 @@ from vramlens import explain, load
 from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.failure.need import ADVICE
 from vramlens.analyses.failure.step_evidence import may_repeat_first_phase
+from vramlens.ground.verdict import Verdict
 from vramlens.program import verdict_of
 from vramlens.replay.need.done_without import _CONVOLUTION
 from vramlens.report.explain.answer_words import headline, sentences
@@ -516,3 +517,49 @@ def test_only_convolutions_go_on_without_a_workspace(frame: str, convolves: bool
 def test_a_lone_workspace_is_no_benchmark() -> None:
     """cuDNN's choice without trying: no setting of its benchmark changes it."""
     assert not any("cudnn.benchmark" in (one.fix or "") for one in explained("maml.cap60").findings)
+
+
+def test_copies_of_the_model_that_are_kept_now_and_then_are_a_leak() -> None:
+    """Every fourth step keeps one: six until the failure, that of its own step included."""
+    assert verdict("snapshots_kept.cap90").cause == "leak"
+    leak = explained("snapshots_kept.cap90").findings[0]
+    assert (leak.id, leak.verdict) == ("leak", Verdict.LIKELY)
+    assert "every 4 steps" in leak.title
+    assert "keep the copies of the model" in (leak.fix or "")
+
+
+def test_three_copies_of_the_model_are_possibly_a_leak_and_told_first() -> None:
+    leak = explained("snapshots_kept.cap70").findings[0]
+    assert (leak.id, leak.verdict) == ("leak", Verdict.POSSIBLE)
+    assert any("snapshots or an ensemble" in text for text in leak.evidence)
+
+
+def test_the_second_micro_batch_of_a_first_step_is_continued_by_the_first() -> None:
+    """What repeats in it are layers; its first backward pass is over."""
+    need, whole = verdict("accumulate.cap80").need, TRUTH["accumulate"]["peak_reserved_bytes"]
+    assert need is not None
+    assert need.basis == "earlier_step"
+    assert need.high_bytes is not None
+    assert need.low_bytes <= whole <= need.high_bytes <= 1.1 * whole
+    assert [row.lives for row in verdict("accumulate.cap80").settings[:4]] == [False] * 4
+
+
+def test_a_limit_where_steps_grow_in_stairs_is_a_least_one() -> None:
+    """Texts grow every third step: what is enough for this one is 3% less than the run took."""
+    first = explained("curriculum_len.cap50").findings[0]
+    assert first.id == "process_limit"
+    assert "limit to at least 4.35 GiB" in (first.fix or "")
+    assert "Steps needed more and more so far" in (first.fix or "")
+    fixes = " ".join(one.fix or "" for one in explained("gpt_varlen.cap50").findings)
+    assert "at least" not in fixes  # mixed lengths
+
+
+def test_an_evaluation_of_all_rows_is_bounded_by_a_training_pass() -> None:
+    """The range ended at 8 times the whole run's peak, by a block of which nothing was done."""
+    need, whole = (
+        verdict("tabular_on_gpu.cap70").need,
+        TRUTH["tabular_on_gpu"]["peak_reserved_bytes"],
+    )
+    assert need is not None
+    assert need.high_bytes is not None
+    assert need.low_bytes <= whole <= need.high_bytes <= 4.5 * whole

@@ -2,6 +2,7 @@
 
 attribution: all of that, for every allocation of a device.
 categories: what each allocation is for.
+model_copies: copies of a model that nothing uses.
 modules: which part of the model each allocation belongs to.
 names: which allocation is which tensor, where the recording names tensors.
 optimizer_state: what an optimizer keeps for each parameter, by its class.

@@ -11,6 +11,7 @@ headline: the answer to a failure in one sentence.
 likeness: how a step's requests pair with the earlier step's, and what it keeps longer.
 need: what a failed step would have needed to finish.
 oom: the out-of-memory verdict of a recording.
+optimizer_lists: what an optimizer's call for all parameters still asks for.
 step_evidence: whether what repeats are steps of a loop, or parts of one step.
 step_scaling: how large the requests still to come would have been.
 step_template: the earlier step that a failed step repeats.

@@ -35,6 +35,7 @@ class CauseFacts:
         needed_bytes: what the failed step would have added.
         is_as_before: whether an earlier step, the first included, asked for as much.
         rising: whether the earlier steps rose.
+        climbing: whether steps, the failed one included, needed more and more.
         growing: whether what steps leave behind grows.
         may_be_growing: whether the few steps so far did.
     """
@@ -45,6 +46,7 @@ class CauseFacts:
     needed_bytes: int = 0
     is_as_before: bool = False
     rising: bool = False
+    climbing: bool = False
     growing: bool = False
     may_be_growing: bool = False
 
@@ -102,9 +104,27 @@ def is_growing(start_bytes: Sequence[int], capacity_bytes: int) -> bool:
     later = start_bytes[2:]
     if len(later) <= _FEWEST_GROWN or later[-1] - later[0] < _TELLING_GROWTH * capacity_bytes:
         return False
-    highest = accumulate(later, max)
-    fallen = max(high - size for high, size in zip(highest, later, strict=True))
-    return fallen <= _FALLEN * (later[-1] - later[0])
+    return _fallen(later) <= _FALLEN * (later[-1] - later[0])
+
+
+def is_climbing(own_bytes: Sequence[int]) -> bool:
+    """Whether steps needed more and more, each or in stairs: lengths or sizes that a program raises. The
+    first also builds what lasts.
+    """
+    later = own_bytes[1:]
+    if len(later) <= _FEWEST_GROWN or _fallen(later) > _FALLEN * (later[-1] - later[0]):
+        return False
+    stairs = 0
+    highest = later[0]
+    for size in later:
+        if size > _RISE * highest:
+            stairs, highest = stairs + 1, size
+    return stairs >= _FEW_GROWN
+
+
+def _fallen(sizes: Sequence[int]) -> int:
+    """The most that one lies below the highest before it."""
+    return max(high - size for high, size in zip(accumulate(sizes, max), sizes, strict=True))
 
 
 def may_be_growing(start_bytes: Sequence[int], capacity_bytes: int) -> bool:

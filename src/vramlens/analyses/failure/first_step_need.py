@@ -29,7 +29,9 @@ from vramlens.analyses.failure.forward_progress import (
     step_start,
 )
 from vramlens.analyses.failure.need import BLOCKS, Need
+from vramlens.analyses.failure.optimizer_lists import rest_of_list
 from vramlens.trace import NO_STACK, OutOfMemory
+from vramlens.units import format_size
 
 _HOLES = 1.12
 """What is reserved may be so much more than what is alive."""
@@ -267,7 +269,8 @@ def _need_of_optimizer(view: Attribution, alive: NDArray[np.int64], request: Out
     live = int(sizes.sum())
     trainable = trainable_bytes(view, alive, request.event)
     missing_bytes = max(request.size_bytes, most_states(view) * trainable - state_bytes)
-    low = live + request.size_bytes
+    rest_bytes = rest_of_list(view, request)
+    low = live + max(request.size_bytes, rest_bytes)
     return Need(
         peak_reserved_bytes=None,
         low_bytes=low,
@@ -277,6 +280,19 @@ def _need_of_optimizer(view: Attribution, alive: NDArray[np.int64], request: Out
         ),
         basis=BLOCKS,
         confidence="estimated",
-        reason="the optimizer was creating its state for the first time",
+        reason=_words_of_optimizer(view, request, rest_bytes),
         floor_bytes=low,
+    )
+
+
+def _words_of_optimizer(view: Attribution, request: OutOfMemory, rest_bytes: int) -> str:
+    """What the optimizer was doing, in one sentence."""
+    if rest_bytes <= request.size_bytes:
+        return "the optimizer was creating its state for the first time"
+    frames = view.trace.stacks.of(request.stack)
+    is_foreach = any(frame.function.startswith("_multi_tensor_") for frame in frames)
+    remedy = "; with foreach=False it takes one after another" if is_foreach else ""
+    return (
+        f"the optimizer works on all parameters at once and still had {format_size(rest_bytes)}"
+        f" of their tensors to make{remedy}"
     )

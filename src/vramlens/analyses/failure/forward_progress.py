@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.failure.after_blocks import bytes_after_blocks
+from vramlens.analyses.failure.likeness.earlier_pass import most_by_earlier_passes
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.trace import NO_STACK, OutOfMemory, TensorKind
 
@@ -73,8 +74,10 @@ def progress_of(
     place = own_blocks.index(blocks[latest])
     blocks_to_come = len(own_blocks) - place - 1
     if not any(done):
-        high_bytes = bytes_by_block[latest] * 2 + request.size_bytes
-        return Progress(len(own_blocks), 0, 0, high_bytes * (blocks_to_come + 1) + outside)
+        like_this = bytes_by_block[latest] * 2 + request.size_bytes
+        to_come = like_this * (blocks_to_come + 1) + outside
+        like_earlier = most_by_earlier_passes(view, request.event)
+        return Progress(len(own_blocks), 0, 0, min(to_come, like_earlier or to_come))
     after_bytes = bytes_after_blocks(
         view,
         own_blocks,

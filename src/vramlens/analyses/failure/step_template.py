@@ -20,6 +20,7 @@ from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.failure.forward_progress import blocks_of_pass, passes_of_step
 from vramlens.analyses.failure.likeness.paired_requests import Pairs, with_likest_sizes
+from vramlens.analyses.failure.step_evidence import are_steps
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.trace import NO_STACK, OutOfMemory
 
@@ -172,10 +173,10 @@ def _starts(view: Attribution, event: int) -> tuple[list[int], bool]:
     steps = [int(start) for start in view.steps.starts if start < event]
     if len(steps) > 1 and view.steps.source != PATTERN:
         return steps, True
-    if len(steps) > 1:
+    if len(steps) > 1 and are_steps(view):
         return (steps, not len(view.phases.span_start)) if _give_back(view, steps) else ([], False)
     ends = [int(end) for end in view.phases.span_end if end < event]
-    return [0, *ends], False
+    return [0, *ends] if ends else [], False
 
 
 def _give_back(view: Attribution, starts: list[int]) -> bool:

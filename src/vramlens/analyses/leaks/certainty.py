@@ -30,15 +30,18 @@ from vramlens.analyses.leaks.rhythm import EVERY, IRREGULAR, PERIODIC, Rhythm
 from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB
 
-GRAPH, SIGN, RESULT = "a whole pass", "a sign", "one result"
+GRAPH, COPY, SIGN, RESULT = "a whole pass", "a copy of the model", "a sign", "one result"
 _NEEDED: dict[tuple[str, str], tuple[int | None, int, int]] = {
     (EVERY, GRAPH): (8, 5, 4),
+    (EVERY, COPY): (None, 6, 3),
     (EVERY, SIGN): (None, 9, 4),
     (EVERY, RESULT): (None, 128, 4),
     (PERIODIC, GRAPH): (30, 10, 6),
+    (PERIODIC, COPY): (None, 6, 3),
     (PERIODIC, SIGN): (None, 12, 6),
     (PERIODIC, RESULT): (None, 128, 6),
     (IRREGULAR, GRAPH): (60, 20, 8),
+    (IRREGULAR, COPY): (None, 8, 4),
     (IRREGULAR, SIGN): (None, 30, 8),
     (IRREGULAR, RESULT): (None, 128, 8),
 }
@@ -228,7 +231,7 @@ def verdict_of_steps(rhythm: Rhythm, subject: str) -> tuple[Verdict | None, int 
     them.
 
     Args:
-        subject: GRAPH, SIGN or RESULT.
+        subject: GRAPH, COPY, SIGN or RESULT.
     """
     proven, likely, possible = _NEEDED[rhythm.kind, subject]
     steps = min(rhythm.steps, rhythm.outlived + 2)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.model_copies import are_unused_copies, has_copy_of_step
 from vramlens.analyses.leaks.certainty import (
+    COPY,
     GRAPH,
     RESULT,
     SIGN,
@@ -166,11 +168,27 @@ class GroupEvidence:
             held_by_graph=self.is_held_by_graph,
         )
 
+    @cached_property
+    def copies_model(self) -> bool:
+        """Whether each time leaves a copy of the model behind that nothing uses."""
+        return not self.pooled and are_unused_copies(self.view, self.rows)
+
+    @cached_property
+    def rhythm_so_far(self) -> Rhythm:
+        """The rhythm, with what the step under way has left behind already, where that is sure."""
+        if self.kept != COPY:
+            return self.rhythm
+        cohorts, steps, outlived = self.cohorts, self.rhythm.steps, self.rhythm.outlived
+        more = int(has_copy_of_step(self.view, self.rows, cohorts.last, cohorts.event))
+        return replace(self.rhythm, steps=steps + more, outlived=outlived + more)
+
     @property
     def kept(self) -> str:
-        """What is kept: GRAPH, SIGN or RESULT."""
+        """What is kept: GRAPH, COPY, SIGN or RESULT."""
         if self.keeps_graph:
             return GRAPH
+        if self.copies_model:
+            return COPY
         return SIGN if self.signs else RESULT
 
     @cached_property

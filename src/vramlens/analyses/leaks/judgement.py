@@ -10,6 +10,7 @@ import numpy as np
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.leaks.certainty import (
+    COPY,
     GRAPH,
     PATTERN,
     RESULT,
@@ -48,6 +49,7 @@ def _went_oldest_first(evidence: GroupEvidence) -> bool:
 
 
 _OF_MODELS = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
+_ON_PURPOSE = "snapshots or an ensemble that the program needs on the GPU look the same"
 _UNTIL_THEN = "a buffer that is not full yet, or a list that is emptied later, looks the same"
 
 
@@ -120,7 +122,7 @@ def judgement_of(evidence: GroupEvidence) -> Judgement | None:
 
 def _by_steps(evidence: GroupEvidence) -> Judgement | None:
     """The verdict that so many steps of one rhythm allow."""
-    rhythm = evidence.rhythm
+    rhythm = evidence.rhythm_so_far
     verdict, needs_steps = verdict_of_steps(rhythm, evidence.kept)
     if verdict is None:
         return None
@@ -167,7 +169,9 @@ def _with_usual_doubt(evidence: GroupEvidence, judgement: Judgement) -> Judgemen
     if judgement.doubts:
         return judgement
     doubt = ""
-    if judgement.verdict == Verdict.POSSIBLE:
+    if evidence.kept == COPY:
+        doubt = _ON_PURPOSE
+    elif judgement.verdict == Verdict.POSSIBLE:
         doubt = "too few steps to tell" if evidence.keeps_graph else _UNTIL_THEN
     elif judgement.verdict == Verdict.LIKELY and evidence.kept != GRAPH and evidence.owner is None:
         doubt = evidence.signs[0].doubt if evidence.signs else _UNTIL_THEN
@@ -207,6 +211,7 @@ def judged_leak(evidence: GroupEvidence) -> RecordedLeak | None:
         in_list=evidence.fate == LATEST_FIRST,
         result_bytes=int(evidence.sizes.max()) if evidence.keeps_graph else 0,
         scalar_loss=_scalar_loss(evidence),
+        copies_model=evidence.kept == COPY,
     )
 
 
@@ -283,6 +288,8 @@ def _sentences(evidence: GroupEvidence) -> list[str]:
     if evidence.longest:
         longest = counted(evidence.longest, "step")
         sentences.append(f"everything else from those lines was freed after at most {longest}")
+    if evidence.kept == COPY:
+        sentences.append("each time it is a copy of all parameters of the model, which never runs")
     sentences += [sign.evidence for sign in evidence.signs]
     return sentences + _asked_by(evidence)
 

@@ -32,6 +32,7 @@ def with_fix(
     in_list: bool = False,
     result_bytes: int = 0,
     scalar_loss: str = "",
+    copies_model: bool = False,
 ) -> RecordedLeak:
     """The leak with what to do about it, and how much that frees; as it is where the process has
     said that.
@@ -42,17 +43,29 @@ def with_fix(
         result_bytes: how large the result that a graph hangs on may be, which a detached tensor
             keeps each time.
         scalar_loss: the loss that asked for it and whose scalar keeps all errors; "" elsewhere.
+        copies_model: whether each time leaves a copy of the model.
     """
     if leak.fix is not None:
         return leak
     cuts_graph = graph and leak.kind is None and not scalar_loss
     stays = result_bytes // leak.every_steps if cuts_graph or leak.kind == "graph" else 0
     freed = max(0, leak.bytes_per_step - stays)
+    fix = _edit(leak, graph=cuts_graph, in_list=in_list, scalar_loss=scalar_loss)
+    if copies_model and leak.kind is None:
+        fix = _without_copies(leak)
     return replace(
         leak,
-        fix=_edit(leak, graph=cuts_graph, in_list=in_list, scalar_loss=scalar_loss),
+        fix=fix,
         fix_share=freed / max(leak.bytes_per_step, 1),
         frees_more=cuts_graph,
+    )
+
+
+def _without_copies(leak: RecordedLeak) -> str:
+    line = f"{leak.file}:{leak.line}" if leak.place is not None else "that line"
+    return (
+        f"keep the copies of the model that {line} makes on the CPU (`.cpu()`) or in a file"
+        " (`torch.save`), or keep only the last one"
     )
 
 

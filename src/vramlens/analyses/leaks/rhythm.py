@@ -82,7 +82,8 @@ def rhythm_of(left_by_step: NDArray[np.int64], longest: int) -> Rhythm | str:
     even = bool((np.abs(gaps - usual) <= max(1.0, usual * (_EVEN - 1))).mean() >= _COVERED)
     span = last - 1 - int(at[0])
     early = int((at < at[0] + span / 2).sum())
-    steady = len(at) - early >= _STEADY * early
+    # Of what comes every few steps, one half of the time may well have one time more.
+    steady = len(at) - early + even >= _STEADY * early
     # Of many at random one half may well have some more: twice the spread of a fair coin's.
     steady |= len(at) >= _MANY and 2 * early - len(at) <= 2 * len(at) ** 0.5
     if not steady:

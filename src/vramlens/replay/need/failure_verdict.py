@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vramlens.analyses.failure.first_step_need import need_of_first_step
+from vramlens.analyses.failure.likeness.left_behind import passes_give_back
 from vramlens.analyses.failure.need import ADVICE, Need, SettingVerdict
 from vramlens.analyses.failure.step_evidence import may_be_inside_step
 from vramlens.ground.verdict import Confidence
@@ -84,7 +85,8 @@ def judgement_of(
         judged = _judgement_of_first_step(view, proven, oom, runs)
     else:
         judged = _judgement_by_step(proven, projection, runs)
-        if may_be_inside_step(view, step_leaks):
+        is_of_micro_batches = passes_give_back(view, projection.template)
+        if may_be_inside_step(view, step_leaks) and not is_of_micro_batches:
             judged = replace(judged, need=_at_least(judged.need))
     if (oom.largest_free_bytes or 0) >= (oom.requested_bytes or 0):
         return judged  # the allocator's own mistake: the limit was enough

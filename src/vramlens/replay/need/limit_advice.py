@@ -48,11 +48,13 @@ class Outlook:
     Attributes:
         lasting: whether they are no larger.
         growing: whether what steps leave behind grows.
+        climbing: whether each step or stair of steps needed more than those before.
         kept_by_passes: without training, the bytes that passes before the failed one keep.
     """
 
     lasting: bool
     growing: bool
+    climbing: bool = False
     kept_by_passes: int = 0
 
     def is_kept_by_passes(self, need: Need) -> bool:
@@ -90,6 +92,8 @@ def with_limit(
         fix += ". The leak will fill that, too"
     elif outlook.growing:
         fix += f". Memory grew {growth_by_steps(view)} and may fill that, too"
+    elif outlook.climbing and need.high_bytes is not None:
+        fix += ". Steps needed more and more so far, so later ones may need more than that"
     elif outlook.is_kept_by_passes(need):
         kept = format_size(outlook.kept_by_passes)
         fix += f". Earlier passes keep {kept} (results, caches), and later ones may add to that"
@@ -119,7 +123,10 @@ def _raise_to(
     if most is not None and most < size:
         size, margin = most, "the limit is all that it can have"
     call = _call(size, total)
-    return f"raise this process's limit to {format_size(size)}{call}; {_needs(need)}; {margin}"
+    least = "at least " if outlook.growing or outlook.climbing else ""
+    return (
+        f"raise this process's limit to {least}{format_size(size)}{call}; {_needs(need)}; {margin}"
+    )
 
 
 def _with_request(need: Need, oom: OomVerdict) -> str:

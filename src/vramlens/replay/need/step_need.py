@@ -104,7 +104,9 @@ def projection_of(view: Attribution, proven: Proven, request: OutOfMemory) -> Pr
     """The failed step continued; None where no earlier step is like it."""
     template = template_of(view, request)
     is_of_steps = are_steps(view)
-    if template is None or (view.steps.source == PATTERN and not is_of_steps):
+    if template is None:
+        return None
+    if template.whole_steps and view.steps.source == PATTERN and not is_of_steps:
         return None
     scaling = scaling_of(view, template, request)
     if scaling.scale > _FARTHEST:

@@ -12,6 +12,7 @@ from vramlens.analyses.failure.allocator_retry import has_fitting_block
 from vramlens.analyses.failure.cause import (
     CauseFacts,
     cause_of,
+    is_climbing,
     is_growing,
     is_rising,
     may_be_growing,
@@ -96,7 +97,7 @@ def with_judgement(
 def _outlook(judged: ReplayJudgement, facts: CauseFacts, view: Attribution) -> Outlook:
     growing = facts.growing or facts.may_be_growing
     lasting = judged.tells_what_follows and judged.is_like_several_steps and not growing
-    return Outlook(lasting, growing, kept_by_passes=bytes_of_earlier_passes(view))
+    return Outlook(lasting, growing, facts.climbing, kept_by_passes=bytes_of_earlier_passes(view))
 
 
 def _unmistakable(view: Attribution, leaks: Sequence[RecordedLeak]) -> Sequence[RecordedLeak]:
@@ -224,13 +225,15 @@ def _facts(
     start_bytes = peaks.start_bytes[: step + 1] if are_steps(view) else ()
     earlier = max(peaks.own_bytes[1 if step > 1 else 0 : step], default=0)
     start = peaks.start_bytes[step] if step < len(peaks.start_bytes) else 0
+    needed = max(0, (judged.need.floor_bytes or 0) - start)
     return CauseFacts(
         capacity_bytes=capacity,
         leaked_bytes=leaked,
         earlier_bytes=earlier,
-        needed_bytes=max(0, (judged.need.floor_bytes or 0) - start),
+        needed_bytes=needed,
         is_as_before=judged.projection is not None and judged.projection.scaling.is_same,
         rising=is_rising(peaks.own_bytes[:step]),
+        climbing=are_steps(view) and is_climbing((*peaks.own_bytes[:step], needed)),
         growing=leaked > 0 or is_growing(start_bytes, capacity or 0),
         may_be_growing=may_be_growing(start_bytes, capacity or 0)
         or any(not leak.is_small for leak in _unmistakable(view, step_leaks))

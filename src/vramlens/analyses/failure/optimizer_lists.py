@@ -1,0 +1,52 @@
+"""What an optimizer's call still asks for at least, where it works on all parameters at once.
+
+PyTorch's foreach optimizers make a list of one tensor a parameter and keep it until the call is
+done (torch/optim/adam.py: _multi_tensor_adam; _foreach_sqrt). The lists before it, state that was
+made for the same parameters included, tell how long the one under way will be.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.phases import Phase
+from vramlens.trace import OutOfMemory
+
+_ROUNDED_TO = 512
+_FEWEST_MADE = 2
+"""One tensor may be a temporary of one parameter, which goes before that of the next."""
+
+
+def rest_of_list(view: Attribution, request: OutOfMemory) -> int:
+    """The bytes of the optimizer's list under way that were still to come, the failed request
+    included; 0 where it makes none.
+    """
+    allocations, ends = view.device.allocations, view.phases.span_end
+    ends = ends[ends <= request.event]
+    if not len(ends):
+        return 0
+    # What the optimizer's constructor made is of all its groups, a call of one group after another.
+    is_in_call = (allocations.born >= ends[-1]) & (allocations.born < request.event)
+    in_optimizer = np.flatnonzero(is_in_call & (view.phases.phase == Phase.OPTIMIZER))
+    stacks, sizes = allocations.stack[in_optimizer], allocations.requested_bytes[in_optimizer]
+    own = np.flatnonzero(stacks == request.stack)
+    is_gone = allocations.died[in_optimizer[own]] < request.event
+    begins = int(own[is_gone][-1]) + 1 if is_gone.any() else 0
+    made = own[~is_gone & (own >= begins)]
+    if len(made) < _FEWEST_MADE:
+        return 0
+    wanted = np.append(sizes[made], request.size_bytes)
+    earlier = np.arange(begins, made[0])
+    lists = (sizes[earlier[stacks[earlier] == stack]] for stack in np.unique(stacks[earlier]))
+    rests = [int(full[len(made) :].sum()) for full in lists if _begins_with(full, wanted)]
+    return min(rests, default=0)
+
+
+def _begins_with(full: NDArray[np.int64], part: NDArray[np.int64]) -> bool:
+    """Whether a list of sizes begins with another, as the allocator rounds them."""
+    if len(full) < len(part):
+        return False
+    both = (-(-sizes // _ROUNDED_TO) for sizes in (full[: len(part)], part))
+    return bool(np.equal(*both).all())
