@@ -35,6 +35,7 @@ from vramlens.live.holder.removals import (
 from vramlens.live.leaks.leak_report import LiveLeak
 from vramlens.live.source.bounds import always_holds, cut_off
 from vramlens.live.source.expression_forms import (
+    asks_for_presence,
     constant_text,
     exclude_each_other,
     has_remainder,
@@ -190,12 +191,17 @@ def _lengthens(store: Store) -> bool:
 
 
 def _written_anew(evidence: Evidence) -> str:
-    """``if ...: x.append(new)``, ``else: x[i] = new``."""
+    """``if ...: x.append(new)``, ``else: x[i] = new``; not where it depends on whether the key is
+    there: then one of the two makes an entry for each new key.
+    """
     store = evidence.store
     for other in evidence.others:
         if other.how != "item" or other.function is not store.function:
             continue
-        if exclude_each_other(store.guards, other.guards):
+        apart = [guard for guard in store.guards if guard not in other.guards]
+        if exclude_each_other(store.guards, other.guards) and not any(
+            map(asks_for_presence, apart)
+        ):
             return f"line {other.line} overwrites it otherwise"
     return ""
 

@@ -98,6 +98,8 @@ def _strength_of_call(store: Store, *, is_inside: bool) -> int:
         return 0  # it makes the place to which another statement adds
     if method in _GROWS:
         return 45
+    if _is_in_place(method):
+        return -120
     if method == "step" and is_inside:
         return -5  # of an optimizer: it makes the state of parameters
     if method in _TAKES or not store.arguments:
@@ -107,6 +109,11 @@ def _strength_of_call(store: Store, *, is_inside: bool) -> int:
     if method.startswith(_KEEPING):
         return 40
     return 25 if is_inside else 8
+
+
+def _is_in_place(method: str) -> bool:
+    """Whether a method is one of a tensor that changes its values: ``mul_``, ``copy_``."""
+    return method.endswith("_") and not method.endswith("__")
 
 
 def class_around(function: Function) -> str:
