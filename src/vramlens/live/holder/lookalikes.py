@@ -18,6 +18,7 @@ from vramlens.live.holder.container_bounds import (
     container_excuse,
     distant_bound,
     eviction_limit,
+    metered_bound,
 )
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.holder.leak_class import looks_up
@@ -238,6 +239,19 @@ def _evicted(evidence: Evidence) -> str:
     return ""
 
 
+def _metered(evidence: Evidence) -> str:
+    """``while self.bytes > self.limit: x.popitem()``, ``if n <= self.room: x.append(...)``: a
+    bound by what the program counts beside it, whatever it has counted so far.
+    """
+    metered = metered_bound(evidence.growth)
+    if metered is None:
+        return ""
+    statement, meter = metered
+    if statement is evidence.store:
+        return f"it grows only as long as {meter.condition} holds (line {statement.line})"
+    return f"line {statement.line} takes away while {meter.condition}: {short_text(statement)}"
+
+
 def _ring(evidence: Evidence) -> str:
     """``ring[i % n] = x``, also where the remainder is taken elsewhere."""
     store = evidence.store
@@ -370,6 +384,7 @@ _RULES: tuple[tuple[Verdict, Callable[[Evidence], str]], ...] = (
     (NONE, _written_anew),
     (NONE, _cut_off),
     (NONE, _evicted),
+    (NONE, _metered),
     (POSSIBLE, _emptied),
     (NONE, _only_replaces),
     (POSSIBLE, _few_keys),
