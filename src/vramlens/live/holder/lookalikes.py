@@ -25,6 +25,7 @@ from vramlens.live.holder.leak_class import looks_up
 from vramlens.live.holder.missed_removals import key_types
 from vramlens.live.holder.removals import (
     Evidence,
+    abandoned_text,
     emptied_text,
     expired_text,
     has_expired,
@@ -119,7 +120,7 @@ def _outgrown_text(evidence: Evidence) -> str:
     if not lasting:
         return expired_text(removals[0], evidence)
     if not outgrows_removals(lasting, evidence):
-        return ""
+        return abandoned_text(lasting, evidence)
     contrast = "more comes than goes" if growth.is_rising else "none of it went"
     return f"{emptied_text(removals[0])}, but {contrast}"
 

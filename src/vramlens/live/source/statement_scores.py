@@ -73,6 +73,20 @@ def takes_from(removal: Store, store: Store) -> bool:
     return is_removal(removal) and (is_queue or removal.method not in ("get", "get_nowait"))
 
 
+def ends_its_call(removal: Store, store: Store) -> bool:
+    """Whether a call takes out at its end what it has put there: ``x[k] = v``, then ``del x[k]``
+    under the same conditions. What a call leaves that fails or is cancelled in between stays.
+    """
+    function = store.function
+    is_later = removal.function is function and removal.line > store.line
+    if not is_later or function.node is None or removal.loops != store.loops:
+        return False
+    taken = removal.key if removal.how == "delete" else next(iter(removal.arguments), None)
+    put = store.key if store.key is not None else store.value
+    is_same = taken is not None and put is not None and ast.dump(taken) == ast.dump(put)
+    return is_same and set(removal.guards) <= set(store.guards)
+
+
 def strength(store: Store, searched: SearchedName) -> int:
     """How much a statement lets pile up what it stores: points, negative where it cannot be the
     one.
