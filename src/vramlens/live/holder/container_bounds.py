@@ -19,7 +19,7 @@ from vramlens.live.heap.objects import (
 from vramlens.live.heap.tees import entries_of, is_tee
 from vramlens.live.holder.keeper import Keeper, store_of
 from vramlens.live.source.bounds import length_limit, never_holds
-from vramlens.live.source.meters import Meter, meter_of_removal, meter_of_store
+from vramlens.live.source.counted_bounds import CountedBound, meter_of_removal, meter_of_store
 from vramlens.live.source.source_stores import Store
 from vramlens.live.source.statement_scores import is_removal
 from vramlens.units import GIB, counted, format_size
@@ -94,7 +94,7 @@ def distant_bound(growth: Growth) -> str:
     return f"{bound}: {format_size(to_come)} to come" if to_come > _MOST_TO_COME else ""
 
 
-def metered_bound(growth: Growth) -> tuple[Store, Meter] | None:
+def metered_bound(growth: Growth) -> tuple[Store, CountedBound] | None:
     """The statement that is held back, or takes entries away, at the limit of what the program
     counts beside; with what it counts. None without one.
     """

@@ -26,7 +26,7 @@ _MOST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Meter:
+class CountedBound:
     """What the program counts, and a condition on it.
 
     Attributes:
@@ -63,7 +63,7 @@ class _Comparison:
     smaller: ast.expr
 
 
-def meter_of_removal(removal: Store, store: Store, holder: object) -> Meter | None:
+def meter_of_removal(removal: Store, store: Store, holder: object) -> CountedBound | None:
     """The meter at whose limit entries are taken away; None without one that works.
 
     Args:
@@ -78,7 +78,7 @@ def meter_of_removal(removal: Store, store: Store, holder: object) -> Meter | No
     return None
 
 
-def meter_of_store(store: Store, holder: object) -> Meter | None:
+def meter_of_store(store: Store, holder: object) -> CountedBound | None:
     """The meter at whose limit a statement stores no more; None without one that works."""
     for guard in store.guards:
         for sides in _comparisons(guard, holds=True, of_all=True):
@@ -109,19 +109,19 @@ def _comparisons(guard: ast.expr, *, holds: bool, of_all: bool) -> Iterator[_Com
 
 def _meter(
     guard: ast.expr, rising: ast.expr, falling: ast.expr, store: Store, holder: object
-) -> Meter | None:
+) -> CountedBound | None:
     """The meter that goes up on one side of a comparison, or down on the other."""
     counting = _counting(rising, ast.Add, store)
     if counting is not None:
         reading, limit = _reading(counting, holder), known_number(falling, store, holder)
         if reading is None or limit is None or not 0 < reading <= _MOST_OVER * limit:
             return None
-        return Meter(text_of(guard), max(limit - reading, 0), reading, is_of_entries=False)
+        return CountedBound(text_of(guard), max(limit - reading, 0), reading, is_of_entries=False)
     counting = _counting(falling, ast.Sub, store)
     room = None if counting is None else _reading(counting, holder)
     if counting is None or room is None:
         return None
-    return Meter(text_of(guard), room, 0, isinstance(_amount(counting), ast.Constant))
+    return CountedBound(text_of(guard), room, 0, isinstance(_amount(counting), ast.Constant))
 
 
 def _counting(side: ast.expr, operation: type[ast.operator], store: Store) -> Store | None:
