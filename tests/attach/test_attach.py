@@ -222,11 +222,35 @@ if "kill" in sys.argv:
 """
 
 
-def _watch_until_it_ends(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+_ENDING_MAIN = """
+import ctypes, select, sys, time
+import torch
+ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)
+
+def main():
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kept = []
+    print("ready", flush=True)
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        output = model(torch.ones(64, 64))
+        kept.append(output)
+        output.sum().backward()
+        optimizer.step()
+        time.sleep(0.01)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def _watch_until_it_ends(
+    folder: Path, *words: str, text: str = _ENDING_PROGRAM
+) -> subprocess.CompletedProcess[str]:
     """What a watch of more steps says than the program makes."""
     pytest.importorskip("torch")
     path = folder / "ending.py"
-    path.write_text(_ENDING_PROGRAM)
+    path.write_text(text)
     with program(str(path), *words) as process:
         words = ("attach", str(process.pid), "--steps", "100000")
         watching = subprocess.Popen(
@@ -255,6 +279,15 @@ def test_a_program_that_ends_early_waits_for_the_answer(tmp_path: Path) -> None:
     assert "held by module __main__ > kept" in done.stdout
     assert "Note: the program ended after" in done.stdout
     assert "It has ended." in done.stdout
+
+
+def test_what_main_had_at_the_programs_end_is_there_for_the_answer(tmp_path: Path) -> None:
+    done = _watch_until_it_ends(tmp_path, text=_ENDING_MAIN)
+    assert done.returncode == 0, done.stderr
+    assert "LEAK proven" in done.stdout
+    held = "held by main() (ending.py:11), where the program ended > variable kept"
+    assert held in " ".join(done.stdout.split())
+    assert "no longer there" not in done.stdout
 
 
 def test_a_program_that_leaves_at_once_has_ended_after_its_steps(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from vramlens.capture.process.undisturbed import no_collection  # noqa: E402
 from vramlens.live import LeakError, LeakReport  # noqa: E402
 from vramlens.live.growth.births import Births  # noqa: E402
 from vramlens.live.heap.objects import frame_variables  # noqa: E402
-from vramlens.live.heap.search import Search, SearchTime  # noqa: E402
+from vramlens.live.heap.search import Search  # noqa: E402
+from vramlens.live.heap.search_time import SearchTime  # noqa: E402
 from vramlens.live.heap.tensors import loaded  # noqa: E402
 
 BYTES = 4 * 1000

@@ -29,7 +29,8 @@ from vramlens.live.growth.stores import (
     parents_with_all_parts,
 )
 from vramlens.live.growth.unseen_births import with_unseen
-from vramlens.live.heap.search import LONG, Search, SearchTime
+from vramlens.live.heap.search import Search
+from vramlens.live.heap.search_time import LONG, SearchTime
 from vramlens.live.heap.tensors import Storage, TorchObjects
 from vramlens.live.heap.unnamed_holders import search_generators, search_loose, unreached_tensors
 from vramlens.live.holder.keeper import Statements

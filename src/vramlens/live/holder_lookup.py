@@ -20,7 +20,8 @@ from vramlens.leak.leak import LeakOwner
 from vramlens.live.heap.dominators import Retained, nearest_by, retained_by
 from vramlens.live.heap.objects import class_name, is_users
 from vramlens.live.heap.roots import Root, all_roots
-from vramlens.live.heap.search import Search, SearchTime
+from vramlens.live.heap.search import Search
+from vramlens.live.heap.search_time import SearchTime
 from vramlens.live.heap.tensors import Storage, loaded
 from vramlens.live.holder.chain import Chain, chain_of, root_text
 from vramlens.live.holder.keeper import Statements

@@ -14,7 +14,7 @@ from vramlens.live.growth.line_observer import Observer
 from vramlens.live.growth.pace import FEWEST, WARM_UP
 from vramlens.live.growth.ration import FIRST_STEPS
 from vramlens.live.heap.objects import is_own_file
-from vramlens.live.heap.search import LONG, SearchTime
+from vramlens.live.heap.search_time import LONG, SearchTime
 from vramlens.live.heap.tensors import TorchObjects, loaded
 from vramlens.live.heap_look import HeapLook, OwnedStorage
 from vramlens.live.leaks.leak_report import LeakReport

@@ -12,7 +12,7 @@ import pytest
 
 from vramlens import LeakWatch
 from vramlens.live.growth import births
-from vramlens.live.growth.backlogs import steady_rise, with_complete
+from vramlens.live.growth.backlogs import _is_the_rise, steady_rise, with_complete
 from vramlens.live.growth.pace import Pace
 from vramlens.live.growth.piles import Item, Pile
 from vramlens.live.heap.tensors import Storage
@@ -26,6 +26,20 @@ def test_steady_rise() -> None:
     assert steady_rise([(5, 50), (7, 70), (9, 90), (12, 120)]) is None  # too few
     assert steady_rise([(5, 50), (7, 70), (9, 90), (12, 10), (16, 50), (21, 100)]) is None
     assert steady_rise([(step, 50) for step in (5, 7, 9, 12, 16)]) is None
+
+
+def test_a_rise_that_what_is_in_use_hides_at_first() -> None:
+    """Requests in flight are as much as some hundred of them leave."""
+    pace = Pace(steps=40, is_steady=True, is_late=False, first=20, last=980, filled=0.04,
+                bytes_per_step=10)  # fmt: skip
+    items = [Item(0, 250, born, Storage("cpu", born, 250)) for born in range(20, 1000, 25)]
+    steps = [5, 7, 9, 12, 16, 21, 27, 34, 43, 54, 68, 86, 108, 136, 171, 214, 268, 336, 421, 527, 659,
+             824]  # fmt: skip
+    noise = [900, 0, 700, 0, 800, 100, 900, 0]
+    sums = [(step, 10 * step + (noise[at] if at < 8 else 0)) for at, step in enumerate(steps)]
+    assert _is_the_rise(Pile(0, items, pace), sums)
+    emptied = [(step, size if step < 500 else size - 4000) for step, size in sums]
+    assert not _is_the_rise(Pile(0, items, pace), emptied)
 
 
 @pytest.fixture(params=[0.02, 0.0], ids=["quick", "slow"])

@@ -365,6 +365,97 @@ def main(tick):
         "make line 20 (self.dirty.clear()) take these entries out, which it has not done so far",
         (("len(self.dirty) == 5", "len(self.dirty) >= 4"),),
     ),
+    Case(
+        "hooks of a parameter",
+        """
+gate = torch.nn.Linear(128, 128)
+def forward(x):
+    hidden = x * 2
+    def scale(grad):
+        return grad * hidden.mean()
+    gate.weight.register_hook(scale)
+    return gate(hidden)
+def main(tick):
+    for _ in range(STEPS):
+        forward(batch()).sum().backward()
+        gate.zero_grad()
+        tick()
+""",
+        "keep the handle, handle = gate.weight.register_hook(scale), and call handle.remove()",
+        (
+            (
+                "    gate.weight.register_hook(scale)",
+                "    global handle\n"
+                "    if 'handle' in globals():\n"
+                "        handle.remove()\n"
+                "    handle = gate.weight.register_hook(scale)",
+            ),
+        ),
+    ),
+    Case(
+        "a module made anew with hooks that refer to it",
+        """
+class Adapter(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(128, 128)
+        def hook(module, inputs):
+            self.seen = inputs
+        self.register_forward_pre_hook(hook)
+def main(tick):
+    gc_was_on = sys.modules['gc'].isenabled()
+    sys.modules['gc'].disable()
+    for _ in range(STEPS):
+        adapter = Adapter()
+        adapter(torch.ones(1, 128))
+        tick()
+    if gc_was_on:
+        sys.modules['gc'].enable()
+""",
+        "keep the handle, handle = self.register_forward_pre_hook(hook), and call handle.remove()",
+        (
+            (
+                "        self.register_forward_pre_hook(hook)",
+                "        self.handle = self.register_forward_pre_hook(hook)",
+            ),
+            (
+                "        adapter(torch.ones(1, 128))",
+                "        adapter(torch.ones(1, 128))\n        adapter.handle.remove()",
+            ),
+        ),
+    ),
+    Case(
+        "entries of calls that were cancelled",
+        """
+class Server:
+    def __init__(self):
+        self.running = {}
+    async def serve(self, number, answer):
+        self.running[number] = batch()
+        await answer
+        del self.running[number]
+async def rounds(tick):
+    server, loop = Server(), asyncio.get_running_loop()
+    for step in range(STEPS):
+        served = loop.create_future()
+        served.set_result(None)
+        await server.serve(-step, served)
+        task = loop.create_task(server.serve(step, loop.create_future()))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        tick()
+def main(tick):
+    asyncio.run(rounds(tick))
+""",
+        "put line 17 (del self.running[number]) into a finally",
+        (
+            (
+                "        await answer\n        del self.running[number]",
+                "        try:\n            await answer\n        finally:\n"
+                "            del self.running[number]",
+            ),
+        ),
+    ),
 )
 
 

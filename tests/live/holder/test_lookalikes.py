@@ -78,6 +78,44 @@ def test_rule(
     assert excuse[0] in (Verdict.POSSIBLE, Verdict.NOT_A_PROBLEM)
 
 
+def test_an_entry_for_each_new_key_is_not_written_anew(
+    tmp_path: Path, statements: Statements, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keyed.py"
+    growth = growth_in(path, "if i in x:\n    x[i] = x[i] + new\nelse:\n    x[i] = new", {})
+    monkeypatch.setattr(statements, "_files", [str(path)])
+    assert gate(statements, growth) is None
+
+
+IN_PLACE = """
+class Table:
+    def __init__(self):
+        self.means = {}
+
+    def update(self, label, mean):
+        if label not in self.means:
+            self.means[label] = mean.clone()
+        else:
+            self.means[label].mul_(0.9).add_(mean)
+"""
+
+
+def test_what_is_changed_in_place_is_not_put_there(tmp_path: Path) -> None:
+    path = tmp_path / "averaged.py"
+    path.write_text(IN_PLACE)
+    names: dict[str, Any] = {"torch": torch, "__name__": "averaged"}
+    exec(compile(IN_PLACE, str(path), "exec"), names)
+    table = names["Table"]()
+    watch = LeakWatch()
+    for label in range(12):
+        for known in range(label + 1):
+            table.update(known, torch.zeros(4096))
+        watch.step()
+    (leak,) = watch.report().leaks
+    assert (leak.owner.line, leak.owner.source) == (8, "self.means[label] = mean.clone()")
+    assert "overwrites it" not in leak.reason
+
+
 def test_a_cut_that_comes_rarely_is_no_length(
     tmp_path: Path, statements: Statements, monkeypatch: pytest.MonkeyPatch
 ) -> None:

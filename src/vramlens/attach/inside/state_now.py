@@ -14,7 +14,7 @@ from vramlens.attach.inside.segments import Segments, segments_summary
 from vramlens.capture import torch_api
 from vramlens.capture.memory.memory_now import memory
 from vramlens.capture.names.tensor_names import NamedTensor, named_tensors
-from vramlens.live.heap.search import LONG, SearchTime
+from vramlens.live.heap.search_time import LONG, SearchTime
 from vramlens.live.holder_lookup import nearest_holders
 
 _SEARCH_SHARE = 0.5

@@ -30,7 +30,8 @@ from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.torch_api import DeviceState, loaded_torch
 from vramlens.capture.warn import harmless
 from vramlens.live.follow import owners_of
-from vramlens.live.heap.search import LONG, SearchTime
+from vramlens.live.growth import last_frames
+from vramlens.live.heap.search_time import LONG, SearchTime
 from vramlens.live.turns.module_calls import ModuleCalls
 from vramlens.live.watch import LeakWatch
 from vramlens.units import counted
@@ -136,6 +137,7 @@ class StepWatch:
         if self._pid == os.getpid():
             return False
         self._is_finishing = True
+        last_frames.let_go()
         if self._calls is not None:
             self._calls.stop()
         if self._watch is not None:
@@ -194,6 +196,7 @@ class StepWatch:
     def leave(self) -> None:
         """Takes away what goes on between steps."""
         self._is_finishing = True
+        last_frames.let_go()
         if self._calls is not None:
             self._calls.stop()
         if self._copy is not None:
@@ -210,7 +213,9 @@ class StepWatch:
             with self._pauses.counted():
                 self._watch = LeakWatch()
             return
-        watch.step(sys._getframe(1))
+        caller = sys._getframe(1)
+        watch.step(caller)
+        last_frames.keep_last(caller)
         if self._unit is not _Unit.TIME:
             self._stepping = AskingThread()
         is_late = time.monotonic() >= self._ends_at
@@ -278,10 +283,10 @@ class StepWatch:
         """That the program ended early, and what can no longer be seen then."""
         if not self._has_program_ended:
             return ()
-        return (
-            f"the program ended after {counted(self.steps, 'step')}: what variables of its"
-            " functions kept until then is no longer there",
-        )
+        ended = f"the program ended after {counted(self.steps, 'step')}"
+        if last_frames.kept_frames:
+            return (ended,)
+        return (f"{ended}: what variables of its functions kept until then is no longer there",)
 
     def _unit_note(self) -> tuple[str, ...]:
         """What counted as a step, where that was not an optimizer's."""

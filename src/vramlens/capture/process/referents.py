@@ -101,6 +101,17 @@ class Referents:
             self._judge(kind)
         return gc.get_referents(holder) if id(kind) in self.asked else shown_by(holder)
 
+    def place_of_holder(self, held: Any, holders: list[Any]) -> int:
+        """The place of the first of some objects that holds another; 0 where none does any
+        more.
+        """
+        holding = (
+            place
+            for place, holder in enumerate(holders)
+            if any(part is held for part in self.of_one(holder))
+        )
+        return next(holding, 0)
+
     def _judge(self, kind: type) -> None:
         self._types.append(kind)
         is_harmless = not issubclass(kind, types.ModuleType) and self._is_ours_to_ask(kind)

@@ -27,6 +27,11 @@ younger generations, and count what the last step holds: a quarter either way in
 corpus. With half, another pile's rise would be this one's; with twice as much, what is given back
 again would have only grown.
 """
+_LEAST_DISTANCE = 0.05
+"""Of the run, before the first sum and between two. What is in use at the moment, and goes, is as much as
+many steps leave: it hides their rise in the first sums, which are a step apart. With half, what is in
+use in a fortieth of the run would count; with twice as much, five sums would not be left.
+"""
 _FARTHEST_AHEAD = 16
 """Steps by which an entry may be made before its use: the batches of a loader with eight workers and
 PyTorch's prefetch factor of 2. With half, eight workers would seem to have stopped; with twice as
@@ -110,7 +115,9 @@ def _rise_of(births: Births) -> float | None:
 
 
 def _is_the_rise(pile: Pile, sums: Sequence[tuple[int, int]]) -> bool:
-    rate = steady_rise(_sums_apart(sums, 2 * pile.usual_gap))
+    least = sums[-1][0] * _LEAST_DISTANCE
+    later_sums = [(step, size) for step, size in sums if step >= least]
+    rate = steady_rise(_sums_apart(later_sums, max(2 * pile.usual_gap, least)))
     if rate is None:
         return False
     pile_rate = pile.bytes / (pile.pace.last - WARM_UP)

@@ -32,6 +32,10 @@ _LONGEST_SECONDS = 0.05  # for one step
 _SECONDS_AN_EVENT = 2.5e-6
 _MOST_SEGMENTS = 200_000
 _DEEPEST = 200
+_NEARLY_ALL = 0.95
+"""Of the bytes: a line that makes so much is the one to name, whatever little is kept beside it. With
+three quarters, the largest of four layers would stand for all.
+"""
 
 Line = tuple[str, int, str]
 """A line of the user's: file, line, function."""
@@ -232,21 +236,32 @@ def _entry(frame: Any) -> tuple[int, str, int, str]:
 
 
 def common_line(stacks: list[tuple[Stack, int]]) -> Line | None:
-    """The line to name for several stacks with weights: in the innermost function common to all,
-    the heaviest line.
+    """The line to name for several stacks with weights: the innermost that made nearly all; of
+    lines in one function that share it, the heaviest.
     """
-    stacks = [(stack, weight) for stack, weight in stacks if stack]
-    lines: tuple[Line, ...] = ()
-    for level in zip(*(stack for stack, _ in stacks), strict=False):
-        if len({(file, function) for file, _, function in level}) > 1:
-            break
-        lines = level
-        if len(set(lines)) > 1:
-            break
-    weights: Counter[Line] = Counter()
-    for line, (_, weight) in zip(lines, stacks, strict=False):
-        weights[line] += max(weight, 1)
-    return max(weights, key=weights.__getitem__, default=None)
+    weighted = [(stack, max(weight, 1)) for stack, weight in stacks if stack]
+    enough = _NEARLY_ALL * sum(weight for _, weight in weighted)
+    named: Line | None = None
+    for depth in range(_DEEPEST):
+        weights: Counter[Line] = Counter()
+        for stack, weight in weighted:
+            if depth < len(stack):
+                weights[stack[depth]] += weight
+        if not weights or sum(weights.values()) < enough:
+            break  # most was made by the line around
+        heaviest = max(weights, key=weights.__getitem__)
+        if weights[heaviest] >= enough:
+            named = heaviest
+            weighted = [
+                (stack, weight)
+                for stack, weight in weighted
+                if heaviest in stack[depth : depth + 1]
+            ]
+            continue
+        if len({(file, function) for file, _, function in weights}) == 1:
+            named = heaviest
+        break
+    return named
 
 
 def voted_line(by_step: dict[int, list[tuple[Stack, int]]], whole: set[int]) -> Line | None:

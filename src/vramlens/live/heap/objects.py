@@ -50,6 +50,13 @@ QUEUES = ("queue", "asyncio.queues")
 _PACKAGE = str(Path(os.path.abspath(__file__)).parents[2]) + os.sep
 
 
+def is_array(value: Any) -> bool:
+    """Whether a value is a NumPy array: it may hold objects, and tells the collector nothing of
+    them.
+    """
+    return class_module(type(value)) == "numpy" and class_name(type(value)) == "ndarray"
+
+
 def is_own_file(file: str) -> bool:
     """Whether a file belongs to this package."""
     return file.startswith(_PACKAGE)

@@ -2,8 +2,9 @@
 
 Breadth first, a thousand objects at a time: ``gc.get_referents`` of a chunk costs as much as of one
 object, and the parent of what was found is looked for later, only in the chunk that it came from.
-What the user reaches is searched before what belongs to libraries, Python's own references before
-the autograd graph. The search holds every object that it has seen, and nothing after it has ended.
+What the user reaches is searched before what belongs to libraries, what modules hold before what
+optimizers do, Python's own references before the autograd graph. The search holds every object that
+it has seen, and nothing after it has ended.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ import gc
 import sys
 import types
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 from itertools import chain, compress
-from time import monotonic, thread_time
+from time import monotonic
 from typing import Any
 
 from vramlens.capture.process.referents import Referents, without_giants
 from vramlens.capture.process.undisturbed import undisturbed
-from vramlens.live.heap.objects import class_module, is_users_class
+from vramlens.live.heap.objects import is_array, is_users_class
 from vramlens.live.heap.roots import Root, all_roots, module_objects
+from vramlens.live.heap.search_time import LONG, SearchTime
 from vramlens.live.heap.tensors import Storage, TorchObjects
+from vramlens.live.heap.waiting_optimizers import WaitingOptimizers
 from vramlens.units import GIB, counted
 
 _CHUNK = 1024
@@ -39,23 +41,6 @@ _BYTES_A_REFERENCE = 16
 _DEPTH_CHECK = 64
 """Autograd nodes between looks at the clock: unseen beside them, and a search ends no later by it."""
 _GIANTS = "the contents of some very large containers (not enough memory to search them)"
-
-
-@dataclass(frozen=True, slots=True)
-class SearchTime:
-    """The time that a search may take, by a clock.
-
-    Attributes:
-        seconds: after which it ends, and says so.
-        clock: by default the processor's time: a busy machine ends a search no earlier. A program
-            that must not wait counts all time (``time.monotonic``).
-    """
-
-    seconds: float = 10.0
-    clock: Callable[[], float] = thread_time
-
-
-LONG = SearchTime()
 
 
 class Search:
@@ -95,6 +80,7 @@ class Search:
         self._labels: dict[int, str] = {}  # how a child was reached where only we know
         self._later: list[Any] = []  # classes of libraries: searched with the libraries
         self._waiting_graphs: list[int] = []
+        self._optimizers = WaitingOptimizers()
         self._special: dict[int, str] = {}
         self._tier = 0
 
@@ -275,6 +261,8 @@ class Search:
                 self._special[id(kind)] = "class"
                 waiting.extend(type.__subclasses__(kind))
         self._special[id(types.CodeType)] = "code"
+        self._optimizers.types = self.torch.optimizer_types()
+        self._special.update(dict.fromkeys(self._optimizers.types, "optimizer"))
         self.seen.update(
             map(id, (self, self.__dict__, self.order, self.seen, sys.modules, self._special))
         )
@@ -282,9 +270,12 @@ class Search:
     def _seed(self, roots: list[Root]) -> None:
         for root in roots:
             value = root.value
+            if self._optimizers.has_to_wait(value):
+                self._optimizers.add(value, root)
+                continue
             is_known = root.kind in ("module", "class")  # kept apart until its turn
             if not is_known and (
-                id(value) in self.seen or not (gc.is_tracked(value) or _is_array(value))
+                id(value) in self.seen or not (gc.is_tracked(value) or is_array(value))
             ):
                 continue
             position = len(self.order)
@@ -304,11 +295,25 @@ class Search:
                 self.storages.setdefault(storage, position)
 
     def _explore_with_graphs(self, low: int) -> None:
-        """All that is reached from a position on, autograd graphs last."""
+        """All that is reached from a position on: what modules hold first, what optimizers do
+        then, autograd graphs last. Parameters are called by what a person calls them.
+        """
         self._explore(low)
+        while self._optimizers.waiting:
+            self._explore(self._take_in_optimizers())
         graphs = len(self.order)
         self._explore_graphs()
         self.graph_from.append((graphs, len(self.order)))
+
+    def _take_in_optimizers(self) -> int:
+        """Adds the optimizers that have waited; gives the first one's position."""
+        first = len(self.order)
+        for optimizer, holder in self._optimizers.take():
+            if isinstance(holder, Root):
+                self._seed([holder])
+            else:
+                self._adopt(holder, [("", optimizer)])
+        return first
 
     def _explore(self, low: int) -> None:
         """All that is reached from a position on, but for autograd graphs, which wait."""
@@ -384,6 +389,10 @@ class Search:
             passed_ids.update(
                 id(value) for value, kind in zip(odd, kinds, strict=True) if kind == "node"
             )
+        for optimizer in filter(self._optimizers.has_to_wait, odd):
+            passed_ids.add(id(optimizer))
+            holder = self.referents.place_of_holder(optimizer, self.order[low:high])
+            self._optimizers.add(optimizer, low + holder)
         return [value for value in new if id(value) not in passed_ids]
 
     def _is_passed_over(self, value: Any, kind: str) -> bool:
@@ -488,10 +497,3 @@ class Search:
         self.skipped.append(
             f"the search ended at its {limit} limit after {counted(position, 'object')}; the rest was not searched"
         )
-
-
-def _is_array(value: Any) -> bool:
-    """Whether a value is a NumPy array: it may hold objects, and tells the collector nothing of
-    them.
-    """
-    return class_module(type(value)) == "numpy" and type(value).__name__ == "ndarray"

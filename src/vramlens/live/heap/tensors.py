@@ -67,6 +67,11 @@ class TorchObjects:
         if base is not None:
             self._node_types.update(_with_subclasses(base))
 
+    def optimizer_types(self) -> dict[int, type]:
+        """The classes of optimizers, by identity."""
+        base = getattr(getattr(self.torch, "optim", None), "Optimizer", None)
+        return _with_subclasses(base) if isinstance(base, type) else {}
+
     def types_with_storage(self) -> dict[int, type]:
         """The types of tensors that have memory of their own: PyTorch's other classes wrap such. To
         look for fewer types takes a third less of the time that it takes to read the heap.

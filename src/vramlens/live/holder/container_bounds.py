@@ -18,7 +18,8 @@ from vramlens.live.heap.objects import (
 )
 from vramlens.live.heap.tees import entries_of, is_tee
 from vramlens.live.holder.keeper import Keeper, store_of
-from vramlens.live.source.bounds import length_limit
+from vramlens.live.source.bounds import length_limit, never_holds
+from vramlens.live.source.counted_bounds import CountedBound, meter_of_removal, meter_of_store
 from vramlens.live.source.source_stores import Store
 from vramlens.live.source.statement_scores import is_removal
 from vramlens.units import GIB, counted, format_size
@@ -78,12 +79,38 @@ def distant_bound(growth: Growth) -> str:
     if limit is None:
         limit = _maximal_length(growth.container)
     length = length_of(growth.container)
-    if limit is None or not length:
+    if not length:
         return ""
-    to_come = max(limit - length, 0) * growth.kept_bytes // length
-    return (
-        f"bounded at {limit:,}: {format_size(to_come)} to come" if to_come > _MOST_TO_COME else ""
-    )
+    if limit is not None:
+        to_come = max(limit - length, 0) * growth.kept_bytes // length
+        bound = f"bounded at {limit:,}"
+    else:
+        metered = metered_bound(growth)
+        if metered is None:
+            return ""
+        statement, meter = metered
+        to_come = meter.bytes_to_come(growth.kept_bytes, length)
+        bound = f"bounded by {meter.condition} (line {statement.line})"
+    return f"{bound}: {format_size(to_come)} to come" if to_come > _MOST_TO_COME else ""
+
+
+def metered_bound(growth: Growth) -> tuple[Store, CountedBound] | None:
+    """The statement that is held back, or takes entries away, at the limit of what the program
+    counts beside; with what it counts. None without one.
+    """
+    store, holder = growth.store, growth.holder
+    if growth.keeper is None or store is None:
+        return None
+    meter = meter_of_store(store, holder)
+    if meter is not None:
+        return store, meter
+    for other in growth.keeper.others:
+        if is_removal(other) and not never_holds(other.guards, store, holder):
+            meter = meter_of_removal(other, store, holder)
+            length = length_of(growth.container) or 0
+            if meter is not None and meter.is_of(growth.kept_bytes, length):
+                return other, meter
+    return None
 
 
 def eviction_limit(removal: Store, growth: Growth) -> int | None:

@@ -23,7 +23,7 @@ from vramlens.live.holder.object_fix import (
     warning_fix,
 )
 from vramlens.live.source.source_stores import Store, read_source
-from vramlens.live.source.statement_scores import takes_from
+from vramlens.live.source.statement_scores import ends_its_call, takes_from
 
 _LONGEST_CALL = 70
 WORTH_DETACHING = 0.5
@@ -38,10 +38,6 @@ _BOUNDS = {
 """How a collection is limited, by its kind."""
 _KEY_OF_STATE = re.compile(r"\w\[(?P<key>[^\[\]]+)\]$")
 """Of the one part of a state that was named: ``Streamer.state[1]``."""
-_WEAK_HOOK = (
-    "refer to the module with weakref.ref in the hook, or keep the handle and call "
-    "handle.remove() when done"
-)
 
 
 def fix_of(kind: str, keeper: Keeper | None, owner: LeakOwner, kept: Kept | None = None) -> str:
@@ -107,7 +103,7 @@ def _fix_of_holder(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Ke
         moved = facts.or_off_gpu(_keep(facts.with_call(stored_source(keeper), "cpu()")))
         removal = "" if facts.container == "queue" else _removal_fix(keeper)  # it takes too little
         return removal or _container_fix(owner, facts, moved)
-    return _fix_of_class(kind, owner, facts)
+    return _fix_of_class(kind, keeper, owner, facts)
 
 
 def _has_no_keys(facts: Kept) -> bool:
@@ -118,13 +114,13 @@ def _keep(expression: str) -> str:
     return f"keep {expression}" if expression else ""
 
 
-def _fix_of_class(kind: str, owner: LeakOwner, facts: Kept) -> str:
+def _fix_of_class(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Kept) -> str:
     name = owner.name
     is_attribute = "." in name
     if kind == "thread" and is_attribute and facts.container in _BOUNDS:
         return f"limit {name} ({_BOUNDS[facts.container]}), or remove entries that are done"
     if kind == "cycle" and "hooks)" in name:
-        return _WEAK_HOOK
+        return _hook_fix(keeper, name)
     if kind == "cycle":
         return fix_of_class(_row_of_cycle(owner), name)
     row = "lru_cache" if kind == "cache" and owner.kind == "lru_cache" else kind
@@ -271,6 +267,8 @@ def _removal_fix(keeper: Keeper | None) -> str:
     place = f"line {removal.line}"
     if len(text) <= _LONGEST_CALL:
         place += f" ({text})"
+    if keeper is not None and keeper.store is not None and ends_its_call(removal, keeper.store):
+        return f"put {place} into a finally: it is passed over where its call fails or is cancelled"
     return f"make {place} take these entries out, which it has not done so far"
 
 

@@ -18,12 +18,14 @@ from vramlens.live.holder.container_bounds import (
     container_excuse,
     distant_bound,
     eviction_limit,
+    metered_bound,
 )
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.holder.leak_class import looks_up
 from vramlens.live.holder.missed_removals import key_types
 from vramlens.live.holder.removals import (
     Evidence,
+    abandoned_text,
     emptied_text,
     expired_text,
     has_expired,
@@ -35,6 +37,7 @@ from vramlens.live.holder.removals import (
 from vramlens.live.leaks.leak_report import LiveLeak
 from vramlens.live.source.bounds import always_holds, cut_off
 from vramlens.live.source.expression_forms import (
+    asks_for_presence,
     constant_text,
     exclude_each_other,
     has_remainder,
@@ -117,7 +120,7 @@ def _outgrown_text(evidence: Evidence) -> str:
     if not lasting:
         return expired_text(removals[0], evidence)
     if not outgrows_removals(lasting, evidence):
-        return ""
+        return abandoned_text(lasting, evidence)
     contrast = "more comes than goes" if growth.is_rising else "none of it went"
     return f"{emptied_text(removals[0])}, but {contrast}"
 
@@ -190,12 +193,17 @@ def _lengthens(store: Store) -> bool:
 
 
 def _written_anew(evidence: Evidence) -> str:
-    """``if ...: x.append(new)``, ``else: x[i] = new``."""
+    """``if ...: x.append(new)``, ``else: x[i] = new``; not where it depends on whether the key is
+    there: then one of the two makes an entry for each new key.
+    """
     store = evidence.store
     for other in evidence.others:
         if other.how != "item" or other.function is not store.function:
             continue
-        if exclude_each_other(store.guards, other.guards):
+        apart = [guard for guard in store.guards if guard not in other.guards]
+        if exclude_each_other(store.guards, other.guards) and not any(
+            map(asks_for_presence, apart)
+        ):
             return f"line {other.line} overwrites it otherwise"
     return ""
 
@@ -230,6 +238,19 @@ def _evicted(evidence: Evidence) -> str:
         if limit is not None:
             return f"line {other.line} takes away what is more than {limit:,}: {short_text(other)}"
     return ""
+
+
+def _metered(evidence: Evidence) -> str:
+    """``while self.bytes > self.limit: x.popitem()``, ``if n <= self.room: x.append(...)``: a
+    bound by what the program counts beside it, whatever it has counted so far.
+    """
+    metered = metered_bound(evidence.growth)
+    if metered is None:
+        return ""
+    statement, meter = metered
+    if statement is evidence.store:
+        return f"it grows only as long as {meter.condition} holds (line {statement.line})"
+    return f"line {statement.line} takes away while {meter.condition}: {short_text(statement)}"
 
 
 def _ring(evidence: Evidence) -> str:
@@ -364,6 +385,7 @@ _RULES: tuple[tuple[Verdict, Callable[[Evidence], str]], ...] = (
     (NONE, _written_anew),
     (NONE, _cut_off),
     (NONE, _evicted),
+    (NONE, _metered),
     (POSSIBLE, _emptied),
     (NONE, _only_replaces),
     (POSSIBLE, _few_keys),

@@ -14,7 +14,8 @@ from vramlens.live.source.bounds import length_limit, never_holds
 from vramlens.live.source.expression_forms import asks_for_presence, compares, is_operation
 from vramlens.live.source.expressions import is_call_of, is_empty, last_name, nodes_in, receiver_of
 from vramlens.live.source.source_stores import CallSite, Function, Store
-from vramlens.live.source.statement_scores import takes_from
+from vramlens.live.source.statement_scores import ends_its_call, takes_from
+from vramlens.units import counted
 
 _LONGEST_STATEMENT = 60
 """Characters of a statement in a sentence: a line of 80 has room for no more."""
@@ -25,6 +26,10 @@ looked at. With twice as many, half of what the interpreter shows may be older.
 _SOME_STEPS, _MANY_STEPS = 16, 100
 """In so many steps a removal that ran, and any other, must have taken something away. Windows of 8 and
 of 64 are common: below 16 the first has not been full, below 100 the second has not.
+"""
+_MANY_ENTRIES = 4
+"""For each call that goes on: those of one call are a few. With as many, one entry that is left would
+be a leak in a server at rest.
 """
 _CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "now", "utcnow")
 
@@ -74,7 +79,7 @@ def outgrows_removals(removals: Sequence[Store], evidence: Evidence) -> bool:
     if not all(map(takes_one, removals)):
         return False
     have_run = all(_has_run(removal, evidence) for removal in removals)
-    if growth.is_rising and have_run:
+    if growth.is_rising and (have_run or all(_takes_often(each, evidence) for each in removals)):
         return True
     if any(_drains(removal, evidence.store) for removal in removals):
         return False
@@ -96,6 +101,23 @@ def expired_text(removal: Store, evidence: Evidence) -> str:
     return (
         f"line {removal.line} would empty it, but has not in {evidence.growth.span:,} steps:"
         f" {short_text(removal)}"
+    )
+
+
+def abandoned_text(removals: Sequence[Store], evidence: Evidence) -> str:
+    """The sentence about entries whose calls were to take them out, and have ended without it;
+    empty where there are not many more entries than calls that go on.
+    """
+    store, entries = evidence.store, length_of(evidence.growth.container) or 0
+    if not all(ends_its_call(removal, store) for removal in removals):
+        return ""
+    calls = evidence.statements.calls_going_on(store.file, store.function)
+    if entries < _MANY_ENTRIES * max(calls, 1):
+        return ""
+    name = store.function.name.rpartition(".")[2]
+    return (
+        f"line {removals[0].line} takes an entry out as its call of {name}() ends, but there are"
+        f" {entries:,} entries, and {counted(calls, 'call goes', 'calls go')} on"
     )
 
 
@@ -157,6 +179,14 @@ def _has_run(removal: Store, evidence: Evidence) -> bool:
     length = length_of(growth.container) or 0
     is_younger = length <= _MOST_YOUNGER * growth.steps + 2
     return is_younger and statements.has_run_often(removal)
+
+
+def _takes_often(removal: Store, evidence: Evidence) -> bool:
+    """Whether a removal of one entry has run often, before the watch perhaps: not one that empties
+    it in a loop, whose turn may come again.
+    """
+    is_single = not _drains(removal, evidence.store)
+    return is_single and evidence.statements.has_run_often(removal)
 
 
 def _takes_by_age(removal: Store) -> bool:

@@ -4,6 +4,7 @@ bounds: conditions and slices that hold back what grows.
 executed_lines: the lines of functions that have run.
 expression_forms: questions to an expression by its form alone.
 expressions: expressions, read.
+counted_bounds: bounds by what the program counts beside a store.
 name_candidates: statements that store under a name or an alias.
 searched_names: the names to look for.
 source_stores: a file's functions, stores and calls.

@@ -25,7 +25,9 @@ _OPERATIONS: Mapping[type[ast.cmpop | ast.operator], Callable[[Any, Any], Any]] 
     ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Eq: operator.eq, ast.NotEq: operator.ne,
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.LShift: operator.lshift,
 }  # fmt: skip
+_MOST_SHIFTED = 64  # bits: no size has more
 _SETUP = ("__init__", "__post_init__", "setup", "<module>")
 
 
@@ -109,6 +111,13 @@ def length_limit(guards: tuple[ast.expr, ...], store: Store, holder: object) -> 
     return None
 
 
+def known_number(expression: ast.expr, store: Store, holder: object) -> float | None:
+    """The number that an expression is, if it is known and finite; None otherwise."""
+    value = _value(expression, store, holder)
+    is_number = type(value) in (int, float) and value is not _HUGE
+    return value if is_number and math.isfinite(value) else None
+
+
 def _reads_false(value: Any) -> bool:
     return _contrary(value) is True
 
@@ -169,7 +178,13 @@ def _outcome(operation: ast.operator | ast.cmpop, values: list[Any]) -> Any:
         return _UNKNOWN
     if compute in (operator.eq, operator.ne) and _HUGE in values:
         return _UNKNOWN  # it was so long once, on the way
+    if compute is operator.lshift and not _can_be_shifted(*values):
+        return _UNKNOWN
     return compute(*values)
+
+
+def _can_be_shifted(number: Any, bits: Any) -> bool:
+    return type(number) is int and type(bits) is int and 0 <= bits <= _MOST_SHIFTED
 
 
 def _is_none(comparison: ast.Is | ast.IsNot, values: list[Any]) -> Any:

@@ -171,7 +171,10 @@ def is_users_object(value: Any) -> bool:
 
 
 def _context_variables(name: str) -> Iterator[SearchedName]:
-    """The globals under which the user's modules have a context variable of this name."""
+    """The globals under which the user's modules have a context variable of this name; its own
+    name where the modules are gone, as at the program's end.
+    """
+    keys: list[tuple[str, str]] = []
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", None) if type(module) is types.ModuleType else None
         file = names.get("__file__") if type(names) is dict else None
@@ -179,7 +182,9 @@ def _context_variables(name: str) -> Iterator[SearchedName]:
             continue
         for key, variable in list(names.items()):
             if type(variable) is contextvars.ContextVar and variable.name == name:
-                yield SearchedName(str(key), "global", file=file)
+                keys.append((str(key), file))
+    for key, file in keys or [(name, "")]:
+        yield SearchedName(key, "global", file=file)
 
 
 class _SourceCode:

@@ -73,6 +73,20 @@ def takes_from(removal: Store, store: Store) -> bool:
     return is_removal(removal) and (is_queue or removal.method not in ("get", "get_nowait"))
 
 
+def ends_its_call(removal: Store, store: Store) -> bool:
+    """Whether a call takes out at its end what it has put there: ``x[k] = v``, then ``del x[k]``
+    under the same conditions. What a call leaves that fails or is cancelled in between stays.
+    """
+    function = store.function
+    is_later = removal.function is function and removal.line > store.line
+    if not is_later or function.node is None or removal.loops != store.loops:
+        return False
+    taken = removal.key if removal.how == "delete" else next(iter(removal.arguments), None)
+    put = store.key if store.key is not None else store.value
+    is_same = taken is not None and put is not None and ast.dump(taken) == ast.dump(put)
+    return is_same and set(removal.guards) <= set(store.guards)
+
+
 def strength(store: Store, searched: SearchedName) -> int:
     """How much a statement lets pile up what it stores: points, negative where it cannot be the
     one.
@@ -98,6 +112,8 @@ def _strength_of_call(store: Store, *, is_inside: bool) -> int:
         return 0  # it makes the place to which another statement adds
     if method in _GROWS:
         return 45
+    if _is_in_place(method):
+        return -120
     if method == "step" and is_inside:
         return -5  # of an optimizer: it makes the state of parameters
     if method in _TAKES or not store.arguments:
@@ -107,6 +123,11 @@ def _strength_of_call(store: Store, *, is_inside: bool) -> int:
     if method.startswith(_KEEPING):
         return 40
     return 25 if is_inside else 8
+
+
+def _is_in_place(method: str) -> bool:
+    """Whether a method is one of a tensor that changes its values: ``mul_``, ``copy_``."""
+    return method.endswith("_") and not method.endswith("__")
 
 
 def class_around(function: Function) -> str:

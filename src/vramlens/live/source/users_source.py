@@ -8,7 +8,8 @@ import types
 from collections.abc import Iterator
 from time import thread_time
 
-from vramlens.live.heap.objects import dict_items, is_users, running_frames
+from vramlens.capture.process.tracked_objects import tracked_objects
+from vramlens.live.heap.objects import code_of, dict_items, is_users, running_frames
 from vramlens.live.heap.roots import Root
 from vramlens.live.heap.search import Search
 from vramlens.live.source.executed_lines import codes_within, executed_lines
@@ -23,6 +24,7 @@ _MOST_SECONDS = 2.0
 that lie elsewhere than installed ones do are the user's by their path, and PyTorch has files that
 take a tenth of a second each.
 """
+_WAITING = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
 _CHUNK = 4096
 """Objects between looks at the clock: a fraction of a millisecond."""
 
@@ -89,6 +91,21 @@ class UsersSource:
         lines = range(first, last + 1)
         near = (code for code in self._codes_of(file) if _reaches(code, first, last))
         return any(not executed_lines(code).isdisjoint(lines) for code in near)
+
+    def calls_going_on(self, file: str, function: Function) -> int:
+        """How many calls of a function have not ended: those that run, and coroutines and
+        generators that wait.
+        """
+        codes = [frame.f_code for frame in running_frames()]
+        waiting = (thing for thing in tracked_objects() if type(thing) in _WAITING)
+        codes += filter(None, map(code_of, waiting))
+        name = function.name.rpartition(".")[2]
+        return sum(
+            code.co_firstlineno == function.line
+            and code.co_name == name
+            and code.co_filename == file
+            for code in codes
+        )
 
     def _codes_of(self, file: str) -> list[types.CodeType]:
         """The code of a file's functions that the search has reached, or that run, and of those in

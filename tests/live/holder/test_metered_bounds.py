@@ -1,0 +1,125 @@
+"""Bounds by what the program counts beside a store: bytes, or the room that is left."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import vramlens  # noqa: E402
+
+BYTES = """
+class Cache:
+    def __init__(self, limit):
+        self.limit, self.used = limit, 0
+        self.entries = {}
+
+    def put(self, key, value):
+        self.entries[key] = value
+        self.used += COUNTED
+        while self.used > self.limit:
+            self.used -= self.entries.pop(next(iter(self.entries))).nbytes
+"""
+BEFORE = """
+class Cache:
+    def __init__(self, limit):
+        self.limit, self.used = limit, 0
+        self.entries = {}
+
+    def put(self, key, value):
+        size = value.nbytes
+        while self.entries and not self.used + size <= self.limit:
+            self.used = self.used - self.entries.pop(next(iter(self.entries))).nbytes
+        self.entries[key] = value
+        self.used = self.used + size
+"""
+ROOM = """
+class Cache:
+    def __init__(self, limit):
+        self.room = limit
+        self.entries = {}
+
+    def put(self, key, value):
+        if value.nbytes <= self.room:
+            self.room -= value.nbytes
+            self.entries[key] = value
+"""
+STEPS = 20
+
+
+@pytest.fixture
+def leaks_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, ...]]:
+    """Fills the cache of a program that has not reached its limit."""
+
+    def leaks_of(source: str, limit: int) -> tuple[Any, ...]:
+        path = tmp_path / f"caching_{len(list(tmp_path.iterdir()))}.py"
+        path.write_text(source)
+        module = types.ModuleType(path.stem)
+        module.__dict__.update(__file__=str(path))
+        exec(compile(source, str(path), "exec"), module.__dict__)
+        monkeypatch.setitem(sys.modules, path.stem, module)
+        cache = module.Cache(limit)
+        watch = vramlens.LeakWatch()
+        for step in range(STEPS):
+            cache.put(f"key {step}", torch.zeros(4096))
+            watch.step()
+        return watch.report().leaks
+
+    return leaks_of
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (BYTES.replace("COUNTED", "value.nbytes"), "takes away while self.used > self.limit"),
+        (BYTES.replace("COUNTED", "1"), "takes away while self.used > self.limit"),
+        (BEFORE, "takes away while self.entries and (not self.used + size <= self.limit)"),
+        (ROOM, "it grows only as long as value.nbytes <= self.room holds (line 10)"),
+    ],
+    ids=["bytes", "entries", "room is made first", "room that is left"],
+)
+def test_a_store_within_its_limit(
+    leaks_of: Callable[..., tuple[Any, ...]], source: str, reason: str
+) -> None:
+    (leak,) = leaks_of(source, 1000 if "+= 1\n" in source else 4 << 20)
+    assert leak.verdict == "not a problem"
+    assert reason in leak.reason
+
+
+@pytest.mark.parametrize(
+    "counted",
+    ["0", "-value.nbytes", "value.nbytes * 1000"],
+    ids=["never counts", "counts down", "is not kept within the limit"],
+)
+def test_a_meter_that_does_not_read_what_the_limit_asks_for(
+    leaks_of: Callable[..., tuple[Any, ...]], counted: str
+) -> None:
+    source = BYTES.replace("COUNTED", counted).replace("while self.used", "if 0 and self.used")
+    (leak,) = leaks_of(source, 4 << 20)
+    assert leak.verdict != "not a problem"
+
+
+def test_a_removal_at_the_limit_that_takes_nothing(
+    leaks_of: Callable[..., tuple[Any, ...]],
+) -> None:
+    takes = "self.used -= self.entries.pop(next(iter(self.entries))).nbytes"
+    assert takes in BYTES
+    missing = BYTES.replace(takes, "self.used -= 16384; self.entries.pop(0, None)")
+    (leak,) = leaks_of(missing.replace("COUNTED", "value.nbytes"), 16384)
+    assert leak.verdict == "likely"
+    assert "took something out" in leak.reason
+
+
+def test_a_limit_that_is_far_away(leaks_of: Callable[..., tuple[Any, ...]]) -> None:
+    (leak,) = leaks_of(BYTES.replace("COUNTED", "1"), 4 << 20)
+    assert leak.verdict == "proven"
+    assert "bounded by self.used > self.limit (line 11): " in leak.evidence[1]
+    (leak,) = leaks_of(ROOM, 4 << 40)
+    assert leak.verdict == "proven"
+    assert leak.evidence[1].endswith("4096.00 GiB to come")
