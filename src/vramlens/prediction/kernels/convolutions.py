@@ -10,7 +10,8 @@ types, both layouts), and the convolutions in recordings of programs on an H100 
   numbers: results that are made of fewer than ``_FEW_SUMMED``, and the input's gradient in float32 of
   few products;
 - images of 32 bits with fewer than four channels are copied though these lie last, for the weight's
-  gradient with kernels from 4 x 4 on;
+  gradient with kernels from 4 x 4 on; their own gradient needs no copies where they lie first, and a
+  weight's gradient of results with so few (the heads of ``crowd_detector``) 32 partial sums;
 - depthwise ones run in PyTorch's own kernels, which ask for nothing and begin with the weight's
   gradient (DepthwiseConv2d.cu); with channels last and 16 bits in cuDNN's: the weight's gradient is
   eight partial sums in float32 for each image;
@@ -60,6 +61,8 @@ _USUAL_PARTIAL_SUMS, _MOST_USUAL_BYTES, _LARGE_WEIGHT = 14, 8 * MIB, 3 * MIB // 
 _BEYOND_TENSORS = 8 * MIB
 _BEYOND_OF_GRADIENT = 20 * MIB
 _LEAST_CHANNELS, _LEAST_WIDE_CHANNELS, _LARGE_KERNEL = 8, 4, 4
+_SUMS_OF_FEW_RESULTS = 32
+"""Partial sums of a weight's gradient in 32 bits whose results have fewer than four channels."""
 _SUMS_OF_IMAGE = 8
 """Partial sums for each image of a depthwise weight's gradient, with channels last."""
 _DEPTHWISE_OF_HALF = 5
@@ -137,7 +140,7 @@ class Convolution:
             return self._copies
         if self.has_channels_last:
             return self._copies if self._has_few_wide_channels else self._padded_bytes
-        if self._is_pointwise or self.is_depthwise:
+        if self._is_pointwise or self.is_depthwise or self._has_few_wide_channels:
             return _KERNEL_BYTES
         is_small = self.groups > _MANY_GROUPS if self._is_half else self._products < _FEW_PRODUCTS
         return _KERNEL_BYTES if is_small else self._copies
@@ -155,8 +158,11 @@ class Convolution:
             return self._bytes_of_weight_gradient_with_channels_last(partial_sum, partial_sums)
         if self._is_pointwise:
             return self._bytes_of_pointwise_gradient(partial_sum, partial_sums)
-        is_small = self.is_depthwise or self._summed < _FEW_FOR_WEIGHT[self._is_half]
-        return _KERNEL_BYTES if is_small else self._copies + partial_sums
+        if self.is_depthwise or self._summed < _FEW_FOR_WEIGHT[self._is_half]:
+            return _KERNEL_BYTES
+        if not self._is_half and int(self.output.shape[1]) < _LEAST_WIDE_CHANNELS:
+            return _SUMS_OF_FEW_RESULTS * partial_sum
+        return self._copies + partial_sums
 
     def _bytes_of_weight_gradient_with_channels_last(self, partial_sum: int, usual: int) -> int:
         if self._is_half:
