@@ -91,7 +91,13 @@ def _rate_words(leak: Leak) -> str:
 
 
 def _steps_words(leak: Leak) -> str:
-    return f" in {counted(leak.steps, 'step')}" if leak.is_rate_times_steps else ""
+    """Of which steps the bytes so far are; of a live leak also where the rate times the steps is
+    another number: the watch sees neither a program's first step nor what else keeps the last one.
+    """
+    if leak.is_rate_times_steps:
+        return f" in {counted(leak.steps, 'step')}"
+    is_each_step = leak.first_step is not None and leak.unit_steps == 1
+    return f" in {counted(leak.steps, 'step')} of different sizes" if is_each_step else ""
 
 
 def owner_words(leak: Leak, owner: LeakOwner) -> str:
