@@ -9,8 +9,8 @@ from vramlens.analyses.failure.failed_request import Failure
 from vramlens.analyses.failure.largest_use import LargestUse
 from vramlens.analyses.failure.need import Need
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
-from vramlens.ground.vocabulary import Cause, Wall
 from vramlens.ground.place import base_name
+from vramlens.ground.vocabulary import Cause, Wall
 from vramlens.units import counted, format_size
 
 SLIGHT = 0.05

@@ -130,9 +130,12 @@ def _explained(explanation: Explanation) -> Iterator[str]:
     counters = explanation.moment
     if counters is not None and explanation.at not in ("peak", "oom"):
         then = "At the end" if explanation.at == "end" else "After that event"
+        meta = explanation.recording.meta
+        is_prediction = meta is not None and meta.is_prediction
+        how = "estimated: predicted" if is_prediction else "exact: the allocator was replayed"
         yield (
             f"{then}, {format_size(counters.allocated_bytes)} were allocated and"
-            f" {format_size(counters.reserved_bytes)} reserved (exact: the allocator was replayed)"
+            f" {format_size(counters.reserved_bytes)} reserved ({how})"
         )
     if peak is not None and not failed:
         yield from filter(None, (peak.shape, higher_before(explanation.recording, peak)))
