@@ -96,7 +96,8 @@ def _steps_words(leak: Leak) -> str:
     """
     if leak.is_rate_times_steps:
         return f" in {counted(leak.steps, 'step')}"
-    is_each_step = leak.first_step is not None and leak.unit_steps == 1
+    is_watched = leak.first_step is not None and leak.owner is not None
+    is_each_step = is_watched and leak.unit_steps == 1
     return f" in {counted(leak.steps, 'step')} of different sizes" if is_each_step else ""
 
 

@@ -156,7 +156,13 @@ def fits_of(
 
 
 def meta_of(
-    command: list[str], card: Card, torch_version: str, python: str, steps: int
+    command: list[str],
+    card: Card,
+    torch_version: str,
+    python: str,
+    steps: int,
+    *,
+    has_autocast: bool,
 ) -> dict[str, Any]:
     """``meta.json`` of a predicted recording."""
     from vramlens import __version__
@@ -175,6 +181,7 @@ def meta_of(
         },
         "step": steps,
         "module_marks": True,
+        "autocast": has_autocast,
     }
 
 
