@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from vramlens.ground.quoted_code import without_comment
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.leak import Leak, LeakOwner
 from vramlens.units import counted, format_size
@@ -103,7 +104,8 @@ def _steps_words(leak: Leak) -> str:
 
 def owner_words(leak: Leak, owner: LeakOwner) -> str:
     """What keeps it and how: ``history, a list (train.py:41), keeps 1 tensor of every step``."""
-    statement = f"{place_text(owner.file, owner.line)} {owner.source}".strip()
+    code = without_comment(owner.source)
+    statement = f"{place_text(owner.file, owner.line)} {code}".strip()
     where = f" ({statement})" if statement else ""
     return f"{owner.name}, {with_article(owner.kind or 'holder')}{where}, {_keeps(leak)}"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vramlens.capture.recording.recording_file import SCHEMA, write_recording
+from vramlens.ground.wrapped_lines import wrapped_lines
 from vramlens.prediction.card.cards import Card
 from vramlens.units import GIB, MIB, counted, format_size
 
@@ -118,7 +119,7 @@ class Prediction:
         for unknown in self.not_modelled:
             size = "" if unknown.bytes is None else f" (up to {format_size(unknown.bytes)})"
             lines.append(f"  not included: {unknown.what}{size}")
-        return "\n".join(lines)
+        return "\n".join(broken for line in lines for broken in wrapped_lines(line))
 
 
 def _card_lines(cards: tuple[CardFit, ...]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from vramlens.ground.quoted_code import without_comment
 from vramlens.ground.verdict import Verdict
 from vramlens.ground.vocabulary import Cause
 from vramlens.report.document import Figure, size_figure
@@ -114,7 +115,7 @@ def _several_failed(oom: OomVerdict) -> bool:
 
 def _library_line(place: Place, source: str) -> str:
     """The library's line that the user's led to, with its text."""
-    text = f": {visible(source)}" if source else ""
+    text = f": {visible(without_comment(source))}" if source else ""
     return f"Inside the library, this is {short_place_name(place)}{text}"
 
 
