@@ -102,9 +102,13 @@ def _leak(leaks: Sequence[RecordedLeak]) -> str:
 
 
 def _largest_use(facts: HeadlineFacts) -> str:
-    """The tensor or the line that fills the memory, unless it was said to leak."""
+    """The tensor or the line that fills the memory; "" where it was said to leak, and where the
+    memory would be enough in one piece.
+    """
     use = facts.largest_use
-    if use is None or (_is_leak(facts) and use.place == facts.leaks[0].place):
+    if use is None or facts.cause == Cause.FRAGMENTATION:
+        return ""
+    if _is_leak(facts) and use.place == facts.leaks[0].place:
         return ""
     kind = "one tensor"
     if use.allocations > 1:
