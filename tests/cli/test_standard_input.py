@@ -50,7 +50,7 @@ def test_a_file_with_something_left_in_it_is_input(given, tmp_path: Path) -> Non
         assert os.lseek(log.fileno(), 0, os.SEEK_CUR) == 0
         os.lseek(log.fileno(), 0, os.SEEK_END)
         assert not given(log.fileno())
-        assert not given(empty.fileno())
+        assert given(empty.fileno())  # to be refused
 
 
 def test_a_pipe_that_speaks_is_input_and_nothing_is_taken_from_it(given) -> None:
@@ -63,7 +63,9 @@ def test_a_pipe_that_speaks_is_input_and_nothing_is_taken_from_it(given) -> None
         os.close(write)
         assert given(read)
         assert os.read(read, 1000) == ERROR
-        assert not given(read, 30)  # ended: told at once
+        began = time.monotonic()
+        assert given(read, 30)  # ended: to be refused, at once
+        assert time.monotonic() - began < 20
         os.close(read)
 
 
@@ -112,6 +114,17 @@ def test_a_log_that_is_piped_in_is_explained() -> None:
     done = explain(input=b"step 1\n" + ERROR)
     assert b"256.00 MiB wanted" in done.stdout
     assert done.stderr == b""
+
+
+def test_an_empty_input_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    with open(tmp_path / "empty", "rb") as empty:
+        for options in ({"input": b""}, {"stdin": empty}):
+            with pytest.raises(subprocess.CalledProcessError) as failed:
+                explain(**options)
+            assert failed.value.returncode == 3
+            assert failed.value.stderr == b"vramlens: standard input: is empty\n"
+            assert failed.value.stdout == b""
 
 
 def test_without_input_the_example_is(monkeypatch, capsys) -> None:

@@ -48,6 +48,19 @@ def test_the_rate_times_the_steps_is_what_is_printed(
     assert growth_words(leak) == told
 
 
+def test_a_live_leak_of_uneven_steps_says_how_many_they_are() -> None:
+    leak = replace(LEAK, bytes=14 * MIB, first_step=2)
+    assert (
+        growth_words(leak) == "1.00 MiB per step, 14.00 MiB so far in 12 steps of different sizes"
+    )
+
+
+def test_the_statement_is_quoted_without_its_comment() -> None:
+    owner = replace(OWNER, source="history.append(loss)  # never emptied")
+    claim = claim_of(replace(LEAK, owner=owner), unseen="")
+    assert "train.py:41 history.append(loss))" in claim.owner
+
+
 @pytest.mark.parametrize(
     ("storages", "told"),
     [

@@ -76,6 +76,29 @@ def test_the_recording_is_one_that_replay_proves(answer: dict[str, Any]) -> None
     assert replayed["recorded"]["exact"]
 
 
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_autocast_is_not_advised_to_a_script_that_runs_under_it(
+    tmp_path: Path, is_enabled: bool
+) -> None:
+    text = f"""
+model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(4)]).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(3):
+    with torch.autocast("cuda", torch.bfloat16, enabled={is_enabled}):
+        loss = model(torch.randn(65536, 512, device="cuda")).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+    done = predict(script(tmp_path, text), "--json")
+    assert done.returncode == 0, done.stderr
+    fixes = [
+        row["fix"] for row in json.loads(done.stdout)["findings"] if row["id"] == "activations"
+    ]
+    assert len(fixes) == 1
+    assert ("autocast" in fixes[0]) is not is_enabled
+
+
 def test_made_up_values_let_a_script_go_on(tmp_path: Path) -> None:
     text = """
 model = torch.nn.Linear(64, 64).cuda()

@@ -5,17 +5,19 @@ from __future__ import annotations
 import pytest
 
 from vramlens.prediction.card.cards import CARDS
-from vramlens.prediction.predicted_peak import USUAL_CARDS, Prediction, fits_of
+from vramlens.prediction.predicted_peak import USUAL_CARDS, NotModelled, Prediction, fits_of
 from vramlens.units import GIB
 
 
-def card_lines(low_bytes: int, high_bytes: int, cards: tuple[int, ...]) -> list[str]:
-    prediction = Prediction(
+def prediction_of(
+    low_bytes: int, high_bytes: int, cards: tuple[int, ...], *unknown: str
+) -> Prediction:
+    return Prediction(
         peaks={"allocated_bytes": low_bytes, "reserved_bytes": low_bytes},
         low_bytes=low_bytes,
         high_bytes=high_bytes,
         basis=(),
-        not_modelled=(),
+        not_modelled=tuple(NotModelled(reason, GIB) for reason in unknown),
         cards=fits_of(low_bytes, high_bytes, cards, CARDS["h200"]),
         gpu="NVIDIA H200",
         torch="2.13.0",
@@ -24,7 +26,18 @@ def card_lines(low_bytes: int, high_bytes: int, cards: tuple[int, ...]) -> list[
         snapshot={},
         meta={},
     )
+
+
+def card_lines(low_bytes: int, high_bytes: int, cards: tuple[int, ...]) -> list[str]:
+    prediction = prediction_of(low_bytes, high_bytes, cards)
     return [line.strip() for line in str(prediction).splitlines() if "fit" in line]
+
+
+def test_no_line_is_wider_than_a_terminal() -> None:
+    reason = "a library's kernel of which nobody knows what it requests, nor how often it does so"
+    text = str(prediction_of(GIB, 2 * GIB, USUAL_CARDS, reason))
+    assert reason in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ ADDRESSES_DECIDE = {
     "found/grads_kept_fixed",
     "found/wrapped_full",
 }
-"""7 of 69: the driver put segments otherwise than the model of it says, and ties among free
+"""7 of 71: the driver put segments otherwise than the model of it says, and ties among free
 blocks went another way.
 """
 
@@ -93,6 +93,13 @@ def same_curve(found: Proven) -> tuple[bool, int]:
     curve = replayed_curve(native_curve, None)
     assert curve.reserved_bytes.max() == outcome["peak_reserved"]
     return bool((curve.after(calls) == device.reserved_curve[calls]).all()), outcome["ties"]
+
+
+def test_the_page_counts_the_snapshots_that_are_proven() -> None:
+    page = (DATA.parents[1] / "docs" / "replay.md").read_text(encoding="utf-8")
+    count, equal = len(ALL + FOUND), len(ALL + FOUND) - len(ADDRESSES_DECIDE)
+    assert f"**proven** by all {count} snapshots of `tests/data`" in page
+    assert f"{equal} of the {count}\nsnapshots" in page
 
 
 @pytest.mark.parametrize("name", ALL)

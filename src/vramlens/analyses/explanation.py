@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vramlens.analyses.failure.largest_use import LargestUse
 from vramlens.analyses.failure.need import Need, SettingVerdict
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
@@ -135,6 +136,8 @@ class OomVerdict:
         settings: what each setting would have changed; none where it was not asked.
         others: from a text, which other ranks it says ran out of memory, in one sentence; "" where
             it names none.
+        largest_use: the tensor or line that is at least half of the memory in use; None where there
+            is none, and from a text.
     """
 
     event: int | None
@@ -159,6 +162,7 @@ class OomVerdict:
     settings: tuple[SettingVerdict, ...] = ()
     library: Place | None = None
     library_source: str = ""
+    largest_use: LargestUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

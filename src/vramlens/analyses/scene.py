@@ -102,6 +102,7 @@ class Scene:
             self.leaking_tensors,
             self.step_peaks,
             self.outside,
+            self.heap_at(self.failure.request.event),
             survived=not self.is_ended_by_failure,
         )
 

@@ -35,8 +35,8 @@ def read_recording(path: str) -> Trace:
 
 
 def has_input(patience_s: float = PATIENCE_S) -> bool:
-    """Whether standard input is a file or a pipe that was made for this command, with something in
-    it.
+    """Whether standard input is a file or a pipe that was made for this command. One that has ended
+    without a byte is, too: whoever made it expects an answer about what should have come.
 
     What the parent process reads from, too, was not meant for this command: it may be the very
     script that runs it (``bash < ci.sh``), or a runner's pipe that never ends. A terminal and
@@ -50,9 +50,10 @@ def has_input(patience_s: float = PATIENCE_S) -> bool:
     if _is_the_parents(status):
         return False
     if stat.S_ISREG(status.st_mode):
-        return status.st_size > os.lseek(descriptor, 0, os.SEEK_CUR)
+        place = os.lseek(descriptor, 0, os.SEEK_CUR)
+        return place < status.st_size or not status.st_size
     if stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode):
-        return _speaks(descriptor, patience_s)
+        return _speaks_or_ends(descriptor, patience_s)
     return False
 
 
@@ -81,16 +82,11 @@ def _passes_its_input_on(words: list[str]) -> bool:
     return name in _RUNNERS
 
 
-def _speaks(descriptor: int, patience_s: float) -> bool:
-    """Whether a pipe has bytes to read within the time; nothing is read."""
+def _speaks_or_ends(descriptor: int, patience_s: float) -> bool:
+    """Whether a pipe has bytes to read, or its end, within the time; nothing is read."""
     try:
-        import fcntl
         import select
-        import termios
 
-        if not select.select([descriptor], [], [], patience_s)[0]:
-            return False
-        waiting = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
-    except (ImportError, OSError, ValueError):  # Windows has none of these for pipes
+        return bool(select.select([descriptor], [], [], patience_s)[0])
+    except (ImportError, OSError, ValueError):  # Windows has it for sockets only
         return False
-    return int.from_bytes(waiting, sys.byteorder) > 0

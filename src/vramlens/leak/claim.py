@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from vramlens.ground.quoted_code import without_comment
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.leak import Leak, LeakOwner
 from vramlens.units import counted, format_size
@@ -91,12 +92,20 @@ def _rate_words(leak: Leak) -> str:
 
 
 def _steps_words(leak: Leak) -> str:
-    return f" in {counted(leak.steps, 'step')}" if leak.is_rate_times_steps else ""
+    """Of which steps the bytes so far are; of a live leak also where the rate times the steps is
+    another number: the watch sees neither a program's first step nor what else keeps the last one.
+    """
+    if leak.is_rate_times_steps:
+        return f" in {counted(leak.steps, 'step')}"
+    is_watched = leak.first_step is not None and leak.owner is not None
+    is_each_step = is_watched and leak.unit_steps == 1
+    return f" in {counted(leak.steps, 'step')} of different sizes" if is_each_step else ""
 
 
 def owner_words(leak: Leak, owner: LeakOwner) -> str:
     """What keeps it and how: ``history, a list (train.py:41), keeps 1 tensor of every step``."""
-    statement = f"{place_text(owner.file, owner.line)} {owner.source}".strip()
+    code = without_comment(owner.source)
+    statement = f"{place_text(owner.file, owner.line)} {code}".strip()
     where = f" ({statement})" if statement else ""
     return f"{owner.name}, {with_article(owner.kind or 'holder')}{where}, {_keeps(leak)}"
 

@@ -16,6 +16,7 @@ from vramlens.capture.process.own_thread import OwnEvent, allocate_lock
 from vramlens.capture.recording.step_marks import NO_STEP
 from vramlens.capture.warn import harmless, say
 from vramlens.ground.own_line import terminal_width
+from vramlens.ground.wrapped_lines import WIDTH
 from vramlens.leak.leak import LeakOwner
 from vramlens.live.gone_leaks import FollowedSizes, gone_leak
 from vramlens.live.growth import last_frames
@@ -23,7 +24,7 @@ from vramlens.live.growth.ration import FIRST_STEPS, Ration
 from vramlens.live.heap_look import OwnedStorage
 from vramlens.live.holder.route import Route, size_of
 from vramlens.live.leaks.leak_report import Gone, LeakReport, LiveLeak
-from vramlens.live.leaks.leak_text import WIDTH, report_text
+from vramlens.live.leaks.leak_text import report_text
 from vramlens.live.turns.loop_results import without_results
 from vramlens.live.turns.other_steps import OtherSteps
 from vramlens.live.watch import LeakWatch

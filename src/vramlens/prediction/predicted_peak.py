@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vramlens.capture.recording.recording_file import SCHEMA, write_recording
+from vramlens.ground.wrapped_lines import wrapped_lines
 from vramlens.prediction.card.cards import Card
 from vramlens.units import GIB, MIB, counted, format_size
 
@@ -118,7 +119,7 @@ class Prediction:
         for unknown in self.not_modelled:
             size = "" if unknown.bytes is None else f" (up to {format_size(unknown.bytes)})"
             lines.append(f"  not included: {unknown.what}{size}")
-        return "\n".join(lines)
+        return "\n".join(broken for line in lines for broken in wrapped_lines(line))
 
 
 def _card_lines(cards: tuple[CardFit, ...]) -> Iterator[str]:
@@ -156,7 +157,13 @@ def fits_of(
 
 
 def meta_of(
-    command: list[str], card: Card, torch_version: str, python: str, steps: int
+    command: list[str],
+    card: Card,
+    torch_version: str,
+    python: str,
+    steps: int,
+    *,
+    has_autocast: bool,
 ) -> dict[str, Any]:
     """``meta.json`` of a predicted recording."""
     from vramlens import __version__
@@ -175,6 +182,7 @@ def meta_of(
         },
         "step": steps,
         "module_marks": True,
+        "autocast": has_autocast,
     }
 
 

@@ -68,6 +68,7 @@ class Gathered:
     seconds: float = 0.0
     torch_version: str = ""
     conf: str = ""
+    has_autocast: bool = False
     outcome: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -98,7 +99,7 @@ class PredictedRun:
         with self.mode:
             self.kernels.learn_sole_uses()
         self.log.clear()
-        self._mark_modules()
+        self._marks = self._marked_modules()
 
     @contextlib.contextmanager
     def going(self, progress: Callable[[int], None] | None = None) -> Iterator[None]:
@@ -161,15 +162,17 @@ class PredictedRun:
             seconds=time.perf_counter() - began,
             torch_version=torch.__version__,
             conf=self.log.conf,
+            has_autocast=self._marks.has_seen_autocast,
         )
 
-    def _mark_modules(self) -> None:
+    def _marked_modules(self) -> ModuleMarks:
         def set_mark(path: str) -> None:
             self.log.mark = path
 
         marks = ModuleMarks(set_mark, lambda: self.log.mark, ModulePaths())
         marks.install()
         marks.start()
+        return marks
 
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         note_history(optimizer, self.log, self.mode.runner.notes)
@@ -258,6 +261,11 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
         seconds=gathered.seconds,
         snapshot=served.snapshot,
         meta=meta_of(
-            list(question.command), card, version, platform.python_version(), gathered.steps
+            list(question.command),
+            card,
+            version,
+            platform.python_version(),
+            gathered.steps,
+            has_autocast=gathered.has_autocast,
         ),
     )

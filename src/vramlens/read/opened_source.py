@@ -212,7 +212,7 @@ def _look_inside(name: str, file: io.BufferedReader) -> Source:
     count_file(name, size if file.seekable() else None)
     head = file.peek(8)
     if not head:
-        raise InputError(f"{name}: is empty")
+        raise InputError(f"{'standard input' if name == '-' else name}: is empty")
     if _is_device(file):
         raise InputError(f"{name}: is a device without an end; choose a file")
     members: Members | None = None

@@ -82,6 +82,8 @@ class Recorded:
             roughly.
         warm: whether memory was there before the first event.
         private_pools: ids of the pools beside the default one.
+        is_prediction: whether the same rules made the recording: that it comes out again proves
+            nothing.
     """
 
     settings: Settings
@@ -102,6 +104,7 @@ class Recorded:
     deferred_frees: bool
     warm: bool
     private_pools: tuple[tuple[int, int], ...]
+    is_prediction: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -447,4 +450,5 @@ def _recorded(
         deferred_frees=deferred > int(at_once.sum()),
         warm=requests.warm,
         private_pools=requests.pools[1:],
+        is_prediction=trace.meta is not None and trace.meta.is_prediction,
     )

@@ -237,7 +237,7 @@ def _judged(
         failed_requests=center["failures"],
         oom=_verdict(proven, runs),
         oom_event=center["first_failure"] if has_failed else None,
-        confidence=_confidence(conditional, bounded),
+        confidence=_confidence(proven, conditional, bounded),
         why=conditional + bounded,
         past_failure=proven.ended_by_failure and all_get_past,
         ties=center["ties"],
@@ -246,9 +246,13 @@ def _judged(
     )
 
 
-def _confidence(conditional: tuple[str, ...], bounded: tuple[str, ...]) -> Confidence:
+def _confidence(
+    proven: Proven, conditional: tuple[str, ...] = (), bounded: tuple[str, ...] = ()
+) -> Confidence:
     if conditional:
         return Confidence.CONDITIONAL
+    if proven.recorded.is_prediction:
+        return Confidence.ESTIMATED
     return Confidence.BOUNDED if bounded else Confidence.EXACT
 
 
@@ -278,7 +282,7 @@ def _as_recorded(proven: Proven, *, curves: bool) -> WhatIf:
         failed_requests=recorded.failed_requests,
         oom=proven.ended_by_failure,
         oom_event=first if first >= 0 else None,
-        confidence=Confidence.EXACT,
+        confidence=_confidence(proven),
         why=(),
         past_failure=False,
         ties=0,

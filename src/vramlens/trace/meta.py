@@ -95,6 +95,7 @@ class Meta:
         wrapped: by device, whether the ring was full and its earliest events are overwritten.
         step: steps counted when it was written.
         module_marks: whether the events' ``user_metadata`` are module paths.
+        has_autocast: whether a module was seen to run under autocast.
         failure: the error that it was written for.
         started_us, written_us: when recording began and when this was written, in microseconds
             since the epoch.
@@ -125,6 +126,7 @@ class Meta:
     wrapped: Mapping[int, bool] = field(default_factory=dict)
     step: int | None = None
     module_marks: bool = False
+    has_autocast: bool = False
     failure: FailureMeta | None = None
     started_us: int | None = None
     written_us: int | None = None

@@ -24,7 +24,7 @@ from vramlens.analyses.finding import Place
 from vramlens.errors import InputError, UsageError
 from vramlens.read.snapshot import read_snapshot
 from vramlens.report.diff.story import diff_document, sentences
-from vramlens.report.document import Table
+from vramlens.report.document import Heading, Table
 
 MIB = 2**20
 PLAIN = [name for name in SMALL if name.startswith("recordings/")]
@@ -157,6 +157,20 @@ def test_growth_that_is_gone_comes_first():
     assert headline(back).startswith("Grows now: 0 per step before, 33.")
     assert back.findings[0].fix
     assert any("more behind" in reason for reason in back.worse())
+
+
+def test_growth_too_small_to_matter_does_not_lead():
+    found = diff(shared("recordings/leak_losses"), shared("recordings/gpt"))
+    assert headline(found).startswith("The allocated peak is 1.37 GiB higher: ")
+    assert headline(found).endswith("4 bytes per step before, 0 after (too small to matter).")
+    assert found.findings[0].id == "peak_higher"
+    assert found.findings[-1].id == "growth_gone"
+    titles = [part.text for part in diff_document(found).parts if isinstance(part, Heading)]
+    assert titles.index("Changed growth, by line (bytes per step)") > titles.index(
+        "Changed at the peak, by line (requested bytes)"
+    )
+    back = diff(shared("recordings/gpt"), shared("recordings/leak_losses"))
+    assert next_step(diff_document(back))[1].startswith("vramlens check ")
 
 
 def test_too_few_steps_tell_no_growth():

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from support.recordings import DATA
 from vramlens import load
+from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
+from vramlens.analyses.failure.largest_use import largest_use_of
+from vramlens.analyses.scene import Scene
+from vramlens.report.explain.json import to_json
 
 OPENING = "Out of memory: tried to allocate "
 HEADLINES = {
@@ -24,7 +30,8 @@ HEADLINES = {
     "captured/oom_really_full.vram": (
         "256.00 MiB. The GPU had 246.19 MiB free, and PyTorch's cache had 14.81 MiB free, in"
         " blocks of at most 9.00 MiB. This step needs between 78.50 GiB and 403.92 GiB to finish;"
-        " PyTorch could reserve about 78.35 GiB."
+        " PyTorch could reserve about 78.35 GiB. 77.49 GiB of the 78.25 GiB in use is one tensor"
+        " (programs.py:130 in oom_really_full)."
     ),
 }
 
@@ -34,6 +41,51 @@ def test_it_says_what_was_asked_what_was_free_and_why(name: str) -> None:
     oom = load(DATA / name).explain().oom
     assert oom is not None
     assert oom.headline == OPENING + HEADLINES[name]
+
+
+def test_the_largest_use_is_at_least_half_and_is_also_data() -> None:
+    explanation = load(DATA / "failures/vaegan.cap85.vram").explain()
+    assert explanation.oom is not None
+    use, line = explanation.oom.largest_use, explanation.heap.by_line[0]
+    assert (use.place, use.bytes, use.allocations) == (line.place, line.bytes, line.allocations)
+    assert "2.83 GiB of the 4.23 GiB in use is from one line, in 102" in explanation.oom.headline
+    assert to_json(explanation)["oom"]["largest_use"] == {
+        "file": "/home/user/train/vaegan.py",
+        "line": 47,
+        "function": "forward",
+        "bytes": line.bytes,
+        "allocations": 102,
+        "of_bytes": explanation.heap.requested_bytes,
+    }
+
+
+def test_less_than_half_is_not_the_largest_use() -> None:
+    explanation = load(DATA / "failures/gpt.cap90.vram").explain()
+    assert explanation.oom is not None
+    assert 2 * explanation.heap.by_line[0].bytes < explanation.heap.requested_bytes
+    assert to_json(explanation)["oom"]["largest_use"] is None
+
+
+def test_a_tensor_without_a_stack_is_named_without_a_line() -> None:
+    trace = load(DATA / "captured/oom_really_full.vram")
+    scene = Scene(trace.attribution())
+    use = largest_use_of(scene.view, scene.advice_heap)
+    facts = HeadlineFacts(scene.failure, "device", None, largest_use=replace(use, place=None))
+    assert headline_of(facts).endswith(
+        " 77.49 GiB of the 78.25 GiB in use is one tensor, whose line is unknown."
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["found/oom_holes.pickle.xz", "recordings/oom_fragmented.pickle.xz"]
+)
+def test_no_finding_says_the_headline_again(name: str) -> None:
+    explanation = load(DATA / name).explain()
+    assert explanation.oom is not None
+    (finding,) = [row for row in explanation.findings if row.id == "fragmented_request"]
+    assert finding.title.lower() not in explanation.oom.headline.lower()
+    assert explanation.oom.headline not in str(finding)
+    assert "split up by blocks in use" in finding.title
 
 
 def test_a_leak_is_named_with_its_line() -> None:

@@ -379,3 +379,15 @@ def test_threads_have_marks_of_their_own(marks: ModuleMarks) -> None:
     assert ALLOCATIONS.now == ""
     may_go.set()
     other.join()
+
+
+def test_autocast_is_noticed_where_a_module_runs_under_it() -> None:
+    marks, layer = begin(), nn.Linear(2, 2)
+    layer(torch.ones(1, 2))
+    assert not marks.has_seen_autocast
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        layer(torch.ones(1, 2))
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+    assert marks.has_seen_autocast

@@ -24,7 +24,7 @@ KEYS = {
     " command trigger step host pid rank local_rank world_size max_events module_marks started_us written_us"
     " dump_seconds overwritten named_tensors samples members",
     "oom": "event device count requested_bytes tried_bytes allocated_bytes reserved_bytes free_bytes"
-    " largest_free_bytes limit_bytes wall cause file line function library need settings",
+    " largest_free_bytes limit_bytes wall cause file line function library largest_use need settings",
     "steps": "count source peak_bytes",
     "fragmentation": "event reserved_bytes free_bytes largest_free_bytes pinned_by",
 }

@@ -26,7 +26,14 @@ def findings_of(diff: Diff) -> tuple[Finding, ...]:
             *_peak(diff),
             *_lines(diff),
         )
+    if is_small_growth(diff):
+        return (*_failure(diff), *_peak(diff), *_lines(diff), *_growth(diff))
     return (*_failure(diff), *_growth(diff), *_peak(diff), *_lines(diff))
+
+
+def is_small_growth(diff: Diff) -> bool:
+    """True where nothing that grows in either run matters, as ``vramlens leaks`` has it."""
+    return all(leak.is_small for run in (diff.before, diff.after) for leak in run.leaks)
 
 
 def signed_size(size_bytes: int) -> str:
@@ -62,12 +69,21 @@ def headline(diff: Diff) -> str:
         return f"Completed before, runs out of memory now: {_how_it_fails(new).rstrip('.')}."
     growth = _growth_words(diff)
     if new is not None:
-        return _fails_in_both(new, growth)
+        return _fails_in_both(new, "" if is_small_growth(diff) else growth)
     peak = _peak_words(diff)
-    numbers = f"{growth.rstrip('.')}; {peak}" if growth else peak
+    numbers = _growth_and_peak(diff, growth.rstrip("."), peak)
     if diff.workload:
         return f"{different_work(diff)} By the numbers, {numbers[:1].lower()}{numbers[1:]}."
     return f"{numbers[:1].upper()}{numbers[1:]}."
+
+
+def _growth_and_peak(diff: Diff, growth: str, peak: str) -> str:
+    """Both in one sentence, what matters first."""
+    if not growth:
+        return peak
+    if is_small_growth(diff):
+        return f"{peak}; {growth[0].lower()}{growth[1:]} (too small to matter)"
+    return f"{growth}; {peak}"
 
 
 def _fails_in_both(failure: OomVerdict, growth: str) -> str:
@@ -111,7 +127,7 @@ def numbers_of_both(diff: Diff) -> str:
             f"the run after leaves {_headroom(diff, diff.headroom_bytes)} of the limit of the"
             " run before"
         )
-    if _growth_words(diff):
+    if _growth_words(diff) and not is_small_growth(diff):
         old, new = (format_size(size or 0) for size in (diff.growth_before, diff.growth_after))
         phrases.append(f"a step leaves {old} behind before and {new} after")
     phrases.append(_peak_words(diff))

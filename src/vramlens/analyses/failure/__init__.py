@@ -8,6 +8,7 @@ failed_request: the figures at one failed request.
 first_step_need: the rest of a first step, as a range.
 forward_progress: which of the model's repeated blocks a forward pass has done.
 headline: the answer to a failure in one sentence.
+largest_use: what fills the memory, where that is one tensor or one line.
 likeness: how a step's requests pair with the earlier step's, and what it keeps longer.
 need: what a failed step would have needed to finish.
 oom: the out-of-memory verdict of a recording.

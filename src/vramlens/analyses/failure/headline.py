@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vramlens.analyses.failure.failed_request import Failure
+from vramlens.analyses.failure.largest_use import LargestUse
 from vramlens.analyses.failure.need import Need
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
+from vramlens.ground.place import base_name
 from vramlens.ground.vocabulary import Cause, Wall
-from vramlens.units import format_size
+from vramlens.units import counted, format_size
 
 SLIGHT = 0.05
 """Of a batch against an earlier one: less is not worth a word."""
@@ -29,6 +31,7 @@ class HeadlineFacts:
         capacity_bytes: what could be reserved; None where unknown.
         is_rough: whether that is known only roughly.
         fits_a_free_block: whether a free block would have held the request.
+        largest_use: the tensor or line that fills the memory; None where there is none.
     """
 
     failure: Failure
@@ -40,6 +43,7 @@ class HeadlineFacts:
     capacity_bytes: int | None = None
     is_rough: bool = False
     fits_a_free_block: bool = False
+    largest_use: LargestUse | None = None
 
 
 def headline_of(facts: HeadlineFacts) -> str:
@@ -48,6 +52,8 @@ def headline_of(facts: HeadlineFacts) -> str:
     sentences = [f"Out of memory: tried to allocate {wanted}", _free_memory(facts)]
     if reason := _reason(facts):
         sentences.append(reason)
+    if filled := _largest_use(facts):
+        sentences.append(filled)
     return f"{'. '.join(sentences)}."
 
 
@@ -74,7 +80,7 @@ def _free_in_cache(failure: Failure) -> str:
 def _reason(facts: HeadlineFacts) -> str:
     if facts.fits_a_free_block:
         return "One of these blocks was large enough, but the allocator did not look again"
-    if facts.cause == Cause.LEAK and facts.leaks:
+    if _is_leak(facts):
         return _leak(facts.leaks)
     if facts.cause == Cause.FRAGMENTATION:
         return _would_fit(facts)
@@ -85,10 +91,33 @@ def _reason(facts: HeadlineFacts) -> str:
     return reason
 
 
+def _is_leak(facts: HeadlineFacts) -> bool:
+    return facts.cause == Cause.LEAK and bool(facts.leaks)
+
+
 def _leak(leaks: Sequence[RecordedLeak]) -> str:
     kept = format_size(sum(leak.bytes for leak in leaks))
     each_step = leaks[0].per_unit(sum(leak.bytes_per_step for leak in leaks))
     return f"Earlier steps leaked {kept}, {each_step} ({leaks[0].place})"
+
+
+def _largest_use(facts: HeadlineFacts) -> str:
+    """The tensor or the line that fills the memory; "" where it was said to leak, and where the
+    memory would be enough in one piece.
+    """
+    use = facts.largest_use
+    if use is None or facts.cause == Cause.FRAGMENTATION:
+        return ""
+    if _is_leak(facts) and use.place == facts.leaks[0].place:
+        return ""
+    kind = "one tensor"
+    if use.allocations > 1:
+        kind = f"from one line, in {counted(use.allocations, 'tensor')}"
+    size, in_use = format_size(use.bytes), format_size(use.of_bytes)
+    part = f"{'All' if size == in_use else size} of the {in_use} in use is {kind}"
+    if use.place is None:
+        return f"{part}, whose line is unknown"
+    return f"{part} ({replace(use.place, file=base_name(use.place.file) or use.place.file)})"
 
 
 def _would_fit(facts: HeadlineFacts) -> str:

@@ -18,11 +18,13 @@ from vramlens.analyses.explanation import OomVerdict
 from vramlens.analyses.failure.allocator_retry import has_fitting_block
 from vramlens.analyses.failure.failed_request import NOTHING_KNOWN, Failure, Outside
 from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
+from vramlens.analyses.failure.largest_use import largest_use_of
 from vramlens.analyses.failure.need import open_settings, unknown_need
 from vramlens.analyses.failure.step_evidence import are_steps, leaks_of_steps, repeats_earlier
 from vramlens.analyses.finding import Place
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.fragmentation import Holes, holes_at
+from vramlens.analyses.memory.heap import Heap
 from vramlens.analyses.memory.run_shape import StepPeaks
 from vramlens.ground.allocator_sizes import LARGE_SEGMENT, SMALL_REQUEST, segment_size
 from vramlens.read.oom.oom_text import OomMessage
@@ -208,14 +210,17 @@ def verdict_of(
     leaks: tuple[RecordedLeak, ...],
     peaks: StepPeaks,
     outside: Outside,
+    heap: Heap,
     *,
     survived: bool,
 ) -> OomVerdict:
     """The verdict on a failure.
 
     Args:
+        heap: the memory in use at it.
         survived: whether the program went on after it.
     """
+    largest_use = largest_use_of(view, heap)
     wall = _wall(failure, outside)
     cause = _cause(view, failure, leaks, peaks)
     short = _short(failure, wall)
@@ -257,12 +262,14 @@ def verdict_of(
                 leaks=leaks,
                 short_bytes=short,
                 fits_a_free_block=has_fitting_block(view, failure),
+                largest_use=largest_use,
             )
         ),
         survived=survived,
         unknowns=tuple(unknowns),
         need=unknown_need(failure.live_bytes + failure.request.size_bytes),
         settings=open_settings(),
+        largest_use=largest_use,
     )
 
 

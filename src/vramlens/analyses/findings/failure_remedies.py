@@ -30,7 +30,8 @@ def fragmented_request(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="fragmented_request",
         verdict=Verdict.LIKELY,
-        title=verdict.headline,
+        title=f"the {format_size(failure.usable_free_bytes)} free for this request is split up by blocks"
+        " in use",
         bytes=verdict.requested_bytes,
         place=verdict.place,
         evidence=tuple(_kept_apart(pin) for pin in pins if pin.held_bytes),

@@ -11,6 +11,7 @@ import numpy as np
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure.step_evidence import leaks_of_steps, may_be_inside_step
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.remedies_in_use import uses_checkpoints
 from vramlens.analyses.leaks.rate import TimeToFull, time_to_full_text
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak, rows_of
 from vramlens.analyses.leaks.sampled_growth import sampled_growth
@@ -74,6 +75,8 @@ def _kept_by_turns(scene: Scene, turns: Sequence[RecordedLeak]) -> Finding:
     others = f" and {counted(len(turns) - 1, 'more line')}" if len(turns) > 1 else ""
     at = f", at {largest.place}{others}" if largest.place else ""
     line = f"{largest.file}:{largest.line}{others}" if largest.place else "these lines"
+    is_in_use = uses_checkpoints(scene.view)
+    around_each = "" if is_in_use else ", or use torch.utils.checkpoint around each"
     return Finding(
         id="leak",
         verdict=Verdict.POSSIBLE,
@@ -87,7 +90,7 @@ def _kept_by_turns(scene: Scene, turns: Sequence[RecordedLeak]) -> Finding:
             "keep their memory until its backward pass",
         ),
         fix="if a backward pass follows these repetitions, it frees them: run fewer of them per "
-        "step, or use torch.utils.checkpoint around each. If none follows, release what "
+        f"step{around_each}. If none follows, release what "
         f"{line} allocated each time, or keep `.detach().cpu()` of it",
         extent=_extent(scene, replace(largest, rows=rows_of(turns))),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.remedies_in_use import computes_in_half, uses_checkpoints
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak, rows_of
 from vramlens.analyses.memory.heap import Heap, LineBytes
 from vramlens.analyses.scene import Scene
@@ -27,10 +27,7 @@ _WITHOUT_8_BIT = re.compile(
     r"torch[/\\]optim[/\\](?:sparse_adam|adamax|nadam|radam|adadelta|asgd|rprop|lbfgs)\.py:"
 )
 """bitsandbytes and torchao have none of these."""
-_HALF_TYPES = ("bfloat16", "float16")
-_MUCH_IN_HALF = 0.1
-"""Of what is named by its type: autocast keeps losses and norms in float32."""
-_HALF_PRECISION = tuple(f"{name}[" for name in _HALF_TYPES)
+_HALF_PRECISION = ("bfloat16[", "float16[")
 """How the name begins of a tensor that only its type and shape are known of."""
 
 
@@ -50,6 +47,7 @@ def activations(scene: Scene) -> Iterator[Finding]:
         return
     line = _main_line(heap, leaks)
     other_cures = _cures_beside_the_batch(scene.view, line)
+    half_batch = f"halving the batch saves about {_half_of(size, heap)}"
     yield Finding(
         id="activations",
         verdict=category.verdict,
@@ -57,32 +55,34 @@ def activations(scene: Scene) -> Iterator[Finding]:
         bytes=size,
         place=line.place if line else None,
         evidence=("they are proportional to the batch size and to the size of each input",),
-        fix=f"halving the batch saves about {_half_of(size, heap)}; or {other_cures}",
-        fix_without_batch=other_cures,
+        fix=f"{half_batch}; or {other_cures}" if other_cures else half_batch,
+        fix_without_batch=other_cures or None,
         extent=_extent_of(scene, Category.ACTIVATIONS, unwanted=_unwanted_rows(scene)),
     )
 
 
 def _cures_beside_the_batch(view: Attribution, line: LineBytes | None) -> str:
-    """What makes activations smaller for the same batch, as far as the program does not do it yet."""
+    """What makes activations smaller for the same batch, as far as the program does not do it yet;
+    "" where it does all of it.
+    """
+    cures = []
+    if not uses_checkpoints(view):
+        cures.append(f"use torch.utils.checkpoint around {_checkpoints(view)}")
+    is_half = (line is not None and _is_half_precision(line)) or computes_in_half(view)
+    if not is_half and not _is_one_loop(view):
+        cures.append("autocast to bfloat16")
+    return ", or ".join(cures)
+
+
+def _checkpoints(view: Attribution) -> str:
+    is_loop = _is_one_loop(view)
+    return "each turn of the loop that makes them" if is_loop else "the repeated blocks"
+
+
+def _is_one_loop(view: Attribution) -> bool:
+    """Whether no module computes, which marks would show."""
     meta = view.trace.meta
-    if meta is not None and meta.module_marks and not view.modules.marked.any():
-        return "use torch.utils.checkpoint around each turn of the loop that makes them"
-    is_half = (line is not None and _is_half_precision(line)) or _computes_in_half(view)
-    autocast = "" if is_half else ", or autocast to bfloat16"
-    return f"use torch.utils.checkpoint around the repeated blocks{autocast}"
-
-
-def _computes_in_half(view: Attribution) -> bool:
-    """Whether much of what is named by its type alone is half precision already."""
-    table = view.names.table
-    if table is None:
-        return False
-    bytes_of: Counter[str] = Counter()
-    for name, size in zip(table.name, table.size_bytes.tolist(), strict=True):
-        bytes_of[name.partition("[")[0]] += size
-    half_bytes = sum(bytes_of[name] for name in _HALF_TYPES)
-    return half_bytes >= _MUCH_IN_HALF * (half_bytes + bytes_of["float32"]) > 0
+    return meta is not None and meta.module_marks and not view.modules.marked.any()
 
 
 def _leaked_activations(scene: Scene) -> int:

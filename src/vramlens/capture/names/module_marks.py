@@ -57,6 +57,7 @@ class ModuleMarks:
 
     Attributes:
         is_on: whether they mark now.
+        has_seen_autocast: whether a module has run under autocast.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class ModuleMarks:
         self._set, self._get, self._paths = set_mark, get_mark, paths
         self._threads = _Threads()
         self.is_on = False
+        self.has_seen_autocast = False
         self._torch = loaded_torch()
         self._plain: dict[type, bool] = {self._torch.Tensor: True, self._torch.nn.Parameter: True}
 
@@ -98,6 +100,7 @@ class ModuleMarks:
         is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
         known_path, path_of = self._paths.known, self._paths.of
         plain, mark_backward = self._plain, self._mark_backward
+        is_autocast_enabled = torch.is_autocast_enabled
 
         def entering(module: Any, args: Any) -> None:
             # First of all: what a compiler sees ends here, whether marks are on or not.
@@ -107,6 +110,8 @@ class ModuleMarks:
                 state = threads.state
                 entered, key = state.entered, id(module)
                 path = known_path(key) or path_of(module)
+                if not self.has_seen_autocast and is_autocast_enabled():
+                    self.has_seen_autocast = True
                 if not entered:
                     state.suffix = (
                         EVAL_WITH_GRAD if not module.training and is_grad_enabled() else ""

@@ -343,6 +343,7 @@ class Recorder:
             "step": self.steps.count,
             "step_source": self.steps.source,
             "module_marks": self._marks is not None and self._marks.is_on,
+            "autocast": self._marks is not None and self._marks.has_seen_autocast,
             "oom": request.failure,
             "started_us": self._started_us,
             "written_us": time.time_ns() // 1000,

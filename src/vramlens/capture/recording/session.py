@@ -117,7 +117,9 @@ class Session:
         if leaks is not None:
             self.recorder.owners = leaks.owners
         self._dump_server = DumpServer(self._on_demand, self.recorder.tick)
-        self._termination = Termination(self._terminated, lambda: self.recorder.paths.folder)
+        self._termination = Termination(
+            self._terminated, lambda: self.recorder.paths.folder, self._tell_leaks
+        )
         self._open_blocks = 0
         self._trace = (
             ProfiledSteps(self.recorder.paths, plan.first_step or 0) if plan.profile else None
@@ -225,6 +227,8 @@ class Session:
             self._leaks.torch_is_there(loaded_torch())
             recorder.steps.on_step(self._leaks.step_ended)
             self._dump_server.start()  # SIGUSR2 asks for the leaks of programs without a GPU, too
+            if self.plan.at_exit and not self.plan.is_child:
+                self._termination.arm()  # as does SIGTERM
         if self._trace is not None and not self.plan.first_step:
             self._trace.start_with_the_first_module()
         if recorder.gpu is not None:
@@ -248,8 +252,14 @@ class Session:
             self._termination.arm()
 
     def _terminated(self, name: str, where: FrameType | None) -> None:
-        if not self._died_of_a_failure():
+        gpu = self.recorder.gpu
+        if gpu is not None and gpu.is_initialized() and not self._died_of_a_failure():
             self.recorder.write(WriteRequest(name.lower(), ending=ending_of_signal(name, where)))
+
+    def _tell_leaks(self) -> None:
+        """Says what leaks at a signal that ends the program."""
+        if self._leaks is not None and not self._done:
+            self._leaks.tell_after_step()
 
     def _on_demand(self, trigger: str, path: str | None) -> dict[str, Any]:
         if self._leaks is not None:

@@ -44,15 +44,19 @@ class Termination:
     """The watch for the signals of one process."""
 
     def __init__(
-        self, write: Callable[[str, FrameType | None], None], folder: Callable[[], str]
+        self,
+        write: Callable[[str, FrameType | None], None],
+        folder: Callable[[], str],
+        tell: Callable[[], None],
     ) -> None:
         """Prepares.
 
         Args:
             write: writes the recording, given the signal's name and where the main thread was.
             folder: the folder that it goes to.
+            tell: prints what else is to be said at a program's end, in the time that is left.
         """
-        self._write, self._folder = write, folder
+        self._write, self._folder, self._tell = write, folder, tell
         self._core: ctypes.CDLL | None = None
 
     @harmless("preparing SIGTERM")
@@ -91,17 +95,9 @@ class Termination:
         name = signal.Signals(number).name
         end = time.monotonic() + _WITHIN_S
         where = sys._current_frames().get(threading.main_thread().ident or 0)
-        writer = OwnThread(lambda: self._write(name, where))
-        try:
-            writer.start()
-            is_over = writer.join(max(0.0, end - time.monotonic()))
-        except RuntimeError:
-            # Python 3.12 starts no thread while it waits for the program's own to end. The core's
-            # timer bounds what this thread writes.
-            with contextlib.suppress(Exception):
-                self._write(name, where)
-            is_over = True
-        if not is_over:
+        if _is_done_by(end, lambda: self._write(name, where)):
+            _is_done_by(end, self._tell)
+        else:
             say(f"{name}: no recording, because it would take longer than {_WITHIN_S:g} s")
             for partial in glob.glob(
                 os.path.join(glob.escape(self._folder()), f".*.{os.getpid()}.partial")
@@ -109,3 +105,17 @@ class Termination:
                 with contextlib.suppress(OSError):
                     os.unlink(partial)
         core.vl_termination_die(number)
+
+
+def _is_done_by(end: float, work: Callable[[], None]) -> bool:
+    """Whether some work was done by a moment; it has a thread of its own."""
+    worker = OwnThread(work)
+    try:
+        worker.start()
+        return worker.join(max(0.0, end - time.monotonic()))
+    except RuntimeError:
+        # Python 3.12 starts no thread while it waits for the program's own to end. The core's timer
+        # bounds what this thread does.
+        with contextlib.suppress(Exception):
+            work()
+        return True

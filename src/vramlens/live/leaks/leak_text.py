@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from vramlens.foreign_text import text_of
 from vramlens.ground.verdict import Verdict
+from vramlens.ground.wrapped_lines import WIDTH, wrapped_lines
 from vramlens.leak.claim import claim_of, place_text, with_article
 from vramlens.leak.leak import FAR_STEPS
 from vramlens.live.leaks.leak_report import Gone, LeakReport, LiveLeak, Unexplained
 from vramlens.units import counted, format_size
 
-WIDTH = 80
 _MOST_SHOWN = 10
 """Leaks, and look-alikes: they take three to ten lines each, and the first is the one to mend."""
 _COUNTED = {
@@ -27,7 +26,7 @@ _COUNTED = {
 
 def report_text(report: LeakReport, width: int = WIDTH) -> str:
     """A whole report, in lines of at most so many columns where its words allow."""
-    return text_of(line for text in _texts(report) for line in _wrapped(text, width))
+    return text_of(line for text in _texts(report) for line in wrapped_lines(text, width))
 
 
 def _texts(report: LeakReport) -> Iterator[str]:
@@ -198,18 +197,3 @@ def _edit_place(leak: LiveLeak) -> str:
     if leak.owner is not None and leak.owner.line:
         return place_text(leak.owner.file, leak.owner.line)
     return leak.owner.name if leak.owner is not None else "the line above"
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    """The lines of a text, the further ones two columns further in."""
-    words = text.lstrip()
-    indent = text[: len(text) - len(words)]
-    lines = textwrap.wrap(
-        words,
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent + "  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return lines or [""]

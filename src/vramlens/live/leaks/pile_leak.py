@@ -11,7 +11,7 @@ from vramlens.ground.verdict import Verdict
 from vramlens.leak.leak import LeakOwner
 from vramlens.live.growth.births import BEFORE
 from vramlens.live.growth.pace import FEWEST
-from vramlens.live.growth.piles import Item, Pile
+from vramlens.live.growth.piles import Item, Pile, bytes_by_birth
 from vramlens.live.heap.objects import is_users
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import device_of
@@ -52,6 +52,8 @@ gates, which are kept together; a sixteenth would leave out one row of a batch o
 """
 _LEAST_PINNED_BYTES = 1024
 """Of a storage that is worth a copy: a smaller one is a row of numbers itself."""
+_LEAST_OF_A_STEP = 0.01
+"""Of what a step usually leaves: less is not counted as a step that left something."""
 _MOST_NODES = 1000
 """That are asked for what they saved: they are of one kind, and the first few decide."""
 
@@ -138,14 +140,13 @@ class _PileCase:
         verdict, evidence, reason = pile_verdict(search, scene.statements, pile, growth)
         kept_things = self._kept_things(keeper)
         has_fix = self._is_to_change(verdict, kind, keeper)
-        born_steps = {item.born for item in pile.items if item.born}
         return LiveLeak(
             verdict=verdict,
             kind=kind,
             place=maker,
             bytes_per_step=pace.bytes_per_step,
             bytes=pile.bytes,
-            steps=pace.steps if pile.is_remade else len(born_steps),
+            steps=pace.steps if pile.is_remade else _steps_of(pile),
             first_step=pace.first,
             last_step=pace.last,
             storages=len(pile.items) - self._nodes,
@@ -261,6 +262,15 @@ def _pinned_by_views(search: Search, pile: Pile) -> tuple[str, float]:
     if not sizes or pinned * 2 <= len(sizes):
         return "", 0.0
     return format_size(median(sizes)), viewed_bytes / max(pile.bytes, 1)
+
+
+def _steps_of(pile: Pile) -> int:
+    """How many steps left something: the scalar that a graph's latest node made is next to nothing,
+    and of a step of which the rest is not kept here.
+    """
+    by_step = bytes_by_birth(pile.items)
+    least_bytes = _LEAST_OF_A_STEP * pile.pace.bytes_per_step
+    return sum(step > BEFORE and size >= least_bytes for step, size in by_step.items())
 
 
 def _example(pile: Pile) -> Item:

@@ -60,6 +60,7 @@ def meta_of(part: dict[str, Any], _missing: list[str]) -> tuple[Meta, dict[int, 
             if isinstance(entry, bool)
         },
         module_marks=part.get("module_marks") is True,
+        has_autocast=part.get("autocast") is True,
         failure=_failure(failure) if isinstance(failure, dict) else None,
         started_us=as_number(part.get("started_us"), LATEST_US),
         written_us=as_number(part.get("written_us"), LATEST_US),

@@ -36,9 +36,10 @@ def script_strategies(
         InputError: the script cannot be predicted.
     """
     runs: dict[str, dict[str, Any]] = {}
-    for name in _chosen(names):
+    chosen = _chosen(names)
+    for number, name in enumerate(chosen, 1):
         if progress is not None:
-            progress(f"predicting {name}")
+            progress(f"predicting {name} ({number} of {len(chosen)})")
         runs[name] = _predicted(name, path, arguments, steps)
         if name == "default" and runs[name]["outcome"] == "failed":
             raise InputError(runs[name]["why"])

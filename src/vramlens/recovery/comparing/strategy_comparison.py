@@ -158,9 +158,9 @@ def _predicted(
     from vramlens.recovery.comparing.predicted_strategy import predict_strategy
 
     runs: dict[str, dict[str, Any]] = {}
-    for name in names:
+    for number, name in enumerate(names, 1):
         if progress is not None:
-            progress(f"predicting {name}")
+            progress(f"predicting {name} ({number} of {len(names)})")
         runs[name] = predict_strategy(name, program)
     return StrategyTable(
         rows=predicted_rows(runs),

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from vramlens.analyses.finding import Finding
 from vramlens.ground.verdict import Verdict
+from vramlens.ground.wrapped_lines import WIDTH, wrapped_lines
 from vramlens.recovery.comparing.strategy_figure import figure_svg
 from vramlens.recovery.comparing.strategy_row import StrategyRow
 from vramlens.schema import SCHEMA
 from vramlens.units import counted, format_size
 from vramlens.whole_file import whole_file
 
-_COLUMNS = 80
 _HEADING = ("strategy", "allocated", "reserved", "step", "loss", "gradient", "effort")
 _TO_THE_LEFT = ("strategy", "effort")
 _LEFT_OUT_FIRST = ("gradient", "loss")
@@ -145,17 +144,17 @@ class StrategyTable:
             file.write(figure_svg(self.rows, self.budget_bytes).encode())
 
     def __str__(self) -> str:
-        lines = _wrapped(self._headline(), "")
+        lines = wrapped_lines(self._headline())
         is_any_done = any(row.outcome == "done" for row in self.rows)
         if is_any_done and self.has_no_times:
-            lines += _wrapped(self._caution(), "  ")
+            lines += wrapped_lines(f"  {self._caution()}")
         if is_any_done:
             lines += [*self._grid(), *self._edits()]
         for (outcome, why), names in self._not_done().items():
-            lines += _wrapped(f"{', '.join(names)}: {outcome}: {why}", "    ")
+            lines += wrapped_lines(f"    {', '.join(names)}: {outcome}: {why}")
         if is_any_done:
-            lines += _wrapped(self._legend(), "  ")
-        return "\n".join([*lines, *_wrapped(self._next(), "")])
+            lines += wrapped_lines(f"  {self._legend()}")
+        return "\n".join([*lines, *wrapped_lines(self._next())])
 
     def _not_done(self) -> dict[tuple[str, str], list[str]]:
         """The strategies that did not run to their end, by how and why."""
@@ -187,7 +186,7 @@ class StrategyTable:
         for row in self.rows:
             is_single = row.name != "default" and "+" not in row.name
             if is_single and row.outcome == "done":
-                lines += _wrapped(f"{row.name}: {row.edit}", "    ")
+                lines += wrapped_lines(f"    {row.name}: {row.edit}")
         return lines
 
     def _cells(self, row: StrategyRow) -> tuple[str, ...]:
@@ -296,7 +295,7 @@ def _telling(columns: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """The columns that say something, as many as a narrow terminal has room for."""
     telling = [column for column in columns if set(column[1:]) != {_UNKNOWN}]
     for name in _LEFT_OUT_FIRST:
-        if _width(telling) > _COLUMNS:
+        if _width(telling) > WIDTH:
             telling = [column for column in telling if column[0] != name]
     return telling
 
@@ -323,16 +322,6 @@ def _nearly_fastest(fitting: list[StrategyRow], default: StrategyRow | None) -> 
     fastest = min(fitting, key=_time)
     exact = [row for row in fitting if row.same_numbers and _time(row) <= _NEARLY * _time(fastest)]
     return min(exact or [fastest], key=_time)
-
-
-def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        _COLUMNS,
-        initial_indent=indent,
-        subsequent_indent=f"{indent}  ",
-        break_on_hyphens=False,
-    )
 
 
 def _peak(row: StrategyRow) -> int:

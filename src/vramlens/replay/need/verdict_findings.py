@@ -201,6 +201,7 @@ def _headline(
         capacity_bytes=limit.bytes,
         is_rough=limit.below_bytes is not None,
         fits_a_free_block=has_fitting_block(view, failure),
+        largest_use=oom.largest_use,
     )
     return headline_of(facts)
 

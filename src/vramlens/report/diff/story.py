@@ -9,6 +9,7 @@ from vramlens.analyses.compare.diff_findings import (
     different_work,
     headline,
     is_headed_by_work,
+    is_small_growth,
     line_words,
     numbers_of_both,
     problem_words,
@@ -61,11 +62,9 @@ def diff_document(diff: Diff, top: int = 10) -> Document:
             _went_title(diff), tuple(visible(problem_words(problem)) for problem in diff.went)
         ),
     ]
-    if diff.growth_by_line:
-        title = Heading("Changed growth, by line (bytes per step)", level=2)
-        growth = tuple(map(_growth_line, diff.growth_by_line[:top]))
-        parts += [Blank(), title, Figures(growth, _FIGURE_NAMES)]
-    parts += [Blank(), _figure_table(diff), *_line_parts(diff, top)]
+    growth, figures = list(_growth_parts(diff, top)), [Blank(), _figure_table(diff)]
+    lines = list(_line_parts(diff, top))
+    parts += [*figures, *lines, *growth] if is_small_growth(diff) else [*growth, *figures, *lines]
     parts.append(Items(tuple(notes_of(diff)), style=DIM))
     if diff.others:
         title = Heading("Other differences", level=2)
@@ -78,6 +77,14 @@ def diff_document(diff: Diff, top: int = 10) -> Document:
         Sentences(sources, is_aside=True, forms=Form.HTML),
     ]
     return Document(tuple(parts))
+
+
+def _growth_parts(diff: Diff, top: int) -> Iterator[Part]:
+    """Yields the lines whose growth changed, ``top`` of them."""
+    if diff.growth_by_line:
+        yield Blank()
+        yield Heading("Changed growth, by line (bytes per step)", level=2)
+        yield Figures(tuple(map(_growth_line, diff.growth_by_line[:top])), _FIGURE_NAMES)
 
 
 def _line_parts(diff: Diff, top: int) -> Iterator[Part]:
@@ -262,7 +269,7 @@ def _next(diff: Diff) -> tuple[str, str]:
         return why, f"vramlens diff BEFORE.vram {after}"
     if diff.after.failure is not None:
         return "find out why it runs out of memory", f"vramlens explain {after}"
-    if diff.growth_after:
+    if diff.growth_after and not is_small_growth(diff):
         return (
             f"see what each step leaves behind ({format_size(diff.growth_after)})",
             f"vramlens leaks {after}",

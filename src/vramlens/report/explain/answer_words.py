@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from vramlens.ground.quoted_code import without_comment
 from vramlens.ground.verdict import Verdict
 from vramlens.ground.vocabulary import Cause
 from vramlens.report.document import Figure, size_figure
@@ -114,7 +115,7 @@ def _several_failed(oom: OomVerdict) -> bool:
 
 def _library_line(place: Place, source: str) -> str:
     """The library's line that the user's led to, with its text."""
-    text = f": {visible(source)}" if source else ""
+    text = f": {visible(without_comment(source))}" if source else ""
     return f"Inside the library, this is {short_place_name(place)}{text}"
 
 
@@ -130,9 +131,12 @@ def _explained(explanation: Explanation) -> Iterator[str]:
     counters = explanation.moment
     if counters is not None and explanation.at not in ("peak", "oom"):
         then = "At the end" if explanation.at == "end" else "After that event"
+        meta = explanation.recording.meta
+        is_prediction = meta is not None and meta.is_prediction
+        how = "estimated: predicted" if is_prediction else "exact: the allocator was replayed"
         yield (
             f"{then}, {format_size(counters.allocated_bytes)} were allocated and"
-            f" {format_size(counters.reserved_bytes)} reserved (exact: the allocator was replayed)"
+            f" {format_size(counters.reserved_bytes)} reserved ({how})"
         )
     if peak is not None and not failed:
         yield from filter(None, (peak.shape, higher_before(explanation.recording, peak)))

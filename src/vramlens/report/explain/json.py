@@ -11,6 +11,7 @@ from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation, OomVerdict, Peak, RecordingFacts
+    from vramlens.analyses.failure.largest_use import LargestUse
     from vramlens.analyses.failure.need import Need
     from vramlens.analyses.memory.fragmentation import Fragmentation
     from vramlens.analyses.memory.heap import Heap
@@ -178,6 +179,7 @@ def _oom(oom: OomVerdict | None) -> dict[str, Any] | None:
         "library": None
         if oom.library is None
         else {**place_to_json(oom.library), "source": oom.library_source},
+        "largest_use": _largest_use(oom.largest_use),
         "need": _need(oom.need),
         "settings": [
             {
@@ -188,6 +190,17 @@ def _oom(oom: OomVerdict | None) -> dict[str, Any] | None:
             }
             for row in oom.settings
         ],
+    }
+
+
+def _largest_use(use: LargestUse | None) -> dict[str, Any] | None:
+    if use is None:
+        return None
+    return {
+        **place_to_json(use.place),
+        "bytes": use.bytes,
+        "allocations": use.allocations,
+        "of_bytes": use.of_bytes,
     }
 
 

@@ -84,15 +84,17 @@ def best_headline(answer: Answer, rows: Sequence[WhatIf]) -> str:
         if best.failed_requests:
             why = failure_words(answer, best)
         return f"It is unknown whether the run would have completed with {name}{under}: {why}."
-    against = _against_recorded(answer.recorded.peak_reserved_bytes - best.peak_reserved_bytes)
+    against = _against_recorded(answer.recorded, best)
     return f"With {name}, the run would have reserved {peak} at its peak{under}: {against}."
 
 
-def _against_recorded(saved_bytes: int) -> str:
+def _against_recorded(recorded: Recorded, row: WhatIf) -> str:
+    saved_bytes = recorded.peak_reserved_bytes - row.peak_reserved_bytes
+    origin = origin_word(recorded)
     if not saved_bytes:
-        return "the same as recorded"
+        return f"the same as {origin}"
     direction = "less" if saved_bytes > 0 else "more"
-    return f"{format_size(abs(saved_bytes))} {direction} than recorded"
+    return f"{format_size(abs(saved_bytes))} {direction} than {origin}"
 
 
 def under_limit(recorded: Recorded, row: WhatIf) -> str:
@@ -122,6 +124,8 @@ def failure_words(answer: Answer, row: WhatIf) -> str:
 def proof_sentence(recorded: Recorded) -> str:
     """How far the replay under the recorded settings is exact."""
     rules = f"rules of PyTorch {recorded.version.name}"
+    if recorded.is_prediction:
+        return f"Estimated: these requests are predicted; no GPU recorded them ({rules})."
     if recorded.exact:
         allocations = counted(recorded.addresses, "allocation")
         events = counted(recorded.segment_events, "segment event")
@@ -144,7 +148,13 @@ def recorded_cells(answer: Answer) -> list[str]:
     recorded = answer.recorded
     outcome = "out of memory" if answer.ended_by_failure else "completed"
     size = format_size(recorded.peak_reserved_bytes)
-    return [size, "", f"{recorded.retries:,}", f"{recorded.failed_requests:,}", outcome, "recorded"]
+    failed = f"{recorded.failed_requests:,}"
+    return [size, "", f"{recorded.retries:,}", failed, outcome, origin_word(recorded)]
+
+
+def origin_word(recorded: Recorded) -> str:
+    """``recorded``, or ``predicted``: where the requests come from."""
+    return "predicted" if recorded.is_prediction else "recorded"
 
 
 def row_cells(row: WhatIf, recorded_bytes: int) -> list[str]:
@@ -189,7 +199,8 @@ def size_range(row: WhatIf) -> str:
 
 def _table(answer: Answer, others: Sequence[WhatIf]) -> Table:
     name = visible(answer.recorded.settings.conf) or "default settings"
-    rows = [[*recorded_cells(answer), f"{name} (recorded)" if others else name]]
+    own_name = f"{name} ({origin_word(answer.recorded)})" if others else name
+    rows = [[*recorded_cells(answer), own_name]]
     base = answer.recorded.peak_reserved_bytes
     rows += [[*row_cells(row, base), conf_name(row)] for row in others]
     return settings_table(HEADER, rows)

@@ -28,6 +28,7 @@ from vramlens.report.replay.story import (
     conf_name,
     export_line,
     missing_parts,
+    origin_word,
     proof_sentence,
     row_cells,
     settings_table,
@@ -263,8 +264,8 @@ def _is_above_limit(row: WhatIf) -> bool:
 
 
 def _name(tuning: Tuning, tuned: Tuned) -> str:
-    recorded = " (recorded)" if _is_recorded(tuning, tuned) else ""
-    return f"{conf_name(tuned.row)}{recorded}"
+    origin = f" ({origin_word(tuning.recorded)})" if _is_recorded(tuning, tuned) else ""
+    return f"{conf_name(tuned.row)}{origin}"
 
 
 def _card_table(tuning: Tuning, listed_rows: Sequence[Tuned]) -> Table:

@@ -27,7 +27,7 @@ EXAMPLES = (
 _STEPS_BETWEEN_LINES = 10
 _DEFAULT_GPU = "h200"
 """``cards.DEFAULT_GPU``: to ask for it would load what predicts, for a page of help."""
-_MADE_UP = "losses and other numbers that the script prints are made up: tensors have no values"
+_MADE_UP = "numbers that the script prints are made up: tensors have no values"
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+import time
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import limit_size, positive, refuse_missing_script
@@ -23,6 +25,8 @@ EXAMPLES = (
     ),
 )
 _STEPS = 3
+_SECONDS_BETWEEN_LINES = 2.0
+"""In a log: one line of each strategy, unless they take less than that."""
 _SCRIPT = """A SCRIPT runs as it is. With --batch N it defines four functions instead, and more
 strategies are compared:
 
@@ -101,7 +105,7 @@ def _of_script(arguments: argparse.Namespace) -> StrategyTable:
         steps=arguments.steps,
         names=arguments.names,
         budget=arguments.budget,
-        progress=_tell,
+        progress=_Progress(),
     )
 
 
@@ -122,10 +126,20 @@ def _of_functions(arguments: argparse.Namespace) -> StrategyTable:
         budget=arguments.budget,
         names=arguments.names,
         device="predicted",
-        progress=_tell,
+        progress=_Progress(),
     )
 
 
-def _tell(line: str) -> None:
-    if is_watched():
-        say(line)
+class _Progress:
+    """What is being predicted, on standard error: at once on a terminal; in a pipe or a log no more
+    often than every few seconds.
+    """
+
+    def __init__(self) -> None:
+        self._latest = -math.inf
+
+    def __call__(self, line: str) -> None:
+        now = time.monotonic()
+        if is_watched() or now - self._latest >= _SECONDS_BETWEEN_LINES:
+            self._latest = now
+            say(line)

@@ -1,0 +1,21 @@
+"""A line of source code, as an answer quotes it."""
+
+from __future__ import annotations
+
+import io
+import tokenize
+
+
+def without_comment(line: str) -> str:
+    """The first line of a statement without the comment at its end; as it is where it cannot be
+    taken apart, or is a comment as a whole.
+    """
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(line).readline):
+            if token.type == tokenize.ERRORTOKEN or token.start[0] > 1:
+                return line
+            if token.type == tokenize.COMMENT:
+                return line[: token.start[1]].rstrip() or line
+    except (tokenize.TokenError, SyntaxError, ValueError):  # a recording may hold any text
+        return line
+    return line

@@ -1,0 +1,25 @@
+"""Words broken into the lines of a plain answer, which prints itself without a console."""
+
+from __future__ import annotations
+
+import textwrap
+
+WIDTH = 80
+"""Columns of an answer that does not know where it is shown."""
+
+
+def wrapped_lines(text: str, width: int = WIDTH) -> list[str]:
+    """The lines of a text, as far in as it begins and the further ones two columns more; [""] of
+    one without words. A word that is too long stays whole: it may be a path to click on.
+    """
+    words = text.lstrip()
+    indent = text[: len(text) - len(words)]
+    lines = textwrap.wrap(
+        words,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent + "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return lines or [""]

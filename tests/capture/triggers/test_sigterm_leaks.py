@@ -1,0 +1,59 @@
+"""SIGTERM under ``vramlens run --leaks``: the report, and the death that it would have been."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.installed import PYTHON_PATH
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="the native core handles it on Linux"
+)
+
+PROGRAM = """
+import signal, sys, time, torch
+{handler}
+layer = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(layer.parameters())
+kept = []
+for step in range(10_000):
+    out = layer(torch.randn(1000, 64))
+    kept.append(out.detach())
+    out.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step == 30:
+        print("ready", flush=True)
+    time.sleep(0.01 if step < 30 else {pause})
+"""
+OWN_HANDLER = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))"
+
+
+@pytest.mark.parametrize("pause", [0.01, 60], ids=["between steps", "in a long step"])
+@pytest.mark.parametrize(("handler", "code"), [("", -signal.SIGTERM), (OWN_HANDLER, 7)])
+def test_it_leaves_the_report_and_ends_as_it_would_have(
+    tmp_path: Path, handler: str, code: int, pause: float
+) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM.format(handler=handler, pause=pause))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vramlens", "run", "--leaks", "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert errors.count("LEAK proven: 250.00 KiB per step") == 1
+    assert "kept, a list" in errors
