@@ -14,7 +14,7 @@ from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.explanation import Explanation
-from vramlens.analyses.failure.first_step_need import _passes_pile_up
+from vramlens.analyses.failure.first_step.first_step_need import _passes_pile_up
 from vramlens.analyses.failure.need import BLOCKS, EARLIER_STEP, Need
 from vramlens.analyses.finding import Finding
 from vramlens.ground.verdict import Verdict

@@ -10,7 +10,7 @@ import pytest
 
 from support.recordings import DATA
 from vramlens import load
-from vramlens.analyses.failure.first_step_need import StepBounds
+from vramlens.analyses.failure.first_step.first_step_need import StepBounds
 from vramlens.analyses.failure.need import BLOCKS, Need
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.recording_explanation import explain_trace

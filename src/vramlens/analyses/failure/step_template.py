@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
-from vramlens.analyses.failure.forward_progress import blocks_of_pass, passes_of_step
+from vramlens.analyses.failure.first_step.forward_progress import blocks_of_pass, passes_of_step
 from vramlens.analyses.failure.likeness.paired_requests import Pairs, with_likest_sizes
 from vramlens.analyses.failure.step_evidence import are_steps
 from vramlens.analyses.leaks.certainty import PATTERN

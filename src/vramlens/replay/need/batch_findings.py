@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramlens.analyses.attribution.training import Training
-from vramlens.analyses.failure.first_step_need import StepBounds, bounds_of_first_step
+from vramlens.analyses.failure.first_step.first_step_need import StepBounds, bounds_of_first_step
 from vramlens.analyses.failure.need import BLOCKS, Need
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.certainty import PATTERN

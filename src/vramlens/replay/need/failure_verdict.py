@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from vramlens.analyses.failure.first_step_need import need_of_first_step
+from vramlens.analyses.failure.first_step.first_step_need import need_of_first_step
 from vramlens.analyses.failure.likeness.left_behind import passes_give_back
 from vramlens.analyses.failure.need import ADVICE, Need, SettingVerdict
 from vramlens.analyses.failure.step_evidence import may_be_inside_step

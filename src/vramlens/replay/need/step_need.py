@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vramlens._layout import AddressOrder
-from vramlens.analyses.failure.first_step_need import unseen_optimizer_bytes
+from vramlens.analyses.failure.first_step.first_step_need import unseen_optimizer_bytes
 from vramlens.analyses.failure.likeness.kept_longer import KeptLonger, kept_longer
 from vramlens.analyses.failure.need import EARLIER_STEP, Need, SettingVerdict
 from vramlens.analyses.failure.step_evidence import are_steps, may_repeat_first_phase

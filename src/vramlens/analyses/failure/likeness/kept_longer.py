@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.phases import Phase
-from vramlens.analyses.failure.first_step_need import GRADIENTS_BESIDE
+from vramlens.analyses.failure.first_step.first_step_need import GRADIENTS_BESIDE
 from vramlens.analyses.failure.step_template import Template
 from vramlens.units import format_size
 

@@ -9,9 +9,9 @@ from support.recordings import DATA
 from vramlens import load
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.optimizer_state import most_states
-from vramlens.analyses.failure.after_blocks import bytes_after_blocks
-from vramlens.analyses.failure.first_step_need import _gradients_beside
-from vramlens.analyses.failure.forward_progress import (
+from vramlens.analyses.failure.first_step.after_blocks import bytes_after_blocks
+from vramlens.analyses.failure.first_step.first_step_need import _gradients_beside
+from vramlens.analyses.failure.first_step.forward_progress import (
     Progress,
     _alike_bytes,
     _block_path,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from support.recordings import DATA
 from vramlens import load
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.analyses.failure.optimizer_lists import rest_of_list
+from vramlens.analyses.failure.first_step.optimizer_lists import rest_of_list
 from vramlens.trace import OutOfMemory
 from vramlens.units import MIB
 

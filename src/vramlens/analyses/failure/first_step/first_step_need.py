@@ -21,15 +21,15 @@ from vramlens.analyses.attribution.steps import optimizer_stacks
 from vramlens.analyses.attribution.trainable import trainable_bytes
 from vramlens.analyses.attribution.training import LEAST_KEPT_SHARE, Training, pass_starts
 from vramlens.analyses.evaluation_passes import keeping_passes
-from vramlens.analyses.failure.forward_progress import (
+from vramlens.analyses.failure.first_step.forward_progress import (
     Progress,
     block_runs,
     progress_of,
     rows_of_step,
     step_start,
 )
+from vramlens.analyses.failure.first_step.optimizer_lists import rest_of_list
 from vramlens.analyses.failure.need import BLOCKS, Need
-from vramlens.analyses.failure.optimizer_lists import rest_of_list
 from vramlens.trace import NO_STACK, OutOfMemory
 from vramlens.units import format_size
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.analyses.failure.after_blocks import bytes_after_blocks
+from vramlens.analyses.failure.first_step.after_blocks import bytes_after_blocks
 from vramlens.analyses.failure.likeness.earlier_pass import most_by_earlier_passes
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.trace import NO_STACK, OutOfMemory, TensorKind
