@@ -62,7 +62,9 @@ class KnownValues:
 
     def of(self, tensor: Any) -> Any | None:
         """A tensor's values, on the CPU; None where they are not known."""
-        content = tensor.__dict__.get(_ATTRIBUTE) if hasattr(tensor, "fake_device") else tensor
+        if not hasattr(tensor, "fake_device"):  # on the host, where values are values
+            return tensor
+        content = tensor.__dict__.get(_ATTRIBUTE)
         if content is None or (self._unknown and content.untyped_storage()._cdata in self._unknown):
             return None
         return content
