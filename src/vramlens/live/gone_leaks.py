@@ -78,6 +78,9 @@ def gone_leak(
     if use:
         reason = leak.reason_and(f"it is gone now, and {use}: it may be a result")
         return replace(leak, verdict=Verdict.POSSIBLE, reason=reason, fix=None)
+    if leak.is_remade:
+        reason = leak.reason_and("it is gone now: a sequence that grows until it is done looks so")
+        return replace(leak, verdict=Verdict.POSSIBLE, reason=reason, fix=None)
     last = steps if sizes is not None and sizes.grew_until(steps) else _grown_until(leak, gone)
     if last:
         which = ", the last," if last == steps else ""

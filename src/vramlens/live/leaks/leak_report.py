@@ -17,10 +17,12 @@ class LiveLeak(Leak):
     Attributes:
         device: on which most of it is, as PyTorch names it; empty where that cannot be told.
         route: the way to what keeps it, by names; None where it has none.
+        is_remade: whether it is one tensor that is made anew, larger each time.
     """
 
     device: str = ""
     route: Route | None = None
+    is_remade: bool = False
 
 
 @dataclass(frozen=True, slots=True)

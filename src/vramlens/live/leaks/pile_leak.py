@@ -158,6 +158,7 @@ class _PileCase:
             device=kept_things.device,
             route=route_of(self._way_to_container),
             is_freed=kind == "graph" and self._is_freed(),
+            is_remade=pile.is_remade,
             fix_share=_fix_share(kind, kept_things),
             frees_more=_frees_more(kind, kept_things),
         )
