@@ -86,11 +86,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Predicts every strategy and writes the table."""
+    refuse_missing_script(arguments.script)
     try:
         import torch  # noqa: F401
     except ImportError:
         raise InputError("strategies needs PyTorch (a CPU build is enough)") from None
-    refuse_missing_script(arguments.script)
     table = _of_script(arguments) if arguments.batch is None else _of_functions(arguments)
     write_stdout(as_json(table.to_json()) if arguments.json else f"{table}\n")
     return 0
