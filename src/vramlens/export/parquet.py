@@ -34,7 +34,11 @@ def write_parquet(views: Sequence[Attribution], out: BinaryIO) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "allocations.parquet").replace("'", "''")
         connection = duckdb.connect(
-            config={"memory_limit": _MEMORY_LIMIT, "autoinstall_known_extensions": False}
+            config={
+                "memory_limit": _MEMORY_LIMIT,
+                "autoinstall_known_extensions": False,
+                "pandas_analyze_sample": 0,  # all are texts: older versions ask arrays as pandas'
+            }
         )
         with connection:
             parts = [_registered(connection, view, place) for place, view in enumerate(views)]
