@@ -55,6 +55,25 @@ def data_in_threads():
         assert torch.tensor([1.0]).is_cuda
 
 
+def generations():
+    # each goes to its longest: which token is chosen nobody knows, and it is not the end for all
+    def lengths(ends):
+        done, going = (make(4, dtype=torch.bool, device="cuda") for make in (torch.zeros, torch.ones))
+        for length in range(1, 7):
+            chosen = torch.randn(4, 9, device="cuda").argmax(-1)
+            done |= chosen == 2
+            going = going & (chosen != 2)
+            done = done[torch.randn(4, device="cuda").argsort()]
+            if ends(done, going):
+                break
+        return length
+
+    assert lengths(lambda done, going: done.all()) == 6
+    assert lengths(lambda done, going: not going.any()) == 6
+    drawn = torch.distributions.Categorical(logits=torch.randn(8, 4, device="cuda"))
+    assert drawn.log_prob(drawn.sample()).shape == (8,)
+
+
 def pinned():
     assert torch.empty(3, pin_memory=True).shape == (3,)
     layer = torch.nn.Linear(4, 4).cuda()
@@ -334,7 +353,7 @@ with run.going():
             print(case.__name__, traceback.format_exc().replace(chr(10), " | ")[-600:])
 """
 CASES = (
-    "threads", "data_in_threads", "pinned", "checkpoints", "files_by_other_ways",
+    "threads", "data_in_threads", "generations", "pinned", "checkpoints", "files_by_other_ways",
     "a_whole_model_keeps_no_memory_of_the_device", "buffers", "files_on_disk", "safetensors_again", "old_types", "losses_of_aligned_sequences", "draws",
     "counts_of_unknown_values", "large_tensors_are_read", "one_of_one", "marks_and_figures",
     "sparse_matrices", "nested_tensors", "attention_by_a_score", "sums_within_formulas",

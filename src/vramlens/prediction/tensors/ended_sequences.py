@@ -60,11 +60,13 @@ def follow_endings(
     for result in outputs:
         if result.dtype is torch.bool:
             setattr(result, _HOLDS, _holds_after(operator, args, tensors, is_known))
-        elif not result.is_floating_point() and _is_chosen(operator, tensors):
+        elif not result.is_floating_point() and _is_chosen(operator, args, tensors):
             setattr(result, _IS_CHOSEN, True)
 
 
-def _is_chosen(operator: Operator, tensors: list[Any]) -> bool:
+def _is_chosen(operator: Operator, args: Any, tensors: list[Any]) -> bool:
+    if operator.name == "aten.remainder" and args[1] == 1:
+        return False  # 0, whatever was chosen: a distribution asks so whether numbers are whole
     return operator.name in _CHOOSES or any(
         getattr(tensor, "__dict__", {}).get(_IS_CHOSEN) for tensor in tensors
     )
@@ -75,7 +77,7 @@ def _holds_after(
 ) -> str | None:
     name = operator.name.removesuffix("_")
     if name in _COMPARES:
-        return _COMPARES[name] if _is_chosen(operator, tensors) else None
+        return _COMPARES[name] if _is_chosen(operator, args, tensors) else None
     if name in _NOT:
         return _OPPOSITE.get(_holds_of(tensors[0]) or "")
     if name in _BY_ONE_SIDE:
