@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,11 @@ class KernelCall:
 
 
 Rule = Callable[[KernelCall], Iterable[int]]
-"""What a kernel asks for beside its results, in order: bytes, and less than none where the latest
-request of so many bytes is given back. What is left goes when the kernel returns.
+"""What a kernel asks for before its results, or beside them, in order: bytes, and less than none
+where the latest request of so many bytes is given back. What is left goes when the kernel returns.
 """
+
+
+def used_and_gone(sizes: Sequence[int]) -> list[int]:
+    """Bytes that are asked for in order, and given back before anything else is asked for."""
+    return [*sizes, *(-size for size in reversed(sizes))]

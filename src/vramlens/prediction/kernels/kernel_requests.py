@@ -41,7 +41,12 @@ _RULES: dict[str, Rule] = {
     **scratch_memory.RULES,
     **sorting.RULES,
 }
-_FIRST: dict[str, Rule] = {**convolutions.FIRST, **reductions.FIRST, **sorting.FIRST}
+_FIRST: dict[str, Rule] = {
+    **convolutions.FIRST,
+    **reductions.FIRST,
+    **scratch_memory.FIRST,
+    **sorting.FIRST,
+}
 _IN_PLACE_ON_ZEROS = {
     "aten.index_add", "aten.index_fill", "aten.index_put", "aten.masked_scatter", "aten.put", "aten.scatter",
     "aten.scatter_add",
@@ -175,19 +180,13 @@ class Kernels:
         return recurrent.forward(args, fake_mode, self._log)
 
     def before(self, operator: Operator, args: Any, kwargs: Any) -> None:
-        """Asks for what is asked for before an operator's results: some is given back at once,
-        copies of its inputs with its scratch memory.
-        """
-        name = operator.name
-        call = KernelCall(name, args, kwargs, [], self._card)
-        if not _are_on_card(call.tensors):
+        """Asks for what is asked for before an operator's results."""
+        rule = _FIRST.get(operator.name)
+        if rule is None:
             return
-        copied = scratch_memory.copied_first(name, args)
-        self._held = [self._log.allocate(tensor.nbytes) for tensor in copied]
-        if name in _FIRST:
-            self._held += self._left_of(_FIRST[name](call))
-        elif name in sorting.BEFORE:
-            self._ask(sorting.BEFORE[name](call))
+        call = KernelCall(operator.name, args, kwargs, [], self._card)
+        if _are_on_card(call.tensors):
+            self._held = self._left_of(rule(call))
 
     def after(self, operator: Operator, args: Any, kwargs: Any, outputs: list[Any]) -> None:
         """Asks for what is asked for beside an operator's results."""

@@ -21,9 +21,9 @@ benchmarks/prediction).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from vramlens.prediction.kernels.kernel_call import KernelCall, Rule
+from vramlens.prediction.kernels.kernel_call import KernelCall, Rule, used_and_gone
 from vramlens.prediction.kernels.reductions import Reduction, partial_sums
 
 if TYPE_CHECKING:
@@ -55,24 +55,27 @@ _SHORT_TRANSFORM = 128
 _MANY_ROWS, _MOST_SUMMED = 65_536, 1 << 20
 
 
-def copied_first(name: str, args: Any) -> list[Any]:
-    """The inputs that an operator copies before it makes its results."""
-    if name == "aten.embedding" and args[1].dim() < 2:  # no reshape: looked up as they lie
+def copied_first(call: KernelCall) -> list[int]:
+    """Bytes of the copies that an operator makes of its inputs before its results."""
+    if (
+        call.name == "aten.embedding" and call.args[1].dim() < 2
+    ):  # no reshape: looked up as they lie
         return []
-    return _scattered(args, _COPIED_FIRST.get(name, ()))
+    return _copies(call, _COPIED_FIRST)
 
 
 def copied_bytes(call: KernelCall) -> list[int]:
     """Bytes of the copies that an operator makes of its inputs beside its results."""
-    sizes = [tensor.nbytes for tensor in _scattered(call.args, _COPIED.get(call.name, ()))]
+    sizes = _copies(call, _COPIED)
     if call.name in _REDUCTIONS or call.name in _RUNNING:
         sizes += _cast_bytes(call)
     return sizes
 
 
-def _scattered(args: Any, places: tuple[int, ...]) -> list[Any]:
-    """Those at some places whose numbers do not lie one after the other."""
-    return [args[place] for place in places if not args[place].is_contiguous()]
+def _copies(call: KernelCall, places: dict[str, tuple[int, ...]]) -> list[int]:
+    """Bytes of those of an operator's arguments whose numbers do not lie one after the other."""
+    tensors = (call.args[place] for place in places.get(call.name, ()))
+    return [tensor.nbytes for tensor in tensors if not tensor.is_contiguous()]
 
 
 def _cast_bytes(call: KernelCall) -> list[int]:
@@ -156,7 +159,7 @@ def _summed_rows(call: KernelCall) -> list[int]:
     for gradient in wanted:
         sums = Reduction(width, summed, is_inner=False, bytes_each=4, processors=processors)
         buffers = [size for size in sums.buffers() if size]
-        sizes += [gradient.nbytes, *buffers, *(-size for size in reversed(buffers))]
+        sizes += [gradient.nbytes, *used_and_gone(buffers)]
     return sizes
 
 
@@ -178,6 +181,8 @@ def _transform(call: KernelCall) -> list[int]:
     return [tensor.nbytes] * copies + [2 * real.nbytes] * int(is_odd)
 
 
+FIRST: dict[str, Rule] = dict.fromkeys(_COPIED_FIRST, copied_first)
+"""What is asked for before the results."""
 RULES: dict[str, Rule] = {
     "aten.mse_loss": _losses,
     "aten.smooth_l1_loss": _losses,

@@ -16,7 +16,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from vramlens.prediction.kernels.kernel_call import KernelCall, Rule
+from vramlens.prediction.kernels.kernel_call import KernelCall, Rule, used_and_gone
+from vramlens.prediction.kernels.scratch_memory import copied_first
 
 if TYPE_CHECKING:
     import torch
@@ -122,7 +123,8 @@ def _is_sorted(call: KernelCall) -> bool:
 
 def _embedding_first(call: KernelCall) -> list[int]:
     by_frequency = call.args[7] if "bag" in call.name else call.argument(4, "scale_grad_by_freq")
-    return _sorted_indices(call.args[1], int(bool(by_frequency))) if _is_sorted(call) else []
+    sort = _sorted_indices(call.args[1], int(bool(by_frequency))) if _is_sorted(call) else []
+    return [*copied_first(call), *sort]
 
 
 def _embedding(call: KernelCall) -> list[int]:
@@ -185,9 +187,9 @@ def _distinct(call: KernelCall) -> list[int]:
     """Of what a search for distinct numbers sorts, with their places where those are wanted."""
     count, item = call.args[0].numel(), call.args[0].element_size()
     if not call.argument(2, "return_inverse"):  # which number each one is
-        return [count * item, radix_bytes(count, item, 0)]
+        return used_and_gone([count * item, radix_bytes(count, item, 0)])
     listed = count * _INDEX_BYTES
-    return [count * item, listed, listed, radix_bytes(count, item)]
+    return used_and_gone([count * item, listed, listed, radix_bytes(count, item)])
 
 
 def _largest(call: KernelCall) -> list[int]:
@@ -199,10 +201,8 @@ def _largest(call: KernelCall) -> list[int]:
     most = values.shape[dim] if values.dim() else 1
     if most <= _MOST_SORTED_AT_ONCE or not call.argument(4, "sorted", default=True):
         return search
-    back = [-size for size in search if 0 < size != _SCAN_BYTES]
-    sort = sorted_rows(values.numel(), most, values.element_size())
-    back_of_sort = [-size for size in reversed(sort)]
-    return [*search, *back, places.nbytes, values.nbytes, *sort, *back_of_sort, places.nbytes]
+    sort = used_and_gone(sorted_rows(values.numel(), most, values.element_size()))
+    return [*search, places.nbytes, values.nbytes, *sort, places.nbytes]
 
 
 def _search_in_blocks(numbers: Any, longest: int, processors: int) -> list[int]:
@@ -216,17 +216,17 @@ def _search_in_blocks(numbers: Any, longest: int, processors: int) -> list[int]:
     digit_bytes = 8 if numbers.dtype in (torch.float64, torch.int64) else 4
     found = [rows * numbers.element_size(), 2 * rows * 4, 2 * rows * digit_bytes]
     counts = [blocks * _DIGITS * 2, rows * _DIGITS * 4, blocks * 4, blocks * 4]
-    scans = [_SCAN_BYTES, -_SCAN_BYTES] * 2
-    return [*found, *counts, *scans]
+    buffers = [*found, *counts]
+    scans = used_and_gone([_SCAN_BYTES]) * 2
+    return [*buffers, *scans, *(-size for size in reversed(buffers))]
 
 
-BEFORE: dict[str, Rule] = {"aten._unique2": _distinct}
-"""What is asked for, and given back, before the results."""
 FIRST: dict[str, Rule] = {
+    "aten._unique2": _distinct,
     "aten.embedding_dense_backward": _embedding_first,
     "aten._embedding_bag_backward": _embedding_first,
 }
-"""What is asked for before the results; what is left goes when the kernel returns."""
+"""What is asked for before the results."""
 RULES: dict[str, Rule] = {
     "aten.masked_select": _selected_by_mask,
     "aten.median": _middle,
