@@ -31,7 +31,7 @@ else:
     from vramlens.ground.late_torch import torch
 
 _MOST_FLASH_WIDTH = 256
-_ALIGNED, _MASKED = 8, (float("-inf"), 0.0)
+_ALIGNED = 8  # numbers
 _MOST_CUDNN_WIDTH, _MOST_ON_HOPPER = 128, 256
 
 
@@ -232,8 +232,9 @@ class Attention:
 
 def _as_numbers(mask: Any, dtype: Any) -> Any:
     """A mask of booleans as numbers to add (convert_boolean_attn_mask in attention.cpp)."""
-    numbers = (torch.scalar_tensor(number, dtype=dtype, device=mask.device) for number in _MASKED)
-    taken_out, kept = numbers
+    taken_out, kept = (
+        torch.scalar_tensor(number, dtype=dtype, device=mask.device) for number in (-math.inf, 0.0)
+    )
     return torch.where(mask, kept, taken_out)
 
 

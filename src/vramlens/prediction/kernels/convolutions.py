@@ -208,13 +208,16 @@ class Convolution:
         return bool(self.tensor.element_size() == 2)
 
     @property
+    def _is_point(self) -> bool:
+        return all(size == 1 for size in self.weight.shape[2:])
+
+    @property
     def _is_pointwise(self) -> bool:
-        return self.stride == 1 and all(size == 1 for size in self.weight.shape[2:])
+        return self.stride == 1 and self._is_point
 
     @property
     def _is_grouped_point(self) -> bool:
-        is_point = all(size == 1 for size in self.weight.shape[2:])
-        return is_point and self.groups > 1 and not self.is_depthwise
+        return self._is_point and self.groups > 1 and not self.is_depthwise
 
     @property
     def _has_few_wide_channels(self) -> bool:
@@ -258,8 +261,7 @@ class Convolution:
     def _padded_bytes(self) -> int:
         """Of an image of 16 bits with eight channels; few for other tensors."""
         channels = int(self.tensor.shape[1])
-        is_pointwise = all(size == 1 for size in self.weight.shape[2:])
-        if not self._is_half or is_pointwise or channels >= _LEAST_CHANNELS:
+        if not self._is_half or self._is_point or channels >= _LEAST_CHANNELS:
             return _KERNEL_BYTES
         return _bytes(self.tensor) * _LEAST_CHANNELS // max(1, channels)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vramlens.prediction.tensors.operator_schema import Operator
+from vramlens.prediction.tensors.operator_schema import ABSORBING, Operator
 
 if TYPE_CHECKING:
     import torch
@@ -19,30 +19,24 @@ else:
 
 _IS_CHOSEN = "vramlens_is_chosen"
 _HOLDS = "vramlens_holds"
-_SOME, _NOT_ALL = "some", "not all"
-"""What is taken of a mask whose values nobody knows."""
+"""What is taken of a mask whose values nobody knows: True, some hold; False, not all do."""
 _CHOOSES = {"aten.argmax", "aten.topk", "aten.multinomial", "aten.max", "aten.sort"}
-_COMPARES = {"aten.eq": _NOT_ALL, "aten.isin": _NOT_ALL, "aten.ne": _SOME}
-_BY_ONE_SIDE = {
-    "aten.bitwise_or": _SOME, "aten.logical_or": _SOME,
-    "aten.bitwise_and": _NOT_ALL, "aten.logical_and": _NOT_ALL,
-}  # fmt: skip
-"""Operators on two masks, and what holds of their result where it holds of one of them."""
-_OPPOSITE = {_SOME: _NOT_ALL, _NOT_ALL: _SOME}
+_COMPARES = {"aten.eq": False, "aten.isin": False, "aten.ne": True}
 _NOT = {"aten.bitwise_not", "aten.logical_not"}
-_PARTS = {"aten.clone", "aten._to_copy", "aten.index", "aten.index_select", "aten.gather"}
+PARTS = {"aten.clone", "aten._to_copy", "aten.index", "aten.index_select", "aten.gather"}
+"""Operators that make a copy of a tensor, or of some of its numbers."""
 
 
 def all_hold(mask: Any) -> bool:
     """What is said of a mask whose values nobody knows: what programs ask so of is that all is
     well, or that all sequences have ended.
     """
-    return _holds_of(mask) != _NOT_ALL
+    return _holds_of(mask) is not False
 
 
 def any_holds(mask: Any) -> bool:
     """What is said of a mask whose values nobody knows: none, but that some sequences go on."""
-    return _holds_of(mask) == _SOME
+    return _holds_of(mask) is True
 
 
 def follow_endings(
@@ -74,22 +68,23 @@ def _is_chosen(operator: Operator, args: Any, tensors: list[Any]) -> bool:
 
 def _holds_after(
     operator: Operator, args: Any, tensors: list[Any], is_known: Callable[[Any], bool]
-) -> str | None:
+) -> bool | None:
     name = operator.name.removesuffix("_")
     if name in _COMPARES:
         return _COMPARES[name] if _is_chosen(operator, args, tensors) else None
     if name in _NOT:
-        return _OPPOSITE.get(_holds_of(tensors[0]) or "")
-    if name in _BY_ONE_SIDE:
+        holds = _holds_of(tensors[0])
+        return None if holds is None else not holds
+    if name in ABSORBING:
         sides = [_holds_of(tensor) for tensor in tensors if not is_known(tensor)]
-        return _BY_ONE_SIDE[name] if _BY_ONE_SIDE[name] in sides else _same(sides)
-    return _holds_of(args[0]) if operator.is_view or name in _PARTS else None
+        return ABSORBING[name] if ABSORBING[name] in sides else _same(sides)
+    return _holds_of(args[0]) if operator.is_view or name in PARTS else None
 
 
-def _same(sides: list[str | None]) -> str | None:
+def _same(sides: list[bool | None]) -> bool | None:
     return sides[0] if len(set(sides)) == 1 else None
 
 
-def _holds_of(mask: Any) -> str | None:
-    known: str | None = getattr(mask, "__dict__", {}).get(_HOLDS)
-    return known
+def _holds_of(mask: Any) -> bool | None:
+    holds: bool | None = getattr(mask, "__dict__", {}).get(_HOLDS)
+    return holds

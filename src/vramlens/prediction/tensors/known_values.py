@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.lbfgs_history import holds_in_lbfgs
 from vramlens.prediction.tensors import even_choices
-from vramlens.prediction.tensors.ended_sequences import all_hold, any_holds
-from vramlens.prediction.tensors.operator_schema import Operator
+from vramlens.prediction.tensors.ended_sequences import PARTS, all_hold, any_holds
+from vramlens.prediction.tensors.operator_schema import ABSORBING, Operator
 from vramlens.prediction.tensors.random_numbers import CardNumbers
 
 if TYPE_CHECKING:
@@ -35,13 +35,7 @@ _SHAPED_BY_VALUES = {
     "aten.bincount", "aten.repeat_interleave", "torchvision.nms",
 }  # fmt: skip
 _ALL = {"aten.all", "aten._is_all_true"}
-_PARTS = {"aten.index", "aten.index_select", "aten.gather"}
 _SELECTIONS = {"aten.index", "aten.masked_select"}
-_ABSORBING = {
-    "aten.bitwise_or": True, "aten.logical_or": True,
-    "aten.bitwise_and": False, "aten.logical_and": False,
-}  # fmt: skip
-"""Operators on booleans, with the value of one side that decides the result alone."""
 _FILLS = {"aten.zero_", "aten.fill_", "aten.bernoulli_"}
 _LEAVES_VALUES = {"aten._amp_foreach_non_finite_check_and_unscale_", "aten._amp_update_scale_"}
 """Of a loss scaler: predicted are steps without an overflow."""
@@ -170,7 +164,7 @@ class KnownValues:
             ask = all_hold if name in _ALL else any_holds
             setattr(output, _GUESS, ask(args[0]))
         decided = self._decided_by_one_side(name, tensors)
-        if decided is None and name in _PARTS:
+        if decided is None and name in PARTS:
             decided = self._only_value(args[0])
         if decided is not None:
             self.set(output, torch.full(output.shape, decided, dtype=output.dtype))
@@ -180,7 +174,7 @@ class KnownValues:
 
         A generation ends so: at its longest every sequence is done, whatever its tokens are.
         """
-        value = _ABSORBING.get(name.removesuffix("_"))
+        value = ABSORBING.get(name.removesuffix("_"))
         if value is None:
             return None
         for tensor in tensors:

@@ -27,6 +27,13 @@ other operators (CompositeExplicitAutograd in native_functions.yaml): they hold 
 """
 
 
+ABSORBING = {
+    "aten.bitwise_or": True, "aten.logical_or": True,
+    "aten.bitwise_and": False, "aten.logical_and": False,
+}  # fmt: skip
+"""Operators on booleans, with the value of one side that decides the result alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
     """One overload of PyTorch's.
