@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,14 @@ class Modules:
     marked: NDArray[np.bool_]
     eval_with_grad: NDArray[np.bool_]
     paths: tuple[str, ...]
+
+    @cached_property
+    def root(self) -> NDArray[np.int64]:
+        """The model that each is of, a number by the first name of its path; OUTSIDE as ``module``."""
+        numbers: dict[str, int] = {}
+        names = (path.partition(".")[0] for path in self.paths)
+        by_module = [numbers.setdefault(name, len(numbers)) for name in names]
+        return np.array([*by_module, OUTSIDE], np.int64)[self.module]
 
 
 def modules_of(trace: Trace, device: DeviceTrace, names: Names) -> Modules:

@@ -44,9 +44,7 @@ def _passes_of_model(view: Attribution, event: int) -> list[NDArray[np.int64]]:
     rows = rows[view.device.allocations.born[rows] < event]
     if not len(rows):
         return []
-    roots = [path.partition(".")[0] for path in modules.paths]
-    running = roots[modules.module[rows[-1]]]
-    rows = rows[np.array([root == running for root in roots])[modules.module[rows]]]
+    rows = rows[modules.root[rows] == modules.root[rows[-1]]]
     return np.split(rows, np.searchsorted(rows, pass_starts(modules, rows)[1:]))
 
 
