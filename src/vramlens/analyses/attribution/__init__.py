@@ -7,6 +7,7 @@ modules: which part of the model each allocation belongs to.
 names: which allocation is which tensor, where the recording names tensors.
 optimizer_state: what an optimizer keeps for each parameter, by its class.
 phases: which part of the training loop asked for each allocation.
+remedies_in_use: what a program does already against its use of memory.
 repeated_modules: whether what repeats are steps, or the layers and turns of one pass.
 steps: where one ends and the next begins, and what says so.
 trainable: parameters that training changes.

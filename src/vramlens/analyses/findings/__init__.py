@@ -13,6 +13,5 @@ stranded: caches of idle streams, and private pools.
 unused_reserve: what was reserved beyond the peak's need.
 other_devices: memory on a device that was perhaps not meant.
 usage: activations, and optimizer state.
-remedies_in_use: what a program does already, which no advice repeats.
 largest_line: the line that holds most.
 """

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from vramlens.analyses.attribution.remedies_in_use import uses_checkpoints
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure.step_evidence import leaks_of_steps, may_be_inside_step
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.remedies_in_use import uses_checkpoints
 from vramlens.analyses.leaks.rate import TimeToFull, time_to_full_text
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak, rows_of
 from vramlens.analyses.leaks.sampled_growth import sampled_growth

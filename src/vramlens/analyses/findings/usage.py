@@ -10,9 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.attribution.remedies_in_use import (
+    computes_in_half,
+    is_half_type,
+    uses_checkpoints,
+)
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.remedies_in_use import computes_in_half, uses_checkpoints
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak, rows_of
 from vramlens.analyses.memory.heap import Heap, LineBytes
 from vramlens.analyses.scene import Scene
@@ -27,8 +31,6 @@ _WITHOUT_8_BIT = re.compile(
     r"torch[/\\]optim[/\\](?:sparse_adam|adamax|nadam|radam|adadelta|asgd|rprop|lbfgs)\.py:"
 )
 """bitsandbytes and torchao have none of these."""
-_HALF_PRECISION = ("bfloat16[", "float16[")
-"""How the name begins of a tensor that only its type and shape are known of."""
 
 
 def activations(scene: Scene) -> Iterator[Finding]:
@@ -68,7 +70,7 @@ def _cures_beside_the_batch(view: Attribution, line: LineBytes | None) -> str:
     cures = []
     if not uses_checkpoints(view):
         cures.append(f"use torch.utils.checkpoint around {_checkpoints(view)}")
-    is_half = (line is not None and _is_half_precision(line)) or computes_in_half(view)
+    is_half = (line is not None and _is_in_half(line)) or computes_in_half(view)
     if not is_half and not _is_one_loop(view):
         cures.append("autocast to bfloat16")
     return ", or ".join(cures)
@@ -110,11 +112,9 @@ def _main_line(heap: Heap, leaks: Iterable[RecordedLeak]) -> LineBytes | None:
     return max(lines, key=lambda row: row.bytes - leaking.get(row.place, 0), default=None)
 
 
-def _is_half_precision(line: LineBytes) -> bool:
-    """True where the largest of the line's tensors is named with a type that autocast would make
-    no smaller.
-    """
-    return bool(line.names) and line.names[0].startswith(_HALF_PRECISION)
+def _is_in_half(line: LineBytes) -> bool:
+    """Whether the largest of the line's tensors is of half precision."""
+    return bool(line.names) and is_half_type(line.names[0])
 
 
 def optimizer_state(scene: Scene) -> Iterator[Finding]:

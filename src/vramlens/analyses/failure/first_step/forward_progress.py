@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.remedies_in_use import uses_checkpoints
 from vramlens.analyses.failure.first_step.after_blocks import bytes_after_blocks
 from vramlens.analyses.failure.likeness.earlier_pass import most_by_earlier_passes
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.trace import NO_STACK, OutOfMemory, TensorKind
 
 _BLOCK = re.compile(r"^(.*?(?:^|[._])(\d+))(?:\.|$)")
-_CHECKPOINT = re.compile(r"torch[/\\]utils[/\\]checkpoint\.py:")
 _SPARE = 0.9
 _ALIKE = 1.1
 """How many times the smallest the largest of blocks keeps that are alike."""
@@ -86,7 +86,7 @@ def progress_of(
         kept_bytes=sum(bytes_by_block.values()),
     )
     again_bytes = 0
-    if view.trace.stacks.mark_frames(_CHECKPOINT).any():
+    if uses_checkpoints(view):
         again_bytes = _computed_again(done, _asked_by_block(view, blocks, request.event))
     alike_bytes = _alike_bytes(blocks, latest, done)
     to_come = _most_of_blocks(done, blocks_to_come)

@@ -8,7 +8,7 @@ import pytest
 
 from support.recordings import DATA
 from vramlens import load
-from vramlens.analyses.findings.remedies_in_use import computes_in_half, uses_checkpoints
+from vramlens.analyses.attribution.remedies_in_use import computes_in_half, uses_checkpoints
 from vramlens.analyses.recording_explanation import explain_trace
 
 CHECKPOINT, AUTOCAST = "torch.utils.checkpoint", "autocast"

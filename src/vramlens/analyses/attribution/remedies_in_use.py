@@ -31,6 +31,13 @@ def computes_in_half(view: Attribution) -> bool:
     return is_seen or _names_are_half(view) or _weights_are_cast(view)
 
 
+def is_half_type(name: str) -> bool:
+    """Whether a tensor is of half precision whose name is its type and shape, such as
+    ``bfloat16[8, 64]``: autocast would make it no smaller.
+    """
+    return name.partition("[")[0] in _HALF_TYPES
+
+
 def _names_are_half(view: Attribution) -> bool:
     table = view.names.table
     if table is None:
