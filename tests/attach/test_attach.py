@@ -12,6 +12,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -203,10 +204,12 @@ def test_nothing_is_left_behind(trained: dict[str, Any]) -> None:
     assert after == before
 
 
-_ENDING_PROGRAM = """
+_MAY_BE_WATCHED = """
 import ctypes, os, select, sys, time
 import torch
 ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)
+"""
+_TRAINING = """\
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 kept = []
@@ -217,28 +220,14 @@ while not select.select([sys.stdin], [], [], 0)[0]:
     output.sum().backward()
     optimizer.step()
     time.sleep(0.01)
+"""
+_ENDING_PROGRAM = f"""{_MAY_BE_WATCHED}{_TRAINING}
 if "kill" in sys.argv:
     os._exit(0)
 """
-
-
-_ENDING_MAIN = """
-import ctypes, select, sys, time
-import torch
-ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)
-
+_ENDING_MAIN = f"""{_MAY_BE_WATCHED}
 def main():
-    model = torch.nn.Linear(64, 64)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    kept = []
-    print("ready", flush=True)
-    while not select.select([sys.stdin], [], [], 0)[0]:
-        output = model(torch.ones(64, 64))
-        kept.append(output)
-        output.sum().backward()
-        optimizer.step()
-        time.sleep(0.01)
-
+{textwrap.indent(_TRAINING, "    ")}
 if __name__ == "__main__":
     main()
 """

@@ -5,12 +5,12 @@ the cases of ``kernels.py`` in benchmarks/prediction, and its figures.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.programs import python
 
 pytest.importorskip("torch")
 
@@ -32,13 +32,7 @@ FEWEST = {
 
 @pytest.fixture(scope="module")
 def likenesses() -> Any:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *FEWEST],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        cwd=BENCHMARK,
-    )
+    done = python(BENCHMARK, "-c", PROGRAM, *FEWEST)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

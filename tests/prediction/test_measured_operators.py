@@ -5,12 +5,12 @@ PyTorch 2.11: the cases of ``operators.py`` in benchmarks/prediction, and its fi
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.programs import python
 
 pytest.importorskip("torch")
 
@@ -73,13 +73,7 @@ UNKNOWN = {"index/mask_rows_computed float32"}
 
 @pytest.fixture(scope="module")
 def answers() -> Any:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *CASES],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        cwd=BENCHMARK,
-    )
+    done = python(BENCHMARK, "-c", PROGRAM, *CASES)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -5,10 +5,8 @@ or failed stay.
 from __future__ import annotations
 
 import asyncio
-import sys
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,14 +49,8 @@ async def _rounds(server: Any, watch: Any, *, cancels: bool, tasks: list[Any]) -
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    path = tmp_path / "serving.py"
-    path.write_text(SERVER)
-    module = types.ModuleType(path.stem)
-    module.__dict__.update(torch=torch, __file__=str(path))
-    exec(compile(SERVER, str(path), "exec"), module.__dict__)
-    monkeypatch.setitem(sys.modules, path.stem, module)
-    return module.Server()
+def server(load_program: Callable[..., types.ModuleType]) -> Any:
+    return load_program(SERVER, "serving").Server()
 
 
 def _leaks(server: Any, ends: Callable[[list[Any]], object], *, cancels: bool) -> tuple[Any, ...]:

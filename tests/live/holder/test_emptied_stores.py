@@ -5,10 +5,8 @@ when they have been emptied by the end.
 from __future__ import annotations
 
 import sys
-import textwrap
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,26 +29,6 @@ def train(epochs, steps):
 """
 
 
-def _load(path: Path, source: str, tick: Callable[[], None]) -> types.ModuleType:
-    path.write_text(textwrap.dedent(source))
-    module = types.ModuleType(path.stem)
-    module.__dict__.update(torch=torch, tick=tick, __file__=str(path))
-    exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
-    return module
-
-
-@pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., types.ModuleType]:
-    """Loads a program of the user's that calls ``tick()`` at each step's end."""
-
-    def load(source: str, tick: Callable[[], None]) -> types.ModuleType:
-        module = _load(tmp_path / "program.py", source, tick)
-        monkeypatch.setitem(sys.modules, "program", module)
-        return module
-
-    return load
-
-
 class Watched:
     """A watch whose report is made at one step."""
 
@@ -70,11 +48,11 @@ class Watched:
     ids=["in the first round", "in a later round"],
 )
 def test_a_store_that_is_emptied_after_an_inner_loop(
-    load: Callable[..., types.ModuleType], step: int, verdict: str
+    load_program: Callable[..., types.ModuleType], step: int, verdict: str
 ) -> None:
     """Its statement stands behind the loop: steps of the loop have not passed it by."""
     watched = Watched(step)
-    load(EPOCHS, watched.tick).train(3, 16)
+    load_program(EPOCHS, tick=watched.tick).train(3, 16)
     (leak,) = watched.leaks
     assert leak.verdict == verdict
     assert "line 8 empties it: metrics.clear()" in leak.reason
@@ -126,11 +104,11 @@ def evaluate(steps):
 
 
 def test_only_what_had_no_use_and_was_not_emptied_is_likely(
-    load: Callable[..., types.ModuleType],
+    load_program: Callable[..., types.ModuleType],
 ) -> None:
     """All four grew at the look after step 12, and are gone at the end."""
     followed = Followed()
-    load(GONE, followed.tick).evaluate(20)
+    load_program(GONE, tick=followed.tick).evaluate(20)
     leaks = followed.leaks()
     assert leaks["rounds"].verdict == "not a problem"
     assert leaks["outputs"].verdict == "possible"
@@ -151,10 +129,10 @@ def fill(steps):
 
 
 def test_what_is_emptied_after_the_last_step_is_possible(
-    load: Callable[..., types.ModuleType],
+    load_program: Callable[..., types.ModuleType],
 ) -> None:
     followed = Followed()
-    program = load(ENDED, followed.tick)
+    program = load_program(ENDED, tick=followed.tick)
     program.fill(20)
     program.rows.clear()
     followed.follower.program_ended()
@@ -188,10 +166,10 @@ def fly(steps):
 """
 
 
-def _verdict_on(load: Callable[..., types.ModuleType], condition: str, removal: str) -> Any:
+def _verdict_on(load_program: Callable[..., types.ModuleType], condition: str, removal: str) -> Any:
     watched = Watched(160)
     source = RARE.replace("{condition}", condition).replace("{removal}", removal)
-    load(source, watched.tick).fly(160)
+    load_program(source, tick=watched.tick).fly(160)
     (leak,) = watched.leaks
     return leak
 
@@ -205,9 +183,9 @@ def _verdict_on(load: Callable[..., types.ModuleType], condition: str, removal: 
     ],
 )
 def test_a_removal_that_waits_for_what_never_comes_is_no_excuse(
-    load: Callable[..., types.ModuleType], condition: str, removal: str
+    load_program: Callable[..., types.ModuleType], condition: str, removal: str
 ) -> None:
-    leak = _verdict_on(load, condition, removal)
+    leak = _verdict_on(load_program, condition, removal)
     assert leak.verdict == "likely"
     assert "would empty it, but has not in 1" in leak.reason
 
@@ -223,8 +201,8 @@ def test_a_removal_that_waits_for_what_never_comes_is_no_excuse(
     ],
 )
 def test_a_removal_whose_turn_comes_with_time_is_an_excuse(
-    load: Callable[..., types.ModuleType], condition: str
+    load_program: Callable[..., types.ModuleType], condition: str
 ) -> None:
     """However long none has come."""
-    leak = _verdict_on(load, condition, "self.records.clear()")
+    leak = _verdict_on(load_program, condition, "self.records.clear()")
     assert leak.verdict in ("possible", "not a problem")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -100,12 +99,10 @@ class Table:
 """
 
 
-def test_what_is_changed_in_place_is_not_put_there(tmp_path: Path) -> None:
-    path = tmp_path / "averaged.py"
-    path.write_text(IN_PLACE)
-    names: dict[str, Any] = {"torch": torch, "__name__": "averaged"}
-    exec(compile(IN_PLACE, str(path), "exec"), names)
-    table = names["Table"]()
+def test_what_is_changed_in_place_is_not_put_there(
+    load_program: Callable[..., ModuleType],
+) -> None:
+    table = load_program(IN_PLACE, "averaged").Table()
     watch = LeakWatch()
     for label in range(12):
         for known in range(label + 1):
@@ -214,12 +211,10 @@ class Server:
 """
 
 
-def test_a_removal_that_never_hits_is_counted_and_the_types_of_its_key_told(tmp_path: Path) -> None:
-    path = tmp_path / "served.py"
-    path.write_text(MISSED)
-    names: dict[str, Any] = {"torch": torch, "__name__": "served"}
-    exec(compile(MISSED, str(path), "exec"), names)
-    server = names["Server"]()
+def test_a_removal_that_never_hits_is_counted_and_the_types_of_its_key_told(
+    load_program: Callable[..., ModuleType],
+) -> None:
+    server = load_program(MISSED, "served").Server()
     watch = LeakWatch()
     for number in range(30):
         server.serve(number)
@@ -284,20 +279,13 @@ class Store:
 """
 
 
-def test_a_flush_at_a_length_that_was_jumped_over_is_no_excuse(tmp_path: Path) -> None:
-    path = tmp_path / "passed.py"
-    path.write_text(PASSED)
-    module = ModuleType("passed")
-    module.__dict__.update(torch=torch, __file__=str(path))
-    sys.modules["passed"] = module
-    try:
-        exec(compile(PASSED, str(path), "exec"), module.__dict__)
-        store = module.Store()
-        watch = LeakWatch()
-        for number in range(20):
-            store.put(number)
-            watch.step()
-        (leak,) = watch.report().found
-    finally:
-        del sys.modules["passed"]
+def test_a_flush_at_a_length_that_was_jumped_over_is_no_excuse(
+    load_program: Callable[..., ModuleType],
+) -> None:
+    store = load_program(PASSED, "passed").Store()
+    watch = LeakWatch()
+    for number in range(20):
+        store.put(number)
+        watch.step()
+    (leak,) = watch.report().found
     assert leak.verdict == "proven"

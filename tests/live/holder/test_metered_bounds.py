@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,17 +52,11 @@ STEPS = 20
 
 
 @pytest.fixture
-def leaks_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, ...]]:
+def leaks_of(load_program: Callable[..., types.ModuleType]) -> Callable[..., tuple[Any, ...]]:
     """Fills the cache of a program that has not reached its limit."""
 
     def leaks_of(source: str, limit: int) -> tuple[Any, ...]:
-        path = tmp_path / f"caching_{len(list(tmp_path.iterdir()))}.py"
-        path.write_text(source)
-        module = types.ModuleType(path.stem)
-        module.__dict__.update(__file__=str(path))
-        exec(compile(source, str(path), "exec"), module.__dict__)
-        monkeypatch.setitem(sys.modules, path.stem, module)
-        cache = module.Cache(limit)
+        cache = load_program(source, f"limit_{limit}").Cache(limit)
         watch = vramlens.LeakWatch()
         for step in range(STEPS):
             cache.put(f"key {step}", torch.zeros(4096))

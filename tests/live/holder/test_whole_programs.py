@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 import types
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,16 +15,10 @@ from vramlens.live.holder.registrations import is_hook_name
 torch = pytest.importorskip("torch")
 
 
-def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> Any:
-    """The leak that is found in a module."""
-    path = tmp_path / "program.py"
-    path.write_text(textwrap.dedent(source))
-    module = types.ModuleType("program")
-    module.__file__ = str(path)
-    monkeypatch.setitem(sys.modules, "program", module)
+def _leak_in(load_program: Callable[..., types.ModuleType], source: str) -> Any:
+    """The leak that is found in a program that steps ``watch``."""
     watch = LeakWatch()
-    module.__dict__.update(watch=watch, torch=torch)
-    exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+    load_program(textwrap.dedent(source), watch=watch)
     (leak,) = watch.report().found
     return leak
 
@@ -36,11 +29,10 @@ def test_names_of_hooks() -> None:
 
 
 def test_a_name_that_only_contains_hook_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    load_program: Callable[..., types.ModuleType],
 ) -> None:
-    leak = _run(
-        tmp_path,
-        monkeypatch,
+    leak = _leak_in(
+        load_program,
         """\
         class Selector:
             pass
@@ -62,11 +54,10 @@ def test_a_name_that_only_contains_hook_is_none(
 
 
 def test_a_list_that_is_sliced_stays_a_list(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    load_program: Callable[..., types.ModuleType],
 ) -> None:
-    leak = _run(
-        tmp_path,
-        monkeypatch,
+    leak = _leak_in(
+        load_program,
         """\
         teachers = []
         def train():
@@ -81,11 +72,10 @@ def test_a_list_that_is_sliced_stays_a_list(
 
 
 def test_the_statement_in_the_function_that_made_the_container(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    load_program: Callable[..., types.ModuleType],
 ) -> None:
-    leak = _run(
-        tmp_path,
-        monkeypatch,
+    leak = _leak_in(
+        load_program,
         """\
         def capture(model):
             captured = {}

@@ -1,0 +1,32 @@
+"""Programs of the user's, loaded from files: what is said of a store is read from its source."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def load_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., types.ModuleType]:
+    """Loads a program from a file of its own: its text, its module's name, and the variables that
+    it finds beside ``torch``.
+    """
+    torch = pytest.importorskip("torch")
+
+    def load_program(text: str, name: str = "program", **variables: Any) -> types.ModuleType:
+        path = tmp_path / f"{name}.py"
+        path.write_text(text)
+        module = types.ModuleType(name)
+        module.__dict__.update(variables, torch=torch, __file__=str(path))
+        monkeypatch.setitem(sys.modules, name, module)
+        exec(compile(text, str(path), "exec"), module.__dict__)
+        return module
+
+    return load_program
