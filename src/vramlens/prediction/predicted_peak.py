@@ -4,14 +4,17 @@ fits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vramlens.capture.recording.recording_file import SCHEMA, write_recording
 from vramlens.ground.wrapped_lines import wrapped_lines
 from vramlens.prediction.card.cards import Card
 from vramlens.units import GIB, MIB, counted, format_size
+
+if TYPE_CHECKING:
+    from vramlens.prediction.requests.served_requests import ServedRequests
 
 USUAL_CARDS = tuple(size * GIB for size in (8, 12, 16, 24, 40, 48, 80, 141))
 
@@ -36,10 +39,12 @@ class CardFit:
     Attributes:
         total_bytes: the card's memory.
         fits: None where the range decides nothing.
+        retries: how often the allocator would give back its cache to stay within the card.
     """
 
     total_bytes: int
     fits: bool | None
+    retries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,7 @@ class Prediction:
         gpu, torch: for which card, and by the rules of which version.
         steps: optimizer steps that were taken.
         seconds: that the prediction took.
+        retries: how often the allocator gives back its cache, as the card is full.
     """
 
     peaks: Mapping[str, int]
@@ -69,6 +75,7 @@ class Prediction:
     seconds: float
     snapshot: Mapping[str, Any] = field(repr=False, compare=False)
     meta: Mapping[str, Any] = field(repr=False, compare=False)
+    retries: int = 0
 
     @property
     def allocated_bytes(self) -> int:
@@ -98,11 +105,15 @@ class Prediction:
             "not_modelled": [
                 {"what": unknown.what, "bytes": unknown.bytes} for unknown in self.not_modelled
             ],
-            "cards": [{"total_bytes": card.total_bytes, "fits": card.fits} for card in self.cards],
+            "cards": [
+                {"total_bytes": card.total_bytes, "fits": card.fits, "retries": card.retries}
+                for card in self.cards
+            ],
             "gpu": self.gpu,
             "torch": self.torch,
             "steps": self.steps,
             "seconds": round(self.seconds, 1),
+            "retries": self.retries,
         }
 
     def __str__(self) -> str:
@@ -115,6 +126,11 @@ class Prediction:
             f"  on {self.gpu} with PyTorch {self.torch}, predicted in {self.seconds:.1f} s without"
             " a GPU",
         ]
+        if self.retries:
+            lines.append(
+                f"  the card is full then: PyTorch frees its cache {counted(self.retries, 'time')} and"
+                " tries again (retries), which costs time"
+            )
         lines += _card_lines(self.cards)
         for unknown in self.not_modelled:
             size = "" if unknown.bytes is None else f" (up to {format_size(unknown.bytes)})"
@@ -131,6 +147,9 @@ def _card_lines(cards: tuple[CardFit, ...]) -> Iterator[str]:
     if sizes[True]:
         more = " and more" if len(sizes[True]) > 1 else ""
         yield f"  fits: {format_size(sizes[True][0])}{more}"
+        yield from _retry_lines(
+            min((card for card in cards if card.fits), key=lambda card: card.total_bytes)
+        )
     if sizes[None]:
         yield f"  may fit: {', '.join(map(format_size, sizes[None]))}"
     if sizes[False]:
@@ -138,22 +157,61 @@ def _card_lines(cards: tuple[CardFit, ...]) -> Iterator[str]:
         yield f"  does not fit: {format_size(sizes[False][-1])}{less}"
 
 
-def fits_of(
-    low_bytes: int, high_bytes: int, totals: tuple[int, ...], card: Card
-) -> tuple[CardFit, ...]:
-    """Whether a range of reserved bytes fits cards, beside what a process takes outside the
-    allocator.
+def _retry_lines(smallest: CardFit) -> Iterator[str]:
+    """That the smallest card is full at times, which costs time and kills nothing."""
+    if smallest.retries:
+        yield (
+            f"    on {format_size(smallest.total_bytes)} with"
+            f" {counted(smallest.retries, 'retry', 'retries')}: it completes, but each frees the cache"
+            " and costs time"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a card leaves for the allocator, beside what a process takes outside it.
+
+    Attributes:
+        total_bytes: the card's memory.
+        free_bytes: at most.
+        least_bytes, most_bytes: that with all that a prediction may be off, to either side.
+    """
+
+    total_bytes: int
+    free_bytes: int
+    least_bytes: int
+    most_bytes: int
+
+
+def room_on(total_bytes: int, card: Card, share: float, not_modelled_bytes: int) -> Room:
+    """What a card of some size leaves.
+
+    Args:
+        share: by which the prediction may be off.
+        not_modelled_bytes: that a run may ask for beyond it.
     """
     least_outside, most_outside = card.outside_bytes
-    fits = []
-    for total in totals:
-        if high_bytes + most_outside <= total:
-            fits.append(CardFit(total, True))
-        elif low_bytes + least_outside > total:
-            fits.append(CardFit(total, False))
-        else:
-            fits.append(CardFit(total, None))
-    return tuple(fits)
+    margin = margins(total_bytes, share)
+    return Room(
+        total_bytes=total_bytes,
+        free_bytes=max(0, total_bytes - least_outside),
+        least_bytes=max(0, total_bytes - most_outside - not_modelled_bytes - margin),
+        most_bytes=max(0, total_bytes - least_outside + margin),
+    )
+
+
+def fits_of(rooms: Sequence[Room], served: ServedRequests) -> tuple[CardFit, ...]:
+    """Whether requests that were served within each of these rooms fit the cards."""
+    return tuple(_fit_of(room, served) for room in rooms)
+
+
+def _fit_of(room: Room, served: ServedRequests) -> CardFit:
+    at_least, at_most = served.within[room.least_bytes], served.within[room.most_bytes]
+    if served.floor_bytes > room.free_bytes or at_most.lives is False:
+        return CardFit(room.total_bytes, False)
+    if at_least.lives:
+        return CardFit(room.total_bytes, True, at_least.retries)
+    return CardFit(room.total_bytes, None)
 
 
 def meta_of(

@@ -29,6 +29,7 @@ from vramlens.prediction.predicted_peak import (
     fits_of,
     margins,
     meta_of,
+    room_on,
 )
 from vramlens.prediction.ranks.lone_process_group import (
     RankPlace,
@@ -232,20 +233,29 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
 
     card = card_named(question.gpu)
     version = question.torch_version or gathered.torch_version
-    served = serve(gathered.log, question.conf, version)
-    reserved = served.peaks["reserved_bytes"]
     share = _MARGIN + sum(gathered.basis.values())
-    margin = margins(reserved, share)
-    low, high = (
-        max(served.floor_bytes, served.low_bytes - margin),
-        served.high_bytes + margin,
-    )
     nccl = 0 if question.place is None or question.place.world_size == 1 else _NCCL_BYTES
-    for size in gathered.not_modelled.values():
-        high += size or 0
+    not_modelled = sum(size or 0 for size in gathered.not_modelled.values())
+    rooms = [
+        room_on(total, card, share, not_modelled + nccl) for total in question.cards or USUAL_CARDS
+    ]
+    card_bytes = card.total_bytes - card.outside_bytes[0]
+    served = serve(
+        gathered.log,
+        question.conf,
+        version,
+        card_bytes=card_bytes,
+        limits=[limit for room in rooms for limit in (room.least_bytes, room.most_bytes)],
+    )
+    reserved = served.peaks["reserved_bytes"]
+    margin = margins(reserved, share)
+    low = min(max(served.floor_bytes, served.low_bytes - margin), reserved)
+    high = served.high_bytes + margin + not_modelled
+    if served.is_limited:
+        low, high = min(low, card.total_bytes - card.outside_bytes[1]), card_bytes
     return Prediction(
         peaks=served.peaks,
-        low_bytes=min(low, reserved),
+        low_bytes=low,
         high_bytes=high,
         basis=(
             "every request was rounded and served by a replay of PyTorch's allocator",
@@ -254,7 +264,8 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
         not_modelled=tuple(
             NotModelled(reason, size) for reason, size in gathered.not_modelled.items()
         ),
-        cards=fits_of(min(low, reserved), high + nccl, question.cards or USUAL_CARDS, card),
+        cards=fits_of(rooms, served),
+        retries=served.within[card_bytes].retries if served.is_limited else 0,
         gpu=card.name,
         torch=version,
         steps=gathered.steps,

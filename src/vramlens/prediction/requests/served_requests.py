@@ -4,8 +4,9 @@ like PyTorch's own.
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -50,15 +51,34 @@ _NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
+class Within:
+    """What becomes of requests within the bytes that a card leaves for them.
+
+    A full card fails no request at once: the allocator gives back what it has cached, and asks
+    again.
+
+    Attributes:
+        lives: whether all are served; None where that depends on what is not known.
+        retries: how often the cache was given back for it (``num_alloc_retries``), at the likeliest
+            sizes and addresses.
+    """
+
+    lives: bool | None
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServedRequests:
     """What requests lead to.
 
     Attributes:
         peaks: requested_bytes, allocated_bytes, active_bytes and reserved_bytes at their most.
-        low_bytes, high_bytes: peak reserved, over the places where the driver may put segments,
-            with tensors that go a little later, and with sizes that are not sure at their least and
-            most.
+        low_bytes, high_bytes: peak reserved without a limit, over the places where the driver may
+            put segments, with tensors that go a little later, and with sizes that are not sure at
+            their least and most.
         floor_bytes: peak requested, with such sizes at their least.
+        within: what becomes of them within each number of bytes that was asked for.
+        is_limited: whether ``peaks`` are those on a full card.
         snapshot: as ``torch.cuda.memory._snapshot`` gives it.
     """
 
@@ -66,11 +86,24 @@ class ServedRequests:
     low_bytes: int
     high_bytes: int
     floor_bytes: int
+    within: dict[int, Within]
+    is_limited: bool
     snapshot: dict[str, Any]
 
 
-def serve(log: RequestLog, conf: str, torch_version: str) -> ServedRequests:
+def serve(
+    log: RequestLog,
+    conf: str,
+    torch_version: str,
+    *,
+    card_bytes: int,
+    limits: Sequence[int] = (),
+) -> ServedRequests:
     """Serves a program's requests under a setting, by the rules of a version.
+
+    Args:
+        card_bytes: what the card leaves for the allocator.
+        limits: other such bytes, to be told what becomes of the program within them.
 
     Raises:
         InputError: there are none: the program used no GPU.
@@ -81,31 +114,67 @@ def serve(log: RequestLog, conf: str, torch_version: str) -> ServedRequests:
     version = version_named(torch_version)
     settings = parse_settings(conf, version)
     eager, log = log, as_compiled(log)
-    columns, row_of_event = columns_of(log)
     native = settings.native(version)
+    fates: dict[int, list[dict[str, Any]]] = {limit: [] for limit in (card_bytes, *limits)}
+    runs = []
+    for replay, order in _variants(eager, log, native):
+        run = _run(replay, native, order)
+        runs.append(run)
+        for limit, fates_within in fates.items():
+            is_met = run["peak_reserved"] > limit
+            fates_within.append(
+                _run(replay, native | {"capacity": limit}, order) if is_met else run
+            )
+    within = {limit: _judged(fates_within) for limit, fates_within in fates.items()}
+    is_limited = runs[0]["peak_reserved"] > card_bytes and within[card_bytes].lives is True
+    columns, row_of_event = columns_of(log)
     replay = Replay(columns, pools=_count_of_pools(columns), settings=native)
-    runs = [replay.run(native, addresses=order, completion=_RECORDED, seed=0) for order in _ORDERS]
-    outcome, events = replay.log(native, addresses=0, completion=_RECORDED, seed=0)
+    limited = native | ({"capacity": card_bytes} if is_limited else {})
+    outcome, events = replay.log(limited, addresses=_ORDERS[0], completion=_RECORDED, seed=0)
     kinds = ("requested", "allocated", "active", "reserved")
-    lowest = outcome
-    if log.bounds:
-        lowest = _served_at(eager.with_sizes(lambda size, least, most: least), native)
-        runs += [lowest, *(_served_at(other, native) for other in _with_other_sizes(eager))]
-    runs += [_served_at(other, native) for other in with_shifted_frees(log)]
     reserved = [run["peak_reserved"] for run in runs]
     return ServedRequests(
         peaks={f"{kind}_bytes": outcome[f"peak_{kind}"] for kind in kinds},
         low_bytes=min(reserved),
         high_bytes=max(reserved),
-        floor_bytes=lowest["peak_requested"],
+        floor_bytes=min(run["peak_requested"] for run in runs),
+        within=within,
+        is_limited=is_limited,
         snapshot=_snapshot(log, row_of_event, events, settings),
     )
 
 
-def _with_other_sizes(log: RequestLog) -> Iterator[RequestLog]:
-    """The requests with sizes that are not sure at their most, then some with each drawn: cached
-    blocks of several sizes may take more than the largest sizes do.
+def _variants(
+    eager: RequestLog, log: RequestLog, native: dict[str, Any]
+) -> Iterator[tuple[Replay, int]]:
+    """The requests as they may come, each with where the driver puts segments; the likeliest
+    first.
     """
+    likeliest = _replay_of(log, native)
+    for order in _ORDERS:
+        yield likeliest, order
+    others = [with_shifted_frees(log)]
+    if log.bounds:
+        others.insert(0, _with_other_sizes(eager))
+    for other in itertools.chain(*others):
+        yield _replay_of(other, native), _ORDERS[0]
+
+
+def _judged(fates: Sequence[dict[str, Any]]) -> Within:
+    """What all variants say together. A workspace that is refused decides nothing: the library
+    takes a smaller one.
+    """
+    verdicts = {
+        False if fate["died_at"] >= 0 else None if fate["new_failures"] else True for fate in fates
+    }
+    return Within(verdicts.pop() if len(verdicts) == 1 else None, fates[0]["retries"])
+
+
+def _with_other_sizes(log: RequestLog) -> Iterator[RequestLog]:
+    """The requests with sizes that are not sure at their least and at their most, then some with
+    each drawn: cached blocks of several sizes may take more than the largest sizes do.
+    """
+    yield log.with_sizes(lambda size, least, most: least)
     yield log.with_sizes(lambda size, least, most: most)
     for seed in range(_DRAWS):
         yield _with_drawn_sizes(log, seed)
@@ -148,11 +217,14 @@ def with_shifted_frees(log: RequestLog) -> Iterator[RequestLog]:
         yield shifted
 
 
-def _served_at(log: RequestLog, native: Any) -> dict[str, Any]:
-    """The outcome of requests under the same settings, at one place for segments."""
+def _replay_of(log: RequestLog, native: dict[str, Any]) -> Replay:
     columns, _ = columns_of(log)
-    replay = Replay(columns, pools=_count_of_pools(columns), settings=native)
-    outcome: dict[str, Any] = replay.run(native, addresses=0, completion=_RECORDED, seed=0)
+    return Replay(columns, pools=_count_of_pools(columns), settings=native)
+
+
+def _run(replay: Replay, native: dict[str, Any], order: int) -> dict[str, Any]:
+    """The outcome of requests under settings, at some places for segments."""
+    outcome: dict[str, Any] = replay.run(native, addresses=order, completion=_RECORDED, seed=0)
     return outcome
 
 
