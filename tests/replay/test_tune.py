@@ -12,6 +12,7 @@ from support.documents import print_answer
 from support.recordings import DATA, data_of, read, truth_of
 from vramlens import UsageError, load
 from vramlens.replay import WORTH_TRYING, parse_settings, tune_trace
+from vramlens.report.replay.card_words import cards_headline
 from vramlens.units import GIB, MIB
 
 
@@ -46,6 +47,28 @@ def test_the_smallest_card() -> None:
     assert [card.fits for card in expandable.cards] == [False, None, True]
     assert [card.row.oom for card in expandable.cards] == [True, False, False]
     assert expandable.smallest_card == 8 * GIB
+
+
+def test_a_cache_that_fills_a_card_leaves_room_outside_pytorch_when_it_must() -> None:
+    """The run reserves 6.76 GiB with the recorded settings, mostly cached: it lives within 6 GiB."""
+    tuning = tune_trace(read(data_of("recordings/gpt_varlen")), cards=[7 * GIB], confs=())
+    (card,) = tuning.tried[0].cards
+    assert card.fits
+    assert card.row.cap_bytes == 6 * GIB
+    assert card.row.retries > 0
+    console = Console(file=io.StringIO(), width=120)
+    print_answer(tuning, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.startswith("Fits a 7 GiB card with the recorded settings.\n")
+
+
+@pytest.mark.parametrize(
+    ("size_gib", "words"), [(8, "an 8 GiB"), (11, "an 11 GiB"), (12, "a 12 GiB"), (80, "an 80 GiB")]
+)
+def test_a_card_has_the_article_that_its_size_is_spoken_with(size_gib: int, words: str) -> None:
+    recording = read(data_of("recordings/gpt"))
+    tuning = tune_trace(recording, cards=[size_gib * GIB], confs=())
+    assert cards_headline(tuning) == f"Fits {words} card with the recorded settings."
 
 
 def test_every_setting_worth_trying_is_one_that_pytorch_reads() -> None:

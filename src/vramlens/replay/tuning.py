@@ -4,8 +4,9 @@ each.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vramlens.analyses.failure.oom import settings_variable
@@ -207,16 +208,20 @@ def tune_trace(
     ]
     answers = ask(proven, [*questions, *per_card], progress)
     rows, card_rows = answers[: len(questions)], answers[len(questions) :]
+    on_cards = [
+        CardUnderSetting(size, row, outside)
+        for size, row in zip(itertools.cycle(sizes), card_rows, strict=False)
+    ]
+    on_cards = _with_usual_room(proven, on_cards)
     baseline = rows[0]
     failed_step = _failed_step(trace, proven, cap_bytes, recorded_cap_bytes)
     tried = []
     for index, row in enumerate(rows):
-        on_cards = card_rows[index * len(sizes) : (index + 1) * len(sizes)]
         tried.append(
             Tuned(
                 row=row,
                 saved_bytes=baseline.peak_reserved_bytes - row.peak_reserved_bytes,
-                cards=_on_cards(sizes, on_cards, outside),
+                cards=tuple(on_cards[index * len(sizes) : (index + 1) * len(sizes)]),
                 step_finishes=failed_step.finishes(row.settings),
                 step_peak_bytes=failed_step.peak_bytes(row.settings),
             )
@@ -243,13 +248,28 @@ def tune_trace(
     )
 
 
-def _on_cards(
-    sizes: Sequence[int], rows: Sequence[WhatIf], outside: int | None
-) -> tuple[CardUnderSetting, ...]:
-    """One setting on each card."""
-    return tuple(
-        CardUnderSetting(size, row, outside) for size, row in zip(sizes, rows, strict=True)
-    )
+def _with_usual_room(
+    proven: Proven, on_cards: Sequence[CardUnderSetting]
+) -> list[CardUnderSetting]:
+    """The same; where the cache filled a card to its last GiB, with room left for what is outside
+    the allocator, if the run lives so, too.
+    """
+    base = proven.device.reserved.base_bytes
+    doubted = [
+        place
+        for place, card in enumerate(on_cards)
+        if card.room_is_in_doubt and card.size_bytes - USUAL_OUTSIDE_BYTES >= base
+    ]
+    questions = []
+    for place in doubted:
+        conf = on_cards[place].row.settings.conf
+        room = on_cards[place].size_bytes - USUAL_OUTSIDE_BYTES
+        questions.append(question(proven, conf, room, card=True))
+    with_room = list(on_cards)
+    for place, row in zip(doubted, ask(proven, questions), strict=True):
+        if row.oom is False:
+            with_room[place] = replace(on_cards[place], row=row)
+    return with_room
 
 
 def _failed_step(

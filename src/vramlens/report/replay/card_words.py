@@ -21,10 +21,10 @@ def cards_headline(tuning: Tuning) -> str:
     best = min(fitting, key=lambda tuned: tuned.smallest_card or 0)
     least, had = best.smallest_card or 0, _recorded(tuning).smallest_card
     if had == least:
-        return f"Fits a {card_words(had)} card with the recorded settings."
-    instead = f"needs a {card_words(had)} card" if had is not None else "may fit none of them"
+        return f"Fits {_a_card(had)} with the recorded settings."
+    instead = f"needs {_a_card(had)}" if had is not None else "may fit none of them"
     return (
-        f"Fits a {card_words(least)} card with {conf_name(best.row)};"
+        f"Fits {_a_card(least)} with {conf_name(best.row)};"
         f" with the recorded settings it {instead}."
     )
 
@@ -53,9 +53,9 @@ def _no_card_is_certain(tuning: Tuning) -> str:
 def _tight_fit(tuning: Tuning) -> str:
     """The smallest card that has the allocator's memory, and not for certain what is outside it."""
     tight = next(card for tuned in tuning.tried for card in tuned.cards if card.room_is_in_doubt)
-    size, outside = card_words(tight.size_bytes), card_words(USUAL_OUTSIDE_BYTES)
+    outside = card_words(USUAL_OUTSIDE_BYTES)
     return (
-        f"May fit a {size} card with {conf_name(tight.row)}: it leaves less than {outside} for"
+        f"May fit {_a_card(tight.size_bytes)} with {conf_name(tight.row)}: it leaves less than {outside} for"
         " memory outside PyTorch's allocator."
     )
 
@@ -74,6 +74,13 @@ def _open_words(tuning: Tuning, sizes: set[int]) -> str:
     if tuning.ended_by_failure:
         why = "the recording ends at its failure, so the need of later steps is unknown"
     return f"{listed([card_words(size) for size in sorted(sizes)])} may be enough: {why}."
+
+
+def _a_card(size: int) -> str:
+    """``a 24 GiB card``, ``an 80 GiB card``: as the number is spoken."""
+    words = card_words(size)
+    article = "an" if words.startswith(("8", "11 ", "11.", "18 ", "18.")) else "a"
+    return f"{article} {words} card"
 
 
 def card_words(size: int) -> str:
