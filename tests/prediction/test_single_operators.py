@@ -49,6 +49,14 @@ def transposed_attention():
     return max(sizes) / (1 << 20)
 
 
+def largest_with_bias(bias):
+    # 8 x 10 heads, 512 words of 64 numbers, and a bias for each pair of words that takes a gradient
+    rows = [normal(8, 512, 10, 64).transpose(1, 2) for _ in range(3)]
+    begin = len(run.log.kinds)
+    F.scaled_dot_product_attention(*rows, attn_mask=bias.requires_grad_(), dropout_p=0.1)
+    return max(run.log.sizes[row] for row in run.log.rows[begin:]) / (1 << 20)
+
+
 def peak(operator, *inputs):
     begin, older = len(run.log.kinds), len(run.log.sizes)
     result = operator(*inputs)
@@ -96,6 +104,9 @@ with run.going():
     ):
         print(name, round(peak(operator, *inputs), 1))
     print("largest_of_attention", transposed_attention())
+    print("largest_with_bias", largest_with_bias(normal(1, 10, 512, 512)))
+    print("largest_with_bias_by_head",
+          largest_with_bias(normal(512, 512, 10).permute(2, 0, 1).unsqueeze(0)))
 
     pointwise = torch.nn.Conv2d(512, 12, 1).cuda().to(memory_format=torch.channels_last)
     classes = pointwise(normal(4, 512, 96, 96))
@@ -151,6 +162,12 @@ def test_an_operator_holds_what_it_held_on_a_card(told: dict[str, str], name: st
 def test_plain_attention_computes_in_32_bits(told: dict[str, str]) -> None:
     """As on the card: 12 x 4 x 1,024 x 1,024 scores of 4 bytes."""
     assert told["largest_of_attention"] == "192.0"
+
+
+def test_a_bias_whose_rows_lie_apart_is_for_plain_attention(told: dict[str, str]) -> None:
+    """As on the card, where T5's lies by head: 8 x 10 x 512 x 512 scores of 4 bytes."""
+    assert told["largest_with_bias"] == "10.0"
+    assert told["largest_with_bias_by_head"] == "80.0"
 
 
 def test_a_pointwise_weight_with_channels_last_decides_where_channels_lie(

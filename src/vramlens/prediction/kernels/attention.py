@@ -71,11 +71,14 @@ class AttentionCall:
     @property
     def is_fusible(self) -> bool:
         """Whether the tensors have the form that fused kernels take: four dimensions, and rows
-        whose numbers lie side by side (check_last_dim_stride_equals_1_dense in sdp_utils_cpp.h).
+        whose numbers lie side by side, those of the mask, too
+        (check_last_dim_stride_equals_1_dense in sdp_utils_cpp.h).
         """
         inputs = (self.query, self.key, self.value)
         has_rows = all(tensor.stride(-1) == 1 or tensor.shape[-1] == 1 for tensor in inputs)
-        return bool(self.query.dim() == 4 and self.query.numel() and self.key.numel() and has_rows)
+        has_mask_rows = self.mask is None or self.mask.stride(-1) == 1
+        is_whole = self.query.dim() == 4 and self.query.numel() and self.key.numel()
+        return bool(is_whole and has_rows and has_mask_rows)
 
     @property
     def needs_gradient(self) -> bool:
