@@ -70,6 +70,8 @@ def generations():
 
     assert lengths(lambda done, going: done.all()) == 6
     assert lengths(lambda done, going: not going.any()) == 6
+    chosen = torch.randn(4, 9, device="cuda").argmax(-1)
+    assert (chosen % torch.arange(1, 5, device="cuda")).shape == (4,)
     drawn = torch.distributions.Categorical(logits=torch.randn(8, 4, device="cuda"))
     assert drawn.log_prob(drawn.sample()).shape == (8,)
 

@@ -59,7 +59,8 @@ def follow_endings(
 
 
 def _is_chosen(operator: Operator, args: Any, tensors: list[Any]) -> bool:
-    if operator.name == "aten.remainder" and args[1] == 1:
+    divisor = args[1] if operator.name == "aten.remainder" else None
+    if isinstance(divisor, int) and divisor == 1:
         return False  # 0, whatever was chosen: a distribution asks so whether numbers are whole
     return operator.name in _CHOOSES or any(
         getattr(tensor, "__dict__", {}).get(_IS_CHOSEN) for tensor in tensors
