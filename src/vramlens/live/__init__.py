@@ -12,6 +12,7 @@ leak_scope: ``with no_leaks():`` for tests, and letting go of what exceptions ho
 leaks: what grows in the running process, as results that can be printed.
 source: what the user's code says of a name: where it is filled, bounded and emptied.
 turns: what ends a step where no optimizer does: a call of the model, a turn of a loop, or time.
+unit_watch: the watch by one unit of steps, its looks, and what they say at the end.
 watch: counts at each step's end, and one search when a report is asked for.
 """
 

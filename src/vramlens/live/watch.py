@@ -29,14 +29,22 @@ class LeakWatch:
     it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, former: LeakWatch | None = None) -> None:
+        """Begins.
+
+        Args:
+            former: a watch by another unit of steps, which may still be asked: what it has seen is
+                not looked for again.
+        """
         self._torch: TorchObjects | None = None
         self._births: Births | None = None
         self._observer: Observer | None = None
         self._counters: StepCounters | None = None
         self._steps = 0
         self._code: CodeType | None = None  # of what calls step()
-        self._begin()
+        if former is not None and former._observer is not None:
+            former._observer.end(whole=False)
+        self._begin(None if former is None else former._births)
 
     def _begin(self, earlier: Births | None = None) -> None:
         self._torch = loaded()
@@ -44,15 +52,6 @@ class LeakWatch:
             self._births = Births(self._torch, earlier)
             self._observer = Observer(self._torch)
             self._counters = StepCounters(self._torch.torch)
-
-    def begin_anew(self) -> None:
-        """Counts steps from now on: what ended before was of another unit."""
-        if self._observer is not None:
-            self._observer.end(whole=False)
-        self._steps, earlier = 0, self._births
-        self._begin(earlier)
-        if earlier is not None:
-            earlier.close()
 
     @property
     def steps(self) -> int:

@@ -16,6 +16,7 @@ from vramlens.live.counters.step_counters import CounterSeries
 from vramlens.live.growth import births, last_frames, line_observer
 from vramlens.live.growth.ration import FIRST_STEPS, Ration
 from vramlens.live.heap.tensors import TorchObjects, loaded
+from vramlens.live.unit_watch import UnitWatch
 
 torch = pytest.importorskip("torch")
 
@@ -101,7 +102,7 @@ def test_another_unit_does_not_read_the_heap_again(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(
         births, "tracked_of_types", lambda types: read.append(1) or all_tracked(types)
     )
-    watch.begin_anew()
+    watch = LeakWatch(watch)
     assert not read
     monkeypatch.undo()
     for _ in range(12):
@@ -132,7 +133,7 @@ class Looks:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         self.follower = follow.LeakFollower()
-        monkeypatch.setattr(follow.LeakFollower, "_keep", self._look)
+        monkeypatch.setattr(UnitWatch, "_keep", self._look)
         self.follower.step_ended(0)
 
     def _look(self) -> None:

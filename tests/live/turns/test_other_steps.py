@@ -123,3 +123,54 @@ def test_a_generator_that_only_a_loop_held_is_named_when_the_loop_has_ended(tmp_
     assert "LEAK likely: 32.00 KiB per step" in told
     assert "kept, a list (train.py:7 kept.append(frame))" in told
     assert "and is gone now: it is unknown whether it would have stayed" in told
+
+
+EPILOGUES = """
+import time
+import torch
+
+class Index:
+    def __init__(self):
+        self.entries = []
+
+    def add(self):
+        self.entries.append(torch.randn(64, 128) * 2)
+
+def main():
+    index = Index()
+    for number in range(60):
+        index.add()
+{end}
+main()
+"""
+SHUTDOWN = """
+    for thread in ("first", "second"):
+        print("ends", thread)
+    for thread in ("first", "second"):
+        print("ended", thread)
+"""
+EVALUATION = """
+    for batch in range(12):
+        print(torch.randn(64, 128).sum())
+"""
+
+
+@pytest.mark.parametrize("end", [SHUTDOWN, EVALUATION], ids=["shutdown", "evaluation"])
+def test_the_turns_of_a_long_loop_stay_the_steps(tmp_path: Path, end: str) -> None:
+    """The few turns of a loop after it do not discard them."""
+    done = run_program(tmp_path, EPILOGUES.replace("{end}", end), "--leaks")
+    told = " ".join(done.stderr.split())
+    assert "LEAK proven: 32.00 KiB per step" in told
+    assert "Index.entries, a list (train.py:10 self.entries.append(" in told
+    assert "a step is a turn of the loop at train.py:14." in told
+
+
+PREPARED = EPILOGUES.replace(
+    "    index = Index()\n", "    index = Index()\n    for path in range(60):\n        abs(path)\n"
+).replace("range(60):\n        index", "range(20):\n        index")
+
+
+def test_a_loop_that_is_long_enough_counts_after_a_longer_one(tmp_path: Path) -> None:
+    told = " ".join(run_program(tmp_path, PREPARED.replace("{end}", ""), "--leaks").stderr.split())
+    assert "LEAK proven: 32.00 KiB per step" in told
+    assert "a step is a turn of the loop at train.py:16." in told

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from threading import get_ident, main_thread
 from types import FrameType
 from typing import Any
@@ -29,12 +30,26 @@ much would leave a program of three seconds with too few stretches.
 """
 
 
+@dataclass(frozen=True, slots=True)
+class StepUnit:
+    """What a step is.
+
+    Attributes:
+        text: as it is told.
+        are_calls: whether it is a call of the model.
+        is_loop: whether it is a turn of a loop.
+    """
+
+    text: str
+    are_calls: bool = False
+    is_loop: bool = False
+
+
 class OtherSteps:
     """Tells the ends of steps, until it is told to stop.
 
     Attributes:
-        unit: what a step is, as it is told; empty before the first.
-        are_calls: whether it is a call of the model.
+        unit: what a step is; None before the first.
     """
 
     def __init__(
@@ -47,8 +62,7 @@ class OtherSteps:
             ended: is called at each step's end, with the frame that runs on.
             begun_anew: is called where the unit changes, before its first step.
         """
-        self.unit = ""
-        self.are_calls = False
+        self.unit: StepUnit | None = None
         self._ended, self._begun_anew = ended, begun_anew
         self._calls: ModuleCalls | None = ModuleCalls(torch, self._called)
         self._loops: LoopTurns | None = None
@@ -77,10 +91,10 @@ class OtherSteps:
         calls = self._calls
         if calls is None:
             return
+        self.unit = StepUnit(f"a call of {calls.root_name}", are_calls=True)
         if self._loops is not None:
             self._stop_lesser()
             self._begun_anew()
-        self.unit, self.are_calls = f"a call of {calls.root_name}", True
         self._ended(sys._getframe(1))
 
     @harmless("counting turns of the program's loop")
@@ -90,14 +104,14 @@ class OtherSteps:
     @harmless("counting turns of the program's loop")
     def _loop_chosen(self) -> None:
         if self._loops is not None and self._loops.loop is not None:
-            self.unit = f"a turn of the loop at {self._loops.loop.place}"
+            self.unit = StepUnit(f"a turn of the loop at {self._loops.loop.place}", is_loop=True)
             self._begun_anew()
 
     @harmless("watching over time")
     def _passed(self) -> None:
         if self._loops is None or not self._have_turns_ended(self._loops):
             return
-        unit = f"{SECONDS:g} s in which the program ran"
+        unit = StepUnit(f"{SECONDS:g} s in which the program ran")
         if unit != self.unit:
             self.unit = unit
             self._begun_anew()
