@@ -136,7 +136,7 @@ def test_a_removal_that_never_finds_its_entry() -> None:
     assert not serve(30).found
     (leak,) = serve(130).found
     assert leak.verdict == "likely"
-    assert any("line" in reason and "empties it" in reason for reason in leak.why)
+    assert any("line" in reason and "takes an entry out" in reason for reason in leak.why)
 
 
 def test_requests_in_flight_that_are_older_than_the_watch() -> None:

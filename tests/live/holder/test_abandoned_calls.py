@@ -83,5 +83,5 @@ def test_calls_that_go_on(server: Any) -> None:
     (leak,) = (leak for leak in leaks if "running" in leak.owner.name)
     assert (leak.verdict, leak.reason) == (
         "possible",
-        "line 11 empties it: self.running.pop(number, None)",
+        "line 11 takes an entry out: self.running.pop(number, None)",
     )

@@ -22,7 +22,7 @@ from vramlens.live.holder.container_bounds import (
 )
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.holder.leak_class import looks_up
-from vramlens.live.holder.missed_removals import key_types
+from vramlens.live.holder.missed_removals import missed_text
 from vramlens.live.holder.removals import (
     Evidence,
     abandoned_text,
@@ -109,12 +109,12 @@ def _outgrown_text(evidence: Evidence) -> str:
     """How removals fall behind: they take less than comes, or nothing; empty where they may not."""
     growth = evidence.growth
     removals = list(removals_of(evidence))
-    mismatches = [key_types(growth.container, removal) for removal in removals]
-    if all(mismatches):
+    misses = [missed_text(growth.container, removal, evidence.statements) for removal in removals]
+    if all(misses):
         line, text = removals[0].line, short_text(removals[0])
         return (
             f"0 of the removals at line {line} in {growth.steps:,} steps took something out:"
-            f" {text}; {mismatches[0]}"
+            f" {text}; {misses[0]}"
         )
     lasting = [removal for removal in removals if not has_expired(removal, evidence)]
     if not lasting:
@@ -122,7 +122,7 @@ def _outgrown_text(evidence: Evidence) -> str:
     if not outgrows_removals(lasting, evidence):
         return abandoned_text(lasting, evidence)
     contrast = "more comes than goes" if growth.is_rising else "none of it went"
-    return f"{emptied_text(removals[0])}, but {contrast}"
+    return f"{emptied_text(removals[0], evidence.store)}, but {contrast}"
 
 
 def are_numbers(leak: LiveLeak) -> str:
@@ -334,7 +334,7 @@ def _emptied(evidence: Evidence) -> str:
     if evidence.growth.is_graph:
         return ""
     removal = next(removals_of(evidence), None)
-    return "" if removal is None else emptied_text(removal)
+    return "" if removal is None else emptied_text(removal, evidence.store)
 
 
 def emptied_by(statements: Statements, growth: Growth) -> str:
@@ -343,7 +343,7 @@ def emptied_by(statements: Statements, growth: Growth) -> str:
         return ""
     removals = removals_of(Evidence(growth, growth.store, growth.keeper.others, statements))
     clearing = next((removal for removal in removals if not takes_one(removal)), None)
-    return "" if clearing is None else emptied_text(clearing)
+    return "" if clearing is None else emptied_text(clearing, growth.store)
 
 
 def _few_keys(evidence: Evidence) -> str:

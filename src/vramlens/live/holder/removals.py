@@ -57,9 +57,15 @@ class Evidence:
                 yield from module.stores.get(name, ())
 
 
-def emptied_text(removal: Store) -> str:
-    """The sentence about a removal that runs."""
-    return f"line {removal.line} empties it: {short_text(removal)}"
+def emptied_text(removal: Store, store: Store) -> str:
+    """The sentence about a removal that runs: one entry is not all of them.
+
+    Args:
+        store: the statement that fills it.
+    """
+    is_of_one = takes_one(removal) and not isinstance(removal.key, ast.Slice)
+    does = "takes an entry out" if is_of_one and not _drains(removal, store) else "empties it"
+    return f"line {removal.line} {does}: {short_text(removal)}"
 
 
 def removals_of(evidence: Evidence) -> Iterator[Store]:
@@ -130,7 +136,7 @@ def _is_awaited(removal: Store, evidence: Evidence) -> bool:
         return is_counted or not removal.guards or _comes_after_loop(removal, evidence.store)
     if _is_called_by_framework(removal.function.name.rpartition(".")[2]):
         return True
-    sites = list(_calls_of(removal, evidence.statements))
+    sites = list(calls_of(removal, evidence.statements))
     return not sites or any(_site_is_awaited(file, site, evidence) for file, site in sites)
 
 
@@ -243,10 +249,10 @@ def _is_called(store: Store, statements: Statements) -> bool:
     last = store.function.name.rpartition(".")[2]
     if store.function.node is None or last == "<lambda>" or _is_called_by_framework(last):
         return True
-    return any(_calls_of(store, statements))
+    return any(calls_of(store, statements))
 
 
-def _calls_of(store: Store, statements: Statements) -> Iterator[tuple[str, CallSite]]:
+def calls_of(store: Store, statements: Statements) -> Iterator[tuple[str, CallSite]]:
     """Yields the calls of the function that a statement is in, from other functions, with their
     files.
     """
@@ -265,7 +271,7 @@ def _is_past_limit(removal: Store, evidence: Evidence) -> bool:
     growth = evidence.growth
     limits = [
         length_limit(site.guards, evidence.store, growth.holder)
-        for _, site in _calls_of(removal, evidence.statements)
+        for _, site in calls_of(removal, evidence.statements)
     ]
     length = length_of(growth.container) or 0
     return bool(limits) and all(limit is not None and length > 2 * limit + 1 for limit in limits)

@@ -1,0 +1,81 @@
+"""Removals of one entry that take nothing out."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import vramlens  # noqa: E402
+
+BUS = """
+import functools
+
+class Bus:
+    def __init__(self):
+        self.listeners = []
+
+    def on(self, listener):
+        self.listeners.append(listener)
+
+    def off(self, listener):
+        if listener in self.listeners:
+            self.listeners.remove(listener)
+
+class Worker:
+    def __init__(self, bus):
+        self.bus = bus
+
+    def abort(self, features):
+        pass
+
+    def cancel(self, features):
+        return functools.partial(self.abort, features)
+
+    def serve(self):
+        features = torch.zeros(4096)
+        self.bus.on(functools.partial(self.abort, features))
+        {end}
+"""
+JOBS_A_STEP, STEPS = 5, 20
+
+
+def _leaks(load_program: Callable[..., types.ModuleType], end: str) -> tuple[Any, ...]:
+    """The leaks of a program whose thread serves some jobs in a step: no line of it is traced."""
+    program = load_program(BUS.replace("{end}", end), "serving")
+    bus = program.Bus()
+    worker = program.Worker(bus)
+    watch = vramlens.LeakWatch()
+    for _ in range(STEPS):
+        thread = threading.Thread(target=lambda: [worker.serve() for _ in range(JOBS_A_STEP)])
+        thread.start()
+        thread.join()
+        watch.step()
+    leaks = watch.report().leaks
+    assert len(bus.listeners) == STEPS * JOBS_A_STEP
+    return leaks
+
+
+def test_what_compares_by_identity_and_was_made_only_now(
+    load_program: Callable[..., types.ModuleType],
+) -> None:
+    end = "self.bus.off(functools.partial(self.abort, features))"
+    (leak,) = _leaks(load_program, end)
+    assert (leak.verdict, leak.owner.name) == ("likely", "Bus.listeners")
+    assert "0 of the removals at line 13 in" in leak.reason
+    assert leak.reason.endswith("line 28 makes a new partial, which equals no entry")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the interpreter specializes nothing")
+def test_what_is_asked_for_and_was_never_there(
+    load_program: Callable[..., types.ModuleType],
+) -> None:
+    (leak,) = _leaks(load_program, "self.bus.off(self.cancel(features))")
+    assert (leak.verdict, leak.owner.name) == ("likely", "Bus.listeners")
+    assert leak.reason.endswith("line 12 asks whether it is there, and it never was")
