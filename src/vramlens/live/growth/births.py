@@ -171,6 +171,12 @@ class Births:
         self.is_collecting = does_program_collect()
         self._look_at_new(self.steps + 1)
 
+    def made_since_look(self) -> set[int]:
+        """The identities of tensors made since the last look, by threads that run beside a search:
+        their addresses may have been others' before.
+        """
+        return set(map(id, self._youngest.made_since()))
+
     def pass_over(self) -> None:
         """Has the next look begin here: what a search makes is not the program's, and is as much
         as some steps make.

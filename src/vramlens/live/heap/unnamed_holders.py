@@ -37,15 +37,17 @@ LOOP, BLOCK = "the iterator of a running loop", "the context manager of a runnin
 
 def unreached_tensors(search: Search, births: Births) -> int:
     """How many tensors that may have been born while they were watched the search has not
-    reached.
+    reached. What other threads made while it went on is in flight.
     """
     search.torch.refresh()
+    in_flight = births.made_since_look()
     kinds = {**search.torch.tensor_types, **search.torch.storage_types}
     every = tracked_objects()
     tensors = list(compress(every, map(kinds.__contains__, map(id, map(type, every)))))
     del every
+    unreached = (value for value in tensors if id(value) not in search.seen)
     return sum(
-        1 for value in tensors if id(value) not in search.seen and _is_new(search, births, value)
+        1 for value in unreached if id(value) not in in_flight and _is_new(search, births, value)
     )
 
 

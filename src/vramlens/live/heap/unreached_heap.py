@@ -90,7 +90,7 @@ def read_unreached(search: Search, births: Births) -> UnreachedHeap:
     if unreached_tensors(search, births) < FEWEST:
         return UnreachedHeap()
     search.go_further()
-    heap = UnreachedHeap(_unreached_objects(search))
+    heap = UnreachedHeap(_unreached_objects(search, births))
     if _read_edges(search, heap):
         return heap
     search.skipped.append("unreachable objects (not all searched: the time ran out)")
@@ -120,10 +120,12 @@ def _add_storage(search: Search, heap: UnreachedHeap, place: int) -> None:
         heap.storages[place] = storage
 
 
-def _unreached_objects(search: Search) -> list[Any]:
-    """What the collector knows and the search did not reach, without what is vramlens's own."""
+def _unreached_objects(search: Search, births: Births) -> list[Any]:
+    """What the collector knows and the search did not reach, without what is vramlens's own, and
+    without tensors that are in flight in other threads.
+    """
     tables = (search.order, search.seen, search.storages, search.storage_at)
-    own_ids = {id(search), *map(id, tables)}
+    own_ids = {id(search), *map(id, tables), *births.made_since_look()}
     every = tracked_objects()
     own_ids.add(id(every))
     boring = {id(kind) for kind in _BORING}

@@ -9,6 +9,9 @@ from vramlens.leak.leak import Leak
 from vramlens.live.holder.route import Route
 from vramlens.schema import SCHEMA
 
+UNSEEN_CODE = "C++ code"
+"""The name of an owner that Python cannot see."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveLeak(Leak):

@@ -9,7 +9,13 @@ from vramlens.ground.verdict import Verdict
 from vramlens.ground.wrapped_lines import WIDTH, wrapped_lines
 from vramlens.leak.claim import claim_of, place_text, with_article
 from vramlens.leak.leak import FAR_STEPS
-from vramlens.live.leaks.leak_report import Gone, LeakReport, LiveLeak, Unexplained
+from vramlens.live.leaks.leak_report import (
+    UNSEEN_CODE,
+    Gone,
+    LeakReport,
+    LiveLeak,
+    Unexplained,
+)
 from vramlens.units import counted, format_size
 
 _MOST_SHOWN = 10
@@ -50,12 +56,12 @@ def _is_possible(leak: LiveLeak) -> bool:
 
 def _next_step_lines(report: LeakReport, possible: Sequence[LiveLeak]) -> Iterator[str]:
     if report.found:
-        place = _edit_place(report.found[0])
-        advice = f"change {place} and run again; this leak should no longer appear."
+        edit = _edit_text(report.found[0])
+        advice = f"{edit} and run again; this leak should no longer appear."
     elif possible and not report.missing_steps:
         advice = (
-            f"if {_name(possible[0])} should not keep them, change"
-            f" {_edit_place(possible[0])} and run again. More steps give a clearer answer."
+            f"if {_name(possible[0])} should not keep them, {_edit_text(possible[0])} and run"
+            " again. More steps give a clearer answer."
         )
     else:
         return
@@ -193,7 +199,11 @@ def _name_and_place(leak: LiveLeak) -> str:
     return f"{_name(leak)} ({place_text(leak.owner.file, leak.owner.line)})"
 
 
-def _edit_place(leak: LiveLeak) -> str:
-    if leak.owner is not None and leak.owner.line:
-        return place_text(leak.owner.file, leak.owner.line)
-    return leak.owner.name if leak.owner is not None else "the line above"
+def _edit_text(leak: LiveLeak) -> str:
+    """What to edit: ``change train.py:41``."""
+    owner = leak.owner
+    if owner is None:
+        return "change the line above"
+    if owner.name == UNSEEN_CODE:
+        return f"find the {owner.name} that keeps them"
+    return f"change {place_text(owner.file, owner.line) if owner.line else owner.name}"

@@ -12,12 +12,20 @@ from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.fixes import fix_of_class
+from vramlens.leak.leak import LeakOwner
 from vramlens.live.growth.autocast_cache import block_around, caching_depth, copy_bytes
 from vramlens.live.growth.births import BEFORE, Births
 from vramlens.live.growth.line_observer import Observer, Stack, voted_line
 from vramlens.live.growth.pace import WARM_UP, Pace, pace_of
 from vramlens.live.heap.cycles import closing_edge, fold_circle, gradient_name
-from vramlens.live.heap.objects import class_name, class_path, code_of, is_kind, namespace_of
+from vramlens.live.heap.objects import (
+    class_module,
+    class_name,
+    class_path,
+    code_of,
+    is_kind,
+    namespace_of,
+)
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage, device_of
 from vramlens.live.heap.unreached_heap import (
@@ -32,7 +40,7 @@ from vramlens.live.holder.keeper import Keeper, Statements, statement_source
 from vramlens.live.holder.leak_fix import fix_of
 from vramlens.live.holder.owner import owner_with
 from vramlens.live.leaks.allocating_line import line_of_store
-from vramlens.live.leaks.leak_report import LiveLeak
+from vramlens.live.leaks.leak_report import UNSEEN_CODE, LiveLeak
 from vramlens.units import counted, format_size
 
 _WAITS_FOR_COLLECTOR = "a reference cycle that waits for Python's garbage collector"
@@ -41,6 +49,7 @@ _LATE, _FEWEST_RUNS, _MOST_PAUSES = 1 / 3, 2, 4
 again and again, the next within so many of the longest pauses: heaps grow, and pauses with them. With
 one, an import in the second step would excuse the rest of the run, and so would two without an end.
 """
+_UNSEEN_KIND = "object that Python cannot see"
 _WHY = {
     "cycle": "nothing else refers to it. Python's garbage collector will free it, but it runs "
     "by the number of objects, not by bytes",
@@ -76,7 +85,7 @@ class _Holder:
         kind: the class of the leak.
         name: as a person would write it.
         keeper: the statement that makes it keep.
-        hidden: what Python cannot see of it; empty for circles, which hold themselves.
+        hidden: the object that Python cannot see; empty for circles, which hold themselves.
     """
 
     kind: str
@@ -133,7 +142,9 @@ class _UnreachedLeaks:
             type_text(self._search, circle[0]),
             *(f"{link.text}: {type_text(self._search, link.value)}" for link in links),
         )
-        owner = owner_with(holder.keeper, holder.name, class_name(type(circle[0])), chain)
+        is_unseen = holder.name == UNSEEN_CODE
+        kind = _UNSEEN_KIND if is_unseen else class_name(type(circle[0]))
+        owner = owner_with(holder.keeper, holder.name, kind, chain)
         total_bytes = sum(group_storages.bytes_by_step.values())
         freed = self._freed_text(total_bytes) if holder.kind == "cycle" else ""
         return LiveLeak(
@@ -150,10 +161,10 @@ class _UnreachedLeaks:
             evidence=(
                 _autocast_why(group_storages.copied_bytes, total_bytes)
                 if casts
-                else _WHY.get(self._row_of(holder.kind), holder.hidden),
+                else _WHY.get(self._row_of(holder.kind), f"kept by {holder.hidden}"),
             ),
             reason=freed,
-            fix=fix_of_class("autocast") if casts else fix_of(holder.kind, holder.keeper, owner),
+            fix=_fix(holder, owner, is_cast=casts > 0),
             device=device_of(group_storages.storages),
         )
 
@@ -240,7 +251,7 @@ class _UnreachedLeaks:
                 kind="cache",
                 name="the autocast cache",
                 keeper=block_around(self._statements),
-                hidden=f"kept by the cache of {blocks} that this thread is in",
+                hidden=f"the cache of {blocks} that this thread is in",
             )
         keeper, weak_edge = closing_edge(self._statements, links)
         name = weak_edge or class_path(type(circle[0]))
@@ -285,13 +296,23 @@ def _hidden_holder(statements: Statements, top: Any, name: str, keeper: Keeper |
     if code is not None:
         registered = statements.registration(code)
         if is_kind(top, dict) and _has_only_keys(top, int):
-            hidden = "kept by hooks of an autograd node, which only C++ sees"
+            hidden = "hooks of an autograd node, which only C++ sees"
             return _Holder("hook", name, registered or keeper, hidden)
-        hidden = f"{code.co_name} is kept by a C object that Python cannot see"
+        hidden = f"a C object that Python cannot see, which has {code.co_name}"
         return _Holder(_registered_kind(registered), name, registered or keeper, hidden)
     if type(top) is dict and _has_only_keys(top, str):
-        return _Holder("thread", name, keeper, "kept by another thread's local storage")
-    return _Holder("other", name, keeper, "kept by a C++ object that Python cannot see")
+        return _Holder("thread", name, keeper, "another thread's local storage")
+    is_plain = statements.is_tensor(top) or class_module(type(top)) == "builtins"
+    told_name = UNSEEN_CODE if is_plain else name
+    return _Holder("other", told_name, keeper, "a C++ object that Python cannot see")
+
+
+def _fix(holder: _Holder, owner: LeakOwner, *, is_cast: bool) -> str:
+    if is_cast:
+        return fix_of_class("autocast")
+    if holder.name == UNSEEN_CODE:
+        return fix_of_class("hidden")
+    return fix_of(holder.kind, holder.keeper, owner)
 
 
 def _has_only_keys(table: Any, kind: type) -> bool:
