@@ -24,7 +24,7 @@ from vramlens.capture.recording.session import (
 )
 from vramlens.capture.recording.step_marks import NO_STEP, manual_step_listeners
 from vramlens.capture.triggers.child_processes import follow_children, plan_for_child
-from vramlens.capture.warn import harmless, say
+from vramlens.capture.warn import harmless, say, say_sentences
 from vramlens.errors import UsageError
 from vramlens.units import format_size
 
@@ -128,7 +128,7 @@ class _LeaksOfSteps:
     def tell(self) -> None:
         """Prints what was found so far."""
         if self._follower is None:
-            say(f"--leaks: {NO_STEP}")
+            say_sentences(f"--leaks: {NO_STEP}")
         else:
             self._follower.tell()
 

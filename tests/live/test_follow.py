@@ -224,7 +224,10 @@ def test_routes_lead_through_names_only() -> None:
 
 def test_a_program_without_steps_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     LeakFollower().tell()
-    assert "--leaks: no step has ended" in capsys.readouterr().err
+    first, *further = capsys.readouterr().err.splitlines()
+    assert first.startswith("vramlens: --leaks: no step has ended")
+    assert further
+    assert max(map(len, (first, *further))) <= 80
 
 
 def test_owners_of_all_live_storages() -> None:

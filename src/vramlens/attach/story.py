@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from vramlens.attach.attachment import Attachment
 from vramlens.errors import InputError
 from vramlens.foreign_text import text_of, visible
+from vramlens.ground.wrapped_lines import wrapped_lines
 from vramlens.read.values import as_dict
 from vramlens.report.wording import quoted
 from vramlens.schema import SCHEMA
@@ -52,16 +54,21 @@ def _story(attachment: Attachment) -> str:
     answer = attachment.answer
     process = as_dict(answer.get("process"))
     if answer.get("installed"):
-        lines = [*_of_installation(answer, process)]
+        lines = [*_in_lines(_of_installation(answer, process))]
     elif answer.get("request") == "watch":
         lines = [*_of_watch(answer, attachment.recording)]
     else:
         lines = [*_of_state(answer, process)]
-    lines += [f"Note: {visible(note)}" for note in attachment.notes]
-    lines.append(_of_pause(answer, attachment))
+    notes = [f"Note: {visible(note)}" for note in attachment.notes]
+    lines += _in_lines((*notes, _of_pause(answer, attachment)))
     next_step = [*_next(answer, process, attachment.recording)]
     lines += ["", *next_step] if next_step else []
     return "\n".join(lines) + "\n"
+
+
+def _in_lines(sentences: Iterable[str]) -> Iterator[str]:
+    """Yields sentences in lines of a plain answer."""
+    return chain.from_iterable(map(wrapped_lines, sentences))
 
 
 def _of_state(answer: Mapping[str, Any], process: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Capture's words to the person: one line on standard error, and nothing that could stop the
+"""Capture's words to the person: a line or two on standard error, and nothing that could stop the
 program.
 """
 
@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from vramlens.foreign_text import one_line
-from vramlens.ground.own_line import own_line
+from vramlens.ground.own_line import own_line, terminal_width
 from vramlens.ground.program_errors import let_through, own_errors
+from vramlens.ground.wrapped_lines import WIDTH, wrapped_lines
 
 _said: set[str] = set()
 _listeners: list[Callable[[str], object]] = []
@@ -27,6 +28,18 @@ def say(line: str) -> None:
     # Closed, a full disk behind it, replaced: never the program's trouble.
     with own_errors():
         sys.stderr.write(f"{own_line(one_line(line), sys.stderr)}\n")
+        sys.stderr.flush()
+
+
+def say_sentences(text: str) -> None:
+    """Prints sentences on standard error, in lines of a plain answer; who listens gets one line."""
+    if _listeners:
+        say(text)
+        return
+    with own_errors():
+        width = min(terminal_width(sys.stderr) or WIDTH, WIDTH)
+        lines = wrapped_lines(f"vramlens: {one_line(text)}", width)
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
         sys.stderr.flush()
 
 

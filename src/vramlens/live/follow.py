@@ -12,7 +12,7 @@ from typing import Any
 
 from vramlens.capture.process.own_thread import OwnEvent, allocate_lock
 from vramlens.capture.recording.step_marks import NO_STEP
-from vramlens.capture.warn import harmless, say
+from vramlens.capture.warn import harmless, say_sentences
 from vramlens.ground.own_line import terminal_width
 from vramlens.ground.wrapped_lines import WIDTH
 from vramlens.leak.leak import LeakOwner
@@ -149,7 +149,7 @@ class LeakFollower:
         """Prints the conclusion on standard error."""
         report = self.conclusion()
         if report is None:
-            say(f"--leaks: {NO_STEP}")
+            say_sentences(f"--leaks: {NO_STEP}")
             return
         width = min(terminal_width(sys.stderr) or WIDTH, WIDTH)
         sys.stderr.write(f"{report_text(report, width)}\n")
@@ -166,7 +166,9 @@ class LeakFollower:
         if spent < max(_LEAST_TOLD_SECONDS, usual):
             return
         of_steps = f" of {elapsed:.2f} s ({100 * spent / elapsed:.0f}%)" if spent < elapsed else ""
-        say(f"watching for leaks took {spent:.2f} s{of_steps}; the share falls in longer runs")
+        say_sentences(
+            f"watching for leaks took {spent:.2f} s{of_steps}; the share falls in longer runs"
+        )
 
     def conclusion(self) -> LeakReport | None:
         """The report of now, or of the last look where all is gone by now; None where no step
@@ -177,7 +179,7 @@ class LeakFollower:
             return None
         _, report, looked_after = told
         if looked_after:
-            say(
+            say_sentences(
                 f"--leaks: after step {looked_after:,} of {report.steps:,}; what its"
                 " functions held is gone by now"
             )
