@@ -68,3 +68,14 @@ def test_random_looks() -> None:
             pace = _pace(range(3, 800, 4), looked, steps)
             assert pace is not None
             assert pace.is_steady, (looked, steps)
+
+
+def test_a_birth_may_be_of_any_step_since_the_look_before() -> None:
+    """A sentence about the first of them names the first step that it may be of."""
+    looks = Looks([*range(1, 50), 61, 73, 85, 97])
+    pace = pace_of({61: 100, 73: 100, 85: 100, 97: 100}, 100, looks)
+    assert pace is not None
+    assert (pace.first, pace.earliest) == (61, 50)
+    seen = pace_of({61: 100, 73: 100, 85: 100}, 100, Looks.at_every_step(100))
+    assert seen is not None
+    assert seen.earliest == seen.first

@@ -41,6 +41,11 @@ class Looks:
         """
         return bisect_left(self.steps, step) + 1
 
+    def earliest(self, step: int) -> int:
+        """The first step that a birth of this step may be of: the look before did not see it."""
+        place = bisect_left(self.steps, step)
+        return (self.steps[place - 1] if place else 0) + 1
+
     def judged_until(self, births: Collection[int], steps: int) -> int:
         """The last step by whose births growth may be judged.
 

@@ -52,6 +52,7 @@ class Pace:
         first, last: the first and last of these steps.
         filled: the share of all steps that they are.
         bytes_per_step: bytes that a step adds.
+        earliest: the step that the first may be of, where looks were left out before it.
     """
 
     steps: int
@@ -61,6 +62,7 @@ class Pace:
     last: int
     filled: float
     bytes_per_step: int
+    earliest: int = 0
 
     @property
     def is_sure(self) -> bool:
@@ -95,6 +97,7 @@ def pace_of(bytes_by_step: Mapping[int, int], steps: int, looks: Looks) -> Pace 
         last=born[-1],
         filled=filled,
         bytes_per_step=round(_rate(born, [bytes_by_step[step] for step in born], filled)),
+        earliest=looks.earliest(born[0]),
     )
 
 

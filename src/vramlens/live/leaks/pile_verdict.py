@@ -51,11 +51,11 @@ def _unsteady_verdict(pace: Pace, excuse: Excuse | None, emptied: str) -> Judgme
     if excuse is not None and excuse[0] == Verdict.NOT_A_PROBLEM:
         return Verdict.NOT_A_PROBLEM, (), excuse[1]
     if pace.is_late and emptied:
-        reason = f"{emptied}; nothing from before step {pace.first} is kept"
+        reason = f"{emptied}; nothing from before step {pace.earliest} is kept"
         return Verdict.NOT_A_PROBLEM, (), reason
     if pace.is_late:
         reason = (
-            f"nothing from before step {pace.first} is kept: it is emptied from time to time, "
+            f"nothing from before step {pace.earliest} is kept: it is emptied from time to time, "
             "or started there"
         )
         return Verdict.POSSIBLE, (), reason
