@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from vramlens.ground.verdict import Verdict
@@ -72,3 +74,14 @@ def test_what_is_too_small_to_matter_takes_one_line() -> None:
     alone = " ".join(str(LeakReport(40, small[:1])).split())
     assert "No leak: 40 steps watched" in alone
     assert "Too small to matter: a (train.py:5), 80 bytes per step." in alone
+
+
+def test_of_what_is_bounded_the_bytes_are_told_and_no_rate() -> None:
+    """A cache that only filled keeps nothing of each step."""
+    bounded = replace(
+        _possible("cache", 4096, is_small=False),
+        verdict=Verdict.NOT_A_PROBLEM,
+        reason="a cache of at most 40",
+    )
+    text = str(LeakReport(400, (bounded,)))
+    assert "not a problem: cache (train.py:5), 160.00 KiB: a cache of at most 40" in text

@@ -63,9 +63,15 @@ def emptied_text(removal: Store, store: Store) -> str:
     Args:
         store: the statement that fills it.
     """
+    return f"line {removal.line} {_effect(removal, store)}: {short_text(removal)}"
+
+
+def _effect(removal: Store, store: Store) -> str:
+    is_part = isinstance(removal.key, ast.Slice) and (removal.key.lower or removal.key.upper)
+    if removal.how == "slice" or is_part:
+        return "shortens it"
     is_of_one = takes_one(removal) and not isinstance(removal.key, ast.Slice)
-    does = "takes an entry out" if is_of_one and not _drains(removal, store) else "empties it"
-    return f"line {removal.line} {does}: {short_text(removal)}"
+    return "takes an entry out" if is_of_one and not _drains(removal, store) else "empties it"
 
 
 def removals_of(evidence: Evidence) -> Iterator[Store]:

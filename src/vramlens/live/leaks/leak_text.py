@@ -143,10 +143,10 @@ def _end(leak: LiveLeak, headroom_bytes: int | None) -> str:
 
 def _other_lines(leak: LiveLeak) -> Iterator[str]:
     reason = leak.reason or "".join(leak.evidence[-1:])
-    yield (
-        f"{leak.verdict}: {_name_and_place(leak)},"
-        f" {format_size(leak.bytes_per_step)} per step: {reason}"
-    )
+    amount = f"{format_size(leak.bytes_per_step)} per step"
+    if leak.verdict == Verdict.NOT_A_PROBLEM and leak.bytes:
+        amount = format_size(leak.bytes)  # what only filled keeps nothing of each step
+    yield f"{leak.verdict}: {_name_and_place(leak)}, {amount}: {reason}"
     if leak.fix:
         yield f"  Fix: {leak.advice}"
 
