@@ -230,6 +230,8 @@ def _parts_kept(expression: ast.expr, *, is_graph: bool) -> list[ast.expr]:
             return [part]
         case ast.Call(func=ast.Attribute(attr=method, value=part)) if method in _FREE:
             return [part]
+        case ast.Call(func=called, args=[_, *bound], keywords=named) if _is_partial(called):
+            return [*bound, *(keyword.value for keyword in named)]
         case ast.Call() if is_graph and _is_loss(expression):
             called = expression.func
             receiver = [called.value] if isinstance(called, ast.Attribute) else []
@@ -237,6 +239,10 @@ def _parts_kept(expression: ast.expr, *, is_graph: bool) -> list[ast.expr]:
         case ast.BinOp() if is_graph:
             return [expression.left, expression.right]
     return []
+
+
+def _is_partial(called: ast.expr) -> bool:
+    return last_name(called) == "partial"
 
 
 def _is_loss(call: ast.Call) -> bool:
