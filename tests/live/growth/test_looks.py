@@ -79,3 +79,11 @@ def test_a_birth_may_be_of_any_step_since_the_look_before() -> None:
     seen = pace_of({61: 100, 73: 100, 85: 100}, 100, Looks.at_every_step(100))
     assert seen is not None
     assert seen.earliest == seen.first
+
+
+@pytest.mark.parametrize(("every", "left"), [(1, 98), (2, 49)])
+def test_steps_that_no_look_came_after_are_counted_by_their_bytes(every: int, left: int) -> None:
+    pace = _pace(range(2, 101, every), [*range(1, 50), 61, 73, 85, 97, 99], 100)
+    assert pace is not None
+    assert pace.steps < left
+    assert pace.leaving_steps == left

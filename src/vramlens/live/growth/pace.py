@@ -53,6 +53,7 @@ class Pace:
         filled: the share of all steps that they are.
         bytes_per_step: bytes that a step adds.
         earliest: the step that the first may be of, where looks were left out before it.
+        leaving_steps: how many steps left something, those included that no look was made after.
     """
 
     steps: int
@@ -63,6 +64,7 @@ class Pace:
     filled: float
     bytes_per_step: int
     earliest: int = 0
+    leaving_steps: int = 0
 
     @property
     def is_sure(self) -> bool:
@@ -98,6 +100,21 @@ def pace_of(bytes_by_step: Mapping[int, int], steps: int, looks: Looks) -> Pace 
         filled=filled,
         bytes_per_step=round(_rate(born, [bytes_by_step[step] for step in born], filled)),
         earliest=looks.earliest(born[0]),
+        leaving_steps=_leaving_steps({step: bytes_by_step[step] for step in born}, looks),
+    )
+
+
+def _leaving_steps(bytes_by_step: Mapping[int, int], looks: Looks) -> int:
+    """How many steps left something. One look finds what several steps left, as many as it has
+    times the usual bytes of those that were looked at alone.
+    """
+    spans = {step: step - looks.earliest(step) + 1 for step in bytes_by_step}
+    alone = [size for step, size in bytes_by_step.items() if spans[step] == 1]
+    usual = median(alone) if len(alone) >= FEWEST else 0
+    if not usual:
+        return len(bytes_by_step)
+    return sum(
+        min(spans[step], max(round(size / usual), 1)) for step, size in bytes_by_step.items()
     )
 
 

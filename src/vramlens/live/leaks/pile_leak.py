@@ -270,8 +270,11 @@ def _steps_of(pile: Pile) -> int:
     and of a step of which the rest is not kept here.
     """
     by_step = bytes_by_birth(pile.items)
-    least_bytes = _LEAST_OF_A_STEP * pile.pace.bytes_per_step
-    return sum(step > BEFORE and size >= least_bytes for step, size in by_step.items())
+    pace = pile.pace
+    least_bytes = _LEAST_OF_A_STEP * pace.bytes_per_step
+    steps = [step for step, size in by_step.items() if step > BEFORE and size >= least_bytes]
+    unseen = pace.leaving_steps - pace.steps  # no look came after them
+    return len(steps) + max(unseen, 0)
 
 
 def _example(pile: Pile) -> Item:

@@ -66,8 +66,8 @@ def _pace_text(pile: Pile) -> str:
     pace = pile.pace
     if pile.is_remade:
         return f"one tensor, created again {pace.bytes_per_step:,} bytes larger in each step"
-    steps = counted(pace.steps, "step")
-    if pace.filled >= _EVERY_STEP:
+    steps = counted(pace.leaving_steps, "step")
+    if pace.filled * pace.leaving_steps >= _EVERY_STEP * pace.steps:
         steps = f"all {steps}"
     return f"{steps} from {pace.first} to {pace.last} left memory behind that is still in use"
 
