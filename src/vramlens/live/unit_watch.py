@@ -98,7 +98,7 @@ class UnitWatch:
         if self._unit is None or not former.can_tell:
             return True
         fewest = _FIRST_LOOK
-        if self._unit.is_loop:
+        if self._unit.follows_loop:
             fewest = max(fewest, round(min(_SHARE_OF_FORMER * former.steps, _ENOUGH_TURNS)))
         return self.steps >= fewest
 

@@ -37,12 +37,12 @@ class StepUnit:
     Attributes:
         text: as it is told.
         are_calls: whether it is a call of the model.
-        is_loop: whether it is a turn of a loop.
+        follows_loop: whether any loop before it is over: it may be a program's epilogue.
     """
 
     text: str
     are_calls: bool = False
-    is_loop: bool = False
+    follows_loop: bool = False
 
 
 class OtherSteps:
@@ -68,6 +68,7 @@ class OtherSteps:
         self._loops: LoopTurns | None = None
         self._moments: Moments | None = None
         self._turns_before = self._still_moments = 0
+        self._are_loops_over = False
         if get_ident() == main_thread().ident and not _is_training_script():
             self._loops = LoopTurns(self._turned, self._loop_chosen)
             self._loops.begin()
@@ -104,14 +105,17 @@ class OtherSteps:
     @harmless("counting turns of the program's loop")
     def _loop_chosen(self) -> None:
         if self._loops is not None and self._loops.loop is not None:
-            self.unit = StepUnit(f"a turn of the loop at {self._loops.loop.place}", is_loop=True)
+            self.unit = StepUnit(
+                f"a turn of the loop at {self._loops.loop.place}", follows_loop=True
+            )
             self._begun_anew()
 
     @harmless("watching over time")
     def _passed(self) -> None:
         if self._loops is None or not self._have_turns_ended(self._loops):
             return
-        unit = StepUnit(f"{SECONDS:g} s in which the program ran")
+        text = f"{SECONDS:g} s in which the program ran"
+        unit = StepUnit(text, follows_loop=self._are_loops_over)
         if unit != self.unit:
             self.unit = unit
             self._begun_anew()
@@ -124,7 +128,8 @@ class OtherSteps:
         is_still = loops.all_turns == self._turns_before
         self._still_moments = self._still_moments + 1 if is_still else 0
         self._turns_before = loops.all_turns
-        if self._still_moments >= _STILL_MOMENTS:
+        if self._still_moments >= _STILL_MOMENTS and loops.is_tracing:
+            self._are_loops_over = True
             loops.stop()
         return not loops.is_tracing
 

@@ -1,0 +1,83 @@
+"""What is told where the unit of steps has changed: of the long loop, or of what came after it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from vramlens.live.follow import LeakFollower  # noqa: E402
+from vramlens.live.leaks.leak_report import LeakReport  # noqa: E402
+from vramlens.live.turns.other_steps import StepUnit  # noqa: E402
+
+LOOP = StepUnit("a turn of the loop at a.py:1", follows_loop=True)
+LATER_LOOP = StepUnit("a turn of the loop at a.py:9", follows_loop=True)
+AFTER_IT = StepUnit("0.1 s in which the program ran", follows_loop=True)
+GOING_ON = StepUnit("0.1 s in which the program ran")
+CALLS = StepUnit("a call of Net", are_calls=True)
+TURNS = 60
+
+
+class _Steps:
+    """Stands for what tells the ends of steps."""
+
+    def __init__(self, unit: StepUnit) -> None:
+        self.unit = unit
+
+
+class ChangingProgram:
+    """What a follower is told of a program that does one thing after another."""
+
+    def __init__(self) -> None:
+        self.kept_by_units: list[Any] = []
+        self._follower: Any = LeakFollower()
+
+    def run(self, unit: StepUnit, steps: int, *, leaks: bool) -> None:
+        self._follower._other_steps = _Steps(unit)
+        self._follower._begin_anew()
+        for _ in range(steps + 1):  # the first begins the watch
+            if leaks:
+                self.kept_by_units.append(torch.zeros(4096))
+            self._follower._unit_ended(sys._getframe())
+
+    def report(self) -> LeakReport:
+        report: LeakReport = self._follower.conclusion()
+        return report
+
+
+@pytest.mark.parametrize(
+    ("unit", "steps", "told"),
+    [
+        (LATER_LOOP, 2, LOOP),
+        (LATER_LOOP, 12, LOOP),
+        (LATER_LOOP, 20, LATER_LOOP),
+        (AFTER_IT, 12, LOOP),
+        (AFTER_IT, 20, AFTER_IT),
+        (GOING_ON, 3, LOOP),
+        (GOING_ON, 12, GOING_ON),
+        (CALLS, 3, LOOP),
+        (CALLS, 12, CALLS),
+    ],
+)
+def test_what_a_loop_counted_stays_until_another_unit_has_counted_enough(
+    unit: StepUnit, steps: int, told: StepUnit
+) -> None:
+    """A cache that the first turns filled is none of a program that goes on without growing."""
+    program = ChangingProgram()
+    program.run(LOOP, TURNS, leaks=True)
+    program.run(unit, steps, leaks=False)
+    report = program.report()
+    assert report.notes[0].endswith(told.text)
+    assert bool(report.found) is (told is LOOP)
+
+
+@pytest.mark.parametrize("unit", [LATER_LOOP, AFTER_IT, GOING_ON, CALLS])
+def test_a_leak_of_what_came_later_is_found(unit: StepUnit) -> None:
+    program = ChangingProgram()
+    program.run(LOOP, TURNS, leaks=False)
+    program.run(unit, 12, leaks=True)
+    (leak,) = program.report().found
+    assert leak.bytes_per_step == 4 * 4096
