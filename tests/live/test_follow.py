@@ -134,6 +134,19 @@ def test_what_is_still_there_is_judged_by_the_last_look(
     assert "it has not grown since step 19" in " ".join(text.split())
 
 
+def test_what_an_evaluation_follows_is_possible(capsys: pytest.CaptureFixture[str]) -> None:
+    """The loop that fills it has ended, as if it were full: nobody knows which."""
+    program = Followed()
+    for step in range(1, 61):
+        if step < 54:
+            FILLED.append(torch.zeros(1000))
+        program.follower.step_ended(step)
+    text = " ".join(program.report(capsys).split())
+    FILLED.clear()
+    assert "No leak proven, 1 possible: FILLED" in text
+    assert "it has not grown since step 53: it is full, or what fills it has ended" in text
+
+
 GROWING: list[Any] = []
 
 

@@ -35,6 +35,26 @@ def test_steady_growth_is_steady_at_every_moment(looked: list[int], every: int) 
         assert pace is None or pace.is_steady, steps
 
 
+@pytest.mark.parametrize(
+    ("last", "has_just_ended"),
+    [(40, False), (70, False), (85, True), (95, True), (100, False)],
+)
+def test_growth_through_most_of_a_run_that_goes_on_has_just_ended(
+    last: int, has_just_ended: bool
+) -> None:
+    pace = _pace(range(2, last + 1), [*range(1, 101)], 100)
+    assert pace is not None
+    assert pace.has_just_ended is has_just_ended
+    assert pace.is_steady is (last == 100)
+
+
+def test_a_few_births_have_not_just_ended() -> None:
+    """Fewer than 16 are also what one part of a short program makes for the next."""
+    pace = _pace(range(2, 14), [*range(1, 17)], 16)
+    assert pace is not None
+    assert not pace.has_just_ended
+
+
 def test_what_stopped_is_not_steady_however_rare_looks_are() -> None:
     for filled in (20, 100, 300, 500):
         for steps in (600, 770, 800, 988, 989, 1292, 1293):

@@ -33,6 +33,11 @@ _MANY, _PAUSE_OF_MANY = 16, 1.9
 at its end (the handle of the latest hook). With two distances, two would be missing; eight epochs are
 also a cache that fills in them.
 """
+_MOST_OF_RUN = 0.8
+"""Of the steps, that growth must have gone through to be told although it has ended. With three
+quarters, tables that are built one by one would be told; with nine tenths, what a run fills before a
+longer evaluation would not be.
+"""
 _BURST_GAP = 3
 """Steps between bursts at least: two are every second step, which is not an epoch; six would leave out
 validation after five steps.
@@ -54,6 +59,7 @@ class Pace:
         bytes_per_step: bytes that a step adds.
         earliest: the step that the first may be of, where looks were left out before it.
         leaving_steps: how many steps left something, those included that no look was made after.
+        has_just_ended: from early on, through most of the run, and none since.
     """
 
     steps: int
@@ -65,6 +71,7 @@ class Pace:
     bytes_per_step: int
     earliest: int = 0
     leaving_steps: int = 0
+    has_just_ended: bool = False
 
     @property
     def is_sure(self) -> bool:
@@ -90,6 +97,7 @@ def pace_of(bytes_by_step: Mapping[int, int], steps: int, looks: Looks) -> Pace 
     middle = (looks.number(WARM_UP + 1) + looks.number(end) + 1) / 2
     first_half = bisect_left(born, middle, key=looks.number)
     goes_on = 2 * (len(born) - first_half) >= first_half
+    is_most_of_run = len(born) >= _MANY and born[-1] - WARM_UP >= _MOST_OF_RUN * window
     filled = len(born) / window
     return Pace(
         steps=len(born),
@@ -101,6 +109,7 @@ def pace_of(bytes_by_step: Mapping[int, int], steps: int, looks: Looks) -> Pace 
         bytes_per_step=round(_rate(born, [bytes_by_step[step] for step in born], filled)),
         earliest=looks.earliest(born[0]),
         leaving_steps=_leaving_steps({step: bytes_by_step[step] for step in born}, looks),
+        has_just_ended=not goes_to_the_end and is_from_early and goes_on and is_most_of_run,
     )
 
 

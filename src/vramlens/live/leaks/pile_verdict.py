@@ -59,7 +59,10 @@ def _unsteady_verdict(pace: Pace, excuse: Excuse | None, emptied: str) -> Judgme
             "or started there"
         )
         return Verdict.POSSIBLE, (), reason
-    return Verdict.NOT_A_PROBLEM, (), f"it has not grown since step {pace.last}"
+    has_stopped = f"it has not grown since step {pace.last}"
+    if pace.has_just_ended:
+        return Verdict.POSSIBLE, (), f"{has_stopped}: it is full, or what fills it has ended"
+    return Verdict.NOT_A_PROBLEM, (), has_stopped
 
 
 def _pace_text(pile: Pile) -> str:
