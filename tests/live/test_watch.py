@@ -9,7 +9,7 @@ import gc
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -332,6 +332,33 @@ def test_variables_of_running_functions_are_not_kept() -> None:
     assert "tensor" in frame_variables(sys._getframe())
     del tensor
     assert gone() is None or sys.gettrace() is not None
+
+
+def test_variables_are_not_kept_by_a_list_of_all_dicts() -> None:
+    """The copy that a frame has of its variables is one of them when it is read again."""
+
+    def generate() -> Generator[weakref.ref[Any], None, None]:
+        tensor = torch.zeros(10)
+        gone = weakref.ref(tensor)
+        yield gone
+        del tensor
+        yield gone
+
+    values = generate()
+    gone = next(values)
+    frame_variables(values.gi_frame)
+    every_dict = [known for known in gc.get_objects() if type(known) is dict]
+    assert "tensor" in frame_variables(values.gi_frame)
+    next(values)
+    assert gone() is None or sys.gettrace() is not None
+    assert every_dict
+
+
+def test_who_has_the_variables_keeps_them() -> None:
+    number = 7
+    mine = locals()
+    assert frame_variables(sys._getframe())["number"] == number
+    assert mine["number"] == number
 
 
 def test_after_the_search_everything_can_go() -> None:

@@ -29,6 +29,10 @@ from vramlens.ground.place import is_user_file
 
 _OPTIMIZED = 0x1  # code whose variables are fast locals: functions, not modules and classes
 _REFERENCES_OF_A_SNAPSHOT = 3  # the frame's, ours, and getrefcount's own
+_REFERENCES_OF_THE_GONE = 4  # the table's, its list's, the loop's, and getrefcount's own
+_EMPTIED: dict[int, dict[str, Any]] = {}
+"""Copies of variables that we emptied, by the number of their frame, which keeps them."""
+_MOST_EMPTIED = 256
 _LONGEST_KEY = 60
 _CODES = {
     id(types.FunctionType): "__code__",
@@ -159,21 +163,40 @@ def frame_variables(frame: types.FrameType) -> dict[str, Any]:
 
     Up to Python 3.12 reading ``f_locals`` leaves a copy of them in the frame, which would keep
     alive what the function deletes later; that copy is emptied again, unless somebody else has it
-    (``locals()``) or a debugger needs it.
+    (``locals()``) or a debugger needs it. One that we left empty, and that still was, is emptied
+    whoever has it: a list of all objects does.
     """
+    emptied = _EMPTIED.get(id(frame))
+    was_left_empty = emptied is not None and not emptied
     snapshot: Any = frame.f_locals
     if not frame.f_code.co_flags & _OPTIMIZED:
         return {name: value for name, value in dict_items(snapshot) if type(name) is str}
     variables = dict(snapshot)
-    if (
-        sys.version_info < (3, 13)
-        and type(snapshot) is dict
-        and frame.f_trace is None
-        and sys.gettrace() is None
-        and sys.getrefcount(snapshot) <= _REFERENCES_OF_A_SNAPSHOT
-    ):
+    if sys.version_info >= (3, 13) or type(snapshot) is not dict:
+        return variables
+    if frame.f_trace is not None or _is_debugged():
+        return variables
+    is_known = snapshot is emptied
+    references = sys.getrefcount(snapshot) - 2 * is_known  # ours of it before, and in the table
+    if (is_known and was_left_empty) or references <= _REFERENCES_OF_A_SNAPSHOT:
         snapshot.clear()
+        _keep_emptied(frame, snapshot)
     return variables
+
+
+def _is_debugged() -> bool:
+    """Whether a debugger traces this thread, which may change variables; our own tracing reads none."""
+    tracer: object = sys.gettrace()
+    return tracer is not None and class_module(type(tracer)).partition(".")[0] != "vramlens"
+
+
+def _keep_emptied(frame: types.FrameType, snapshot: dict[str, Any]) -> None:
+    """Keeps the copy that a frame will fill again; those of frames that are gone are let go."""
+    _EMPTIED[id(frame)] = snapshot
+    if len(_EMPTIED) > _MOST_EMPTIED:
+        for number, emptied in list(_EMPTIED.items()):
+            if sys.getrefcount(emptied) <= _REFERENCES_OF_THE_GONE:
+                _EMPTIED.pop(number, None)
 
 
 def code_of(function: object) -> types.CodeType | None:
