@@ -389,7 +389,10 @@ def test_what_goes_with_the_function_is_on_its_last_line(gpu: Gpu) -> None:
     assert work() == 5
     lines = {one.line - seen.only.line: one for one in seen.use.lines}
     assert (lines[1].change_bytes, lines[1].peak_bytes) == (4 * MIB, 4 * MIB)
-    assert (lines[2].change_bytes, lines[2].peak_bytes) == (4 * MIB, 12 * MIB)
+    assert lines[2].peak_bytes == 12 * MIB
+    # Until Python 3.10, tracing copies variables: the first tensor goes with the next line.
+    changes = (8 * MIB, -4 * MIB) if sys.version_info < (3, 11) else (4 * MIB, 0)
+    assert (lines[2].change_bytes, lines[3].change_bytes) == changes
     assert (lines[4].change_bytes, lines[4].peak_bytes) == (-8 * MIB, 8 * MIB)
     check_sums(seen.only)
 

@@ -61,7 +61,8 @@ def profile(function: Any = None, /, *, lines: bool = False, report: Report | No
     Args:
         function: a function, method, class method or static method, or another callable.
         lines: whether the source of the function is shown with the change and the peak beside each
-            line.
+            line. On Python 3.10, tracing copies the function's variables: what a line replaces goes
+            with the next line.
         report: what takes the FunctionProfile; by default it is printed on standard error.
 
     Raises:
