@@ -64,13 +64,12 @@ def predicted(path: str, limits: list[int]) -> dict[str, Any]:
     if done.returncode:
         return {"refused": done.stderr[-300:]}
     prediction = json.loads(done.stdout)["prediction"]
+    cards_by_limit = {str(card["total_bytes"] - OUTSIDE): card for card in prediction["cards"]}
     return {
         "low_bytes": prediction["low_bytes"],
         "high_bytes": prediction["high_bytes"],
-        "fits": {str(card["total_bytes"] - OUTSIDE): card["fits"] for card in prediction["cards"]},
-        "retries": {
-            str(card["total_bytes"] - OUTSIDE): card["retries"] for card in prediction["cards"]
-        },
+        "fits": {limit: card["fits"] for limit, card in cards_by_limit.items()},
+        "retries": {limit: card["retries"] for limit, card in cards_by_limit.items()},
     }
 
 

@@ -115,9 +115,15 @@ def serve(
     settings = parse_settings(conf, version)
     eager, log = log, as_compiled(log)
     native = settings.native(version)
+    columns, row_of_event = columns_of(log)
+    likeliest = _replay_of(columns, native)
+    variants = itertools.chain(
+        ((likeliest, order) for order in _ORDERS),
+        ((_replay_of(columns_of(other)[0], native), _ORDERS[0]) for other in _others(eager, log)),
+    )
     fates: dict[int, list[dict[str, Any]]] = {limit: [] for limit in (card_bytes, *limits)}
     runs = []
-    for replay, order in _variants(eager, log, native):
+    for replay, order in variants:
         run = _run(replay, native, order)
         runs.append(run)
         for limit, fates_within in fates.items():
@@ -127,10 +133,8 @@ def serve(
             )
     within = {limit: _judged(fates_within) for limit, fates_within in fates.items()}
     is_limited = runs[0]["peak_reserved"] > card_bytes and within[card_bytes].lives is True
-    columns, row_of_event = columns_of(log)
-    replay = Replay(columns, pools=_count_of_pools(columns), settings=native)
     limited = native | ({"capacity": card_bytes} if is_limited else {})
-    outcome, events = replay.log(limited, addresses=_ORDERS[0], completion=_RECORDED, seed=0)
+    outcome, events = likeliest.log(limited, addresses=_ORDERS[0], completion=_RECORDED, seed=0)
     kinds = ("requested", "allocated", "active", "reserved")
     reserved = [run["peak_reserved"] for run in runs]
     return ServedRequests(
@@ -144,20 +148,11 @@ def serve(
     )
 
 
-def _variants(
-    eager: RequestLog, log: RequestLog, native: dict[str, Any]
-) -> Iterator[tuple[Replay, int]]:
-    """The requests as they may come, each with where the driver puts segments; the likeliest
-    first.
-    """
-    likeliest = _replay_of(log, native)
-    for order in _ORDERS:
-        yield likeliest, order
-    others = [with_shifted_frees(log)]
+def _others(eager: RequestLog, log: RequestLog) -> Iterator[RequestLog]:
+    """The requests as they may come, too."""
     if log.bounds:
-        others.insert(0, _with_other_sizes(eager))
-    for other in itertools.chain(*others):
-        yield _replay_of(other, native), _ORDERS[0]
+        yield from _with_other_sizes(eager)
+    yield from with_shifted_frees(log)
 
 
 def _judged(fates: Sequence[dict[str, Any]]) -> Within:
@@ -217,8 +212,7 @@ def with_shifted_frees(log: RequestLog) -> Iterator[RequestLog]:
         yield shifted
 
 
-def _replay_of(log: RequestLog, native: dict[str, Any]) -> Replay:
-    columns, _ = columns_of(log)
+def _replay_of(columns: dict[str, NDArray[Any]], native: dict[str, Any]) -> Replay:
     return Replay(columns, pools=_count_of_pools(columns), settings=native)
 
 

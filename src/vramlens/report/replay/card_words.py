@@ -53,10 +53,10 @@ def _no_card_is_certain(tuning: Tuning) -> str:
 def _tight_fit(tuning: Tuning) -> str:
     """The smallest card that has the allocator's memory, and not for certain what is outside it."""
     tight = next(card for tuned in tuning.tried for card in tuned.cards if card.room_is_in_doubt)
-    outside = card_words(USUAL_OUTSIDE_BYTES)
     return (
-        f"May fit {_a_card(tight.size_bytes)} with {conf_name(tight.row)}: it leaves less than {outside} for"
-        " memory outside PyTorch's allocator."
+        f"May fit {_a_card(tight.size_bytes)} with {conf_name(tight.row)}:"
+        f" it leaves less than {card_words(USUAL_OUTSIDE_BYTES)} for memory outside PyTorch's"
+        " allocator."
     )
 
 
