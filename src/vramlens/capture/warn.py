@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from vramlens.foreign_text import one_line
-from vramlens.ground.own_line import own_line, terminal_width
+from vramlens.ground.own_line import own_line
 from vramlens.ground.program_errors import let_through, own_errors
-from vramlens.ground.wrapped_lines import WIDTH, wrapped_lines
+from vramlens.ground.wrapped_lines import answer_width, wrapped_lines
 
 _said: set[str] = set()
 _listeners: list[Callable[[str], object]] = []
@@ -37,8 +37,7 @@ def say_sentences(text: str) -> None:
         say(text)
         return
     with own_errors():
-        width = min(terminal_width(sys.stderr) or WIDTH, WIDTH)
-        lines = wrapped_lines(f"vramlens: {one_line(text)}", width)
+        lines = wrapped_lines(f"vramlens: {one_line(text)}", answer_width(sys.stderr))
         sys.stderr.write("".join(f"{line}\n" for line in lines))
         sys.stderr.flush()
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import textwrap
+from typing import TextIO
+
+from vramlens.ground.own_line import terminal_width
 
 WIDTH = 80
 """Columns of an answer that does not know where it is shown."""
@@ -23,3 +26,8 @@ def wrapped_lines(text: str, width: int = WIDTH) -> list[str]:
         break_on_hyphens=False,
     )
     return lines or [""]
+
+
+def answer_width(stream: TextIO) -> int:
+    """The columns of a plain answer on a stream: fewer where that is a narrower terminal."""
+    return min(terminal_width(stream) or WIDTH, WIDTH)

@@ -13,8 +13,7 @@ from typing import Any
 from vramlens.capture.process.own_thread import OwnEvent, allocate_lock
 from vramlens.capture.recording.step_marks import NO_STEP
 from vramlens.capture.warn import harmless, say_sentences
-from vramlens.ground.own_line import terminal_width
-from vramlens.ground.wrapped_lines import WIDTH
+from vramlens.ground.wrapped_lines import answer_width
 from vramlens.leak.leak import LeakOwner
 from vramlens.live.growth import last_frames
 from vramlens.live.growth.ration import FIRST_STEPS
@@ -151,8 +150,7 @@ class LeakFollower:
         if report is None:
             say_sentences(f"--leaks: {NO_STEP}")
             return
-        width = min(terminal_width(sys.stderr) or WIDTH, WIDTH)
-        sys.stderr.write(f"{report_text(report, width)}\n")
+        sys.stderr.write(f"{report_text(report, answer_width(sys.stderr))}\n")
         sys.stderr.flush()
         self._tell_cost()
 
