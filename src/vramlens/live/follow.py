@@ -30,6 +30,10 @@ _MOST_OWNERS = 2_000
 """Of ``owners.json``, which is read whole: the largest come first."""
 _LONGEST_CHAIN, _LONGEST_TEXT = 40, 200
 """Links of a chain and characters of a text there: twice what any report shows."""
+_MOST_LOOPS_OVER = 2
+"""Whose watches are kept: a preparation and the loop of the program's work, before an epilogue. Each costs
+a search when the program ends.
+"""
 _STEP_COMES_WITHIN_S, _TELLS_WITHIN_S = 2.0, 60.0
 
 
@@ -39,10 +43,12 @@ class LeakFollower:
     def __init__(self) -> None:
         self._watch: UnitWatch | None = None
         self._former: UnitWatch | None = None  # by another unit
+        self._over: list[UnitWatch] = []  # whose place was taken, the latest first
         self._other_steps: OtherSteps | None = None
-        self._watch_seconds = 0.0
-        self._began = self._latest_step = perf_counter()
-        self._first_steps_ended = 0.0
+        self._watch_seconds = 0.0  # of the processor, for all watches that have stopped, too
+        self._began = 0.0  # with the first step
+        self._unit_began = self._latest_step = perf_counter()
+        self._first_seconds = 0.0  # of the run, in which a unit's first steps were
         self._ends_a_step = allocate_lock()
         self._asked: list[OwnEvent] = []
 
@@ -69,10 +75,12 @@ class LeakFollower:
         """
         if self._watch is None:
             return
+        if self._watch.steps < FIRST_STEPS:
+            self._first_seconds += self._latest_step - self._unit_began
         if self._former is None:
             self._former = self._watch
         else:
-            self._watch.stop()
+            self._drop(self._watch)
         self._watch = None
 
     def _unit_ended(self, caller: FrameType) -> None:
@@ -90,23 +98,43 @@ class LeakFollower:
     def _end_step(self, caller: FrameType) -> None:
         began = thread_time()
         if self._watch is None:
-            self._began, self._first_steps_ended = perf_counter(), 0.0
+            self._unit_began = perf_counter()
+            self._began = self._began or self._unit_began
             unit = None if self._other_steps is None else self._other_steps.unit
             self._watch = UnitWatch(unit, self._former)
         else:
             self._watch.step(caller)
             if self._watch.steps == FIRST_STEPS:
-                self._first_steps_ended = perf_counter()
+                self._first_seconds += perf_counter() - self._unit_began
         if self._former is not None and self._watch.takes_place_of(self._former):
-            self._former.stop()
+            self._put_aside(self._former)
             self._former = None
         self._watch_seconds += thread_time() - began
         self._latest_step = perf_counter()
 
+    def _put_aside(self, former: UnitWatch) -> None:
+        """Keeps the watch by a loop in which something may have grown, after another loop took its
+        place; what else a unit counted is no longer wanted.
+        """
+        if self._watch is None or not self._watch.follows_loop or not former.may_have_grown:
+            self._drop(former)
+            return
+        former.is_over = True
+        self._over.insert(0, former)
+        for oldest in self._over[_MOST_LOOPS_OVER:]:
+            self._drop(oldest)
+        del self._over[_MOST_LOOPS_OVER:]
+
+    def _drop(self, watch: UnitWatch) -> None:
+        """Stops a watch; what it took stays in the sum."""
+        watch.stop()
+        self._watch_seconds += watch.spent_seconds
+
     @property
     def _watches(self) -> list[UnitWatch]:
-        """Those that may say something: the former too, as long as its place is not taken."""
-        return [watch for watch in (self._watch, self._former) if watch is not None]
+        """Those that may say something: the former too, and after it what loops counted that are over."""
+        watches = (self._watch, self._former, *self._over)
+        return [watch for watch in watches if watch is not None]
 
     @harmless("looking for leaks")
     def program_ended(self) -> None:
@@ -156,11 +184,11 @@ class LeakFollower:
 
     def _tell_cost(self) -> None:
         """Says what watching took of a run if that was more than the usual shares."""
-        elapsed, spent = self._latest_step - self._began, self._watch_seconds
-        if self._watch is not None:
-            spent += self._watch.spent_seconds
-        later = self._latest_step - self._first_steps_ended if self._first_steps_ended else 0.0
-        usual = _USUAL_SHARE_AT_FIRST * (elapsed - later) + _USUAL_SHARE * later
+        elapsed, first = self._latest_step - self._began, self._first_seconds
+        if self._watch is not None and self._watch.steps < FIRST_STEPS:
+            first += self._latest_step - self._unit_began
+        spent = self._watch_seconds + sum(watch.spent_seconds for watch in self._watches)
+        usual = _USUAL_SHARE_AT_FIRST * first + _USUAL_SHARE * (elapsed - first)
         if spent < max(_LEAST_TOLD_SECONDS, usual):
             return
         of_steps = f" of {elapsed:.2f} s ({100 * spent / elapsed:.0f}%)" if spent < elapsed else ""
@@ -184,16 +212,19 @@ class LeakFollower:
         return report
 
     def _telling_watch(self) -> tuple[UnitWatch, LeakReport, int] | None:
-        """The watch that says most, with what it says: the former where the present one has found
-        nothing; None without any.
+        """The watch that says most, with what it says: the latest that found a leak, else the latest
+        that found a possible one, else the one that counted most; None without any.
         """
-        watches = [watch for watch in self._watches if watch.can_tell] or self._watches[:1]
-        concluded = ((watch, *watch.conclusion()) for watch in watches)
-        told = None
-        for told in concluded:
-            if told[1].found:
-                break
-        return told
+        told = []
+        for watch in [watch for watch in self._watches if watch.can_tell] or self._watches[:1]:
+            told.append((watch, *watch.conclusion()))
+            if told[-1][1].found:
+                return told[-1]
+        possible = [row for row in told if row[1].possible]
+        if possible:
+            return possible[0]
+        sure_of_none = [row for row in told if not row[0].is_over or row[1].is_accounted_for]
+        return max(sure_of_none, key=lambda row: row[1].steps, default=None)
 
     @harmless("finding who owns what")
     def owners(self, kind: str) -> dict[str, Any] | None:

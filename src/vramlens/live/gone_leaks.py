@@ -1,5 +1,5 @@
-"""Leaks of an earlier look that are gone at the program's end: emptied in their time, used up as a
-result, or let go with the function, pool or block that held them.
+"""Leaks that are over when the program ends. Of an earlier look: emptied in their time, used up as a
+result, or let go with the function, pool or block that held them. Of an earlier loop: still there.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 from vramlens.ground.verdict import Verdict
 from vramlens.live.holder.route import size_of
-from vramlens.live.leaks.leak_report import Gone, LiveLeak
+from vramlens.live.leaks.leak_report import Gone, LeakReport, LiveLeak
 from vramlens.live.turns.loop_results import whole_use
 
 _EXPLAINED = 0.75
@@ -91,6 +91,20 @@ def gone_leak(
         return replace(leak, verdict=Verdict.LIKELY, reason=leak.reason_and(reason))
     reason = "it is gone now and did not grow until the last step, so it may have been emptied"
     return replace(leak, verdict=Verdict.POSSIBLE, reason=leak.reason_and(reason))
+
+
+def without_certainty(report: LeakReport) -> LeakReport:
+    """The report of a loop that another has followed: its leaks are possible at most, as it may have
+    prepared what the next one uses.
+    """
+    return replace(report, leaks=tuple(map(_of_ended_loop, report.leaks)))
+
+
+def _of_ended_loop(leak: LiveLeak) -> LiveLeak:
+    if not leak.sure:
+        return leak
+    reason = leak.reason_and("the loop that it grew in has ended: it may be its result")
+    return replace(leak, verdict=Verdict.POSSIBLE, reason=reason)
 
 
 def _is_librarys(leak: LiveLeak) -> bool:

@@ -2,7 +2,8 @@
 end.
 
 A program's unit may change: a loop ends and another begins. What a long loop has counted stays
-until another unit has counted enough to say as much: an epilogue's few turns do not.
+until another unit has counted enough to say as much: an epilogue's few turns do not. What grew in a
+loop that is over, and is still there, is told as possible.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from time import thread_time
 from types import FrameType
 
-from vramlens.live.gone_leaks import FollowedSizes, gone_leak
+from vramlens.live.gone_leaks import FollowedSizes, gone_leak, without_certainty
 from vramlens.live.growth import last_frames
 from vramlens.live.growth.pace import FEWEST, WARM_UP
 from vramlens.live.growth.ration import FIRST_STEPS, Ration
@@ -60,7 +61,11 @@ class Looked:
 
 
 class UnitWatch:
-    """Counts the steps of one unit, and tells what grew in them."""
+    """Counts the steps of one unit, and tells what grew in them.
+
+    Attributes:
+        is_over: whether another loop has followed and counted enough.
+    """
 
     def __init__(self, unit: StepUnit | None, former: UnitWatch | None = None) -> None:
         """Begins.
@@ -69,6 +74,7 @@ class UnitWatch:
             unit: what a step is; None where it is an optimizer's, or by hand.
             former: the watch by another unit: what it has seen is not looked for again.
         """
+        self.is_over = False
         self._unit = unit
         former_watch: LeakWatch | None = None if former is None else former._watch
         self._watch: LeakWatch = LeakWatch(former_watch)
@@ -89,6 +95,16 @@ class UnitWatch:
         return self._watch.spent_seconds
 
     @property
+    def may_have_grown(self) -> bool:
+        """Whether a look could find growth; asking costs less than a millisecond."""
+        return self._watch.may_have_grown
+
+    @property
+    def follows_loop(self) -> bool:
+        """Whether any loop before its unit is over."""
+        return self._unit is not None and self._unit.follows_loop
+
+    @property
     def can_tell(self) -> bool:
         """Whether there were enough steps to say anything."""
         return self.steps >= _FEWEST_STEPS
@@ -98,7 +114,7 @@ class UnitWatch:
         if self._unit is None or not former.can_tell:
             return True
         fewest = _FIRST_LOOK
-        if self._unit.follows_loop:
+        if self.follows_loop:
             fewest = max(fewest, round(min(_SHARE_OF_FORMER * former.steps, _ENOUGH_TURNS)))
         return self.steps >= fewest
 
@@ -139,8 +155,7 @@ class UnitWatch:
         if final is None and report.gone is not None:  # the program itself makes no report
             report = replace(report, gone=replace(report.gone, function=""))
         before = self._earlier(report)
-        lost = () if before is None else self._lost_leaks(before.report, report)
-        gone = tuple(self._as_gone(leak, report.gone) for leak in lost)
+        gone = () if before is None else self._gone_leaks(before, report)
         whole = self._in_its_unit(replace(report, leaks=(*gone, *report.leaks)))
         return whole, 0 if before is None or final is not None else before.report.steps
 
@@ -148,6 +163,12 @@ class UnitWatch:
         """Who owns which storage: now, at the end, or at the look before where all is gone by
         now; None where nothing can be watched.
         """
+        looked = self._owned_now()
+        if looked is None or not self.is_over:
+            return looked
+        return replace(looked, report=without_certainty(looked.report))
+
+    def _owned_now(self) -> Looked | None:
         final = self._look_at_the_end()
         if final is not None:
             return final
@@ -171,6 +192,8 @@ class UnitWatch:
         if not self._unit.are_calls:
             report = without_results(report)
         note = f"no optimizer has stepped: a step is {self._unit.text}"
+        if self.is_over:
+            report = without_certainty(report)
         return replace(report, notes=(note, *report.notes))
 
     def _keep(self) -> None:
@@ -211,6 +234,14 @@ class UnitWatch:
             for leak in before.found
             if leak.route not in there and (leak.owner is None or leak.owner.name not in names)
         )
+
+    def _gone_leaks(self, before: Looked, now: LeakReport) -> tuple[LiveLeak, ...]:
+        """The leaks of an earlier look that are gone, as what is left of them. Of a loop that is over
+        only what grew until its end: of the rest nobody asks.
+        """
+        lost = self._lost_leaks(before.report, now)
+        gone = (self._as_gone(leak, now.gone) for leak in lost)
+        return tuple(leak for leak in gone if leak.sure or not self.is_over)
 
     def _doubted_report(self, before: Looked, now: LeakReport) -> LeakReport:
         return replace(

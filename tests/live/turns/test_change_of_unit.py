@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from vramlens.ground.verdict import Verdict  # noqa: E402
 from vramlens.live.follow import LeakFollower  # noqa: E402
 from vramlens.live.leaks.leak_report import LeakReport  # noqa: E402
 from vramlens.live.turns.other_steps import StepUnit  # noqa: E402
@@ -53,9 +54,7 @@ class ChangingProgram:
     [
         (LATER_LOOP, 2, LOOP),
         (LATER_LOOP, 12, LOOP),
-        (LATER_LOOP, 20, LATER_LOOP),
         (AFTER_IT, 12, LOOP),
-        (AFTER_IT, 20, AFTER_IT),
         (GOING_ON, 3, LOOP),
         (GOING_ON, 12, GOING_ON),
         (CALLS, 3, LOOP),
@@ -72,6 +71,42 @@ def test_what_a_loop_counted_stays_until_another_unit_has_counted_enough(
     report = program.report()
     assert report.notes[0].endswith(told.text)
     assert bool(report.found) is (told is LOOP)
+
+
+@pytest.mark.parametrize("unit", [LATER_LOOP, AFTER_IT])
+def test_what_grew_in_a_loop_that_is_over_is_possible(unit: StepUnit) -> None:
+    """Whatever comes after the loop, and however long it is: no leak was ruled out."""
+    program = ChangingProgram()
+    program.run(LOOP, TURNS, leaks=True)
+    program.run(unit, 40, leaks=False)
+    report = program.report()
+    (leak,) = report.possible
+    assert not report.found
+    assert leak.bytes_per_step == 4 * 4096
+    assert leak.reason == "the loop that it grew in has ended: it may be its result"
+    assert report.steps == TURNS
+    assert report.notes[0].endswith(LOOP.text)
+
+
+def test_a_leak_of_the_present_loop_stands_before_growth_of_one_that_is_over() -> None:
+    program = ChangingProgram()
+    program.run(LOOP, TURNS, leaks=True)
+    program.run(LATER_LOOP, 40, leaks=True)
+    report = program.report()
+    assert len(report.found) == 1
+    assert report.steps == 40
+
+
+def test_of_loops_without_growth_the_longest_is_told() -> None:
+    """A store that filled in the first turns is named with it."""
+    program = ChangingProgram()
+    program.run(LOOP, 12, leaks=True)
+    for _ in range(TURNS):
+        program._follower._unit_ended(sys._getframe())
+    program.run(LATER_LOOP, 40, leaks=False)
+    report = program.report()
+    assert report.notes[0].endswith(LOOP.text)
+    assert [leak.verdict for leak in report.leaks] == [Verdict.NOT_A_PROBLEM]
 
 
 @pytest.mark.parametrize("unit", [LATER_LOOP, AFTER_IT, GOING_ON, CALLS])

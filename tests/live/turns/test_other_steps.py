@@ -174,3 +174,30 @@ def test_a_loop_that_is_long_enough_counts_after_a_longer_one(tmp_path: Path) ->
     told = " ".join(run_program(tmp_path, PREPARED.replace("{end}", ""), "--leaks").stderr.split())
     assert "LEAK proven: 32.00 KiB per step" in told
     assert "a step is a turn of the loop at train.py:16." in told
+
+
+LONG_EPILOGUE = """
+    for batch in range(40):
+        print(torch.randn(64, 128).sum())
+"""
+
+
+def test_growth_in_a_loop_is_told_however_long_its_epilogue_is(tmp_path: Path) -> None:
+    done = run_program(tmp_path, EPILOGUES.replace("{end}", LONG_EPILOGUE), "--leaks")
+    told = " ".join(done.stderr.split())
+    assert "No leak proven, 1 possible: Index.entries (train.py:10), a list: 32.00 KiB per" in told
+    assert "the loop that it grew in has ended: it may be its result" in told
+    assert "a step is a turn of the loop at train.py:14." in told
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        f"    index.entries.clear()\n{LONG_EPILOGUE}",
+        f"{LONG_EPILOGUE}\n    index.entries.clear()\n",
+    ],
+    ids=["before", "after"],
+)
+def test_what_is_emptied_around_a_long_epilogue_is_no_leak(tmp_path: Path, end: str) -> None:
+    done = run_program(tmp_path, EPILOGUES.replace("{end}", end), "--leaks")
+    assert done.stderr.startswith("No leak:")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from vramlens.ground.verdict import Verdict
 from vramlens.leak.leak import Leak
 from vramlens.live.holder.route import Route
 from vramlens.schema import SCHEMA
@@ -107,6 +108,17 @@ class LeakReport:
     def found(self) -> tuple[LiveLeak, ...]:
         """Those that are proven or likely."""
         return tuple(leak for leak in self.leaks if leak.sure)
+
+    @property
+    def possible(self) -> tuple[LiveLeak, ...]:
+        """Those that are possible, and large enough to matter."""
+        leaks = (leak for leak in self.leaks if not leak.is_small)
+        return tuple(leak for leak in leaks if leak.verdict == Verdict.POSSIBLE)
+
+    @property
+    def is_accounted_for(self) -> bool:
+        """Whether all that grew was found and judged."""
+        return self.gone is None and self.unexplained is None
 
     def to_dict(self) -> dict[str, Any]:
         """The contract's shape."""

@@ -37,8 +37,7 @@ def report_text(report: LeakReport, width: int = WIDTH) -> str:
 
 def _texts(report: LeakReport) -> Iterator[str]:
     """Yields its lines before they are fitted."""
-    leaks = report.found
-    possible = [leak for leak in report.leaks if _is_possible(leak) and not leak.is_small]
+    leaks, possible = report.found, report.possible
     if not leaks:
         yield from _no_leak_lines(report, possible)
     yield from _all_leak_lines(report)
@@ -48,10 +47,6 @@ def _texts(report: LeakReport) -> Iterator[str]:
     for note in report.notes:
         yield f"Note: {note}."
     yield from _next_step_lines(report, possible)
-
-
-def _is_possible(leak: LiveLeak) -> bool:
-    return leak.verdict == Verdict.POSSIBLE
 
 
 def _next_step_lines(report: LeakReport, possible: Sequence[LiveLeak]) -> Iterator[str]:
