@@ -43,20 +43,68 @@ class Watched:
 
 
 @pytest.mark.parametrize(
-    ("step", "verdict"),
-    [(14, "possible"), (42, "not a problem")],
+    ("step", "verdict", "reason"),
+    [
+        (14, "possible", "line 8 would empty it: metrics.clear()"),
+        (42, "not a problem", "line 8 empties it: metrics.clear()"),
+    ],
     ids=["in the first round", "in a later round"],
 )
 def test_a_store_that_is_emptied_after_an_inner_loop(
-    load_program: Callable[..., types.ModuleType], step: int, verdict: str
+    load_program: Callable[..., types.ModuleType], step: int, verdict: str, reason: str
 ) -> None:
     """Its statement stands behind the loop: steps of the loop have not passed it by."""
     watched = Watched(step)
     load_program(EPOCHS, tick=watched.tick).train(3, 16)
     (leak,) = watched.leaks
     assert leak.verdict == verdict
-    assert "line 8 empties it: metrics.clear()" in leak.reason
+    assert reason in leak.reason
     assert leak.fix is None
+
+
+EXPIRY = """\
+class Sessions:
+    def __init__(self):
+        self.now = 0
+        self.kept = {}
+
+    def get(self, name):
+        entry = self.kept.setdefault(name, [0, torch.zeros(4096)])
+        entry[0] = self.now
+        return entry
+
+    def reap(self):
+        for name in list(self.kept):
+            if self.now - self.get(name)[0] > 20:
+                del self.kept[name]
+
+def serve(requests):
+    sessions = Sessions()
+    for number in range(requests):
+        sessions.now += 1
+        sessions.get(number)
+        if number % 5 == 0:
+            sessions.reap()
+        tick()
+"""
+
+
+@pytest.mark.parametrize(
+    ("requests", "reason"),
+    [
+        (40, "line 14 would empty it: del self.kept[name]"),
+        (130, "line 14 would empty it, but was not seen to in 1"),
+    ],
+)
+def test_a_clean_up_that_never_found_anything_is_not_said_to_empty_it(
+    load_program: Callable[..., types.ModuleType], requests: int, reason: str
+) -> None:
+    """What it looks at is made young by looking: nothing is ever old enough."""
+    watched = Watched(requests)
+    load_program(EXPIRY, tick=watched.tick).serve(requests)
+    leak = next(leak for leak in watched.leaks if "kept" in leak.owner.name)
+    assert leak.verdict == "possible"
+    assert reason in leak.reason
 
 
 class Followed:

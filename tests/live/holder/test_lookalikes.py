@@ -34,7 +34,7 @@ RULES = {
     "it is cut to length each time: del x[:-8] (line 3)": "x.append(new)\ndel x[:-8]",
     "takes away what is more than 8": "x.append(new)\nif len(x) > 8:\n    x.pop(0)",
     "line 5 overwrites it": "if i:\n    x.append(new)\nelse:\n    x[0] = new",
-    "empties it": "x.append(new)\nif i > 3:\n    x.clear()",
+    "would empty it: x.clear()": "x.append(new)\nif i > 3:\n    x.clear()",
     "its key is a shape": "if new.shape not in x:\n    x[new.shape] = new",
     "moved to host memory": "x.append(new.cpu())",
 }

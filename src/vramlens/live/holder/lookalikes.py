@@ -30,6 +30,7 @@ from vramlens.live.holder.removals import (
     expired_text,
     has_expired,
     outgrows_removals,
+    removal_text,
     removals_of,
     short_text,
     takes_one,
@@ -122,7 +123,7 @@ def _outgrown_text(evidence: Evidence) -> str:
     if not outgrows_removals(lasting, evidence):
         return abandoned_text(lasting, evidence)
     contrast = "more comes than goes" if growth.is_rising else "none of it went"
-    return f"{emptied_text(removals[0], evidence.store)}, but {contrast}"
+    return f"{emptied_text(removals[0], evidence)}, but {contrast}"
 
 
 def are_numbers(leak: LiveLeak) -> str:
@@ -334,7 +335,7 @@ def _emptied(evidence: Evidence) -> str:
     if evidence.growth.is_graph:
         return ""
     removal = next(removals_of(evidence), None)
-    return "" if removal is None else emptied_text(removal, evidence.store)
+    return "" if removal is None else emptied_text(removal, evidence)
 
 
 def emptied_by(statements: Statements, growth: Growth) -> str:
@@ -343,7 +344,7 @@ def emptied_by(statements: Statements, growth: Growth) -> str:
         return ""
     removals = removals_of(Evidence(growth, growth.store, growth.keeper.others, statements))
     clearing = next((removal for removal in removals if not takes_one(removal)), None)
-    return "" if clearing is None else emptied_text(clearing, growth.store)
+    return "" if clearing is None else removal_text(clearing, growth.store)
 
 
 def _few_keys(evidence: Evidence) -> str:

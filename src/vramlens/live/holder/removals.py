@@ -35,6 +35,19 @@ _CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "now", "utcnow")
 
 
 @dataclass(frozen=True, slots=True)
+class _Effect:
+    """What a removal does to what it takes from, in words: ``empties it``, ``empty it``."""
+
+    does: str
+    do: str
+
+
+_SHORTENS = _Effect("shortens it", "shorten it")
+_TAKES_ONE = _Effect("takes an entry out", "take an entry out")
+_EMPTIES = _Effect("empties it", "empty it")
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """What rules look at.
 
@@ -57,21 +70,30 @@ class Evidence:
                 yield from module.stores.get(name, ())
 
 
-def emptied_text(removal: Store, store: Store) -> str:
+def removal_text(removal: Store, store: Store) -> str:
     """The sentence about a removal that runs: one entry is not all of them.
 
     Args:
         store: the statement that fills it.
     """
-    return f"line {removal.line} {_effect(removal, store)}: {short_text(removal)}"
+    return f"line {removal.line} {_effect(removal, store).does}: {short_text(removal)}"
 
 
-def _effect(removal: Store, store: Store) -> str:
+def emptied_text(removal: Store, evidence: Evidence) -> str:
+    """The sentence about a removal that may have run, or never yet."""
+    if _has_run(removal, evidence):
+        return removal_text(removal, evidence.store)
+    span, effect = evidence.growth.span, _effect(removal, evidence.store)
+    so_far = f", but was not seen to in {span:,} steps" if span >= _MANY_STEPS else ""
+    return f"line {removal.line} would {effect.do}{so_far}: {short_text(removal)}"
+
+
+def _effect(removal: Store, store: Store) -> _Effect:
     is_part = isinstance(removal.key, ast.Slice) and (removal.key.lower or removal.key.upper)
     if removal.how == "slice" or is_part:
-        return "shortens it"
+        return _SHORTENS
     is_of_one = takes_one(removal) and not isinstance(removal.key, ast.Slice)
-    return "takes an entry out" if is_of_one and not _drains(removal, store) else "empties it"
+    return _TAKES_ONE if is_of_one and not _drains(removal, store) else _EMPTIES
 
 
 def removals_of(evidence: Evidence) -> Iterator[Store]:
