@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
+from threading import Thread
 from time import thread_time
 from typing import Any
 
@@ -36,6 +37,9 @@ _NEARLY_ALL = 0.95
 """Of the bytes: a line that makes so much is the one to name, whatever little is kept beside it. With
 three quarters, the largest of four layers would stand for all.
 """
+
+_STARTS_AND_JOINS = set(map(id, (Thread.start.__code__, Thread.join.__code__)))
+"""Meanwhile a thread is at work: what is new after them was made at its lines, which are not seen."""
 
 Line = tuple[str, int, str]
 """A line of the user's: file, line, function."""
@@ -64,6 +68,7 @@ class Observer:
         self._collections = (0, 0)  # counts of the older generations
         self._youngest = Youngest(torch)
         self._sequence = 0
+        self._has_met_thread = False  # since the last look
         self._step = 0
         self._ration = Ration(_FREE_SECONDS, _SHARE)
         self._events = 0
@@ -153,6 +158,7 @@ class Observer:
             if not (self._users[file] if file in self._users else self._is_users(file)):
                 if what == _CALL:
                     frame.f_trace_lines = False
+                    self._has_met_thread |= id(frame.f_code) in _STARTS_AND_JOINS
             elif what != _EXCEPTION:
                 self._close()
                 self._move(frame, what)
@@ -203,7 +209,8 @@ class Observer:
             mark = (id(tensor), place[0])
             if is_in_order or mark not in self._known:
                 before = self._by_storage.get(place)
-                if before is None or not self._torch.looks_again(tensor):
+                is_new = before is None or not self._torch.looks_again(tensor)
+                if is_new and not self._has_met_thread:
                     self._by_storage[place] = (self._step, stack)
             self._known.add(mark)
         self._begin_segment()
@@ -211,6 +218,7 @@ class Observer:
 
     def _begin_segment(self) -> None:
         """What is made from now on is new."""
+        self._has_met_thread = False
         self._youngest.mark()
         self._collections = gc.get_count()[1:]
 
