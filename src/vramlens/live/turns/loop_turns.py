@@ -73,6 +73,7 @@ class LoopTurns:
 
     Attributes:
         loop: the unit; None before any has turned often enough.
+        turns: of the unit, that have ended.
         all_turns: heads of loops that were reached, of whichever loop.
         is_tracing: whether turns are still seen.
     """
@@ -86,7 +87,7 @@ class LoopTurns:
         """
         self._turned, self._chosen = turned, chosen
         self.loop: Loop | None = None
-        self._turns = 0
+        self.turns = 0
         self._counts: dict[Loop, int] = {}
         self._turns_before: dict[Loop, int] = {}
         self._former: set[Loop] = set()
@@ -140,12 +141,12 @@ class LoopTurns:
         """A loop's head is reached: a turn ends, or the first begins."""
         self.all_turns += 1
         if loop == self.loop:
-            self._turns += 1
+            self.turns += 1
             self._turned(frame)
         elif loop not in self._former and self._is_outer(loop, frame):
             if self.loop is not None:
                 self._former.add(self.loop)
-            self.loop, self._turns = loop, 0
+            self.loop, self.turns = loop, 0
             self._turns_before.clear()
             self._chosen()
 
@@ -154,8 +155,8 @@ class LoopTurns:
         few turns inside of it.
         """
         count = self._counts[loop] = self._counts.get(loop, 0) + 1
-        inner_turns = self._turns - self._turns_before.get(loop, self._turns)
-        self._turns_before[loop] = self._turns
+        inner_turns = self.turns - self._turns_before.get(loop, self.turns)
+        self._turns_before[loop] = self.turns
         if count < _FIRST_TURNS or inner_turns > _MOST_INNER_TURNS:
             return False
         unit = self.loop

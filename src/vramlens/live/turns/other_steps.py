@@ -20,6 +20,7 @@ from vramlens.capture.warn import harmless
 from vramlens.live.turns.loop_turns import LoopTurns
 from vramlens.live.turns.module_calls import ModuleCalls
 from vramlens.live.turns.moments import SECONDS, Moments
+from vramlens.units import counted
 
 _TRAINING = re.compile(rb"\boptim\b|\.backward\(|\.fit\(|\bTrainer\b|\.train\(\)")
 """What a script says that will step by an optimizer: its loops are not traced meanwhile."""
@@ -37,11 +38,13 @@ class StepUnit:
     Attributes:
         text: as it is told.
         are_calls: whether it is a call of the model.
+        is_of_time: whether it is a stretch of time.
         follows_loop: whether any loop before it is over: it may be a program's epilogue.
     """
 
     text: str
     are_calls: bool = False
+    is_of_time: bool = False
     follows_loop: bool = False
 
 
@@ -114,10 +117,8 @@ class OtherSteps:
     def _passed(self) -> None:
         if self._loops is None or not self._have_turns_ended(self._loops):
             return
-        text = f"{SECONDS:g} s in which the program ran"
-        unit = StepUnit(text, follows_loop=self._are_loops_over)
-        if unit != self.unit:
-            self.unit = unit
+        if self.unit is None or not self.unit.is_of_time:
+            self.unit = _unit_of_time(self._loops, follows_loop=self._are_loops_over)
             self._begun_anew()
         frame = sys._current_frames().get(main_thread().ident or 0)
         if frame is not None:
@@ -132,6 +133,15 @@ class OtherSteps:
             self._are_loops_over = True
             loops.stop()
         return not loops.is_tracing
+
+
+def _unit_of_time(loops: LoopTurns, *, follows_loop: bool) -> StepUnit:
+    """A stretch of time, and of which turns it tells nothing."""
+    text = f"{SECONDS:g} s in which the program ran"
+    if loops.loop is not None:
+        turns = counted(loops.turns, "turn")
+        text = f"{text}, after {turns} of the loop at {loops.loop.place}"
+    return StepUnit(text, is_of_time=True, follows_loop=follows_loop)
 
 
 def _is_training_script() -> bool:
