@@ -16,8 +16,8 @@ from vramlens.live.turns.other_steps import StepUnit  # noqa: E402
 
 LOOP = StepUnit("a turn of the loop at a.py:1", follows_loop=True)
 LATER_LOOP = StepUnit("a turn of the loop at a.py:9", follows_loop=True)
-AFTER_IT = StepUnit("0.1 s in which the program ran", follows_loop=True)
-GOING_ON = StepUnit("0.1 s in which the program ran")
+AFTER_IT = StepUnit("0.1 s in which the program ran", is_of_time=True, follows_loop=True)
+GOING_ON = StepUnit("0.1 s in which the program ran", is_of_time=True)
 CALLS = StepUnit("a call of Net", are_calls=True)
 TURNS = 60
 
@@ -43,6 +43,10 @@ class ChangingProgram:
             if leaks:
                 self.kept_by_units.append(torch.zeros(4096))
             self._follower._unit_ended(sys._getframe())
+
+    def keep(self) -> None:
+        """Keeps a tensor more, in the step that has not ended."""
+        self.kept_by_units.append(torch.zeros(4096))
 
     def report(self) -> LeakReport:
         report: LeakReport = self._follower.conclusion()
@@ -116,3 +120,23 @@ def test_a_leak_of_what_came_later_is_found(unit: StepUnit) -> None:
     program.run(unit, 12, leaks=True)
     (leak,) = program.report().found
     assert leak.bytes_per_step == 4 * 4096
+
+
+@pytest.mark.parametrize(("unit", "is_sure"), [(GOING_ON, False), (LOOP, True)])
+def test_growth_in_a_quarter_of_few_stretches_of_time_is_possible(
+    unit: StepUnit, is_sure: bool
+) -> None:
+    """Of a population some live on: what is alive was born at many times, and is not more each
+    time.
+    """
+    program = ChangingProgram()
+    program.run(unit, 1, leaks=False)
+    for _ in range(6):
+        program.keep()
+        for _ in range(4):
+            program._follower._unit_ended(sys._getframe())
+    report = program.report()
+    assert bool(report.found) is is_sure
+    assert bool(report.possible) is not is_sure
+    if not is_sure:
+        assert report.possible[0].reason == "only 6 of 21 steps left something behind"
