@@ -86,6 +86,16 @@ def test_an_entry_for_each_new_key_is_not_written_anew(
     assert gate(statements, growth) is None
 
 
+@pytest.mark.parametrize("guard", ["True", "len(x) >= 0"])
+def test_what_would_overwrite_it_and_never_can_is_no_excuse(
+    guard: str, tmp_path: Path, statements: Statements, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "always.py"
+    growth = growth_in(path, f"if {guard}:\n    x.append(new)\nelse:\n    x[0] = new", [])
+    monkeypatch.setattr(statements, "_files", [str(path)])
+    assert gate(statements, growth) is None
+
+
 IN_PLACE = """
 class Table:
     def __init__(self):

@@ -202,6 +202,8 @@ def _written_anew(evidence: Evidence) -> str:
         if other.how != "item" or other.function is not store.function:
             continue
         apart = [guard for guard in store.guards if guard not in other.guards]
+        if all(always_holds(guard, store, evidence.growth.holder) for guard in apart):
+            continue  # it is never otherwise
         if exclude_each_other(store.guards, other.guards) and not any(
             map(asks_for_presence, apart)
         ):
