@@ -16,6 +16,10 @@ _EXPLAINED = 0.75
 """Of the bytes that the sums rose by in a step: with half, as much again may be another's."""
 _FALLEN = 0.5
 """Of its size, to which what is emptied falls: a queue loses single entries."""
+_LEAST_OF_ENDED = 256 * 1024
+"""Bytes that a loop left that has ended, and that matter although no more come: positions and scores of
+a few hundred turns are less, a few images more.
+"""
 
 
 class FollowedSizes:
@@ -101,6 +105,8 @@ def without_certainty(report: LeakReport) -> LeakReport:
 
 
 def _of_ended_loop(leak: LiveLeak) -> LiveLeak:
+    if leak.bytes < _LEAST_OF_ENDED:
+        leak = replace(leak, is_small=True)
     if not leak.sure:
         return leak
     reason = leak.reason_and("the loop that it grew in has ended: it may be its result")

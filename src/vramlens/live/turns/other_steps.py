@@ -22,12 +22,18 @@ from vramlens.live.turns.module_calls import ModuleCalls
 from vramlens.live.turns.moments import SECONDS, Moments
 from vramlens.units import counted
 
-_TRAINING = re.compile(rb"\boptim\b|\.backward\(|\.fit\(|\bTrainer\b|\.train\(\)")
-"""What a script says that will step by an optimizer: its loops are not traced meanwhile."""
+_TRAINING = re.compile(rb"\boptim(izers?)?\b|\.fit\(|\bTrainer\b|\.train\(\)")
+"""What a script says that will step by an optimizer: its loops are not traced meanwhile. A backward pass
+alone is none: a loop that updates its tensors by hand has one, too.
+"""
 
 _STILL_MOMENTS = 10
 """Stretches without a turn of any loop, a second in all: half of it is a slow request, twice as
 much would leave a program of three seconds with too few stretches.
+"""
+_MOMENTS_OF_TRAINING = 50
+"""Stretches, five seconds in all, in which a script that speaks of an optimizer has stepped none: half
+of that is its imports and its model.
 """
 
 
@@ -70,11 +76,14 @@ class OtherSteps:
         self._calls: ModuleCalls | None = ModuleCalls(torch, self._called)
         self._loops: LoopTurns | None = None
         self._moments: Moments | None = None
-        self._turns_before = self._still_moments = 0
+        self._turns_before = self._still_moments = self._moments_to_wait = 0
         self._are_loops_over = False
-        if get_ident() == main_thread().ident and not _is_training_script():
+        if get_ident() == main_thread().ident:
             self._loops = LoopTurns(self._turned, self._loop_chosen)
-            self._loops.begin()
+            if _is_training_script():
+                self._moments_to_wait = _MOMENTS_OF_TRAINING
+            else:
+                self._loops.begin()
             self._moments = Moments(self._passed)
 
     def stop(self) -> None:
@@ -126,6 +135,9 @@ class OtherSteps:
 
     def _have_turns_ended(self, loops: LoopTurns) -> bool:
         """Whether turns are seen no longer, or none came for long: other threads are at work."""
+        if self._moments_to_wait:
+            self._moments_to_wait -= 1
+            return False
         is_still = loops.all_turns == self._turns_before
         self._still_moments = self._still_moments + 1 if is_still else 0
         self._turns_before = loops.all_turns
