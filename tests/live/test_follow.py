@@ -261,33 +261,3 @@ def test_owners_of_all_live_storages() -> None:
         assert found["owners"][owner]["name"] == "kept"
     assert found["owners"][0]["bytes_per_step"] == 4000
     assert found["leaks"][0]["owner"]["name"] == "kept"
-
-
-def test_what_watching_took_of_a_short_run_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    follower = LeakFollower()
-    follower._began, follower._latest_step, follower._watch_seconds = 10.0, 12.0, 0.4
-    follower._first_seconds = 2.0
-    follower._tell_cost()
-    assert "watching for leaks took 0.40 s of 2.00 s (20%)" in capsys.readouterr().err
-    follower._latest_step = 110.0
-    follower._tell_cost()
-    assert not capsys.readouterr().err
-
-
-def test_what_watching_took_is_told_of_all_units_together(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Where a loop follows another, its watch began only now, and the seconds spent are of both."""
-    torch.zeros(1)
-    follower = LeakFollower()
-    for _ in range(8):
-        follower._unit_ended(sys._getframe())
-    began = follower._began
-    follower._begin_anew()
-    follower._unit_ended(sys._getframe())
-    follower._unit_ended(sys._getframe())
-    assert 0 < follower._began == began
-    follower._watch_seconds = 0.4
-    follower._latest_step = began + 2.0
-    follower._tell_cost()
-    assert "of 2.00 s (20%)" in capsys.readouterr().err

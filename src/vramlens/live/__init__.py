@@ -14,6 +14,7 @@ source: what the user's code says of a name: where it is filled, bounded and emp
 turns: what ends a step where no optimizer does: a call of the model, a turn of a loop, or time.
 unit_watch: the watch by one unit of steps, its looks, and what they say at the end.
 watch: counts at each step's end, and one search when a report is asked for.
+watching_cost: what watching takes of a run, over all units of steps.
 """
 
 from __future__ import annotations

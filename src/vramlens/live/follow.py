@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from time import perf_counter, thread_time
+from time import thread_time
 from types import FrameType
 from typing import Any
 
@@ -22,10 +22,9 @@ from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
 from vramlens.live.leaks.leak_text import report_text
 from vramlens.live.turns.other_steps import OtherSteps
 from vramlens.live.unit_watch import MOST_ROWS, UnitWatch
+from vramlens.live.watching_cost import WatchingCost
 
 OWNERS_SCHEMA = "vramlens.owners/1"
-_LEAST_TOLD_SECONDS = 0.1
-_USUAL_SHARE, _USUAL_SHARE_AT_FIRST = 0.02, 0.05  # of the run; of its first steps
 _MOST_OWNERS = 2_000
 """Of ``owners.json``, which is read whole: the largest come first."""
 _LONGEST_CHAIN, _LONGEST_TEXT = 40, 200
@@ -45,10 +44,7 @@ class LeakFollower:
         self._former: UnitWatch | None = None  # by another unit
         self._over: list[UnitWatch] = []  # whose place was taken, the latest first
         self._other_steps: OtherSteps | None = None
-        self._watch_seconds = 0.0  # of the processor, for all watches that have stopped, too
-        self._began = 0.0  # with the first step
-        self._unit_began = self._latest_step = perf_counter()
-        self._first_seconds = 0.0  # of the run, in which a unit's first steps were
+        self._cost = WatchingCost()
         self._ends_a_step = allocate_lock()
         self._asked: list[OwnEvent] = []
 
@@ -75,12 +71,10 @@ class LeakFollower:
         """
         if self._watch is None:
             return
-        if self._watch.steps < FIRST_STEPS:
-            self._first_seconds += self._latest_step - self._unit_began
         if self._former is None:
             self._former = self._watch
         else:
-            self._drop(self._watch)
+            self._discard(self._watch)
         self._watch = None
 
     def _unit_ended(self, caller: FrameType) -> None:
@@ -98,37 +92,35 @@ class LeakFollower:
     def _end_step(self, caller: FrameType) -> None:
         began = thread_time()
         if self._watch is None:
-            self._unit_began = perf_counter()
-            self._began = self._began or self._unit_began
+            self._cost.unit_begins()
             unit = None if self._other_steps is None else self._other_steps.unit
             self._watch = UnitWatch(unit, self._former)
         else:
             self._watch.step(caller)
             if self._watch.steps == FIRST_STEPS:
-                self._first_seconds += perf_counter() - self._unit_began
+                self._cost.first_steps_ended()
         if self._former is not None and self._watch.takes_place_of(self._former):
             self._put_aside(self._former)
             self._former = None
-        self._watch_seconds += thread_time() - began
-        self._latest_step = perf_counter()
+        self._cost.step_ended(thread_time() - began)
+
+    def _discard(self, watch: UnitWatch) -> None:
+        """Ends a watch; what it took is of the run's cost."""
+        watch.stop()
+        self._cost.add(watch.spent_seconds)
 
     def _put_aside(self, former: UnitWatch) -> None:
         """Keeps the watch by a loop in which something may have grown, after another loop took its
         place; what else a unit counted is no longer wanted.
         """
         if self._watch is None or not self._watch.follows_loop or not former.may_have_grown:
-            self._drop(former)
+            self._discard(former)
             return
         former.is_over = True
         self._over.insert(0, former)
         for oldest in self._over[_MOST_LOOPS_OVER:]:
-            self._drop(oldest)
+            self._discard(oldest)
         del self._over[_MOST_LOOPS_OVER:]
-
-    def _drop(self, watch: UnitWatch) -> None:
-        """Stops a watch; what it took stays in the sum."""
-        watch.stop()
-        self._watch_seconds += watch.spent_seconds
 
     @property
     def _watches(self) -> list[UnitWatch]:
@@ -184,17 +176,9 @@ class LeakFollower:
 
     def _tell_cost(self) -> None:
         """Says what watching took of a run if that was more than the usual shares."""
-        elapsed, first = self._latest_step - self._began, self._first_seconds
-        if self._watch is not None and self._watch.steps < FIRST_STEPS:
-            first += self._latest_step - self._unit_began
-        spent = self._watch_seconds + sum(watch.spent_seconds for watch in self._watches)
-        usual = _USUAL_SHARE_AT_FIRST * first + _USUAL_SHARE * (elapsed - first)
-        if spent < max(_LEAST_TOLD_SECONDS, usual):
-            return
-        of_steps = f" of {elapsed:.2f} s ({100 * spent / elapsed:.0f}%)" if spent < elapsed else ""
-        say_sentences(
-            f"watching for leaks took {spent:.2f} s{of_steps}; the share falls in longer runs"
-        )
+        sentence = self._cost.text(sum(watch.spent_seconds for watch in self._watches))
+        if sentence:
+            say_sentences(sentence)
 
     def conclusion(self) -> LeakReport | None:
         """The report of now, or of the last look where all is gone by now; None where no step
