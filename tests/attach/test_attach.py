@@ -171,6 +171,68 @@ def test_the_text_begins_with_the_process_and_ends_with_a_next_command(
     assert lines[-1].startswith("  vramlens attach ")
 
 
+_SERVER = """
+class Result:
+    def __init__(self, scores):
+        self.scores = scores
+
+class Server:
+    def __init__(self):
+        self.model = torch.nn.Linear(64, 64)
+        self.results = {number: Result(torch.ones(16, 1 + number % 300)) for number in range(2000)}
+        self.queries = [torch.ones(130, 130) for _ in range(600)]
+
+server = Server()
+others = [torch.ones(10 + number) for number in range(30)]
+print("ready", flush=True)
+sys.stdin.read()
+"""
+_SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB)"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The answers of a server that keeps thousands of tensors, as data and as text."""
+    pytest.importorskip("torch")
+    path = tmp_path_factory.mktemp("attach") / "server.py"
+    path.write_text(_MAY_BE_WATCHED + _SERVER)
+    with program(str(path)) as process:
+        answer = answer_of(attach(process.pid, "--json", "--top", "3"))
+        text = attach(process.pid, "--top", "3").stdout
+    return {"answer": answer, "text": text}
+
+
+def test_every_byte_in_tensors_is_in_one_row(served: dict[str, Any]) -> None:
+    table, (cpu,) = served["answer"]["holders"], served["answer"]["names"]
+    width, results, queries = 64, range(2000), 600
+    in_server = 4 * (width * width + width + sum(16 * (1 + number % 300) for number in results))
+    everything = in_server + 4 * (queries * 130 * 130 + sum(10 + number for number in range(30)))
+    rows = [(row["retained_bytes"], row["storages"]) for row in table["holders"]]
+    others = [(row["bytes"], row["storages"]) for row in table["others"]]
+    sizes, counts = zip(*rows, *others, strict=True)
+    assert sum(sizes) == table["live_bytes"] == cpu["bytes"] == everything
+    assert sum(counts) == cpu["storages"] == 2 + 2000 + 600 + 30
+    assert sum(cpu["bytes_by_kind"].values()) == everything
+    assert cpu["storages_by_kind"] == {"parameter": 2, "tensor": 2630}
+
+
+def test_rows_of_the_text_sum_to_its_total(served: dict[str, Any]) -> None:
+    text = served["text"]
+    units = {"bytes": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+
+    def size_of(match: re.Match[str]) -> float:
+        return float(match[1]) * units[match[2]]
+
+    total = size_of(re.search(rf"{_SIZE} in 2,632 tensors", text.replace("\n  ", " ")))  # type: ignore[arg-type]
+    above, below = text.split("On the CPU")
+    assert size_of(re.search(rf"of the {_SIZE} in tensors", above)) == total  # type: ignore[arg-type]
+    for table in (above, below):
+        rows = re.finditer(rf"^ +{_SIZE}  ", table, re.MULTILINE)
+        assert sum(map(size_of, rows)) == pytest.approx(total, rel=0.001)
+    assert re.search(r"in 2,629 further tensors \(--top 15 shows more\)$", below, re.MULTILINE)
+    assert max(map(len, text.splitlines()[1:])) <= 80
+
+
 def test_watched_steps_name_the_leaking_line(trained: dict[str, Any]) -> None:
     lines = (FOLDER / "gpu_program.py").read_text().splitlines()
     keeping = next(number for number, line in enumerate(lines, 1) if _LEAKING_LINE in line)
@@ -488,7 +550,10 @@ def test_words_of_the_process_stay_on_their_line() -> None:
         "names": [
             {
                 "device": "cpu",
-                "bytes_by_kind": {"tensor": 8},
+                "bytes": 8,
+                "storages": 1,
+                "bytes_by_kind": {hostile: 8},
+                "storages_by_kind": {hostile: 1},
                 "tensors": [{"name": hostile, "kind": "tensor", "bytes": 8}],
             }
         ],
@@ -503,7 +568,7 @@ def test_words_of_the_process_stay_on_their_line() -> None:
     text = story(Attachment(answer, "thread", 0.0))
     assert "\x1b" not in text
     assert not any(line.startswith("::error") for line in text.splitlines())
-    assert text.count("forged") == 4
+    assert text.count("forged") == 5
 
 
 @pytest.mark.parametrize(
@@ -511,6 +576,7 @@ def test_words_of_the_process_stay_on_their_line() -> None:
     [
         {"pause": {"longest_s": "x"}},
         {"names": 5},
+        {"names": [{}]},
         {"fragmentation": [{}]},
         {"process": {"command": 5}},
         {"request": "watch", "steps": "x"},

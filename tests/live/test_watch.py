@@ -438,7 +438,7 @@ def test_variables_of_running_libraries_are_left_out() -> None:
         owner.name for owner, _, _ in table.rows if "pytestmark" not in owner.name
     ]  # other tests' parameters
     assert not [name for name in names if "args" in name]
-    assert "1.91 MiB more kept by running library functions" in str(table)
+    assert "1.91 MiB  running library functions or unnamed objects, 2 tensors" in str(table)
 
 
 def test_who_holds_of_a_variable_alone() -> None:

@@ -42,6 +42,7 @@ class AttachRequest:
         output: where the recording goes; None for nowhere (with "install": the default place).
         copies: whether a copy of this package is sent along.
         max_events: what is recorded of each device.
+        top: how many rows each table of "look" gets; 0 for as many as usual.
     """
 
     mode: str = "look"
@@ -51,6 +52,7 @@ class AttachRequest:
     output: str | None = None
     copies: bool = False
     max_events: int = _MOST_EVENTS
+    top: int = 0
 
 
 @dataclass
@@ -141,6 +143,7 @@ def _question(request: AttachRequest, place: MeetingPoint, target: TargetProcess
         "seconds": request.seconds,
         "pause_s": request.pause_s,
         "max_events": request.max_events,
+        "top": request.top,
         "recording": recording,
     }
 

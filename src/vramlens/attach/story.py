@@ -16,6 +16,8 @@ from vramlens.schema import SCHEMA
 from vramlens.units import counted, format_size
 
 _MOST_NAMES = 5
+_MORE_NAMES = 5
+"""Times as many, in the flag that shows more of a long table."""
 _OTHER = "tensor"
 """What ``names`` calls a tensor that is not a parameter, gradient, buffer or optimizer state."""
 _FORESEEN = ("process", "memory", "holders", "names", "fragmentation", "leaks", "steps")
@@ -77,11 +79,12 @@ def _of_state(answer: Mapping[str, Any], process: Mapping[str, Any]) -> Iterator
         yield "It has not imported PyTorch, so it has no tensors."
     elif answer.get("holders_text"):
         yield _its_text(answer["holders_text"])
+    shown = int(answer.get("top") or _MOST_NAMES)
     for part in answer.get("names") or ():
-        yield from _of_names(as_dict(part))
+        yield from _of_device(as_dict(part), shown)
     for part in answer.get("fragmentation") or ():
         yield from _of_fragmentation(as_dict(part))
-    yield _its_text(answer.get("memory_text", ""))
+    yield from _in_lines(_its_text(answer.get("memory_text", "")).split("\n"))
 
 
 def _process_line(process: Mapping[str, Any]) -> str:
@@ -91,17 +94,41 @@ def _process_line(process: Mapping[str, Any]) -> str:
     return f"Process {process.get('pid')}, {visible(versions)}: {visible(command[:200])}"
 
 
-def _of_names(part: Mapping[str, Any]) -> Iterator[str]:
-    sums = as_dict(part.get("bytes_by_kind"))
-    if not sums:
-        return
-    kinds = ", ".join(
-        f"{format_size(int(size))} in {_plural_kind(kind)}" for kind, size in sums.items()
+def _of_device(part: Mapping[str, Any], shown: int) -> Iterator[str]:
+    """What is in tensors on a device: all of it by kind, and its largest tensors."""
+    storages, size = int(part["storages"]), int(part["bytes"])
+    total = f"{format_size(size)} in {counted(storages, 'tensor')}"
+    yield from wrapped_lines(
+        f"{_device_name(part['device'])}, {total}{_of_kinds(part)}. The largest:"
     )
-    yield f"{_device_name(part.get('device'))}: {visible(kinds)}. The largest:"
-    for tensor in list(part.get("tensors") or ())[:_MOST_NAMES]:
+    largest = list(part["tensors"])[:shown]
+    for tensor in largest:
         kind = "" if tensor["kind"] == _OTHER else f" ({_kind_name(tensor['kind'])})"
-        yield f"  {format_size(int(tensor['bytes'])):>12}  {visible(tensor['name'] + kind)}"
+        yield _tensor_line(tensor["bytes"], visible(tensor["name"] + kind))
+    left_out = storages - len(largest)
+    if left_out:
+        more = min(_MORE_NAMES * shown, storages)
+        rest = size - sum(int(tensor["bytes"]) for tensor in largest)
+        text = f"in {counted(left_out, 'further tensor')} (--top {more} shows more)"
+        yield _tensor_line(rest, text)
+
+
+def _tensor_line(size: object, text: str) -> str:
+    return f"  {format_size(int(str(size))):>12}  {text}"
+
+
+def _of_kinds(part: Mapping[str, Any]) -> str:
+    """``: 4.01 MiB in 8 parameters, 29.00 MiB in 2,000 others``: the kinds that have a name first."""
+    bytes_by_kind = as_dict(part["bytes_by_kind"])
+    counts = as_dict(part["storages_by_kind"])
+    if set(bytes_by_kind) == {_OTHER}:
+        return ", none of them a parameter, buffer, gradient or optimizer state"
+    kinds = sorted(bytes_by_kind, key=lambda kind: kind == _OTHER)
+    texts = (
+        f"{format_size(int(bytes_by_kind[kind]))} in {_counted_kind(kind, int(counts[kind]))}"
+        for kind in kinds
+    )
+    return f": {visible(', '.join(texts))}"
 
 
 def _device_name(device: object) -> str:
@@ -113,10 +140,14 @@ def _kind_name(kind: object) -> str:
     return str(kind).replace("_", " ")
 
 
-def _plural_kind(kind: object) -> str:
-    """``parameters``, ``other tensors``; state has no plural."""
-    name = "other tensor" if kind == _OTHER else _kind_name(kind)
-    return name if name.endswith("state") else f"{name}s"
+def _counted_kind(kind: object, count: int) -> str:
+    """``8 parameters``, ``2,000 others``, ``16 tensors of optimizer state``."""
+    if kind == _OTHER:
+        return counted(count, "other")
+    name = _kind_name(kind)
+    return (
+        counted(count, "tensor") + f" of {name}" if name.endswith("state") else counted(count, name)
+    )
 
 
 def _of_fragmentation(part: Mapping[str, Any]) -> Iterator[str]:

@@ -7,7 +7,8 @@ growth: which bytes each step leaves behind, by objects and by what counters say
 heap: the living objects of the interpreter, searched from the roots to every tensor.
 heap_look: one search of the heap, and the report on everything that grew.
 holder: the chain from a root to a tensor, and the statement that keeps it.
-holder_lookup: who holds a tensor, and who holds the most: from a prompt, a debugger, a notebook.
+holder_lookup: who holds a tensor: from a prompt, a debugger, a notebook.
+holder_table: who holds the most: every byte in tensors, each in one row.
 leak_scope: ``with no_leaks():`` for tests, and letting go of what exceptions hold.
 leaks: what grows in the running process, as results that can be printed.
 source: what the user's code says of a name: where it is filled, bounded and emptied.
@@ -20,7 +21,8 @@ watching_cost: what watching takes of a run, over all units of steps.
 from __future__ import annotations
 
 from vramlens.leak.leak import LeakOwner
-from vramlens.live.holder_lookup import Holders, HolderTable, holders, who_holds
+from vramlens.live.holder_lookup import Holders, who_holds
+from vramlens.live.holder_table import HolderTable, holders
 from vramlens.live.leak_scope import LeakError, Released, no_leaks, release
 from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
 from vramlens.live.watch import LeakWatch

@@ -1,4 +1,4 @@
-"""Who holds a tensor, and who holds the most: from a prompt, a debugger, a notebook."""
+"""Who holds a tensor: from a prompt, a debugger, a notebook."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ from itertools import compress
 from types import FrameType
 from typing import Any
 
-from vramlens.argument_types import number_given, takes
 from vramlens.capture.process.tracked_objects import referrer_ids
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.errors import UsageError
 from vramlens.foreign_text import text_of
 from vramlens.leak.claim import place_text
 from vramlens.leak.leak import LeakOwner
-from vramlens.live.heap.dominators import Retained, nearest_by, retained_by
-from vramlens.live.heap.objects import class_name, is_users
+from vramlens.live.heap.objects import class_name
 from vramlens.live.heap.roots import Root, all_roots
 from vramlens.live.heap.search import Search
-from vramlens.live.heap.search_time import SearchTime
 from vramlens.live.heap.tensors import Storage, loaded
 from vramlens.live.holder.chain import Chain, chain_of, root_text
 from vramlens.live.holder.keeper import Statements
-from vramlens.live.holder.owner import owner_of
+from vramlens.live.holder.owner import has_no_name, owner_of
 from vramlens.schema import SCHEMA
 from vramlens.units import counted, format_size
 
@@ -85,52 +82,6 @@ class Holders:
         return text_of((*lines, *self.notes))
 
 
-@dataclass(frozen=True, slots=True)
-class HolderTable:
-    """Who holds the most.
-
-    Attributes:
-        rows: (owner, bytes that would go if it let go, storages), the most first.
-        live_bytes: bytes of all live storages.
-        seconds, objects: what the search took, and went through.
-        notes: what was left out.
-    """
-
-    rows: tuple[tuple[LeakOwner, int, int], ...]
-    live_bytes: int
-    seconds: float
-    objects: int
-    notes: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """As data."""
-        return {
-            "schema": SCHEMA,
-            "live_bytes": self.live_bytes,
-            "holders": [
-                {"owner": owner.to_dict(), "retained_bytes": size, "storages": count}
-                for owner, size, count in self.rows
-            ],
-            "notes": list(self.notes),
-        }
-
-    def __str__(self) -> str:
-        if not self.rows:
-            return f"No tensors are kept alive: {format_size(self.live_bytes)} in use."
-        first, size, _ = self.rows[0]
-        lines = [
-            f"{first.name} keeps {format_size(size)} of the {format_size(self.live_bytes)} in "
-            "tensors."
-        ]
-        width = max(len(format_size(size)) for _, size, _ in self.rows)
-        for owner, size, count in self.rows:
-            where = f"  {place_text(owner.file, owner.line)}" if owner.line else ""
-            lines.append(
-                f"  {format_size(size):>{width}}  {owner.name}, {owner.kind}, {counted(count, 'storage')}{where}"
-            )
-        return text_of((*lines, *self.notes))
-
-
 class _HolderList:
     """The owners of one storage, as they are found.
 
@@ -171,7 +122,7 @@ class _HolderList:
         way = Chain(chain.root, tuple(chain.links[: at + 1]))
         keeper = statements.keeper(way, chain.links[-1].value, is_graph=False)
         owner = owner_of(search, chain, at, keeper)
-        table = self.passing if _is_passing(chain, owner) else self.owners
+        table = self.passing if has_no_name(chain, owner) else self.owners
         table.setdefault((owner.name, owner.file, owner.line), owner)
 
     def ranked(self) -> list[LeakOwner]:
@@ -284,76 +235,6 @@ def _savers_of(
                 if torch.is_tensor(saved) and torch.storage_of(saved) == storage:
                     savers.append((place, tensors.get(id(saved), first), label))
     return savers
-
-
-@takes(top=number_given)
-def holders(top: int = 10) -> HolderTable:
-    """The largest holders: by the bytes that would go if it let go.
-
-    Args:
-        top: how many rows.
-    """
-    torch = loaded()
-    if torch is None:
-        return HolderTable((), 0, 0.0, 0, ("the program has not imported torch",))
-    search = Search(torch)
-    with undisturbed(), torch.torch._C.DisableTorchFunction(), closing(search.run()):
-        return _holder_table(search, retained_by(search, top))
-
-
-def nearest_holders(top: int, allowed: SearchTime) -> HolderTable:
-    """The largest holders by one way to each storage, the first that a search finds in
-    the time that it may take: for a program that must not wait.
-    """
-    torch = loaded()
-    if torch is None:
-        return HolderTable((), 0, 0.0, 0, ("the program has not imported torch",))
-    search = Search(torch, allowed)
-    with undisturbed(), torch.torch._C.DisableTorchFunction(), closing(search.run()):
-        return _holder_table(search, nearest_by(search, top))
-
-
-def _holder_table(search: Search, entries: list[Retained]) -> HolderTable:
-    statements = Statements(search)
-    rows: list[tuple[LeakOwner, int, int]] = []
-    passing: list[tuple[LeakOwner, int, int]] = []
-    for entry in entries:
-        owner, is_passing = _owner_at(search, statements, entry)
-        (passing if is_passing else rows).append((owner, entry.bytes, entry.storages))
-    notes = tuple(search.skipped)
-    if rows and passing:
-        size = format_size(sum(size for _, size, _ in passing))
-        notes = (
-            f"{size} more kept by running library functions or by unnamed objects",
-            *notes,
-        )
-    return HolderTable(
-        rows=tuple(rows or passing),
-        live_bytes=search.live_bytes,
-        seconds=search.seconds,
-        objects=len(search.order),
-        notes=notes,
-    )
-
-
-def _owner_at(search: Search, statements: Statements, entry: Retained) -> tuple[LeakOwner, bool]:
-    parents = search.parents([entry.position])
-    path = search.path(entry.position, parents)
-    chain = chain_of(search, path, parents)
-    at = len(chain.links) - 1
-    keeper = statements.keeper(chain, entry.example, is_graph=False) if at >= 0 else None
-    owner = owner_of(search, chain, at, keeper)
-    return owner, _is_passing(chain, owner)
-
-
-def _is_passing(chain: Chain, owner: LeakOwner) -> bool:
-    """Whether an owner has no name of the user's: a variable of a library's function that runs,
-    or no root at all.
-    """
-    if owner.line and is_users(owner.file):
-        return False
-    root = chain.root
-    return root is None or (root.kind == "variable" and root.tier > 0)
 
 
 def _owner_index(search: Search, chain: Chain) -> int:

@@ -10,4 +10,5 @@ program_end: the program's end while somebody waits for an answer.
 segments: PyTorch's segments without history: what is free in them, and which tensors keep them.
 state_now: what is in a process now, without any history: memory, holders, names, segments.
 step_watch: some steps of the program watched for leaks and recorded.
+tensors_by_device: what is in tensors on each device: bytes by kind, and the largest tensors by name.
 """

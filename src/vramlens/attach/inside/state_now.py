@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from dataclasses import asdict
 from time import monotonic
 from typing import Any
@@ -11,11 +10,12 @@ from typing import Any
 from vramlens.attach.inside.forked_copy import ForkedCopy, NoCopy
 from vramlens.attach.inside.pauses import Pauses
 from vramlens.attach.inside.segments import Segments, segments_summary
+from vramlens.attach.inside.tensors_by_device import tensors_by_device
 from vramlens.capture import torch_api
 from vramlens.capture.memory.memory_now import memory
 from vramlens.capture.names.tensor_names import NamedTensor, named_tensors
 from vramlens.live.heap.search_time import LONG, SearchTime
-from vramlens.live.holder_lookup import nearest_holders
+from vramlens.live.holder_table import HeldNow, nearest_holders
 
 _SEARCH_SHARE = 0.5
 """Of the longest pause: the rest is for naming what the search has found."""
@@ -42,20 +42,16 @@ def state_now(request: dict[str, Any], pauses: Pauses) -> dict[str, Any]:
     if not torch_is_whole():
         return answer
     gpu = _initialized_gpu()
-    gpu_kind = None if gpu is None else gpu.kind
-    tensors = _tensors_of_copy(gpu_kind, pauses)
+    search = _TensorSearch(None if gpu is None else gpu.kind, int(request.get("top") or 0))
+    tensors = search.in_copy(pauses)
     if tensors is None:
-        tensors = _tensors_here(gpu_kind, pauses, float(request["pause_s"]))
-    by_kind = {
-        kind: [NamedTensor(**row) for row in rows] for kind, rows in tensors.pop("by_kind").items()
-    }
+        tensors = search.here(pauses, float(request["pause_s"]))
+    gpu_names = [NamedTensor(**row) for row in tensors.pop("gpu_names")]
     answer.update(tensors)
-    for kind, its_tensors in by_kind.items():
-        answer["names"] += _named(kind, its_tensors)
     if gpu is not None:
         with pauses.counted():
             segments: Segments = (gpu.state() or gpu.snapshot()).get("segments", [])
-        answer["fragmentation"] = segments_summary(segments, by_kind[gpu.kind])
+        answer["fragmentation"] = segments_summary(segments, gpu_names)
     return answer
 
 
@@ -64,51 +60,65 @@ def _initialized_gpu() -> torch_api.Allocator | None:
     return gpu if gpu is not None and gpu.is_initialized() else None
 
 
-def _tensors_of_copy(gpu_kind: str | None, pauses: Pauses) -> dict[str, Any] | None:
-    """Holders and names, looked for in copies of the process; None where that cannot be."""
-    for _ in range(_COPIES):
-        try:
-            copy = ForkedCopy(lambda: _tensors(gpu_kind))
-            pauses.add(copy.paused_s)
-            tensors: dict[str, Any] = copy.answer(_COPY_WITHIN_S)
-        except NoCopy:
-            continue
-        return tensors
-    return None
+class _TensorSearch:
+    """The search for what is in tensors, who holds it, and what it is called."""
 
+    def __init__(self, gpu_kind: str | None, top: int) -> None:
+        """Prepares.
 
-def _tensors_here(gpu_kind: str | None, pauses: Pauses, pause_s: float) -> dict[str, Any]:
-    """The same in the program itself, which stands still for each search."""
-    with pauses.one():
-        tensors = _holders(search_time(pause_s))
-    tensors["by_kind"] = {}
-    for kind in _kinds(gpu_kind):
+        Args:
+            gpu_kind: the kind of GPU that the program uses; None without.
+            top: how many rows each table gets; 0 for as many as usual.
+        """
+        self._gpu_kind = gpu_kind
+        self._kinds = ["cpu"] if gpu_kind is None else [gpu_kind, "cpu"]
+        self._top = top
+        self._most_holders = top or _MOST_HOLDERS
+        self._most_tensors = max(top, _MOST_TENSORS)
+
+    def in_copy(self, pauses: Pauses) -> dict[str, Any] | None:
+        """The parts of the answer, looked for in copies of the process; None where that cannot
+        be.
+        """
+        for _ in range(_COPIES):
+            try:
+                copy = ForkedCopy(self._all_at_once)
+                pauses.add(copy.paused_s)
+                tensors: dict[str, Any] = copy.answer(_COPY_WITHIN_S)
+            except NoCopy:
+                continue
+            return tensors
+        return None
+
+    def here(self, pauses: Pauses, pause_s: float) -> dict[str, Any]:
+        """The same in the program itself, which stands still for each search."""
         with pauses.one():
-            tensors["by_kind"][kind] = _names(kind, NAMES_SHARE * pause_s)
-    if any("time limit" in note for note in tensors["holders"]["notes"]):
-        tensors["notes"] = [_CUT_SHORT]
-    return tensors
+            held = self._held(search_time(pause_s))
+        named = {}
+        for kind in self._kinds:
+            with pauses.one():
+                named[kind] = named_tensors(device_type=kind, search_seconds=NAMES_SHARE * pause_s)
+        tensors = self._parts(held, named)
+        if any("time limit" in note for note in held.table.notes):
+            tensors["notes"] = [_CUT_SHORT]
+        return tensors
 
+    def _all_at_once(self) -> dict[str, Any]:
+        named = {kind: named_tensors(device_type=kind) for kind in self._kinds}
+        return self._parts(self._held(LONG), named)
 
-def _tensors(gpu_kind: str | None) -> dict[str, Any]:
-    """All of it at once: ``holders``, ``holders_text``, and names by kind of device."""
-    by_kind = {kind: _names(kind, None) for kind in _kinds(gpu_kind)}
-    return {**_holders(LONG), "by_kind": by_kind}
+    def _held(self, allowed: SearchTime) -> HeldNow:
+        return nearest_holders(self._most_holders, allowed, most_looks=self._most_tensors)
 
-
-def _kinds(gpu_kind: str | None) -> list[str]:
-    """Kinds of devices that tensors are on, the GPUs first."""
-    return ["cpu"] if gpu_kind is None else [gpu_kind, "cpu"]
-
-
-def _holders(allowed: SearchTime) -> dict[str, Any]:
-    table = nearest_holders(_MOST_HOLDERS, allowed)
-    return {"holders": table.to_dict(), "holders_text": str(table)}
-
-
-def _names(kind: str, within_s: float | None) -> list[dict[str, Any]]:
-    tensors = named_tensors(device_type=kind, search_seconds=within_s)
-    return [asdict(tensor) for tensor in tensors]
+    def _parts(self, held: HeldNow, named: dict[str, list[NamedTensor]]) -> dict[str, Any]:
+        """The parts of the answer, and ``gpu_names``."""
+        return {
+            "holders": held.table.to_dict(),
+            "holders_text": held.table.text("--top {} shows more"),
+            "names": tensors_by_device(held, named, self._most_tensors),
+            "top": self._top,
+            "gpu_names": [asdict(tensor) for tensor in named.get(self._gpu_kind or "", ())],
+        }
 
 
 def search_time(pause_s: float) -> SearchTime:
@@ -121,28 +131,3 @@ def torch_is_whole() -> bool:
     torch: Any = sys.modules.get("torch")
     spec = getattr(torch, "__spec__", None)
     return torch is not None and not getattr(spec, "_initializing", False)
-
-
-def _named(kind: str, tensors: list[NamedTensor]) -> list[dict[str, Any]]:
-    """For each device of a kind what has a name: bytes by kind of tensor, the largest ones."""
-    devices: dict[int, list[NamedTensor]] = {}
-    for tensor in tensors:
-        devices.setdefault(tensor.device, []).append(tensor)
-    parts = []
-    for device, its_tensors in sorted(devices.items()):
-        sums: Counter[str] = Counter()
-        for tensor in its_tensors:
-            sums[tensor.kind] += tensor.bytes
-        largest = sorted(its_tensors, key=lambda tensor: -tensor.bytes)[:_MOST_TENSORS]
-        parts.append(
-            {
-                "device": kind if device < 0 else f"{kind}:{device}",
-                "bytes_by_kind": dict(sums.most_common()),
-                "tensors": [
-                    {"name": tensor.name, "kind": tensor.kind, "bytes": tensor.bytes}
-                    for tensor in largest
-                ],
-                "named_tensors": len(its_tensors),
-            }
-        )
-    return parts

@@ -42,8 +42,10 @@ class Retained:
     example: Any
 
 
-def retained_by(search: Search, top: int) -> list[Retained]:
-    """The objects that retain the most, none of them inside of another."""
+def retained_by(search: Search) -> list[Retained]:
+    """The objects that retain something, none of them inside of another: the largest first. What
+    they retain is all that was reached; none where the time ran out.
+    """
     with undisturbed(), search.torch.torch._C.DisableTorchFunction():
         end = thread_time() + _SECONDS
         above = _edges(search, end)
@@ -52,11 +54,12 @@ def retained_by(search: Search, top: int) -> list[Retained]:
     if dominator is None or above is None:
         search.skipped.append("the largest owners (the heap is too large to compute them in time)")
         return []
-    return _largest(search, order, dominator, top)
+    return _apart(search, order, dominator)
 
 
-def nearest_by(search: Search, top: int) -> list[Retained]:
-    """The objects by which the search came to most bytes, none of them inside of another.
+def nearest_by(search: Search) -> list[Retained]:
+    """The objects by which the search came to storages, none of them inside of another: the
+    largest first.
 
     Each storage counts for one way to it, the first that was found: much quicker than to ask what
     every way passes through, and the same where a storage has one holder.
@@ -64,21 +67,20 @@ def nearest_by(search: Search, top: int) -> list[Retained]:
     parents = search.parents(search.storages.values())
     order = sorted(parents)
     holder = {position: parent for position, (parent, _) in parents.items()}
-    return _largest(search, order, holder, top)
+    return _apart(search, order, holder)
 
 
-def _largest(
-    search: Search, order: list[int], dominator: dict[int, int], top: int
-) -> list[Retained]:
-    """The objects below which most bytes lie in a tree of positions, given by what is above."""
-    sizes = dict.fromkeys(order, 0)
-    counts = dict.fromkeys(order, 0)
+def _apart(search: Search, order: list[int], dominator: dict[int, int]) -> list[Retained]:
+    """The objects worth naming in a tree of positions, given by what is above: each storage is
+    below one of them, or is one.
+    """
+    sizes, counts = dict.fromkeys(order, 0), dict.fromkeys(order, 0)
     examples: dict[int, int] = {}
     for storage, position in search.storages.items():
-        if position in sizes:
-            sizes[position] += storage.size_bytes
-            counts[position] += 1
-            examples.setdefault(position, position)
+        sizes[position] += storage.size_bytes
+        counts[position] += 1
+        examples.setdefault(position, position)
+    own = {position: (sizes[position], counts[position]) for position in examples}
     children: dict[int, list[int]] = {}
     for position in reversed(order):
         parent = dominator[position]
@@ -92,14 +94,14 @@ def _largest(
     while waiting:
         position = waiting.pop()
         below = children.get(position, [])
-        if below and _leads_on(
-            search, position, max(map(sizes.__getitem__, below)), sizes[position]
-        ):
+        size, count = sizes[position], counts[position]
+        if below and _leads_on(search, position, max(map(sizes.__getitem__, below)), size):
             waiting += below
-        elif sizes[position]:
+            size, count = own.get(position, (0, 0))
+        if size:
             example = search.order[examples.get(position, position)]
-            retained.append(Retained(position, sizes[position], counts[position], example))
-    return sorted(retained, key=lambda one: -one.bytes)[:top]
+            retained.append(Retained(position, size, count, example))
+    return sorted(retained, key=lambda one: -one.bytes)
 
 
 def _leads_on(search: Search, position: int, largest: int, size: int) -> bool:

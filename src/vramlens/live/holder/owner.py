@@ -12,6 +12,7 @@ from vramlens.live.heap.objects import (
     class_path,
     code_of,
     is_kind,
+    is_users,
     is_users_class,
 )
 from vramlens.live.heap.search import Search
@@ -49,6 +50,16 @@ def owner_of(search: Search, chain: Chain, at: int, keeper: Keeper | None) -> Le
     kind = _PUBLIC_KINDS.get(kind, kind)
     name = _registration_name(chain, at, keeper) or owner_name(chain, at)
     return owner_with(keeper, name[:_LONGEST_NAME], kind, texts_of(search, chain))
+
+
+def has_no_name(chain: Chain, owner: LeakOwner) -> bool:
+    """Whether an owner has no name of the user's: a variable of a library's function that runs,
+    or no root at all.
+    """
+    if owner.line and is_users(owner.file):
+        return False
+    root = chain.root
+    return root is None or (root.kind == "variable" and root.tier > 0)
 
 
 def _registration_name(chain: Chain, at: int, keeper: Keeper | None) -> str:

@@ -42,6 +42,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="FILE", help="the recording of the watched steps (GPU only)"
     )
     parser.add_argument(
+        "--top",
+        type=positive,
+        metavar="N",
+        help="rows of each table of what is there now (default: 10 holders, 5 tensors)",
+    )
+    parser.add_argument(
         "--pause",
         type=_seconds,
         default=_PAUSE_S,
@@ -70,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         pause_s=arguments.pause,
         output=arguments.output,
         copies=arguments.copy,
+        top=arguments.top or 0,
     )
     tell = _ignore if arguments.format == "json" else _StepTeller(arguments.steps).tell
     attachment = attach(arguments.pid, request, tell)
@@ -93,6 +100,8 @@ def _shown(text: str) -> str:
 def _refuse_contradictions(arguments: argparse.Namespace, is_watch: bool) -> None:
     if arguments.install and arguments.seconds:
         raise UsageError("attach: --install watches from now on; leave --seconds out")
+    if arguments.top and (is_watch or arguments.install):
+        raise UsageError("attach: --top is for what is there now; leave it out")
     if arguments.output and not (is_watch or arguments.install):
         raise UsageError(
             "attach: -o needs --steps or --seconds: a recording is of steps; vramlens dump writes"
