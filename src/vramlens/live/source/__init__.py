@@ -1,6 +1,7 @@
 """Source: what the user's code says of a name: where it is filled, bounded and emptied.
 
 bounds: conditions and slices that hold back what grows.
+callers_names: what callers call the parameter of a function.
 executed_lines: the lines of functions that have run.
 expression_forms: questions to an expression by its form alone.
 expressions: expressions, read.

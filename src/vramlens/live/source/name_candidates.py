@@ -1,7 +1,7 @@
 """Statements that store under a name, or under another name of the same object.
 
 Other names are parameters that it is passed to, variables that it is assigned to, properties and
-functions that give it out.
+functions that give it out; of a parameter, what the callers of its function pass.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator
 
 from vramlens.live.heap.objects import is_users
+from vramlens.live.source.callers_names import names_of_callers
 from vramlens.live.source.expressions import last_name, receiver_of
 from vramlens.live.source.searched_names import SearchedName, code_for
 from vramlens.live.source.source_stores import Function, Module, Store, read_source
@@ -42,6 +43,8 @@ def candidate_stores(source: UsersSource, searched: SearchedName) -> dict[Store,
         if mark in visited:
             continue
         visited.add(mark)
+        if not hops:
+            waiting += [(other, 1) for other in names_of_callers(source, alias)]
         for module in _modules_for(source, alias):
             for store in module.stores.get(alias.name, ()):
                 if not _fits(source, store, alias, hops):
