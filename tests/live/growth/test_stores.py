@@ -17,7 +17,7 @@ import pytest
 from vramlens import LeakWatch
 from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.pace import pace_of
-from vramlens.live.growth.stores import _tensors_of_variables, all_lead_to_roots
+from vramlens.live.growth.stores import _variables_on_the_way, all_lead_to_roots
 from vramlens.live.leaks.leak_report import LiveLeak
 
 torch = pytest.importorskip("torch")
@@ -322,4 +322,39 @@ def test_a_tensor_that_lost_its_holder_meanwhile_is_skipped() -> None:
     search: Any = SimpleNamespace(
         roots={0: SimpleNamespace(kind="variable")}, order=[held, lost], torch=torch
     )
-    assert _tensors_of_variables(search, {0: (-1, ""), 1: (-1, "")}) == [0]
+    assert _variables_on_the_way(search, {0: (-1, ""), 1: (-1, "")}) == [0]
+
+
+class _Dataset:
+    def __init__(self, tensor: Any) -> None:
+        self.tensors = (tensor,)
+
+
+class _Loader:
+    def __init__(self, dataset: _Dataset) -> None:
+        self.dataset = dataset
+
+
+class _Registry:
+    def __init__(self) -> None:
+        self.loaders: list[_Loader] = []
+
+
+@pytest.mark.parametrize(("epochs_registered", "verdict"), [(7, "proven"), (6, "not a problem")])
+def test_the_newest_in_a_store_may_be_held_by_variables(
+    epochs_registered: int, verdict: str
+) -> None:
+    watch = LeakWatch()
+    registry = _Registry()
+    for epoch in range(7):
+        tensor = torch.zeros(10_000)
+        dataset = _Dataset(tensor)
+        loader = _Loader(dataset)
+        if epoch < epochs_registered:
+            registry.loaders.append(loader)
+        for _ in range(16):
+            watch.step()
+    (leak,) = watch.report().leaks
+    assert leak.verdict == verdict
+    assert leak.owner is not None
+    assert leak.owner.name == "_Registry.loaders"

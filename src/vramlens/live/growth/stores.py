@@ -29,8 +29,10 @@ _HOPS_TO_STORE = 4
 from a buffer of tuples would be apart from it; with more, all that a trainer has would be one store.
 """
 _MOST_VARIABLES = 8
-"""Tensors that are looked for behind what seems to have stopped: each reads the heap once (0.04 s for
-two million objects). A step's functions have a few.
+"""Whose holders are looked for behind what seems to have stopped, at once: a step's functions have a few."""
+_HOPS_OF_VARIABLES = 3
+"""From a variable to the store: of a tensor by its dataset and that one's loader to the list of loaders. A
+fourth reads the heap once more for what is hardly ever there.
 """
 _FEWEST_PARTS = 4
 """Of a table of lists that is one store. Two (train and test) are two things that somebody named;
@@ -102,35 +104,78 @@ def parents_by_store(search: Search, piles: Iterable[Pile], parents: Parents) ->
 def parents_beside_variables(
     search: Search, piles: Iterable[Pile], parents: Parents
 ) -> Parents | None:
-    """The parents with a tensor that a variable holds, for the moment, below what keeps it too and
-    seems to have stopped; None where they are so already.
+    """The parents with what a variable holds, for the moment, below what keeps it too and seems to
+    have stopped; None where they are so already.
     """
     stopped = [pile for pile in piles if not pile.pace.is_steady and not pile.pace.is_late]
-    roots = {search.path(pile.position, parents)[0] for pile in stopped}
-    moved: dict[int, tuple[int, str]] = {}
-    by_holder = dict(parents)
-    tensors = _tensors_of_variables(search, parents) if stopped else []
-    for place, holders in _holders(search, tensors).items():
-        for holder in holders:
-            above = search.parents([holder])
-            way = search.path(holder, above)
-            if way[0] in roots and place not in way:
-                by_holder.update({**above, **parents})
-                moved[place] = (holder, "")
-                break
-    by_holder.update(moved)
+    ways = _WaysToStores(search, {pile.position for pile in stopped})
+    if stopped:
+        ways.climb(_variables_on_the_way(search, parents))
+    moved = ways.moved()
+    by_holder = {**ways.above, **parents, **moved}
     return by_holder if moved and all_lead_to_roots(by_holder, moved) else None
 
 
-def _tensors_of_variables(search: Search, parents: Parents) -> list[int]:
-    """The positions of tensors that grew and that variables of functions hold themselves."""
-    variables = {place for place, root in search.roots.items() if root.kind == "variable"}
-    tensors = [
+def _variables_on_the_way(search: Search, parents: Parents) -> list[int]:
+    """The positions of variables' objects that lead to tensors: first those that are tensors."""
+    variables = [
         place
         for place in parents
-        if place in variables and search.torch.is_tensor(search.order[place])
+        if place in search.roots and search.roots[place].kind == "variable"
     ]
-    return tensors[:_MOST_VARIABLES]
+    tensors = [place for place in variables if search.torch.is_tensor(search.order[place])]
+    others = [place for place in variables if not search.torch.is_tensor(search.order[place])]
+    return [*tensors[:_MOST_VARIABLES], *others[:_MOST_VARIABLES]]
+
+
+class _WaysToStores:
+    """Ways from what variables hold up to stores: a dataset, its loader, the list of loaders, each
+    of which a variable holds, too.
+
+    Attributes:
+        above: the parents of every holder on these ways.
+    """
+
+    def __init__(self, search: Search, stores: set[int]) -> None:
+        self._search = search
+        self._stores = stores
+        self.above: dict[int, tuple[int, str]] = {}
+        self._leads: dict[int, list[tuple[int, int]]] = {}
+        """Of a variable's object, each holder with the variable by which that is known."""
+
+    def climb(self, places: Sequence[int]) -> None:
+        """Looks for the holders of variables' objects, and for the holders of these."""
+        for _ in range(_HOPS_OF_VARIABLES):
+            for place, holders in _holders(self._search, places).items():
+                self._leads[place] = list(self._leads_of(place, holders))
+            tops = chain.from_iterable(
+                self._leads[place] for place in places if place in self._leads
+            )
+            further = (top for _, top in tops if top not in self._leads)
+            places = list(dict.fromkeys(further))[:_MOST_VARIABLES]
+            if not places:
+                break
+
+    def moved(self) -> dict[int, tuple[int, str]]:
+        """The holders of what is in a store after all, as parents."""
+        holders = {place: self._holder_of(place) for place in self._leads}
+        return {place: (holder, "") for place, holder in holders.items() if holder is not None}
+
+    def _leads_of(self, place: int, holders: Sequence[int]) -> Iterator[tuple[int, int]]:
+        above = self._search.parents(holders)
+        for holder in holders:
+            way = self._search.path(holder, above)
+            if place not in way:
+                self.above.update(above)
+                is_in_store = not self._stores.isdisjoint(way)
+                yield holder, -1 if is_in_store else way[0]
+
+    def _holder_of(self, place: int, hops: int = _HOPS_OF_VARIABLES) -> int | None:
+        """The holder of a variable's object on the way to a store; None without one."""
+        for holder, top in self._leads.get(place, ()):
+            if top < 0 or (hops > 1 and self._holder_of(top, hops - 1) is not None):
+                return holder
+        return None
 
 
 def _holders(search: Search, places: Sequence[int]) -> dict[int, list[int]]:
