@@ -7,6 +7,7 @@ taken during the run, tell these apart: a backlog was larger at each sum than at
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -26,6 +27,10 @@ _EXPLAINED, _MOST_EXPLAINED = 0.75, 1.25
 younger generations, and count what the last step holds: a quarter either way in the programs of the
 corpus. With half, another pile's rise would be this one's; with twice as much, what is given back
 again would have only grown.
+"""
+_MOSTLY_TURNING = 0.75
+"""Of what came, that went of the same size. Of a full store as much goes, but what came in the first and
+last steps; with half, a store that gives up every second entry would be full.
 """
 _LEAST_DISTANCE = 0.05
 """Of the run, before the first sum and between two. What is in use at the moment, and goes, is as much as
@@ -87,10 +92,39 @@ def _are_at_pace(births: Iterable[int], pace: Pace, a_step: int, steps: int) -> 
 
 
 def with_rising(piles: Iterable[Pile], births: Births) -> list[Pile]:
-    """Steady piles, with those marked that are what the sums rose by."""
-    if not births.is_summed:
-        return list(piles)
-    return [replace(pile, is_rising=_is_the_rise(pile, births.sums)) for pile in piles]
+    """Steady piles, with those marked that are what the sums rose by, and those that may be full
+    stores: as much that is older than the watch went as came.
+    """
+    every = list(piles)
+    turning_sizes = _turning_sizes(every, births)
+    return [_with_rise(pile, births, turning_sizes) for pile in every]
+
+
+def _with_rise(pile: Pile, births: Births, turning_sizes: set[int]) -> Pile:
+    sizes = _sizes_of(pile)
+    turning_bytes = sum(size * count for size, count in sizes.items() if size in turning_sizes)
+    came_bytes = sum(size * count for size, count in sizes.items())
+    if turning_bytes > _MOSTLY_TURNING * came_bytes:
+        return replace(pile, is_turning=True)
+    return replace(pile, is_rising=births.is_summed and _is_the_rise(pile, births.sums))
+
+
+def _turning_sizes(piles: Iterable[Pile], births: Births) -> set[int]:
+    """The sizes of which about as many storages from before the watch went as came to all piles."""
+    came: Counter[int] = Counter()
+    for pile in piles:
+        came.update(_sizes_of(pile))
+    gone = births.older_gone() if came else came
+    return {size for size, count in came.items() if gone[size] >= _MOSTLY_TURNING * count}
+
+
+def _sizes_of(pile: Pile) -> Counter[int]:
+    """How many storages of each size came after the first step, which finds what was there, too."""
+    return Counter(
+        item.size_bytes
+        for item in pile.items
+        if item.storage is not None and item.born is not None and item.born > WARM_UP
+    )
 
 
 def steady_rise(sums: Sequence[tuple[int, int]]) -> float | None:

@@ -15,6 +15,7 @@ import gc
 import weakref
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from time import thread_time
@@ -106,10 +107,12 @@ class Births:
         self._sequence = array("q")
         self._youngest = Youngest(torch)
         self._whole_seconds = 0.0  # that looking at everything takes
+        self._older_sizes: Counter[int] = Counter()  # of what was there; empty where not looked for
         if earlier is not None and earlier.have_seen_all:
             earlier.look_now()
             self._born = dict.fromkeys(earlier._born, BEFORE)
             self._whole_seconds = earlier._whole_seconds
+            self._older_sizes = earlier._older_sizes
         else:
             self._note_what_is_there()
         self._next_sum = _FIRST_SUM
@@ -122,7 +125,17 @@ class Births:
         began = thread_time()
         with no_other_thread():
             self._note(tracked_of_types(self._torch.types_with_storage()), BEFORE)
+        self._older_sizes.update(size for _, size in self._born)
         self._whole_seconds = thread_time() - began
+
+    def older_gone(self) -> Counter[int]:
+        """How many storages of each size were there when the watch began and are not alive now."""
+        if not self._older_sizes:
+            return Counter()
+        alive = self._places_alive(everywhere=True)
+        # What the first step found young may have been there before it.
+        older = (place for place in alive if self._born.get(place, BEFORE) <= WARM_UP)
+        return self._older_sizes - Counter(size for _, size in older)
 
     @property
     def have_seen_all(self) -> bool:

@@ -75,6 +75,7 @@ class Pile:
         is_remade: of a tensor that grows by being made anew: sizes are in ``pace`` only.
         is_backlog: its oldest went, and it still grew: ``pace`` is of the difference.
         is_rising: it is what the sums of live bytes rose by, at each of them.
+        is_turning: as much of its sizes that is older than the watch went as came.
         is_complete: its object has an entry of each step.
         is_in_parts: the object's parts grow, as the lists of a dict do, and few are new.
         is_spread: of one variable of a function that runs many times at once (in threads, in
@@ -91,6 +92,7 @@ class Pile:
     is_spread: bool = False
     is_backlog: bool = False
     is_rising: bool = False
+    is_turning: bool = False
     is_complete: bool = False
     is_in_parts: bool = False
     is_parameter_state: bool = False
@@ -111,6 +113,8 @@ class Pile:
         """The steps that left something, where all of it is there: as much of each, at even
         distances; 0 elsewhere.
         """
+        if self.is_turning:
+            return 0
         if self.is_complete:
             return self.pace.last - self.pace.first + 1
         if self.is_remade or not self.pace.is_sure:

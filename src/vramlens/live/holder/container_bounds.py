@@ -43,6 +43,7 @@ class Growth:
         kept_bytes: what it keeps now.
         is_backlog: whether its oldest went, and it still grew.
         is_rising: whether the sums of live bytes rose at each of them by what it left.
+        is_turning: whether as much that is older than the watch went as came.
         steps: how many left something.
         span: steps from the first that left something to the last.
         whole_steps: the steps that left something, where all of it is there; 0 elsewhere.
@@ -59,6 +60,7 @@ class Growth:
     kept_bytes: int = 0
     is_backlog: bool = False
     is_rising: bool = False
+    is_turning: bool = False
     steps: int = 0
     span: int = 0
     whole_steps: int = 0

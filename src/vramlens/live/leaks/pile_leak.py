@@ -131,6 +131,7 @@ class _PileCase:
             kept_bytes=pile.bytes,
             is_backlog=pile.is_backlog,
             is_rising=pile.is_rising,
+            is_turning=pile.is_turning,
             steps=max(pace.steps, pile.whole_steps),
             span=pace.last - pace.first + 1,
             whole_steps=pile.whole_steps,

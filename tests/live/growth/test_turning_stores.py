@@ -1,0 +1,103 @@
+"""Stores that were full when the watch began: as much goes as comes, and what goes is older."""
+
+from __future__ import annotations
+
+import gc
+from collections import UserDict
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from vramlens import LeakWatch  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> None:
+    """What other tests left in circles is older than the watch, and may go during it."""
+    gc.collect()
+
+
+class _Bank:
+    def __init__(self) -> None:
+        self.features: dict[str, Any] = {}
+
+    def remember(self, step: int, keep: int) -> None:
+        self.features[f"{step:05d}"] = torch.zeros(2048)
+        expired = f"{step - keep:05d}"
+        if expired in self.features:
+            del self.features[expired]
+
+
+class _Window(UserDict[int, Any]):
+    """A window whose emptying the source of its user does not show."""
+
+    def __setitem__(self, key: int, value: Any) -> None:
+        self.data[key] = value
+        evict = self.data.pop
+        evict(key - 140, None)
+
+
+@pytest.mark.parametrize("watched", [40, 60, 130])
+def test_a_window_that_is_full_is_no_alarm(watched: int) -> None:
+    bank = _Bank()
+    for step in range(200):
+        bank.remember(step, 140)
+    watch = LeakWatch()
+    for step in range(200, 200 + watched):
+        bank.remember(step, 140)
+        watch.step()
+    report = watch.report()
+    assert not report.found
+    (leak,) = report.leaks
+    assert leak.verdict == "possible"
+
+
+def test_it_is_no_alarm_where_no_removal_is_known() -> None:
+    window = _Window()
+    for step in range(200):
+        window[step] = torch.zeros(2048)
+    watch = LeakWatch()
+    for step in range(200, 260):
+        window[step] = torch.zeros(2048)
+        watch.step()
+    report = watch.report()
+    assert not report.found
+
+
+def test_a_window_that_is_full_when_the_unit_of_steps_changes() -> None:
+    bank = _Bank()
+    for step in range(200):
+        bank.remember(step, 140)
+    former = LeakWatch()
+    for step in range(200, 210):
+        bank.remember(step, 140)
+        former.step()
+    watch = LeakWatch(former)
+    for step in range(210, 270):
+        bank.remember(step, 140)
+        watch.step()
+    assert not watch.report().found
+
+
+def test_older_memory_of_another_size_says_nothing() -> None:
+    bank, older = _Bank(), [torch.zeros(1024) for _ in range(200)]
+    watch = LeakWatch()
+    for step in range(60):
+        bank.remember(step, 1000)
+        older.pop()
+        watch.step()
+    (leak,) = watch.report().found
+    assert leak.owner is not None
+    assert leak.owner.name == "_Bank.features"
+
+
+def test_a_store_that_goes_on_growing_beside_what_is_older() -> None:
+    kept = [torch.zeros(2048) for _ in range(200)]
+    watch = LeakWatch()
+    for _ in range(60):
+        kept.append(torch.zeros(2048))
+        watch.step()
+    (leak,) = watch.report().found
+    assert leak.verdict == "proven"
