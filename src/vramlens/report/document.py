@@ -288,16 +288,23 @@ class Drawing(Part):
 
 @dataclass(frozen=True, slots=True)
 class Command(Part):
-    """The one next step: why, and lines to paste; none where ``why`` says it all.
+    """Lines to paste, and why: of the one next step, none where ``why`` says it all.
 
     Attributes:
         why: what it brings, with the bytes to expect; ends without a full stop.
         is_broken: a command too wide for the screen goes on after a backslash.
+        is_next: whether it is the next step, not a command that ran.
     """
 
     why: str
     lines: tuple[str, ...]
     is_broken: bool = False
+    is_next: bool = field(default=True, kw_only=True)
+
+    @property
+    def title(self) -> str:
+        """Why, as it stands above the lines, without a full stop."""
+        return f"Next, {self.why}" if self.is_next else self.why
 
 
 class Fit(Enum):

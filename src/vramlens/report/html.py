@@ -110,8 +110,9 @@ def _figure(row: Figure, largest: int) -> str:
 
 
 def _command(command: Command) -> Iterator[str]:
-    lines = html_text("\n".join(command.lines))
-    yield f"<h2>Next, {html_text(command.why)}</h2><pre>{lines}</pre>"
+    lines, title = html_text("\n".join(command.lines)), html_text(command.title)
+    yield f"<h2>{title}</h2>" if command.is_next else f"<p>{title}:</p>"
+    yield f"<pre>{lines}</pre>"
 
 
 _WRITTEN_BY: dict[type[Part], Callable[[Any], Iterator[str]]] = {

@@ -152,7 +152,8 @@ def _claim(number: int, claim: Claim) -> list[str]:
 
 
 def _command(command: Command) -> Iterator[str]:
-    yield f"**Next**, {escaped(command.why)}{':' if command.lines else '.'}"
+    opening = "**Next**, " if command.is_next else ""
+    yield f"{opening}{escaped(command.why)}{':' if command.lines else '.'}"
     if command.lines:
         yield fenced(command.lines)
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 SCREEN_LINES = 24
 """What an answer keeps to where it can: the lines of a terminal that nobody made larger."""
-_TITLE = "bold"
 _COMMAND = "  vramlens "
 
 
@@ -56,12 +55,6 @@ def broken_lines(text: str, layout: Layout) -> Iterator[Text]:
             yield Text(line)
         else:
             yield from map(Text, layout.wrap(words, first=indent, rest=f"{indent}  "))
-
-
-def next_lines(why: str, command: str, layout: Layout) -> Iterator[Text]:
-    """The one next step."""
-    yield from (Text(line, style=_TITLE) for line in layout.wrap(f"Next, {why}:"))
-    yield from command_lines(command, layout)
 
 
 def command_lines(command: str, layout: Layout) -> Iterator[Text]:

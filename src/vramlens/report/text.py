@@ -35,7 +35,7 @@ from vramlens.report.document import (
 from vramlens.report.holder_lines import holder_lines
 from vramlens.report.holders import HeldMemory
 from vramlens.report.layout import Layout, right
-from vramlens.report.screen import layout_of, next_lines, room_of, show
+from vramlens.report.screen import command_lines, layout_of, room_of, show
 from vramlens.report.table_layout import table_lines
 from vramlens.report.wording import and_more
 
@@ -180,14 +180,11 @@ def _drawing(drawing: Drawing, layout: Layout) -> Iterator[Text]:
 
 
 def _command(command: Command, layout: Layout) -> Iterator[Text]:
-    """The next step; its lines are there to be pasted, so none is ever cut or wrapped."""
-    if command.is_broken:
-        yield from next_lines(command.why, command.lines[0], layout)
-        return
+    """Its lines are there to be pasted, so none is ever cut or wrapped."""
     end = ":" if command.lines else "."
-    yield from wrapped(layout, f"Next, {command.why}{end}", style=BOLD)
+    yield from wrapped(layout, f"{command.title}{end}", style=BOLD if command.is_next else "")
     for line in command.lines:
-        yield Text(f"  {line}")
+        yield from command_lines(line, layout) if command.is_broken else [Text(f"  {line}")]
 
 
 _DRAWN_BY: dict[type[Part], Callable[[Any, Layout], Iterator[Text]]] = {

@@ -4,7 +4,7 @@ and what it marks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from vramlens.report.explain.finding_words import (
     steps_sentence,
     unknown_sentences,
 )
-from vramlens.report.explain.origin import origin_of
+from vramlens.report.explain.origin import command_of, origin_of
 from vramlens.report.profile import story as profile_story
 from vramlens.trace.profile import ProfilerTrace
 from vramlens.view.columns import Columns
@@ -44,11 +44,19 @@ def verdict_of(view: Attribution, explanation: Explanation, columns: Columns) ->
         "findings": [_finding(view, finding, failure, columns) for finding in explanation.findings],
         "steps": steps_sentence(explanation),
         "unknown": [words(text) for text in unknown_sentences(explanation)],
-        "origin": [words(text) for text in origin_of(explanation.recording)],
+        "origin": [words(text) for text in _origin(explanation)],
         "next": [words(text) for text in (command.why, *command.lines)],
         "exact": list(explanation.peak.exact) if explanation.peak is not None else [],
         "limit": explanation.oom.limit_bytes if explanation.oom is not None else None,
     }
+
+
+def _origin(explanation: Explanation) -> Iterator[str]:
+    """Yields which run the recording comes from, and its command."""
+    yield from origin_of(explanation.recording)
+    command = command_of(explanation.recording)
+    if command:
+        yield f"Command: {command}"
 
 
 def _figures(figures: Iterable[Figure]) -> list[list[Any]]:

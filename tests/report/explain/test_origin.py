@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from support.vram_files import GptMarks, in_validation, marked, vram
 from vramlens import explain
 from vramlens.analyses.explanation import Explanation, Overwritten
 from vramlens.report.explain.json import to_json
-from vramlens.report.explain.origin import duration, origin_of
+from vramlens.report.explain.origin import command_of, duration, origin_of
 from vramlens.trace import DeviceMeta, Meta
 from vramlens.units import GIB
 
@@ -45,9 +46,25 @@ def test_what_a_recording_says() -> None:
     ring = Overwritten(0, 5, 3 * 3_600_000_000 + 61_000_000)
     assert origin_of(with_meta(run(), MADE, overwritten=(ring,)).recording) == (
         "Recorded on H200, torch 2.11.0, rank 3 of 8; written when memory ran out at step 1,812.",
-        "Command: python train.py 'a b'.",
         "The ring of 100,000 events was full: the first 3 h 1 min is overwritten, and only memory that was still in use is known.",
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("python", "train.py", "a b"),
+        ("vramlens", "predict", "--cards", "2G,3G,4G,8G", "--steps", "3", "--conf", "a:1,b:2", "train.py"),
+        ("python", "train.py", "--note", "it's --long, " * 9),
+    ],
+)  # fmt: skip
+def test_the_command_is_printed_alone_so_that_it_can_be_pasted(words: tuple[str, ...]) -> None:
+    lines = text_of(with_meta(run(), replace(MADE, command=words)), width=60).splitlines()
+    start = lines.index("Command:") + 1
+    end = next(at for at in range(start, len(lines)) if not lines[at].endswith("\\")) + 1
+    pasted = "\n".join(lines[start:end]).replace("\\\n", "")  # as a shell joins such lines
+    assert tuple(shlex.split(pasted)) == words
+    assert f"\n{shlex.join(words)}\n```" in markdown(with_meta(run(), replace(MADE, command=words)))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +76,8 @@ def test_a_recording_that_says_next_to_nothing(meta: Meta) -> None:
 
 def test_names_from_the_recording_do_not_steer_the_terminal() -> None:
     meta = replace(MADE, torch=EVIL, command=(EVIL,), device_name=EVIL)
-    assert all(text.isprintable() for text in origin_of(with_meta(run(), meta).recording))
+    recording = with_meta(run(), meta).recording
+    assert all(text.isprintable() for text in (*origin_of(recording), command_of(recording)))
     assert "\x1b" not in text_of(with_meta(run(), meta)) + markdown(with_meta(run(), meta))
 
 

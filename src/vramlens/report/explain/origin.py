@@ -1,5 +1,5 @@
 """Origin: in a few words, which run a recording comes from, why it was written, and what of it
-is overwritten.
+is overwritten; and its command.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.explanation import Overwritten, Peak, RecordingFacts
     from vramlens.trace.meta import Meta
 
-_LONGEST_COMMAND = 160
+_LONGEST_COMMAND = 1000
 _TRIGGERS = {
     "oom": "when memory ran out",
     "error": "when the program failed",
@@ -33,13 +33,18 @@ def origin_of(facts: RecordingFacts) -> tuple[str, ...]:
     meta = facts.meta
     if meta is None:
         return ()
-    sentences = [_made_on(meta)]
-    if meta.command:
-        command = shlex.join(meta.command)
-        short = f"{command[:_LONGEST_COMMAND]}…" if len(command) > _LONGEST_COMMAND else command
-        sentences.append(f"Command: {short}")
-    sentences += [_ring(ring, meta.max_events, len(facts.devices)) for ring in facts.overwritten]
+    rings = [_ring(ring, meta.max_events, len(facts.devices)) for ring in facts.overwritten]
+    sentences = [_made_on(meta), *rings]
     return tuple(visible(text.rstrip(".") + ".") for text in sentences if text)
+
+
+def command_of(facts: RecordingFacts) -> str:
+    """The command that made a recording, to paste; "" where it is not known. Only an endless one is
+    cut.
+    """
+    command = "" if facts.meta is None else shlex.join(facts.meta.command)
+    is_endless = len(command) > _LONGEST_COMMAND
+    return visible(f"{command[:_LONGEST_COMMAND]}…" if is_endless else command)
 
 
 def _made_on(meta: Meta) -> str:

@@ -15,6 +15,7 @@ from vramlens.report.document import (
     NO_HELP,
     Blank,
     Claims,
+    Command,
     Cut,
     Document,
     Figures,
@@ -43,7 +44,7 @@ from vramlens.report.explain.finding_words import (
     unknown_sentences,
 )
 from vramlens.report.explain.holder_tables import DEFAULT_TOP, table_of
-from vramlens.report.explain.origin import origin_of
+from vramlens.report.explain.origin import command_of, origin_of
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def explanation_document(
         Figures(failure_figures(explanation), _FIGURE_NAMES),
         gap,
         Sentences(origin_of(explanation.recording), is_paragraph=True, cuts=cuts_of("origin")),
+        *_command(explanation),
         gap,
         *_holders(explanation, by, top),
         gap,
@@ -128,6 +130,19 @@ def explanation_document(
         next_command(explanation),
     ]
     return Document(tuple(parts), Fit.EVERYWHERE if failed and top is None else Fit.NOWHERE)
+
+
+def _command(explanation: Explanation) -> Iterator[Part]:
+    """Yields the command that made the recording, where it is known."""
+    command = command_of(explanation.recording)
+    if command:
+        yield Command(
+            "Command",
+            (command,),
+            is_broken="'" not in command,  # what is quoted may not go on after a backslash
+            is_next=False,
+            cuts=cuts_of("origin"),
+        )
 
 
 def _holders(explanation: Explanation, by: str, top: int | None) -> Iterator[Part]:
