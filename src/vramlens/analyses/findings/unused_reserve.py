@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure.oom import settings_variable
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.memory.fragmentation import Fragmentation, fragmentation_at, holes_at
+from vramlens.analyses.findings.ranking import LEAST_SHARE
+from vramlens.analyses.memory.fragmentation import (
+    Fragmentation,
+    Pin,
+    fragmentation_at,
+    holes_at,
+)
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Trace
@@ -33,8 +39,8 @@ def unused_reserve(scene: Scene) -> Iterator[Finding]:
         f"then {counted(holes.holes, 'free block')}, the largest "
         f"{format_size(holes.largest_free_bytes)}; {releasable} in whole free segments",
     ]
-    pin = holes.pinned_by[0] if holes.pinned_by else None
-    if pin is not None and pin.held_bytes and pin.place is not None:
+    pin = _pin_that_matters(holes, reserved_bytes)
+    if pin is not None and pin.place is not None:
         evidence.append(
             f"{counted(pin.blocks, 'block')} of {pin.place} split up "
             f"{format_size(pin.held_bytes)} of it"
@@ -51,11 +57,17 @@ def unused_reserve(scene: Scene) -> Iterator[Finding]:
     )
 
 
+def _pin_that_matters(holes: Fragmentation, reserved_bytes: int) -> Pin | None:
+    """The line whose blocks keep most free memory; None where that is next to nothing of the peak."""
+    pin = holes.pinned_by[0] if holes.pinned_by else None
+    return pin if pin is not None and pin.held_bytes >= LEAST_SHARE * reserved_bytes else None
+
+
 def _fix(trace: Trace, holes: Fragmentation, unused_bytes: int) -> str:
     if trace.settings.get("expandable_segments"):
         return (
-            "torch.cuda.empty_cache() between phases of different sizes returns free segments "
-            f"to the driver ({format_size(holes.releasable_bytes)})"
+            "call torch.cuda.empty_cache() after the peak: it returns free segments to the driver"
+            f" ({format_size(holes.releasable_bytes)})"
         )
     return (
         f"run with {settings_variable(trace)}=expandable_segments:True and record again: this "
