@@ -55,6 +55,11 @@ def test_a_live_leak_of_uneven_steps_says_how_many_they_are() -> None:
     )
 
 
+def test_one_step_has_no_different_sizes() -> None:
+    leak = replace(LEAK, bytes=14 * MIB, first_step=2, steps=1)
+    assert growth_words(leak) == "1.00 MiB per step, 14.00 MiB so far in 1 step"
+
+
 def test_the_statement_is_quoted_without_its_comment() -> None:
     owner = replace(OWNER, source="history.append(loss)  # never emptied")
     claim = claim_of(replace(LEAK, owner=owner), unseen="")

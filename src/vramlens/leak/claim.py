@@ -98,8 +98,10 @@ def _steps_words(leak: Leak) -> str:
     if leak.is_rate_times_steps:
         return f" in {counted(leak.steps, 'step')}"
     is_watched = leak.first_step is not None and leak.owner is not None
-    is_each_step = is_watched and leak.unit_steps == 1
-    return f" in {counted(leak.steps, 'step')} of different sizes" if is_each_step else ""
+    if not is_watched or leak.unit_steps != 1:
+        return ""
+    sizes = " of different sizes" if leak.steps > 1 else ""
+    return f" in {counted(leak.steps, 'step')}{sizes}"
 
 
 def owner_words(leak: Leak, owner: LeakOwner) -> str:
