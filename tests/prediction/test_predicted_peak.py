@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from vramlens.prediction.predicted_peak import USUAL_CARDS, CardFit, NotModelled, Prediction
@@ -65,8 +67,39 @@ def test_cards_that_were_asked_for_come_in_any_order() -> None:
     assert card_lines(cards) == ["fits: 24.00 GiB and more", "does not fit: 8.00 GiB"]
 
 
-def test_what_a_full_card_costs_is_said_of_the_smallest_that_fits() -> None:
-    cards = (CardFit(24 * GIB, True, retries=1), CardFit(16 * GIB, True, retries=7))
-    text = " ".join(str(prediction_of(cards)).split())
-    assert "fits: 16.00 GiB and more on 16.00 GiB with 7 retries: it completes" in text
-    assert "with 1 retr" not in text
+@pytest.mark.parametrize(
+    ("retries", "told"),
+    [
+        (
+            {24: 1, 16: 7, 8: 90, 80: 0},
+            "with 7 retries on 16.00 GiB, 1 on 24.00 GiB: it completes, but each retry frees"
+            " PyTorch's cache and costs time",
+        ),
+        (
+            {24: 1, 80: 0},
+            "with 1 retry on 24.00 GiB: it completes, but the retry frees PyTorch's cache and"
+            " costs time",
+        ),
+    ],
+)
+def test_what_a_full_card_costs_is_said_of_each_that_fits(
+    retries: dict[int, int], told: str
+) -> None:
+    cards = tuple(CardFit(size * GIB, size > 8, retries=count) for size, count in retries.items())
+    assert told in " ".join(str(prediction_of(cards)).split())
+
+
+@pytest.mark.parametrize(
+    ("retries", "told"),
+    [(1, "with 1 retry: the retry frees"), (5, "with 5 retries: each retry frees")],
+)
+def test_what_the_full_card_itself_costs(retries: int, told: str) -> None:
+    assert told in " ".join(str(prediction_of((), retries=retries)).split())
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"), [(0, ""), (1, "; 1 optimizer step"), (3, "; 3 optimizer steps")]
+)
+def test_optimizer_steps_are_counted_where_there_are_some(steps: int, told: str) -> None:
+    lines = str(replace(prediction_of(()), steps=steps)).splitlines()
+    assert lines[1] == f"  peak allocated: 1.00 GiB{told}"

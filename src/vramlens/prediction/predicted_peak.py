@@ -118,18 +118,18 @@ class Prediction:
 
     def __str__(self) -> str:
         low, high = format_size(self.low_bytes), format_size(self.high_bytes)
+        steps = f"; {counted(self.steps, 'optimizer step')}" if self.steps else ""
         lines = [
             f"Predicted peak reserved: {format_size(self.reserved_bytes)}"
             f" (between {low} and {high})",
-            f"  peak allocated: {format_size(self.allocated_bytes)};"
-            f" {counted(self.steps, 'optimizer step')}",
+            f"  peak allocated: {format_size(self.allocated_bytes)}{steps}",
             f"  on {self.gpu} with PyTorch {self.torch}, predicted in {self.seconds:.1f} s without"
             " a GPU",
         ]
         if self.retries:
             lines.append(
-                f"  the card is full then: PyTorch frees its cache {counted(self.retries, 'time')} and"
-                " tries again (retries), which costs time"
+                f"  the card is full then, with {counted(self.retries, 'retry', 'retries')}:"
+                f" {_cost_of(self.retries)}"
             )
         lines += _card_lines(self.cards)
         for unknown in self.not_modelled:
@@ -147,9 +147,7 @@ def _card_lines(cards: tuple[CardFit, ...]) -> Iterator[str]:
     if sizes[True]:
         more = " and more" if len(sizes[True]) > 1 else ""
         yield f"  fits: {format_size(sizes[True][0])}{more}"
-        yield from _retry_lines(
-            min((card for card in cards if card.fits), key=lambda card: card.total_bytes)
-        )
+        yield from _retry_lines(cards)
     if sizes[None]:
         yield f"  may fit: {', '.join(map(format_size, sizes[None]))}"
     if sizes[False]:
@@ -157,14 +155,25 @@ def _card_lines(cards: tuple[CardFit, ...]) -> Iterator[str]:
         yield f"  does not fit: {format_size(sizes[False][-1])}{less}"
 
 
-def _retry_lines(smallest: CardFit) -> Iterator[str]:
-    """That the smallest card is full at times, which costs time and kills nothing."""
-    if smallest.retries:
-        yield (
-            f"    on {format_size(smallest.total_bytes)} with"
-            f" {counted(smallest.retries, 'retry', 'retries')}: it completes, but each frees the cache"
-            " and costs time"
+def _retry_lines(cards: tuple[CardFit, ...]) -> Iterator[str]:
+    """Which cards are full at times, which costs time and kills nothing."""
+    full = sorted(
+        (card for card in cards if card.fits and card.retries), key=lambda card: card.total_bytes
+    )
+    if full:
+        first = counted(full[0].retries, "retry", "retries")
+        counts = [first, *(f"{card.retries:,}" for card in full[1:])]
+        sizes = [format_size(card.total_bytes) for card in full]
+        on_cards = ", ".join(
+            f"{count} on {size}" for count, size in zip(counts, sizes, strict=True)
         )
+        cost = _cost_of(sum(card.retries for card in full))
+        yield f"    with {on_cards}: it completes, but {cost}"
+
+
+def _cost_of(retries: int) -> str:
+    which = "the" if retries == 1 else "each"
+    return f"{which} retry frees PyTorch's cache and costs time"
 
 
 @dataclass(frozen=True, slots=True)
