@@ -11,7 +11,7 @@ from rich.console import Console
 from support.documents import print_answer
 from support.recordings import DATA, data_of, read, truth_of
 from vramlens import UsageError, load
-from vramlens.replay import WORTH_TRYING, parse_settings, tune_trace
+from vramlens.replay import WORTH_TRYING, Tuning, parse_settings, tune_trace
 from vramlens.report.replay.card_words import cards_headline
 from vramlens.units import GIB, MIB
 
@@ -59,7 +59,68 @@ def test_a_cache_that_fills_a_card_leaves_room_outside_pytorch_when_it_must() ->
     console = Console(file=io.StringIO(), width=120)
     print_answer(tuning, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert text.startswith("Fits a 7 GiB card with the recorded settings.\n")
+    assert text.startswith("Fits a 7 GiB card with the recorded settings (1 retry).\n")
+
+
+LEAST_MEMORY = "expandable_segments:True,roundup_power2_divisions:8"
+LEAST_CARD = "expandable_segments:True,max_split_size_mb:128"
+
+
+def text_of(tuning: Tuning, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    print_answer(tuning, console)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_the_setting_that_the_card_needs_is_the_one_to_use() -> None:
+    """Another reserves less on a card of any size, and not surely within this one."""
+    recording = read(data_of("recordings/gpt_varlen"))
+    confs = (LEAST_MEMORY, LEAST_CARD)
+    small = tune_trace(recording, cards=[5324 * MIB], confs=confs)
+    for tuning, conf in (
+        (tune_trace(recording, cards=[24 * GIB], confs=confs), LEAST_MEMORY),
+        (small, LEAST_CARD),
+    ):
+        assert tuning.best is not None
+        assert tuning.best.row.settings.conf == conf
+        assert tuning.tried[0] is tuning.best
+    text = text_of(small)
+    assert " ".join(text.split()).startswith(
+        f"Fits a 5.20 GiB card with {LEAST_CARD} (5 retries); with the recorded settings it may not"
+    )
+    assert "Use " not in text
+    assert (
+        f"Next, use this setting to fit a 5.20 GiB card:\n  export PYTORCH_CUDA_ALLOC_CONF={LEAST_CARD}"
+        in text
+    )
+
+
+@pytest.mark.parametrize("gib", [(5.2,), (5.2, 5.3), (1, 24), (7,), (5.2, 7, 24, 40, 80)])
+def test_a_legend_stands_only_below_a_table_that_shows_its_word(gib: tuple[float, ...]) -> None:
+    cards = [int(size * GIB) for size in gib]
+    confs = (LEAST_MEMORY, LEAST_CARD)
+    tuning = tune_trace(read(data_of("recordings/gpt_varlen")), cards=cards, confs=confs)
+    for width in (60, 80, 120):
+        lines = text_of(tuning, width).splitlines()
+        blank = lines.index("")
+        table = "\n".join(lines[blank : lines.index("", blank + 1)])
+        for word, mark in (("maybe", "maybe: "), ("retry", "retry: ")):
+            rows = table.replace(mark, "").replace("each retry costs", "").replace("ries", "ry")
+            assert (word in rows) == (mark in table), (gib, width)
+
+
+@pytest.mark.parametrize(
+    ("gib", "told"),
+    [
+        ((5.2,), "it may not fit."),
+        ((4.2, 5.2), "it may fit none of them."),
+        ((5.2, 24), "it needs a 24 GiB card."),
+    ],
+)
+def test_what_the_recorded_settings_do_instead(gib: tuple[float, ...], told: str) -> None:
+    cards = [int(size * GIB) for size in gib]
+    recording = read(data_of("recordings/gpt_varlen"))
+    assert cards_headline(tune_trace(recording, cards=cards, confs=(LEAST_CARD,))).endswith(told)
 
 
 @pytest.mark.parametrize(

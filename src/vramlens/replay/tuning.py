@@ -115,6 +115,21 @@ class Tuned:
         """The smallest card that the run surely fits on; None where it fits on none of them."""
         return next((card.size_bytes for card in self.cards if card.fits), None)
 
+    @property
+    def smallest(self) -> CardUnderSetting | None:
+        """The run on that card; else on the smallest that has room for the allocator's memory."""
+        surely = (card for card in self.cards if card.fits)
+        perhaps = (card for card in self.cards if card.room_is_in_doubt)
+        return next(itertools.chain(surely, perhaps), None)
+
+    @property
+    def card_rank(self) -> tuple[int, int]:
+        """Less for a smaller card; a card that it surely fits comes before one that it may fit."""
+        card = self.smallest
+        if card is None:
+            return 2, 0
+        return (0 if card.fits else 1), card.size_bytes
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Tuning(PrintedAnswer):
@@ -124,7 +139,8 @@ class Tuning(PrintedAnswer):
         source, device, recorded, ended_by_failure, variable, places, missing: as for an Answer.
         baseline: the recorded settings, under the same cap.
         tried: one a setting; the recorded one is among them.
-        best: the one to use; None where nothing helps.
+        best: the one to use, on the smallest card where cards were asked for; None where nothing
+            helps.
         inert: settings left out, since garbage collection does nothing without a limit.
         outside_bytes: on a card beside the allocator's memory; None where the recording does not
             say.
@@ -150,6 +166,19 @@ class Tuning(PrintedAnswer):
     floor_bytes: int
     leaked_per_step: int | None = None
     step_needed_bytes: int | None = None
+
+    @property
+    def as_recorded(self) -> Tuned:
+        """The settings that the run had."""
+        return next(tuned for tuned in self.tried if tuned.row.settings == self.baseline.settings)
+
+    @property
+    def card_of_best(self) -> CardUnderSetting | None:
+        """The card for which the best setting is advised, as the run with its own settings needs a
+        larger one; None where it is advised for what it saves.
+        """
+        is_smaller = self.best is not None and self.best.card_rank < self.as_recorded.card_rank
+        return self.best.smallest if self.best is not None and is_smaller else None
 
     @property
     def past_request_only(self) -> Tuned | None:
@@ -399,7 +428,23 @@ def _best(tried: Sequence[Tuned], baseline: WhatIf, failed_step: FailedStep) -> 
     if (past_failure or failed_step.judged) and not baseline.past_failure:
         advice = failed_step.advice(past_failure)
         return next((tuned for tuned in tried if tuned.row.settings == advice), None)
-    return tried[0] if _is_worth_a_change(tried[0].row, baseline) else None
+    return _best_on_smallest_card(tried, baseline)
+
+
+def _best_on_smallest_card(tried: Sequence[Tuned], baseline: WhatIf) -> Tuned | None:
+    """The best of the settings that fit the smallest card, or of all where no card was asked for.
+
+    Where the recorded ones do not fit it, that is the reason for a change, and retries decide.
+    """
+    least = min(tuned.card_rank for tuned in tried)
+    fitting = [tuned for tuned in tried if tuned.card_rank == least]
+    if any(tuned.row.settings == baseline.settings for tuned in fitting):
+        return fitting[0] if _is_worth_a_change(fitting[0].row, baseline) else None
+    return min(fitting, key=_retries_on_smallest)
+
+
+def _retries_on_smallest(tuned: Tuned) -> int:
+    return tuned.smallest.row.retries if tuned.smallest is not None else 0
 
 
 def _is_worth_a_change(row: WhatIf, baseline: WhatIf) -> bool:

@@ -202,6 +202,8 @@ class Table(Part):
         left_out: how many rows are not there, below the second column.
         hang: of the last column's further lines, in cells; None is below the second column.
         last_room: the cells that the last column is worth, before another is cut.
+        legend: words of cells, and what each means; told below the table where a row that is shown
+            has the word.
         narrow: what stands in its place on a screen of less than ``least_width`` cells.
         margin: before the first column.
         header_style: of the line that names the columns.
@@ -219,6 +221,7 @@ class Table(Part):
     left_out: str = field(default="", kw_only=True)
     hang: int | None = field(default=None, kw_only=True)
     last_room: int = field(default=0, kw_only=True)
+    legend: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
     narrow: Table | None = field(default=None, kw_only=True)
     least_width: int = field(default=0, kw_only=True)
     margin: str = field(default="  ", kw_only=True)
@@ -234,6 +237,11 @@ class Table(Part):
             self.rows[max(range(first, last), key=lambda row: self.heights[row])]
             for first, last in itertools.pairwise(bounds)
         )
+
+    def meanings(self) -> Iterator[str]:
+        """Yields what the words mean that rows shown have."""
+        cells = [cell for row in self.top_rows() for cell in row]
+        return (meaning for word, meaning in self.legend if any(word in cell for cell in cells))
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,7 @@ def _table(table: Table) -> Iterator[str]:
     if table.last is not LastColumn.CUT:
         names = [column.name for column in table.columns]
         yield _filled_columns(names, table.rows, [column.is_right for column in table.columns])
+        yield from map(escaped, table.meanings())
         return
     yield f"### {escaped(table.title)}"
     if table.empty:

@@ -33,6 +33,8 @@ def table_lines(table: Table, layout: Layout) -> Iterator[Text]:
         yield from _LAID_OUT_BY[table.last](table, rows, layout)
         if table.note:
             yield from (Text(line) for line in layout.wrap(f"({table.note})", first="  "))
+        for meaning in table.meanings():
+            yield from (Text(line) for line in layout.wrap(meaning, first="  "))
 
 
 def _wrapped(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> Iterator[Text]:

@@ -21,7 +21,7 @@ from vramlens.report.document import (
     alternatives,
     cut_whole,
 )
-from vramlens.report.replay.card_words import card_words, cards_headline
+from vramlens.report.replay.card_words import a_card, card_words, cards_headline, legend_of
 from vramlens.report.replay.story import (
     HEADER,
     aside,
@@ -40,13 +40,11 @@ from vramlens.report.wording import and_more, quoted
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
-    from vramlens.replay import Tuned, Tuning, WhatIf
+    from vramlens.replay import CardUnderSetting, Tuned, Tuning, WhatIf
 
 _ROWS = 9
 _LEAST_ROWS = 3
 _CUT_FAILED_ROWS, _CUT_FLOOR = 0, 50  # before and after the rows of the table
-_CARD_COLUMNS = ("peak reserved", "retries", "smallest card", "setting")
-"""Of a table with cards, those that say most of it."""
 
 
 def tuning_document(tuning: Tuning, *, all_rows: bool = False) -> Document:
@@ -72,14 +70,14 @@ def tuning_document(tuning: Tuning, *, all_rows: bool = False) -> Document:
 
 def _opening(tuning: Tuning) -> Iterator[Part]:
     """The answer: on which card it fits, where that was asked; else, and then, which setting to
-    use.
+    use, unless it is the one that the card needs.
     """
-    headline = _headline(tuning)
-    if tuning.tried[0].cards:
-        yield Heading(cards_headline(tuning))
-        yield Sentences((headline,))
-    else:
-        yield Heading(headline)
+    if not tuning.tried[0].cards:
+        yield Heading(_headline(tuning))
+        return
+    yield Heading(cards_headline(tuning))
+    if tuning.card_of_best is None:
+        yield Sentences((_headline(tuning),))
 
 
 def _headline(tuning: Tuning) -> str:
@@ -202,8 +200,8 @@ def _table_parts(tuning: Tuning, count: int) -> Iterator[Part]:
         yield aside(and_more(hidden, "setting", "--all"))
     if tuning.inert:
         yield aside(_INERT)
-    if has_cards:
-        yield from _card_asides(tuning, listed_rows)
+    if has_cards and tuning.outside_bytes is not None:
+        yield aside(_outside_words(tuning.outside_bytes))
     if any(map(_is_above_limit, shown)):
         yield aside(_ABOVE_LIMIT)
     if not has_cards:  # the table of cards has no column for it
@@ -219,17 +217,6 @@ _ABOVE_LIMIT = (
     "Reserved can exceed the limit: PyTorch checks the request against it, then grows an"
     " expandable segment by whole pages (20 MiB by default)."
 )
-_RETRY = (
-    "retry: the card is too small for this peak, so PyTorch frees its cache and tries"
-    " again. The run completes, but each retry costs time."
-)
-
-
-def _card_asides(tuning: Tuning, listed_rows: Sequence[Tuned]) -> Iterator[Part]:
-    yield aside(_outside_words(tuning.outside_bytes))
-    cards = (card for tuned in listed_rows for card in tuned.cards)
-    if any(card.fits and card.row.retries for card in cards):
-        yield aside(_RETRY)
 
 
 def _words_of_failed_rows(tuning: Tuning) -> Iterator[Part]:
@@ -270,29 +257,36 @@ def _name(tuning: Tuning, tuned: Tuned) -> str:
 
 def _card_table(tuning: Tuning, listed_rows: Sequence[Tuned]) -> Table:
     """On which cards each setting fits; without room for all of them, the smallest alone."""
-    peak, retries, smallest, setting = _CARD_COLUMNS
     on_cards = [f"on {card_words(card.size_bytes)}" for card in tuning.tried[0].cards]
-    names = [peak, retries, *on_cards, smallest, setting]
-    rows = [_card_row(tuning, tuned) for tuned in listed_rows]
-    narrow_names, *narrow_rows = ([*row[:2], *row[-2:]] for row in (names, *rows))
+    names = ["peak reserved", "retries", *on_cards, "setting"]
+    rows = [_card_row(tuning, tuned, [_fit(card) for card in tuned.cards]) for tuned in listed_rows]
+    narrow_names = ["peak reserved", "retries", "smallest card", "setting"]
+    narrow_rows = [_card_row(tuning, tuned, [_smallest_fit(tuned)]) for tuned in listed_rows]
+    legend = legend_of(tuning, listed_rows)
+    has_several = len(on_cards) > 1
     return replace(
         settings_table(names, rows),
-        narrow=settings_table(narrow_names, narrow_rows),
+        legend=legend,
+        narrow=replace(settings_table(narrow_names, narrow_rows), legend=legend)
+        if has_several
+        else None,
         least_width=_figures_width([names, *rows]),
     )
 
 
-def _card_row(tuning: Tuning, tuned: Tuned) -> list[str]:
+def _card_row(tuning: Tuning, tuned: Tuned, on_cards: Sequence[str]) -> list[str]:
     row = tuned.row
-    on_cards = [_fit(card.fits, card.row.retries) for card in tuned.cards]
-    smallest = _smallest_card(tuned)
-    return [size_range(row), f"{row.retries:,}", *on_cards, smallest, _name(tuning, tuned)]
+    return [size_range(row), f"{row.retries:,}", *on_cards, _name(tuning, tuned)]
 
 
-def _smallest_card(tuned: Tuned) -> str:
-    if tuned.smallest_card is not None:
-        return card_words(tuned.smallest_card)
-    return "unknown" if any(card.fits is None for card in tuned.cards) else "none of them"
+def _smallest_fit(tuned: Tuned) -> str:
+    """The smallest card that a setting fits; else the smallest that it may fit."""
+    cards = sorted(tuned.cards, key=lambda card: (card.fits is None, card.size_bytes))
+    card = next((card for card in cards if card.fits is not False), None)
+    if card is None:
+        return "none of them"
+    size = card_words(card.size_bytes)
+    return _with_retries(size if card.fits else f"maybe {size}", card)
 
 
 def _figures_width(rows: Sequence[Sequence[str]]) -> int:
@@ -301,12 +295,7 @@ def _figures_width(rows: Sequence[Sequence[str]]) -> int:
     return sum(max(map(len, column)) + 2 for column in figures)
 
 
-def _outside_words(outside_bytes: int | None) -> str:
-    if outside_bytes is None:
-        return (
-            "maybe: less than 1 GiB is left for memory outside PyTorch's allocator (often 0.5 to"
-            " 1 GiB), which this recording does not contain."
-        )
+def _outside_words(outside_bytes: int) -> str:
     return (
         f"Each card also needs {format_size(outside_bytes)} for this process outside PyTorch's"
         " allocator. That is included."
@@ -327,10 +316,14 @@ def _listed_rows(tuning: Tuning, count: int) -> list[Tuned]:
     return rows + [tuned for tuned in worst if tuned not in rows]
 
 
-def _fit(fits: bool | None, retries: int) -> str:
-    if fits is False:
+def _fit(card: CardUnderSetting) -> str:
+    if card.fits is False:
         return "no"
-    answer = "yes" if fits else "maybe"
+    return _with_retries("yes" if card.fits else "maybe", card)
+
+
+def _with_retries(answer: str, card: CardUnderSetting) -> str:
+    retries = card.row.retries
     return f"{answer}, {counted(retries, 'retry', 'retries')}" if retries else answer
 
 
@@ -345,8 +338,7 @@ def _next_step(tuning: Tuning) -> tuple[str, str]:
     if tuning.leaked_per_step is not None:
         return "see what each step leaves behind", f"vramlens leaks {quoted(tuning.source)}"
     if best is not None:
-        use = "use this setting"
-        gain = f"to save {format_size(best.saved_bytes)}"
+        use, gain = _use_and_gain(tuning, best)
         if base.oom is not False and not base.past_failure:
             gain = "to avoid the failure"
             if tuning.ended_by_failure and not best.step_finishes:
@@ -360,6 +352,16 @@ def _next_step(tuning: Tuning) -> tuple[str, str]:
     if tuning.ended_by_failure:  # explain has said this already, and sends people here
         return _needs(tuning), f"vramlens view {quoted(tuning.source)}"
     return "see what uses the memory", f"vramlens explain {quoted(tuning.source)}"
+
+
+def _use_and_gain(tuning: Tuning, best: Tuned) -> tuple[str, str]:
+    """What to do with the best setting, and what that brings, where no failure is to be avoided."""
+    card = tuning.card_of_best
+    if card is None:
+        return "use this setting", f"to save {format_size(best.saved_bytes)}"
+    if card.fits:
+        return "use this setting", f"to fit {a_card(card.size_bytes)}"
+    return "try this setting,", f"which may fit {a_card(card.size_bytes)}"
 
 
 def _needs(tuning: Tuning) -> str:
