@@ -103,3 +103,19 @@ def test_what_the_full_card_itself_costs(retries: int, told: str) -> None:
 def test_optimizer_steps_are_counted_where_there_are_some(steps: int, told: str) -> None:
     lines = str(replace(prediction_of(()), steps=steps)).splitlines()
     assert lines[1] == f"  peak allocated: 1.00 GiB{told}"
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (1, "such a number decided /a/train.py:1: a run may"),
+        (2, "such numbers decided /a/train.py:1, /a/train.py:2: a run may"),
+        (5, "such numbers decided /a/train.py:1, /a/train.py:2, /a/train.py:3, …: a run may"),
+    ],
+)
+def test_decisions_by_made_up_numbers_are_named(count: int, told: str) -> None:
+    decisions = tuple(("/a/train.py", line) for line in range(1, count + 1))
+    text = str(replace(prediction_of(()), decisions=decisions))
+    assert told in " ".join(text.split())
+    assert "decided" not in str(prediction_of(()))
+    assert max(map(len, text.splitlines())) <= 80

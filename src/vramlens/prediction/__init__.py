@@ -9,6 +9,7 @@ tensors: shapes instead of values.
 functions: ``predict``.
 hooks: the functions that a script offers to be asked with any batch.
 lbfgs_history: what an optimizer keeps that values decide.
+made_up_decisions: the lines that decided by values that nobody knows.
 own_process: a prediction in a process of its own.
 predicted_peak: the answer.
 predicted_run: one run with shapes, and the answer made of it.

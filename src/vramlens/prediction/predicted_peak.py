@@ -4,6 +4,7 @@ fits.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from vramlens.capture.recording.recording_file import SCHEMA, write_recording
 from vramlens.ground.wrapped_lines import wrapped_lines
 from vramlens.prediction.card.cards import Card
-from vramlens.units import GIB, MIB, counted, format_size
+from vramlens.units import GIB, MIB, counted, format_size, listed
 
 if TYPE_CHECKING:
     from vramlens.prediction.requests.served_requests import ServedRequests
 
+_MOST_DECISIONS = 3
 USUAL_CARDS = tuple(size * GIB for size in (8, 12, 16, 24, 40, 48, 80, 141))
 
 
@@ -61,6 +63,8 @@ class Prediction:
         steps: optimizer steps that were taken.
         seconds: that the prediction took.
         retries: how often the allocator gives back its cache, as the card is full.
+        decisions: the lines of the user's, as (file, line), that ended a loop or chose a branch by
+            a made-up number.
     """
 
     peaks: Mapping[str, int]
@@ -76,6 +80,7 @@ class Prediction:
     snapshot: Mapping[str, Any] = field(repr=False, compare=False)
     meta: Mapping[str, Any] = field(repr=False, compare=False)
     retries: int = 0
+    decisions: tuple[tuple[str, int], ...] = ()
 
     @property
     def allocated_bytes(self) -> int:
@@ -114,6 +119,7 @@ class Prediction:
             "steps": self.steps,
             "seconds": round(self.seconds, 1),
             "retries": self.retries,
+            "made_up_decisions": [{"file": file, "line": line} for file, line in self.decisions],
         }
 
     def __str__(self) -> str:
@@ -135,6 +141,7 @@ class Prediction:
         for unknown in self.not_modelled:
             size = "" if unknown.bytes is None else f" (up to {format_size(unknown.bytes)})"
             lines.append(f"  not included: {unknown.what}{size}")
+        lines += _made_up_lines(self.decisions)
         return "\n".join(broken for line in lines for broken in wrapped_lines(line))
 
 
@@ -169,6 +176,26 @@ def _retry_lines(cards: tuple[CardFit, ...]) -> Iterator[str]:
         )
         cost = _cost_of(sum(card.retries for card in full))
         yield f"    with {on_cards}: it completes, but {cost}"
+
+
+def _made_up_lines(decisions: Sequence[tuple[str, int]]) -> Iterator[str]:
+    """What is made up, and what that decided."""
+    yield "  numbers that the script prints are made up: tensors have no values"
+    if decisions:
+        places = listed([f"{_near(file)}:{line}" for file, line in decisions], _MOST_DECISIONS)
+        which = "such a number" if len(decisions) == 1 else "such numbers"
+        yield (
+            f"  {which} decided {places}: a run may take more or fewer turns there, or another"
+            " branch, so its peak may differ"
+        )
+
+
+def _near(file: str) -> str:
+    """A file as a person would type it."""
+    try:
+        return min(os.path.relpath(file), file, key=len)
+    except (OSError, ValueError):  # the present folder is gone; another drive
+        return file
 
 
 def _cost_of(retries: int) -> str:

@@ -22,6 +22,7 @@ from vramlens.prediction.card.cuda_interface import behave_as
 from vramlens.prediction.card.stand_in_device import provide_cuda
 from vramlens.prediction.kernels.kernel_requests import Kernels
 from vramlens.prediction.lbfgs_history import note_history
+from vramlens.prediction.made_up_decisions import Decision, made_up_decisions
 from vramlens.prediction.predicted_peak import (
     USUAL_CARDS,
     NotModelled,
@@ -70,6 +71,7 @@ class Gathered:
     torch_version: str = ""
     conf: str = ""
     has_autocast: bool = False
+    decisions: tuple[Decision, ...] = ()
     outcome: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -164,6 +166,7 @@ class PredictedRun:
             torch_version=torch.__version__,
             conf=self.log.conf,
             has_autocast=self._marks.has_seen_autocast,
+            decisions=made_up_decisions(self.values.asked.files, self.values.asked.lines),
         )
 
     def _marked_modules(self) -> ModuleMarks:
@@ -266,6 +269,7 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
         ),
         cards=fits_of(rooms, served),
         retries=served.within[card_bytes].retries if served.is_limited else 0,
+        decisions=gathered.decisions,
         gpu=card.name,
         torch=version,
         steps=gathered.steps,

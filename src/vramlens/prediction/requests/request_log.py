@@ -273,8 +273,7 @@ class _StackTable:
         if place not in self._frames:
             code, line = place
             shown = {"filename": code.co_filename, "line": line, "name": code.co_name}
-            is_own = is_of_prediction(code.co_filename) or _is_torchs_dispatch(code.co_filename)
-            self._frames[place] = None if is_own else shown
+            self._frames[place] = None if is_only_predicted(code.co_filename) else shown
         return self._frames[place]
 
 
@@ -283,9 +282,11 @@ def is_of_prediction(file: str) -> bool:
     return OWN_FOLDER in file.replace("\\", "/")
 
 
-def _is_torchs_dispatch(file: str) -> bool:
-    """Whether a frame is of the machinery that only a prediction goes through."""
-    return file.endswith(
+def is_only_predicted(file: str) -> bool:
+    """Whether a frame is of what only a prediction goes through: this package, and machinery of
+    PyTorch's.
+    """
+    return is_of_prediction(file) or file.endswith(
         (
             "torch/utils/_python_dispatch.py",
             "torch/_ops.py",

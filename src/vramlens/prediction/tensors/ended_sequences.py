@@ -20,6 +20,7 @@ else:
 _IS_CHOSEN = "vramlens_is_chosen"
 _HOLDS = "vramlens_holds"
 """What is taken of a mask whose values nobody knows: True, some hold; False, not all do."""
+_IS_ABOUT_ENDINGS = "vramlens_is_about_endings"
 _CHOOSES = {"aten.argmax", "aten.topk", "aten.multinomial", "aten.max", "aten.sort"}
 _COMPARES = {"aten.eq": False, "aten.isin": False, "aten.ne": True}
 _NOT = {"aten.bitwise_not", "aten.logical_not"}
@@ -37,6 +38,17 @@ def all_hold(mask: Any) -> bool:
 def any_holds(mask: Any) -> bool:
     """What is said of a mask whose values nobody knows: none, but that some sequences go on."""
     return _holds_of(mask) is True
+
+
+def tell_endings(answer: Any, mask: Any) -> None:
+    """Remembers of an answer whether its mask asked which sequences have ended."""
+    setattr(answer, _IS_ABOUT_ENDINGS, _holds_of(mask) is not None)
+
+
+def is_about_endings(answer: Any) -> bool:
+    """Whether an answer says that sequences go on, to the longest and so to the most memory."""
+    is_told = getattr(answer, "__dict__", {}).get(_IS_ABOUT_ENDINGS, False)
+    return bool(is_told) or _holds_of(answer) is not None
 
 
 def follow_endings(

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.lbfgs_history import holds_in_lbfgs
 from vramlens.prediction.tensors import even_choices
-from vramlens.prediction.tensors.ended_sequences import PARTS, all_hold, any_holds
+from vramlens.prediction.tensors.asked_values import AskedValues
+from vramlens.prediction.tensors.ended_sequences import (
+    PARTS,
+    all_hold,
+    any_holds,
+    is_about_endings,
+    tell_endings,
+)
 from vramlens.prediction.tensors.operator_schema import ABSORBING, Operator
 from vramlens.prediction.tensors.random_numbers import CardNumbers
 
@@ -46,10 +53,12 @@ class KnownValues:
 
     Attributes:
         guesses: in words, where the program asked for values that nobody knows.
+        asked: the lines of the user's that were given a made-up one.
     """
 
     def __init__(self) -> None:
         self._unknown: set[int] = set()
+        self.asked = AskedValues()
         self.guesses: dict[str, int] = {}
         self._made_up = 1.0
         self._card_numbers = CardNumbers()
@@ -90,6 +99,7 @@ class KnownValues:
             return bool(torch.equal(first_values, other))
         if first.shape != second.shape:
             return False
+        self.asked.note()
         return bool(first.untyped_storage()._cdata == second.untyped_storage()._cdata)
 
     def number(self, tensor: Any) -> Any:
@@ -100,6 +110,8 @@ class KnownValues:
         content = self.of(tensor)
         if content is not None:
             return content.item()
+        if not is_about_endings(tensor):
+            self.asked.note()
         if tensor.dtype is torch.bool:
             return bool(tensor.__dict__.get(_GUESS, False))
         if not tensor.is_floating_point():
@@ -163,6 +175,7 @@ class KnownValues:
         elif name in _ALL or name == "aten.any":
             ask = all_hold if name in _ALL else any_holds
             setattr(output, _GUESS, ask(args[0]))
+            tell_endings(output, args[0])
         decided = self._decided_by_one_side(name, tensors)
         if decided is None and name in PARTS:
             decided = self._only_value(args[0])

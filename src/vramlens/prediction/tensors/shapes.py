@@ -387,6 +387,7 @@ class OperatorRunner:
     def _read_back(self, source: Any, value: Any, dtype: Any, layout: Any) -> Any:
         if value is not None:
             return value.to(dtype or value.dtype, copy=True)
+        self._values.asked.note()
         if source.numel() * source.element_size() > _LARGEST_READ_BACK:
             return self.stand_in(source, torch.device("cpu"), dtype, layout)
         made_up = torch.ones if source.is_floating_point() else torch.zeros

@@ -27,7 +27,6 @@ EXAMPLES = (
 _STEPS_BETWEEN_LINES = 10
 _DEFAULT_GPU = "h200"
 """``cards.DEFAULT_GPU``: to ask for it would load what predicts, for a page of help."""
-_MADE_UP = "numbers that the script prints are made up: tensors have no values"
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -298,4 +297,4 @@ def _drawn(prediction: Prediction, explanation: Explanation, arguments: argparse
         from vramlens.report.explain.json import to_json
 
         return as_json({**to_json(explanation), "prediction": prediction.to_json()})
-    return f"{prediction}\n  {_MADE_UP}\n\n{drawn(explanation, 'text', None)}"
+    return f"{prediction}\n\n{drawn(explanation, 'text', None)}"

@@ -1,0 +1,266 @@
+"""Decisions by made-up values: where the user's code ended a loop or chose a branch by a number that
+nobody knows.
+
+A run may decide otherwise there, and have another peak. A number is a number to Python, so which
+ones are made up is followed through the source: from the lines that asked for such values, through
+assignments, calls and what functions return, to what tests ask.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+_MOST_PASSES = 5
+_SAYS_NOTHING_OF_VALUES = {"len", "isinstance", "type", "hasattr", "id", "print"}
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+Decision = tuple[str, int]
+"""A file and a line in it."""
+
+
+def made_up_decisions(
+    files: Iterable[str], asked_lines: dict[str, set[int]]
+) -> tuple[Decision, ...]:
+    """The lines that decided by made-up values, in the order of the files.
+
+    Args:
+        files: the user's that ran.
+        asked_lines: by file, those that were given such a value.
+    """
+    trees = {file: tree for file in files if (tree := _parsed(file)) is not None}
+    spread = _Spread(trees.values())
+    sizes = -1
+    for _ in range(_MOST_PASSES):
+        decisions = {
+            (file, line): None
+            for file, tree in trees.items()
+            for line in sorted(_decided_in(tree, asked_lines.get(file, set()), spread))
+        }
+        if sizes == spread.size:
+            break
+        sizes = spread.size
+    return tuple(decisions)
+
+
+def _parsed(file: str) -> ast.Module | None:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _decided_in(tree: ast.Module, asked_lines: set[int], spread: _Spread) -> set[int]:
+    """The lines of one file whose tests ask for made-up values."""
+    decided: set[int] = set()
+    scopes = [node for node in ast.walk(tree) if isinstance(node, (ast.Module, *_FUNCTIONS))]
+    for scope in scopes:
+        flow = _Flow(scope, asked_lines, spread, decided)
+        flow.follow(scope.body, set(spread.parameters_of(scope)))
+    return decided
+
+
+class _Spread:
+    """What made-up values reach beyond one function, by its name alone.
+
+    Attributes:
+        functions: those that return one.
+        attributes: those that one was assigned to.
+    """
+
+    def __init__(self, trees: Iterable[ast.Module]) -> None:
+        self.functions: set[str] = set()
+        self.attributes: set[str] = set()
+        self._parameters: dict[ast.AST, set[str]] = {}
+        self._definitions: dict[str, list[Any]] = {}
+        for node in (node for tree in trees for node in ast.walk(tree)):
+            if isinstance(node, _FUNCTIONS):
+                self._definitions.setdefault(node.name, []).append(node)
+
+    @property
+    def size(self) -> int:
+        """How much it is; it never becomes less."""
+        parameters = sum(map(len, self._parameters.values()))
+        return len(self.functions) + len(self.attributes) + parameters
+
+    def parameters_of(self, scope: ast.AST) -> set[str]:
+        """The parameters of a function that were given one."""
+        return self._parameters.get(scope, set())
+
+    def give(self, name: str, arguments: list[bool]) -> None:
+        """A function is called; ``arguments`` says which by position are made up. An object that is
+        called is taken for any that can be.
+        """
+        callable_objects = self._definitions.get("__call__", [])
+        for function in self._definitions.get(name, callable_objects):
+            names = [parameter.arg for parameter in function.args.args]
+            own = names[1:] if names[:1] == ["self"] else names
+            given = {name for name, is_given in zip(own, arguments, strict=False) if is_given}
+            self._parameters.setdefault(function, set()).update(given)
+
+
+class _Flow:
+    """Follows made-up values through one function, statement by statement.
+
+    Args:
+        decided: takes the lines of the tests that ask for one.
+    """
+
+    def __init__(
+        self, scope: Any, asked_lines: set[int], spread: _Spread, decided: set[int]
+    ) -> None:
+        self._name = getattr(scope, "name", "")
+        self._asked_lines, self._spread, self._decided = asked_lines, spread, decided
+        self._follow_by: dict[type, Callable[[Any, set[str]], set[str]]] = {
+            ast.If: self._if,
+            ast.While: self._loop,
+            ast.For: self._loop,
+            ast.AsyncFor: self._loop,
+            ast.With: self._block,
+            ast.AsyncWith: self._block,
+            ast.Try: self._try,
+            ast.Assign: self._assign,
+            ast.AnnAssign: self._assign,
+            ast.AugAssign: self._assign,
+            ast.Return: self._return,
+            ast.Expr: self._expression,
+        }
+
+    def follow(self, body: Iterable[ast.stmt], names: set[str]) -> set[str]:
+        """The names that hold made-up values after some statements, by those before them."""
+        for statement in body:
+            follow = self._follow_by.get(type(statement))
+            names = names if follow is None else follow(statement, names)
+        return names
+
+    def _if(self, statement: ast.If, names: set[str]) -> set[str]:
+        if self._asks(statement, statement.test, names) and not _is_check(statement):
+            self._decided.add(statement.lineno)
+        taken = self.follow(statement.body, set(names))
+        return taken | self.follow(statement.orelse, set(names))
+
+    def _loop(self, loop: Any, names: set[str]) -> set[str]:
+        for _ in range(2):  # what a turn leaves the next one finds
+            if isinstance(loop, ast.While):
+                if self._asks(loop, loop.test, names):
+                    self._decided.add(loop.lineno)
+            else:
+                is_made_up = self._is_made_up(loop.iter, names)
+                if is_made_up and _name_of(loop.iter) == "range":
+                    self._decided.add(loop.lineno)
+                names = _assigned(loop.target, names, is_made_up=is_made_up)
+            names = names | self.follow(loop.body, set(names))
+        return self.follow(loop.orelse, names)
+
+    def _block(self, block: Any, names: set[str]) -> set[str]:
+        return self.follow(block.body, names)
+
+    def _try(self, block: ast.Try, names: set[str]) -> set[str]:
+        after = self.follow([*block.body, *block.orelse], set(names))
+        for handler in block.handlers:
+            after |= self.follow(handler.body, set(names))
+        return self.follow(block.finalbody, after)
+
+    def _assign(self, statement: Any, names: set[str]) -> set[str]:
+        is_made_up = statement.value is not None and self._is_made_up(statement.value, names)
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        if isinstance(statement, ast.AugAssign):
+            is_made_up = is_made_up or self._is_made_up(statement.target, names)
+        for target in targets:
+            if is_made_up:
+                self._spread.attributes.update(_attributes_in(target))
+            names = _assigned(target, names, is_made_up=is_made_up)
+        return names
+
+    def _return(self, statement: ast.Return, names: set[str]) -> set[str]:
+        if statement.value is not None and self._is_made_up(statement.value, names):
+            self._spread.functions.add(self._name)
+        return names
+
+    def _expression(self, statement: ast.Expr, names: set[str]) -> set[str]:
+        self._is_made_up(statement.value, names)  # a function is given it
+        return names
+
+    def _asks(self, statement: Any, test: ast.expr, names: set[str]) -> bool:
+        """Whether a test asks for a made-up value, rather than what stands beside it in one line."""
+        body = statement.body[0]
+        is_beside = body.lineno == statement.lineno and any(
+            isinstance(node, ast.Call) for node in ast.walk(body)
+        )
+        return self._depends(test, names) or (not is_beside and self._is_asked(test))
+
+    def _is_made_up(self, value: ast.expr, names: set[str]) -> bool:
+        return self._depends(value, names) or self._is_asked(value)
+
+    def _is_asked(self, value: ast.expr) -> bool:
+        lines = range(value.lineno, (value.end_lineno or value.lineno) + 1)
+        return any(line in self._asked_lines for line in lines)
+
+    def _depends(self, value: ast.AST, names: set[str]) -> bool:
+        """Whether a value is computed from made-up ones. What a tensor is beside its values, such as
+        its shape, is not.
+        """
+        if isinstance(value, ast.Name):
+            return value.id in names
+        if isinstance(value, ast.Attribute):
+            return value.attr in self._spread.attributes or (
+                not isinstance(value.value, (ast.Name, ast.Attribute))
+                and self._depends(value.value, names)
+            )
+        if isinstance(value, ast.Call):
+            return self._call(value, names)
+        parts = [self._depends(part, names) for part in ast.iter_child_nodes(value)]
+        return any(parts)
+
+    def _call(self, call: ast.Call, names: set[str]) -> bool:
+        name = _name_of(call)
+        if name in _SAYS_NOTHING_OF_VALUES:
+            return False
+        given = [self._is_given(argument, names) for argument in call.args]
+        named = [self._depends(keyword.value, names) for keyword in call.keywords]
+        self._spread.give(name, given)
+        return name in self._spread.functions or any(given) or any(named)
+
+    def _is_given(self, argument: ast.expr, names: set[str]) -> bool:
+        is_plain = isinstance(argument, (ast.Name, ast.Attribute, ast.Constant))
+        return self._depends(argument, names) or (not is_plain and self._is_asked(argument))
+
+
+def _is_check(statement: ast.If) -> bool:
+    """Whether a branch only ends the program, or prints: it changes no memory."""
+    return not statement.orelse and all(
+        isinstance(step, (ast.Raise, ast.Pass))
+        or (isinstance(step, ast.Expr) and _name_of(step.value) == "print")
+        for step in statement.body
+    )
+
+
+def _name_of(call: ast.expr) -> str:
+    """The name of what is called, without what it is a part of; "" for no call."""
+    function = call.func if isinstance(call, ast.Call) else None
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _assigned(target: ast.expr, names: set[str], *, is_made_up: bool) -> set[str]:
+    """The names that hold made-up values after an assignment; a part of a whole leaves the rest as
+    it is.
+    """
+    if isinstance(target, ast.Subscript):
+        whole_name = target.value.id if isinstance(target.value, ast.Name) else None
+        return names | {whole_name} if is_made_up and whole_name else names
+    nodes = ast.walk(target)
+    whole = {
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    return names | whole if is_made_up else names - whole
+
+
+def _attributes_in(target: ast.expr) -> Iterator[str]:
+    for node in ast.walk(target):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
