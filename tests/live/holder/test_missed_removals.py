@@ -79,3 +79,67 @@ def test_what_is_asked_for_and_was_never_there(
     (leak,) = _leaks(load_program, "self.bus.off(self.cancel(features))")
     assert (leak.verdict, leak.owner.name) == ("likely", "Bus.listeners")
     assert leak.reason.endswith("line 12 asks whether it is there, and it never was")
+
+
+WINDOW = """
+def remember(bank, step):
+    bank[f"{step:05d}"] = torch.zeros(2048)
+    expired = f"{step - 200:05d}"
+    if expired in bank:
+        del bank[expired]
+"""
+
+
+def test_a_window_by_key_that_is_not_full_yet_is_possible(
+    load_program: Callable[..., types.ModuleType],
+) -> None:
+    program = load_program(WINDOW, "window")
+    bank: dict[str, Any] = {}
+    watch = vramlens.LeakWatch()
+    for step in range(60):
+        program.remember(bank, step)
+        watch.step()
+    (leak,) = watch.report().leaks
+    assert (leak.verdict, leak.reason) == (
+        "possible",
+        "line 6 would take an entry out: del bank[expired]",
+    )
+
+
+EXPIRY = """
+class Sessions:
+    def __init__(self):
+        self.kept = {}
+
+    def open(self, name):
+        self.kept[name] = torch.zeros(2048)
+
+    def close(self, name):
+        self.kept.pop(f"{name}/closed", None)
+
+def serve(sessions, number):
+    sessions.open(f"{number}")
+    if number % 500 == 499:
+        sessions.close(f"{number}")
+"""
+
+
+@pytest.mark.parametrize(("before", "verdict"), [(0, "possible"), (200, "likely")])
+def test_what_came_before_the_watch_counts_as_evidence(
+    load_program: Callable[..., types.ModuleType], before: int, verdict: str
+) -> None:
+    """A watch of 90 steps of a process that has run for long."""
+    program = load_program(EXPIRY, "sessions")
+    sessions = program.Sessions()
+    for number in range(before):
+        program.serve(sessions, number)
+    watch = vramlens.LeakWatch()
+    for number in range(before, before + 90):
+        program.serve(sessions, number)
+        watch.step()
+    (leak,) = watch.report().leaks
+    assert leak.verdict == verdict, leak.reason
+    told = "would take an entry out"
+    if before:
+        told = f"{told}, but was not seen to in about 2"
+    assert told in leak.reason

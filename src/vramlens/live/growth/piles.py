@@ -71,7 +71,6 @@ class Pile:
         position: the object, in the search's order.
         items: what was born while it was watched.
         pace: how they came.
-        older_bytes: what the same object keeps from before the watch.
         is_remade: of a tensor that grows by being made anew: sizes are in ``pace`` only.
         is_backlog: its oldest went, and it still grew: ``pace`` is of the difference.
         is_rising: it is what the sums of live bytes rose by, at each of them.
@@ -103,6 +102,11 @@ class Pile:
         return sum(item.size_bytes for item in self.items)
 
     @property
+    def span(self) -> int:
+        """Steps from the first that left something to the last."""
+        return self.pace.last - self.pace.first + 1
+
+    @property
     def usual_gap(self) -> float:
         """Steps from one that left something to the next."""
         gaps = gaps_of(self._born_steps)
@@ -116,7 +120,7 @@ class Pile:
         if self.is_turning:
             return 0
         if self.is_complete:
-            return self.pace.last - self.pace.first + 1
+            return self.span
         if self.is_remade or not self.pace.is_sure:
             return 0
         sizes = bytes_by_birth(self.items).values()

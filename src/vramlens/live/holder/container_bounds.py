@@ -46,6 +46,8 @@ class Growth:
         is_turning: whether as much that is older than the watch went as came.
         steps: how many left something.
         span: steps from the first that left something to the last.
+        kept_steps: how many steps it took until all entries were there, those from before the watch
+            included; at least ``span``.
         whole_steps: the steps that left something, where all of it is there; 0 elsewhere.
         is_parameter_state: whether it is what optimizers keep once for each of their parameters.
         is_in_use: whether its older entries are still written to.
@@ -63,6 +65,7 @@ class Growth:
     is_turning: bool = False
     steps: int = 0
     span: int = 0
+    kept_steps: int = 0
     whole_steps: int = 0
     is_parameter_state: bool = False
     is_in_use: bool = False

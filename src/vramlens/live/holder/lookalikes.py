@@ -112,7 +112,7 @@ def _outgrown_text(evidence: Evidence) -> str:
     """How removals fall behind: they take less than comes, or nothing; empty where they may not."""
     growth = evidence.growth
     removals = list(removals_of(evidence))
-    misses = [missed_text(growth.container, removal, evidence.statements) for removal in removals]
+    misses = [missed_text(growth, removal, evidence.statements) for removal in removals]
     if all(misses):
         line, text = removals[0].line, short_text(removals[0])
         return (
@@ -124,8 +124,10 @@ def _outgrown_text(evidence: Evidence) -> str:
         return expired_text(removals[0], evidence)
     if not outgrows_removals(lasting, evidence):
         return abandoned_text(lasting, evidence)
-    contrast = "more comes than goes" if growth.is_rising else "none of it went"
-    return f"{emptied_text(removals[0], evidence)}, but {contrast}"
+    told = emptied_text(removals[0], evidence)
+    if growth.is_rising:
+        return f"{told}, but more comes than goes"
+    return told if " but " in told else f"{told}, but none of it went"
 
 
 def are_numbers(leak: LiveLeak) -> str:

@@ -11,8 +11,9 @@ from types import FunctionType
 from typing import Any
 
 from vramlens.live.heap.objects import class_name, dict_items, elements_of, is_kind
+from vramlens.live.holder.container_bounds import Growth
 from vramlens.live.holder.keeper import Statements
-from vramlens.live.holder.removals import calls_of
+from vramlens.live.holder.removals import calls_of, has_many_entries
 from vramlens.live.source.expressions import last_name, text_of
 from vramlens.live.source.source_stores import CallSite, Store, read_source
 from vramlens.live.source.source_tree import tree_of
@@ -38,14 +39,14 @@ _TAKES_EQUAL = ("remove", "discard")
 _TEXT_METHODS = frozenset(("strip", "lower", "upper", "format", "join", "replace", "hexdigest"))
 
 
-def missed_text(container: object, removal: Store, statements: Statements) -> str:
+def missed_text(growth: Growth, removal: Store, statements: Statements) -> str:
     """Why a removal takes nothing out, as far as its source and what is kept tell; empty
     elsewhere.
     """
+    container = growth.container
+    never_there = _never_there(removal, statements) if has_many_entries(growth) else ""
     return (
-        key_types(container, removal)
-        or _made_anew(container, removal, statements)
-        or _never_there(removal, statements)
+        key_types(container, removal) or _made_anew(container, removal, statements) or never_there
     )
 
 

@@ -12,7 +12,7 @@ from vramlens.leak.leak import LeakOwner
 from vramlens.live.growth.births import BEFORE
 from vramlens.live.growth.pace import FEWEST
 from vramlens.live.growth.piles import Item, Pile, bytes_by_birth
-from vramlens.live.heap.objects import is_users
+from vramlens.live.heap.objects import is_users, length_of
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import device_of
 from vramlens.live.holder.chain import Chain, chain_of
@@ -133,7 +133,8 @@ class _PileCase:
             is_rising=pile.is_rising,
             is_turning=pile.is_turning,
             steps=max(pace.steps, pile.whole_steps),
-            span=pace.last - pace.first + 1,
+            span=pile.span,
+            kept_steps=_kept_steps(pile, self._container),
             whole_steps=pile.whole_steps,
             is_parameter_state=pile.is_parameter_state,
             is_in_use=pile.is_in_use,
@@ -276,6 +277,15 @@ def _steps_of(pile: Pile) -> int:
     steps = [step for step, size in by_step.items() if step > BEFORE and size >= least_bytes]
     unseen = pace.leaving_steps - pace.steps  # no look came after them
     return len(steps) + max(unseen, 0)
+
+
+def _kept_steps(pile: Pile, container: Any) -> int:
+    """How many steps it took until all of a container's entries were there. An entry of several
+    storages makes them fewer.
+    """
+    storages = sum(born >= pile.pace.first for born in pile.storage_births)
+    entries = length_of(container) or 0
+    return max(pile.span, entries * pile.span // storages if storages else 0)
 
 
 def _example(pile: Pile) -> Item:
