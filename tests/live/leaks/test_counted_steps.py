@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import torch
+import pytest
 
-from vramlens.live.watch import LeakWatch
+torch = pytest.importorskip("torch")
+
+from vramlens.live.watch import LeakWatch  # noqa: E402
 
 
 def test_the_bytes_of_a_growing_graph_are_of_the_steps_it_names() -> None:
