@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
@@ -38,3 +39,30 @@ def test_types_are_shipped() -> None:
 def test_workflows_and_forms_can_be_read(path: Path) -> None:
     yaml = pytest.importorskip("yaml")
     assert yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def test_the_tests_can_be_collected_without_pytorch() -> None:
+    """A test file skips itself before it imports PyTorch, unless its folder's conftest does."""
+    left_out = {
+        conftest.parent
+        for conftest in (ROOT / "tests").rglob("conftest.py")
+        if 'if find_spec("torch")' in conftest.read_text(encoding="utf-8")
+    }
+    faulty = [
+        path.name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if left_out.isdisjoint(path.parents) and _imports_torch(path.read_text(encoding="utf-8"))
+    ]
+    assert faulty == []
+
+
+def _imports_torch(source: str) -> bool:
+    if not re.search(r"^(import|from) torch\b", source, re.MULTILINE):
+        return False  # parsing every file would take seconds
+    for statement in ast.parse(source).body:
+        text = ast.unparse(statement)
+        if "importorskip('torch" in text:
+            return False
+        if re.match(r"(import|from) torch\b", text):
+            return True
+    return False
