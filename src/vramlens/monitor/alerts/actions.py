@@ -148,6 +148,7 @@ class Actions:
 
     @harmless("the alert's webhook")
     def _post(self, url: str, alert: Alert) -> None:
+        import urllib.error
         import urllib.request  # brings TLS and half of http: only who wants it pays
 
         # Whoever reads it in a chat sees the text only.
@@ -160,6 +161,8 @@ class Actions:
             # What it answers is not read: it might come byte by byte, for hours.
             urllib.request.urlopen(request, timeout=_WEBHOOK_WITHIN_S).close()
         except Exception as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()  # it is the answer, too
             host = urlsplit(url).netloc.rpartition("@")[2]  # user, password and path may be secrets
             say_once(f"the alert's webhook at {host} failed ({error})", about=f"webhook {host}")
 
