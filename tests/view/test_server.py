@@ -14,6 +14,7 @@ import time
 import urllib.parse
 from pathlib import Path
 
+import psutil
 import pytest
 
 from vramlens.view.local import server as module
@@ -314,11 +315,13 @@ def test_nothing_can_be_sent(server):
 
 def test_it_listens_on_the_loopback_address_only(server):
     assert server.server_address[0] == "127.0.0.1"
-    own = next(
-        (a[4][0] for a in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)),
-        "127.0.0.1",
-    )
-    if not own.startswith("127."):
+    of_this_machine = {
+        address.address
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if address.family == socket.AF_INET and not address.address.startswith("127.")
+    }
+    for own in of_this_machine:
         with pytest.raises(OSError):
             socket.create_connection((own, server.server_address[1]), timeout=1).close()
 
