@@ -173,10 +173,9 @@ def _show_in_folders(files: SavedFiles) -> None:
         return _Entries(shown)
 
     os.listdir, os.scandir = listdir, scandir
-    globber = getattr(
-        glob, "_StringGlobber", None
-    )  # Python 3.13 took os.scandir when it was imported
-    if globber is not None:
+    globber = getattr(glob, "_StringGlobber", None)
+    # Python 3.13 took os.scandir when it was imported; 3.14 looks it up, in a function of its own.
+    if globber is not None and globber.scandir is plain_scan:
         globber.scandir = staticmethod(scandir)
 
 
