@@ -289,9 +289,10 @@ class Sounds(torch.utils.data.Dataset):
 
 def padded(samples): return pad_sequence(samples, batch_first=True)
 
-for batch in torch.utils.data.DataLoader(Sounds(), 12, num_workers=1, collate_fn=padded):
-    assert batch.cuda().shape == (12, 1600, 80)
-print("all came")
+if __name__ == "__main__":  # Python 3.14 starts the worker anew
+    for batch in torch.utils.data.DataLoader(Sounds(), 12, num_workers=1, collate_fn=padded):
+        assert batch.cuda().shape == (12, 1600, 80)
+    print("all came")
 """
     done = predict(script(tmp_path, text), "--patience", "30")
     assert done.returncode == 0, done.stderr
