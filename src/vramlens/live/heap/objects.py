@@ -87,6 +87,16 @@ def is_users_class(cls: type) -> bool:
     return name in ("__main__", "") or module is None
 
 
+def is_recorded_warning(value: object) -> bool:
+    """Whether it is what ``warnings.catch_warnings(record=True)`` keeps of a warning."""
+    kind = type(value)
+    # Python 3.14 has it in _py_warnings.
+    return class_name(kind) == "WarningMessage" and class_module(kind) in (
+        "warnings",
+        "_py_warnings",
+    )
+
+
 def attributes_of(owner: object) -> list[tuple[str, Any]]:
     """Names and values of an instance's own attributes: the real dict and the slots, never a
     property.

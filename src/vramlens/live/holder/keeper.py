@@ -22,6 +22,7 @@ from vramlens.live.heap.objects import (
     class_path,
     code_of,
     is_kind,
+    is_recorded_warning,
     is_users,
     is_users_class,
 )
@@ -366,8 +367,7 @@ def _warning_line(kept: Any) -> tuple[str, int, str] | None:
     """Where a recorded warning was given: file, line and function; None of anything else, and
     outside of the user's source.
     """
-    kind = type(kept)
-    if class_name(kind) != "WarningMessage" or class_module(kind) != "warnings":
+    if not is_recorded_warning(kept):
         return None
     file, line = kept.filename, kept.lineno
     module = read_source(file) if is_users(file) else None

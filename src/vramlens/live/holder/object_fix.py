@@ -9,7 +9,13 @@ import types
 from collections.abc import Iterator
 
 from vramlens.leak.fixes import fix_of_class
-from vramlens.live.heap.objects import class_module, class_name, class_order, is_kind
+from vramlens.live.heap.objects import (
+    class_module,
+    class_name,
+    class_order,
+    is_kind,
+    is_recorded_warning,
+)
 from vramlens.live.holder.keeper import Keeper, store_of, stored_source
 from vramlens.live.holder.kept_value import Kept
 from vramlens.live.source.expressions import last_name, names_in, names_read
@@ -60,8 +66,7 @@ def exception_fix(keeper: Keeper | None, name: str, kept: Kept) -> str:
 def warning_fix(name: str, kept: Kept) -> str:
     """For warnings that are recorded; empty for all else."""
     value, path = kept.value, kept.path
-    kind = type(value)
-    if class_name(kind) == "WarningMessage" and class_module(kind) == "warnings":
+    if is_recorded_warning(value):
         path = path.removeprefix(".message")
         value = getattr(value, "message", None)
     if not is_kind(value, Warning):

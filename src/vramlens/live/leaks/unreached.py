@@ -4,6 +4,7 @@ and owners written in C++.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -263,7 +264,7 @@ class _UnreachedLeaks:
             return _Holder("autograd_cycle", gradient, asks_for_graph or keeper)
         if group.is_cycle and not group.is_held_outside:
             return _Holder("cycle", name, keeper)
-        code = None if weak_edge else code_of(circle[0])
+        code = None if weak_edge else next(filter(None, map(code_of, _functions(circle[0]))), None)
         if code is not None:
             name = getattr(code, "co_qualname", code.co_name)
         return _hidden_holder(self._statements, circle[0], name, keeper)
@@ -292,7 +293,7 @@ def _autocast_why(copied_bytes: int, total_bytes: int) -> str:
 
 def _hidden_holder(statements: Statements, top: Any, name: str, keeper: Keeper | None) -> _Holder:
     """An owner that Python cannot see, by what it holds."""
-    code = next(filter(None, map(code_of, (top, *_values(top)))), None)
+    code = next(filter(None, map(code_of, (*_functions(top), *_values(top)))), None)
     if code is not None:
         registered = statements.registration(code)
         if is_kind(top, dict) and _has_only_keys(top, int):
@@ -325,6 +326,18 @@ def _registered_kind(registered: Keeper | None) -> str:
     if "atexit" in text:
         return "cache"
     return "hook" if "hook" in text else "other"
+
+
+def _functions(top: Any) -> list[Any]:
+    """What C code may call: an object itself, or the functions in a list, the most frequent first.
+
+    Python 3.14 keeps what ``atexit`` is to call in such a list, each function with its arguments.
+    """
+    calls = list(top) if type(top) is list else []
+    if not calls or not all(type(call) is tuple and len(call) == 3 for call in calls):
+        return [top]
+    codes = Counter(code_of(function) for function, _, _ in calls)
+    return sorted((call[0] for call in calls), key=lambda function: -codes[code_of(function)])
 
 
 def _values(top: Any) -> Iterable[Any]:
