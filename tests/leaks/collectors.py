@@ -34,17 +34,14 @@ class CollectorWatch:
     def __init__(self) -> None:
         self.steps = 0
         self.before: Counter[str] = Counter()
-        self.known: set[int] = set()
-        self.kept_alive: list[weakref.ref[torch.Tensor]] = []
+        self.known: list[weakref.ref[torch.Tensor]] = []
 
     def step(self) -> None:
         self.steps += 1
         if self.steps == _WARM_UP_STEPS:
             gc.collect()
             self.before = Counter(type(each).__name__ for each in gc.get_objects())
-            tensors = _tensors()
-            self.kept_alive = [weakref.ref(each) for each in tensors]
-            self.known = {id(each) for each in tensors}
+            self.known = [weakref.ref(each) for each in _tensors()]
 
     def report(self) -> CollectorWatch:
         """Looks while the program's locals are alive."""
@@ -56,7 +53,8 @@ class CollectorWatch:
             for kind, n in now.items()
             if n - self.before[kind] >= later * 0.8
         }
-        new = [each for each in _tensors() if id(each) not in self.known]
+        known = {id(reference()) for reference in self.known}  # not of those whose place is reused
+        new = [each for each in _tensors() if id(each) not in known]
         self.tensors, self.seen_bytes = len(new), sum(_storages(new).values())
         self.chain = _chain(new[len(new) // 2]) if len(new) >= later * 0.8 else []
         return self
