@@ -201,3 +201,53 @@ def test_growth_in_a_loop_is_told_however_long_its_epilogue_is(tmp_path: Path) -
 def test_what_is_emptied_around_a_long_epilogue_is_no_leak(tmp_path: Path, end: str) -> None:
     done = run_program(tmp_path, EPILOGUES.replace("{end}", end), "--leaks")
     assert done.stderr.startswith("No leak:")
+
+
+BY_HAND = """
+import torch
+
+class Trainer:
+    def __init__(self):
+        self.weight = torch.randn(64, 64, requires_grad=True)
+        self.recent = []
+
+    def step(self):
+        loss = (self.weight @ torch.randn(64, 64)).square().mean()
+        loss.backward()
+        with torch.no_grad():
+            self.weight -= 0.1 * self.weight.grad
+            self.weight.grad = None
+        self.recent.append(self.weight.detach().clone())
+
+def main():
+    trainer = Trainer()
+    for number in range(60):
+        trainer.step()
+
+main()
+"""
+
+
+def test_a_loop_that_updates_by_hand_is_followed_by_its_turns(tmp_path: Path) -> None:
+    told = " ".join(run_program(tmp_path, BY_HAND, "--leaks").stderr.split())
+    assert "LEAK proven: 16.00 KiB per step" in told
+    assert "Trainer.recent, a list (train.py:15 self.recent.append(" in told
+    assert "a step is a turn of the loop at train.py:19." in told
+
+
+UNSTEPPED = """
+import time
+import torch
+
+kept = []
+optim = None  # a script that speaks of an optimizer, and steps none
+for number in range(70):
+    kept.append(torch.randn(64, 64) * number)
+    time.sleep(0.1)
+"""
+
+
+def test_time_is_the_unit_where_no_optimizer_steps_for_seconds(tmp_path: Path) -> None:
+    told = " ".join(run_program(tmp_path, UNSTEPPED, "--leaks").stderr.split())
+    assert "kept (train.py:8), a list: 16.00 KiB" in told or "kept, a list (train.py:8 " in told
+    assert "a step is 0.1 s in which the program ran." in told

@@ -27,6 +27,8 @@ _SOME_STEPS, _MANY_STEPS = 16, 100
 """In so many steps a removal that ran, and any other, must have taken something away. Windows of 8 and
 of 64 are common: below 16 the first has not been full, below 100 the second has not.
 """
+_NEARLY_MANY = 96
+"""For a removal that waits for nothing that comes with time: a watch of 100 steps judges so many."""
 _WATCHED_STEPS, _KEPT_STEPS = 64, 128
 """Instead of the many: of a store that was watched for so many and holds what came in so many, as a
 process does that has run for days. A window of 100 holds no more than that.
@@ -35,6 +37,8 @@ _MANY_ENTRIES = 4
 """For each call that goes on: those of one call are a few. With as many, one entry that is left would
 be a leak in a server at rest.
 """
+_MANY_MORE = 1.25
+"""Times the steps watched, from which on those that its entries stand for are told instead."""
 _CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "now", "utcnow")
 
 
@@ -95,7 +99,7 @@ def emptied_text(removal: Store, evidence: Evidence) -> str:
 
 def _steps_text(growth: Growth) -> str:
     """``130 steps``; ``about 4,000 steps`` where it holds more than what came while watched."""
-    if growth.kept_steps > growth.span:
+    if growth.kept_steps > _MANY_MORE * growth.span:
         return f"about {growth.kept_steps:,} steps"
     return f"{growth.span:,} steps"
 
@@ -146,7 +150,7 @@ def has_expired(removal: Store, evidence: Evidence) -> bool:
     """
     growth = evidence.growth
     takes_all = removal.method == "clear" or (removal.how == "assign" and is_empty(removal.value))
-    is_old = growth.steps >= _SOME_STEPS and growth.kept_steps >= _MANY_STEPS
+    is_old = growth.steps >= _SOME_STEPS and growth.kept_steps >= _NEARLY_MANY
     return takes_all and is_old and not _is_awaited(removal, evidence)
 
 

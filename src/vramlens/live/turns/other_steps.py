@@ -22,9 +22,12 @@ from vramlens.live.turns.module_calls import ModuleCalls
 from vramlens.live.turns.moments import SECONDS, Moments
 from vramlens.units import counted
 
-_TRAINING = re.compile(rb"\boptim(izers?)?\b|\.fit\(|\bTrainer\b|\.train\(\)")
+_TRAINING = re.compile(
+    rb"\boptim(izers?)?\b|\.fit\(|\.train\(\)"
+    rb"|\b(accelerate|fastai|ignite|lightning|pytorch_lightning|transformers|trl)\b"
+)
 """What a script says that will step by an optimizer: its loops are not traced meanwhile. A backward pass
-alone is none: a loop that updates its tensors by hand has one, too.
+or a class named Trainer alone is none: a loop that updates its tensors by hand may have both.
 """
 
 _STILL_MOMENTS = 10
