@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from time import thread_time
 from types import FrameType
 
-from vramlens.ground.verdict import Verdict
 from vramlens.live.gone_leaks import FollowedSizes, gone_leak, without_certainty
 from vramlens.live.growth import last_frames
 from vramlens.live.growth.pace import FEWEST, WARM_UP
@@ -22,10 +21,10 @@ from vramlens.live.growth.ration import FIRST_STEPS, Ration
 from vramlens.live.heap_look import OwnedStorage
 from vramlens.live.holder.route import Route, size_of
 from vramlens.live.leaks.leak_report import Gone, LeakReport, LiveLeak
+from vramlens.live.turns.clock_steps import judged_by_clock
 from vramlens.live.turns.loop_results import without_results
 from vramlens.live.turns.other_steps import StepUnit
 from vramlens.live.watch import LeakWatch
-from vramlens.units import counted
 
 _FIRST_LOOK = 6  # steps: by then growth and warm-up can be told apart
 _FREE_SECONDS, _SHARE = 0.15, 0.008
@@ -45,12 +44,6 @@ longer preparation would not count; with an eighth, an evaluation of 40 batches 
 """
 _ENOUGH_TURNS = 32
 """In the place of however many: a preparation has thousands of turns."""
-
-
-_FEW_MOMENTS, _MANY_OF_THEM = 8, 0.5
-"""Stretches of time that left something, and their share of all between, below which they are few: a
-leak of each turn fills nearly all, and what is alive of a population that lives on fills five of 20.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +190,10 @@ class UnitWatch:
         """The report, with what a step is where it is no optimizer's."""
         if self._unit is None:
             return report
-        if not self._unit.are_calls:
-            report = without_results(report)
         if self._unit.is_of_time:
-            report = replace(report, leaks=tuple(map(_doubted_if_rare, report.leaks)))
+            report = judged_by_clock(report)
+        elif not self._unit.are_calls:
+            report = without_results(report)
         note = f"no optimizer has stepped: a step is {self._unit.text}"
         if self.is_over:
             report = without_certainty(report)
@@ -269,16 +262,3 @@ def _looked(report: LeakReport, storages: Sequence[OwnedStorage]) -> Looked:
     """A look, with the storages that leaks own."""
     owned_rows = tuple(row for row in storages if row[1] >= 0)[:MOST_ROWS]
     return Looked(report, owned_rows, time.time_ns() // 1000)
-
-
-def _doubted_if_rare(leak: LiveLeak) -> LiveLeak:
-    """A leak by the clock, as possible where few stretches of time left anything: in each may be
-    several turns, or none.
-    """
-    if not leak.sure or leak.first_step is None or leak.last_step is None:
-        return leak
-    span = leak.last_step - leak.first_step + 1
-    if leak.steps >= min(_FEW_MOMENTS, _MANY_OF_THEM * span):
-        return leak
-    reason = f"only {leak.steps:,} of {counted(span, 'step')} left something behind"
-    return replace(leak, verdict=Verdict.POSSIBLE, reason=leak.reason_and(reason))

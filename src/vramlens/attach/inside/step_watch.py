@@ -32,6 +32,7 @@ from vramlens.capture.warn import harmless
 from vramlens.live.follow import owners_of
 from vramlens.live.growth import last_frames
 from vramlens.live.heap.search_time import LONG, SearchTime
+from vramlens.live.turns.clock_steps import judged_by_clock
 from vramlens.live.turns.module_calls import ModuleCalls
 from vramlens.live.watch import LeakWatch
 from vramlens.units import counted
@@ -271,6 +272,8 @@ class StepWatch:
         if owned is None:
             return None
         report, storages = owned
+        if self._unit is _Unit.TIME:
+            report = judged_by_clock(report)
         report = replace(report, notes=(*self._end_note(), *self._unit_note(), *report.notes))
         now_us = time.time_ns() // 1000
         self._recorder.owners = lambda kind: owners_of(report, storages, now_us, kind)

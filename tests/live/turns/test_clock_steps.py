@@ -1,0 +1,35 @@
+"""What is left of leaks where a step is a stretch of time."""
+
+from __future__ import annotations
+
+import pytest
+
+from vramlens.ground.verdict import Verdict
+from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
+from vramlens.live.turns.clock_steps import judged_by_clock
+
+
+@pytest.mark.parametrize(
+    ("steps", "span", "verdict", "reason"),
+    [
+        (12, 12, "proven", ""),
+        (8, 40, "proven", ""),
+        (6, 12, "proven", ""),
+        (6, 13, "possible", "only 6 of 13 steps left something behind"),
+        (4, 4, "possible", "only 4 steps left something behind"),
+    ],
+)
+def test_few_stretches_that_left_something_are_possible(
+    steps: int, span: int, verdict: str, reason: str
+) -> None:
+    leak = LiveLeak(
+        verdict=Verdict.PROVEN,
+        kind="container",
+        bytes_per_step=4096,
+        bytes=4096 * steps,
+        steps=steps,
+        first_step=2,
+        last_step=span + 1,
+    )
+    (judged,) = judged_by_clock(LeakReport(span + 1, (leak,))).leaks
+    assert (judged.verdict, judged.reason) == (verdict, reason)
