@@ -190,10 +190,9 @@ class UnitWatch:
         """The report, with what a step is where it is no optimizer's."""
         if self._unit is None:
             return report
+        report = without_results(report)
         if self._unit.is_of_time:
             report = judged_by_clock(report)
-        elif not self._unit.are_calls:
-            report = without_results(report)
         note = f"no optimizer has stepped: a step is {self._unit.text}"
         if self.is_over:
             report = without_certainty(report)

@@ -18,7 +18,7 @@ LOOP = StepUnit("a turn of the loop at a.py:1", follows_loop=True)
 LATER_LOOP = StepUnit("a turn of the loop at a.py:9", follows_loop=True)
 AFTER_IT = StepUnit("0.1 s in which the program ran", is_of_time=True, follows_loop=True)
 GOING_ON = StepUnit("0.1 s in which the program ran", is_of_time=True)
-CALLS = StepUnit("a call of Net", are_calls=True)
+CALLS = StepUnit("a call of Net")
 TURNS = 60
 
 

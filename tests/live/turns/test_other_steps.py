@@ -251,3 +251,25 @@ def test_time_is_the_unit_where_no_optimizer_steps_for_seconds(tmp_path: Path) -
     told = " ".join(run_program(tmp_path, UNSTEPPED, "--leaks").stderr.split())
     assert "kept (train.py:8), a list: 16.00 KiB" in told or "kept, a list (train.py:8 " in told
     assert "a step is 0.1 s in which the program ran." in told
+
+
+EMBEDDED = """
+import torch
+
+def embed(encoder, count):
+    vectors = []
+    for number in range(count):
+        vectors.append(encoder(torch.randn(64, 64)).detach())
+    return torch.cat(vectors)
+
+print(embed(torch.nn.Linear(64, 64), 60).shape)
+"""
+
+
+def test_what_a_model_computes_for_a_use_after_its_loop_is_possible_at_most(
+    tmp_path: Path,
+) -> None:
+    """A step is a call of the model here: nothing is trained."""
+    told = " ".join(run_program(tmp_path, EMBEDDED, "--leaks").stderr.split())
+    assert "LEAK" not in told
+    assert "a step is a call of Linear" in told

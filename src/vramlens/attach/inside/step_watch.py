@@ -33,6 +33,7 @@ from vramlens.live.follow import owners_of
 from vramlens.live.growth import last_frames
 from vramlens.live.heap.search_time import LONG, SearchTime
 from vramlens.live.turns.clock_steps import judged_by_clock
+from vramlens.live.turns.loop_results import without_results
 from vramlens.live.turns.module_calls import ModuleCalls
 from vramlens.live.watch import LeakWatch
 from vramlens.units import counted
@@ -272,6 +273,8 @@ class StepWatch:
         if owned is None:
             return None
         report, storages = owned
+        if self._unit is not _Unit.OPTIMIZER:
+            report = without_results(report)
         if self._unit is _Unit.TIME:
             report = judged_by_clock(report)
         report = replace(report, notes=(*self._end_note(), *self._unit_note(), *report.notes))

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from vramlens.ground.verdict import Verdict
 from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
-from vramlens.live.turns.loop_results import without_results
 from vramlens.units import counted
 
 _FEWEST, _MANY = 5, 8
@@ -18,10 +17,7 @@ _SHARE = 0.5
 
 
 def judged_by_clock(report: LeakReport) -> LeakReport:
-    """The report, with what a loop gathered for a use after it, and what few stretches of time left,
-    as possible leaks only.
-    """
-    report = without_results(report)
+    """The report, with what few stretches of time left as possible leaks only."""
     return replace(report, leaks=tuple(map(_judged, report.leaks)))
 
 

@@ -1,8 +1,8 @@
 """A loop's results, as against a leak: what the loop gathers and the program uses when it is over.
 
 ``for path in paths: samples.append(load(path))`` and then ``torch.stack(samples)`` looks like a
-leak as long as the loop runs. That counts only where a step is a turn of a loop or a stretch of
-time: a training loop's list of losses is used after it, too.
+leak as long as the loop runs. That counts only where no optimizer steps: a training loop's list of
+losses is used after it, too.
 """
 
 from __future__ import annotations

@@ -46,13 +46,11 @@ class StepUnit:
 
     Attributes:
         text: as it is told.
-        are_calls: whether it is a call of the model.
         is_of_time: whether it is a stretch of time.
         follows_loop: whether any loop before it is over: it may be a program's epilogue.
     """
 
     text: str
-    are_calls: bool = False
     is_of_time: bool = False
     follows_loop: bool = False
 
@@ -107,7 +105,7 @@ class OtherSteps:
         calls = self._calls
         if calls is None:
             return
-        self.unit = StepUnit(f"a call of {calls.root_name}", are_calls=True)
+        self.unit = StepUnit(f"a call of {calls.root_name}")
         if self._loops is not None:
             self._stop_lesser()
             self._begun_anew()
