@@ -6,9 +6,10 @@
 ``stress`` attaches to running programs again and again, at random moments: a training run with a
 thread in C, a data loader with workers, asyncio with inference in a thread, and small programs
 without PyTorch. It counts crashes, compares losses and random numbers with those of a program
-left alone, and prints the pauses. ``leaks`` runs programs of ``tests/leaks/wild`` as plain
-processes, attaches at step 18, and counts owners and lines that are right. These programs have
-some 40 rounds: so the 18th lasts until vramlens is in.
+left alone, and prints the pauses; exit code 1 where a program was not entered, or noticed.
+``leaks`` runs programs of ``tests/leaks/wild`` as plain processes, attaches at step 18, and counts
+owners and lines that are right. These programs have some 40 rounds: so the 18th lasts until
+vramlens is in.
 """
 
 from __future__ import annotations
@@ -55,6 +56,11 @@ class Outcome:
     pauses: list[float] = field(default_factory=list)
     stops: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether every program was entered, and none noticed."""
+        return not (self.crashes or self.differences or self.refused)
 
     def add(self, attachment: Attachment, seconds: float) -> None:
         """Counts one attach."""
@@ -264,8 +270,8 @@ def _leak_of(program: Wild, folder: Path) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Runs what was asked for."""
+def main() -> int:
+    """Runs what was asked for; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("stress", "leaks"))
     parser.add_argument("--attaches", type=int, default=200)
@@ -275,10 +281,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
     if arguments.what == "stress":
-        print_outcome(stress(arguments.python, arguments.attaches, arguments.seed))
-    else:
-        leaks(arguments.sample, arguments.seed, arguments.jobs)
+        outcome = stress(arguments.python, arguments.attaches, arguments.seed)
+        print_outcome(outcome)
+        return 0 if outcome.is_harmless else 1
+    leaks(arguments.sample, arguments.seed, arguments.jobs)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
