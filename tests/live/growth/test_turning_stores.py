@@ -101,3 +101,16 @@ def test_a_store_that_goes_on_growing_beside_what_is_older() -> None:
         watch.step()
     (leak,) = watch.report().found
     assert leak.verdict == "proven"
+
+
+def test_what_went_at_once_does_not_make_a_short_watch_one_of_a_full_store() -> None:
+    """Gradients of the size of what is kept: all go in the first step, and no more after it."""
+    kept: list[Any] = []
+    gradients = [torch.zeros(2048) for _ in range(20)]
+    watch = LeakWatch()
+    for _ in range(20):
+        kept.append(torch.zeros(2048))
+        gradients.clear()
+        watch.step()
+    (leak,) = watch.report().found
+    assert leak.verdict == "proven"

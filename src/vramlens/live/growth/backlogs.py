@@ -32,6 +32,10 @@ _MOSTLY_TURNING = 0.75
 """Of what came, that went of the same size. Of a full store as much goes, but what came in the first and
 last steps; with half, a store that gives up every second entry would be full.
 """
+_FEWEST_TURNING = 32
+"""Steps watched, that it takes to be full: in the first one gradients go that may be of the same size, a
+dozen or two, and with as few steps that would be as much as came.
+"""
 _LEAST_DISTANCE = 0.05
 """Of the run, before the first sum and between two. What is in use at the moment, and goes, is as much as
 many steps leave: it hides their rise in the first sums, which are a step apart. With half, what is in
@@ -104,7 +108,7 @@ def _with_rise(pile: Pile, births: Births, turning_sizes: set[int]) -> Pile:
     sizes = _sizes_of(pile)
     turning_bytes = sum(size * count for size, count in sizes.items() if size in turning_sizes)
     came_bytes = sum(size * count for size, count in sizes.items())
-    if turning_bytes > _MOSTLY_TURNING * came_bytes:
+    if pile.span >= _FEWEST_TURNING and turning_bytes > _MOSTLY_TURNING * came_bytes:
         return replace(pile, is_turning=True)
     return replace(pile, is_rising=births.is_summed and _is_the_rise(pile, births.sums))
 
