@@ -13,7 +13,8 @@ from vramlens.live.turns.clock_steps import judged_by_clock
     ("steps", "span", "verdict", "reason"),
     [
         (12, 12, "proven", ""),
-        (8, 40, "proven", ""),
+        (16, 60, "proven", ""),
+        (8, 17, "possible", "only 8 of 17 steps left something behind"),
         (6, 12, "proven", ""),
         (6, 13, "possible", "only 6 of 13 steps left something behind"),
         (4, 4, "possible", "only 4 steps left something behind"),

@@ -8,9 +8,9 @@ from vramlens.ground.verdict import Verdict
 from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
 from vramlens.units import counted
 
-_FEWEST, _MANY = 5, 8
+_FEWEST, _MANY = 5, 16
 """Stretches that left something: a table of twelve kinds is built in four of them, and what is alive of a
-population that lives on came in five of 20.
+population that lives on came in five to eight of 20.
 """
 _SHARE = 0.5
 """Of the stretches between: a leak of each turn fills nearly all."""
