@@ -101,24 +101,33 @@ def with_rising(piles: Iterable[Pile], births: Births) -> list[Pile]:
     """
     every = list(piles)
     turning_sizes = _turning_sizes(every, births)
-    return [_with_rise(pile, births, turning_sizes) for pile in every]
+    return [
+        replace(pile, is_turning=True)
+        if _is_turning(pile, turning_sizes)
+        else replace(pile, is_rising=births.is_summed and _is_the_rise(pile, births.sums))
+        for pile in every
+    ]
 
 
-def _with_rise(pile: Pile, births: Births, turning_sizes: set[int]) -> Pile:
+def _is_turning(pile: Pile, turning_sizes: set[int]) -> bool:
+    if pile.span < _FEWEST_TURNING:
+        return False
     sizes = _sizes_of(pile)
     turning_bytes = sum(size * count for size, count in sizes.items() if size in turning_sizes)
     came_bytes = sum(size * count for size, count in sizes.items())
-    if pile.span >= _FEWEST_TURNING and turning_bytes > _MOSTLY_TURNING * came_bytes:
-        return replace(pile, is_turning=True)
-    return replace(pile, is_rising=births.is_summed and _is_the_rise(pile, births.sums))
+    return turning_bytes > _MOSTLY_TURNING * came_bytes
 
 
-def _turning_sizes(piles: Iterable[Pile], births: Births) -> set[int]:
-    """The sizes of which about as many storages from before the watch went as came to all piles."""
+def _turning_sizes(piles: Sequence[Pile], births: Births) -> set[int]:
+    """The sizes of which about as many storages from before the watch went as came to all piles;
+    none where no pile is old enough, as to look what went reads the whole heap.
+    """
+    if all(pile.span < _FEWEST_TURNING for pile in piles):
+        return set()
     came: Counter[int] = Counter()
     for pile in piles:
         came.update(_sizes_of(pile))
-    gone = births.older_gone() if came else came
+    gone = births.older_gone()
     return {size for size, count in came.items() if gone[size] >= _MOSTLY_TURNING * count}
 
 
