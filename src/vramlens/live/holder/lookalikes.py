@@ -29,6 +29,7 @@ from vramlens.live.holder.removals import (
     emptied_text,
     expired_text,
     has_expired,
+    outgrown_text,
     outgrows_removals,
     removal_text,
     removals_of,
@@ -124,10 +125,7 @@ def _outgrown_text(evidence: Evidence) -> str:
         return expired_text(removals[0], evidence)
     if not outgrows_removals(lasting, evidence):
         return abandoned_text(lasting, evidence)
-    told = emptied_text(removals[0], evidence)
-    if growth.is_rising:
-        return f"{told}, but more comes than goes"
-    return told if " but " in told else f"{told}, but none of it went"
+    return outgrown_text(removals[0], evidence)
 
 
 def are_numbers(leak: LiveLeak) -> str:

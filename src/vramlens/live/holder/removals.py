@@ -91,10 +91,22 @@ def emptied_text(removal: Store, evidence: Evidence) -> str:
     """The sentence about a removal that may have run, or never yet."""
     if _has_run(removal, evidence):
         return removal_text(removal, evidence.store)
-    growth, effect = evidence.growth, _effect(removal, evidence.store)
-    is_old = growth.kept_steps >= _MANY_STEPS
-    so_far = f", but was not seen to in {_steps_text(growth)}" if is_old else ""
+    is_long_unseen = _is_long_unseen(removal, evidence)
+    so_far = f", but was not seen to in {_steps_text(evidence.growth)}" if is_long_unseen else ""
+    effect = _effect(removal, evidence.store)
     return f"line {removal.line} would {effect.do}{so_far}: {short_text(removal)}"
+
+
+def outgrown_text(removal: Store, evidence: Evidence) -> str:
+    """The sentence about a removal that takes less than comes, or nothing."""
+    told = emptied_text(removal, evidence)
+    if evidence.growth.is_rising:
+        return f"{told}, but more comes than goes"
+    return told if _is_long_unseen(removal, evidence) else f"{told}, but none of it went"
+
+
+def _is_long_unseen(removal: Store, evidence: Evidence) -> bool:
+    return evidence.growth.kept_steps >= _MANY_STEPS and not _has_run(removal, evidence)
 
 
 def _steps_text(growth: Growth) -> str:
@@ -279,16 +291,20 @@ def _runs(removal: Store, evidence: Evidence) -> bool:
     is_beside = removal.function is store.function
     if not is_beside and (not _is_called(removal, statements) or _is_past_limit(removal, evidence)):
         return False
-    is_awaited = _is_counted(removal) or _comes_after_loop(removal, store)
-    if not has_many_entries(evidence.growth) and any(map(_asks_for_entry, removal.guards)):
-        is_awaited = True  # what it asks for may not be old enough
+    is_awaited = (
+        _is_counted(removal)
+        or _comes_after_loop(removal, store)
+        or _asks_for_what_is_to_come(removal, evidence.growth)
+    )
     if statements.has_passed_by(removal) and not is_awaited:
         return False
     return not (is_beside and never_holds(removal.guards, store, evidence.growth.holder))
 
 
-def _asks_for_entry(guard: ast.expr) -> bool:
-    return any(compares(node, (ast.In,)) for node in ast.walk(guard))
+def _asks_for_what_is_to_come(removal: Store, growth: Growth) -> bool:
+    """Whether a removal asks for an entry, and none may be old enough yet."""
+    asks = any(compares(node, (ast.In,)) for node in nodes_in(removal.guards))
+    return asks and not has_many_entries(growth)
 
 
 def _comes_after_loop(removal: Store, store: Store) -> bool:
