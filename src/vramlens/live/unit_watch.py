@@ -21,9 +21,8 @@ from vramlens.live.growth.ration import FIRST_STEPS, Ration
 from vramlens.live.heap_look import OwnedStorage
 from vramlens.live.holder.route import Route, size_of
 from vramlens.live.leaks.leak_report import Gone, LeakReport, LiveLeak
-from vramlens.live.turns.clock_steps import judged_by_clock
-from vramlens.live.turns.loop_results import without_results
 from vramlens.live.turns.other_steps import StepUnit
+from vramlens.live.turns.unit_rules import judged_without_optimizer
 from vramlens.live.watch import LeakWatch
 
 _FIRST_LOOK = 6  # steps: by then growth and warm-up can be told apart
@@ -190,9 +189,7 @@ class UnitWatch:
         """The report, with what a step is where it is no optimizer's."""
         if self._unit is None:
             return report
-        report = without_results(report)
-        if self._unit.is_of_time:
-            report = judged_by_clock(report)
+        report = judged_without_optimizer(report, is_of_time=self._unit.is_of_time)
         note = f"no optimizer has stepped: a step is {self._unit.text}"
         if self.is_over:
             report = without_certainty(report)

@@ -32,9 +32,8 @@ from vramlens.capture.warn import harmless
 from vramlens.live.follow import owners_of
 from vramlens.live.growth import last_frames
 from vramlens.live.heap.search_time import LONG, SearchTime
-from vramlens.live.turns.clock_steps import judged_by_clock
-from vramlens.live.turns.loop_results import without_results
 from vramlens.live.turns.module_calls import ModuleCalls
+from vramlens.live.turns.unit_rules import judged_without_optimizer
 from vramlens.live.watch import LeakWatch
 from vramlens.units import counted
 
@@ -274,9 +273,7 @@ class StepWatch:
             return None
         report, storages = owned
         if self._unit is not _Unit.OPTIMIZER:
-            report = without_results(report)
-        if self._unit is _Unit.TIME:
-            report = judged_by_clock(report)
+            report = judged_without_optimizer(report, is_of_time=self._unit is _Unit.TIME)
         report = replace(report, notes=(*self._end_note(), *self._unit_note(), *report.notes))
         now_us = time.time_ns() // 1000
         self._recorder.owners = lambda kind: owners_of(report, storages, now_us, kind)

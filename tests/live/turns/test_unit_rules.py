@@ -6,7 +6,7 @@ import pytest
 
 from vramlens.ground.verdict import Verdict
 from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
-from vramlens.live.turns.clock_steps import judged_by_clock
+from vramlens.live.turns.unit_rules import judged_without_optimizer
 
 
 @pytest.mark.parametrize(
@@ -32,5 +32,5 @@ def test_few_stretches_that_left_something_are_possible(
         first_step=2,
         last_step=span + 1,
     )
-    (judged,) = judged_by_clock(LeakReport(span + 1, (leak,))).leaks
+    (judged,) = judged_without_optimizer(LeakReport(span + 1, (leak,)), is_of_time=True).leaks
     assert (judged.verdict, judged.reason) == (verdict, reason)

@@ -1,4 +1,6 @@
-"""What is left of leaks where a step is a stretch of time: in each may be several turns, or none."""
+"""What is left of leaks where no optimizer ends a step: of what a loop gathers, and where a step is a
+stretch of time, in which may be several turns, or none.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from dataclasses import replace
 
 from vramlens.ground.verdict import Verdict
 from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
+from vramlens.live.turns.loop_results import without_results
 from vramlens.units import counted
 
 _FEWEST, _MANY = 5, 16
@@ -16,8 +19,16 @@ _SHARE = 0.5
 """Of the stretches between: a leak of each turn fills nearly all."""
 
 
-def judged_by_clock(report: LeakReport) -> LeakReport:
-    """The report, with what few stretches of time left as possible leaks only."""
+def judged_without_optimizer(report: LeakReport, *, is_of_time: bool) -> LeakReport:
+    """The report, with what a loop gathers for a use after it, and what few stretches of time left,
+    as possible leaks only.
+
+    Args:
+        is_of_time: whether a step is a stretch of time.
+    """
+    report = without_results(report)
+    if not is_of_time:
+        return report
     return replace(report, leaks=tuple(map(_judged, report.leaks)))
 
 
