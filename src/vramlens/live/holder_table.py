@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import compress
 from typing import Any
 
 from vramlens.argument_types import number_given, takes
-from vramlens.capture.process.tracked_objects import tracked_objects
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.foreign_text import text_of
 from vramlens.ground.wrapped_lines import wrapped_lines
@@ -19,6 +17,7 @@ from vramlens.live.heap.dominators import Retained, nearest_by, retained_by
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.search_time import SearchTime
 from vramlens.live.heap.tensors import Storage, loaded
+from vramlens.live.heap.unnamed_holders import not_reached
 from vramlens.live.holder.chain import chain_of
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.holder.owner import has_no_name, owner_of
@@ -237,14 +236,7 @@ def _unsearched(search: Search, entries: Iterable[Retained]) -> OtherHolders:
 def _take_in_unreached(search: Search) -> list[int]:
     """Adds the tensors that no root leads to, and what they hold; the sizes of their storages."""
     reached = set(search.storages)
-    kinds = {**search.torch.tensor_types, **search.torch.storage_types}
-    every = tracked_objects()
-    tensors = [
-        value
-        for value in compress(every, map(kinds.__contains__, map(id, map(type, every))))
-        if id(value) not in search.seen
-    ]
-    del every
+    tensors = not_reached(search)
     search.go_on([("", tensor) for tensor in tensors])
     for tensor in tensors:  # where no time is left to go on
         storage = search.unreached_storage(tensor)

@@ -41,14 +41,19 @@ def unreached_tensors(search: Search, births: Births) -> int:
     """
     search.torch.refresh()
     in_flight = births.made_since_look()
+    return sum(
+        1
+        for value in not_reached(search)
+        if id(value) not in in_flight and _is_new(search, births, value)
+    )
+
+
+def not_reached(search: Search) -> list[Any]:
+    """The tensors and storages that the collector knows and a search has not reached."""
     kinds = {**search.torch.tensor_types, **search.torch.storage_types}
     every = tracked_objects()
-    tensors = list(compress(every, map(kinds.__contains__, map(id, map(type, every)))))
-    del every
-    unreached = (value for value in tensors if id(value) not in search.seen)
-    return sum(
-        1 for value in unreached if id(value) not in in_flight and _is_new(search, births, value)
-    )
+    tensors = compress(every, map(kinds.__contains__, map(id, map(type, every))))
+    return [value for value in tensors if id(value) not in search.seen]
 
 
 def _is_new(search: Search, births: Births, tensor: Any) -> bool:
