@@ -99,7 +99,7 @@ def gone_leak(
 
 def without_certainty(report: LeakReport) -> LeakReport:
     """The report of a loop that another has followed: its leaks are possible at most, as it may have
-    prepared what the next one uses.
+    prepared what the next one uses; likely where the source shows that nothing does.
     """
     return replace(report, leaks=tuple(map(_of_ended_loop, report.leaks)))
 
@@ -109,6 +109,14 @@ def _of_ended_loop(leak: LiveLeak) -> LiveLeak:
         leak = replace(leak, is_small=True)
     if not leak.sure:
         return leak
+    if leak.in_vain:
+        is_told = leak.in_vain in leak.reason
+        reason = f"the loop that it grew in has ended, but {leak.in_vain}"
+        return replace(
+            leak,
+            verdict=Verdict.LIKELY,
+            reason=leak.reason if is_told else leak.reason_and(reason),
+        )
     reason = leak.reason_and("the loop that it grew in has ended: it may be its result")
     return replace(leak, verdict=Verdict.POSSIBLE, reason=reason)
 

@@ -48,6 +48,10 @@ class ChangingProgram:
         """Keeps a tensor more, in the step that has not ended."""
         self.kept_by_units.append(torch.zeros(4096))
 
+    def first(self) -> Any:
+        """Reads what the first turn left: it may be what the loop was for."""
+        return self.kept_by_units[0]
+
     def report(self) -> LeakReport:
         report: LeakReport = self._follower.conclusion()
         return report

@@ -182,12 +182,26 @@ LONG_EPILOGUE = """
 """
 
 
+READ = """
+    for batch in range(40):
+        print(index.entries[batch].sum())
+"""
+
+
 def test_growth_in_a_loop_is_told_however_long_its_epilogue_is(tmp_path: Path) -> None:
-    done = run_program(tmp_path, EPILOGUES.replace("{end}", LONG_EPILOGUE), "--leaks")
+    """Where the epilogue may read it, as possible."""
+    done = run_program(tmp_path, EPILOGUES.replace("{end}", READ), "--leaks")
     told = " ".join(done.stderr.split())
     assert "No leak proven, 1 possible: Index.entries (train.py:10), a list: 32.00 KiB per" in told
     assert "the loop that it grew in has ended: it may be its result" in told
     assert "a step is a turn of the loop at train.py:14." in told
+
+
+def test_growth_that_nothing_reads_is_a_leak_also_when_its_loop_has_ended(tmp_path: Path) -> None:
+    done = run_program(tmp_path, EPILOGUES.replace("{end}", LONG_EPILOGUE), "--leaks")
+    told = " ".join(done.stderr.split())
+    assert "LEAK likely: 32.00 KiB per step" in told
+    assert "not proven: the loop that it grew in has ended, but nothing reads its entries" in told
 
 
 @pytest.mark.parametrize(

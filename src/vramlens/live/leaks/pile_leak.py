@@ -41,7 +41,7 @@ from vramlens.live.leaks.allocating_line import (
     observed_line,
 )
 from vramlens.live.leaks.leak_report import LiveLeak
-from vramlens.live.leaks.pile_verdict import pile_verdict
+from vramlens.live.leaks.pile_verdict import kept_in_vain, pile_verdict
 from vramlens.live.source.statement_scores import example_of
 from vramlens.live.source.stored_values import only_waits
 from vramlens.units import format_size
@@ -139,7 +139,8 @@ class _PileCase:
             is_parameter_state=pile.is_parameter_state,
             is_in_use=pile.is_in_use,
         )
-        verdict, evidence, reason = pile_verdict(search, scene.statements, pile, growth)
+        in_vain = kept_in_vain(scene.statements, growth)
+        verdict, evidence, reason = pile_verdict(search, scene.statements, pile, growth, in_vain)
         kept_things = self._kept_things(keeper)
         has_fix = self._is_to_change(verdict, kind, keeper)
         return LiveLeak(
@@ -161,6 +162,7 @@ class _PileCase:
             route=route_of(self._way_to_container),
             is_freed=kind == "graph" and self._is_freed(),
             is_remade=pile.is_remade,
+            in_vain=in_vain,
             fix_share=_fix_share(kind, kept_things),
             frees_more=_frees_more(kind, kept_things),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import chain
 from statistics import mode
 from typing import Any
@@ -15,20 +16,30 @@ from vramlens.live.holder.container_bounds import Excuse, Growth, distant_bound
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.holder.keeper_position import is_shell
 from vramlens.live.holder.lookalikes import emptied_by, gate
+from vramlens.live.source.tail_reads import reads_of_end_only
 from vramlens.units import counted
 
 _EVERY_STEP = 0.95
 """Of the steps, for "all of them": the few that are missing were not looked at."""
 _CONTAINERS = (list, tuple, set, dict, frozenset)
+_FULL_OR_ENDED = "it is full, or what fills it has ended"
 Judgment = tuple[Verdict, tuple[str, ...], str]
 """A verdict, its evidence, and why it is not more certain."""
 
 
-def pile_verdict(search: Search, statements: Statements, pile: Pile, growth: Growth) -> Judgment:
-    """The verdict on a pile, by its pace, its look-alikes and whether each step added the same."""
+def pile_verdict(
+    search: Search, statements: Statements, pile: Pile, growth: Growth, in_vain: str
+) -> Judgment:
+    """The verdict on a pile, by its pace, its look-alikes and whether each step added the same.
+
+    Args:
+        in_vain: why what it keeps is of no use to the rest of the program (``kept_in_vain``).
+    """
     excuse = gate(statements, growth)
     pace = pile.pace
     if not pace.is_steady:
+        if pace.has_just_ended and excuse is None:
+            return _ended_verdict(pace, growth, in_vain)
         return _unsteady_verdict(pace, excuse, emptied_by(statements, growth))
     reasons = [_pace_text(pile), distant_bound(growth)]
     evidence = tuple(reason for reason in reasons if reason)
@@ -61,8 +72,33 @@ def _unsteady_verdict(pace: Pace, excuse: Excuse | None, emptied: str) -> Judgme
         return Verdict.POSSIBLE, (), reason
     has_stopped = f"it has not grown since step {pace.last}"
     if pace.has_just_ended:
-        return Verdict.POSSIBLE, (), f"{has_stopped}: it is full, or what fills it has ended"
+        return Verdict.POSSIBLE, (), f"{has_stopped}: {_FULL_OR_ENDED}"
     return Verdict.NOT_A_PROBLEM, (), has_stopped
+
+
+def _ended_verdict(pace: Pace, growth: Growth, in_vain: str) -> Judgment:
+    """The verdict on what grew through most of the run, and has no limit that would have ended it.
+
+    Args:
+        in_vain: as of ``pile_verdict``.
+    """
+    has_stopped = f"it has not grown since step {pace.last}"
+    if in_vain:
+        return Verdict.LIKELY, (), f"{has_stopped}, but {in_vain}"
+    if is_kind(growth.container, list, deque):
+        return Verdict.POSSIBLE, (), f"{has_stopped}: nothing limits it, so what fills it has ended"
+    return Verdict.POSSIBLE, (), f"{has_stopped}: {_FULL_OR_ENDED}"
+
+
+def kept_in_vain(statements: Statements, growth: Growth) -> str:
+    """Why the older entries of a list are of no use: the program reads the last ones at most; empty
+    where it may read others.
+    """
+    store = growth.store
+    if store is None or not is_kind(growth.container, list, deque):
+        return ""
+    others = (module for module in statements.modules() if module.file != store.file)
+    return "" if any(other.mentions(store.name) for other in others) else reads_of_end_only(store)
 
 
 def _pace_text(pile: Pile) -> str:

@@ -12,5 +12,6 @@ source_stores: a file's functions, stores and calls.
 source_tree: a file's source, parsed.
 statement_scores: how well a statement fits.
 stored_values: the line that makes a stored value.
+tail_reads: histories of which only the last entries are read.
 users_source: the user's own files.
 """

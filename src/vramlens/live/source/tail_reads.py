@@ -1,0 +1,152 @@
+"""Histories of which the program reads the last few entries, or none: whatever is older is kept for
+nothing, also after what fills them has ended.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from vramlens.live.source.expressions import is_call_of, nodes_in
+from vramlens.live.source.source_stores import Store
+from vramlens.live.source.source_tree import tree_of
+from vramlens.units import listed
+
+_ADDS = ("append", "extend")
+_TAKE_ALL_ATTRIBUTES = ("__dict__", "vars", "asdict", "astuple", "pickle")
+_MOST_LINES = 3
+
+
+def reads_of_end_only(store: Store) -> str:
+    """``only its last entries are read (line 8): ...``, or ``nothing reads its entries``, of what a
+    statement appends to; empty where its file may read others.
+    """
+    is_plain_list = store.method in _ADDS and not store.keys and not store.name.endswith("()")
+    if not is_plain_list or _is_taken_unseen(store):
+        return ""
+    lines: set[int] = set()
+    for mention in _mentions(store):
+        if mention.reads_end:
+            lines.add(mention.line)
+        elif not mention.reads_nothing:
+            return ""
+    if not lines:
+        return "nothing reads its entries"
+    places = listed(sorted(lines), _MOST_LINES)
+    where = f"{'line' if len(lines) == 1 else 'lines'} {places}"
+    return f"only its last entries are read ({where}): the rest is kept for nothing"
+
+
+class _Mention:
+    """One place of the source at which a list is named.
+
+    Attributes:
+        line: where.
+    """
+
+    def __init__(self, node: ast.Name | ast.Attribute, parents: dict[ast.AST, ast.AST]) -> None:
+        self._node, self._parents = node, parents
+        self._parent = parents[node]
+        self.line = node.lineno
+
+    @property
+    def reads_nothing(self) -> bool:
+        """Whether it is filled here, made, or asked whether or how much there is."""
+        node, parent = self._node, self._parent
+        if not isinstance(node.ctx, ast.Load):
+            return isinstance(node.ctx, ast.Store)
+        match parent:
+            case ast.Attribute(attr=method):
+                is_called = isinstance(self._parents[parent], ast.Call)
+                return is_called and method in _ADDS
+            case ast.Call():
+                return is_call_of(parent, "len") or is_call_of(parent, "bool")
+            case ast.If(test=asked) | ast.While(test=asked) | ast.IfExp(test=asked):
+                return asked is node
+            case ast.UnaryOp(op=ast.Not()) | ast.BoolOp():
+                return not isinstance(self._parents[parent], (ast.Assign, ast.Return))
+            case ast.Compare(ops=[ast.Is() | ast.IsNot()]):
+                return True
+        return False
+
+    @property
+    def reads_end(self) -> bool:
+        """Whether an entry or a few are read here, counted from the end."""
+        match self._parent:
+            case ast.Subscript(value=whole, slice=key, ctx=ast.Load()) if whole is self._node:
+                return self._is_from_end(key)
+        return False
+
+    def _is_from_end(self, key: ast.expr) -> bool:
+        match key:
+            case ast.Slice(lower=ast.UnaryOp(op=ast.USub(), operand=count), step=None):
+                return not self._has_own_length(count)
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant()):
+                return True
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Name(id=counter)):
+                return self._counts_few(counter)
+            case ast.BinOp(left=length, op=ast.Sub(), right=ast.Constant()):
+                return self._has_own_length(length)
+        return False
+
+    def _has_own_length(self, count: ast.AST) -> bool:
+        """Whether an expression has ``len(x)`` of the list itself."""
+        own = ast.dump(self._node)
+        calls = (node for node in ast.walk(count) if isinstance(node, ast.Call))
+        return any(
+            is_call_of(call, "len") and [ast.dump(given) for given in call.args] == [own]
+            for call in calls
+        )
+
+    def _counts_few(self, counter: str) -> bool:
+        """Whether a variable goes through a ``range`` that is not as long as the list."""
+        for loop in self._loops_around():
+            if isinstance(loop.target, ast.Name) and loop.target.id == counter:
+                return is_call_of(loop.iter, "range") and self._is_limited(loop.iter)
+        return False
+
+    def _loops_around(self) -> Iterator[Any]:
+        """Yields the loops and comprehensions around it, the innermost first."""
+        node: ast.AST = self._node
+        while node in self._parents:
+            node = self._parents[node]
+            if isinstance(node, (ast.For, ast.AsyncFor)):
+                yield node
+            yield from getattr(node, "generators", ())
+
+    def _is_limited(self, counted: ast.AST) -> bool:
+        has_limit = any(is_call_of(node, "min") for node in ast.walk(counted))
+        return has_limit or not self._has_own_length(counted)
+
+
+def _mentions(store: Store) -> Iterator[_Mention]:
+    """Yields every place of the file that names what a statement stores to."""
+    parents = _parents_in(store.file)
+    for node in parents:
+        match node:
+            case ast.Attribute(attr=name) if store.base and name == store.name:
+                yield _Mention(node, parents)
+            case ast.Name(id=name) if not store.base and name == store.name:
+                yield _Mention(node, parents)
+
+
+def _is_taken_unseen(store: Store) -> bool:
+    """Whether the file may read attributes without naming them: ``getattr(x, "rows")``,
+    ``vars(x)``.
+    """
+    for node in _parents_in(store.file):
+        if isinstance(node, ast.Constant) and node.value == store.name:
+            return True
+        if getattr(node, "id", getattr(node, "attr", None)) in _TAKE_ALL_ATTRIBUTES:
+            return True
+    return False
+
+
+@lru_cache(maxsize=8)
+def _parents_in(file: str) -> dict[ast.AST, ast.AST]:
+    """What each node of a file's source is in."""
+    tree = tree_of(file)
+    nodes = () if tree is None else nodes_in([tree])
+    return {child: node for node in nodes for child in ast.iter_child_nodes(node)}
