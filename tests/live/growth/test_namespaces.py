@@ -196,3 +196,33 @@ def test_two_lists_of_nodes_without_data_are_judged_apart() -> None:
         (log.early if step < 20 else log.late).append(_node_without_data(weight))
         watch.step()
     assert not watch.report().found
+
+
+class Operator:
+    def __init__(self) -> None:
+        self.by_width: dict[int, Any] = {}
+
+
+class Flow:
+    def __init__(self) -> None:
+        self.operator = Operator()
+        self.field: Any = None
+
+    def advance(self, step: int, what: str) -> None:
+        if what == "d":
+            self.operator.by_width[step] = torch.zeros(4096)
+        if what == "f":
+            self.field = torch.zeros(4096)
+
+
+@pytest.mark.parametrize("turns", ["d.fdf.dfd", "d.fd.f.d.", "d.f.d.f.d."])
+def test_what_holds_nearly_all_is_named_also_where_few_steps_left_something(turns: str) -> None:
+    """A turn takes several steps by the clock: a dict gets an entry in some of them, and the field
+    beside it is made anew in others.
+    """
+    flow, watch = Flow(), LeakWatch()
+    for step, what in enumerate(turns):
+        flow.advance(step, what)
+        watch.step()
+    names = {leak.owner.name for leak in watch.report().leaks if leak.owner is not None}
+    assert names == {"Operator.by_width"}

@@ -82,6 +82,7 @@ class Pile:
         is_parameter_state: it is what optimizers keep once for each of their parameters, all of
             them older than the watch.
         is_in_use: its older entries are still written to.
+        is_of_few: fewer steps left something in its object than are needed to speak of growth.
     """
 
     position: int
@@ -96,6 +97,7 @@ class Pile:
     is_in_parts: bool = False
     is_parameter_state: bool = False
     is_in_use: bool = False
+    is_of_few: bool = False
 
     @property
     def bytes(self) -> int:
@@ -260,11 +262,11 @@ def _pile_beside_steady(
     stores = [part for part in parts if part.pace is not None]
     pile = _pile_of(node, parts, steps, looks)
     is_steady = pile is not None and pile.pace.is_steady
-    if not stores:
-        return pile, []
     are_apart = is_namespace(search, node.position, parents) and not _is_of_own_kind(
         search, node, parents
     )
+    if not stores:
+        return (_pile_of_few(pile, parts) if are_apart else pile), []
     if pile is not None and is_steady:
         store = _store_of_nearly_all(pile, stores, are_apart=are_apart)
         if store is not None:
@@ -282,6 +284,27 @@ def _pile_of(node: _Node, parts: Iterable[_Node], steps: int, looks: Looks) -> P
     items = [*node.direct_items, *chain.from_iterable(map(_Node.all_items, parts))]
     pace = pace_of(bytes_by_birth(items), steps, looks)
     return None if pace is None else Pile(node.position, items, pace)
+
+
+def _pile_of_few(pile: Pile | None, parts: Iterable[_Node]) -> Pile | None:
+    """What a namespace keeps, none of whose parts has a pace by itself: new names, each with one
+    thing; or the largest store, without the variables beside it that were set anew.
+    """
+    stores = [part for part in parts if len(part.bytes_by_step) > 1]
+    if pile is None or not stores:
+        return pile
+    store = max(stores, key=lambda part: sum(part.bytes_by_step.values()))
+    first, *later = sorted(store.bytes_by_step)
+    added = sum(store.bytes_by_step[step] for step in later)
+    pace = replace(pile.pace, bytes_per_step=round(added / (later[-1] - first)))
+    return Pile(_innermost(store).position, store.all_items(), pace, is_of_few=True)
+
+
+def _innermost(node: _Node) -> _Node:
+    """The last object on the way that all goes through."""
+    while len(node.below) == 1 and not node.direct_items:
+        (node,) = node.below
+    return node
 
 
 def _store_of_nearly_all(pile: Pile, parts: Iterable[_Node], *, are_apart: bool) -> _Node | None:

@@ -46,6 +46,8 @@ def pile_verdict(
     if excuse is not None:
         verdict, reason = excuse
         return verdict, evidence, reason
+    if pile.is_of_few:
+        return Verdict.POSSIBLE, evidence, "too few steps left something in it to be sure"
     is_one_thing = pile.is_remade or pile.is_spread or growth.is_linked
     if not is_one_thing and not _is_uniform(search, pile, growth.container):
         reason = "but something different each time: state that is created when it is needed"
