@@ -48,16 +48,20 @@ def test_the_rate_times_the_steps_is_what_is_printed(
     assert growth_words(leak) == told
 
 
-def test_a_live_leak_of_uneven_steps_says_how_many_they_are() -> None:
-    leak = replace(LEAK, bytes=14 * MIB, first_step=2)
-    assert (
-        growth_words(leak) == "1.00 MiB per step, 14.00 MiB so far in 12 steps of different sizes"
-    )
-
-
-def test_one_step_has_no_different_sizes() -> None:
-    leak = replace(LEAK, bytes=14 * MIB, first_step=2, steps=1)
-    assert growth_words(leak) == "1.00 MiB per step, 14.00 MiB so far in 1 step"
+@pytest.mark.parametrize(
+    ("size_bytes", "told"),
+    [
+        (14 * MIB, "1.00 MiB per step, 14.00 MiB so far in 14 steps"),
+        # Not whole steps, and more than there were.
+        (14 * MIB + 300_000, "about 1.00 MiB per step, 14.29 MiB so far"),
+        (20 * MIB, "about 1.00 MiB per step, 20.00 MiB so far"),
+    ],
+)
+def test_the_bytes_of_a_live_leak_are_of_the_steps_around_those_that_were_judged(
+    size_bytes: int, told: str
+) -> None:
+    leak = replace(LEAK, bytes=size_bytes, first_step=2, last_step=13)
+    assert growth_words(leak) == told
 
 
 def test_the_statement_is_quoted_without_its_comment() -> None:

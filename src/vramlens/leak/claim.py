@@ -87,21 +87,21 @@ def _rate_words(leak: Leak) -> str:
     """How much a step leaves; in a recording, how much each time, where most steps leave nothing."""
     if leak.nodes and not leak.bytes_per_step:
         return "autograd nodes without data"
-    is_measured = leak.is_rate_times_steps or leak.first_step is not None
-    return leak.rate_text if is_measured else f"about {leak.rate_text}"
+    is_told_by_steps = bool(_steps_words(leak)) or leak.every_steps > 1
+    is_measured = leak.is_rate_times_steps or (leak.first_step is not None and leak.owner is None)
+    return leak.rate_text if is_told_by_steps or is_measured else f"about {leak.rate_text}"
 
 
 def _steps_words(leak: Leak) -> str:
-    """Of which steps the bytes so far are; of a live leak also where the rate times the steps is
-    another number: the watch sees neither a program's first step nor what else keeps the last one.
+    """Of how many steps the bytes so far are, where that is the rate times them. A watch does not
+    judge a program's first step, nor its last: what they left is among the bytes of a live leak.
     """
     if leak.is_rate_times_steps:
         return f" in {counted(leak.steps, 'step')}"
     is_watched = leak.first_step is not None and leak.owner is not None
-    if not is_watched or leak.unit_steps != 1:
-        return ""
-    sizes = " of different sizes" if leak.steps > 1 else ""
-    return f" in {counted(leak.steps, 'step')}{sizes}"
+    if is_watched and leak.unit_steps == 1 and leak.steps_of_bytes is not None:
+        return f" in {counted(leak.steps_of_bytes, 'step')}"
+    return ""
 
 
 def owner_words(leak: Leak, owner: LeakOwner) -> str:

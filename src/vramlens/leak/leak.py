@@ -32,6 +32,10 @@ _MOST_DIFFERENCE = 0.005
 """Of the bytes so far, between them and the rate times the steps: what rounding to three digits
 hides. With twice as much a reader who multiplies finds another number.
 """
+_STEPS_AROUND = 3
+"""Steps whose bytes a live leak may have beside those that were judged: the first, which warms up, the
+last, whose tensors may be in use, and the one that goes on.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +201,22 @@ class Leak:
         """Whether a reader who multiplies the rate by the steps finds the bytes so far. Not where
         only some steps left anything, or the first ones more.
         """
-        difference = abs(self.bytes - self.bytes_per_step * self.steps)
-        return not self.bytes_per_step or difference <= _MOST_DIFFERENCE * self.bytes
+        return not self.bytes_per_step or self._is_of_steps(self.steps)
+
+    @property
+    def steps_of_bytes(self) -> int | None:
+        """How many times the rate the bytes so far are; None where that is no whole number, or more
+        than there were steps.
+        """
+        if not self.bytes_per_step or self.first_step is None or self.last_step is None:
+            return None
+        steps = round(self.bytes / self.bytes_per_step)
+        most_steps = self.last_step - self.first_step + 1 + _STEPS_AROUND
+        return steps if steps <= most_steps and self._is_of_steps(steps) else None
+
+    def _is_of_steps(self, steps: int) -> bool:
+        difference = abs(self.bytes - self.bytes_per_step * steps)
+        return difference <= _MOST_DIFFERENCE * self.bytes
 
     @property
     def rate_text(self) -> str:

@@ -31,6 +31,7 @@ class Pauses:
         self._latest_s = 0.0
         self._step_ended_at: float | None = None
         self._steps_s: list[float] = []
+        self._timed = "step"
 
     @contextmanager
     def one(self) -> Iterator[None]:
@@ -58,9 +59,16 @@ class Pauses:
         """Lets the program run for longer than the latest pause was."""
         wait(min(_REST_TO_WORK * self._latest_s, _LONGEST_REST_S))
 
-    def step_ended(self) -> None:
-        """At the end of each step of the program."""
+    def step_ended(self, timed: str) -> None:
+        """At the end of each step of the program.
+
+        Args:
+            timed: what it is: an optimizer's "step", or a "call" of the model. Where calls came
+                before the first step, they are forgotten.
+        """
         now = time.perf_counter()
+        if timed != self._timed:
+            self._timed, self._steps_s, self._step_ended_at = timed, [], None
         if self._step_ended_at is not None and len(self._steps_s) < _MOST_STEPS:
             self._steps_s.append(now - self._step_ended_at)
         self._step_ended_at = now
@@ -74,4 +82,5 @@ class Pauses:
             "total_s": round(self.total_s, 4),
             "longest_step_s": round(max(steps_s), 4) if has_steps else None,
             "median_step_s": round(statistics.median(steps_s), 4) if has_steps else None,
+            "timed": self._timed,
         }

@@ -112,7 +112,7 @@ class StepWatch:
 
     def optimizer_stepped(self, _count: int) -> None:
         """After each step of an optimizer."""
-        self._pauses.step_ended()
+        self._pauses.step_ended("step")
         if self._is_finishing or self._is_in_child():
             return
         if self._calls is not None:
@@ -123,7 +123,7 @@ class StepWatch:
 
     def _called(self) -> None:
         """At the beginning of each call of the outermost module: the calls before it have ended."""
-        self._pauses.step_ended()
+        self._pauses.step_ended("call")
         if self._is_in_child():
             return
         self._count_by(_Unit.CALLS)

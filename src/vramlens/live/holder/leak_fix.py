@@ -236,7 +236,11 @@ def _result_fix(owner: LeakOwner, source: str, facts: Kept) -> str:
 
 
 def _container_fix(owner: LeakOwner, facts: Kept, moved: str) -> str:
-    bound = f"del {owner.name}[:-n]" if _must_stay_a_list(owner) else _BOUNDS.get(facts.container)
+    bound = (
+        f"del {_as_written(owner)}[:-n]"
+        if _must_stay_a_list(owner)
+        else _BOUNDS.get(facts.container)
+    )
     if bound is None:
         row = "cycle" if _leads_up(owner) else "container"
         return fix_of_class(row, owner.name) + moved
@@ -244,6 +248,15 @@ def _container_fix(owner: LeakOwner, facts: Kept, moved: str) -> str:
     return (
         f"limit {owner.name} ({bound}){conjunction} empty it once its entries have been used{moved}"
     )
+
+
+def _as_written(owner: LeakOwner) -> str:
+    """How the statement that fills it calls it: ``self.history`` where it is told as
+    ``Trainer.history``.
+    """
+    written, _, _ = owner.source.partition(".append(")
+    is_name = all(part.isidentifier() for part in written.split("."))
+    return written if is_name and written != owner.source else owner.name
 
 
 def removal_of(keeper: Keeper | None) -> Store | None:

@@ -20,6 +20,10 @@ from vramlens.units import counted, format_size
 
 _MOST_SHOWN = 10
 """Leaks, and look-alikes: they take three to ten lines each, and the first is the one to mend."""
+_MANY_STEPS = 50
+"""From which on more of them rarely change a verdict: what is possible then depends on what the program
+does with it.
+"""
 _COUNTED = {
     "stream": "blocks that belong to side streams",
     "pool": "private pools",
@@ -54,10 +58,9 @@ def _next_step_lines(report: LeakReport, possible: Sequence[LiveLeak]) -> Iterat
         edit = _edit_text(report.found[0])
         advice = f"{edit} and run again; this leak should no longer appear."
     elif possible and not report.missing_steps:
-        advice = (
-            f"if {_name(possible[0])} should not keep them, {_edit_text(possible[0])} and run"
-            " again. More steps give a clearer answer."
-        )
+        more = " More steps give a clearer answer." if report.steps < _MANY_STEPS else ""
+        edit = _edit_text(possible[0])
+        advice = f"if {_name(possible[0])} should not keep them, {edit} and run again.{more}"
     else:
         return
     yield ""
