@@ -32,9 +32,9 @@ _MOST_DIFFERENCE = 0.005
 """Of the bytes so far, between them and the rate times the steps: what rounding to three digits
 hides. With twice as much a reader who multiplies finds another number.
 """
-_STEPS_AROUND = 3
+_STEPS_AROUND = 5
 """Steps whose bytes a live leak may have beside those that were judged: the first, which warms up, the
-last, whose tensors may be in use, and the one that goes on.
+last ones, whose tensors may be in use, and the one that goes on.
 """
 
 

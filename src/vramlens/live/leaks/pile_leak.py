@@ -33,6 +33,7 @@ from vramlens.live.holder.leak_class import class_of
 from vramlens.live.holder.leak_fix import WORTH_DETACHING, fix_of, removal_of
 from vramlens.live.holder.library_part import library_fix
 from vramlens.live.holder.owner import name_of_parts, owner_of
+from vramlens.live.holder.removals import waits_for_keys
 from vramlens.live.holder.route import route_of
 from vramlens.live.leaks.allocating_line import (
     HeapScene,
@@ -41,7 +42,7 @@ from vramlens.live.leaks.allocating_line import (
     observed_line,
 )
 from vramlens.live.leaks.leak_report import LiveLeak
-from vramlens.live.leaks.pile_verdict import kept_in_vain, pile_verdict
+from vramlens.live.leaks.pile_verdict import pile_verdict, read_in_vain
 from vramlens.live.source.statement_scores import example_of
 from vramlens.live.source.stored_values import only_waits
 from vramlens.units import format_size
@@ -54,6 +55,10 @@ _LEAST_PINNED_BYTES = 1024
 """Of a storage that is worth a copy: a smaller one is a row of numbers itself."""
 _LEAST_OF_A_STEP = 0.01
 """Of what a step usually leaves: less is not counted as a step that left something."""
+_MANY_IN_ONE = 16
+"""Times as many things in one of a table's entries as there are entries: a table of sessions, each with
+some turns, has fewer, and lets go of whole sessions.
+"""
 _MOST_NODES = 1000
 """That are asked for what they saved: they are of one kind, and the first few decide."""
 
@@ -117,7 +122,7 @@ class _PileCase:
         scene, pile, chain, at = self._scene, self._pile, self._chain, self._at
         search, pace = scene.search, pile.pace
         observed = observed_line(scene, pile.items)
-        keeper = self._keeper(observed)
+        keeper = self._without_limits_on_keys(self._keeper(observed))
         kind = class_of(search, chain, at, keeper, scene.statements, is_graph=self._is_graph)
         owner = self._owner(keeper)
         maker = self._made(keeper, observed)
@@ -139,9 +144,9 @@ class _PileCase:
             is_parameter_state=pile.is_parameter_state,
             is_in_use=pile.is_in_use,
         )
-        in_vain = kept_in_vain(scene.statements, growth)
-        verdict, evidence, reason = pile_verdict(search, scene.statements, pile, growth, in_vain)
         kept_things = self._kept_things(keeper)
+        in_vain = _views_text(kept_things) or read_in_vain(scene.statements, growth)
+        verdict, evidence, reason = pile_verdict(search, scene.statements, pile, growth, in_vain)
         has_fix = self._is_to_change(verdict, kind, keeper)
         return LiveLeak(
             verdict=verdict,
@@ -166,6 +171,25 @@ class _PileCase:
             fix_share=_fix_share(kind, kept_things),
             frees_more=_frees_more(kind, kept_things),
         )
+
+    def _without_limits_on_keys(self, keeper: Keeper | None) -> Keeper | None:
+        """The statement that keeps, without removals that look at the number of keys, where few of a
+        table's entries grow: these never have their turn.
+        """
+        if keeper is None or not (self._pile.is_in_parts or self._is_one_of_few()):
+            return keeper
+        others = tuple(other for other in keeper.others if not waits_for_keys(other))
+        return replace(keeper, others=others)
+
+    def _is_one_of_few(self) -> bool:
+        """Whether the object that keeps is one of a table's entries, and has many times as much in it
+        as the table has entries.
+        """
+        at, links = self._at, self._chain.links
+        if at < 1 or links[at].how not in ("key", "index"):
+            return False
+        entries, inside = length_of(links[at - 1].value) or 0, length_of(links[at].value) or 0
+        return inside >= _MANY_IN_ONE * entries > 0
 
     def _is_to_change(self, verdict: Verdict, kind: str, keeper: Keeper | None) -> bool:
         """Whether anything is to be done: what may be a leak may also be emptied in its time."""
@@ -242,6 +266,13 @@ def _fix_share(kind: str, kept: Kept) -> float:
         return 1.0 - kept.viewed_share
     is_detached = kind == "graph" and not kept.pinned_size
     return kept.graph_share if is_detached and kept.graph_share >= WORTH_DETACHING else 1.0
+
+
+def _views_text(kept: Kept) -> str:
+    """Why most of what views keep is of no use to anybody; empty where none keep so much."""
+    if not kept.pinned_size or kept.is_number:
+        return ""
+    return f"each entry is a view that needs little of the {kept.pinned_size} that it keeps"
 
 
 def _frees_more(kind: str, kept: Kept) -> bool:

@@ -33,7 +33,7 @@ def pile_verdict(
     """The verdict on a pile, by its pace, its look-alikes and whether each step added the same.
 
     Args:
-        in_vain: why what it keeps is of no use to the rest of the program (``kept_in_vain``).
+        in_vain: why what it keeps is of no use to the rest of the program; empty where it may be.
     """
     excuse = gate(statements, growth)
     pace = pile.pace
@@ -92,7 +92,7 @@ def _ended_verdict(pace: Pace, growth: Growth, in_vain: str) -> Judgment:
     return Verdict.POSSIBLE, (), f"{has_stopped}: {_FULL_OR_ENDED}"
 
 
-def kept_in_vain(statements: Statements, growth: Growth) -> str:
+def read_in_vain(statements: Statements, growth: Growth) -> str:
     """Why the older entries of a list are of no use: the program reads the last ones at most; empty
     where it may read others.
     """

@@ -21,6 +21,8 @@ _LOOKS = frozenset(("len", "print", "id", "type", "isinstance", "repr", "str", "
 """Functions that look at something without using what is in it."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_MOST_PLACES = 30
+"""Calls that lead to a line: a method of a common name has hundreds, of other objects."""
 
 
 def without_results(report: LeakReport) -> LeakReport:
@@ -30,13 +32,26 @@ def without_results(report: LeakReport) -> LeakReport:
 
 def _judged(leak: LiveLeak) -> LiveLeak:
     owner = leak.owner
-    if not leak.sure or owner is None or not owner.name.isidentifier():
+    if not leak.sure or owner is None or leak.in_vain:
         return leak
-    use = whole_use(owner)
+    use = result_use(owner)
     if not use:
         return leak
     reason = f"{use}: it may be the loop's result"
     return replace(leak, verdict=Verdict.POSSIBLE, reason=leak.reason_and(reason))
+
+
+def result_use(owner: LeakOwner) -> str:
+    """``line 9 uses all of outputs after the loop``: where the program uses all that is kept, once,
+    when the loop that gathered it has ended; empty where it does nowhere.
+    """
+    body = tree_of(owner.file) if owner.file else None
+    if owner.name.isidentifier() or body is None:
+        return whole_use(owner)
+    path, line = _first_use_elsewhere(body, owner)
+    if not line or not _is_once_after(body, line, owner.line):
+        return ""
+    return f"line {line} uses all of {path} after the loop"
 
 
 def whole_use(owner: LeakOwner) -> str:
@@ -46,15 +61,71 @@ def whole_use(owner: LeakOwner) -> str:
     if owner.name.isidentifier():
         line = _use_after_loop(owner.file, owner.line, owner.name)
         return f"line {line} uses {owner.name} after the loop" if line else ""
-    path = owner.name.partition("[")[0]
     body = tree_of(owner.file) if owner.file else None
-    holder, _, name = path.rpartition(".")
-    if body is None or not holder:
-        return ""
-    scope = _scope_of(body, owner.line)
-    lines = sorted(_lines_that_use(body, holder, name))
-    line = next((use for use in lines if not _is_around(scope, use)), 0)
+    path, line = ("", 0) if body is None else _first_use_elsewhere(body, owner)
     return f"line {line} uses all of {path}" if line else ""
+
+
+def _first_use_elsewhere(body: ast.Module, owner: LeakOwner) -> tuple[str, int]:
+    """An attribute's name, and the first line that uses all of it outside of the function that fills
+    it; 0 where there is none.
+    """
+    path = owner.name.partition("[")[0]
+    holder, _, name = path.rpartition(".")
+    scope = _scope_of(body, owner.line)
+    lines = sorted(_lines_that_use(body, holder, name)) if holder else []
+    return path, next((use for use in lines if not _is_around(scope, use)), 0)
+
+
+def _is_once_after(body: ast.Module, use: int, filling: int) -> bool:
+    """Whether a line runs once in the program, after what fills has run.
+
+    Args:
+        use: the line.
+        filling: the line that fills.
+    """
+    places = _places_up(body, use)
+    if not places or any(_loops_around(scope, line) for scope, line in places):
+        return False
+    filled_in = dict(_places_up(body, filling))
+    return any(
+        filled_in.get(scope, line) < line or _ends_a_loop_before(scope, line)
+        for scope, line in places
+    )
+
+
+def _places_up(body: ast.Module, line: int) -> list[tuple[ast.AST, int]]:
+    """A line and the calls that lead to it, with the functions that they are in; empty where one of
+    these is called by nobody in the file, or they are many.
+    """
+    places: list[tuple[ast.AST, int]] = []
+    waiting = [line]
+    while waiting:
+        line = waiting.pop()
+        scope = _scope_of(body, line)
+        places.append((scope, line))
+        if isinstance(scope, _FUNCTIONS):
+            calls = list(_lines_that_call(body, scope.name))
+            if not calls or len(places) > _MOST_PLACES:
+                return []
+            waiting += calls
+    return places
+
+
+def _lines_that_call(body: ast.Module, name: str) -> Iterator[int]:
+    """Yields the lines that call a function or method of a name."""
+    for node in ast.walk(body):
+        if isinstance(node, ast.Call) and last_name(node.func) == name:
+            yield node.lineno
+
+
+def _loops_around(scope: ast.AST, line: int) -> list[ast.AST]:
+    return [node for node in _within(scope) if isinstance(node, _LOOPS) and _is_around(node, line)]
+
+
+def _ends_a_loop_before(scope: ast.AST, line: int) -> bool:
+    loops = (node for node in _within(scope) if isinstance(node, _LOOPS))
+    return any((loop.end_lineno or line) < line for loop in loops)
 
 
 def _lines_that_use(body: ast.Module, holder: str, name: str) -> Iterator[int]:

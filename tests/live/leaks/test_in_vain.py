@@ -1,0 +1,110 @@
+"""What is kept for nothing is a leak, also when it has stopped to grow; and limits that look at something
+else than what grows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+import torch
+
+from vramlens import LeakWatch
+from vramlens.live.leaks.leak_report import LiveLeak
+
+STEPS, FILLED = 60, 53
+
+
+class _History:
+    """Its mean is of the last few."""
+
+    def __init__(self) -> None:
+        self.recent_rows: list[Any] = []
+
+    def add(self) -> Any:
+        self.recent_rows.append(torch.zeros(4096))
+        return torch.stack(self.recent_rows[-3:]).mean()
+
+
+class _Table:
+    """All of it is read in the end."""
+
+    def __init__(self) -> None:
+        self.all_rows: list[Any] = []
+
+    def add(self) -> None:
+        self.all_rows.append(torch.zeros(4096))
+
+    def whole(self) -> Any:
+        return torch.stack(self.all_rows)
+
+
+class _Heads(_Table):
+    """All of it is read, too; each is a small view."""
+
+    def add(self) -> None:
+        self.all_rows.append(torch.zeros(4096)[:8])
+
+
+def _leak_of(kept: Any) -> LiveLeak:
+    watch = LeakWatch()
+    for step in range(STEPS):
+        if step < FILLED:
+            kept.add()
+        watch.step()
+    (leak,) = watch.report().leaks
+    return leak
+
+
+@pytest.mark.parametrize(
+    ("kept", "verdict", "reason"),
+    [
+        (_History(), "likely", "only its last entries are read"),
+        (_Heads(), "likely", "each entry is a view that needs little of the 16.00 KiB"),
+        (_Table(), "possible", "nothing limits it, so what fills it has ended"),
+    ],
+    ids=["read at its end", "views", "read"],
+)
+def test_growth_that_has_ended(kept: Any, verdict: str, reason: str) -> None:
+    leak = _leak_of(kept)
+    assert leak.verdict == verdict
+    assert f"it has not grown since step {FILLED}" in leak.reason
+    assert reason in leak.reason
+
+
+class _Groups:
+    """The limit is on its keys."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.groups: dict[int, list[Any]] = {}
+
+    def add(self, key: int) -> None:
+        group = self.groups.setdefault(key, [])
+        group.append(torch.zeros(4096))
+        while len(self.groups) > self.capacity:
+            self.groups.pop(next(iter(self.groups)))
+
+
+def test_a_limit_on_few_keys_is_none_of_what_grows_under_them() -> None:
+    kept, watch = _Groups(8), LeakWatch()
+    for step in range(120):
+        kept.add(step % 2)
+        watch.step()
+    (leak,) = watch.report().leaks
+    assert leak.verdict == "proven"
+    assert leak.fix is not None
+    assert "(del group[:-n])" in leak.fix
+
+
+def test_a_limit_on_many_keys_has_its_turn() -> None:
+    """Sessions of some turns each: whole sessions go, once there are more."""
+    kept, watch = _Groups(40), LeakWatch()
+    for step in range(120):
+        kept.add(step // 4)
+        watch.step()
+    (leak,) = watch.report().leaks
+    assert leak.verdict != "proven"
+    assert "would empty it" in leak.reason

@@ -1,0 +1,109 @@
+"""What a loop gathers for a use after it, by the source alone."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from vramlens.leak.leak import LeakOwner
+from vramlens.live.turns.loop_results import result_use
+
+RECORDER = """\
+class Recorder:
+    def add(self, row):
+        self.rows.append(row)
+
+    def matrix(self):
+        return cat(self.rows)
+"""
+GATHERED_AND_USED = """
+def main():
+    recorder = Recorder()
+    for row in data:
+        recorder.add(row)
+    study(recorder.matrix())
+main()
+"""
+USED_IN_EACH_TURN = """
+def main():
+    recorder = Recorder()
+    for row in data:
+        recorder.add(row)
+        print(recorder.matrix().mean())
+    study(recorder.matrix())
+main()
+"""
+USED_IN_EACH_EPOCH = """
+def evaluate(recorder):
+    for row in data:
+        recorder.add(row)
+    return recorder.matrix()
+
+def main():
+    recorder = Recorder()
+    for epoch in range(10):
+        evaluate(recorder)
+main()
+"""
+AT_MODULE_LEVEL = """
+recorder = Recorder()
+for row in data:
+    recorder.add(row)
+study(recorder.matrix())
+"""
+USED_BEFORE = """
+recorder = Recorder()
+study(recorder.matrix())
+for row in data:
+    recorder.add(row)
+"""
+NEVER_CALLED = """
+recorder = Recorder()
+for row in data:
+    recorder.add(row)
+"""
+BY_A_METHOD = """
+class Survey:
+    def run(self):
+        for row in data:
+            self.recorder.add(row)
+
+    def report(self):
+        return self.recorder.matrix()
+
+survey = Survey()
+survey.run()
+print(survey.report())
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "is_result"),
+    [
+        (GATHERED_AND_USED, True),
+        (USED_IN_EACH_TURN, False),
+        (USED_IN_EACH_EPOCH, False),
+        (AT_MODULE_LEVEL, True),
+        (USED_BEFORE, False),
+        (NEVER_CALLED, False),
+        (BY_A_METHOD, True),
+    ],
+    ids=[
+        "after the loop",
+        "in each turn",
+        "in each epoch",
+        "at module level",
+        "before the loop",
+        "never called",
+        "a method that another ran before",
+    ],
+)
+def test_what_a_method_uses_once_after_the_loop_is_its_result(
+    tmp_path: Path, program: str, is_result: bool
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(RECORDER + textwrap.dedent(program))
+    use = result_use(LeakOwner("Recorder.rows", "list", str(path), 3, "add"))
+    assert use == ("line 6 uses all of Recorder.rows after the loop" if is_result else "")
