@@ -87,9 +87,10 @@ def _rate_words(leak: Leak) -> str:
     """How much a step leaves; in a recording, how much each time, where most steps leave nothing."""
     if leak.nodes and not leak.bytes_per_step:
         return "autograd nodes without data"
-    is_told_by_steps = bool(_steps_words(leak)) or leak.every_steps > 1
-    is_measured = leak.is_rate_times_steps or (leak.first_step is not None and leak.owner is None)
-    return leak.rate_text if is_told_by_steps or is_measured else f"about {leak.rate_text}"
+    is_watched = leak.first_step is not None
+    is_usual = is_watched and leak.owner is not None and leak.unit_steps == 1
+    is_measured = bool(_steps_words(leak)) or (is_watched and not is_usual)
+    return leak.rate_text if is_measured else f"about {leak.rate_text}"
 
 
 def _steps_words(leak: Leak) -> str:

@@ -35,6 +35,7 @@ RULES = {
     "takes away what is more than 8": "x.append(new)\nif len(x) > 8:\n    x.pop(0)",
     "line 5 overwrites it": "if i:\n    x.append(new)\nelse:\n    x[0] = new",
     "would empty it: x.clear()": "x.append(new)\nif i > 3:\n    x.clear()",
+    "line 3 makes it anew each time": "for part in new:\n    x = [part, i]",
     "its key is a shape": "if new.shape not in x:\n    x[new.shape] = new",
     "moved to host memory": "x.append(new.cpu())",
 }

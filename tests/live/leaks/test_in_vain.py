@@ -108,3 +108,29 @@ def test_a_limit_on_many_keys_has_its_turn() -> None:
     (leak,) = watch.report().leaks
     assert leak.verdict != "proven"
     assert "would empty it" in leak.reason
+
+
+class _Cache:
+    """Of what it computed, by number or by name."""
+
+    def __init__(self) -> None:
+        self.ready: dict[Any, Any] = {}
+
+    def of(self, key: Any) -> Any:
+        if key not in self.ready:
+            self.ready[key] = torch.zeros(4096)
+        return self.ready[key]
+
+
+@pytest.mark.parametrize(
+    ("steps", "key_of", "verdict"),
+    [(12, int, "possible"), (12, str, "proven"), (90, int, "proven")],
+)
+def test_numbers_may_come_again(steps: int, key_of: Any, verdict: str) -> None:
+    cache, watch = _Cache(), LeakWatch()
+    for step in range(steps):
+        cache.of(key_of(step))
+        watch.step()
+    (leak,) = watch.report().leaks
+    assert leak.verdict == verdict
+    assert ("a cache by number" in leak.reason) == (verdict == "possible")

@@ -384,8 +384,13 @@ def _pile_of_stores(
 
 
 def _parts_grow(node: _Node) -> bool:
-    """Whether what an object has grows, instead of its number: most of it was there early."""
+    """Whether what an object has grows, instead of its number: most of it was there early, and got
+    something in several steps.
+    """
     begins = [min(part.bytes_by_step) for part in node.below if part.bytes_by_step]
+    growing = sum(len(part.bytes_by_step) >= FEWEST for part in node.below)
+    if 2 * growing < len(begins):
+        return False
     middle = (min(node.bytes_by_step) + max(node.bytes_by_step)) / 2
     late = sum(begin > middle for begin in begins)
     return late <= _NEW_PARTS * len(begins)

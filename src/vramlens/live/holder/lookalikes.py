@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable
-from itertools import chain
+from itertools import chain, islice
 
 from vramlens.ground.verdict import Verdict
-from vramlens.live.heap.objects import is_kind
+from vramlens.live.heap.objects import dict_items, is_kind
 from vramlens.live.holder.container_bounds import (
     Excuse,
     Growth,
@@ -68,6 +68,13 @@ _HOPS = 3
 """Assignments from what is stored back to its own name: ``new = f(self.x)``, ``out = g(new)``,
 ``self.x = out``; a longer way goes through a function that is not followed.
 """
+_DISPLAYS = (ast.List, ast.ListComp, ast.Set, ast.SetComp, ast.Dict, ast.DictComp)
+_ROUND_STEPS = 64
+"""Within which a small dataset is gone through for the first time. With half as many, an attach in the
+middle of it would find a leak; with twice as many, a cache of 100 requests would be none.
+"""
+_MOST_KEYS = 100
+"""Whose types are read: all of a few, and enough to see two types."""
 
 
 def gate(statements: Statements, growth: Growth) -> Excuse | None:
@@ -363,6 +370,31 @@ def _few_keys(evidence: Evidence) -> str:
     return "a cache with a limited number of keys: its key is a shape or a remainder"
 
 
+def _by_number(evidence: Evidence) -> str:
+    """A cache by number, as of a dataset's samples: in its first steps each number is new."""
+    growth, store = evidence.growth, evidence.store
+    if store.key is None or growth.kept_steps >= _ROUND_STEPS or not looks_up(store):
+        return ""
+    keys = [key for key, _ in islice(dict_items(growth.container), _MOST_KEYS)]
+    if not keys or any(type(key) is not int for key in keys):
+        return ""
+    return "a cache by number: in so few steps each number may be new, and come again later"
+
+
+def _made_anew(evidence: Evidence) -> str:
+    """``children = [...]`` in each turn, of new things and some that are older: what is there now
+    never was more.
+    """
+    store = evidence.store
+    is_made = store.how == "assign" and isinstance(store.value, _DISPLAYS)
+    if not is_made or not is_kind(evidence.growth.container, list, tuple, set, dict):
+        return ""
+    is_filled = any(other.how not in ("assign", "delete") for other in evidence.others)
+    if is_filled or not store.loops or made_of_itself(store):
+        return ""
+    return f"line {store.line} makes it anew each time: some of what is in it is older"
+
+
 def _in_use(evidence: Evidence) -> str:
     """A table that makes an entry when it misses one, and goes on writing to those that it has."""
     store = evidence.store
@@ -393,7 +425,9 @@ _RULES: tuple[tuple[Verdict, Callable[[Evidence], str]], ...] = (
     (NONE, _metered),
     (POSSIBLE, _emptied),
     (NONE, _only_replaces),
+    (POSSIBLE, _made_anew),
     (POSSIBLE, _few_keys),
+    (POSSIBLE, _by_number),
     (POSSIBLE, _in_use),
     (POSSIBLE, _moved_away),
 )

@@ -32,8 +32,8 @@ def without_results(report: LeakReport) -> LeakReport:
 
 def _judged(leak: LiveLeak) -> LiveLeak:
     owner = leak.owner
-    if not leak.sure or owner is None or leak.in_vain:
-        return leak
+    if not leak.sure or owner is None or leak.in_vain or leak.kind == "exception":
+        return leak  # what reads exceptions does not read their tracebacks
     use = result_use(owner)
     if not use:
         return leak

@@ -17,9 +17,9 @@ SECONDS = 0.1
 would wake the program 20 times a second, and find nothing in the half of them that a step of 100 ms
 leaves empty.
 """
-_LEAST_SECONDS = 0.005
+_LEAST_SECONDS = 0.001
 """Of the processor in a stretch that counts although as many objects went as came: this thread's
-own wake-up takes a hundredth of it, a request more than twice as long.
+own wake-up takes a twentieth of it, eight short queries of an epilogue twice as long.
 """
 _SECONDS_TO_END = 1.0
 """Waited for the thread's last look, which takes some hundredths of a second."""
