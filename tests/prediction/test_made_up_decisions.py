@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from vramlens.prediction.made_up_decisions import made_up_decisions
+from vramlens.prediction.made_up_decisions import Decision, made_up_decisions, places_of
 
 DECIDING = {
     "a loop's end": """
@@ -53,6 +53,11 @@ DECIDING = {
         stopper = Stopper()
         stopper(loss.item())  # asked
     """,
+    "parts of a tuple that cannot be told apart": """
+        best, *rest = loss.item(), 0, 1  # asked
+        if rest[0] > 3:  # decides
+            stop()
+    """,
     "one of several values": """
         total, count = loss.item(), 3  # asked
         if total > best or count > 9:  # decides
@@ -83,6 +88,11 @@ QUIET = {
         if x.shape[0] > 3:
             x = x[:3]
     """,
+    "its neighbor in a tuple": """
+        best, (waited, count) = loss.item(), (0, 1)  # asked
+        while waited < 3 and count > 0:
+            waited += 1
+    """,
     "how many there are": """
         losses.append(loss.item())  # asked
         if len(losses) > 3:
@@ -110,7 +120,7 @@ def decided(folder: Path, source: str) -> tuple[list[int], list[int]]:
         for mark in ("# asked", "# decides")
     }
     found = made_up_decisions([str(path)], {str(path): set(marked["# asked"])})
-    return [line for _, line in found], marked["# decides"]
+    return sorted({decision.line for decision in found}), marked["# decides"]
 
 
 @pytest.mark.parametrize("source", DECIDING.values(), ids=DECIDING)
@@ -130,7 +140,9 @@ def test_what_one_file_asks_for_another_decides_by(tmp_path: Path) -> None:
     program.write_text("import a\nwhile a.norm(x) > 1:\n    x = x / 2\n")
     unreadable.write_text("if (:\n")
     files = [str(path) for path in (program, helper, unreadable)]
-    assert made_up_decisions(files, {files[1]: {2}}) == ((files[0], 2),)
+    found = made_up_decisions(files, {files[1]: {2}})
+    assert found == (Decision(files[0], 2, is_loop=True, first=2, last=3, asked_by=2),)
+    assert places_of(found) == ((files[0], 2),)
 
 
 SOLVER = """
@@ -161,7 +173,7 @@ def test_a_prediction_tells_what_a_made_up_number_decided(
     told = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert told.returncode == 0, told.stderr
     words = " ".join(told.stdout.split())
-    assert ("such a number decided solve.py:12: a run may take more" in words) == bool(lines)
+    assert ("such a number decides solve.py:12: a run may take more" in words) == bool(lines)
     assert words.count("made up") == 1
     asked = subprocess.run(
         [*command[:4], "--json", *command[4:]], capture_output=True, text=True, timeout=300

@@ -108,14 +108,25 @@ def test_optimizer_steps_are_counted_where_there_are_some(steps: int, told: str)
 @pytest.mark.parametrize(
     ("count", "told"),
     [
-        (1, "such a number decided /a/train.py:1: a run may"),
-        (2, "such numbers decided /a/train.py:1, /a/train.py:2: a run may"),
-        (5, "such numbers decided /a/train.py:1, /a/train.py:2, /a/train.py:3, …: a run may"),
+        (1, "such a number decides /a/train.py:1: a run may"),
+        (2, "such numbers decide /a/train.py:1, /a/train.py:2: a run may"),
+        (5, "such numbers decide /a/train.py:1, /a/train.py:2, /a/train.py:3, …: a run may"),
     ],
 )
 def test_decisions_by_made_up_numbers_are_named(count: int, told: str) -> None:
     decisions = tuple(("/a/train.py", line) for line in range(1, count + 1))
     text = str(replace(prediction_of(()), decisions=decisions))
     assert told in " ".join(text.split())
-    assert "decided" not in str(prediction_of(()))
+    assert "decide" not in str(prediction_of(()))
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_what_a_run_needs_at_least_is_told() -> None:
+    decided = replace(prediction_of(()), decisions=(("/a/train.py", 1),), sure_bytes=3 << 28)
+    text = " ".join(str(decided).split())
+    assert (
+        "decides /a/train.py:1: if a run does the least that it can there, it needs 768.00 MiB"
+        in text
+    )
+    assert "may need more than this range" in text
+    assert decided.to_json()["sure_bytes"] == 3 << 28

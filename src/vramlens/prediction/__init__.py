@@ -9,7 +9,9 @@ tensors: shapes instead of values.
 functions: ``predict``.
 hooks: the functions that a script offers to be asked with any batch.
 lbfgs_history: what an optimizer keeps that values decide.
-made_up_decisions: the lines that decided by values that nobody knows.
+made_up_decisions: the loops and branches that values decide which nobody knows.
+undecided_requests: what is requested only because such a value decided so.
+succession: what lives on where that is left out.
 own_process: a prediction in a process of its own.
 predicted_peak: the answer.
 predicted_run: one run with shapes, and the answer made of it.

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 _MOST_PASSES = 5
@@ -18,14 +19,37 @@ _SAYS_NOTHING_OF_VALUES = {"len", "isinstance", "type", "hasattr", "id", "print"
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
-Decision = tuple[str, int]
-"""A file and a line in it."""
+_ENDINGS = (ast.Break, ast.Return)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A loop whose end, or a branch whose taking a made-up number decides.
+
+    Attributes:
+        file, line: of the test.
+        is_loop: whether it is a loop.
+        first, last: the lines of the loop, or of the branch and its ``else``.
+        asked_by: the lowest line of a turn at which the number may be asked for; None where it is
+            asked for before all of these lines.
+    """
+
+    file: str
+    line: int
+    is_loop: bool
+    first: int
+    last: int
+    asked_by: int | None = None
+
+    def holds(self, file: str, line: int) -> bool:
+        """Whether a line is one of them."""
+        return self.first <= line <= self.last and file == self.file
 
 
 def made_up_decisions(
     files: Iterable[str], asked_lines: dict[str, set[int]]
 ) -> tuple[Decision, ...]:
-    """The lines that decided by made-up values, in the order of the files.
+    """The loops and branches that made-up values decide, in the order of the files.
 
     Args:
         files: the user's that ran.
@@ -35,15 +59,20 @@ def made_up_decisions(
     spread = _Spread(trees.values())
     sizes = -1
     for _ in range(_MOST_PASSES):
-        decisions = {
-            (file, line): None
+        decisions = [
+            decision
             for file, tree in trees.items()
-            for line in sorted(_decided_in(tree, asked_lines.get(file, set()), spread))
-        }
+            for decision in _decided_in(file, tree, asked_lines.get(file, set()), spread)
+        ]
         if sizes == spread.size:
             break
         sizes = spread.size
     return tuple(decisions)
+
+
+def places_of(decisions: Iterable[Decision]) -> tuple[tuple[str, int], ...]:
+    """The files and lines of the tests, each once."""
+    return tuple(dict.fromkeys((decision.file, decision.line) for decision in decisions))
 
 
 def _parsed(file: str) -> ast.Module | None:
@@ -53,14 +82,60 @@ def _parsed(file: str) -> ast.Module | None:
         return None
 
 
-def _decided_in(tree: ast.Module, asked_lines: set[int], spread: _Spread) -> set[int]:
-    """The lines of one file whose tests ask for made-up values."""
-    decided: set[int] = set()
+def _decided_in(
+    file: str, tree: ast.Module, asked_lines: set[int], spread: _Spread
+) -> list[Decision]:
+    """What the tests of one file decide that ask for made-up values, by line."""
+    decided = _Decided(file)
     scopes = [node for node in ast.walk(tree) if isinstance(node, (ast.Module, *_FUNCTIONS))]
     for scope in scopes:
         flow = _Flow(scope, asked_lines, spread, decided)
         flow.follow(scope.body, set(spread.parameters_of(scope)))
-    return decided
+    return decided.by_line()
+
+
+class _Decided:
+    """Gathers what the tests of one file decide."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._found: dict[tuple[int, bool], Decision] = {}
+
+    def by_line(self) -> list[Decision]:
+        """All that was found."""
+        return [decision for _, decision in sorted(self._found.items())]
+
+    def branch(self, statement: ast.If, loops: Sequence[ast.stmt]) -> None:
+        """A test chooses a branch, and ends the innermost loop around it where a branch does."""
+        first = max(statement.body[0].lineno, _last_line(statement.test) + 1)
+        self._add(statement, first, _last_line(statement), None, is_loop=False)
+        if loops and any(part and isinstance(part[-1], _ENDINGS) for part in _parts(statement)):
+            loop = loops[-1]
+            self._add(
+                statement, loop.lineno, _last_line(loop), _last_line(statement.test), is_loop=True
+            )
+
+    def loop(self, loop: Any, asked_by: int | None) -> None:
+        """A loop's own test ends it."""
+        first = loop.lineno if isinstance(loop, ast.While) else loop.body[0].lineno
+        self._add(loop, first, _last_line(loop), asked_by, is_loop=True)
+
+    def _add(
+        self, test: ast.stmt, first: int, last: int, asked_by: int | None, *, is_loop: bool
+    ) -> None:
+        """Of two ways to find one, that counts which leaves less sure."""
+        key = test.lineno, is_loop
+        before = self._found.get(key)
+        if before is None or asked_by is None:
+            self._found[key] = Decision(self._file, test.lineno, is_loop, first, last, asked_by)
+
+
+def _parts(statement: ast.If) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    return statement.body, statement.orelse
+
+
+def _last_line(node: Any) -> int:
+    return int(node.end_lineno or node.lineno)
 
 
 class _Spread:
@@ -106,12 +181,13 @@ class _Flow:
     """Follows made-up values through one function, statement by statement.
 
     Args:
-        decided: takes the lines of the tests that ask for one.
+        decided: takes the tests that ask for one.
     """
 
     def __init__(
-        self, scope: Any, asked_lines: set[int], spread: _Spread, decided: set[int]
+        self, scope: Any, asked_lines: set[int], spread: _Spread, decided: _Decided
     ) -> None:
+        self._loops: list[ast.stmt] = []
         self._name = getattr(scope, "name", "")
         self._asked_lines, self._spread, self._decided = asked_lines, spread, decided
         self._follow_by: dict[type, Callable[[Any, set[str]], set[str]]] = {
@@ -138,22 +214,31 @@ class _Flow:
 
     def _if(self, statement: ast.If, names: set[str]) -> set[str]:
         if self._asks(statement, statement.test, names) and not _is_check(statement):
-            self._decided.add(statement.lineno)
+            self._decided.branch(statement, self._loops)
         taken = self.follow(statement.body, set(names))
         return taken | self.follow(statement.orelse, set(names))
 
     def _loop(self, loop: Any, names: set[str]) -> set[str]:
-        for _ in range(2):  # what a turn leaves the next one finds
+        self._loops.append(loop)
+        for turn in range(2):  # what a turn leaves the next one finds
             if isinstance(loop, ast.While):
                 if self._asks(loop, loop.test, names):
-                    self._decided.add(loop.lineno)
+                    self._decided.loop(loop, self._lowest_asked(loop, names, turn))
             else:
                 is_made_up = self._is_made_up(loop.iter, names)
                 if is_made_up and _name_of(loop.iter) == "range":
-                    self._decided.add(loop.lineno)
+                    self._decided.loop(loop, None)
                 names = _assigned(loop.target, names, is_made_up=is_made_up)
             names = names | self.follow(loop.body, set(names))
+        self._loops.pop()
         return self.follow(loop.orelse, names)
+
+    def _lowest_asked(self, loop: ast.While, names: set[str], turn: int) -> int | None:
+        """The lowest line at which the number may be asked for that a loop's test asks for."""
+        held = names | self._spread.attributes
+        if held.isdisjoint(map(_own_name, ast.walk(loop.test))):
+            return _last_line(loop.test)  # the test itself asks, or a function that it calls
+        return None if turn == 0 else _last_line(loop)
 
     def _block(self, block: Any, names: set[str]) -> set[str]:
         return self.follow(block.body, names)
@@ -165,15 +250,18 @@ class _Flow:
         return self.follow(block.finalbody, after)
 
     def _assign(self, statement: Any, names: set[str]) -> set[str]:
-        is_made_up = statement.value is not None and self._is_made_up(statement.value, names)
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        if isinstance(statement, ast.AugAssign):
-            is_made_up = is_made_up or self._is_made_up(statement.target, names)
-        for target in targets:
+        pairs = [pair for target in targets for pair in _pairs(target, statement.value)]
+        after = names
+        for target, value in pairs:
+            asks = self._is_made_up if value is statement.value else self._is_given
+            is_made_up = value is not None and asks(value, names)
+            if isinstance(statement, ast.AugAssign):
+                is_made_up = is_made_up or self._is_made_up(target, names)
             if is_made_up:
                 self._spread.attributes.update(_attributes_in(target))
-            names = _assigned(target, names, is_made_up=is_made_up)
-        return names
+            after = _assigned(target, after, is_made_up=is_made_up)
+        return after
 
     def _return(self, statement: ast.Return, names: set[str]) -> set[str]:
         if statement.value is not None and self._is_made_up(statement.value, names):
@@ -236,6 +324,22 @@ def _is_check(statement: ast.If) -> bool:
         or (isinstance(step, ast.Expr) and _name_of(step.value) == "print")
         for step in statement.body
     )
+
+
+def _own_name(node: ast.AST) -> str:
+    """The name of a variable or attribute; "" for anything else."""
+    return getattr(node, "id", getattr(node, "attr", ""))
+
+
+def _pairs(target: ast.expr, value: ast.expr | None) -> list[tuple[ast.expr, ast.expr | None]]:
+    """Which part of a value an assignment gives to which target."""
+    if not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple):
+        return [(target, value)]
+    is_starred = any(isinstance(part, ast.Starred) for part in (*target.elts, *value.elts))
+    if is_starred or len(target.elts) != len(value.elts):
+        return [(target, value)]
+    pairs = zip(target.elts, value.elts, strict=True)
+    return [pair for one, other in pairs for pair in _pairs(one, other)]
 
 
 def _name_of(call: ast.expr) -> str:

@@ -63,8 +63,10 @@ class Prediction:
         steps: optimizer steps that were taken.
         seconds: that the prediction took.
         retries: how often the allocator gives back its cache, as the card is full.
-        decisions: the lines of the user's, as (file, line), that ended a loop or chose a branch by
+        decisions: the lines of the user's, as (file, line), that end a loop or choose a branch by
             a made-up number.
+        sure_bytes: peak requested if those lines decide for the least that a run can do; None
+            where that is as good as all of it.
     """
 
     peaks: Mapping[str, int]
@@ -81,6 +83,7 @@ class Prediction:
     meta: Mapping[str, Any] = field(repr=False, compare=False)
     retries: int = 0
     decisions: tuple[tuple[str, int], ...] = ()
+    sure_bytes: int | None = None
 
     @property
     def allocated_bytes(self) -> int:
@@ -120,6 +123,7 @@ class Prediction:
             "seconds": round(self.seconds, 1),
             "retries": self.retries,
             "made_up_decisions": [{"file": file, "line": line} for file, line in self.decisions],
+            "sure_bytes": self.sure_bytes,
         }
 
     def __str__(self) -> str:
@@ -141,7 +145,7 @@ class Prediction:
         for unknown in self.not_modelled:
             size = "" if unknown.bytes is None else f" (up to {format_size(unknown.bytes)})"
             lines.append(f"  not included: {unknown.what}{size}")
-        lines += _made_up_lines(self.decisions)
+        lines += _made_up_lines(self.decisions, self.sure_bytes)
         return "\n".join(broken for line in lines for broken in wrapped_lines(line))
 
 
@@ -178,16 +182,24 @@ def _retry_lines(cards: tuple[CardFit, ...]) -> Iterator[str]:
         yield f"    with {on_cards}: it completes, but {cost}"
 
 
-def _made_up_lines(decisions: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """What is made up, and what that decided."""
+def _made_up_lines(decisions: Sequence[tuple[str, int]], sure_bytes: int | None) -> Iterator[str]:
+    """What is made up, and what that decides."""
     yield "  numbers that the script prints are made up: tensors have no values"
     if decisions:
         places = listed([f"{_near(file)}:{line}" for file, line in decisions], _MOST_DECISIONS)
         which = "such a number" if len(decisions) == 1 else "such numbers"
-        yield (
-            f"  {which} decided {places}: a run may take more or fewer turns there, or another"
-            " branch, so its peak may differ"
-        )
+        verb = "decides" if len(decisions) == 1 else "decide"
+        yield f"  {which} {verb} {places}: {_meaning_of_decisions(sure_bytes)}"
+
+
+def _meaning_of_decisions(sure_bytes: int | None) -> str:
+    """How far a peak may be off where made-up numbers decide."""
+    if sure_bytes is None:
+        return "a run may take more or fewer turns there, or another branch, so its peak may differ"
+    return (
+        f"if a run does the least that it can there, it needs {format_size(sure_bytes)} at its peak;"
+        " with more turns, or another branch, it may need more than this range"
+    )
 
 
 def _near(file: str) -> str:

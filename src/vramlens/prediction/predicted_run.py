@@ -22,7 +22,7 @@ from vramlens.prediction.card.cuda_interface import behave_as
 from vramlens.prediction.card.stand_in_device import provide_cuda
 from vramlens.prediction.kernels.kernel_requests import Kernels
 from vramlens.prediction.lbfgs_history import note_history
-from vramlens.prediction.made_up_decisions import Decision, made_up_decisions
+from vramlens.prediction.made_up_decisions import Decision, made_up_decisions, places_of
 from vramlens.prediction.predicted_peak import (
     USUAL_CARDS,
     NotModelled,
@@ -40,6 +40,7 @@ from vramlens.prediction.ranks.lone_process_group import (
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.known_values import KnownValues
 from vramlens.prediction.tensors.shapes import shapes_mode
+from vramlens.prediction.undecided_requests import Moment, undecided_requests
 from vramlens.units import MIB
 
 if TYPE_CHECKING:
@@ -90,9 +91,10 @@ class PredictedRun:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where a GPU is there, none of it is taken
         provide_cuda()
         self.log = RequestLog()
-        self.kernels, self.values = Kernels(self.log, card), KnownValues()
+        self.kernels, self.values = Kernels(self.log, card), KnownValues(self.log)
         self.mode = shapes_mode(self.log, self.kernels, self.values)
         self._most_steps, self._steps = most_steps, 0
+        self._stepped_at: list[Moment] = []
         self._optimizer: Callable[[], Any] = lambda: None
         self._progress: Callable[[int], None] | None = None
         behave_as(card, self.mode.runner, 1 if place is None else place.world_size)
@@ -157,8 +159,12 @@ class PredictedRun:
                 f"{name} selects by value {count} times; the prediction assumes that everything "
                 "is selected, or an even share of a router's choices"
             ] = None
+        asked = self.values.asked
+        decisions = made_up_decisions(asked.files, asked.lines)
+        log = self.log.plain()
+        log.undecided = undecided_requests(log, decisions, asked.moments, self._stepped_at)
         return Gathered(
-            log=self.log.plain(),
+            log=log,
             basis=uncertain,
             not_modelled=not_modelled,
             steps=self._steps,
@@ -166,7 +172,7 @@ class PredictedRun:
             torch_version=torch.__version__,
             conf=self.log.conf,
             has_autocast=self._marks.has_seen_autocast,
-            decisions=made_up_decisions(self.values.asked.files, self.values.asked.lines),
+            decisions=decisions,
         )
 
     def _marked_modules(self) -> ModuleMarks:
@@ -180,6 +186,7 @@ class PredictedRun:
 
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         note_history(optimizer, self.log, self.mode.runner.notes)
+        self._stepped_at.append(self.log.now())
         if self._optimizer() is None:  # the first one, or the next when that is gone
             self._optimizer = weakref.ref(optimizer)
         if self._optimizer() is not optimizer:
@@ -269,7 +276,8 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
         ),
         cards=fits_of(rooms, served),
         retries=served.within[card_bytes].retries if served.is_limited else 0,
-        decisions=gathered.decisions,
+        decisions=places_of(gathered.decisions),
+        sure_bytes=served.sure_bytes,
         gpu=card.name,
         torch=version,
         steps=gathered.steps,

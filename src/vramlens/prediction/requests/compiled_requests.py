@@ -18,7 +18,7 @@ def as_compiled(log: RequestLog) -> RequestLog:
     """The requests without those that are fused, and their sources freed after them."""
     if not log.fused_from:
         return log
-    compiled = _with_later_frees(log, _last_reads(log))
+    compiled = log.with_later_frees(_last_reads(log))
     for row in log.fused_from:
         compiled.sizes[row] = _NEVER_MADE
     return _with_memory_used_again(compiled)
@@ -36,18 +36,6 @@ def _last_reads(log: RequestLog) -> dict[int, int]:
     return last_reads
 
 
-def _with_later_frees(log: RequestLog, last_events: dict[int, int]) -> RequestLog:
-    """The requests with some rows freed after another event than their own."""
-
-    def place_of(numbered: tuple[int, tuple[int, int]]) -> float:
-        place, (kind, row) = numbered
-        return max(place, last_events.get(row, 0) + 0.5) if kind == FREE else place
-
-    later = log.plain()
-    later.events = [event for _, event in sorted(enumerate(log.events), key=place_of)]
-    return later
-
-
 def _with_memory_used_again(log: RequestLog) -> RequestLog:
     """The requests where a fused kernel writes its result over a tensor of the same size that
     nobody reads any more (torch/_inductor/scheduler.py, decide_inplace_update; the backward may
@@ -55,7 +43,7 @@ def _with_memory_used_again(log: RequestLog) -> RequestLog:
     """
     owners = _owners(log)
     freed = _frees(log)
-    used_again = _with_later_frees(log, {owner: freed[row] for row, owner in owners.items()})
+    used_again = log.with_later_frees({owner: freed[row] for row, owner in owners.items()})
     for row in owners:
         used_again.sizes[row] = _NEVER_MADE
     return used_again

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,29 @@ NO_STACK = 0
 _LEAST_BYTES = 1
 
 ALLOCATE, FREE, EMPTY_CACHE = range(3)
+_LAST_NODE = (1 << 63) - 1
+"""Nodes that only add to a gradient have the largest number that there is."""
+_COLUMNS = ("events", "sizes", "streams", "stacks", "marks", "nodes_made", "nodes_run")
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """What is requested only because a made-up number decides so.
+
+    Attributes:
+        rows: that were requested so.
+        successors: rows that gave way to such a one, as a loop's result does to the next turn's:
+            without it they live as long as it.
+    """
+
+    rows: frozenset[int] = frozenset()
+    successors: Mapping[int, int] = field(default_factory=dict)
+
+    def last_successor(self, row: int) -> int:
+        """The row as long as which another lives."""
+        while row in self.successors:
+            row = self.successors[row]
+        return row
 
 
 class RequestLog:
@@ -40,6 +64,9 @@ class RequestLog:
         guessed: rows whose size hangs on a number that values decide, with that number as it was
             guessed, and how many times it may be at most.
         bounds: rows whose size is not sure, with the least and the most bytes.
+        undecided: what was requested only because a made-up number decided so.
+        nodes_made: of each row, how many nodes of autograd's graph this thread had made before.
+        nodes_run: of each row, the number of the node whose backward asked for it; -1 for none.
         fused_from: rows that torch.compile may never ask for, with the rows that their operator
             read.
         written_by_fusion: rows that it asks for, of operators that it fuses, with the same.
@@ -56,6 +83,9 @@ class RequestLog:
         self.conf = ""
         self.guessed: dict[int, tuple[int, int]] = {}
         self.bounds: dict[int, tuple[int, int]] = {}
+        self.undecided = Undecided()
+        self.nodes_made: list[int] = []
+        self.nodes_run: list[int] = []
         self.allocated_bytes = self.peak_bytes = 0
         self.fused_from: dict[int, tuple[int, ...]] = {}
         self.written_by_fusion: dict[int, tuple[int, ...]] = {}
@@ -156,6 +186,34 @@ class RequestLog:
             copy.sizes[row] = choose(self.sizes[row], least, most)
         return copy
 
+    def without_undecided(self) -> RequestLog:
+        """A copy in which what a made-up number decided takes as good as nothing."""
+        freed = {row: place for place, (kind, row) in enumerate(self.events) if kind == FREE}
+        copy = self.with_later_frees(
+            {
+                row: freed.get(self.undecided.last_successor(row), len(self.events))
+                for row in self.undecided.successors
+            }
+        )
+        for row in self.undecided.rows:
+            copy.sizes[row] = _LEAST_BYTES
+        return copy
+
+    def with_later_frees(self, last_events: Mapping[int, int]) -> RequestLog:
+        """A copy with some rows freed after another event than their own."""
+
+        def place_of(numbered: tuple[int, tuple[int, int]]) -> float:
+            place, (kind, row) = numbered
+            return max(place, last_events.get(row, 0) + 0.5) if kind == FREE else place
+
+        later = self.plain()
+        later.events = [event for _, event in sorted(enumerate(self.events), key=place_of)]
+        return later
+
+    def now(self) -> tuple[int, int]:
+        """The row that the next request will have, and the number of the stack that runs now."""
+        return len(self.sizes), self.stack_table.number()
+
     def resized(self, storage: Any, size: int) -> None:
         """A storage is given another size: the new one is requested before the old one is freed."""
         entry = self._row_of_storage.pop(storage._cdata, None)
@@ -192,6 +250,8 @@ class RequestLog:
         self.streams.append(self.stream)
         self.stacks.append(self.stack_table.number())
         self.marks.append(self.mark)
+        self.nodes_made.append(torch._C._autograd._get_sequence_nr())
+        self.nodes_run.append(_node_that_runs())
         self.events.append((ALLOCATE, row))
         self.allocated_bytes += _rounded(size)
         self.peak_bytes = max(self.peak_bytes, self.allocated_bytes)
@@ -215,11 +275,12 @@ class RequestLog:
 
     def clear(self) -> None:
         """Forgets everything so far; nothing of it may be alive."""
-        for column in (self.events, self.sizes, self.streams, self.stacks, self.marks):
-            column.clear()
+        for name in _COLUMNS:
+            getattr(self, name).clear()
         self._row_of_storage.clear()
         self.guessed.clear()
         self.bounds.clear()
+        self.undecided = Undecided()
         self.fused_from.clear()
         self.written_by_fusion.clear()
         self.allocated_bytes = self.peak_bytes = 0
@@ -227,9 +288,10 @@ class RequestLog:
     def plain(self) -> RequestLog:
         """A copy without the storages, which another process can be given."""
         copy = RequestLog()
-        for name in ("events", "sizes", "streams", "stacks", "marks"):
+        for name in _COLUMNS:
             setattr(copy, name, list(getattr(self, name)))
         copy.bounds = dict(self.bounds)
+        copy.undecided = self.undecided
         copy.fused_from = dict(self.fused_from)
         copy.written_by_fusion = dict(self.written_by_fusion)
         copy.allocated_bytes, copy.peak_bytes = self.allocated_bytes, self.peak_bytes
@@ -240,6 +302,12 @@ class RequestLog:
         entry = self._row_of_storage.pop(key, None)
         if entry is not None:
             self.free(entry[0])
+
+
+def _node_that_runs() -> int:
+    """The number of the node that autograd runs in this thread; -1 where it runs none."""
+    node: Any = torch._C._current_autograd_node()
+    return -1 if node is None else min(int(node._sequence_nr()), _LAST_NODE)
 
 
 def _rounded(size: int) -> int:

@@ -38,6 +38,8 @@ _DRAWS = 4
 _HISTORIES = 8
 _LATER_SHARE, _MOST_EVENTS_LATER = 0.1, 2
 """Of the frees that come later, and by how many events at most."""
+_WORTH_SAYING = 0.01
+"""Of the peak: less is within what a prediction is off by anyway."""
 _FIRST_ADDRESS = 1 << 46
 _NAMES = {
     Action.ALLOC: "alloc",
@@ -77,6 +79,8 @@ class ServedRequests:
             put segments, with tensors that go a little later, and with sizes that are not sure at
             their least and most.
         floor_bytes: peak requested, with such sizes at their least.
+        sure_bytes: peak requested without what made-up numbers decided; None where that is as good
+            as all.
         within: what becomes of them within each number of bytes that was asked for.
         is_limited: whether ``peaks`` are those on a full card.
         snapshot: as ``torch.cuda.memory._snapshot`` gives it.
@@ -86,6 +90,7 @@ class ServedRequests:
     low_bytes: int
     high_bytes: int
     floor_bytes: int
+    sure_bytes: int | None
     within: dict[int, Within]
     is_limited: bool
     snapshot: dict[str, Any]
@@ -142,6 +147,7 @@ def serve(
         low_bytes=min(reserved),
         high_bytes=max(reserved),
         floor_bytes=min(run["peak_requested"] for run in runs),
+        sure_bytes=_sure_bytes(log),
         within=within,
         is_limited=is_limited,
         snapshot=_snapshot(log, row_of_event, events, settings),
@@ -152,7 +158,24 @@ def _others(eager: RequestLog, log: RequestLog) -> Iterator[RequestLog]:
     """The requests as they may come, too."""
     if log.bounds:
         yield from _with_other_sizes(eager)
+    if log.undecided.rows:
+        yield log.without_undecided()
+        yield _at_their_least(eager).without_undecided()
     yield from with_shifted_frees(log)
+
+
+def _sure_bytes(log: RequestLog) -> int | None:
+    """The most bytes alive at once without what made-up numbers decided; None where that is as good
+    as all of them.
+    """
+    sure, whole = _peak_requested(log.without_undecided()), _peak_requested(log)
+    return sure if sure < (1 - _WORTH_SAYING) * whole else None
+
+
+def _peak_requested(log: RequestLog) -> int:
+    kinds, rows = np.array(log.kinds), np.array(log.rows)
+    sizes = np.array(log.sizes, np.int64)[rows]
+    return int(np.select([kinds == ALLOCATE, kinds == FREE], [sizes, -sizes]).cumsum().max())
 
 
 def _judged(fates: Sequence[dict[str, Any]]) -> Within:
@@ -169,10 +192,14 @@ def _with_other_sizes(log: RequestLog) -> Iterator[RequestLog]:
     """The requests with sizes that are not sure at their least and at their most, then some with
     each drawn: cached blocks of several sizes may take more than the largest sizes do.
     """
-    yield log.with_sizes(lambda size, least, most: least)
+    yield _at_their_least(log)
     yield log.with_sizes(lambda size, least, most: most)
     for seed in range(_DRAWS):
         yield _with_drawn_sizes(log, seed)
+
+
+def _at_their_least(log: RequestLog) -> RequestLog:
+    return log.with_sizes(lambda size, least, most: least)
 
 
 def _with_drawn_sizes(log: RequestLog, seed: int) -> RequestLog:

@@ -8,7 +8,7 @@ from types import CodeType, FrameType
 
 import vramlens
 from vramlens.ground.place import is_user_file
-from vramlens.prediction.requests.request_log import is_only_predicted
+from vramlens.prediction.requests.request_log import RequestLog, is_only_predicted
 
 _OURS = os.path.join(os.path.dirname(vramlens.__file__), "")
 
@@ -19,9 +19,12 @@ class AskedValues:
     Attributes:
         lines: by file.
         files: those of the user's that were running then, the callers' among them.
+        moments: each time that one asked, the row of the next request and the number of the stack.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, log: RequestLog) -> None:
+        self._log = log
+        self.moments: list[tuple[int, int]] = []
         self.lines: dict[str, set[int]] = {}
         self.files: dict[str, None] = {}
         self._seen: set[tuple[CodeType, int]] = set()
@@ -31,12 +34,13 @@ class AskedValues:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and is_only_predicted(frame.f_code.co_filename):
             frame = frame.f_back
-        if frame is None or (frame.f_code, frame.f_lineno) in self._seen:
+        if frame is None or not is_user_file(frame.f_code.co_filename):
+            return
+        self.moments.append(self._log.now())
+        if (frame.f_code, frame.f_lineno) in self._seen:
             return
         self._seen.add((frame.f_code, frame.f_lineno))
         file = frame.f_code.co_filename
-        if not is_user_file(file):
-            return
         self.lines.setdefault(file, set()).add(frame.f_lineno)
         while frame is not None:
             caller = frame.f_code.co_filename

@@ -9,6 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.lbfgs_history import holds_in_lbfgs
+from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors import even_choices
 from vramlens.prediction.tensors.asked_values import AskedValues
 from vramlens.prediction.tensors.ended_sequences import (
@@ -56,9 +57,9 @@ class KnownValues:
         asked: the lines of the user's that were given a made-up one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, log: RequestLog) -> None:
         self._unknown: set[int] = set()
-        self.asked = AskedValues()
+        self.asked = AskedValues(log)
         self.guesses: dict[str, int] = {}
         self._made_up = 1.0
         self._card_numbers = CardNumbers()
