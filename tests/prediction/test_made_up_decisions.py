@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from vramlens import load
 from vramlens.prediction.made_up_decisions import Decision, made_up_decisions, places_of
 
 DECIDING = {
@@ -169,7 +170,9 @@ def test_a_prediction_tells_what_a_made_up_number_decided(
     pytest.importorskip("torch")
     path = tmp_path / "solve.py"
     path.write_text(SOLVER + more)
-    command = [sys.executable, "-m", "vramlens", "predict", "--steps", "3", str(path)]
+    written = tmp_path / "p.vram"
+    options = ["--steps", "3", "-o", str(written)]
+    command = [sys.executable, "-m", "vramlens", "predict", *options, str(path)]
     told = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert told.returncode == 0, told.stderr
     words = " ".join(told.stdout.split())
@@ -178,5 +181,9 @@ def test_a_prediction_tells_what_a_made_up_number_decided(
     asked = subprocess.run(
         [*command[:4], "--json", *command[4:]], capture_output=True, text=True, timeout=300
     )
+    meta = load(written).meta
+    assert meta is not None
+    told_places = () if meta.decisions is None else meta.decisions.places
+    assert told_places == tuple((str(path), line) for line in lines)
     decisions = json.loads(asked.stdout)["prediction"]["made_up_decisions"]
     assert decisions == [{"file": str(path), "line": line} for line in lines]

@@ -128,5 +128,5 @@ def test_what_a_run_needs_at_least_is_told() -> None:
         "decides /a/train.py:1: if a run does the least that it can there, it needs 768.00 MiB"
         in text
     )
-    assert "may need more than this range" in text
+    assert "may need more than predicted" in text
     assert decided.to_json()["sure_bytes"] == 3 << 28

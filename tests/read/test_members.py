@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from support.recordings import data_of
 from support.vram_files import META, TOTAL, vram
 from vramlens import load
-from vramlens.trace import TensorKind
+from vramlens.trace import DecisionsMeta, TensorKind
 
 NAMES = {"tensors": [
     {"device": 0, "address": 4096, "bytes": 8, "name": "model.a.weight", "kind": "parameter"},
@@ -85,6 +85,16 @@ def test_all_parts(tmp_path: Path) -> None:
     assert samples is not None
     assert samples.time_us.tolist() == [10, 20, 30]
     assert samples.of(0).free_bytes.tolist() == [7, -1]
+
+
+def test_what_made_up_numbers_decide_of_a_prediction(tmp_path: Path) -> None:
+    said = {"made_up_decisions": [{"file": "a.py", "line": 7}, {"file": 3, "line": "x"}, 5]}
+    meta = load(vram(tmp_path / "a.vram", GRAPHS, {**said, "sure_bytes": 12})).meta
+    assert meta is not None
+    assert meta.decisions == DecisionsMeta((("a.py", 7), ("", 0), ("", 0)), 12)
+    other = load(vram(tmp_path / "b.vram", GRAPHS, {"made_up_decisions": []})).meta
+    assert other is not None
+    assert other.decisions is None
 
 
 def test_a_bare_snapshot_has_none(tmp_path: Path) -> None:

@@ -13,5 +13,6 @@ compare: two runs of one program.
 budget: a run held against limits.
 profile: a trace of PyTorch's profiler.
 evaluation_passes: what evaluation keeps as if a backward pass were to come.
+undecided_run: what it means for a predicted run that made-up numbers decide, in words.
 unstepped_modules: modules in eval mode whose parameters get gradients that no optimizer uses.
 """

@@ -9,15 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from vramlens.analyses.undecided_run import meaning_of
 from vramlens.capture.recording.recording_file import SCHEMA, write_recording
 from vramlens.ground.wrapped_lines import wrapped_lines
 from vramlens.prediction.card.cards import Card
-from vramlens.units import GIB, MIB, counted, format_size, listed
+from vramlens.trace import DecisionsMeta
+from vramlens.units import GIB, MIB, counted, format_size
 
 if TYPE_CHECKING:
     from vramlens.prediction.requests.served_requests import ServedRequests
 
-_MOST_DECISIONS = 3
 USUAL_CARDS = tuple(size * GIB for size in (8, 12, 16, 24, 40, 48, 80, 141))
 
 
@@ -122,8 +123,7 @@ class Prediction:
             "steps": self.steps,
             "seconds": round(self.seconds, 1),
             "retries": self.retries,
-            "made_up_decisions": [{"file": file, "line": line} for file, line in self.decisions],
-            "sure_bytes": self.sure_bytes,
+            **decided_facts(self.decisions, self.sure_bytes),
         }
 
     def __str__(self) -> str:
@@ -186,20 +186,9 @@ def _made_up_lines(decisions: Sequence[tuple[str, int]], sure_bytes: int | None)
     """What is made up, and what that decides."""
     yield "  numbers that the script prints are made up: tensors have no values"
     if decisions:
-        places = listed([f"{_near(file)}:{line}" for file, line in decisions], _MOST_DECISIONS)
+        near = tuple((_near(file), line) for file, line in decisions)
         which = "such a number" if len(decisions) == 1 else "such numbers"
-        verb = "decides" if len(decisions) == 1 else "decide"
-        yield f"  {which} {verb} {places}: {_meaning_of_decisions(sure_bytes)}"
-
-
-def _meaning_of_decisions(sure_bytes: int | None) -> str:
-    """How far a peak may be off where made-up numbers decide."""
-    if sure_bytes is None:
-        return "a run may take more or fewer turns there, or another branch, so its peak may differ"
-    return (
-        f"if a run does the least that it can there, it needs {format_size(sure_bytes)} at its peak;"
-        " with more turns, or another branch, it may need more than this range"
-    )
+        yield f"  {which} {meaning_of(DecisionsMeta(near, sure_bytes))}"
 
 
 def _near(file: str) -> str:
@@ -290,6 +279,12 @@ def meta_of(
         "module_marks": True,
         "autocast": has_autocast,
     }
+
+
+def decided_facts(decisions: Sequence[tuple[str, int]], sure_bytes: int | None) -> dict[str, Any]:
+    """What made-up numbers decide, as ``--json`` and a recording's ``meta.json`` have it."""
+    places = [{"file": file, "line": line} for file, line in decisions]
+    return {"made_up_decisions": places, "sure_bytes": sure_bytes}
 
 
 def margins(reserved_bytes: int, share: float) -> int:

@@ -27,6 +27,7 @@ from vramlens.prediction.predicted_peak import (
     USUAL_CARDS,
     NotModelled,
     Prediction,
+    decided_facts,
     fits_of,
     margins,
     meta_of,
@@ -261,6 +262,7 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
     margin = margins(reserved, share)
     low = min(max(served.floor_bytes, served.low_bytes - margin), reserved)
     high = served.high_bytes + margin + not_modelled
+    decided = places_of(gathered.decisions)
     if served.is_limited:
         low, high = min(low, card.total_bytes - card.outside_bytes[1]), card_bytes
     return Prediction(
@@ -276,19 +278,22 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
         ),
         cards=fits_of(rooms, served),
         retries=served.within[card_bytes].retries if served.is_limited else 0,
-        decisions=places_of(gathered.decisions),
+        decisions=decided,
         sure_bytes=served.sure_bytes,
         gpu=card.name,
         torch=version,
         steps=gathered.steps,
         seconds=gathered.seconds,
         snapshot=served.snapshot,
-        meta=meta_of(
-            list(question.command),
-            card,
-            version,
-            platform.python_version(),
-            gathered.steps,
-            has_autocast=gathered.has_autocast,
-        ),
+        meta={
+            **meta_of(
+                list(question.command),
+                card,
+                version,
+                platform.python_version(),
+                gathered.steps,
+                has_autocast=gathered.has_autocast,
+            ),
+            **decided_facts(decided, served.sure_bytes),
+        },
     )

@@ -20,7 +20,7 @@ from vramlens.units import GIB, format_size
 
 if TYPE_CHECKING:
     from vramlens.replay.failed_step import FailedStep
-    from vramlens.trace import Trace
+    from vramlens.trace import DecisionsMeta, Trace
 
 WORTH_TRYING = (
     "",
@@ -70,18 +70,29 @@ class CardUnderSetting:
         row: what would have happened on it.
         outside_bytes: what the process holds beside the allocator's memory; None where the
             recording does not say.
+        sure_bytes: what a predicted run surely needs; None where it is sure of the whole.
     """
 
     size_bytes: int
     row: WhatIf
     outside_bytes: int | None = 0
+    sure_bytes: int | None = None
 
     @property
     def fits(self) -> bool | None:
         """Whether the run would have lived; None where that cannot be told."""
-        if self.row.oom is None or self.room_is_in_doubt:
+        if self.row.oom is None or self.room_is_in_doubt or self.is_undecided:
             return None
         return not self.row.oom
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether it is too small for the run as predicted, and not if made-up numbers decide for
+        the least.
+        """
+        if not self.row.oom or self.sure_bytes is None:
+            return False
+        return self.sure_bytes + (self.outside_bytes or 0) <= self.size_bytes
 
     @property
     def room_is_in_doubt(self) -> bool:
@@ -149,6 +160,7 @@ class Tuning(PrintedAnswer):
         leaked_per_step: what each step leaves behind, where that is why the run failed; None
             elsewhere.
         step_needed_bytes: the least limit that the failed step surely needs; None where unknown.
+        decisions: what made-up numbers decide, where the recording was predicted.
     """
 
     source: str
@@ -166,6 +178,7 @@ class Tuning(PrintedAnswer):
     floor_bytes: int
     leaked_per_step: int | None = None
     step_needed_bytes: int | None = None
+    decisions: DecisionsMeta | None = None
 
     @property
     def as_recorded(self) -> Tuned:
@@ -218,6 +231,8 @@ def tune_trace(
     """
     proven = proven_device(trace, device, recorded_cap_bytes)
     outside = outside_bytes(trace, proven.device.device)
+    decisions = None if trace.meta is None else trace.meta.decisions
+    sure_bytes = None if decisions is None else decisions.sure_bytes
     settings_to_try = distinct_settings(proven, confs, newest=trace.torch_version is not None)
     recorded_question = question(proven, None, cap_bytes)
     inert = _inert(settings_to_try, recorded_question)
@@ -238,7 +253,7 @@ def tune_trace(
     answers = ask(proven, [*questions, *per_card], progress)
     rows, card_rows = answers[: len(questions)], answers[len(questions) :]
     on_cards = [
-        CardUnderSetting(size, row, outside)
+        CardUnderSetting(size, row, outside, sure_bytes)
         for size, row in zip(itertools.cycle(sizes), card_rows, strict=False)
     ]
     on_cards = _with_usual_room(proven, on_cards)
@@ -274,6 +289,7 @@ def tune_trace(
         floor_bytes=floor_bytes(proven),
         leaked_per_step=failed_step.leaked_per_step,
         step_needed_bytes=failed_step.needed_bytes,
+        decisions=decisions,
     )
 
 

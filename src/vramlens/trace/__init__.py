@@ -17,7 +17,7 @@ engine_log: what serving engines and NCCL say of their own memory.
 from vramlens.trace.device import BEFORE, Allocations, Counter, DeviceTrace, Segments
 from vramlens.trace.events import Action, Events, OutOfMemory
 from vramlens.trace.measurements import DeviceLedger, Ledgers, Samples
-from vramlens.trace.meta import DeviceMeta, FailureMeta, GroupMeta, Meta
+from vramlens.trace.meta import DecisionsMeta, DeviceMeta, FailureMeta, GroupMeta, Meta
 from vramlens.trace.stacks import NO_STACK, Frame, Stacks
 from vramlens.trace.storage_facts import (
     AT_THE_END,
@@ -40,6 +40,7 @@ __all__ = [
     "Allocations",
     "Annotations",
     "Counter",
+    "DecisionsMeta",
     "DeviceLedger",
     "DeviceMeta",
     "DeviceTrace",

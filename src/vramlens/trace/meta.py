@@ -77,6 +77,20 @@ class GroupMeta:
 
 
 @dataclass(frozen=True, slots=True)
+class DecisionsMeta:
+    """What numbers decide that a prediction had to make up.
+
+    Attributes:
+        places: files and lines of the tests that ask for them.
+        sure_bytes: requested at the peak of a run that does the least it can there; None where that
+            is as good as all.
+    """
+
+    places: tuple[tuple[str, int], ...]
+    sure_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Meta:
     """A recording's ``meta.json``; None where it does not say.
 
@@ -97,6 +111,7 @@ class Meta:
         module_marks: whether the events' ``user_metadata`` are module paths.
         has_autocast: whether a module was seen to run under autocast.
         failure: the error that it was written for.
+        decisions: what made-up numbers decide, where it was predicted and they decide anything.
         started_us, written_us: when recording began and when this was written, in microseconds
             since the epoch.
         dump_seconds: how long writing it held the program.
@@ -128,6 +143,7 @@ class Meta:
     module_marks: bool = False
     has_autocast: bool = False
     failure: FailureMeta | None = None
+    decisions: DecisionsMeta | None = None
     started_us: int | None = None
     written_us: int | None = None
     dump_seconds: float | None = None

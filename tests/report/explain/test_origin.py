@@ -19,7 +19,7 @@ from vramlens import explain
 from vramlens.analyses.explanation import Explanation, Overwritten
 from vramlens.report.explain.json import to_json
 from vramlens.report.explain.origin import command_of, duration, origin_of
-from vramlens.trace import DeviceMeta, Meta
+from vramlens.trace import DecisionsMeta, DeviceMeta, Meta
 from vramlens.units import GIB
 
 MADE = Meta(torch="2.11.0", command=("python", "train.py", "a b"), trigger="oom", rank=3, world_size=8,
@@ -40,6 +40,23 @@ def text_of(
 
 def test_a_bare_snapshot_says_nothing_of_its_making() -> None:
     assert origin_of(run().recording) == ()
+
+
+@pytest.mark.parametrize(
+    ("lines", "sure_bytes", "told"),
+    [
+        ((7,), GIB, "A made-up number decides /a/train.py:7: if a run does the least that it can there,"
+                    " it needs 1.00 GiB at its peak;"),
+        ((7, 9), None, "Made-up numbers decide /a/train.py:7, /a/train.py:9: a run may take more or"),
+    ],
+)  # fmt: skip
+def test_a_prediction_says_what_made_up_numbers_decide(
+    lines: tuple[int, ...], sure_bytes: int | None, told: str
+) -> None:
+    places = tuple(("/a/train.py", line) for line in lines)
+    meta = Meta(command=("vramlens", "predict"), decisions=DecisionsMeta(places, sure_bytes))
+    (sentence,) = origin_of(with_meta(run(), meta).recording)
+    assert sentence.startswith(told)
 
 
 def test_what_a_recording_says() -> None:

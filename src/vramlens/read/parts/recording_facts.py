@@ -16,10 +16,11 @@ from vramlens.read.values import (
     as_text,
     text_of,
 )
-from vramlens.trace import DeviceMeta, FailureMeta, GroupMeta, Meta
+from vramlens.trace import DecisionsMeta, DeviceMeta, FailureMeta, GroupMeta, Meta
 
 _LONGEST_MESSAGE = 1 << 16
 _MOST_WORDS = 1000
+_MOST_DECISIONS = 1000
 _MOST_STATS = 1000
 _TEXTS = (
     "vramlens",
@@ -62,6 +63,7 @@ def meta_of(part: dict[str, Any], _missing: list[str]) -> tuple[Meta, dict[int, 
         module_marks=part.get("module_marks") is True,
         has_autocast=part.get("autocast") is True,
         failure=_failure(failure) if isinstance(failure, dict) else None,
+        decisions=_decisions(part.get("made_up_decisions"), part.get("sure_bytes")),
         started_us=as_number(part.get("started_us"), LATEST_US),
         written_us=as_number(part.get("written_us"), LATEST_US),
         dump_seconds=as_fraction(part.get("dump_seconds")),
@@ -101,6 +103,14 @@ def _failure(entry: dict[str, Any]) -> FailureMeta:
         device_free_bytes=as_number(entry.get("device_free_bytes")),
         message=as_text(entry.get("message"), _LONGEST_MESSAGE),
     )
+
+
+def _decisions(listed: object, sure_bytes: object) -> DecisionsMeta | None:
+    entries = map(as_dict, as_list(listed)[:_MOST_DECISIONS])
+    places = tuple(
+        (text_of(entry.get("file")), as_number(entry.get("line")) or 0) for entry in entries
+    )
+    return DecisionsMeta(places, as_size(sure_bytes)) if places else None
 
 
 def group_metas(value: object) -> tuple[GroupMeta, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from vramlens.analyses.undecided_run import decisions_sentence
 from vramlens.report.wording import visible
 from vramlens.units import counted, format_size
 
@@ -34,7 +35,8 @@ def origin_of(facts: RecordingFacts) -> tuple[str, ...]:
     if meta is None:
         return ()
     rings = [_ring(ring, meta.max_events, len(facts.devices)) for ring in facts.overwritten]
-    sentences = [_made_on(meta), *rings]
+    decisions = "" if meta.decisions is None else decisions_sentence(meta.decisions)
+    sentences = [_made_on(meta), decisions, *rings]
     return tuple(visible(text.rstrip(".") + ".") for text in sentences if text)
 
 

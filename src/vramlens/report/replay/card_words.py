@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vramlens.replay.tuning import USUAL_OUTSIDE_BYTES
-from vramlens.report.replay.story import conf_name
+from vramlens.report.replay.story import conf_name, own_settings
 from vramlens.report.wording import listed
 from vramlens.units import counted, format_size
 
@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from vramlens.replay import CardUnderSetting, Tuned, Tuning
 
 
-_TIGHT = (
-    "less than 1 GiB is left for memory outside PyTorch's allocator (often 0.5 to 1 GiB), which this"
-    " recording does not contain"
-)
+_TIGHT = "less than 1 GiB is left for memory outside PyTorch's allocator"
+_OUTSIDE = "(often 0.5 to 1 GiB), which this recording does not contain"
 _RETRY = (
     "retry: the card is too small for this peak, so PyTorch frees its cache and tries"
     " again. The run completes, but each retry costs time."
@@ -25,14 +23,28 @@ _RETRY = (
 
 
 def cards_headline(tuning: Tuning) -> str:
-    """The smallest card, with the settings that the run had and with those that need less."""
+    """The smallest card that it fits, with the settings that the run had or with those that need
+    less; and what becomes of it on smaller ones.
+    """
     recorded = tuning.as_recorded
     best = min((recorded, *tuning.tried), key=lambda tuned: tuned.card_rank)
     card = best.smallest
+    sizes = [card.size_bytes for card in recorded.cards]
     if card is None:
-        return _no_card_is_certain(tuning)
-    who = "the recorded settings" if best is recorded else conf_name(best.row)
-    on_card = f"{a_card(card.size_bytes)} with {who}{_retries_words(card)}"
+        return _uncertain_cards(tuning, sizes)
+    smaller = [size for size in sizes if size < card.size_bytes]
+    sentences = [_smallest_words(tuning, best, card), _uncertain_cards(tuning, smaller)]
+    return " ".join(filter(None, sentences))
+
+
+def _smallest_words(tuning: Tuning, best: Tuned, card: CardUnderSetting) -> str:
+    """The smallest card, and with which settings."""
+    recorded = tuning.as_recorded
+    own = own_settings(tuning.recorded)
+    who = own if best is recorded else conf_name(best.row)
+    larger = [other.fits for other in best.cards if other.size_bytes > card.size_bytes]
+    more = " and larger ones" if larger and card.fits and all(larger) else ""
+    on_card = f"{a_card(card.size_bytes)}{more} with {who}{_retries_words(card)}"
     if not card.fits:
         return (
             f"May fit {on_card}: it leaves less than {card_words(USUAL_OUTSIDE_BYTES)} for memory"
@@ -40,7 +52,7 @@ def cards_headline(tuning: Tuning) -> str:
         )
     if best is recorded:
         return f"Fits {on_card}."
-    return f"Fits {on_card}; with the recorded settings it {_instead(recorded)}."
+    return f"Fits {on_card}; with {own} it {_instead(recorded)}."
 
 
 def _retries_words(card: CardUnderSetting) -> str:
@@ -58,16 +70,13 @@ def _instead(recorded: Tuned) -> str:
     return "may fit none of them" if is_open else "fits none of them"
 
 
-def _no_card_is_certain(tuning: Tuning) -> str:
-    """Which cards are too small, and which may be enough and why that is open."""
-    cards = [card for tuned in tuning.tried for card in tuned.cards]
-    open_sizes = {card.size_bytes for card in cards if card.fits is None}
-    too_small = [
-        card_words(card.size_bytes)
-        for card in tuning.tried[0].cards
-        if card.size_bytes not in open_sizes
-    ]
-    sentences = [_too_small_words(too_small, len(tuning.tried)), _open_words(tuning, open_sizes)]
+def _uncertain_cards(tuning: Tuning, sizes: Sequence[int]) -> str:
+    """Which of some cards are too small, and which may be enough and why that is open."""
+    cards = [card for tuned in tuning.tried for card in tuned.cards if card.fits is None]
+    undecided = [card for card in cards if card.size_bytes in sizes]
+    open_sizes = {card.size_bytes for card in undecided}
+    too_small = [card_words(size) for size in sizes if size not in open_sizes]
+    sentences = [_too_small_words(too_small, len(tuning.tried)), _open_words(tuning, undecided)]
     return " ".join(filter(None, sentences))
 
 
@@ -78,15 +87,23 @@ def _too_small_words(names: list[str], count: int) -> str:
     return f"{listed(names)} {verb} too small with all {count} settings that were tried."
 
 
-def _open_words(tuning: Tuning, sizes: set[int]) -> str:
-    if not sizes:
+def _open_words(tuning: Tuning, cards: Sequence[CardUnderSetting]) -> str:
+    if not cards:
         return ""
-    names = listed([card_words(size) for size in sorted(sizes)])
-    return f"{names} may be enough: {_why_open(tuning)}."
+    names = listed([card_words(size) for size in sorted({card.size_bytes for card in cards})])
+    return f"{names} may be enough: {'; or '.join(_whys_open(tuning, cards))}."
 
 
-def _why_open(tuning: Tuning) -> str:
-    """Why it cannot be told whether a run lives on a card."""
+def _whys_open(tuning: Tuning, cards: Sequence[CardUnderSetting]) -> list[str]:
+    """Why it cannot be told whether a run lives on some cards, each reason once."""
+    return list(dict.fromkeys(_why_open(tuning, card) for card in cards))
+
+
+def _why_open(tuning: Tuning, card: CardUnderSetting) -> str:
+    if card.room_is_in_doubt:
+        return _TIGHT
+    if card.is_undecided:
+        return f"made-up numbers decide; a run may need only {format_size(card.sure_bytes or 0)}"
     if tuning.ended_by_failure:
         return "the recording ends at its failure, so the need of later steps is unknown"
     return "it depends on where the driver places segments"
@@ -95,12 +112,11 @@ def _why_open(tuning: Tuning) -> str:
 def legend_of(tuning: Tuning, rows: Sequence[Tuned]) -> tuple[tuple[str, str], ...]:
     """What the words mean that a table of cards has in its cells."""
     open_cards = [card for tuned in rows for card in tuned.cards if card.fits is None]
-    maybe = []
-    if any(card.room_is_in_doubt for card in open_cards):
-        maybe.append(_TIGHT)
-    if not all(card.room_is_in_doubt for card in open_cards):
-        maybe.append(_why_open(tuning))
-    return ("maybe", f"maybe: {'; or '.join(maybe)}."), ("retr", _RETRY)
+    whys = [
+        f"{_TIGHT} {_OUTSIDE}" if why == _TIGHT else why for why in _whys_open(tuning, open_cards)
+    ]
+    maybe = "; or ".join(whys)
+    return ("maybe", f"maybe: {maybe}."), ("retr", _RETRY)
 
 
 def a_card(size: int) -> str:

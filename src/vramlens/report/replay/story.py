@@ -152,6 +152,11 @@ def recorded_cells(answer: Answer) -> list[str]:
     return [size, "", f"{recorded.retries:,}", failed, outcome, origin_word(recorded)]
 
 
+def own_settings(recorded: Recorded) -> str:
+    """The settings that the run had, in words: a prediction recorded none."""
+    return "the settings as they are" if recorded.is_prediction else "the recorded settings"
+
+
 def origin_word(recorded: Recorded) -> str:
     """``recorded``, or ``predicted``: where the requests come from."""
     return "predicted" if recorded.is_prediction else "recorded"

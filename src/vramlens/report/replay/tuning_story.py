@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vramlens.analyses.undecided_run import decisions_sentence
 from vramlens.ground.verdict import Confidence
 from vramlens.report.document import (
     Blank,
@@ -29,6 +30,7 @@ from vramlens.report.replay.story import (
     export_line,
     missing_parts,
     origin_word,
+    own_settings,
     proof_sentence,
     row_cells,
     settings_table,
@@ -36,7 +38,7 @@ from vramlens.report.replay.story import (
     under_limit,
     why_parts,
 )
-from vramlens.report.wording import and_more, quoted
+from vramlens.report.wording import and_more, quoted, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ def tuning_document(tuning: Tuning, *, all_rows: bool = False) -> Document:
             *_opening(tuning),
             Sentences((_floor_sentence(tuning),), cuts=cut_whole(_CUT_FLOOR)),
             Sentences((proof_sentence(tuning.recorded),)),
+            *_decisions(tuning),
             Blank(),
             *([] if _too_large(tuning) else alternatives(tables)),
             *_words_of_failed_rows(tuning),
@@ -66,6 +69,12 @@ def tuning_document(tuning: Tuning, *, all_rows: bool = False) -> Document:
         ),
         Fit.NOWHERE if all_rows else Fit.EVERYWHERE,
     )
+
+
+def _decisions(tuning: Tuning) -> Iterator[Part]:
+    """Yields what made-up numbers decide, where they do."""
+    if tuning.decisions is not None:
+        yield Sentences((visible(decisions_sentence(tuning.decisions)),))
 
 
 def _opening(tuning: Tuning) -> Iterator[Part]:
@@ -93,7 +102,7 @@ def _headline(tuning: Tuning) -> str:
         fails = "runs out of memory" if base.oom else "may run out of memory"
         return (
             f"{use} the run completes{under}, with {size_range(best.row)} reserved."
-            f" With the recorded settings it {fails}."
+            f" With {own_settings(tuning.recorded)} it {fails}."
         )
     past = ". Both get past the failure" if base.past_failure else ""
     peak, before = format_size(best.row.peak_reserved_bytes), format_size(base.peak_reserved_bytes)
@@ -139,7 +148,7 @@ def _no_help(tuning: Tuning) -> str:
     if base.oom is not False:
         return f"None of the {count} settings tried is certain to avoid this failure{under}."
     return (
-        f"Keep the recorded settings{under}: they reserve {format_size(base.peak_reserved_bytes)}, "
+        f"Keep {own_settings(tuning.recorded)}{under}: they reserve {format_size(base.peak_reserved_bytes)}, "
         f"and none of {count - 1} others is certain to save 2% or more."
     )
 
@@ -148,7 +157,8 @@ def _floor_sentence(tuning: Tuning) -> str:
     """What any allocator would have to reserve, and what that means under the limit."""
     floor = format_size(tuning.floor_bytes)
     ended = tuning.ended_by_failure
-    basis = "the failed request included" if ended else "the peak of requested bytes"
+    which = "predicted peak" if tuning.recorded.is_prediction else "peak"
+    basis = "the failed request included" if ended else f"the {which} of requested bytes"
     words = f"Any allocator must reserve at least {floor}, {basis}."
     if tuning.no_setting_can_help:
         limit = format_size(tuning.baseline.cap_bytes or 0)
@@ -323,7 +333,7 @@ def _fit(card: CardUnderSetting) -> str:
 
 
 def _with_retries(answer: str, card: CardUnderSetting) -> str:
-    retries = card.row.retries
+    retries = 0 if card.is_undecided else card.row.retries  # those are of the run as predicted
     return f"{answer}, {counted(retries, 'retry', 'retries')}" if retries else answer
 
 

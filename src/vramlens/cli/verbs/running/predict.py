@@ -297,4 +297,11 @@ def _drawn(prediction: Prediction, explanation: Explanation, arguments: argparse
         from vramlens.report.explain.json import to_json
 
         return as_json({**to_json(explanation), "prediction": prediction.to_json()})
-    return f"{prediction}\n\n{drawn(explanation, 'text', None)}"
+    return f"{prediction}\n\n{drawn(_without_decisions(explanation), 'text', None)}"
+
+
+def _without_decisions(explanation: Explanation) -> Explanation:
+    """The same without what the prediction itself has said above."""
+    facts = explanation.recording
+    meta = None if facts.meta is None else replace(facts.meta, decisions=None)
+    return replace(explanation, recording=replace(facts, meta=meta))

@@ -1,0 +1,34 @@
+"""What it means for a predicted run that made-up numbers decide, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vramlens.units import format_size, listed
+
+if TYPE_CHECKING:
+    from vramlens.trace import DecisionsMeta
+
+_MOST_PLACES = 3
+
+
+def decisions_sentence(decisions: DecisionsMeta) -> str:
+    """Which lines made-up numbers decide, and what a run may need instead."""
+    start = "A made-up number" if len(decisions.places) == 1 else "Made-up numbers"
+    return f"{start} {meaning_of(decisions)}."
+
+
+def meaning_of(decisions: DecisionsMeta) -> str:
+    """The same from its verb on."""
+    verb = "decides" if len(decisions.places) == 1 else "decide"
+    places = listed([f"{file}:{line}" for file, line in decisions.places], _MOST_PLACES)
+    return f"{verb} {places}: {_consequence(decisions.sure_bytes)}"
+
+
+def _consequence(sure_bytes: int | None) -> str:
+    if sure_bytes is None:
+        return "a run may take more or fewer turns there, or another branch, so its peak may differ"
+    return (
+        f"if a run does the least that it can there, it needs {format_size(sure_bytes)} at its peak;"
+        " with more turns, or another branch, it may need more than predicted"
+    )
