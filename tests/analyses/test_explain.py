@@ -123,6 +123,34 @@ def test_the_shape_names_the_step_that_reaches_the_peak() -> None:
     assert peak.shape.startswith(f"Step {peak.heap.step} goes from ")
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("gpt", "1.84 GiB in the backward pass (likely {}:59 in lm_loss), and drops before it ends."),
+        ("leak_exception", "553.08 MiB in the forward pass ({}:53 in forward)."),
+        ("million", "114.93 MiB in the backward pass (likely {}:59 in lm_loss), then drops in the"
+                    " optimizer step."),
+        ("graphs", "170.80 MiB at {}:212 in graphs."),
+    ],
+)  # fmt: skip
+def test_the_shape_says_where_the_step_rises_and_falls(name: str, told: str) -> None:
+    peak = explained(f"recordings/{name}").peak
+    assert peak is not None
+    assert (peak.shape or "").endswith(told.format("train/workloads.py"))
+
+
+def test_a_line_that_holds_more_than_all_activations_is_explained() -> None:
+    def evidence(name: str) -> tuple[str, ...]:
+        found = {finding.id: finding for finding in explained(f"recordings/{name}").findings}
+        return found["activations"].evidence
+
+    assert len(evidence("gpt")) == 1
+    assert evidence("cnn_multires")[1] == (
+        "train/workloads.py:120 in cnn_multires holds 1.18 GiB in all, some of it not kept for the"
+        " backward pass"
+    )
+
+
 def test_unused_reserve_of_changing_sequence_lengths() -> None:
     found = {finding.id: finding for finding in explained("recordings/gpt_varlen").findings}
     stats = truth_of("recordings/gpt_varlen")["stats"]

@@ -56,11 +56,21 @@ def activations(scene: Scene) -> Iterator[Finding]:
         title=f"{part_of_heap(size, heap)} are activations kept for the backward pass",
         bytes=size,
         place=line.place if line else None,
-        evidence=("they are proportional to the batch size and to the size of each input",),
+        evidence=(
+            "they are proportional to the batch size and to the size of each input",
+            *_more_at_line(line, size),
+        ),
         fix=f"{half_batch}; or {other_cures}" if other_cures else half_batch,
         fix_without_batch=other_cures or None,
         extent=_extent_of(scene, Category.ACTIVATIONS, unwanted=_unwanted_rows(scene)),
     )
+
+
+def _more_at_line(line: LineBytes | None, size: int) -> Iterator[str]:
+    """Yields why their line holds more than all activations together, where it does."""
+    if line is not None and line.bytes > size:
+        total = format_size(line.bytes)
+        yield f"{line.place} holds {total} in all, some of it not kept for the backward pass"
 
 
 def _cures_beside_the_batch(view: Attribution, line: LineBytes | None) -> str:

@@ -11,6 +11,13 @@ from vramlens.analyses.attribution.phases import Phase
 from vramlens.trace import Action
 from vramlens.units import format_size
 
+_PHASES = {
+    Phase.FORWARD: "the forward pass",
+    Phase.BACKWARD: "the backward pass",
+    Phase.OPTIMIZER: "the optimizer step",
+    Phase.EVALUATION: "evaluation",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class StepPeaks:
@@ -53,26 +60,35 @@ def shape_of(view: Attribution, peaks: StepPeaks) -> str | None:
     if not len(rows):
         return None
     row = int(rows[0])
-    phase = Phase(int(view.phases.phase[row])).name.lower()
-    place = view.place(int(view.phases.frame[row]))
-    text = (
-        f"Step {step} goes from {format_size(peaks.start_bytes[step])} to "
-        f"{format_size(peaks.peak_bytes[step])}"
-    )
-    text += f" in {phase}" if phase in ("forward", "backward", "optimizer", "evaluation") else ""
-    if place is not None:
-        text += f" at {place}" + (" (likely)" if view.phases.inferred[row] else "")
+    phase = Phase(int(view.phases.phase[row]))
+    sizes = format_size(peaks.start_bytes[step]), format_size(peaks.peak_bytes[step])
     falls = _falls_in(
         view, event, int(view.steps.ends[step]), peaks.start_bytes[step], peaks.peak_bytes[step]
     )
-    if falls is not None:
-        text += f", then drops in {falls}" if falls != phase else ", then drops in the same phase"
-    return text + "."
+    return (
+        f"Step {step} goes from {sizes[0]} to {sizes[1]}{_where(view, row)}{_fall(phase, falls)}."
+    )
+
+
+def _where(view: Attribution, row: int) -> str:
+    """In which phase a row was requested, and at which line."""
+    phase = _PHASES.get(Phase(int(view.phases.phase[row])))
+    place = view.place(int(view.phases.frame[row]))
+    if place is None:
+        return "" if phase is None else f" in {phase}"
+    likely = "likely " if view.phases.inferred[row] else ""
+    return f" at {place}" if phase is None else f" in {phase} ({likely}{place})"
+
+
+def _fall(phase: Phase, falls: Phase | None) -> str:
+    if falls is None:
+        return ""
+    return ", and drops before it ends" if falls == phase else f", then drops in {_PHASES[falls]}"
 
 
 def _falls_in(
     view: Attribution, peak: int, end: int, start_bytes: int, peak_bytes: int
-) -> str | None:
+) -> Phase | None:
     """The phase in which half of the step's rise is gone again; None where it stays."""
     device = view.device
     below = np.flatnonzero(device.requested_curve[peak:end] <= (start_bytes + peak_bytes) // 2)
@@ -84,4 +100,4 @@ def _falls_in(
     if not len(rows):
         return None
     phase = Phase(int(view.phases.phase[rows[0]]))
-    return phase.name.lower() if phase not in (Phase.OTHER, Phase.UNKNOWN) else None
+    return phase if phase in _PHASES else None
