@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -79,6 +78,11 @@ print(survey.report())
 """
 
 
+def _use_in(path: Path, program: str) -> str:
+    path.write_text(program)
+    return result_use(LeakOwner("Recorder.rows", "list", str(path), 3, "add"))
+
+
 @pytest.mark.parametrize(
     ("program", "is_result"),
     [
@@ -103,7 +107,10 @@ print(survey.report())
 def test_what_a_method_uses_once_after_the_loop_is_its_result(
     tmp_path: Path, program: str, is_result: bool
 ) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(RECORDER + textwrap.dedent(program))
-    use = result_use(LeakOwner("Recorder.rows", "list", str(path), 3, "add"))
+    use = _use_in(tmp_path / "train.py", RECORDER + program)
     assert use == ("line 6 uses all of Recorder.rows after the loop" if is_result else "")
+
+
+def test_who_waits_for_all_of_it_takes_no_results(tmp_path: Path) -> None:
+    waits = RECORDER.replace("cat(self.rows)", "futures.wait(self.rows, timeout=5)")
+    assert not _use_in(tmp_path / "train.py", waits + AT_MODULE_LEVEL)

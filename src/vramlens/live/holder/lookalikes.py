@@ -69,9 +69,9 @@ _HOPS = 3
 ``self.x = out``; a longer way goes through a function that is not followed.
 """
 _DISPLAYS = (ast.List, ast.ListComp, ast.Set, ast.SetComp, ast.Dict, ast.DictComp)
-_ROUND_STEPS = 64
-"""Within which a small dataset is gone through for the first time. With half as many, an attach in the
-middle of it would find a leak; with twice as many, a cache of 100 requests would be none.
+_ROUND_STEPS = 32
+"""Watched, in which a dataset may be gone through for the first time. With half as many, an attach in the
+middle of it would find a leak; with twice as many, a cache of 40 requests would be none.
 """
 _MOST_KEYS = 100
 """Whose types are read: all of a few, and enough to see two types."""
@@ -373,7 +373,7 @@ def _few_keys(evidence: Evidence) -> str:
 def _by_number(evidence: Evidence) -> str:
     """A cache by number, as of a dataset's samples: in its first steps each number is new."""
     growth, store = evidence.growth, evidence.store
-    if store.key is None or growth.kept_steps >= _ROUND_STEPS or not looks_up(store):
+    if store.key is None or growth.steps >= _ROUND_STEPS or not looks_up(store):
         return ""
     keys = [key for key, _ in islice(dict_items(growth.container), _MOST_KEYS)]
     if not keys or any(type(key) is not int for key in keys):
@@ -427,8 +427,8 @@ _RULES: tuple[tuple[Verdict, Callable[[Evidence], str]], ...] = (
     (NONE, _only_replaces),
     (POSSIBLE, _made_anew),
     (POSSIBLE, _few_keys),
-    (POSSIBLE, _by_number),
     (POSSIBLE, _in_use),
+    (POSSIBLE, _by_number),
     (POSSIBLE, _moved_away),
 )
 """The rules in the order in which they are asked: the first reason counts."""

@@ -17,8 +17,10 @@ from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
 from vramlens.live.source.expressions import last_name
 from vramlens.live.source.source_tree import tree_of
 
-_LOOKS = frozenset(("len", "print", "id", "type", "isinstance", "repr", "str", "bool", "getsizeof"))
-"""Functions that look at something without using what is in it."""
+_LOOKS = frozenset(
+    ("len", "print", "id", "type", "isinstance", "repr", "str", "bool", "getsizeof", "wait")
+)
+"""Functions that look at something without using what is in it; ``wait(jobs)`` takes no results."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _MOST_PLACES = 30
@@ -188,7 +190,7 @@ def _within(scope: ast.AST) -> Iterator[ast.AST]:
 def _uses_all(node: ast.AST, name: str, kind: type[ast.expr] = ast.Name) -> bool:
     """Whether a node hands a variable on, goes through it, or gives it back."""
     match node:
-        case ast.Call(func=ast.Name(id=function)) if function in _LOOKS:
+        case ast.Call(func=called) if last_name(called) in _LOOKS:
             return False
         case ast.Call(args=arguments):
             return _has_name(arguments, name, kind)
