@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from vramlens.live.source.expressions import is_call_of, nodes_in
+from vramlens.live.source.expressions import is_call_of
 from vramlens.live.source.source_stores import Store
 from vramlens.live.source.source_tree import tree_of
 from vramlens.units import listed
@@ -23,11 +23,19 @@ def reads_of_end_only(store: Store) -> str:
     """``only its last entries are read (line 8): ...``, or ``nothing reads its entries``, of what a
     statement appends to; empty where its file may read others.
     """
-    is_plain_list = store.method in _ADDS and not store.keys and not store.name.endswith("()")
-    if not is_plain_list or _is_taken_unseen(store):
+    if store.method not in _ADDS or store.keys or store.name.endswith("()"):
+        return ""
+    return _reads_of_end_only(store.file, store.name, is_attribute=bool(store.base))
+
+
+@lru_cache(maxsize=256)
+def _reads_of_end_only(file: str, name: str, *, is_attribute: bool) -> str:
+    """The same of a variable or an attribute; it is asked again at each look."""
+    tree = tree_of(file)
+    if tree is None or any(_is_taken_unseen(node, name) for node in ast.walk(tree)):
         return ""
     lines: set[int] = set()
-    for mention in _mentions(store):
+    for mention in _mentions(tree, name, is_attribute=is_attribute):
         if mention.reads_end:
             lines.add(mention.line)
         elif not mention.reads_nothing:
@@ -121,32 +129,22 @@ class _Mention:
         return has_limit or not self._has_own_length(counted)
 
 
-def _mentions(store: Store) -> Iterator[_Mention]:
-    """Yields every place of the file that names what a statement stores to."""
-    parents = _parents_in(store.file)
+def _mentions(tree: ast.Module, name: str, *, is_attribute: bool) -> Iterator[_Mention]:
+    """Yields every place of a file that names a variable or an attribute."""
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     for node in parents:
         match node:
-            case ast.Attribute(attr=name) if store.base and name == store.name:
+            case ast.Attribute(attr=named) if is_attribute and named == name:
                 yield _Mention(node, parents)
-            case ast.Name(id=name) if not store.base and name == store.name:
+            case ast.Name(id=named) if not is_attribute and named == name:
                 yield _Mention(node, parents)
 
 
-def _is_taken_unseen(store: Store) -> bool:
-    """Whether the file may read attributes without naming them: ``getattr(x, "rows")``,
-    ``vars(x)``.
-    """
-    for node in _parents_in(store.file):
-        if isinstance(node, ast.Constant) and node.value == store.name:
-            return True
-        if getattr(node, "id", getattr(node, "attr", None)) in _TAKE_ALL_ATTRIBUTES:
-            return True
+def _is_taken_unseen(node: ast.AST, name: str) -> bool:
+    """Whether attributes may be read without being named: ``getattr(x, "rows")``, ``vars(x)``."""
+    match node:
+        case ast.Constant(value=value):
+            return bool(value == name)
+        case ast.Name(id=named) | ast.Attribute(attr=named):
+            return named in _TAKE_ALL_ATTRIBUTES
     return False
-
-
-@lru_cache(maxsize=8)
-def _parents_in(file: str) -> dict[ast.AST, ast.AST]:
-    """What each node of a file's source is in."""
-    tree = tree_of(file)
-    nodes = () if tree is None else nodes_in([tree])
-    return {child: node for node in nodes for child in ast.iter_child_nodes(node)}

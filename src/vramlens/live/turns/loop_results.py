@@ -23,7 +23,7 @@ _LOOKS = frozenset(
 """Functions that look at something without using what is in it; ``wait(jobs)`` takes no results."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_MOST_PLACES = 30
+_MOST_PLACES = 12
 """Calls that lead to a line: a method of a common name has hundreds, of other objects."""
 
 
