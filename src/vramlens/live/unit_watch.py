@@ -164,9 +164,7 @@ class UnitWatch:
         now; None where nothing can be watched.
         """
         looked = self._owned_now()
-        if looked is None or not self.is_over:
-            return looked
-        return replace(looked, report=without_certainty(looked.report))
+        return None if looked is None else replace(looked, report=self._judged(looked.report))
 
     def _owned_now(self) -> Looked | None:
         final = self._look_at_the_end()
@@ -187,13 +185,17 @@ class UnitWatch:
 
     def _in_its_unit(self, report: LeakReport) -> LeakReport:
         """The report, with what a step is where it is no optimizer's."""
+        report = self._judged(report)
         if self._unit is None:
             return report
-        report = judged_without_optimizer(report, is_of_time=self._unit.is_of_time)
         note = f"no optimizer has stepped: a step is {self._unit.text}"
-        if self.is_over:
-            report = without_certainty(report)
         return replace(report, notes=(note, *report.notes))
+
+    def _judged(self, report: LeakReport) -> LeakReport:
+        """The report, with what is left of its leaks by the rules of the unit."""
+        if self._unit is not None:
+            report = judged_without_optimizer(report, is_of_time=self._unit.is_of_time)
+        return without_certainty(report) if self.is_over else report
 
     def _keep(self) -> None:
         """Keeps the latest look that found something, else this one; what it found is followed

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import pytest
+
+pytest.importorskip("torch")
+import torch
 
 from vramlens.ground.verdict import Verdict
 from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
+from vramlens.live.turns.other_steps import StepUnit
 from vramlens.live.turns.unit_rules import judged_without_optimizer
+from vramlens.live.unit_watch import UnitWatch
 
 
 @pytest.mark.parametrize(
@@ -34,3 +42,28 @@ def test_few_stretches_that_left_something_are_possible(
     )
     (judged,) = judged_without_optimizer(LeakReport(span + 1, (leak,)), is_of_time=True).leaks
     assert (judged.verdict, judged.reason) == (verdict, reason)
+
+
+class Server:
+    """Keeps something in every third stretch of time."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+
+    def serve(self, watch: UnitWatch) -> None:
+        for stretch in range(24):
+            if stretch % 3 == 0:
+                self.answers.append(torch.zeros(4096))
+            watch.step(sys._getframe())
+
+
+def test_a_recording_says_of_a_leak_what_the_report_says() -> None:
+    server, watch = Server(), UnitWatch(StepUnit("0.1 s", is_of_time=True))
+    server.serve(watch)
+    (told,) = watch.conclusion()[0].leaks
+    owned = watch.owned()
+    assert owned is not None
+    (recorded,) = owned.report.leaks
+    assert told.verdict == recorded.verdict == Verdict.POSSIBLE
+    assert told.reason == recorded.reason
+    assert "left something behind" in told.reason
