@@ -113,14 +113,21 @@ class _StepTeller:
     """Says how many steps have ended, once a second at most."""
 
     def __init__(self, total: int | None) -> None:
-        self._of_total = f" of {total}" if total else ""
+        self._total = total or 0
         self._next_s = 0.0
 
     def tell(self, steps: int) -> None:
         """Called after each step."""
         if steps and time.monotonic() >= self._next_s:
-            say(f"step {steps:,}{self._of_total}")
+            say(self._progress(steps))
             self._next_s = time.monotonic() + _TELLS_EVERY_S
+
+    def _progress(self, steps: int) -> str:
+        if not self._total:
+            return f"step {steps:,}"
+        if steps > self._total:  # they are of time
+            return "waiting for a step of an optimizer, or a call of a model"
+        return f"step {steps:,} of {self._total:,}"
 
 
 def _ignore(steps: int) -> None:
