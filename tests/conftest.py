@@ -38,11 +38,13 @@ SLOW = (
     "prediction",
     "recovery",
     "ranks/test_torchrun.py",
+    "read/test_hostile.py",
     "test_examples.py",
     "test_wrong_types.py",
+    "users_programs",
 )
 """Files and folders whose tests take long, most of them because each starts programs that import
-PyTorch.
+PyTorch. Single tests that do are marked where they stand.
 """
 
 

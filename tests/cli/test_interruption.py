@@ -103,6 +103,7 @@ def test_ctrl_c_is_pythons_own_again_afterwards(capsys):
     assert not interruption.came()
 
 
+@pytest.mark.slow
 def test_random_moments():
     """A few of the 200 that benchmarks/interrupts.py makes."""
     done = subprocess.run(

@@ -51,6 +51,7 @@ def main_device(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_state_of_a_shortened_recording_is_that_of_the_whole(name: str) -> None:
     with collector_off():

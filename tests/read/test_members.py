@@ -196,6 +196,7 @@ def damaged(draw: st.DrawFn, value: Any) -> Any:
     return value
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_whatever_the_parts_say_the_snapshot_is_explained(

@@ -290,11 +290,13 @@ def test_shared_recordings_parse_and_agree_with_their_own_statistics() -> None:
             assert abs(message.live_bytes - stats["allocated_bytes.all.peak"]) <= slack, path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [*STARTS, b"CUDA error: out of memory ", b"a", b" ", b"1", b"\n"])
 def test_time_is_linear_on_texts_made_to_be_slow(piece: bytes) -> None:
     check_time_is_linear(lambda size: piece * (size // len(piece)), 100_000)
 
 
+@pytest.mark.slow
 def test_ten_megabytes_of_beginnings_take_seconds() -> None:
     began = time.process_time()
     assert find_oom_messages(STARTS[0] * (10_000_000 // len(STARTS[0]))).total > 200_000

@@ -68,6 +68,7 @@ def made(events: list[tuple[Any, ...]], segments: list[tuple[Any, ...]], conf: s
     return pickle.dumps(snapshot(listed, final, allocator_settings=settings_))
 
 
+@pytest.mark.slow
 @given(events=EVENTS, segments=SEGMENTS, conf=CONFS)
 @settings(max_examples=600, deadline=None)
 def test_nonsense_is_answered(

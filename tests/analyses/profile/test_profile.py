@@ -410,6 +410,7 @@ def test_a_name_of_digits_that_are_too_many_is_no_step():
     assert explain_profile(trace.read()).steps == ()
 
 
+@pytest.mark.slow
 def test_twenty_thousand_threads_and_steps_take_no_longer_than_one():
     trace = Kineto()
     for number in range(20_000):
