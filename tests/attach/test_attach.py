@@ -12,8 +12,10 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,10 +72,12 @@ def answer_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 def program(*words: str) -> Iterator[subprocess.Popen[str]]:
     """A program that knows nothing of vramlens, once it has said that it is ready."""
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed below
     process = subprocess.Popen(
         [sys.executable, *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=errors,
         text=True,
         env={**environment, "OMP_NUM_THREADS": "1"},
     )
@@ -90,6 +94,10 @@ def program(*words: str) -> Iterator[subprocess.Popen[str]]:
         finally:
             process.kill()
             process.stdout.close()
+            errors.seek(0)
+            said = errors.read()
+            errors.close()
+    assert "Warning" not in said
 
 
 @pytest.mark.parametrize("mode", ["works", "reads", "asyncio", "joins"])
@@ -106,6 +114,38 @@ def test_a_program_without_torch_answers_and_keeps_nothing(mode: str) -> None:
     assert answer["holders"] is None
     assert answer["entry"]["way"] in ("pending_call", "thread", "remote_exec")
     assert after == before
+
+
+def _blocked_signals(pid: int) -> Iterator[tuple[str, int]]:
+    """Yields what each thread of a process has blocked now, a bit for each signal."""
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+            yield status.parent.name, int(lines["SigBlk"], 16)
+
+
+@pytest.mark.parametrize("mode", ["works", "reads", "asyncio", "joins"])
+def test_no_thread_keeps_the_c_librarys_own_signals_waiting(mode: str) -> None:
+    """setuid() of the program would wait for it for ever; and Python warns of their numbers."""
+    masks: dict[str, Counter[int]] = defaultdict(Counter)
+    with program(str(FOLDER / "small_program.py"), mode) as process:
+        looking = subprocess.Popen(
+            [sys.executable, "-m", "vramlens", "attach", str(process.pid), "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": PYTHON_PATH},
+        )
+        while looking.poll() is None:
+            for thread, mask in _blocked_signals(process.pid):
+                masks[thread][mask] += 1
+        said, errors = looking.communicate()
+    answer_of(subprocess.CompletedProcess([], looking.returncode, said, errors))
+    # A thread that begins or ends blocks all for a moment.
+    usual = [counts.most_common(1)[0][0] for counts in masks.values()]
+    waiting = {number for number in range(1, 65) for mask in usual if mask >> (number - 1) & 1}
+    assert signal.SIGUSR1 in waiting  # vramlens's own thread was seen
+    assert waiting <= set(signal.valid_signals())
 
 
 @pytest.fixture(scope="module")

@@ -209,9 +209,11 @@ class StoppedThread:
             mask = ctypes.c_uint64()
             self._ptrace(_GETSIGMASK, WORD_BYTES, ctypes.addressof(mask))
             self._kept = self.registers(), vectors, mask
-            blocked = ctypes.c_uint64(_WORD)
-            for number in _SYNCHRONOUS:
-                blocked.value &= ~(1 << (number - 1))
+            # Not the C library's own: a thread that is started meanwhile would keep them blocked for
+            # good, and setuid() would wait for it.
+            blocked = ctypes.c_uint64(mask.value)
+            for number in signal.valid_signals().difference(_SYNCHRONOUS):
+                blocked.value |= 1 << (number - 1)
             self._ptrace(_SETSIGMASK, WORD_BYTES, ctypes.addressof(blocked))
         registers = Registers()
         ctypes.pointer(registers)[0] = self._kept[0]

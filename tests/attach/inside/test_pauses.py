@@ -24,7 +24,8 @@ def _pauses_of(
 
 
 @pytest.mark.parametrize(
-    ("timed", "told"), [("step", "of its steps"), ("call", "call of its model")]
+    ("timed", "told"),
+    [("step", "of its steps took"), ("call", "time between two calls of its model was")],
 )
 def test_the_longest_step_is_told_whoever_held_it_up(
     timed: str, told: str, monkeypatch: pytest.MonkeyPatch
@@ -33,7 +34,7 @@ def test_the_longest_step_is_told_whoever_held_it_up(
     assert (pause["longest_step_s"], pause["median_step_s"]) == (2.0, 0.25)
     assert (pause["longest_s"], pause["total_s"], pause["timed"]) == (0, 0, timed)
     text = " ".join(story(Attachment({"request": "watch", "pause": pause}, "thread", 0.0)).split())
-    assert text.endswith(f"The longest {told} took 2.00 s (median: 0.25 s).")
+    assert text.endswith(f"The longest {told} 2.00 s (median: 0.25 s).")
 
 
 def test_calls_before_the_first_step_are_no_steps() -> None:

@@ -58,7 +58,7 @@ def started_without_signals(start: Callable[[], Started]) -> Started:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
         return start()
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before & signal.valid_signals())
 
 
 class OwnThread:
