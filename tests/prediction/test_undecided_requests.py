@@ -186,6 +186,34 @@ def test_the_range_begins_where_numbers_decide_for_the_least(source: str, tmp_pa
     has_room = whole["reserved_bytes"] < 500 * MIB
     assert [card["fits"] for card in whole["cards"]] == [True if has_room else None, True]
     assert [decision["line"] for decision in whole["made_up_decisions"]] == lines
+    assert not whole["turns_are_open"]
+
+
+OPEN = """
+    x, residual, step = start, 1.0, 0.1
+    while residual > 0.98:  # decides
+        x = torch.tanh(x @ weight)
+        residual = x.norm().item()
+    x.sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "fits"),
+    [
+        ("while residual > 0.98:", [None, None]),
+        ("while residual > 0.98 and x.dim() == 2:", [None, True]),
+    ],
+)
+def test_no_card_is_sure_to_fit_where_nothing_else_ends_a_loop(
+    loop: str, fits: list[bool | None], tmp_path: Path
+) -> None:
+    """On made-up numbers it takes 21 turns; nobody knows how many a run takes."""
+    source = OPEN.replace("while residual > 0.98:", loop).replace("\n", "\n    ")
+    path, _ = program(tmp_path, source)
+    answer = predicted(path, 0)
+    assert answer["turns_are_open"] is (None in fits[1:])
+    assert [card["fits"] for card in answer["cards"]] == fits
 
 
 @pytest.mark.parametrize("source", AS_IT_IS.values(), ids=AS_IT_IS)

@@ -22,13 +22,16 @@ def meaning_of(decisions: DecisionsMeta) -> str:
     """The same from its verb on."""
     verb = "decides" if len(decisions.places) == 1 else "decide"
     places = listed([f"{file}:{line}" for file, line in decisions.places], _MOST_PLACES)
-    return f"{verb} {places}: {_consequence(decisions.sure_bytes)}"
+    return f"{verb} {places}: {_consequence(decisions)}"
 
 
-def _consequence(sure_bytes: int | None) -> str:
-    if sure_bytes is None:
+def _consequence(decisions: DecisionsMeta) -> str:
+    if decisions.sure_bytes is None:
         return "a run may take more or fewer turns there, or another branch, so its peak may differ"
-    return (
-        f"if a run does the least that it can there, it needs {format_size(sure_bytes)} at its peak;"
-        " with more turns, or another branch, it may need more than predicted"
+    least = format_size(decisions.sure_bytes)
+    more = (
+        "nothing else ends a loop there, so no card is sure to fit"
+        if decisions.is_open
+        else "another way may need more than predicted"
     )
+    return f"if a run does the least that it can there, it needs {least} at its peak; {more}"

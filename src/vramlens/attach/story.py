@@ -201,10 +201,8 @@ def _of_longest_step(pause: Mapping[str, Any]) -> str:
     longest_s, median_s = pause.get("longest_step_s"), pause.get("median_step_s")
     if not isinstance(longest_s, float) or not isinstance(median_s, float):
         return ""
-    if pause.get("timed") == "call":
-        what = "time between two calls of its model was"
-    else:
-        what = "of its steps took"
+    is_of_calls = pause.get("timed") == "call"
+    what = "time between two calls of its model was" if is_of_calls else "of its steps took"
     return f" The longest {what} {longest_s:.2f} s (median: {median_s:.2f} s)."
 
 

@@ -32,6 +32,7 @@ class Decision:
         first, last: the lines of the loop, or of the branch and its ``else``.
         asked_by: the lowest line of a turn at which the number may be asked for; None where it is
             asked for before all of these lines.
+        has_other_end: of a loop, whether anything but such a number may end it: a cap on its turns.
     """
 
     file: str
@@ -40,6 +41,7 @@ class Decision:
     first: int
     last: int
     asked_by: int | None = None
+    has_other_end: bool = True
 
     def holds(self, file: str, line: int) -> bool:
         """Whether a line is one of them."""
@@ -108,30 +110,50 @@ class _Decided:
     def branch(self, statement: ast.If, loops: Sequence[ast.stmt]) -> None:
         """A test chooses a branch, and ends the innermost loop around it where a branch does."""
         first = max(statement.body[0].lineno, _last_line(statement.test) + 1)
-        self._add(statement, first, _last_line(statement), None, is_loop=False)
-        if loops and any(part and isinstance(part[-1], _ENDINGS) for part in _parts(statement)):
-            loop = loops[-1]
-            self._add(
-                statement, loop.lineno, _last_line(loop), _last_line(statement.test), is_loop=True
-            )
+        self._add(Decision(self._file, statement.lineno, False, first, _last_line(statement)))
+        if loops and _leaves(statement):
+            self._ending(statement.lineno, loops[-1].lineno, loops[-1], _last_line(statement.test))
 
     def loop(self, loop: Any, asked_by: int | None) -> None:
         """A loop's own test ends it."""
         first = loop.lineno if isinstance(loop, ast.While) else loop.body[0].lineno
-        self._add(loop, first, _last_line(loop), asked_by, is_loop=True)
+        self._ending(loop.lineno, first, loop, asked_by)
 
-    def _add(
-        self, test: ast.stmt, first: int, last: int, asked_by: int | None, *, is_loop: bool
-    ) -> None:
+    def _ending(self, line: int, first: int, loop: ast.stmt, asked_by: int | None) -> None:
+        has_other_end = _count_of_ends(loop) > 1
+        last = _last_line(loop)
+        self._add(Decision(self._file, line, True, first, last, asked_by, has_other_end))
+
+    def _add(self, decision: Decision) -> None:
         """Of two ways to find one, that counts which leaves less sure."""
-        key = test.lineno, is_loop
-        before = self._found.get(key)
-        if before is None or asked_by is None:
-            self._found[key] = Decision(self._file, test.lineno, is_loop, first, last, asked_by)
+        key = decision.line, decision.is_loop
+        if key not in self._found or decision.asked_by is None:
+            self._found[key] = decision
 
 
 def _parts(statement: ast.If) -> tuple[list[ast.stmt], list[ast.stmt]]:
     return statement.body, statement.orelse
+
+
+def _count_of_ends(loop: Any) -> int:
+    """In how many ways a loop may end: the parts of its own test, or its iterator, and those of
+    each test that leaves it.
+    """
+    if isinstance(loop, ast.While):
+        own = 0 if isinstance(loop.test, ast.Constant) else _count_of_parts(loop.test)
+    else:
+        own = int(_name_of(loop.iter) != "count")
+    tests = [node for node in ast.walk(loop) if isinstance(node, ast.If) and _leaves(node)]
+    return own + sum(_count_of_parts(node.test) for node in tests)
+
+
+def _count_of_parts(test: ast.expr) -> int:
+    return len(test.values) if isinstance(test, ast.BoolOp) else 1
+
+
+def _leaves(statement: ast.If) -> bool:
+    """Whether a branch ends the loop around it."""
+    return any(part and isinstance(part[-1], _ENDINGS) for part in _parts(statement))
 
 
 def _last_line(node: Any) -> int:

@@ -68,6 +68,8 @@ class Prediction:
             a made-up number.
         sure_bytes: peak requested if those lines decide for the least that a run can do; None
             where that is as good as all of it.
+        turns_are_open: whether memory hangs on the turns of a loop that only such a number ends:
+            then no card is sure to fit.
     """
 
     peaks: Mapping[str, int]
@@ -85,6 +87,7 @@ class Prediction:
     retries: int = 0
     decisions: tuple[tuple[str, int], ...] = ()
     sure_bytes: int | None = None
+    turns_are_open: bool = False
 
     @property
     def allocated_bytes(self) -> int:
@@ -123,7 +126,7 @@ class Prediction:
             "steps": self.steps,
             "seconds": round(self.seconds, 1),
             "retries": self.retries,
-            **decided_facts(self.decisions, self.sure_bytes),
+            **decided_facts(DecisionsMeta(self.decisions, self.sure_bytes, self.turns_are_open)),
         }
 
     def __str__(self) -> str:
@@ -145,7 +148,7 @@ class Prediction:
         for unknown in self.not_modelled:
             size = "" if unknown.bytes is None else f" (up to {format_size(unknown.bytes)})"
             lines.append(f"  not included: {unknown.what}{size}")
-        lines += _made_up_lines(self.decisions, self.sure_bytes)
+        lines += _made_up_lines(self)
         return "\n".join(broken for line in lines for broken in wrapped_lines(line))
 
 
@@ -182,13 +185,14 @@ def _retry_lines(cards: tuple[CardFit, ...]) -> Iterator[str]:
         yield f"    with {on_cards}: it completes, but {cost}"
 
 
-def _made_up_lines(decisions: Sequence[tuple[str, int]], sure_bytes: int | None) -> Iterator[str]:
+def _made_up_lines(prediction: Prediction) -> Iterator[str]:
     """What is made up, and what that decides."""
     yield "  numbers that the script prints are made up: tensors have no values"
-    if decisions:
-        near = tuple((_near(file), line) for file, line in decisions)
-        which = "such a number" if len(decisions) == 1 else "such numbers"
-        yield f"  {which} {meaning_of(DecisionsMeta(near, sure_bytes))}"
+    near = tuple((_near(file), line) for file, line in prediction.decisions)
+    if near:
+        which = "such a number" if len(near) == 1 else "such numbers"
+        decided = DecisionsMeta(near, prediction.sure_bytes, prediction.turns_are_open)
+        yield f"  {which} {meaning_of(decided)}"
 
 
 def _near(file: str) -> str:
@@ -237,9 +241,18 @@ def room_on(total_bytes: int, card: Card, share: float, not_modelled_bytes: int)
     )
 
 
-def fits_of(rooms: Sequence[Room], served: ServedRequests) -> tuple[CardFit, ...]:
-    """Whether requests that were served within each of these rooms fit the cards."""
-    return tuple(_fit_of(room, served) for room in rooms)
+def fits_of(
+    rooms: Sequence[Room], served: ServedRequests, *, turns_are_open: bool
+) -> tuple[CardFit, ...]:
+    """Whether requests that were served within each of these rooms fit the cards.
+
+    Args:
+        turns_are_open: whether there may be more of them, nobody knows how many.
+    """
+    fits = (_fit_of(room, served) for room in rooms)
+    return tuple(
+        CardFit(fit.total_bytes, None) if turns_are_open and fit.fits else fit for fit in fits
+    )
 
 
 def _fit_of(room: Room, served: ServedRequests) -> CardFit:
@@ -281,10 +294,13 @@ def meta_of(
     }
 
 
-def decided_facts(decisions: Sequence[tuple[str, int]], sure_bytes: int | None) -> dict[str, Any]:
+def decided_facts(decisions: DecisionsMeta) -> dict[str, Any]:
     """What made-up numbers decide, as ``--json`` and a recording's ``meta.json`` have it."""
-    places = [{"file": file, "line": line} for file, line in decisions]
-    return {"made_up_decisions": places, "sure_bytes": sure_bytes}
+    return {
+        "made_up_decisions": [{"file": file, "line": line} for file, line in decisions.places],
+        "sure_bytes": decisions.sure_bytes,
+        "turns_are_open": decisions.is_open,
+    }
 
 
 def margins(reserved_bytes: int, share: float) -> int:

@@ -42,10 +42,13 @@ from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.known_values import KnownValues
 from vramlens.prediction.tensors.shapes import shapes_mode
 from vramlens.prediction.undecided_requests import Moment, undecided_requests
+from vramlens.trace import DecisionsMeta
 from vramlens.units import MIB
 
 if TYPE_CHECKING:
     import torch
+
+    from vramlens.prediction.requests.served_requests import ServedRequests
 else:
     from vramlens.ground.late_torch import torch
 
@@ -262,7 +265,9 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
     margin = margins(reserved, share)
     low = min(max(served.floor_bytes, served.low_bytes - margin), reserved)
     high = served.high_bytes + margin + not_modelled
-    decided = places_of(gathered.decisions)
+    decided = DecisionsMeta(
+        places_of(gathered.decisions), served.sure_bytes, _has_open_turns(gathered, served)
+    )
     if served.is_limited:
         low, high = min(low, card.total_bytes - card.outside_bytes[1]), card_bytes
     return Prediction(
@@ -276,10 +281,11 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
         not_modelled=tuple(
             NotModelled(reason, size) for reason, size in gathered.not_modelled.items()
         ),
-        cards=fits_of(rooms, served),
+        cards=fits_of(rooms, served, turns_are_open=decided.is_open),
         retries=served.within[card_bytes].retries if served.is_limited else 0,
-        decisions=decided,
-        sure_bytes=served.sure_bytes,
+        decisions=decided.places,
+        sure_bytes=decided.sure_bytes,
+        turns_are_open=decided.is_open,
         gpu=card.name,
         torch=version,
         steps=gathered.steps,
@@ -294,6 +300,12 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
                 gathered.steps,
                 has_autocast=gathered.has_autocast,
             ),
-            **decided_facts(decided, served.sure_bytes),
+            **decided_facts(decided),
         },
     )
+
+
+def _has_open_turns(gathered: Gathered, served: ServedRequests) -> bool:
+    """Whether memory hangs on the turns of a loop that nothing but a made-up number ends."""
+    is_open = any(each.is_loop and not each.has_other_end for each in gathered.decisions)
+    return is_open and served.sure_bytes is not None

@@ -71,19 +71,21 @@ class CardUnderSetting:
         outside_bytes: what the process holds beside the allocator's memory; None where the
             recording does not say.
         sure_bytes: what a predicted run surely needs; None where it is sure of the whole.
+        may_need_more: whether a predicted run may need more, nobody knows how much.
     """
 
     size_bytes: int
     row: WhatIf
     outside_bytes: int | None = 0
     sure_bytes: int | None = None
+    may_need_more: bool = False
 
     @property
     def fits(self) -> bool | None:
         """Whether the run would have lived; None where that cannot be told."""
         if self.row.oom is None or self.room_is_in_doubt or self.is_undecided:
             return None
-        return not self.row.oom
+        return None if self.may_need_more and not self.row.oom else not self.row.oom
 
     @property
     def is_undecided(self) -> bool:
@@ -233,6 +235,7 @@ def tune_trace(
     outside = outside_bytes(trace, proven.device.device)
     decisions = None if trace.meta is None else trace.meta.decisions
     sure_bytes = None if decisions is None else decisions.sure_bytes
+    may_need_more = decisions is not None and decisions.is_open
     settings_to_try = distinct_settings(proven, confs, newest=trace.torch_version is not None)
     recorded_question = question(proven, None, cap_bytes)
     inert = _inert(settings_to_try, recorded_question)
@@ -253,7 +256,7 @@ def tune_trace(
     answers = ask(proven, [*questions, *per_card], progress)
     rows, card_rows = answers[: len(questions)], answers[len(questions) :]
     on_cards = [
-        CardUnderSetting(size, row, outside, sure_bytes)
+        CardUnderSetting(size, row, outside, sure_bytes, may_need_more)
         for size, row in zip(itertools.cycle(sizes), card_rows, strict=False)
     ]
     on_cards = _with_usual_room(proven, on_cards)

@@ -84,10 +84,12 @@ class DecisionsMeta:
         places: files and lines of the tests that ask for them.
         sure_bytes: requested at the peak of a run that does the least it can there; None where that
             is as good as all.
+        is_open: whether memory hangs on the turns of a loop that nothing else ends.
     """
 
     places: tuple[tuple[str, int], ...]
     sure_bytes: int | None = None
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def meta_of(part: dict[str, Any], _missing: list[str]) -> tuple[Meta, dict[int, 
         module_marks=part.get("module_marks") is True,
         has_autocast=part.get("autocast") is True,
         failure=_failure(failure) if isinstance(failure, dict) else None,
-        decisions=_decisions(part.get("made_up_decisions"), part.get("sure_bytes")),
+        decisions=_decisions(part),
         started_us=as_number(part.get("started_us"), LATEST_US),
         written_us=as_number(part.get("written_us"), LATEST_US),
         dump_seconds=as_fraction(part.get("dump_seconds")),
@@ -105,12 +105,15 @@ def _failure(entry: dict[str, Any]) -> FailureMeta:
     )
 
 
-def _decisions(listed: object, sure_bytes: object) -> DecisionsMeta | None:
-    entries = map(as_dict, as_list(listed)[:_MOST_DECISIONS])
+def _decisions(part: dict[str, Any]) -> DecisionsMeta | None:
+    entries = map(as_dict, as_list(part.get("made_up_decisions"))[:_MOST_DECISIONS])
     places = tuple(
         (text_of(entry.get("file")), as_number(entry.get("line")) or 0) for entry in entries
     )
-    return DecisionsMeta(places, as_size(sure_bytes)) if places else None
+    if not places:
+        return None
+    is_open = part.get("turns_are_open") is True
+    return DecisionsMeta(places, as_size(part.get("sure_bytes")), is_open)
 
 
 def group_metas(value: object) -> tuple[GroupMeta, ...]:
