@@ -188,3 +188,22 @@ def test_a_prediction_tells_what_a_made_up_number_decided(
     assert told_places == tuple((str(path), line) for line in lines)
     decisions = json.loads(asked.stdout)["prediction"]["made_up_decisions"]
     assert decisions == [{"file": str(path), "line": line} for line in lines]
+
+
+def test_what_a_chosen_branch_sets_is_decided_too(tmp_path: Path) -> None:
+    """A solver's step width: its loop ends by the time, which the widths add up to."""
+    path = tmp_path / "solver.py"
+    path.write_text(
+        "time, width = 0.0, 0.1\n"
+        "while time < 1.0:\n"
+        "    error = difference.norm().item()\n"
+        "    if error > 0.1:\n"
+        "        width = width / 2\n"
+        "    time += width\n"
+        "    other = 1\n"
+        "    if other:\n"
+        "        print(time)\n"
+    )
+    found = made_up_decisions([str(path)], {str(path): {3}})
+    assert [(decision.line, decision.is_loop) for decision in found] == [(2, True), (4, False)]
+    assert not found[0].has_other_end

@@ -103,7 +103,7 @@ LOWERED = {
                 kept = {"weight": weight.detach().clone()}
             else:
                 waited += 1
-                if waited >= 10:
+                if waited >= 10:  # decides
                     break
     """,
     "a chain that a loop makes longer": """

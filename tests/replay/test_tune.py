@@ -220,10 +220,10 @@ def test_what_is_reserved_above_a_limit_is_explained() -> None:
     assert "Reserved can exceed the limit" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def predicted_trace(sure_bytes: int | None) -> Trace:
+def predicted_trace(sure_bytes: int | None, *, is_open: bool = False) -> Trace:
     """A recorded run, as if it were a prediction in which made-up numbers decide."""
     trace = read(data_of("recordings/gpt_varlen"))
-    decisions = DecisionsMeta((("/a/train.py", 7), ("/a/train.py", 9)), sure_bytes)
+    decisions = DecisionsMeta((("/a/train.py", 7), ("/a/train.py", 9)), sure_bytes, is_open)
     return replace(trace, meta=Meta(command=("vramlens", "predict"), decisions=decisions))
 
 
@@ -238,6 +238,15 @@ def test_what_made_up_numbers_decide_is_no_flat_no() -> None:
     assert "Made-up numbers decide /a/train.py:7, /a/train.py:9: if a run does the least" in words
     assert [_fit(card) for card in tuning.as_recorded.cards] == ["maybe", "yes", "yes"]
     assert "recorded settings" not in words
+
+
+def test_where_only_made_up_numbers_end_a_loop_no_card_is_a_yes() -> None:
+    tuning = tune_trace(predicted_trace(GIB, is_open=True), cards=[24 * GIB], confs=[CONF])
+    assert [card.fits for card in tuning.as_recorded.cards] == [None]
+    words = " ".join(text_of(tuning).split())
+    assert words.startswith(
+        "24 GiB may be enough: only a made-up number ends a loop, which may take more turns."
+    )
 
 
 @pytest.mark.parametrize("sure_bytes", [None, 3 * GIB])

@@ -235,10 +235,13 @@ class _Flow:
         return names
 
     def _if(self, statement: ast.If, names: set[str]) -> set[str]:
-        if self._asks(statement, statement.test, names) and not _is_check(statement):
+        is_decided = self._asks(statement, statement.test, names) and not _is_check(statement)
+        if is_decided:
             self._decided.branch(statement, self._loops)
         taken = self.follow(statement.body, set(names))
-        return taken | self.follow(statement.orelse, set(names))
+        after = taken | self.follow(statement.orelse, set(names))
+        # What a branch sets depends on which one was chosen.
+        return after | _set_in(statement) if is_decided else after
 
     def _loop(self, loop: Any, names: set[str]) -> set[str]:
         self._loops.append(loop)
@@ -384,6 +387,14 @@ def _assigned(target: ast.expr, names: set[str], *, is_made_up: bool) -> set[str
         node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
     return names | whole if is_made_up else names - whole
+
+
+def _set_in(statement: ast.If) -> set[str]:
+    """The variables that its branches set."""
+    nodes = (node for step in (*statement.body, *statement.orelse) for node in ast.walk(step))
+    return {
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
 
 
 def _attributes_in(target: ast.expr) -> Iterator[str]:
