@@ -242,7 +242,7 @@ def room_on(total_bytes: int, card: Card, share: float, not_modelled_bytes: int)
 
 
 def fits_of(
-    rooms: Sequence[Room], served: ServedRequests, *, turns_are_open: bool
+    rooms: Sequence[Room], served: ServedRequests, *, turns_are_open: bool = False
 ) -> tuple[CardFit, ...]:
     """Whether requests that were served within each of these rooms fit the cards.
 
