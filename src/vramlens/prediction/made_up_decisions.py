@@ -241,7 +241,7 @@ class _Flow:
         taken = self.follow(statement.body, set(names))
         after = taken | self.follow(statement.orelse, set(names))
         # What a branch sets depends on which one was chosen.
-        return after | _set_in(statement) if is_decided else after
+        return after | _variables_set((*statement.body, *statement.orelse)) if is_decided else after
 
     def _loop(self, loop: Any, names: set[str]) -> set[str]:
         self._loops.append(loop)
@@ -382,16 +382,13 @@ def _assigned(target: ast.expr, names: set[str], *, is_made_up: bool) -> set[str
     if isinstance(target, ast.Subscript):
         whole_name = target.value.id if isinstance(target.value, ast.Name) else None
         return names | {whole_name} if is_made_up and whole_name else names
-    nodes = ast.walk(target)
-    whole = {
-        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
+    whole = _variables_set([target])
     return names | whole if is_made_up else names - whole
 
 
-def _set_in(statement: ast.If) -> set[str]:
-    """The variables that its branches set."""
-    nodes = (node for step in (*statement.body, *statement.orelse) for node in ast.walk(step))
+def _variables_set(parts: Iterable[ast.AST]) -> set[str]:
+    """The variables that some parts of a source set."""
+    nodes = (node for part in parts for node in ast.walk(part))
     return {
         node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }

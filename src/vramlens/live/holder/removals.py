@@ -13,13 +13,12 @@ from vramlens.live.holder.keeper import Statements
 from vramlens.live.source.bounds import length_limit, never_holds
 from vramlens.live.source.expression_forms import asks_for_presence, compares, is_operation
 from vramlens.live.source.expressions import (
-    arguments_of,
+    has_length_of,
     is_call_of,
     is_empty,
     last_name,
     nodes_in,
     receiver_of,
-    text_of,
 )
 from vramlens.live.source.source_stores import CallSite, Function, Store
 from vramlens.live.source.statement_scores import ends_its_call, takes_from
@@ -318,12 +317,7 @@ def _asks_for_what_is_to_come(removal: Store, growth: Growth) -> bool:
 def waits_for_keys(removal: Store) -> bool:
     """Whether a removal takes an entry of a table that has too many."""
     table = f"{removal.base}.{removal.name}" if removal.base else removal.name
-    return any(
-        isinstance(node, ast.Call)
-        and is_call_of(node, "len")
-        and table in map(text_of, arguments_of(node))
-        for node in nodes_in(removal.guards)
-    )
+    return has_length_of(removal.guards, table)
 
 
 def _comes_after_loop(removal: Store, store: Store) -> bool:

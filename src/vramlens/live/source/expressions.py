@@ -49,6 +49,12 @@ def is_call_of(node: ast.AST, function: str) -> bool:
     )
 
 
+def has_length_of(expressions: Iterable[ast.AST], text: str) -> bool:
+    """Whether ``len(x)`` of an expression, given as source, stands in any of some others."""
+    calls = (node for node in nodes_in(expressions) if is_call_of(node, "len"))
+    return any(text in map(text_of, call.args) for call in calls if isinstance(call, ast.Call))
+
+
 def arguments_of(call: ast.Call) -> tuple[ast.expr, ...]:
     """All arguments of a call, keywords last."""
     return (*call.args, *(keyword.value for keyword in call.keywords))

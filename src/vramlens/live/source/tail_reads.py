@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from vramlens.live.source.expressions import is_call_of
+from vramlens.live.source.expressions import has_length_of, is_call_of, text_of
 from vramlens.live.source.source_stores import Store
 from vramlens.live.source.source_tree import tree_of
 from vramlens.units import listed
@@ -101,12 +101,7 @@ class _Mention:
 
     def _has_own_length(self, count: ast.AST) -> bool:
         """Whether an expression has ``len(x)`` of the list itself."""
-        own = ast.dump(self._node)
-        calls = (node for node in ast.walk(count) if isinstance(node, ast.Call))
-        return any(
-            is_call_of(call, "len") and [ast.dump(given) for given in call.args] == [own]
-            for call in calls
-        )
+        return has_length_of([count], text_of(self._node))
 
     def _counts_few(self, counter: str) -> bool:
         """Whether a variable goes through a ``range`` that is not as long as the list."""

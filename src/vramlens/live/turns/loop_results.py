@@ -8,7 +8,7 @@ losses is used after it, too.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from vramlens.ground.verdict import Verdict
@@ -23,6 +23,7 @@ _LOOKS = frozenset(
 """Functions that look at something without using what is in it; ``wait(jobs)`` takes no results."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_Loop = ast.For | ast.AsyncFor | ast.While
 _MOST_PLACES = 12
 """Calls that lead to a line: a method of a common name has hundreds, of other objects."""
 
@@ -121,13 +122,20 @@ def _lines_that_call(body: ast.Module, name: str) -> Iterator[int]:
             yield node.lineno
 
 
-def _loops_around(scope: ast.AST, line: int) -> list[ast.AST]:
-    return [node for node in _within(scope) if isinstance(node, _LOOPS) and _is_around(node, line)]
+def _loops_around(scope: ast.AST, line: int) -> list[_Loop]:
+    return [loop for loop in _loops_in(scope) if _is_around(loop, line)]
 
 
 def _ends_a_loop_before(scope: ast.AST, line: int) -> bool:
-    loops = (node for node in _within(scope) if isinstance(node, _LOOPS))
-    return any((loop.end_lineno or line) < line for loop in loops)
+    return any(_last_line(loop) < line for loop in _loops_in(scope))
+
+
+def _loops_in(scope: ast.AST) -> Iterator[_Loop]:
+    return (node for node in _within(scope) if isinstance(node, _LOOPS))
+
+
+def _last_line(loop: _Loop) -> int:
+    return loop.end_lineno or loop.lineno
 
 
 def _lines_that_use(body: ast.Module, holder: str, name: str) -> Iterator[int]:
@@ -148,18 +156,12 @@ def _use_after_loop(file: str, line: int, name: str) -> int:
     body = tree_of(file) if file else None
     if body is None:
         return 0
-    nodes = list(_within(_scope_of(body, line)))
-    last_line = _end_of_loop(nodes, line)
+    scope = _scope_of(body, line)
+    last_line = max((_last_line(loop) for loop in _loops_around(scope, line)), default=0)
     if not last_line:
         return 0
-    lines = (_line_of(node) for node in nodes if _uses_all(node, name))
+    lines = (_line_of(node) for node in _within(scope) if _uses_all(node, name))
     return next((use for use in lines if use > last_line), 0)
-
-
-def _end_of_loop(nodes: Iterable[ast.AST], line: int) -> int:
-    """The last line of the outermost loop around a line; 0 where there is none."""
-    loops = (node for node in nodes if isinstance(node, _LOOPS) and _is_around(node, line))
-    return max((loop.end_lineno or loop.lineno for loop in loops), default=0)
 
 
 def _scope_of(body: ast.Module, line: int) -> ast.AST:

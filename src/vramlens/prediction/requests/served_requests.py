@@ -168,6 +168,8 @@ def _sure_bytes(log: RequestLog) -> int | None:
     """The most bytes alive at once without what made-up numbers decided; None where that is as good
     as all of them.
     """
+    if not log.undecided.rows:
+        return None
     sure, whole = _peak_requested(log.without_undecided()), _peak_requested(log)
     return sure if sure < (1 - _WORTH_SAYING) * whole else None
 
