@@ -393,6 +393,45 @@ def main(tick):
         ),
     ),
     Case(
+        "a hook whose handle is kept",
+        """
+layer = torch.nn.Linear(128, 128)
+class Recorder:
+    def __init__(self, reference):
+        self.reference = reference
+        self.handle = layer.register_forward_hook(self.compare)
+    def compare(self, module, inputs, output):
+        self.drift = float((output.detach() - self.reference).norm())
+def main(tick):
+    for _ in range(STEPS):
+        recorder = Recorder(batch())
+        layer(batch())
+        tick()
+""",
+        "call self.handle.remove() when the hook is no longer needed",
+        (("        layer(batch())", "        layer(batch())\n        recorder.handle.remove()"),),
+    ),
+    Case(
+        "hooks whose handles are in a list",
+        """
+layer = torch.nn.Linear(128, 128)
+handles = []
+def main(tick):
+    for _ in range(STEPS):
+        scale = batch()
+        handles.append(layer.register_forward_hook(lambda m, i, o, s=scale: o * s))
+        layer(batch())
+        tick()
+""",
+        "call remove() of each handle in handles when the hook is no longer needed",
+        (
+            (
+                "        layer(batch())",
+                "        layer(batch())\n        for handle in handles: handle.remove()",
+            ),
+        ),
+    ),
+    Case(
         "a module made anew with hooks that refer to it",
         """
 class Adapter(torch.nn.Linear):

@@ -36,6 +36,10 @@ _BOUNDS = {
     "queue": "maxsize=...",
 }
 """How a collection is limited, by its kind."""
+_KEEPS_HANDLE = re.compile(r"([A-Za-z_][\w.]*)(?:: [\w.\[\]]+)? = [\w.\[\]]+\.register_\w+\(")
+_KEEPS_HANDLES = re.compile(r"([A-Za-z_][\w.]*)\.(?:append|add)\([\w.\[\]]+\.register_\w+\(")
+"""Statements that keep what the registration of a hook returns: under a name, or in a collection."""
+_NOT_NEEDED = "when the hook is no longer needed"
 _KEY_OF_STATE = re.compile(r"\w\[(?P<key>[^\[\]]+)\]$")
 """Of the one part of a state that was named: ``Streamer.state[1]``."""
 
@@ -301,18 +305,24 @@ def _must_stay_a_list(owner: LeakOwner) -> bool:
 
 
 def _hook_fix(keeper: Keeper | None, name: str) -> str:
-    """For the statement that registers a hook: keep its handle; for one in a hook that stores:
-    store less.
+    """For the statement that registers a hook: remove it by the handle, which it keeps or has to;
+    for one in a hook that stores: store less.
     """
     call = statement_source(keeper).partition("#")[0].strip().removeprefix("return ").rstrip(";")
     registration = re.search(r"register_\w+", call)
     if registration is None:
         return fix_of_class("hook", name)
+    kept_handle = _KEEPS_HANDLE.match(call)
+    if kept_handle:
+        return f"call {kept_handle[1]}.remove() {_NOT_NEEDED}"
+    kept_handles = _KEEPS_HANDLES.match(call)
+    if kept_handles:
+        return f"call remove() of each handle in {kept_handles[1]} {_NOT_NEEDED}"
     if re.match(r"[\w.]+\(", call) and call.endswith(")") and len(call) <= _LONGEST_CALL:
         advice = f"keep the handle, handle = {call},"
     else:
         advice = f"keep what {registration[0]} returns as handle,"
-    return f"{advice} and call handle.remove() when the hook is no longer needed"
+    return f"{advice} and call handle.remove() {_NOT_NEEDED}"
 
 
 def _augmented(store: Store) -> str:
