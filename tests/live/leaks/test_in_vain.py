@@ -134,3 +134,26 @@ def test_numbers_may_come_again(steps: int, key_of: Any, verdict: str) -> None:
     (leak,) = watch.report().leaks
     assert leak.verdict == verdict
     assert ("a cache by number" in leak.reason) == (verdict == "possible")
+
+
+class _Sessions:
+    """By number; each is over when its request says so, which every third does not."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, Any] = {}
+
+    def serve(self, number: int) -> None:
+        if number not in self.open:
+            self.open[number] = torch.zeros(4096)
+        if number % 3:
+            del self.open[number]
+
+
+def test_numbers_that_are_taken_out_do_not_come_again() -> None:
+    sessions, watch = _Sessions(), LeakWatch()
+    for step in range(75):
+        sessions.serve(step)
+        watch.step()
+    (leak,) = watch.report().leaks
+    assert leak.verdict == "likely"
+    assert "more comes than goes" in leak.reason or "none of it went" in leak.reason

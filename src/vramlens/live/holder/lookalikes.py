@@ -371,9 +371,13 @@ def _few_keys(evidence: Evidence) -> str:
 
 
 def _by_number(evidence: Evidence) -> str:
-    """A cache by number, as of a dataset's samples: in its first steps each number is new."""
+    """A cache by number, as of a dataset's samples: in its first steps each number is new. Where
+    the program takes numbers out, they are done with.
+    """
     growth, store = evidence.growth, evidence.store
     if store.key is None or growth.steps >= _ROUND_STEPS or not looks_up(store):
+        return ""
+    if any(map(takes_one, removals_of(evidence))):
         return ""
     keys = [key for key, _ in islice(dict_items(growth.container), _MOST_KEYS)]
     if not keys or any(type(key) is not int for key in keys):
