@@ -298,8 +298,8 @@ class StepWatch:
         if self._calls is not None and self._calls.root_name:
             calls = max(round(self._call_count / max(self.steps, 1)), 1)
             return (
-                f"no optimizer has stepped: a step is a quarter of a second, here {counted(calls, 'call')} of"
-                f" {self._calls.root_name}",
+                "no optimizer has stepped: a step is a quarter of a second, here"
+                f" {counted(calls, 'call')} of {self._calls.root_name}",
             )
         return ()
 
