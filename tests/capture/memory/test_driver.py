@@ -290,6 +290,21 @@ def test_no_pynvml_and_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     module.forget()
 
 
+def test_a_driver_that_is_not_installed_is_no_silent_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    pynvml = pytest.importorskip("pynvml")
+    fake = FakeNvml()
+
+    def refuse() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(fake, "nvmlInit", refuse)
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    module.forget()
+    _, reason = driver()
+    assert reason == "No NVIDIA driver was found (NVML Shared Library Not Found)."
+    module.forget()
+
+
 def test_the_version(nvml: Install) -> None:
     nvml(A)
     found, _ = driver()

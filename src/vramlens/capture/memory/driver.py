@@ -86,6 +86,9 @@ def forget() -> None:
     _drivers.clear()
 
 
+_LIBRARY_NOT_FOUND = 12
+"""NVML_ERROR_LIBRARY_NOT_FOUND (nvml.h): no driver is installed, or a container was not given one."""
+
 _drivers: dict[int, tuple[Driver | None, str]] = {}
 
 
@@ -102,7 +105,11 @@ def _load() -> tuple[Driver | None, str]:
     try:
         pynvml.nvmlInit()
     except Exception as error:
-        return None, f"The NVIDIA driver does not answer ({_words(error)})."
+        is_missing = getattr(error, "value", None) == _LIBRARY_NOT_FOUND
+        trouble = (
+            "No NVIDIA driver was found" if is_missing else "The NVIDIA driver does not answer"
+        )
+        return None, f"{trouble} ({_words(error)})."
     return Driver(pynvml), ""
 
 
