@@ -238,6 +238,7 @@ def test_what_made_up_numbers_decide_is_no_flat_no() -> None:
     assert "Made-up numbers decide /a/train.py:7, /a/train.py:9: if a run does the least" in words
     assert [_fit(card) for card in tuning.as_recorded.cards] == ["maybe", "yes", "yes"]
     assert "recorded settings" not in words
+    assert "If made-up numbers decide as predicted, any allocator must reserve at least" in words
 
 
 def test_where_only_made_up_numbers_end_a_loop_no_card_is_a_yes() -> None:

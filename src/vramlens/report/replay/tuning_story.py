@@ -160,6 +160,8 @@ def _floor_sentence(tuning: Tuning) -> str:
     which = "predicted peak" if tuning.recorded.is_prediction else "peak"
     basis = "the failed request included" if ended else f"the {which} of requested bytes"
     words = f"Any allocator must reserve at least {floor}, {basis}."
+    if tuning.decisions is not None:
+        words = f"If made-up numbers decide as predicted, a{words[1:]}"
     if tuning.no_setting_can_help:
         limit = format_size(tuning.baseline.cap_bytes or 0)
         words += f" That exceeds {limit}, so no setting can help."
