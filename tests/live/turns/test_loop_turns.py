@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import signal
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from vramlens.live.turns.loop_turns import LoopTurns
 
-pytest.importorskip("torch")
+needs_monitoring = pytest.mark.skipif(sys.version_info < (3, 12), reason="no sys.monitoring")
 
 
 def _turns(tmp_path: Path, source: str) -> tuple[list[int], int]:
@@ -101,14 +105,107 @@ def test_it_makes_way_for_a_debugger(tmp_path: Path) -> None:
     sys.settrace(debugger)
     try:
         loops.begin()
-        assert not loops.is_tracing
+        assert not loops.sees_turns
         loops.stop()
         assert sys.gettrace() is debugger
     finally:
         sys.settrace(before)
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="turns are not traced there")
 def test_it_ends_after_so_many_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vramlens.live.turns.loop_turns._MOST_EVENTS", 100)
+    monkeypatch.setattr("vramlens.live.turns.traced_heads._MOST_EVENTS", 100)
     _, turns = _turns(tmp_path, "for number in range(10_000):\n    abs(number)\n")
     assert 20 < turns < 200
+
+
+@needs_monitoring
+@pytest.mark.parametrize(("turn_ms", "turns"), [(0, 1_666), (10, 4_999), (15, 5_998)])
+def test_monitored_turns_are_told_as_long_as_they_cost_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn_ms: int, turns: int
+) -> None:
+    """A step's end is 0.3 ms: 2% of 15 ms, and of shorter turns half a second."""
+    clock = itertools.count(0, turn_ms / 1000)
+    monkeypatch.setattr("vramlens.live.turns.monitored_heads.monotonic", lambda: next(clock))
+    _, told = _turns(tmp_path, "for number in range(6_000):\n    abs(number)\n")
+    assert abs(told - turns) <= 3
+
+
+SHORT_AND_LONG = """
+def work(turns):
+    for number in range(turns):
+        abs(number)
+
+for request in range(10):
+    work(8 if request < 6 else 100_000)
+for report in range(5):
+    work(8)
+"""
+
+
+@needs_monitoring
+def test_a_long_loop_inside_a_turn_is_left_out_until_another_unit(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(SHORT_AND_LONG)
+    loops = LoopTurns(lambda _: None, lambda: told.append((loops.loop.line, loops.all_turns)))
+    told: list[Any] = []
+    loops.begin()
+    try:
+        exec(compile(SHORT_AND_LONG, str(path), "exec"), {"__name__": "program"})
+    finally:
+        loops.stop()
+    assert [line for line, _ in told] == [3, 6, 8]
+    assert 100 < loops.all_turns < 300
+
+
+@needs_monitoring
+def test_its_number_is_given_back(tmp_path: Path) -> None:
+    monitoring: Any = vars(sys)["monitoring"]
+    tools = [monitoring.get_tool(tool) for tool in range(6)]
+    code = compile("for number in range(9):\n    abs(number)\n", str(tmp_path / "a.py"), "exec")
+    (tmp_path / "a.py").write_text("for number in range(9):\n    abs(number)\n")
+    loops = LoopTurns(lambda _: None, lambda: None)
+    loops.begin()
+    assert "vramlens" in [monitoring.get_tool(tool) for tool in range(6)]
+    exec(code, {})
+    loops.stop()
+    assert [monitoring.get_tool(tool) for tool in range(6)] == tools
+    before = loops.all_turns
+    exec(code, {})
+    assert loops.all_turns == before
+
+
+@needs_monitoring
+def test_other_threads_turns_are_no_steps(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("for number in range(500):\n    abs(number)\n")
+    code = compile(path.read_text(), str(path), "exec")
+    loops = LoopTurns(lambda _: None, lambda: None)
+    loops.begin()
+    thread = threading.Thread(target=exec, args=(code, {}))
+    thread.start()
+    thread.join()
+    assert (loops.all_turns, loops.loop) == (0, None)
+    exec(code, {})
+    loops.stop()
+
+
+@needs_monitoring
+def test_an_error_of_a_signal_handler_reaches_the_program(tmp_path: Path) -> None:
+    class Late(Exception):
+        pass
+
+    def handler(number: int, frame: object) -> None:
+        raise Late
+
+    path = tmp_path / "program.py"
+    path.write_text("for number in range(50):\n    abs(number)\n")
+    loops = LoopTurns(lambda _: signal.raise_signal(signal.SIGUSR1), lambda: None)
+    before = signal.signal(signal.SIGUSR1, handler)
+    loops.begin()
+    try:
+        with pytest.raises(Late):
+            exec(compile(path.read_text(), str(path), "exec"), {})
+    finally:
+        loops.stop()
+        signal.signal(signal.SIGUSR1, before)

@@ -139,13 +139,19 @@ class OtherSteps:
         if self._moments_to_wait:
             self._moments_to_wait -= 1
             return False
-        is_still = loops.all_turns == self._turns_before
+        is_still = loops.all_turns == self._turns_before and not _is_in_turn(loops)
         self._still_moments = self._still_moments + 1 if is_still else 0
         self._turns_before = loops.all_turns
-        if self._still_moments >= _STILL_MOMENTS and loops.is_tracing:
+        if self._still_moments >= _STILL_MOMENTS and loops.sees_turns:
             self._are_loops_over = True
             loops.stop()
-        return not loops.is_tracing
+        return not loops.sees_turns
+
+
+def _is_in_turn(loops: LoopTurns) -> bool:
+    """Whether the main thread is in a turn of the unit, in a loop whose turns are left out."""
+    frame = sys._current_frames().get(main_thread().ident or 0)
+    return loops.leaves_out and frame is not None and loops.is_within(frame)
 
 
 def _unit_of_time(loops: LoopTurns, *, follows_loop: bool) -> StepUnit:
