@@ -254,3 +254,45 @@ def test_a_removal_whose_turn_comes_with_time_is_an_excuse(
     """However long none has come."""
     leak = _verdict_on(load_program, condition, "self.records.clear()")
     assert leak.verdict in ("possible", "not a problem")
+
+
+WINDOW = """\
+class Window:
+    def __init__(self, limit):
+        self.limit = limit
+        self.frames = []
+
+    def size(self):
+        return sum(len(frame) for frame in self.frames)
+
+    def add(self, frame):
+        self.frames.append(frame)
+        while {condition}:
+            self.frames.pop(0)
+
+def run(steps):
+    window = Window(1 << 20)
+    for step in range(steps):
+        window.add(torch.zeros(2, 2048))
+        tick()
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "verdict"),
+    [
+        ("self.size() > self.limit", "likely"),
+        ("len(self.frames) > 0 and step_is_over()", "possible"),
+    ],
+    ids=["room is made each time", "emptied when its time comes"],
+)
+def test_room_that_was_never_made_is_no_excuse(
+    load_program: Callable[..., types.ModuleType], condition: str, verdict: str
+) -> None:
+    """The limit is in bytes, and its size in rows."""
+    watched = Watched(130)
+    source = WINDOW.format(condition=condition)
+    load_program(source, tick=watched.tick, step_is_over=lambda: False).run(130)
+    (leak,) = watched.leaks
+    assert leak.verdict == verdict
+    assert "line 12 would" in leak.reason

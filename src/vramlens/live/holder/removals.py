@@ -281,7 +281,27 @@ def takes_one(removal: Store) -> bool:
 def _drains(removal: Store, store: Store) -> bool:
     """Whether a removal is in a loop of its own: what it takes may be all, once in a long time."""
     loops_around = store.loops if removal.function is store.function else 0
-    return removal.loops > loops_around
+    return removal.loops > loops_around and not _makes_room(removal, store)
+
+
+def _makes_room(removal: Store, store: Store) -> bool:
+    """``self.frames.append(frame)``, ``while self.size() > self.most: self.frames.popleft()``: each
+    time one is put there, as many are taken out as are too many.
+    """
+    if removal.function is not store.function or removal.loops != store.loops + 1:
+        return False
+    own_guards = [guard for guard in removal.guards if guard not in store.guards]
+    return len(own_guards) == 1 and _is_limit(own_guards[0])
+
+
+def _is_limit(guard: ast.expr) -> bool:
+    """Whether a condition compares with something else than nothing."""
+    match guard:
+        case ast.Compare(comparators=[ast.Constant(value=value)]):
+            return bool(value)
+        case ast.Compare(ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE()]):
+            return True
+    return False
 
 
 def _is_first_value(removal: Store, store: Store) -> bool:
