@@ -21,6 +21,7 @@ from vramlens.live.heap_look import OwnedStorage
 from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
 from vramlens.live.leaks.leak_text import report_text
 from vramlens.live.turns.other_steps import OtherSteps
+from vramlens.live.turns.training_pause import TrainingPause
 from vramlens.live.unit_watch import MOST_ROWS, UnitWatch
 from vramlens.live.watching_cost import WatchingCost
 
@@ -43,6 +44,9 @@ class LeakFollower:
         self._watch: UnitWatch | None = None
         self._former: UnitWatch | None = None  # by another unit
         self._over: list[UnitWatch] = []  # whose place was taken, the latest first
+        self._training: UnitWatch | None = None  # while no optimizer steps any more
+        self._pause: TrainingPause | None = None
+        self._torch: Any = None
         self._other_steps: OtherSteps | None = None
         self._cost = WatchingCost()
         self._ends_a_step = allocate_lock()
@@ -52,6 +56,7 @@ class LeakFollower:
     def torch_is_there(self, torch: Any) -> None:
         """Until an optimizer steps, a call of the model is a step, or what else there is."""
         if hasattr(torch, "compiler"):  # else a child is unpickled in the midst of its import
+            self._torch = torch
             self._other_steps = OtherSteps(torch, self._unit_ended, self._begin_anew)
 
     @harmless("watching for leaks")
@@ -59,11 +64,37 @@ class LeakFollower:
         """After each step of the program, an optimizer's or by hand. The watch begins with the
         first.
         """
+        if self._pause is None:
+            self._pause = TrainingPause(self._training_paused)
+        self._pause.stepped()
         if self._other_steps is not None:
             self._other_steps.stop()
             self._other_steps = None
-            self._begin_anew()
+            if self._training is None:
+                self._begin_anew()
+            else:
+                self._training_goes_on(self._training)
         self._unit_ended(sys._getframe(1))
+
+    @harmless("watching what follows the training")
+    def _training_paused(self) -> None:
+        """What follows is watched by other steps; what the training's have shown stays."""
+        if self._torch is None or not self._ends_a_step.acquire(False):
+            return
+        try:
+            self._training, self._watch = self._watch, None
+            self._other_steps = OtherSteps(
+                self._torch, self._unit_ended, self._begin_anew, follows_training=True
+            )
+        finally:
+            self._ends_a_step.release()
+
+    def _training_goes_on(self, training: UnitWatch) -> None:
+        for watch in self._watches:
+            if watch is not training:
+                self._discard(watch)
+        self._watch, self._training, self._former = training, None, None
+        self._over.clear()
 
     def _begin_anew(self) -> None:
         """What was counted so far is of another unit: it stays until this one has counted
@@ -94,7 +125,7 @@ class LeakFollower:
         if self._watch is None:
             self._cost.unit_begins()
             unit = None if self._other_steps is None else self._other_steps.unit
-            self._watch = UnitWatch(unit, self._former)
+            self._watch = UnitWatch(unit, self._former or self._training)
         else:
             self._watch.step(caller)
             if self._watch.steps == FIRST_STEPS:
@@ -124,20 +155,33 @@ class LeakFollower:
 
     @property
     def _watches(self) -> list[UnitWatch]:
-        """Those that may say something: the former too, and after it what loops counted that are over."""
-        watches = (self._watch, self._former, *self._over)
+        """Those that may say something: the training's, this one and the former, and after them what
+        loops counted that are over.
+        """
+        watches = (self._training, self._watch, self._former, *self._over)
         return [watch for watch in watches if watch is not None]
 
     @harmless("looking for leaks")
     def program_ended(self) -> None:
         """Looks for the last time, while the variables are there that the program ended with."""
+        if self._pause is not None:
+            self._pause.stop()
         if self._other_steps is not None:
             self._other_steps.stop()
+        if self._training is not None and self._watch is not None:
+            self._end_short_epilogue(self._training, self._watch)
         try:
             for watch in self._watches:
                 watch.end()
         finally:
             last_frames.let_go()
+
+    def _end_short_epilogue(self, training: UnitWatch, watch: UnitWatch) -> None:
+        """Discards what came after the training where it cannot say anything, or nothing grew: each
+        watch costs a search.
+        """
+        if not watch.can_tell or not watch.may_have_grown:
+            self._training_goes_on(training)
 
     def tell_after_step(self) -> None:
         """Has the thread that steps print the conclusion when its step ends; prints it here where

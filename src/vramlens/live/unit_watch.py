@@ -188,8 +188,7 @@ class UnitWatch:
         report = self._judged(report)
         if self._unit is None:
             return report
-        note = f"no optimizer has stepped: a step is {self._unit.text}"
-        return replace(report, notes=(note, *report.notes))
+        return replace(report, notes=(self._unit.note, *report.notes))
 
     def _judged(self, report: LeakReport) -> LeakReport:
         """The report, with what is left of its leaks by the rules of the unit."""

@@ -124,7 +124,12 @@ class _Cache:
 
 @pytest.mark.parametrize(
     ("steps", "key_of", "verdict"),
-    [(12, int, "possible"), (12, str, "proven"), (40, int, "proven")],
+    [
+        (12, int, "possible"),
+        (12, str, "proven"),
+        (12, lambda step: step << 30, "proven"),  # seeds
+        (40, int, "proven"),
+    ],
 )
 def test_numbers_may_come_again(steps: int, key_of: Any, verdict: str) -> None:
     cache, watch = _Cache(), LeakWatch()

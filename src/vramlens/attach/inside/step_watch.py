@@ -32,7 +32,7 @@ from vramlens.capture.warn import harmless
 from vramlens.live.follow import owners_of
 from vramlens.live.growth import last_frames
 from vramlens.live.heap.search_time import LONG, SearchTime
-from vramlens.live.turns.module_calls import ModuleCalls
+from vramlens.live.turns.module_calls import ModuleCalls, has_compiled
 from vramlens.live.turns.unit_rules import judged_without_optimizer
 from vramlens.live.watch import LeakWatch
 from vramlens.units import counted
@@ -96,12 +96,10 @@ class StepWatch:
         return 0 if self._watch is None else self._watch.steps
 
     def begin(self, torch: Any) -> None:
-        """Until an optimizer steps, calls of the model are steps; not where something is compiled:
-        hooks that come and go would have it compiled anew.
-        """
+        """Until an optimizer steps, calls of the model are steps; not where something is compiled."""
         with self._pauses.counted():
             self._has_models = _has_models(torch)
-        if hasattr(torch, "compiler") and not _has_compiled():
+        if hasattr(torch, "compiler") and not has_compiled():
             self._calls = ModuleCalls(torch, self._called)
 
     def tick(self) -> None:
@@ -367,12 +365,6 @@ def _has_models(torch: Any) -> bool:
             waiting += type.__subclasses__(kind)
     # In C, at once: what the program gives up meanwhile would stay until this list is gone.
     return any(map(kinds.__contains__, map(id, map(type, tracked_objects()))))
-
-
-def _has_compiled() -> bool:
-    """True where torch.compile has compiled something in this process."""
-    counters: Any = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
-    return bool(counters) and bool(counters.get("frames"))
 
 
 def _patience(watch: StepWatch) -> float:

@@ -73,6 +73,10 @@ _ROUND_STEPS = 32
 """Watched, in which a dataset may be gone through for the first time. With half as many, an attach in the
 middle of it would find a leak; with twice as many, a cache of 40 requests would be none.
 """
+_MOST_SAMPLES = 1 << 24
+"""Of a dataset, by number, which a cache may hold all: ImageNet-21k has 14 million. Seeds and hashes are
+larger.
+"""
 _MOST_KEYS = 100
 """Whose types are read: all of a few, and enough to see two types."""
 
@@ -380,7 +384,7 @@ def _by_number(evidence: Evidence) -> str:
     if any(map(takes_one, removals_of(evidence))):
         return ""
     keys = [key for key, _ in islice(dict_items(growth.container), _MOST_KEYS)]
-    if not keys or any(type(key) is not int for key in keys):
+    if not keys or any(type(key) is not int or key > _MOST_SAMPLES for key in keys):
         return ""
     return "a cache by number: in so few steps each number may be new, and come again later"
 

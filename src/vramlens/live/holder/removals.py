@@ -295,7 +295,11 @@ def _makes_room(removal: Store, store: Store) -> bool:
 
 
 def _is_limit(guard: ast.expr) -> bool:
-    """Whether a condition compares with something else than nothing."""
+    """Whether a condition compares with something else than nothing; limits on lengths are read
+    elsewhere.
+    """
+    if any(is_call_of(node, "len") for node in ast.walk(guard)):
+        return False
     match guard:
         case ast.Compare(comparators=[ast.Constant(value=value)]):
             return bool(value)

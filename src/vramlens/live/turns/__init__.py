@@ -7,6 +7,7 @@ moments: stretches of time in which the program ran.
 monitored_heads: heads of loops that are reached, from Python 3.12 on.
 other_steps: which of them it is.
 traced_heads: heads of loops that are reached, on older Pythons.
+training_pause: when training is over, or pauses for long.
 unit_rules: what is left of leaks where no optimizer ends a step.
 user_loops: the loops of the user's files.
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from itertools import islice
+from threading import get_ident, main_thread
 from types import FrameType
 
 from vramlens.capture.process.thread_trace import can_trace
@@ -31,7 +32,7 @@ _DEEPEST = 200
 
 
 class LoopTurns:
-    """Tells each turn of the outermost loop that turns now, on the thread that begins it.
+    """Tells each turn of the outermost loop that turns now, on the main thread.
 
     Attributes:
         loop: the unit; None before any has turned often enough.
@@ -66,10 +67,13 @@ class LoopTurns:
         return self._heads is not None and self._heads.leaves_out
 
     def begin(self) -> None:
-        """Looks at this thread, unless somebody else traces it."""
-        if sys.gettrace() is None and can_trace():
-            heads = MonitoredHeads if can_monitor() else TracedHeads
-            self._heads = heads(self._came_to)
+        """Looks at the main thread, unless somebody traces; from another one where it can."""
+        if sys.gettrace() is not None or not can_trace():
+            return
+        if can_monitor():
+            self._heads = MonitoredHeads(self._came_to)
+        elif get_ident() == main_thread().ident:
+            self._heads = TracedHeads(self._came_to)
 
     def stop(self) -> None:
         """Tells no more turns."""

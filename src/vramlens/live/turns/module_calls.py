@@ -73,3 +73,11 @@ class ModuleCalls:
         self._count += 1
         if self._count >= _FIRST_TOLD:
             self._called()
+
+
+def has_compiled() -> bool:
+    """Whether torch.compile has compiled something in this process: hooks that come and go would
+    have it compiled anew.
+    """
+    counters: Any = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    return bool(counters) and bool(counters.get("frames"))

@@ -43,7 +43,7 @@ def can_monitor() -> bool:
 
 
 class MonitoredHeads:
-    """Watches the functions that start from now on, and those that run on this thread.
+    """Watches the functions that start from now on, and those that run on the main thread.
 
     Attributes:
         is_on: whether heads are still told.
@@ -54,12 +54,12 @@ class MonitoredHeads:
         """Begins.
 
         Args:
-            came_to: is called where this thread reaches a loop's head, with the frame that the loop
-                is in; False where that was of no use.
+            came_to: is called where the main thread reaches a loop's head, with the frame that the
+                loop is in; False where that was of no use.
         """
         self._came_to = came_to
         self._loops = UserLoops()
-        self._pid, self._thread = os.getpid(), threading.get_ident()
+        self._pid, self._thread = os.getpid(), threading.main_thread().ident
         self._codes: list[CodeType] = []
         self._useless: Counter[Loop] = Counter()
         self._began, self._turns = monotonic(), 0
@@ -109,7 +109,7 @@ class MonitoredHeads:
         monitoring.register_callback(self._tool, events.PY_START, self._started)
         monitoring.register_callback(self._tool, events.LINE, self._line)
         monitoring.set_events(self._tool, events.PY_START)
-        for frame in frames_from(sys._getframe(1)):
+        for frame in frames_from(sys._current_frames().get(self._thread or 0)):
             self._started(frame.f_code)
 
     def _watch(self, code: CodeType, events: int) -> None:

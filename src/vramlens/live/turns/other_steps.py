@@ -11,14 +11,14 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import get_ident, main_thread
 from types import FrameType
 from typing import Any
 
 from vramlens.capture.warn import harmless
 from vramlens.live.turns.loop_turns import LoopTurns
-from vramlens.live.turns.module_calls import ModuleCalls
+from vramlens.live.turns.module_calls import ModuleCalls, has_compiled
 from vramlens.live.turns.moments import SECONDS, Moments
 from vramlens.units import counted
 
@@ -48,11 +48,20 @@ class StepUnit:
         text: as it is told.
         is_of_time: whether it is a stretch of time.
         follows_loop: whether any loop before it is over: it may be a program's epilogue.
+        follows_training: whether an optimizer stepped before it.
     """
 
     text: str
     is_of_time: bool = False
     follows_loop: bool = False
+    follows_training: bool = False
+
+    @property
+    def note(self) -> str:
+        """What a step is, as a sentence without its point."""
+        if self.follows_training:
+            return f"after the optimizer's last step, a step is {self.text}"
+        return f"no optimizer has stepped: a step is {self.text}"
 
 
 class OtherSteps:
@@ -63,7 +72,12 @@ class OtherSteps:
     """
 
     def __init__(
-        self, torch: Any, ended: Callable[[FrameType], None], begun_anew: Callable[[], None]
+        self,
+        torch: Any,
+        ended: Callable[[FrameType], None],
+        begun_anew: Callable[[], None],
+        *,
+        follows_training: bool = False,
     ) -> None:
         """Begins to listen.
 
@@ -71,17 +85,22 @@ class OtherSteps:
             torch: PyTorch.
             ended: is called at each step's end, with the frame that runs on.
             begun_anew: is called where the unit changes, before its first step.
+            follows_training: whether an optimizer has stepped, and steps no more. Then the calls of
+                a model are not listened to where something is compiled: it would be compiled anew.
         """
         self.unit: StepUnit | None = None
         self._ended, self._begun_anew = ended, begun_anew
-        self._calls: ModuleCalls | None = ModuleCalls(torch, self._called)
+        self._follows_training = follows_training
+        self._calls: ModuleCalls | None = None
+        if not (follows_training and has_compiled()):
+            self._calls = ModuleCalls(torch, self._called)
         self._loops: LoopTurns | None = None
         self._moments: Moments | None = None
         self._turns_before = self._still_moments = self._moments_to_wait = 0
-        self._are_loops_over = False
-        if get_ident() == main_thread().ident:
+        self._are_loops_over = follows_training
+        if follows_training or get_ident() == main_thread().ident:
             self._loops = LoopTurns(self._turned, self._loop_chosen)
-            if _is_training_script():
+            if not follows_training and _is_training_script():
                 self._moments_to_wait = _MOMENTS_OF_TRAINING
             else:
                 self._loops.begin()
@@ -105,7 +124,10 @@ class OtherSteps:
         calls = self._calls
         if calls is None:
             return
-        self.unit = StepUnit(f"a call of {calls.root_name}")
+        follows = self._follows_training
+        self.unit = StepUnit(
+            f"a call of {calls.root_name}", follows_loop=follows, follows_training=follows
+        )
         if self._loops is not None:
             self._stop_lesser()
             self._begun_anew()
@@ -119,7 +141,9 @@ class OtherSteps:
     def _loop_chosen(self) -> None:
         if self._loops is not None and self._loops.loop is not None:
             self.unit = StepUnit(
-                f"a turn of the loop at {self._loops.loop.place}", follows_loop=True
+                f"a turn of the loop at {self._loops.loop.place}",
+                follows_loop=True,
+                follows_training=self._follows_training,
             )
             self._begun_anew()
 
@@ -128,7 +152,8 @@ class OtherSteps:
         if self._loops is None or not self._have_turns_ended(self._loops):
             return
         if self.unit is None or not self.unit.is_of_time:
-            self.unit = _unit_of_time(self._loops, follows_loop=self._are_loops_over)
+            unit = _unit_of_time(self._loops, follows_loop=self._are_loops_over)
+            self.unit = replace(unit, follows_training=self._follows_training)
             self._begun_anew()
         frame = sys._current_frames().get(main_thread().ident or 0)
         if frame is not None:

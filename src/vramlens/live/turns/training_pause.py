@@ -1,0 +1,57 @@
+"""When training is over, or pauses for long: no optimizer has stepped for a while.
+
+What follows is served, searched or evaluated by other steps. A usual validation is none: the next
+one is expected to take as long as the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+from vramlens.capture.process.own_thread import OwnEvent, OwnThread
+
+_LOOKS_EVERY_S = 0.25
+_LEAST_S = 1.0
+"""Twice as long would leave too little of a program that serves for some seconds; half as long is a
+checkpoint that is written.
+"""
+_TIMES_LONGEST = 4
+"""Of the longest time between two steps so far: accumulated batches, a validation."""
+
+
+class TrainingPause:
+    """Tells, from a thread of its own, that no optimizer steps any more: once until the next step."""
+
+    def __init__(self, paused: Callable[[], None]) -> None:
+        """Begins with the first step."""
+        self._paused = paused
+        self._last = monotonic()
+        self._longest = 0.0
+        self._is_told = False
+        self._ended = OwnEvent()
+        self._thread = OwnThread(self._run)
+        self._thread.start()
+
+    def stepped(self) -> None:
+        """An optimizer has stepped."""
+        now = monotonic()
+        self._longest = max(self._longest, now - self._last)
+        self._last, self._is_told = now, False
+
+    def stop(self) -> None:
+        """Tells no more."""
+        self._ended.set()
+
+    def look(self) -> None:
+        """Tells it if that is so, and was not told yet."""
+        patience = max(_LEAST_S, _TIMES_LONGEST * self._longest)
+        if not self._is_told and monotonic() - self._last > patience:
+            self._is_told = True
+            self._paused()
+
+    def _run(self) -> None:
+        while not self._ended.is_set:
+            self._ended.wait(_LOOKS_EVERY_S)
+            if not self._ended.is_set:
+                self.look()
