@@ -21,6 +21,8 @@ from vramlens.live.heap.objects import (
     class_name,
     class_path,
     code_of,
+    dict_items,
+    elements_of,
     is_kind,
     is_recorded_warning,
     is_users,
@@ -285,6 +287,14 @@ class Statements(UsersSource):
     def is_tensor(self, value: object) -> bool:
         """Whether a value is a tensor."""
         return self._torch.is_tensor(value)
+
+    def is_data(self, value: object) -> bool:
+        """Whether a value is a tensor, or a tuple, list or dict of some."""
+        if type(value) is dict:
+            return any(self.is_tensor(part) for _, part in dict_items(value))
+        if type(value) in (tuple, list):
+            return any(map(self.is_tensor, elements_of(value) or ()))
+        return self.is_tensor(value)
 
     def has_passed_by(self, store: Store) -> bool:
         """Whether the function of a statement has run while lines were watched, and the

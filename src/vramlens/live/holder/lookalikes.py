@@ -7,11 +7,12 @@ What grows may be bounded (a deque with a length, a cache with a limit, a ring),
 from __future__ import annotations
 
 import ast
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import chain, islice
 
 from vramlens.ground.verdict import Verdict
-from vramlens.live.heap.objects import dict_items, is_kind
+from vramlens.live.heap.objects import dict_items, elements_of, is_kind
 from vramlens.live.holder.container_bounds import (
     Excuse,
     Growth,
@@ -55,6 +56,8 @@ from vramlens.live.source.expressions import (
 )
 from vramlens.live.source.source_stores import Module, Store, read_source
 from vramlens.live.source.stored_values import is_converted
+from vramlens.live.source.tail_reads import reads_of_end_only
+from vramlens.live.source.whole_reads import lines_that_read
 from vramlens.units import format_size
 
 POSSIBLE, NONE = Verdict.POSSIBLE, Verdict.NOT_A_PROBLEM
@@ -411,6 +414,21 @@ def _in_use(evidence: Evidence) -> str:
     return "an entry for each new key, and older entries are still written to: state in use"
 
 
+def _read_in_steps(evidence: Evidence) -> str:
+    """``bank = torch.stack(self.vectors)`` in the steps that were traced: data that the program goes
+    on using. A callback or a session of which all are asked may be one too many.
+    """
+    growth, store = evidence.growth, evidence.store
+    if growth.is_graph or store.keys or not is_kind(growth.container, list, deque):
+        return ""
+    entries = list(islice(elements_of(growth.container) or (), _MOST_KEYS))
+    if not all(map(evidence.statements.is_data, entries)) or reads_of_end_only(store):
+        return ""
+    lines = lines_that_read(store)
+    line = next((line for line in lines if evidence.statements.has_run(store.file, line)), 0)
+    return f"line {line} reads its older entries in each step: data in use" if line else ""
+
+
 def _moved_away(evidence: Evidence) -> str:
     """What is stored was moved to the CPU by the program."""
     stored = evidence.store.value
@@ -437,6 +455,7 @@ _RULES: tuple[tuple[Verdict, Callable[[Evidence], str]], ...] = (
     (POSSIBLE, _few_keys),
     (POSSIBLE, _in_use),
     (POSSIBLE, _by_number),
+    (POSSIBLE, _read_in_steps),
     (POSSIBLE, _moved_away),
 )
 """The rules in the order in which they are asked: the first reason counts."""

@@ -14,4 +14,5 @@ statement_scores: how well a statement fits.
 stored_values: the line that makes a stored value.
 tail_reads: histories of which only the last entries are read.
 users_source: the user's own files.
+whole_reads: where all entries are used, or those that are drawn.
 """

@@ -8,7 +8,7 @@ losses is used after it, too.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from vramlens.ground.verdict import Verdict
@@ -16,11 +16,8 @@ from vramlens.leak.leak import LeakOwner
 from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
 from vramlens.live.source.expressions import last_name
 from vramlens.live.source.source_tree import tree_of
+from vramlens.live.source.whole_reads import line_of, uses_all
 
-_LOOKS = frozenset(
-    ("len", "print", "id", "type", "isinstance", "repr", "str", "bool", "getsizeof", "wait")
-)
-"""Functions that look at something without using what is in it; ``wait(jobs)`` takes no results."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _Loop = ast.For | ast.AsyncFor | ast.While
@@ -143,10 +140,10 @@ def _lines_that_use(body: ast.Module, holder: str, name: str) -> Iterator[int]:
     it.
     """
     for node in ast.walk(body):
-        if _uses_all(node, name, ast.Attribute):
-            yield _line_of(node)
+        if uses_all(node, name, ast.Attribute):
+            yield line_of(node)
         if isinstance(node, _FUNCTIONS) and node.name == holder:
-            yield from (_line_of(part) for part in _within(node) if _uses_all(part, name))
+            yield from (line_of(part) for part in _within(node) if uses_all(part, name))
 
 
 def _use_after_loop(file: str, line: int, name: str) -> int:
@@ -160,7 +157,7 @@ def _use_after_loop(file: str, line: int, name: str) -> int:
     last_line = max((_last_line(loop) for loop in _loops_around(scope, line)), default=0)
     if not last_line:
         return 0
-    lines = (_line_of(node) for node in _within(scope) if _uses_all(node, name))
+    lines = (line_of(node) for node in _within(scope) if uses_all(node, name))
     return next((use for use in lines if use > last_line), 0)
 
 
@@ -169,12 +166,6 @@ def _scope_of(body: ast.Module, line: int) -> ast.AST:
     functions = (node for node in ast.walk(body) if isinstance(node, _FUNCTIONS))
     around = [node for node in functions if _is_around(node, line)]
     return around[-1] if around else body
-
-
-def _line_of(node: ast.AST) -> int:
-    """The first line of a node; 0 of what has none."""
-    place = node.iter if isinstance(node, ast.comprehension) else node
-    return int(getattr(place, "lineno", 0))
 
 
 def _is_around(node: ast.AST, line: int) -> bool:
@@ -187,19 +178,3 @@ def _within(scope: ast.AST) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, _FUNCTIONS):
             yield from _within(node)
-
-
-def _uses_all(node: ast.AST, name: str, kind: type[ast.expr] = ast.Name) -> bool:
-    """Whether a node hands a variable on, goes through it, or gives it back."""
-    match node:
-        case ast.Call(func=called) if last_name(called) in _LOOKS:
-            return False
-        case ast.Call(args=arguments):
-            return _has_name(arguments, name, kind)
-        case ast.For(iter=value) | ast.comprehension(iter=value) | ast.Return(value=value):
-            return value is not None and _has_name([value], name, kind)
-    return False
-
-
-def _has_name(expressions: Sequence[ast.expr], name: str, kind: type[ast.expr]) -> bool:
-    return any(isinstance(part, kind) and last_name(part) == name for part in expressions)

@@ -1,0 +1,82 @@
+"""Where the program uses all entries of something, or whichever it draws, as against the last few."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from vramlens.live.source.expressions import last_name
+from vramlens.live.source.source_stores import Store
+from vramlens.live.source.source_tree import tree_of
+
+_LOOKS = frozenset(
+    ("len", "print", "id", "type", "isinstance", "repr", "str", "bool", "getsizeof", "wait")
+)
+"""Functions that look at something without using what is in it; ``wait(jobs)`` takes no results."""
+
+
+def uses_all(node: ast.AST, name: str, kind: type[ast.expr] = ast.Name) -> bool:
+    """Whether a node hands a variable on, goes through it, or gives it back."""
+    match node:
+        case ast.Call(func=called) if last_name(called) in _LOOKS:
+            return False
+        case ast.Call(args=arguments):
+            return _has_name(arguments, name, kind)
+        case ast.For(iter=value) | ast.comprehension(iter=value) | ast.Return(value=value):
+            return value is not None and _has_name([value], name, kind)
+    return False
+
+
+def line_of(node: ast.AST) -> int:
+    """The first line of a node; 0 of what has none."""
+    place = node.iter if isinstance(node, ast.comprehension) else node
+    return int(getattr(place, "lineno", 0))
+
+
+def lines_that_read(store: Store) -> tuple[int, ...]:
+    """The lines of its file that use all of what a statement appends to, or entries by numbers that
+    they go through or draw.
+    """
+    return _lines_that_read(store.file, store.name, ast.Attribute if store.base else ast.Name)
+
+
+@lru_cache(maxsize=256)
+def _lines_that_read(file: str, name: str, kind: type[ast.expr]) -> tuple[int, ...]:
+    tree = tree_of(file)
+    if tree is None:
+        return ()
+    lines: set[int] = set()
+    for node in ast.walk(tree):
+        if uses_all(node, name, kind) or _draws(node, name, kind):
+            lines.add(line_of(node))
+        lines.update(_lines_by_number(node, name, kind))
+    return tuple(sorted(lines))
+
+
+def _draws(node: ast.AST, name: str, kind: type[ast.expr]) -> bool:
+    """``x[randrange(n)]``."""
+    match node:
+        case ast.Subscript(value=whole, slice=ast.Call(), ctx=ast.Load()):
+            return _has_name([whole], name, kind)
+    return False
+
+
+def _lines_by_number(node: ast.AST, name: str, kind: type[ast.expr]) -> Iterator[int]:
+    """Yields the lines of ``[x[i] for i in picked]``."""
+    counters = _counters(node)
+    for part in ast.walk(node) if counters else ():
+        match part:
+            case ast.Subscript(value=whole, slice=ast.Name(id=index), ctx=ast.Load()):
+                if index in counters and _has_name([whole], name, kind):
+                    yield part.lineno
+
+
+def _counters(node: ast.AST) -> set[str]:
+    """The variables that a loop or a comprehension goes through."""
+    loops = [node] if isinstance(node, ast.For) else getattr(node, "generators", [])
+    return {loop.target.id for loop in loops if isinstance(loop.target, ast.Name)}
+
+
+def _has_name(expressions: Sequence[ast.expr], name: str, kind: type[ast.expr]) -> bool:
+    return any(isinstance(part, kind) and last_name(part) == name for part in expressions)
