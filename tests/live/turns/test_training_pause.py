@@ -1,4 +1,4 @@
-"""``vramlens run --leaks`` of programs that train first, and then do something else for longer."""
+"""``vramlens run --leaks`` of programs that train first, and then do something else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from support.programs import run_program  # noqa: E402
-
 from vramlens.live.turns.training_pause import TrainingPause  # noqa: E402
 
 PROGRAM = """
@@ -114,3 +113,40 @@ def test_training_goes_on_as_if_it_had_not_paused(tmp_path: Path) -> None:
     )
     assert "LEAK proven: 16.00 KiB per step" in told
     assert "in 40 steps" in told
+
+
+ENSEMBLE = """
+import copy
+import torch
+
+def main():
+    model, members = torch.nn.Linear(64, 64), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for cycle in range(10):
+        for step in range({steps}):
+            loss = model(torch.ones(64, 64)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        members.append(copy.deepcopy(model))
+    print({use})
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "use", "is_result"),
+    [
+        (8, "sum(member(torch.ones(1, 64)).sum() for member in members)", True),
+        (8, "len(members)", False),
+        (1, "sum(member(torch.ones(1, 64)).sum() for member in members)", False),
+    ],
+    ids=["of each cycle", "unused", "of each step"],
+)
+def test_snapshots_that_are_used_after_the_training_are_its_result(
+    tmp_path: Path, steps: int, use: str, is_result: bool
+) -> None:
+    told = run_program(tmp_path, ENSEMBLE.format(steps=steps, use=use), "--leaks").stderr
+    assert ("LEAK" not in told) is is_result
+    assert ("it may be the loop's result" in " ".join(told.split())) is is_result

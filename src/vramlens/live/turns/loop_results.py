@@ -1,8 +1,8 @@
 """A loop's results, as against a leak: what the loop gathers and the program uses when it is over.
 
 ``for path in paths: samples.append(load(path))`` and then ``torch.stack(samples)`` looks like a
-leak as long as the loop runs. That counts only where no optimizer steps: a training loop's list of
-losses is used after it, too.
+leak as long as the loop runs. Where an optimizer steps that counts only for what few steps left: a
+training loop's list of losses is used after it, too.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ from vramlens.live.source.whole_reads import line_of, uses_all
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _Loop = ast.For | ast.AsyncFor | ast.While
+_RARE = 4
+"""Steps to one that leaves something: half of the batches that a training finds hard are more, cycles and
+epochs take longer.
+"""
 _MOST_PLACES = 12
 """Calls that lead to a line: a method of a common name has hundreds, of other objects."""
 
@@ -28,6 +32,20 @@ _MOST_PLACES = 12
 def without_results(report: LeakReport) -> LeakReport:
     """The report, with what a loop gathered for a use after it as possible leaks only."""
     return replace(report, leaks=tuple(map(_judged, report.leaks)))
+
+
+def without_rare_results(report: LeakReport) -> LeakReport:
+    """The same of a training: only of what a few of its steps gathered, as a snapshot of each cycle;
+    the outputs of each batch are used after it, too.
+    """
+    leaks = (_judged(leak) if _is_rare(leak) else leak for leak in report.leaks)
+    return replace(report, leaks=tuple(leaks))
+
+
+def _is_rare(leak: LiveLeak) -> bool:
+    if leak.kind == "graph" or leak.first_step is None or leak.last_step is None:
+        return False
+    return leak.steps * _RARE <= leak.last_step - leak.first_step + 1
 
 
 def _judged(leak: LiveLeak) -> LiveLeak:
