@@ -50,6 +50,18 @@ def _stack_of(tmp_path: Path, source: str) -> list[str]:
             "async def main():\n    await asyncio.create_task(task())\nasyncio.run(main())\n",
             "main",
         ),
+        ("import torch\n@torch.no_grad()\ndef main():\n    look()\nmain()\n", "main"),
+        (
+            "import torch\n@torch.no_grad()\ndef inner():\n    look()\n"
+            "@torch.inference_mode()\ndef main():\n    inner()\nmain()\n",
+            "inner main",
+        ),
+        (
+            "from concurrent.futures import Future\ndef main():\n"
+            "    future = Future()\n    future.add_done_callback(lambda _: look())\n"
+            "    future.set_result(1)\nmain()\n",
+            "main",
+        ),
         ("look()\n", ""),
         (
             "import threading\ndef main():\n    worker = threading.Thread(target=look)\n"

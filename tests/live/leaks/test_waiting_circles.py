@@ -62,6 +62,24 @@ def test_what_it_was_not_seen_to_free_is_proven(collected: tuple[int, ...]) -> N
     assert (leak.kind, leak.verdict) == ("cycle", "proven")
 
 
+@pytest.mark.usefixtures("threshold")
+@pytest.mark.parametrize(("freed", "verdict"), [(60, "possible"), (0, "proven")])
+def test_what_goes_while_it_is_young_is_possible(freed: int, verdict: str) -> None:
+    """One circle of each step is in use when the collector runs, and waits for a full run."""
+    watch = LeakWatch()
+    for _ in range(40):
+        circles = [Circle() for _ in range(freed)]
+        del circles
+        in_use = Circle()
+        gc.collect(0)
+        gc.collect(1)
+        watch.step()
+        del in_use
+    (leak,) = watch.report().leaks
+    assert (leak.kind, leak.verdict) == ("cycle", verdict)
+    assert ("frees most of it while it is young" in leak.reason) is (verdict == "possible")
+
+
 def test_pauses() -> None:
     runs = Collections()
     for step in (1, 9, 30, 40):  # the first comes with imports

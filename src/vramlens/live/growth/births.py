@@ -57,11 +57,13 @@ class Collections:
         count: how many.
         last: the step of the latest; 0 without one.
         longest_pause: steps between two of them, or before the first, at most.
+        freed: objects that runs over the younger generations freed.
     """
 
     count: int = 0
     last: int = 0
     longest_pause: int = 0
+    freed: int = 0
 
     def note(self, step: int) -> None:
         """A collection begins in a step. Those of warm-up come with imports."""
@@ -166,6 +168,11 @@ class Births:
         kept_seconds = _KEPT_FOR_ENDS if step < FIRST_STEPS else 0.0
         if not self._look_if_there_is_time(step, kept_seconds):
             self._blind_step = step
+
+    def collection_ends(self, generation: int, freed: int) -> None:
+        """Counts what the younger generations' runs free, after warm-up."""
+        if generation != _OLDEST and self.steps >= WARM_UP:
+            self.collections.freed += freed
 
     @property
     def rations(self) -> tuple[Ration, ...]:
@@ -324,6 +331,8 @@ def _follow_collections(births: Births) -> Any:
         try:
             if alive is not None and phase == "start":
                 alive.collection_begins(facts["generation"])
+            elif alive is not None:
+                alive.collection_ends(facts["generation"], facts["collected"])
         except BaseException as error:  # in the middle of anything that the program does
             raise_after_callback(error)
 

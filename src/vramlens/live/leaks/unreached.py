@@ -45,6 +45,10 @@ from vramlens.live.leaks.leak_report import UNSEEN_CODE, LiveLeak
 from vramlens.units import counted, format_size
 
 _WAITS_FOR_COLLECTOR = "a reference cycle that waits for Python's garbage collector"
+_MOSTLY_FREED = 10
+"""Times as many objects freed as wait: circles that end in a step go with the next run over young objects,
+but for those that are in use when it comes. Three times as many could be other circles of a library.
+"""
 _LATE, _FEWEST_RUNS, _MOST_PAUSES = 1 / 3, 2, 4
 """Of the run, beyond which a collection leaves too little of it to see growth; and collections that come
 again and again, the next within so many of the longest pauses: heaps grow, and pauses with them. With
@@ -147,7 +151,7 @@ class _UnreachedLeaks:
         kind = _UNSEEN_KIND if is_unseen else class_name(type(circle[0]))
         owner = owner_with(holder.keeper, holder.name, kind, chain)
         total_bytes = sum(group_storages.bytes_by_step.values())
-        freed = self._freed_text(total_bytes) if holder.kind == "cycle" else ""
+        freed = self._freed_text(members, total_bytes) if holder.kind == "cycle" else ""
         return LiveLeak(
             verdict=Verdict.POSSIBLE if freed else _verdict(pace),
             kind=holder.kind,
@@ -169,11 +173,17 @@ class _UnreachedLeaks:
             device=device_of(group_storages.storages),
         )
 
-    def _freed_text(self, waiting_bytes: int) -> str:
+    def _freed_text(self, members: GroupMembers, waiting_bytes: int) -> str:
         """How the collector frees what waits for it; empty where it was not seen to, or not for most
         of the run.
         """
         births, runs = self._births, self._births.collections
+        waiting = sum(map(len, {group.places for _, group in members}))
+        if births.is_collecting and runs.freed >= _MOSTLY_FREED * waiting:
+            return (
+                f"Python's collector frees most of it while it is young: {runs.freed:,} objects so"
+                f" far, {waiting:,} wait for a full run"
+            )
         pause = births.steps + 1 - runs.last
         is_recent = runs.last - WARM_UP > (births.steps - WARM_UP) * _LATE
         comes_again = runs.count >= _FEWEST_RUNS and pause <= _MOST_PAUSES * runs.longest_pause
