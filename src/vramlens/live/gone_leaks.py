@@ -97,6 +97,10 @@ def gone_leak(
     return replace(leak, verdict=Verdict.POSSIBLE, reason=leak.reason_and(reason))
 
 
+_NO_RESULTS = {"exception", "hook", "closure", "cycle", "autograd_cycle"}
+"""Classes of what no loop is run for."""
+
+
 def without_certainty(report: LeakReport) -> LeakReport:
     """The report of a loop that another has followed: its leaks are possible at most, as it may have
     prepared what the next one uses; likely where the source shows that nothing does.
@@ -117,6 +121,9 @@ def _of_ended_loop(leak: LiveLeak) -> LiveLeak:
             verdict=Verdict.LIKELY,
             reason=leak.reason if is_told else leak.reason_and(reason),
         )
+    if leak.kind in _NO_RESULTS:
+        reason = leak.reason_and("the loop that it grew in has ended")
+        return replace(leak, verdict=Verdict.LIKELY, reason=reason)
     reason = leak.reason_and("the loop that it grew in has ended: it may be its result")
     return replace(leak, verdict=Verdict.POSSIBLE, reason=reason)
 

@@ -86,7 +86,8 @@ class HeapLook:
         self._search = Search(torch, allowed)
         self._failures: list[str] = []
         traced_lines = observer.lines if observer is not None and observer.steps else None
-        self._statements = Statements(self._search, traced_lines)
+        traced_steps = 0 if observer is None else len(observer.steps)
+        self._statements = Statements(self._search, traced_lines, traced_steps)
 
     def report(self) -> tuple[LeakReport, list[OwnedStorage]]:
         """The report, and who owns each storage."""

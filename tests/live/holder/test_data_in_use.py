@@ -29,38 +29,52 @@ class Store:
 def run(steps, tick):
     store = Store()
     for number in range(steps):
-        store.add(number)
+        if number % {every} == 0:
+            store.add(number)
         {when}store.read()
         tick()
 """
 TENSOR = "torch.zeros(4096) + number"
 
 
+WHOLE = "torch.stack(self.entries).amax(0)"
+DRAWN = "self.entries[random.randrange(len(self.entries))]"
+
+
 @pytest.mark.parametrize(
-    ("entry", "read", "when", "verdict"),
+    ("entry", "every", "read", "when", "verdict"),
     [
-        (TENSOR, "torch.stack(self.entries).amax(0)", "", "possible"),
-        (TENSOR, "self.entries[random.randrange(len(self.entries))]", "", "possible"),
-        (f"({TENSOR}, 1)", "[self.entries[place] for place in (0, -1)]", "", "possible"),
-        (TENSOR, "torch.stack(self.entries).amax(0)", "if number == 30: ", "proven"),
-        (TENSOR, "len(self.entries)", "", "proven"),
-        (TENSOR, "torch.stack(self.entries[-2:])", "", "proven"),
-        (f"lambda kept={TENSOR}: kept", "[entry() for entry in self.entries]", "", "proven"),
+        (TENSOR, 1, WHOLE, "", "possible"),
+        (TENSOR, 5, DRAWN, "", "possible"),
+        (f"({TENSOR}, 1)", 5, "[self.entries[place] for place in (0, -1)]", "", "possible"),
+        (TENSOR, 1, DRAWN, "", "proven"),
+        (TENSOR, 1, WHOLE, "if number == 30: ", "proven"),
+        (TENSOR, 1, "len(self.entries)", "", "proven"),
+        (TENSOR, 1, "[entry.mul_(0.9) for entry in self.entries]", "", "proven"),
+        (f"lambda kept={TENSOR}: kept", 1, "[entry() for entry in self.entries]", "", "proven"),
     ],
-    ids=["whole", "drawn", "by number", "once", "its length", "the last", "callbacks"],
+    ids=["whole", "a pool", "by number", "a buffer", "once", "length", "states", "callbacks"],
 )
 def test_what_each_step_reads_is_data(
-    load_program: Callable[..., types.ModuleType], entry: str, read: str, when: str, verdict: str
+    load_program: Callable[..., types.ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    entry: str,
+    every: int,
+    read: str,
+    when: str,
+    verdict: str,
 ) -> None:
+    monkeypatch.setattr("vramlens.live.growth.line_observer._FREE_SECONDS", 60.0)
     watch = vramlens.LeakWatch()
     reports: list[Any] = []
 
     def tick() -> None:
         watch.step()
-        if watch.steps == 40:
+        if watch.steps == 59:
             reports.append(watch.report())
 
-    load_program(PROGRAM.format(entry=entry, read=read, when=when)).run(41, tick)
+    load_program(PROGRAM.format(entry=entry, every=every, read=read, when=when)).run(60, tick)
+    watch.stop()
     (leak,) = reports[0].leaks
     assert leak.verdict == verdict
     assert ("line 12 reads its older entries in each step" in leak.reason) == (

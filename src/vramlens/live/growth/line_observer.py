@@ -52,13 +52,14 @@ class Observer:
 
     Attributes:
         steps: steps that were traced from beginning to end.
-        lines: lines of the user's that ran in them.
+        lines: lines of the user's that ran in them, with in how many.
     """
 
     def __init__(self, torch: TorchObjects) -> None:
         self._torch = torch
         self.steps: set[int] = set()
-        self.lines: set[tuple[str, int]] = set()
+        self.lines: Counter[tuple[str, int]] = Counter()
+        self._lines_of_step: set[tuple[str, int]] = set()
         self._by_storage: dict[tuple[int, int], tuple[int, Stack]] = {}
         self._segments: list[tuple[int, Stack]] = []  # up to which node number, made at which lines
         self._segment_starts: list[int] = []
@@ -127,6 +128,8 @@ class Observer:
             if whole:
                 self.steps.add(self._step)
         self._callback = None
+        self.lines.update(self._lines_of_step)
+        self._lines_of_step.clear()
         self._ration.spent += self._events * _SECONDS_AN_EVENT
         self._stack, self._known = [], set()
 
@@ -179,7 +182,7 @@ class Observer:
             if not stack or stack[-1][0] != id(frame):
                 self._find(frame)
             entry = self._stack[-1] = _entry(frame)
-            self.lines.add(entry[1:3])
+            self._lines_of_step.add(entry[1:3])
         elif what == _CALL:
             if stack and stack[-1][0] == id(frame.f_back):
                 stack[-1] = _entry(frame.f_back)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,8 +109,13 @@ class _Example:
 class Statements(UsersSource):
     """Finds statements in the user's files."""
 
-    def __init__(self, search: Search, lines_run: set[tuple[str, int]] | None = None) -> None:
-        super().__init__(search, lines_run)
+    def __init__(
+        self,
+        search: Search,
+        lines_run: Mapping[tuple[str, int], int] | None = None,
+        steps_run: int = 0,
+    ) -> None:
+        super().__init__(search, lines_run, steps_run)
         self._torch = search.torch
 
     def keeper(

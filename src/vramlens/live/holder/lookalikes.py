@@ -7,7 +7,6 @@ What grows may be bounded (a deque with a length, a cache with a limit, a ring),
 from __future__ import annotations
 
 import ast
-from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import chain, islice
 
@@ -56,8 +55,7 @@ from vramlens.live.source.expressions import (
 )
 from vramlens.live.source.source_stores import Module, Store, read_source
 from vramlens.live.source.stored_values import is_converted
-from vramlens.live.source.tail_reads import reads_of_end_only
-from vramlens.live.source.whole_reads import lines_that_read
+from vramlens.live.source.whole_reads import lines_that_combine, lines_that_draw
 from vramlens.units import format_size
 
 POSSIBLE, NONE = Verdict.POSSIBLE, Verdict.NOT_A_PROBLEM
@@ -80,6 +78,8 @@ _MOST_SAMPLES = 1 << 24
 """Of a dataset, by number, which a cache may hold all: ImageNet-21k has 14 million. Seeds and hashes are
 larger.
 """
+_RARE = 4
+"""Steps to one that left something: rounds of labels, epochs; of a replay buffer each step does."""
 _MOST_KEYS = 100
 """Whose types are read: all of a few, and enough to see two types."""
 
@@ -414,19 +414,24 @@ def _in_use(evidence: Evidence) -> str:
     return "an entry for each new key, and older entries are still written to: state in use"
 
 
-def _read_in_steps(evidence: Evidence) -> str:
-    """``bank = torch.stack(self.vectors)`` in the steps that were traced: data that the program goes
-    on using. A callback or a session of which all are asked may be one too many.
+def data_in_use(statements: Statements, growth: Growth) -> Excuse | None:
+    """``bank = torch.stack(self.vectors)`` in most steps that were traced: data that the program
+    goes on using. So is what grows now and then, and is drawn from: a pool that is labelled in
+    rounds; but no replay buffer without an end. A deque without a length has lost it.
     """
-    growth, store = evidence.growth, evidence.store
-    if growth.is_graph or store.keys or not is_kind(growth.container, list, deque):
-        return ""
+    store = growth.store
+    if store is None or growth.is_graph or store.keys or not is_kind(growth.container, list):
+        return None
     entries = list(islice(elements_of(growth.container) or (), _MOST_KEYS))
-    if not all(map(evidence.statements.is_data, entries)) or reads_of_end_only(store):
-        return ""
-    lines = lines_that_read(store)
-    line = next((line for line in lines if evidence.statements.has_run(store.file, line)), 0)
-    return f"line {line} reads its older entries in each step: data in use" if line else ""
+    if not all(map(statements.is_data, entries)):
+        return None
+    lines = lines_that_combine(store)
+    if growth.steps * _RARE <= growth.span:
+        lines += lines_that_draw(store)
+    for line in lines:
+        if statements.runs_in_steps(store.file, line):
+            return POSSIBLE, f"line {line} reads its older entries in each step: data in use"
+    return None
 
 
 def _moved_away(evidence: Evidence) -> str:
@@ -455,7 +460,6 @@ _RULES: tuple[tuple[Verdict, Callable[[Evidence], str]], ...] = (
     (POSSIBLE, _few_keys),
     (POSSIBLE, _in_use),
     (POSSIBLE, _by_number),
-    (POSSIBLE, _read_in_steps),
     (POSSIBLE, _moved_away),
 )
 """The rules in the order in which they are asked: the first reason counts."""

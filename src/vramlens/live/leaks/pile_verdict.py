@@ -15,7 +15,7 @@ from vramlens.live.heap.search import Search
 from vramlens.live.holder.container_bounds import Excuse, Growth, distant_bound
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.holder.keeper_position import is_shell
-from vramlens.live.holder.lookalikes import emptied_by, gate
+from vramlens.live.holder.lookalikes import data_in_use, emptied_by, gate
 from vramlens.live.source.tail_reads import reads_of_end_only
 from vramlens.units import counted
 
@@ -41,6 +41,8 @@ def pile_verdict(
         if pace.has_just_ended and excuse is None:
             return _ended_verdict(pace, growth, in_vain)
         return _unsteady_verdict(pace, excuse, emptied_by(statements, growth))
+    if excuse is None and not in_vain:
+        excuse = data_in_use(statements, growth)
     reasons = [_pace_text(pile), distant_bound(growth)]
     evidence = tuple(reason for reason in reasons if reason)
     if excuse is not None:

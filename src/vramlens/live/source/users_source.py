@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from time import thread_time
 
 from vramlens.capture.process.tracked_objects import tracked_objects
@@ -33,12 +33,19 @@ class UsersSource:
     """The source of the program, found once for a search.
 
     Attributes:
-        lines_run: lines that are known to have run in whole steps; None where that is not known.
+        lines_run: lines that are known to have run in whole steps, with in how many; None where
+            that is not known.
+        steps_run: how many these steps are.
     """
 
-    def __init__(self, search: Search, lines_run: set[tuple[str, int]] | None = None) -> None:
+    def __init__(
+        self,
+        search: Search,
+        lines_run: Mapping[tuple[str, int], int] | None = None,
+        steps_run: int = 0,
+    ) -> None:
         self._search = search
-        self.lines_run = lines_run
+        self.lines_run, self.steps_run = lines_run, steps_run
         self._files: list[str] | None = None
         self._read, self._seconds = 0, 0.0
         self._codes: dict[str, list[types.CodeType]] | None = None
@@ -85,6 +92,14 @@ class UsersSource:
         if self.lines_run is None:
             return False
         return any((file, line) in self.lines_run for line in range(first, max(first, last) + 1))
+
+    def runs_in_steps(self, file: str, line: int) -> bool:
+        """Whether a line ran in half of the steps that were traced, or more; where none was, whether
+        it ran several times.
+        """
+        if self.lines_run is None:
+            return self.shows_runs(file, line, line)
+        return 2 * self.lines_run.get((file, line), 0) >= self.steps_run
 
     def shows_runs(self, file: str, first: int, last: int) -> bool:
         """Whether one of some lines ran several times in any thread, as the interpreter shows."""

@@ -12,8 +12,17 @@ from vramlens.live.source.source_tree import tree_of
 
 _LOOKS = frozenset(
     ("len", "print", "id", "type", "isinstance", "repr", "str", "bool", "getsizeof", "wait")
+) | {"max", "min"}
+"""Functions that look at something without using what is in it, or use the best of it; ``wait(jobs)``
+takes no results.
+"""
+
+
+_COMBINES = frozenset(
+    ("stack", "cat", "concat", "concatenate", "vstack", "hstack", "dstack", "pad_sequence")
 )
-"""Functions that look at something without using what is in it; ``wait(jobs)`` takes no results."""
+"""Functions of PyTorch and NumPy that make one of many."""
+_DRAWS = frozenset(("sample", "choice", "choices"))
 
 
 def uses_all(node: ast.AST, name: str, kind: type[ast.expr] = ast.Name) -> bool:
@@ -34,27 +43,47 @@ def line_of(node: ast.AST) -> int:
     return int(getattr(place, "lineno", 0))
 
 
-def lines_that_read(store: Store) -> tuple[int, ...]:
-    """The lines of its file that use all of what a statement appends to, or entries by numbers that
-    they go through or draw.
+def lines_that_combine(store: Store) -> tuple[int, ...]:
+    """The lines of its file that make one tensor of all that a statement appends to a list:
+    ``torch.stack(self.vectors)``.
     """
-    return _lines_that_read(store.file, store.name, ast.Attribute if store.base else ast.Name)
+    return _lines_that_combine(store.file, store.name, ast.Attribute if store.base else ast.Name)
+
+
+def lines_that_draw(store: Store) -> tuple[int, ...]:
+    """The lines of its file that take some of its entries, by chance or by numbers that they go
+    through.
+    """
+    return _lines_that_draw(store.file, store.name, ast.Attribute if store.base else ast.Name)
 
 
 @lru_cache(maxsize=256)
-def _lines_that_read(file: str, name: str, kind: type[ast.expr]) -> tuple[int, ...]:
+def _lines_that_combine(file: str, name: str, kind: type[ast.expr]) -> tuple[int, ...]:
     tree = tree_of(file)
-    if tree is None:
-        return ()
+    nodes = () if tree is None else ast.walk(tree)
+    return tuple(line_of(node) for node in nodes if _hands_to(node, _COMBINES, name, kind))
+
+
+@lru_cache(maxsize=256)
+def _lines_that_draw(file: str, name: str, kind: type[ast.expr]) -> tuple[int, ...]:
+    tree = tree_of(file)
     lines: set[int] = set()
-    for node in ast.walk(tree):
-        if uses_all(node, name, kind) or _draws(node, name, kind):
+    for node in () if tree is None else ast.walk(tree):
+        if _hands_to(node, _DRAWS, name, kind) or _is_drawn(node, name, kind):
             lines.add(line_of(node))
         lines.update(_lines_by_number(node, name, kind))
     return tuple(sorted(lines))
 
 
-def _draws(node: ast.AST, name: str, kind: type[ast.expr]) -> bool:
+def _hands_to(node: ast.AST, functions: frozenset[str], name: str, kind: type[ast.expr]) -> bool:
+    """Whether a node calls one of some functions with a list."""
+    match node:
+        case ast.Call(func=called, args=arguments) if last_name(called) in functions:
+            return _has_name(arguments, name, kind)
+    return False
+
+
+def _is_drawn(node: ast.AST, name: str, kind: type[ast.expr]) -> bool:
     """``x[randrange(n)]``."""
     match node:
         case ast.Subscript(value=whole, slice=ast.Call(), ctx=ast.Load()):

@@ -11,10 +11,10 @@ from time import monotonic
 
 from vramlens.capture.process.own_thread import OwnEvent, OwnThread
 
-_LOOKS_EVERY_S = 0.25
-_LEAST_S = 1.0
-"""Twice as long would leave too little of a program that serves for some seconds; half as long is a
-checkpoint that is written.
+_LOOKS_EVERY_S = 0.1
+_LEAST_S = 0.5
+"""Twice as long leaves too little of a program that serves for two seconds; half as long is a batch that
+comes late. A checkpoint that is written takes longer, and costs one look at what follows.
 """
 _TIMES_LONGEST = 4
 """Of the longest time between two steps so far: accumulated batches, a validation."""
