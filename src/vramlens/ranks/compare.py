@@ -37,6 +37,7 @@ from vramlens.ranks.peers.rank_cohorts import (
     cohorts_of,
 )
 from vramlens.ranks.peers.strangers import strangers_note, strangers_of
+from vramlens.ranks.peers.strays import strays_by_device, strays_of_ranks
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_comparison import Comparison
 from vramlens.ranks.rank_difference import RankDifference
@@ -149,8 +150,12 @@ class _Job:
         yield from self.within_cohorts()
         if self.between_cohorts is not None:
             yield from self.between_cohorts.differences()
-        for summary in self.ranks.values():
-            yield from (_stray(summary, stray) for stray in summary.strays)
+        for rank, strays in self._strays.items():
+            yield from (_stray(self.ranks[rank], stray) for stray in strays)
+
+    @cached_property
+    def _strays(self) -> dict[int, tuple[Stray, ...]]:
+        return strays_of_ranks(tuple(self.ranks.values()))
 
     def notes(self) -> list[str]:
         """What differs between cohorts by nature, one sentence each."""
@@ -158,8 +163,8 @@ class _Job:
 
     def within_cohorts(self) -> Iterator[RankDifference]:
         """Yields the differences of ranks from those that do the same work."""
-        strays = [stray for summary in self.ranks.values() for stray in summary.strays]
         positions = self._positions()
+        by_device = strays_by_device(self.ranks, self._strays)
         for members in self.cohorts.members:
             peers = [self.ranks[rank] for rank in members if rank not in self.strangers]
             if len(peers) < 2:
@@ -167,6 +172,7 @@ class _Job:
             usual = Usual(peers)
             for peer in peers:
                 position = positions[peer.rank]
+                strays = by_device.get((peer.host, peer.device), ())
                 beside = RankAgainstPeers(peer, usual.beside(peer), position, strays)
                 yield from differences_of(beside)
 
@@ -224,16 +230,19 @@ def _stray(summary: RankSummary, stray: Stray) -> RankDifference:
     cause = "map_location" if stray.hints & Hint.LOAD else "stray_context"
     excess_bytes = stray.process_bytes or stray.reserved_bytes
     size = format_size(excess_bytes)
+    is_context = not stray.reserved_bytes
+    on_both = f"rank {summary.rank}, whose GPU is {summary.device}, also"
     evidence = [
-        f"rank {summary.rank}, whose GPU is {summary.device}, also holds"
-        f" {format_size(stray.reserved_bytes)} on GPU {stray.device}"
+        f"{on_both} has a CUDA context on GPU {stray.device}, and nothing of PyTorch's"
+        if is_context
+        else f"{on_both} holds {format_size(stray.reserved_bytes)} on GPU {stray.device}"
     ]
     if stray.process_bytes is not None:
         context = format_size(max(0, stray.process_bytes - stray.reserved_bytes))
         evidence.append(
             f"{context} of CUDA context and other memory there, according to the driver"
         )
-    if stray.place is None:
+    if stray.place is None and not is_context:
         evidence.append("it was allocated before recording began, so the line is unknown")
     if stray.hints & Hint.PIN_MEMORY:
         evidence.append("a thread that pins memory created it: such threads start on GPU 0")

@@ -56,7 +56,7 @@ class Stray:
 
     Attributes:
         device: where.
-        reserved_bytes: of segments there, the peak.
+        reserved_bytes: of segments there, the peak; 0 where there is a context alone.
         process_bytes: all that this process has there, contexts included; None where no driver was
             asked.
         place: the line that asked for it; None where it is older than the recording.
@@ -138,6 +138,9 @@ class RankSummary:
             (activation checkpointing); None where the summary is older than that question.
         ledger: kinds and bytes of the device's memory as the driver counted it at the end; empty if
             it was not asked.
+        driver_pid: its process, as the driver counts processes; None if it was not asked.
+        neighbors: the other processes on its device at the end: number and bytes, as the driver
+            counts them.
         failure: the last request that failed; None if none did.
         ended: why the recording was written (``Meta.trigger``: error, sigterm, exit, ...), and
             when, in microseconds since the epoch by its machine's clock; None where it does not
@@ -172,6 +175,8 @@ class RankSummary:
     leaks: tuple[RankGrowth, ...] = ()
     recomputed_bytes: int | None = None
     ledger: tuple[tuple[str, int], ...] = ()
+    driver_pid: int | None = None
+    neighbors: tuple[tuple[int, int], ...] = ()
     failure: RankFailure | None = None
     ended: tuple[str, int] | None = None
     ending: str | None = None

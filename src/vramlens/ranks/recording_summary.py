@@ -8,6 +8,7 @@ import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.analyses.leaks.growth import leaks_of
+from vramlens.analyses.leaks.outside_pytorch import context_bytes
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.ground.conf_text import recorded_conf
 from vramlens.ranks.hints import RECOMPUTING, Hint, hints_of
@@ -30,7 +31,7 @@ def summarise(
     Args:
         trace: the recording.
         rank: its number.
-        device: the device; by default the one with the highest requested peak.
+        device: the device; by default the rank's own.
         view: that device's attribution, where it is at hand.
     """
     summary = RankSummary(
@@ -41,7 +42,7 @@ def summarise(
     )
     if trace.meta is not None:
         summary = _with_process(summary, trace.meta)
-    index = trace.main_device if device is None else device
+    index = _home_of(trace) if device is None else device
     if index is None:
         return summary
     summary = replace(
@@ -50,6 +51,7 @@ def summarise(
         total_bytes=trace.total_bytes.get(index),
         ledger=_ledger(trace, index),
     )
+    summary = _with_neighbors(summary, trace)
     device_trace = trace.devices.get(index)
     if device_trace is None:
         return summary
@@ -57,6 +59,15 @@ def summarise(
         view = attribute(trace, device_trace)
     strays = () if device is not None else tuple(_strays(trace, device_trace))
     return replace(_with_memory(summary, view), strays=strays)
+
+
+def _home_of(trace: Trace) -> int | None:
+    """The device that a rank works on: the one with its number on its machine, where it recorded
+    anything there; else the one with the highest requested peak.
+    """
+    local_rank = None if trace.meta is None else trace.meta.local_rank
+    home = None if local_rank is None else trace.devices.get(local_rank)
+    return trace.main_device if home is None or not len(home.events) else local_rank
 
 
 def _with_process(summary: RankSummary, meta: Meta) -> RankSummary:
@@ -77,6 +88,19 @@ def _with_process(summary: RankSummary, meta: Meta) -> RankSummary:
         device_name=meta.device_name,
         started_us=meta.started_us,
         launch=_launch(meta),
+    )
+
+
+def _with_neighbors(summary: RankSummary, trace: Trace) -> RankSummary:
+    """With the processes that the driver saw on the rank's device."""
+    ledger = None if trace.ledgers is None else trace.ledgers.end.get(summary.device)
+    processes = () if ledger is None else ledger.processes
+    return replace(
+        summary,
+        driver_pid=next((process.pid for process in processes if process.is_recorded), None),
+        neighbors=tuple(
+            (process.pid, process.bytes) for process in processes if not process.is_recorded
+        ),
     )
 
 
@@ -144,11 +168,19 @@ def _step_us(view: Attribution) -> int | None:
 
 
 def _strays(trace: Trace, home: DeviceTrace) -> list[Stray]:
-    """Memory on other devices than the rank's own."""
-    return [
+    """Memory on other devices than the rank's own: segments, or what the driver alone saw."""
+    strays = [
         _stray(trace, device)
         for device in trace.devices.values()
         if device is not home and device.device >= 0 and device.reserved.peak_bytes
+    ]
+    known = {home.device, *(stray.device for stray in strays)}
+    measured = {} if trace.ledgers is None else trace.ledgers.end
+    contexts = {device: context_bytes(trace, device, ledger) for device, ledger in measured.items()}
+    return strays + [
+        Stray(device, 0, size, None, Hint.NONE)
+        for device, size in contexts.items()
+        if size and device not in known
     ]
 
 

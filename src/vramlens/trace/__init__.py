@@ -16,7 +16,7 @@ engine_log: what serving engines and NCCL say of their own memory.
 
 from vramlens.trace.device import BEFORE, Allocations, Counter, DeviceTrace, Segments
 from vramlens.trace.events import Action, Events, OutOfMemory
-from vramlens.trace.measurements import DeviceLedger, Ledgers, Samples
+from vramlens.trace.measurements import DeviceLedger, DeviceProcess, Ledgers, Samples
 from vramlens.trace.meta import DecisionsMeta, DeviceMeta, FailureMeta, GroupMeta, Meta
 from vramlens.trace.stacks import NO_STACK, Frame, Stacks
 from vramlens.trace.storage_facts import (
@@ -43,6 +43,7 @@ __all__ = [
     "DecisionsMeta",
     "DeviceLedger",
     "DeviceMeta",
+    "DeviceProcess",
     "DeviceTrace",
     "Events",
     "FailureMeta",

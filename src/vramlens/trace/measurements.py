@@ -18,11 +18,29 @@ UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceProcess:
+    """A process on a device, as the driver lists it.
+
+    Attributes:
+        pid: its number, as the driver counts.
+        bytes: what it has there.
+        is_recorded: whether it is the recorded program.
+    """
+
+    pid: int
+    bytes: int
+    is_recorded: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceLedger:
-    """Where a device's memory was; the parts sum to ``total_bytes``."""
+    """Where a device's memory was; the parts sum to ``total_bytes``. ``processes`` are those whose
+    size the driver knew.
+    """
 
     total_bytes: int
     parts: tuple[LedgerRow, ...]
+    processes: tuple[DeviceProcess, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def stray_contexts(trace: Trace, device: int) -> list[RecordedLeak]:
         return []
     leaks = []
     for index, ledger in sorted(trace.ledgers.end.items()):
-        size_bytes = _stray_bytes(trace, index, ledger)
+        size_bytes = context_bytes(trace, index, ledger)
         if index == device or size_bytes < _LEAST_CONTEXT:
             continue
         leaks.append(
@@ -81,7 +81,7 @@ def stray_contexts(trace: Trace, device: int) -> list[RecordedLeak]:
     return leaks
 
 
-def _stray_bytes(trace: Trace, device: int, ledger: DeviceLedger) -> int:
+def context_bytes(trace: Trace, device: int, ledger: DeviceLedger) -> int:
     """The bytes that this process surely has on a device of which PyTorch asked for nothing; else 0."""
     parts = {part.kind: part for part in ledger.parts}
     own_part = parts.get("this_process_other")

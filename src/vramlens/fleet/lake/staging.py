@@ -68,7 +68,7 @@ def summary_of(recording: Recording, rank: int, device: int | None = None) -> Ra
     Args:
         recording: the rank's.
         rank: its number.
-        device: the device; by default the one with the highest requested peak.
+        device: the device; by default the rank's own.
     """
     summary = summarise(recording, rank, device)
     if summary.failure is None:

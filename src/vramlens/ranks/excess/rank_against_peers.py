@@ -78,7 +78,7 @@ class RankAgainstPeers:
         self.least = max(LEAST_SHARE * usual.peak_bytes, LEAST_BYTES)
         self.differs = self.more >= max(self.least, SPREADS * usual.spread_bytes)
         self.least_sure = max(LEAST_SHARE / 2 * usual.peak_bytes, LEAST_BYTES / 2)
-        self.strays = [stray for stray in strays if stray.device == rank.device]
+        self.strays = strays  # of others, on this rank's device
         peers_died = all(peer.died for peer in usual.ranks)
         self.died_first = rank.died and not peers_died
         self.outlived = peers_died and not rank.died

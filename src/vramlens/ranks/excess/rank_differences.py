@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.excess.rank_against_peers import ENOUGH_PEERS, SPREADS, RankAgainstPeers
@@ -98,6 +99,14 @@ def _other_settings(beside: RankAgainstPeers) -> str:
     return f"allocator settings: {own or _DEFAULT}; its peers: {usual or _DEFAULT}"
 
 
+def _bytes_of_strays(beside: RankAgainstPeers) -> float:
+    """What other ranks of the job have on this rank's device; of one that did not ask its driver
+    that may be all that others have.
+    """
+    sizes = [stray.process_bytes for stray in beside.strays]
+    return sum(inf if size is None else size for size in sizes)
+
+
 def _outside_differences(beside: RankAgainstPeers) -> list[RankDifference]:
     """Memory outside of PyTorch's allocator, where the driver was asked."""
     ledger, usual_ledger = dict(beside.rank.ledger), beside.usual.ledger
@@ -106,12 +115,13 @@ def _outside_differences(beside: RankAgainstPeers) -> list[RankDifference]:
     differences = []
     for kind, cause, verdict in _OUTSIDE:
         size, usual = ledger.get(kind, 0), usual_ledger.get(kind, 0)
-        more = size - usual
-        is_stray = kind == "other_processes" and beside.strays
-        if more < max(0.1 * usual, 64 * MIB) or is_stray:
+        more: float = size - usual
+        if kind == "other_processes":
+            more -= _bytes_of_strays(beside)
+        if more < max(0.1 * usual, 64 * MIB):
             continue
         evidence = [f"{kind}: {format_size(size)}; its peers: {format_size(usual)}"]
         if kind == "this_process_other":
             evidence.append(_NOT_TOLD_APART)
-        differences.append(beside.difference(cause, verdict, more, evidence=evidence))
+        differences.append(beside.difference(cause, verdict, int(more), evidence=evidence))
     return differences

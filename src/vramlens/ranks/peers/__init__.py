@@ -4,5 +4,6 @@ rank_cohorts: which ranks do the same work.
 common_factor: ranks that differ and are all of one host or process group.
 steps_against_peers: the peaks of steps beside each other.
 strangers: recordings of another program.
+strays: what ranks hold on GPUs of others.
 usual: medians of a cohort.
 """

@@ -18,10 +18,10 @@ from vramlens.read.values import (
     as_size,
     text_of,
 )
-from vramlens.trace import DeviceLedger, Ledgers, Samples
+from vramlens.trace import DeviceLedger, DeviceProcess, Ledgers, Samples
 from vramlens.trace.measurements import UNKNOWN
 
-_MOST_PARTS = 64
+_MOST_PARTS, _MOST_PROCESSES = 64, 256
 
 _REQUIRED = ("time_us", "device", "allocated_bytes")
 _SAMPLED = (
@@ -63,7 +63,18 @@ def _ledger(entry: dict[str, Any]) -> DeviceLedger | None:
     parts = tuple(map(_ledger_part, rows))
     readable = tuple(part for part in parts if part is not None)
     is_whole = len(readable) == len(parts) and sum(part.bytes for part in readable) == total
-    return DeviceLedger(total, readable) if total is not None and is_whole else None
+    if total is None or not is_whole:
+        return None
+    listed = map(as_dict, as_list(entry.get("processes"))[:_MOST_PROCESSES])
+    processes = tuple(process for process in map(_process, listed) if process is not None)
+    return DeviceLedger(total, readable, processes)
+
+
+def _process(entry: dict[str, Any]) -> DeviceProcess | None:
+    pid, size = as_number(entry.get("pid")), as_size(entry.get("bytes"))
+    if pid is None or size is None:
+        return None
+    return DeviceProcess(pid, size, entry.get("is_this") is True)
 
 
 def _ledger_part(row: dict[str, Any]) -> LedgerRow | None:
