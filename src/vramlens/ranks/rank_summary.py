@@ -205,6 +205,13 @@ class RankSummary:
         """True if it came to a backward pass."""
         return any(line.phase in ("backward", "optimizer") for line in self.lines)
 
+    @property
+    def is_frozen(self) -> bool:
+        """True if it ran forward passes and kept nothing of them for a backward pass."""
+        runs = any(line.phase == "forward" for line in self.lines)
+        keeps = any(line.category in ("activations", "gradients") for line in self.lines)
+        return runs and not keeps and not self.died
+
     def was_ended_by(self, trigger: str) -> bool:
         """True if its recording was written for that reason."""
         return self.ended is not None and self.ended[0] == trigger

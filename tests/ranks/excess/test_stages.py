@@ -176,6 +176,70 @@ def test_the_grads_that_one_stage_receives_are_its_work() -> None:
     assert compare(ranks).differences == ()
 
 
+@pytest.mark.parametrize("stage", [0, 3])
+def test_a_buffer_of_an_end_is_no_embedding_and_no_head(stage: int) -> None:
+    ranks = pipeline()
+    ranks[stage] = with_lines(ranks[stage], line(50, "other", 1, 600 * MIB, phase="other"))
+    (difference,) = compare(ranks).differences
+    assert (difference.ranks, difference.cause) == ((stage,), "rank_only")
+    assert (difference.bytes, difference.place) == (600 * MIB, Place(MODEL, 50, "f50"))
+
+
+def frozen_pipeline() -> list[RankSummary]:
+    """Four stages; the first two only run forward passes and keep nothing."""
+    frozen = [
+        line(10, "parameters", 2, 100 * MIB, phase="other"),
+        line(12, "temporaries", 1, 50 * MIB, per_step=2 * MICROBATCHES),
+    ]
+    first, second, *trained = pipeline()
+    start = rank_of(0, 4, [*frozen, embedding()[0]])
+    return [start, replace(second, lines=tuple(frozen), peak_requested_bytes=250 * MIB), *trained]
+
+
+def test_stages_that_train_are_not_compared_with_frozen_ones() -> None:
+    ranks = frozen_pipeline()
+    answer = compare(ranks)
+    assert answer.cohorts is not None
+    assert answer.cohorts.members == ((0,), (1,), (2,), (3,))
+    assert answer.differences == ()
+    for stage in range(4):
+        odd = with_lines(ranks[stage], line(50, "other", 1, 600 * MIB, phase="other"))
+        changed = [*ranks[:stage], odd, *ranks[stage + 1 :]]
+        assert named_causes(compare(changed)) == [((stage,), "rank_only")]
+
+
+def test_the_only_stage_that_trains_is_no_pipeline() -> None:
+    """A teacher runs forward passes, a student trains: both by themselves."""
+    answer = compare([frozen_pipeline()[1], replace(frozen_pipeline()[3], rank=2)])
+    assert answer.cohorts is None or not answer.cohorts.staged
+    assert answer.differences == ()
+
+
+def encoder_and_decoder(counts: Sequence[int]) -> list[RankSummary]:
+    """Two stages of an encoder, two of a decoder."""
+    waiting = (4, 3, 2, 1)
+    ranks = []
+    for stage, count in enumerate(counts):
+        lines = layers(count, waiting[stage])
+        if stage > 1:
+            moved = [replace(one, place=Place("train/decoder.py", 7, "f")) for one in lines[::2]]
+            lines = [moved[0], lines[1], moved[1], lines[3]]
+        ends = {0: embedding(), 3: head()}
+        ranks.append(rank_of(stage, 4, [*lines, *ends.get(stage, [])]))
+    return ranks
+
+
+def test_more_layers_than_the_other_stage_of_an_encoder_are_told() -> None:
+    assert compare(encoder_and_decoder((2, 2, 2, 2))).differences == ()
+    assert named_causes(compare(encoder_and_decoder((6, 2, 2, 2)))) == [((0,), "pipeline_stage")]
+
+
+def test_of_two_stages_both_are_an_end() -> None:
+    """The head of the last one does not hide layers: the first one has an embedding."""
+    assert compare(pipeline(2, (2, 2))).differences == ()
+    assert named_causes(compare(pipeline(2, (2, 6)))) == [((1,), "pipeline_stage")]
+
+
 def test_a_stage_that_keeps_its_activations_is_told() -> None:
     ranks = [replace(rank, recomputed_bytes=rank.lines[2].total_bytes) for rank in pipeline()]
     kept = line(14, "activations", 2 * 3, 200 * MIB, per_step=2 * MICROBATCHES)

@@ -4,6 +4,7 @@ hold far more than the usual one.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -51,9 +52,9 @@ class CohortComparison:
             kept = cohort.kept_bytes
             if kept >= cohort.beside.least:
                 yield self._difference_from(cohort, "not_checkpointed", kept, None)
-            elif cohort.unexplained >= self._least:
+            elif cohort.unexplained >= cohort.least:
                 yield self._difference_beside_layout(cohort)
-            elif cohort.more >= self._least and self._is_short(cohort.members):
+            elif cohort.more >= cohort.least and self._is_short(cohort.members):
                 yield self._difference_of_layout(cohort)
 
     def notes(self) -> list[str]:
@@ -61,7 +62,7 @@ class CohortComparison:
         by_layout = [
             cohort
             for cohort in self._compared
-            if cohort.more >= self._least > cohort.unexplained
+            if cohort.more >= cohort.least > cohort.unexplained
             and not self._is_short(cohort.members)
         ]
         if not by_layout:
@@ -88,37 +89,41 @@ class CohortComparison:
         return Usual(list(self._typical.values()))
 
     @cached_property
-    def _least(self) -> float:
-        return max(STAGE_SHARE * self._usual.peak_bytes, LEAST_BYTES)
+    def _layout(self) -> StageLayout:
+        return StageLayout(list(self._typical.values()), self._usual)
 
     @cached_property
     def _compared(self) -> list[_Cohort]:
-        layout = StageLayout(list(self._typical.values()), self._usual)
-        return [
-            self._cohort(members, summary, layout if self.cohorts.staged else None)
-            for members, summary in self._typical.items()
-        ]
+        return [self._cohort(members, summary) for members, summary in self._typical.items()]
 
-    def _cohort(
-        self, members: tuple[int, ...], summary: RankSummary, layout: StageLayout | None
-    ) -> _Cohort:
+    @cached_property
+    def _alike(self) -> dict[bool, StageLayout]:
+        """The cohorts that train, and those that are frozen: these keep no activations."""
+        kinds: dict[bool, list[RankSummary]] = defaultdict(list)
+        for summary in self._typical.values():
+            kinds[summary.is_frozen].append(summary)
+        return {frozen: StageLayout(stages, Usual(stages)) for frozen, stages in kinds.items()}
+
+    def _cohort(self, members: tuple[int, ...], summary: RankSummary) -> _Cohort:
         position = replace(self.positions[summary.rank], is_stage=self.cohorts.staged)
         beside = RankAgainstPeers(summary, self._usual.beside(summary), position, ())
+        layout = self._alike[summary.is_frozen]
         grown = beside.leak_differences()
         leaks = [
             replace(leak, ranks=self._leaking(members, leak.place))
             for leak in (*grown, *beside.lone_leaks(grown))
         ]
         # A rank without peers is looked at nowhere else.
-        is_of_work = (lambda _line: False) if layout is None else layout.is_of_work
+        is_of_work = self._layout.is_of_work if self.cohorts.staged else _is_none_of_work
         beside_work = (
             differences_beside_work(beside, leaks, is_of_work) if len(members) == 1 else []
         )
         of_lines = [difference for difference in (*leaks, *beside_work) if difference.place]
         places = {difference.place for difference in of_lines}
-        more = beside.more - sum(difference.bytes for difference in of_lines)
-        by_layout = _NO_LAYOUT if layout is None else layout.bytes_of(summary, places)
-        return _Cohort(members, beside, leaks, beside_work, places, more, by_layout)
+        alike = RankAgainstPeers(summary, layout.usual.beside(summary), position, ())
+        more = alike.more - sum(difference.bytes for difference in of_lines)
+        by_layout = layout.bytes_of(summary, places) if self.cohorts.staged else _NO_LAYOUT
+        return _Cohort(members, alike, leaks, beside_work, places, more, by_layout)
 
     def _leaking(self, members: Sequence[int], place: Place | None) -> tuple[int, ...]:
         """Those of some ranks that have something that grows at a line."""
@@ -155,7 +160,7 @@ class CohortComparison:
     ) -> RankDifference:
         """What a cohort holds more than a typical one, for a cause."""
         peer = "stage" if self.cohorts.staged else "ranks with other coordinates"
-        own, usual = cohort.beside.rank.peak_requested_bytes, self._usual.peak_bytes
+        own, usual = cohort.beside.rank.peak_requested_bytes, cohort.beside.usual.peak_bytes
         return RankDifference(
             ranks=cohort.members,
             cause=cause,
@@ -174,7 +179,7 @@ class _Cohort:
 
     Attributes:
         members: its ranks.
-        beside: a typical one of them.
+        beside: a typical one of them, beside those that train as it does, or are frozen as it is.
         leaks, beside_work: differences of single lines.
         places: these lines.
         more: how much more its peak is, beside these lines.
@@ -188,6 +193,11 @@ class _Cohort:
     places: Collection[Place | None]
     more: int
     layout: LayoutBytes
+
+    @property
+    def least(self) -> float:
+        """From how many more bytes on it is worth moving layers."""
+        return max(STAGE_SHARE * self.beside.usual.peak_bytes, LEAST_BYTES)
 
     @property
     def unexplained(self) -> int:
@@ -210,6 +220,10 @@ class _Cohort:
     def excess_of(self, line: LineUse) -> int:
         """How much more a line holds than usual."""
         return line.peak_bytes - self.beside.usual.line_bytes(line)
+
+
+def _is_none_of_work(_line: LineUse) -> bool:
+    return False
 
 
 def _leaks_at(summary: RankSummary, place: Place | None) -> bool:

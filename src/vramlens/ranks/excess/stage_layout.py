@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from vramlens.analyses.finding import Place
 from vramlens.ranks.excess.causes import (
@@ -19,7 +20,7 @@ from vramlens.ranks.excess.causes import (
     only_grows,
     outlives_steps,
 )
-from vramlens.ranks.peers.usual import LineKey, Usual, key_of
+from vramlens.ranks.peers.usual import LineKey, Usual, key_of, lower_median
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 
 _TRAINING = ("forward", "backward", "optimizer")
@@ -54,20 +55,34 @@ class StageLayout:
     """
 
     def __init__(self, stages: Sequence[RankSummary], usual: Usual) -> None:
-        self._stages, self._usual = stages, usual
+        self._stages, self.usual = stages, usual
         self._index = {summary.rank: index for index, summary in enumerate(stages)}
 
     def bytes_of(self, stage: RankSummary, leaving_out: Collection[Place | None]) -> LayoutBytes:
         """What a stage holds more by the layout, at its peak, beside some lines."""
         lines = [line for line in stage.lines if line.place not in leaving_out]
         in_flight = self._bytes_in_flight(lines) if self._has_usual_flight(stage) else 0
-        return LayoutBytes(max(0, in_flight), max(0, self._bytes_at_end(lines)))
+        at_end = self._bytes_at_end(lines) - self._usual_bytes_at_end(stage)
+        return LayoutBytes(max(0, in_flight), max(0, at_end))
+
+    def _usual_bytes_at_end(self, stage: RankSummary) -> int:
+        """What the usual stage, with which one is compared, holds as an end itself: of two stages,
+        or of an encoder and a decoder, all are at an end. 0 where some are in the middle.
+        """
+        if not all(any(map(self.is_of_end, other.lines)) for other in self._stages):
+            return 0
+        usual_bytes = self.usual.beside(stage).peak_bytes
+        others = [summary for summary in self._stages if summary is not stage]
+        usual = min(
+            others, key=lambda other: abs(other.peak_requested_bytes - usual_bytes), default=stage
+        )
+        return self._bytes_at_end(usual.lines)
 
     def _bytes_in_flight(self, lines: Sequence[LineUse]) -> int:
         """What as many layers as the usual stage's hold more in microbatches that wait."""
         repeated = self._repeated(lines)
         waiting = sum(line.at_peak_bytes for line in repeated) / self._layers(lines)
-        return int(waiting) - sum(map(self._usual.line_at_peak_bytes, repeated))
+        return int(waiting) - sum(map(self.usual.line_at_peak_bytes, repeated))
 
     def _bytes_at_end(self, lines: Sequence[LineUse]) -> int:
         """What only the first or the last stages have; 0 where there is none of it."""
@@ -78,7 +93,15 @@ class StageLayout:
         layers = self._layers(lines)
         staying = (line for line in lines if is_built_once(line) and not self.is_of_end(line))
         more = int(sum(self._more_than_layers(line, layers) for line in staying))
-        return sum(line.at_peak_bytes for line in of_end) + more
+        return int(sum(self._bytes_of_end(line) for line in of_end)) + more
+
+    def _bytes_of_end(self, line: LineUse) -> float:
+        """What a line of the first or the last stages holds; of several such stages, as an encoder
+        has, what as many layers as the others of them have hold.
+        """
+        counts = [_times(same) for same in self._lines_of_owners[key_of(line)] if same is not line]
+        usual = lower_median(counts) if counts else _times(line)
+        return line.at_peak_bytes * min(1.0, usual / max(1, _times(line)))
 
     def is_of_work(self, line: LineUse) -> bool:
         """True if a line may be part of the work of a stage: others have other layers."""
@@ -89,7 +112,7 @@ class StageLayout:
 
     def is_of_end(self, line: LineUse) -> bool:
         """True if only the first or the last stages have a line, as part of training."""
-        if _is_beside_training(line):
+        if _is_beside_training(line) or _is_buffer(line):
             return False
         owners, stages = self._owners[key_of(line)], len(self._stages)
         # The others are in the middle: the first and the last stage may share their embedding.
@@ -97,6 +120,14 @@ class StageLayout:
         is_one_block = bool(others) and others[-1] - others[0] == len(others) - 1
         is_at_end = owners[0] == 0 or owners[-1] == stages - 1
         return is_at_end and is_one_block and 2 * len(owners) <= stages
+
+    @cached_property
+    def _lines_of_owners(self) -> dict[LineKey, list[LineUse]]:
+        """By line, how each stage that has it uses it."""
+        lines: dict[LineKey, list[LineUse]] = {}
+        for line in chain.from_iterable(summary.lines for summary in self._stages):
+            lines.setdefault(key_of(line), []).append(line)
+        return lines
 
     @cached_property
     def _owners(self) -> dict[LineKey, list[int]]:
@@ -112,7 +143,7 @@ class StageLayout:
         return [line for line in lines if self._is_repeated(line)]
 
     def _is_repeated(self, line: LineUse) -> bool:
-        usual = self._usual.line(line)
+        usual = self.usual.line(line)
         if usual is None or is_built_once(line) or not usual.per_step or not line.per_step:
             return False
         return abs(line.mean_bytes - usual.mean_bytes) <= SAME_SHARE * usual.mean_bytes
@@ -121,14 +152,14 @@ class StageLayout:
         """How many times as many layers a stage has as the usual one; at least 1."""
         own = usual_bytes = 0.0
         for line in self._repeated(lines):
-            usual = self._usual.line(line)
+            usual = self.usual.line(line)
             if usual is not None:
                 own += line.per_step * line.mean_bytes
                 usual_bytes += usual.per_step * usual.mean_bytes
         return max(1.0, own / usual_bytes) if usual_bytes else 1.0
 
     def _more_than_layers(self, line: LineUse, layers: float) -> float:
-        return max(0.0, line.at_peak_bytes - layers * self._usual.line_at_peak_bytes(line))
+        return max(0.0, line.at_peak_bytes - layers * self.usual.line_at_peak_bytes(line))
 
     def _has_usual_flight(self, stage: RankSummary) -> bool:
         """True if a stage has no more microbatches in flight than one before it, nor than 1F1B
@@ -153,6 +184,18 @@ class StageLayout:
         ]
         of_step = sum(line.per_step * line.mean_bytes for line in lines)
         return sum(line.peak_bytes for line in lines) / max(1.0, of_step)
+
+
+def _times(line: LineUse) -> int:
+    """How often a line allocates: in a step, or in all where it makes what stays."""
+    return line.allocations if is_built_once(line) else line.per_step
+
+
+def _is_buffer(line: LineUse) -> bool:
+    """True if a line makes what stays and is no part of a model: embeddings and heads have
+    parameters.
+    """
+    return line.static and line.category == "other"
 
 
 def _is_beside_training(line: LineUse) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 
@@ -52,8 +52,8 @@ def cohorts_of(ranks: Sequence[RankSummary], groups: Mapping[str, FlightGroup]) 
     """
     return (
         _cohorts_of_groups(ranks, groups)
-        or _cohorts_of_roles(ranks)
         or _cohorts_of_stages(ranks)
+        or _cohorts_of_roles(ranks)
         or _cohorts_of_parameters(ranks)
         or RankCohorts((_numbers(ranks),), ALL_RANKS, staged=False)
     )
@@ -104,21 +104,29 @@ def _only_infers(summary: RankSummary) -> bool:
 
 
 def _cohorts_of_stages(ranks: Sequence[RankSummary]) -> RankCohorts | None:
-    """The stages of a pipeline: all ranks train, and those that compute a loss are the last ones
-    of equal blocks of ranks, or the last of each block. Else None.
+    """The stages of a pipeline: those that compute a loss are the last ones of equal blocks of
+    ranks, or the last of each block, and further blocks before them train. Else None.
     """
     numbers, last = _numbers(ranks), _numbers(filter(_computes_loss, ranks))
     world = len(numbers)
     is_whole = numbers == tuple(range(world))
     if not is_whole or not 0 < len(last) < world or world % len(last):
         return None
-    if not all(summary.trains for summary in ranks):
-        return None
+    training = {summary.rank for summary in ranks if summary.trains}
     stages = world // len(last)
     for layout in (_blocks(world, stages), _strides(world, stages)):
-        if layout[-1] == last:
+        if layout[-1] == last and _train_at_the_end(layout, training):
             return RankCohorts(layout, LAST_STAGE, staged=True)
     return None
+
+
+def _train_at_the_end(layout: Sequence[tuple[int, ...]], training: Set[int]) -> bool:
+    """True if the last stages train, more than one of them; those before may be frozen. Of one that
+    trains alone, the others may be teachers.
+    """
+    frozen = sum(training.isdisjoint(stage) for stage in layout)
+    are_last = training == set(chain.from_iterable(layout[frozen:]))
+    return are_last and len(layout) - frozen > 1
 
 
 def _computes_loss(summary: RankSummary) -> bool:
