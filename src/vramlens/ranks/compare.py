@@ -150,6 +150,8 @@ class _Job:
         yield from self.within_cohorts()
         if self.between_cohorts is not None:
             yield from self.between_cohorts.differences()
+        else:
+            yield from self.of_lone_ranks()
         for rank, strays in self._strays.items():
             yield from (_stray(self.ranks[rank], stray) for stray in strays)
 
@@ -175,6 +177,20 @@ class _Job:
                 strays = by_device.get((peer.host, peer.device), ())
                 beside = RankAgainstPeers(peer, usual.beside(peer), position, strays)
                 yield from differences_of(beside)
+
+    def of_lone_ranks(self) -> Iterator[RankDifference]:
+        """Yields the leaks of ranks that do what no other rank does; how much they hold says
+        nothing.
+        """
+        lone = [members[0] for members in self.cohorts.members if len(members) == 1]
+        if not lone or self.strangers or len(self.ranks) < 2:
+            return
+        usual, positions = Usual(tuple(self.ranks.values())), self._positions()
+        for rank in lone:
+            summary = self.ranks[rank]
+            beside = RankAgainstPeers(summary, usual.beside(summary), positions[rank], ())
+            leaks = beside.leak_differences()
+            yield from (*leaks, *beside.lone_leaks(leaks))
 
     @cached_property
     def between_cohorts(self) -> CohortComparison | None:

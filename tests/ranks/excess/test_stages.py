@@ -312,6 +312,23 @@ def test_who_trains_is_not_compared_with_who_generates() -> None:
     assert named_causes(compare(ranks)) == [((2,), "rank_only")]
 
 
+def test_two_ranks_that_do_not_train_may_do_different_work() -> None:
+    """A generator with its cache, and a reward model."""
+    generator, judge = generators(4, 2, 6)
+    judge = rank_of(5, 6, [judge.lines[0], judge.lines[2]])
+    assert compare([*trainers(4), generator, judge]).differences == ()
+    kept = with_lines(judge, line(80, "other", STEPS, 60 * MIB, per_step=1))
+    (leak,) = compare([*trainers(4), generator, kept]).differences
+    assert (leak.ranks, leak.cause, leak.bytes) == ((5,), "leak", STEPS * 60 * MIB)
+
+
+def test_the_only_rank_of_a_role_is_looked_at_for_leaks() -> None:
+    (encoder,) = generators(4, 1, 5)
+    assert compare([*trainers(4), encoder]).differences == ()
+    leaking = replace(encoder, leaks=(growth(80, 60 * MIB),))
+    assert named_causes(compare([*trainers(4), leaking])) == [((4,), "leak")]
+
+
 def growth(number: int, bytes_per_step: int) -> RankGrowth:
     place = Place(MODEL, number, f"f{number}")
     return RankGrowth(Verdict.PROVEN, place, bytes_per_step, bytes_per_step * STEPS, STEPS, "drop")

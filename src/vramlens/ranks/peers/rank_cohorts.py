@@ -91,10 +91,17 @@ def _cohorts_of_groups(
 
 
 def _cohorts_of_roles(ranks: Sequence[RankSummary]) -> RankCohorts | None:
-    """Those that train, and those that only generate or judge for them; None where all do one."""
+    """Those that train, and those that only generate or judge for them; None where all do one.
+
+    Of two that do not train, one may generate and the other one judge: no third says which of them
+    is usual.
+    """
     others = _numbers(filter(_only_infers, ranks))
     trainers = tuple(rank for rank in _numbers(ranks) if rank not in set(others))
-    return RankCohorts((trainers, others), ROLES, staged=False) if trainers and others else None
+    if not trainers or not others:
+        return None
+    roles = [others] if len(others) > 2 else [(rank,) for rank in others]
+    return RankCohorts((trainers, *roles), ROLES, staged=False)
 
 
 def _only_infers(summary: RankSummary) -> bool:
