@@ -90,7 +90,7 @@ def compare(
     job = _Job(
         ranks={summary.rank: summary for summary in ordered},
         missing=missing,
-        cohorts=cohorts or cohorts_of(ordered, all_groups(flights)),
+        cohorts=cohorts or cohorts_of(ordered, all_groups(flights), sends=_sends(flights)),
         strangers=strangers,
         flights=flights,
     )
@@ -222,8 +222,7 @@ class _Job:
 
     def _is_pipeline(self) -> bool:
         """True if ranks talk point to point, or if only the last one computes a loss."""
-        calls = chain.from_iterable(flight.collectives for flight in self.flights.values())
-        if any(call.is_p2p for call in calls):
+        if _sends(self.flights):
             return True
         hints = {
             rank: reduce(or_, (line.hints for line in summary.lines), Hint.NONE)
@@ -232,6 +231,12 @@ class _Job:
         losing = [rank for rank, of_rank in hints.items() if of_rank & Hint.LOSS]
         is_last_alone = len(hints) > 1 and losing == [max(hints)]
         return is_last_alone or any(of_rank & Hint.POINT_TO_POINT for of_rank in hints.values())
+
+
+def _sends(flights: Mapping[int, FlightRecord]) -> bool:
+    """True if ranks talk point to point."""
+    calls = chain.from_iterable(flight.collectives for flight in flights.values())
+    return any(call.is_p2p for call in calls)
 
 
 def _gathering_functions(flight: FlightRecord | None) -> frozenset[tuple[str, str]]:

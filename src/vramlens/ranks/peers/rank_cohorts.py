@@ -46,15 +46,17 @@ class RankCohorts:
     staged: bool
 
 
-def cohorts_of(ranks: Sequence[RankSummary], groups: Mapping[str, FlightGroup]) -> RankCohorts:
+def cohorts_of(
+    ranks: Sequence[RankSummary], groups: Mapping[str, FlightGroup], *, sends: bool = False
+) -> RankCohorts:
     """The cohorts of some ranks, from what the process groups are called, else from what each
-    rank holds.
+    rank holds. ``sends``: whether ranks are known to talk point to point.
     """
     return (
         _cohorts_of_groups(ranks, groups)
         or _cohorts_of_stages(ranks)
         or _cohorts_of_roles(ranks)
-        or _cohorts_of_parameters(ranks)
+        or _cohorts_of_parameters(ranks, sends=sends)
         or RankCohorts((_numbers(ranks),), ALL_RANKS, staged=False)
     )
 
@@ -150,7 +152,7 @@ def _strides(world: int, stages: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(range(stage, world, stages)) for stage in range(stages))
 
 
-def _cohorts_of_parameters(ranks: Sequence[RankSummary]) -> RankCohorts | None:
+def _cohorts_of_parameters(ranks: Sequence[RankSummary], *, sends: bool) -> RankCohorts | None:
     """Cohorts of ranks that hold the same part of a model; a rank whose part no other holds joins
     the largest. None where there are fewer than two.
     """
@@ -164,10 +166,13 @@ def _cohorts_of_parameters(ranks: Sequence[RankSummary]) -> RankCohorts | None:
     for part in by_part.values():
         if len(part) == 1:
             largest.extend(part)
-    # Of one model, only the last stage computes a loss; others train models of their own.
+    # Of one model, only the last stage computes a loss, and the others send it what they computed;
+    # else each may train a model of its own.
     losing = sum(any(map(_computes_loss, cohort)) for cohort in cohorts)
+    lines = chain.from_iterable(summary.lines for summary in ranks)
+    is_one_model = losing == 1 or sends or any(line.hints & Hint.POINT_TO_POINT for line in lines)
     members = tuple(sorted(map(_numbers, cohorts)))
-    return RankCohorts(members, SAME_PARAMETERS, staged=losing < 2)
+    return RankCohorts(members, SAME_PARAMETERS, staged=losing < 2 and is_one_model)
 
 
 def _joined(numbers: Sequence[int], groups: Sequence[set[int]]) -> tuple[tuple[int, ...], ...]:
