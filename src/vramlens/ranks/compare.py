@@ -216,8 +216,9 @@ class _Job:
                 sends=sends,
                 unlike=unlike,
                 gathers=_gathering_functions(self.flights.get(rank)),
+                steps=len(summary.step_peaks),
             )
-            for rank in self.ranks
+            for rank, summary in self.ranks.items()
         }
 
     def _is_pipeline(self) -> bool:

@@ -46,7 +46,7 @@ _PATTERNS = {
         Hint.STATE_DICT: r"torch[/\\]distributed[/\\]"
         r"(?:fsdp[/\\](?:_state_dict_utils|_unshard_param_utils)|checkpoint[/\\]|_state_dict_utils)"
         r"|:(?:\w*full_state_dict\w*|get_(?:model_|optimizer_)?state_dict|\w*gather_state_dict\w*"
-        r"|summon_full_params|save_(?:checkpoint|model|pretrained|state)\w*|_save_checkpoint)$",
+        r"|\w*consolidated\w*state_dict|save_16bit_model|summon_full_params|save_(?:checkpoint|model|pretrained|state)\w*|_save_checkpoint)$",
         Hint.GATHER: r"distributed_c10d\.py:(?:gather|all_gather\w*|_all_gather_base|reduce)$"
         r"|:(?:\w*nested_gather|gather_for_metrics|nested_concat|\w*pad_across_processes"
         r"|gather\w*|\w+_gather)$",

@@ -9,7 +9,6 @@ from vramlens.ranks.rank_summary import LineUse
 from vramlens.units import format_size
 
 STAY = ("parameters", "optimizer_state", "gradients")
-_FOLLOWS_PARAMETERS = ("optimizer_state", "gradients")
 _LEAKING_STEPS = 3
 SAME_SHARE = 0.02
 """Sizes and counts that differ by less are the same."""
@@ -105,6 +104,7 @@ class Position:
         unlike: whether its peers may do other work than it does: nothing says who does the same.
         gathers: functions (file and name) that call a gather, from flight records.
         is_stage: whether it is compared with stages of a pipeline that are known to be others.
+        steps: how many steps it recorded.
     """
 
     first: bool
@@ -114,6 +114,7 @@ class Position:
     unlike: bool
     gathers: frozenset[tuple[str, str]]
     is_stage: bool = False
+    steps: int = 0
 
 
 def cause_of(own: LineUse, peer: LineUse | None, position: Position) -> str:
@@ -163,8 +164,19 @@ def _cause_of_what_stays(own: LineUse, peer: LineUse, position: Position) -> str
     """The cause of parameters and the like that are larger, or more."""
     if _has_other_layers(own, peer, position) or abs(_more_often(own, peer)) > SAME_SHARE:
         return "pipeline_stage"
+    if _is_alive_longer(own, peer):
+        return "overlap"
     is_embedding = _larger(own, peer) > _LARGER_TABLE or bool(own.hints & Hint.EMBEDDING)
     return "embedding_shard" if is_embedding else "uneven_shard"
+
+
+def _is_alive_longer(own: LineUse, peer: LineUse) -> bool:
+    """True if a line makes as many allocations of the same size, and far more of them are alive at
+    once.
+    """
+    is_as_often = abs(own.allocations - peer.allocations) <= SAME_SHARE * peer.allocations
+    is_as_large = abs(_larger(own, peer)) <= SAME_SHARE
+    return is_as_often and is_as_large and own.peak_bytes > (1 + _LARGER_TABLE) * peer.peak_bytes
 
 
 def _has_other_layers(own: LineUse, peer: LineUse, position: Position) -> bool:
@@ -210,7 +222,7 @@ def _cause_of_lone_line(own: LineUse, position: Position) -> str:
         return of_stage
     # A stage makes one equal tensor for every microbatch, which may be as many as there are ranks.
     may_be_gathered = not position.is_stage or outlives_steps(own)
-    if position.first and may_be_gathered and _looks_gathered(own, position.world):
+    if position.first and may_be_gathered and _looks_gathered(own, position):
         return "rank0_gather"
     return "leak" if only_grows(own) else "rank_only"
 
@@ -235,8 +247,8 @@ def may_be_table(own: LineUse) -> bool:
     """True if a line makes a table itself: what follows from one, such as the state of an
     optimizer or the buckets of DDP, follows from other parameters as well.
     """
-    follows = own.category in _FOLLOWS_PARAMETERS or bool(own.hints & Hint.DDP)
-    return bool(own.hints & Hint.EMBEDDING) or not follows
+    is_own = own.category == "parameters" and not own.hints & Hint.DDP
+    return bool(own.hints & Hint.EMBEDDING) or is_own
 
 
 def only_grows(own: LineUse) -> bool:
@@ -248,10 +260,14 @@ def only_grows(own: LineUse) -> bool:
     )
 
 
-def _looks_gathered(own: LineUse, world: int) -> bool:
-    """True if each step makes one equal tensor for every rank: the list that a gather fills."""
+def _looks_gathered(own: LineUse, position: Position) -> bool:
+    """True if each step makes one equal tensor for every rank, or some steps do and they stay: the
+    list that a gather fills.
+    """
+    world = position.world
     is_one_a_rank = own.per_step % world == own.allocations % world == 0
-    is_each_step = 0 < 2 * own.per_step <= own.allocations
+    steps = max(2, 0 if outlives_steps(own) else position.steps - 1)  # the last may be cut short
+    is_each_step = 0 < steps * own.per_step <= own.allocations
     return world > 1 and own.sizes == 1 and not own.static and is_one_a_rank and is_each_step
 
 

@@ -16,6 +16,7 @@ from vramlens.ranks.excess.causes import (
     fix_of,
     is_built_once,
     may_be_table,
+    outlives_steps,
 )
 from vramlens.ranks.excess.line_excess import (
     LineExcess,
@@ -143,7 +144,7 @@ class RankAgainstPeers:
         """
         by_cause = self._excesses_by_cause({leak.place for leak in leaks})
         excesses = list(chain.from_iterable(by_cause.values()))
-        alone_bytes = sum(excess.line.at_peak_bytes for excess in excesses if excess.is_alone)
+        alone_bytes = self._bytes_alone(excesses)
         # The peak of a rank is the sum of many lines' noise; single lines may stand out of their
         # own.
         if self.more < self.least_sure and alone_bytes < self.least:
@@ -155,6 +156,15 @@ class RankAgainstPeers:
         if unexplained < threshold or not self._differs_surely(excesses):
             return sure
         return [*sure, *self._by_main_cause(unexplained, by_cause)]
+
+    def _bytes_alone(self, excesses: Iterable[LineExcess]) -> int:
+        """What lines of this rank alone make its peak higher by: all that stays; what passes does
+        so at a moment when other memory may be gone, so no more than its peak is higher.
+        """
+        lines = [excess.line for excess in excesses if excess.is_alone]
+        if self.more >= self.least_sure:
+            lines = [line for line in lines if line.static or outlives_steps(line)]
+        return sum(line.at_peak_bytes for line in lines)
 
     def differences_of_calls(
         self, leaks: Sequence[RankDifference], is_of_work: Callable[[LineUse], bool]
@@ -196,7 +206,12 @@ class RankAgainstPeers:
         return self._bounded(cause, excess_bytes, by_cause)
 
     def _sure_differences(self, by_cause: _Excesses, total: int) -> list[RankDifference]:
-        sums = {cause: bytes_of(by_cause.get(cause, ())) for cause in _CERTAIN_CAUSES}
+        # What peers give back at once is never at their peak: all of what stays is more.
+        sums = {
+            cause: max(bytes_of(excesses), more_at_peak(excesses))
+            for cause, excesses in by_cause.items()
+            if cause in _CERTAIN_CAUSES
+        }
         return [
             self._from_lines(cause, min(size, total), by_cause[cause])
             for cause, size in sums.items()
@@ -228,8 +243,12 @@ class RankAgainstPeers:
         excesses = chain.from_iterable(by_cause.values())
         more = [excess.line for excess in excesses if excess.line.category in STAY]
         is_state = all(line.category == "optimizer_state" for line in more)
-        counts_of_peers = (self.usual.allocations_of(line) - {line.allocations} for line in more)
-        return is_state and any(len(counts) > 1 for counts in counts_of_peers)
+        return is_state and any(map(self._is_divided, more))
+
+    def _is_divided(self, line: LineUse) -> bool:
+        """True if peers have other numbers of it each, or more of it in fewer bytes."""
+        counts = self.usual.allocations_of(line) - {line.allocations}
+        return len(counts) > 1 or line.allocations < min(counts, default=0)
 
     def _may_have_more_layers(self, by_cause: _Excesses) -> bool:
         """True if lines that hold more may be those of more layers or, where ranks send, of more

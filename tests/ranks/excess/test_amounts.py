@@ -1,0 +1,103 @@
+"""Why a line holds more, and how much of that is a rank's own: what stays, what passes, and what is
+divided.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from support.summaries import STEPS, line, named_causes, rank_of, trainers, with_lines
+from vramlens.analyses.finding import Place
+from vramlens.ranks import RankSummary, compare
+from vramlens.ranks.hints import Hint
+from vramlens.units import MIB
+
+
+def states(count: int, alive: int, size: int = 200 * MIB) -> list[RankSummary]:
+    """Trainers whose line of the optimizer makes so many states, of which so many are alive."""
+    own = replace(line(11, "optimizer_state", alive, size, phase="optimizer"), allocations=count)
+    own = replace(own, total_bytes=count * size)
+    return [
+        rank_of(rank.rank, 4, [rank.lines[0], own, *rank.lines[2:]], recomputed_bytes=0)
+        for rank in trainers(4)
+    ]
+
+
+def test_states_of_an_optimizer_that_was_replaced_overlap() -> None:
+    """All built it twice; one rank still has the first."""
+    ranks = states(4, alive=2)
+    ranks[2] = states(4, alive=4)[2]
+    (difference,) = compare(ranks).differences
+    assert (difference.ranks, difference.cause) == ((2,), "overlap")
+    assert (difference.bytes, difference.place) == (400 * MIB, Place("train/model.py", 11, "f11"))
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_states_that_zero_divides_by_whole_tensors_are_shards(count: int) -> None:
+    """Fewer of them, each larger; else more of them, which is no division."""
+    ranks = states(3, alive=3, size=100 * MIB)
+    for rank in (0, 1):
+        ranks[rank] = states(count, alive=count, size=400 * MIB // count)[rank]
+    cause = "uneven_shard" if count == 1 else "unknown"
+    assert named_causes(compare(ranks)) == [((0, 1), cause)]
+
+
+def test_a_workspace_is_no_embedding_table() -> None:
+    ranks = trainers(4)
+    sizes = [30 * MIB, 200 * MIB, 30 * MIB, 30 * MIB]
+    ranks = [
+        with_lines(rank, line(60, "workspace", 1, size))
+        for rank, size in zip(ranks, sizes, strict=True)
+    ]
+    assert named_causes(compare(ranks)) == [((1,), "unknown")]
+
+
+def with_peak(rank: RankSummary, peak: int) -> RankSummary:
+    peaks = dict.fromkeys(("requested", "allocated", "reserved"), peak)
+    return replace(rank, **{f"peak_{kind}_bytes": size for kind, size in peaks.items()})
+
+
+def test_what_peers_give_back_at_once_is_all_the_rank_s_own() -> None:
+    """All gather one parameter after the other; the first rank keeps them."""
+    ranks = []
+    for rank in trainers(4):
+        gathered = line(70, "other", 1, 300 * MIB, hints=Hint.STATE_DICT)
+        gathered = replace(gathered, at_peak_bytes=0, allocations=3, total_bytes=900 * MIB)
+        if rank.rank == 0:
+            gathered = replace(gathered, peak_bytes=900 * MIB, at_peak_bytes=900 * MIB)
+        ranks.append(with_lines(rank, gathered))
+    (difference,) = compare(ranks).differences
+    assert (difference.ranks, difference.cause) == ((0,), "full_state_dict")
+    assert difference.bytes == 900 * MIB
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_what_passes_holds_no_more_than_the_peak_is_higher(stays: bool) -> None:
+    """An evaluation has its peak where activations are gone."""
+    ranks = trainers(4)
+    alone = line(71, "other", 1, 900 * MIB, per_step=0 if stays else 1)
+    peak = ranks[0].peak_requested_bytes + 300 * MIB
+    ranks[0] = with_peak(with_lines(ranks[0], alone), peak)
+    (difference,) = compare(ranks).differences
+    assert (difference.ranks, difference.cause) == ((0,), "rank_only")
+    assert difference.bytes == (900 if stays else 300) * MIB
+
+
+@pytest.mark.parametrize(
+    ("allocations", "alive", "cause"),
+    [
+        pytest.param(4 * STEPS, 4, "rank0_gather", id="each step"),
+        pytest.param(4 * STEPS // 2, 4, "rank_only", id="every other step"),
+        pytest.param(4 * STEPS // 2, 4 * STEPS // 2, "rank0_gather", id="kept"),
+    ],
+)
+def test_equal_tensors_of_some_steps_are_gathered_where_they_stay(
+    allocations: int, alive: int, cause: str
+) -> None:
+    ranks = trainers(4)
+    parts = line(72, "other", alive, 50 * MIB, per_step=4)
+    parts = replace(parts, allocations=allocations, total_bytes=allocations * 50 * MIB)
+    ranks[0] = with_lines(ranks[0], parts)
+    assert named_causes(compare(ranks)) == [((0,), cause)]
