@@ -15,10 +15,10 @@ from operator import or_
 
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
+from vramlens.ranks.excess.card_differences import differences_beside_cards
 from vramlens.ranks.excess.causes import FIXES, WORDS, Position
 from vramlens.ranks.excess.cohort_differences import CohortComparison
 from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
-from vramlens.ranks.excess.rank_differences import differences_of
 from vramlens.ranks.flights.collectives import all_groups, collective_problems
 from vramlens.ranks.flights.desync import desync_differences
 from vramlens.ranks.hints import Hint
@@ -176,7 +176,7 @@ class _Job:
                 position = positions[peer.rank]
                 strays = by_device.get((peer.host, peer.device), ())
                 beside = RankAgainstPeers(peer, usual.beside(peer), position, strays)
-                yield from differences_of(beside)
+                yield from differences_beside_cards(beside, peers)
 
     def of_lone_ranks(self) -> Iterator[RankDifference]:
         """Yields the leaks of ranks that do what no other rank does; how much they hold says

@@ -2,6 +2,7 @@
 
 rank_differences: all reasons: a leak, lines, the allocator, memory outside PyTorch.
 rank_against_peers: one rank beside what is usual among its peers.
+card_differences: the same, where ranks have cards of several models.
 cohort_differences: cohorts beside each other, such as the stages of a pipeline.
 stage_layout: what a stage holds more by the layout.
 line_excess: a line that holds more.
