@@ -223,6 +223,18 @@ def test_who_trains_is_not_compared_with_who_generates() -> None:
     assert named_causes(compare(ranks)) == [((2,), "rank_only")]
 
 
+def test_roles_are_told_apart_within_a_group_of_all() -> None:
+    ranks = named_groups([*trainers(4), *generators(4, 4, 8)])
+    answer = compare(ranks)
+    assert answer.cohorts is not None
+    assert answer.cohorts.members == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert answer.differences == ()
+    # One that never came to train is still one of its group.
+    alone = compare([*ranks[:4], replace(ranks[4], groups=ranks[0].groups)])
+    assert alone.cohorts is not None
+    assert alone.cohorts.members == ((0, 1, 2, 3, 4),)
+
+
 def test_two_models_that_train_are_no_stages_of_one() -> None:
     """An actor and a critic of half its size: neither sends what it computed to the other."""
     actor, critic = layers(4, 2), layers(2, 2)

@@ -25,6 +25,8 @@ from vramlens.units import format_size
 
 _SHORT = 0.9
 """Memory is short on a device of which so much is reserved."""
+_Kind = tuple[bool, bool]
+"""Whether a cohort trains, and whether it keeps nothing for a backward pass."""
 _NO_LAYOUT = LayoutBytes(0, 0)
 
 
@@ -97,17 +99,17 @@ class CohortComparison:
         return [self._cohort(members, summary) for members, summary in self._typical.items()]
 
     @cached_property
-    def _alike(self) -> dict[bool, StageLayout]:
-        """The cohorts that train, and those that are frozen: these keep no activations."""
-        kinds: dict[bool, list[RankSummary]] = defaultdict(list)
+    def _alike(self) -> dict[_Kind, StageLayout]:
+        """The cohorts that train, and those that do not or are frozen: these keep less."""
+        kinds: dict[_Kind, list[RankSummary]] = defaultdict(list)
         for summary in self._typical.values():
-            kinds[summary.is_frozen].append(summary)
-        return {frozen: StageLayout(stages, Usual(stages)) for frozen, stages in kinds.items()}
+            kinds[_kind_of(summary)].append(summary)
+        return {kind: StageLayout(stages, Usual(stages)) for kind, stages in kinds.items()}
 
     def _cohort(self, members: tuple[int, ...], summary: RankSummary) -> _Cohort:
         position = replace(self.positions[summary.rank], is_stage=self.cohorts.staged)
         beside = RankAgainstPeers(summary, self._usual.beside(summary), position, ())
-        layout = self._alike[summary.is_frozen]
+        layout = self._alike[_kind_of(summary)]
         grown = beside.leak_differences()
         leaks = [
             replace(leak, ranks=self._leaking(members, leak.place))
@@ -220,6 +222,10 @@ class _Cohort:
     def excess_of(self, line: LineUse) -> int:
         """How much more a line holds than usual."""
         return line.peak_bytes - self.beside.usual.line_bytes(line)
+
+
+def _kind_of(summary: RankSummary) -> _Kind:
+    return summary.trains, summary.is_frozen
 
 
 def _is_none_of_work(_line: LineUse) -> bool:

@@ -87,9 +87,23 @@ def _cohorts_of_groups(
     cohorts = [cohort for cohort in cohorts if cohort]
     if max(map(len, cohorts), default=0) < 2 or set().union(*cohorts) != set(numbers):
         return None
-    joined = _joined(numbers, cohorts)
+    joined = _without_other_roles(_joined(numbers, cohorts), ranks)
     has_stages = any(_STAGES.search(name) for name, _ in members)
     return RankCohorts(joined, "process groups", staged=len(joined) > 1 and has_stages)
+
+
+def _without_other_roles(
+    cohorts: Iterable[tuple[int, ...]], ranks: Sequence[RankSummary]
+) -> tuple[tuple[int, ...], ...]:
+    """The cohorts, those with several ranks of each role in two: a group may hold all ranks."""
+    others = set(_numbers(filter(_only_infers, ranks)))
+    divided: list[tuple[int, ...]] = []
+    for cohort in cohorts:
+        roles = [
+            tuple(rank for rank in cohort if (rank in others) == infers) for infers in (False, True)
+        ]
+        divided += roles if min(map(len, roles)) > 1 else [cohort]
+    return tuple(sorted(divided))
 
 
 def _cohorts_of_roles(ranks: Sequence[RankSummary]) -> RankCohorts | None:
