@@ -34,6 +34,28 @@ def test_states_of_an_optimizer_that_was_replaced_overlap() -> None:
     assert (difference.bytes, difference.place) == (400 * MIB, Place("train/model.py", 11, "f11"))
 
 
+def test_what_was_built_once_more_is_no_shard() -> None:
+    """One rank allocates the accumulators of its gradients anew, and keeps the old."""
+    counts = (3, 3, 6, 3)
+    lines = [line(90, "gradients", count, 100 * MIB) for count in counts]
+    ranks = [
+        with_lines(rank, replace(built, per_step=3))
+        for rank, built in zip(trainers(4), lines, strict=True)
+    ]
+    (difference,) = compare(ranks).differences
+    assert (difference.ranks, difference.cause, difference.bytes) == ((2,), "unknown", 300 * MIB)
+
+
+def test_one_larger_call_is_no_larger_batch() -> None:
+    """A trial of algorithms asks for one workspace that the other ranks never need."""
+    ranks = []
+    for rank in trainers(4):
+        size = 400 * MIB if rank.rank == 1 else 4 * MIB
+        trial = replace(line(91, "temporaries", 1, size, per_step=1), sizes=2)
+        ranks.append(with_lines(rank, trial))
+    assert named_causes(compare(ranks)) == [((1,), "unknown")]
+
+
 @pytest.mark.parametrize("count", [1, 5])
 def test_states_that_zero_divides_by_whole_tensors_are_shards(count: int) -> None:
     """Fewer of them, each larger; else more of them, which is no division."""

@@ -14,6 +14,8 @@ SAME_SHARE = 0.02
 """Sizes and counts that differ by less are the same."""
 _LARGER_TABLE = 0.25
 """Parameters that are larger by more than this are not a shard that was rounded up."""
+_FAR_MORE = 1.25
+"""Times the bytes or allocations of peers, where each is as large: no rounding of shards does that."""
 _CAUSES_OF_HINTS = {
     Hint.LOAD: "map_location",
     Hint.OBJECTS: "object_collective",
@@ -164,19 +166,15 @@ def _cause_of_what_stays(own: LineUse, peer: LineUse, position: Position) -> str
     """The cause of parameters and the like that are larger, or more."""
     if _has_other_layers(own, peer, position) or abs(_more_often(own, peer)) > SAME_SHARE:
         return "pipeline_stage"
-    if _is_alive_longer(own, peer):
-        return "overlap"
+    is_far_more = own.peak_bytes > _FAR_MORE * peer.peak_bytes
+    if is_far_more and abs(_larger(own, peer)) <= SAME_SHARE:
+        more_in_all = own.allocations / max(1, peer.allocations) - 1
+        if abs(more_in_all) <= SAME_SHARE:
+            return "overlap"  # as many of the same size, and more of them at once
+        if more_in_all > _FAR_MORE - 1:
+            return "pipeline_stage"
     is_embedding = _larger(own, peer) > _LARGER_TABLE or bool(own.hints & Hint.EMBEDDING)
     return "embedding_shard" if is_embedding else "uneven_shard"
-
-
-def _is_alive_longer(own: LineUse, peer: LineUse) -> bool:
-    """True if a line makes as many allocations of the same size, and far more of them are alive at
-    once.
-    """
-    is_as_often = abs(own.allocations - peer.allocations) <= SAME_SHARE * peer.allocations
-    is_as_large = abs(_larger(own, peer)) <= SAME_SHARE
-    return is_as_often and is_as_large and own.peak_bytes > (1 + _LARGER_TABLE) * peer.peak_bytes
 
 
 def _has_other_layers(own: LineUse, peer: LineUse, position: Position) -> bool:

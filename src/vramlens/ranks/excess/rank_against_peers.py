@@ -61,6 +61,8 @@ _LESS_RECOMPUTED = 0.5
 """A rank computes less again than its peers where its share is under this part of theirs."""
 _LEAST_OF_LAYERS = 0.1
 """What more layers hold is parameters to at least this share, and activations, too."""
+_LEAST_OF_BATCHES = 0.1
+"""Batches are larger where lines with this share of what comes and goes are."""
 _LEAST_PART = 0.3
 """What is left of a difference is told where it is more than this share of all of it."""
 _Excesses = Mapping[str, Sequence[LineExcess]]
@@ -232,6 +234,8 @@ class RankAgainstPeers:
         other_cause = "uneven_shard" if self._has_divided_states(by_cause) else "unknown"
         if not self._may_have_more_layers(by_cause):
             by_cause[other_cause] += by_cause.pop("pipeline_stage")
+        if not self._are_batches(by_cause["uneven_batch"]):
+            by_cause["unknown"] += by_cause.pop("uneven_batch")
         if not any(may_be_table(excess.line) for excess in by_cause["embedding_shard"]):
             by_cause[other_cause] += by_cause.pop("embedding_shard")
         return {cause: excesses for cause, excesses in by_cause.items() if excesses}
@@ -249,6 +253,15 @@ class RankAgainstPeers:
         """True if peers have other numbers of it each, or more of it in fewer bytes."""
         counts = self.usual.allocations_of(line) - {line.allocations}
         return len(counts) > 1 or line.allocations < min(counts, default=0)
+
+    def _are_batches(self, larger: Sequence[LineExcess]) -> bool:
+        """True if lines of some weight are larger: batches show on more than a single call, such
+        as a trial of algorithms.
+        """
+        usual = [self.usual.line(line) for line in self.rank.lines if not is_built_once(line)]
+        all_bytes = sum(line.peak_bytes for line in usual if line is not None)
+        larger_bytes = sum(excess.usual.peak_bytes for excess in larger if excess.usual is not None)
+        return larger_bytes >= _LEAST_OF_BATCHES * all_bytes
 
     def _may_have_more_layers(self, by_cause: _Excesses) -> bool:
         """True if lines that hold more may be those of more layers or, where ranks send, of more
