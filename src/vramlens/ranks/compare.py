@@ -15,7 +15,7 @@ from operator import or_
 
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
-from vramlens.ranks.excess.card_differences import differences_beside_cards
+from vramlens.ranks.excess.card_differences import PeersByCard
 from vramlens.ranks.excess.causes import FIXES, WORDS, Position
 from vramlens.ranks.excess.cohort_differences import CohortComparison
 from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
@@ -171,12 +171,12 @@ class _Job:
             peers = [self.ranks[rank] for rank in members if rank not in self.strangers]
             if len(peers) < 2:
                 continue
-            usual = Usual(peers)
+            usual, by_card = Usual(peers), PeersByCard(peers)
             for peer in peers:
                 position = positions[peer.rank]
                 strays = by_device.get((peer.host, peer.device), ())
                 beside = RankAgainstPeers(peer, usual.beside(peer), position, strays)
-                yield from differences_beside_cards(beside, peers)
+                yield from by_card.differences(beside)
 
     def of_lone_ranks(self) -> Iterator[RankDifference]:
         """Yields the leaks of ranks that do what no other rank does; how much they hold says

@@ -5,6 +5,7 @@ rank_against_peers: one rank beside what is usual among its peers.
 card_differences: the same, where ranks have cards of several models.
 cohort_differences: cohorts beside each other, such as the stages of a pipeline.
 stage_layout: what a stage holds more by the layout.
+cause_evidence: what all lines together say of a cause.
 line_excess: a line that holds more.
 causes: why a line does.
 """

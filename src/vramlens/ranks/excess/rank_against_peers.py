@@ -8,6 +8,7 @@ from itertools import chain
 
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
+from vramlens.ranks.excess.cause_evidence import LEAST_OF_LAYERS, with_evidence
 from vramlens.ranks.excess.causes import (
     STAY,
     WORDS,
@@ -15,7 +16,6 @@ from vramlens.ranks.excess.causes import (
     cause_of,
     fix_of,
     is_built_once,
-    may_be_table,
     outlives_steps,
 )
 from vramlens.ranks.excess.line_excess import (
@@ -59,10 +59,6 @@ _CERTAIN_CAUSES = (
 _OF_LONE_LINES = ("leak", "rank_only")
 _LESS_RECOMPUTED = 0.5
 """A rank computes less again than its peers where its share is under this part of theirs."""
-_LEAST_OF_LAYERS = 0.1
-"""What more layers hold is parameters to at least this share, and activations, too."""
-_LEAST_OF_BATCHES = 0.1
-"""Batches are larger where lines with this share of what comes and goes are."""
 _LEAST_PART = 0.3
 """What is left of a difference is told where it is more than this share of all of it."""
 _Excesses = Mapping[str, Sequence[LineExcess]]
@@ -231,50 +227,7 @@ class RankAgainstPeers:
             cause = None if excess.bytes <= 0 or is_leak else self._cause(excess)
             if cause is not None:
                 by_cause[cause].append(excess)
-        other_cause = "uneven_shard" if self._has_divided_states(by_cause) else "unknown"
-        if not self._may_have_more_layers(by_cause):
-            by_cause[other_cause] += by_cause.pop("pipeline_stage")
-        if not self._are_batches(by_cause["uneven_batch"]):
-            by_cause["unknown"] += by_cause.pop("uneven_batch")
-        if not any(may_be_table(excess.line) for excess in by_cause["embedding_shard"]):
-            by_cause[other_cause] += by_cause.pop("embedding_shard")
-        return {cause: excesses for cause, excesses in by_cause.items() if excesses}
-
-    def _has_divided_states(self, by_cause: _Excesses) -> bool:
-        """True if only optimizer states are more, and peers have different numbers of them: ZeRO
-        divides them by whole tensors.
-        """
-        excesses = chain.from_iterable(by_cause.values())
-        more = [excess.line for excess in excesses if excess.line.category in STAY]
-        is_state = all(line.category == "optimizer_state" for line in more)
-        return is_state and any(map(self._is_divided, more))
-
-    def _is_divided(self, line: LineUse) -> bool:
-        """True if peers have other numbers of it each, or more of it in fewer bytes."""
-        counts = self.usual.allocations_of(line) - {line.allocations}
-        return len(counts) > 1 or line.allocations < min(counts, default=0)
-
-    def _are_batches(self, larger: Sequence[LineExcess]) -> bool:
-        """True if lines of some weight are larger: batches show on more than a single call, such
-        as a trial of algorithms.
-        """
-        usual = [self.usual.line(line) for line in self.rank.lines if not is_built_once(line)]
-        all_bytes = sum(line.peak_bytes for line in usual if line is not None)
-        larger_bytes = sum(excess.usual.peak_bytes for excess in larger if excess.usual is not None)
-        return larger_bytes >= _LEAST_OF_BATCHES * all_bytes
-
-    def _may_have_more_layers(self, by_cause: _Excesses) -> bool:
-        """True if lines that hold more may be those of more layers or, where ranks send, of more
-        microbatches: layers have parameters and activations.
-        """
-        if self.position.sends or self.position.is_stage:
-            return True
-        stages = by_cause["pipeline_stage"]
-        has_parameters = any(excess.line.category == "parameters" for excess in stages)
-        excesses = chain.from_iterable(by_cause.values())
-        activations = bytes_of(excess for excess in excesses if not is_built_once(excess.line))
-        has_activations = activations >= _LEAST_OF_LAYERS * bytes_of(stages)
-        return has_activations and has_parameters
+        return with_evidence(by_cause, self.rank, self.usual, self.position)
 
     def _excess(self, line: LineUse) -> LineExcess:
         usual = self.usual.line(line)
@@ -329,7 +282,7 @@ class RankAgainstPeers:
             return None
         stages = by_cause.get("pipeline_stage", ())
         layers = bytes_of(excess for excess in stages if excess.line.category in STAY)
-        if layers > max(_LEAST_OF_LAYERS * self.more, 0):
+        if layers > max(LEAST_OF_LAYERS * self.more, 0):
             return "pipeline_stage"  # more layers have more activations, too
         main = max(sums, key=lambda cause: (sums[cause], cause != "unknown"))
         if main == "moe_hot_rank" and self._are_batches_larger(by_cause):

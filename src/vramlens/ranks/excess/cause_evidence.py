@@ -1,0 +1,74 @@
+"""Evidence: what all lines of a rank together say of the cause of each; without it, that is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+from vramlens.ranks.excess.causes import STAY, Position, is_built_once, may_be_table
+from vramlens.ranks.excess.line_excess import LineExcess, bytes_of
+from vramlens.ranks.peers.usual import Usual
+from vramlens.ranks.rank_summary import LineUse, RankSummary
+
+LEAST_OF_LAYERS = 0.1
+"""What more layers hold is parameters to at least this share, and activations, too."""
+_LEAST_OF_BATCHES = 0.1
+"""Batches are larger where lines with this share of what comes and goes are."""
+_Excesses = dict[str, list[LineExcess]]
+"""Lines that hold more, by the cause of it."""
+
+
+def with_evidence(
+    by_cause: _Excesses, rank: RankSummary, usual: Usual, position: Position
+) -> _Excesses:
+    """The lines of a rank by the causes that have their evidence; the others' are unknown, or those
+    of states that are divided.
+    """
+    other_cause = "uneven_shard" if _has_divided_states(by_cause, usual) else "unknown"
+    if not _may_have_more_layers(by_cause, position):
+        by_cause[other_cause] += by_cause.pop("pipeline_stage")
+    if not _are_batches(by_cause["uneven_batch"], rank, usual):
+        by_cause["unknown"] += by_cause.pop("uneven_batch")
+    if not any(may_be_table(excess.line) for excess in by_cause["embedding_shard"]):
+        by_cause[other_cause] += by_cause.pop("embedding_shard")
+    return {cause: excesses for cause, excesses in by_cause.items() if excesses}
+
+
+def _has_divided_states(by_cause: _Excesses, usual: Usual) -> bool:
+    """True if only optimizer states are more, and peers have different numbers of them: ZeRO
+    divides them by whole tensors.
+    """
+    excesses = chain.from_iterable(by_cause.values())
+    more = [excess.line for excess in excesses if excess.line.category in STAY]
+    is_state = all(line.category == "optimizer_state" for line in more)
+    return is_state and any(_is_divided(line, usual) for line in more)
+
+
+def _is_divided(line: LineUse, usual: Usual) -> bool:
+    """True if peers have other numbers of it each, or more of it in fewer bytes."""
+    counts = usual.allocations_of(line) - {line.allocations}
+    return len(counts) > 1 or line.allocations < min(counts, default=0)
+
+
+def _are_batches(larger: Sequence[LineExcess], rank: RankSummary, usual: Usual) -> bool:
+    """True if lines of some weight are larger: batches show on more than a single call, such
+    as a trial of algorithms.
+    """
+    moving = [usual.line(line) for line in rank.lines if not is_built_once(line)]
+    all_bytes = sum(line.peak_bytes for line in moving if line is not None)
+    larger_bytes = sum(excess.usual.peak_bytes for excess in larger if excess.usual is not None)
+    return larger_bytes >= _LEAST_OF_BATCHES * all_bytes
+
+
+def _may_have_more_layers(by_cause: _Excesses, position: Position) -> bool:
+    """True if lines that hold more may be those of more layers or, where ranks send, of more
+    microbatches: layers have parameters and activations.
+    """
+    if position.sends or position.is_stage:
+        return True
+    stages = by_cause["pipeline_stage"]
+    has_parameters = any(excess.line.category == "parameters" for excess in stages)
+    excesses = chain.from_iterable(by_cause.values())
+    activations = bytes_of(excess for excess in excesses if not is_built_once(excess.line))
+    has_activations = activations >= LEAST_OF_LAYERS * bytes_of(stages)
+    return has_activations and has_parameters
