@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from statistics import mean, median
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from vramlens.prediction.requests import request_log
 from vramlens.prediction.requests.compiled_requests import as_compiled
 from vramlens.prediction.requests.request_log import ALLOCATE, EMPTY_CACHE, FREE, RequestLog
 from vramlens.prediction.requests.served_requests import with_shifted_frees
@@ -17,10 +19,19 @@ RESCORED = Path(__file__).parents[2] / "benchmarks" / "prediction" / "rescored.j
 MIB = 1 << 20
 
 
-def log_of(count: int) -> RequestLog:
-    """Many short-lived requests, with the cache emptied once."""
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> RequestLog:
+    """Empty; its requests have no stacks and no nodes of autograd, so PyTorch is not needed."""
+    autograd = SimpleNamespace(_get_sequence_nr=lambda: 0)
+    without_nodes = SimpleNamespace(_autograd=autograd, _current_autograd_node=lambda: None)
+    monkeypatch.setattr(request_log, "torch", SimpleNamespace(_C=without_nodes))
     log = RequestLog()
     log.stack_table.number = lambda: 0  # type: ignore[method-assign]
+    return log
+
+
+def fill(log: RequestLog, count: int) -> None:
+    """Many short-lived requests, with the cache emptied once."""
     live: list[int] = []
     for number in range(count):
         live.append(log.allocate((1 + number % 7) * MIB))
@@ -28,11 +39,12 @@ def log_of(count: int) -> RequestLog:
             log.free(live.pop(0))
         if number == count // 2:
             log.empty_cache()
-    return log
 
 
-def test_frees_come_later_but_never_first_and_never_after_the_cache_is_emptied() -> None:
-    log = log_of(300)
+def test_frees_come_later_but_never_first_and_never_after_the_cache_is_emptied(
+    log: RequestLog,
+) -> None:
+    fill(log, 300)
     events = list(zip(log.kinds, log.rows, strict=True))
     emptied = log.kinds.index(EMPTY_CACHE)
     histories = list(with_shifted_frees(log))
@@ -47,9 +59,9 @@ def test_frees_come_later_but_never_first_and_never_after_the_cache_is_emptied()
     assert any(list(history.kinds) != log.kinds for history in histories)
 
 
-def test_what_a_compiled_program_makes_again_lives_as_long_as_it_is_read() -> None:
-    log = RequestLog()
-    log.stack_table.number = lambda: 0  # type: ignore[method-assign]
+def test_what_a_compiled_program_makes_again_lives_as_long_as_it_is_read(
+    log: RequestLog,
+) -> None:
     product, other = log.allocate(8 * MIB), log.allocate(4 * MIB)
     added, activated = log.allocate(8 * MIB), log.allocate(8 * MIB)
     log.fused_from = {added: (product, other), activated: (added,)}
@@ -69,9 +81,7 @@ def test_what_a_compiled_program_makes_again_lives_as_long_as_it_is_read() -> No
     assert as_compiled(log) is log
 
 
-def test_a_fused_kernel_writes_over_what_nobody_reads_any_more() -> None:
-    log = RequestLog()
-    log.stack_table.number = lambda: 0  # type: ignore[method-assign]
+def test_a_fused_kernel_writes_over_what_nobody_reads_any_more(log: RequestLog) -> None:
     logits, shares = log.allocate(8 * MIB), log.allocate(16 * MIB)
     log.fused_from = {shares: (logits,)}
     log.free(logits)
