@@ -16,29 +16,29 @@ PROGRAM = """\
 import random
 import torch
 
-class Store:
+class Archive:
     def __init__(self):
-        self.entries = []
+        self.pages = []
 
     def add(self, number):
-        self.entries.append({entry})
+        self.pages.append({entry})
 
     def read(self):
         return {read}
 
 def run(steps, tick):
-    store = Store()
+    archive = Archive()
     for number in range(steps):
         if number % {every} == 0:
-            store.add(number)
-        {when}store.read()
+            archive.add(number)
+        {when}archive.read()
         tick()
 """
 TENSOR = "torch.zeros(4096) + number"
 
 
-WHOLE = "torch.stack(self.entries).amax(0)"
-DRAWN = "self.entries[random.randrange(len(self.entries))]"
+WHOLE = "torch.stack(self.pages).amax(0)"
+DRAWN = "self.pages[random.randrange(len(self.pages))]"
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,12 @@ DRAWN = "self.entries[random.randrange(len(self.entries))]"
     [
         (TENSOR, 1, WHOLE, "", "possible"),
         (TENSOR, 5, DRAWN, "", "possible"),
-        (f"({TENSOR}, 1)", 5, "[self.entries[place] for place in (0, -1)]", "", "possible"),
+        (f"({TENSOR}, 1)", 5, "[self.pages[place] for place in (0, -1)]", "", "possible"),
         (TENSOR, 1, DRAWN, "", "proven"),
         (TENSOR, 1, WHOLE, "if number == 30: ", "proven"),
-        (TENSOR, 1, "len(self.entries)", "", "proven"),
-        (TENSOR, 1, "[entry.mul_(0.9) for entry in self.entries]", "", "proven"),
-        (f"lambda kept={TENSOR}: kept", 1, "[entry() for entry in self.entries]", "", "proven"),
+        (TENSOR, 1, "len(self.pages)", "", "proven"),
+        (TENSOR, 1, "[entry.mul_(0.9) for entry in self.pages]", "", "proven"),
+        (f"lambda kept={TENSOR}: kept", 1, "[entry() for entry in self.pages]", "", "proven"),
     ],
     ids=["whole", "a pool", "by number", "a buffer", "once", "length", "states", "callbacks"],
 )
