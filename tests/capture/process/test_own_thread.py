@@ -65,3 +65,32 @@ def test_signals_are_the_programs(program: str, said: str) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
+
+
+_FORKS = """
+import os, time
+from vramlens.capture.process.own_thread import OwnEvent, OwnThread
+
+ended = OwnEvent()
+thread = OwnThread(lambda: ended.wait(60))
+thread.start()
+child = os.fork()
+if not child:
+    began = time.monotonic()
+    os._exit(0 if thread.join(30) and time.monotonic() - began < 10 else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), thread.join(0))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_does_not_wait_for_a_thread_that_is_not_there() -> None:
+    environment = {**os.environ, "PYTHONPATH": PYTHON_PATH}
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKS],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.split() == ["0", "False"]

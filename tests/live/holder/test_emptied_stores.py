@@ -257,15 +257,19 @@ def test_a_removal_whose_turn_comes_with_time_is_an_excuse(
 
 
 WINDOW = """\
+import time
+
 class Window:
     def __init__(self, limit):
         self.limit = limit
         self.frames = []
+        self.put_at = float("inf")
 
     def size(self):
         return sum(len(frame) for frame in self.frames)
 
     def add(self, frame):
+        now = time.monotonic()
         self.frames.append(frame)
         while {condition}:
             self.frames.pop(0)
@@ -283,8 +287,10 @@ def run(steps):
     [
         ("self.size() > self.limit", "likely"),
         ("len(self.frames) > 0 and step_is_over()", "possible"),
+        ("self.put_at < now - 60", "possible"),
+        ("now - self.put_at > 60", "possible"),
     ],
-    ids=["room is made each time", "emptied when its time comes"],
+    ids=["room is made each time", "emptied when its time comes", "too old", "its age"],
 )
 def test_room_that_was_never_made_is_no_excuse(
     load_program: Callable[..., types.ModuleType], condition: str, verdict: str
@@ -295,4 +301,4 @@ def test_room_that_was_never_made_is_no_excuse(
     load_program(source, tick=watched.tick, step_is_over=lambda: False).run(130)
     (leak,) = watched.leaks
     assert leak.verdict == verdict
-    assert "line 12 would" in leak.reason
+    assert "line 16 would" in leak.reason

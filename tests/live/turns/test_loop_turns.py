@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import signal
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +211,23 @@ def test_an_error_of_a_signal_handler_reaches_the_program(tmp_path: Path) -> Non
     finally:
         loops.stop()
         signal.signal(signal.SIGUSR1, before)
+
+
+@needs_monitoring
+def test_code_that_is_made_anew_in_each_turn_is_not_kept(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("for number in range(3):\n    abs(number)\n")
+    loops = LoopTurns(lambda _: None, lambda: None)
+    codes = []
+    loops.begin()
+    try:
+        for _ in range(5):
+            code = compile(path.read_text(), str(path), "exec")
+            exec(code, {})
+            codes.append(weakref.ref(code))
+        del code
+        gc.collect()
+        assert loops.sees_turns
+        assert [code() for code in codes] == [None] * 5
+    finally:
+        loops.stop()

@@ -12,6 +12,7 @@ to a thread of ours that does not block it, and the program would die of it. So 
 from __future__ import annotations
 
 import _thread
+import os
 import signal
 import sys
 import types
@@ -72,7 +73,7 @@ class OwnThread:
         """
         self._work = work
         self._is_running = allocate_lock()
-        self._ident = 0
+        self._ident = self._pid = 0
 
     def start(self) -> None:
         """Starts it.
@@ -82,13 +83,18 @@ class OwnThread:
         """
         try:
             self._is_running.acquire()
+            self._pid = os.getpid()
             self._ident = started_without_signals(lambda: _start_new_thread(self._run, ()))
         except BaseException:
             self._release()
             raise
 
     def join(self, seconds: float = -1) -> bool:
-        """Waits for its end, by default without a bound. Whether it has ended."""
+        """Waits for its end, by default without a bound. Whether it has ended: in a child that the
+        program has forked it is not there.
+        """
+        if self._pid not in (0, os.getpid()):
+            return True
         ended: bool = self._is_running.acquire(timeout=seconds)
         if ended:
             self._is_running.release()

@@ -155,7 +155,7 @@ def outgrows_removals(removals: Sequence[Store], evidence: Evidence) -> bool:
     have_run = all(_has_run(removal, evidence) for removal in removals)
     if growth.is_rising and (have_run or all(_takes_often(each, evidence) for each in removals)):
         return True
-    if any(_drains(removal, evidence.store) for removal in removals):
+    if any(_may_drain(removal, evidence) for removal in removals):
         return False
     if have_run:
         return growth.whole_steps >= _SOME_STEPS
@@ -235,15 +235,23 @@ def _goes_up(side: ast.expr, function: Function, evidence: Evidence) -> bool:
     match side:
         case ast.BinOp(left=first, right=second):
             return any(_goes_up(part, function, evidence) for part in (first, second))
-        case ast.Call(func=called):
-            return last_name(called) in _CLOCKS
+        case ast.Call():
+            return _reads_clock(side)
         case ast.Name(id=name) if name in function.parameters:
             return True
     receiver = receiver_of(side)
     stores = () if receiver is None else evidence.stores_of(receiver[0])
     return any(
-        store.how == "add" or (store.how == "assign" and not store.value) for store in stores
+        store.how == "add"
+        or (store.how == "assign" and (store.value is None or _reads_clock(store.value)))
+        for store in stores
     )
+
+
+def _reads_clock(value: ast.expr) -> bool:
+    """``time.time()``, ``monotonic() - 60``."""
+    calls = (node for node in ast.walk(value) if isinstance(node, ast.Call))
+    return any(last_name(call.func) in _CLOCKS for call in calls)
 
 
 def _has_run(removal: Store, evidence: Evidence) -> bool:
@@ -262,7 +270,7 @@ def _takes_often(removal: Store, evidence: Evidence) -> bool:
     """Whether a removal of one entry has run often, before the watch perhaps: not one that empties
     it in a loop, whose turn may come again.
     """
-    is_single = not _drains(removal, evidence.store)
+    is_single = not _may_drain(removal, evidence)
     return is_single and evidence.statements.has_run_often(removal)
 
 
@@ -278,10 +286,23 @@ def takes_one(removal: Store) -> bool:
     return is_of_one and not _takes_by_age(removal)
 
 
+def _may_drain(removal: Store, evidence: Evidence) -> bool:
+    """Whether a removal in a loop of its own may take all, once in a long time: always where it
+    takes what is too old, which comes with time.
+    """
+    store = evidence.store
+    if not _makes_room(removal, store):
+        return _is_in_own_loop(removal, store)
+    return _come_with_time(_own_guards(removal, store), removal.function, evidence)
+
+
 def _drains(removal: Store, store: Store) -> bool:
-    """Whether a removal is in a loop of its own: what it takes may be all, once in a long time."""
-    loops_around = store.loops if removal.function is store.function else 0
-    return removal.loops > loops_around and not _makes_room(removal, store)
+    """Whether a removal is in a loop of its own, and not to make room for one entry."""
+    return _is_in_own_loop(removal, store) and not _makes_room(removal, store)
+
+
+def _is_in_own_loop(removal: Store, store: Store) -> bool:
+    return removal.loops > (store.loops if removal.function is store.function else 0)
 
 
 def _makes_room(removal: Store, store: Store) -> bool:
@@ -290,8 +311,12 @@ def _makes_room(removal: Store, store: Store) -> bool:
     """
     if removal.function is not store.function or removal.loops != store.loops + 1:
         return False
-    own_guards = [guard for guard in removal.guards if guard not in store.guards]
+    own_guards = _own_guards(removal, store)
     return len(own_guards) == 1 and _is_limit(own_guards[0])
+
+
+def _own_guards(removal: Store, store: Store) -> list[ast.expr]:
+    return [guard for guard in removal.guards if guard not in store.guards]
 
 
 def _is_limit(guard: ast.expr) -> bool:

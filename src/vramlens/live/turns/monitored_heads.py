@@ -15,6 +15,7 @@ from contextlib import suppress
 from time import monotonic
 from types import CodeType, FrameType
 from typing import Any
+from weakref import WeakValueDictionary
 
 from vramlens.ground.program_errors import let_through
 from vramlens.live.heap.objects import frames_from
@@ -60,7 +61,8 @@ class MonitoredHeads:
         self._came_to = came_to
         self._loops = UserLoops()
         self._pid, self._thread = os.getpid(), threading.main_thread().ident
-        self._codes: list[CodeType] = []
+        # By id: equal codes are not the same. Weak: a program may compile anew in each turn.
+        self._codes: WeakValueDictionary[int, CodeType] = WeakValueDictionary()
         self._useless: Counter[Loop] = Counter()
         self._began, self._turns = monotonic(), 0
         self._monitoring = _monitoring()
@@ -80,7 +82,7 @@ class MonitoredHeads:
             return
         monitoring, events = self._monitoring, self._monitoring.events
         monitoring.set_events(tool, events.NO_EVENTS)
-        for code in self._codes:
+        for code in list(self._codes.values()):
             monitoring.set_local_events(tool, code, events.NO_EVENTS)
         for event in (events.PY_START, events.LINE):
             monitoring.register_callback(tool, event, None)
@@ -93,7 +95,7 @@ class MonitoredHeads:
         if not self.leaves_out or self._tool is None:
             return
         self.leaves_out = False
-        for code in self._codes:
+        for code in list(self._codes.values()):
             self._watch(code, self._monitoring.events.NO_EVENTS)
             self._watch(code, self._monitoring.events.LINE)
 
@@ -120,7 +122,7 @@ class MonitoredHeads:
         try:
             loops = self._loops.of_file(code)
             if loops and any(line in loops for _, _, line in code.co_lines()):
-                self._codes.append(code)
+                self._codes[id(code)] = code
                 self._watch(code, self._monitoring.events.LINE)
         except Exception as error:
             let_through(error)
