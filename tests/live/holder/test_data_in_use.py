@@ -45,6 +45,7 @@ DRAWN = "self.pages[random.randrange(len(self.pages))]"
     ("entry", "every", "read", "when", "verdict"),
     [
         (TENSOR, 1, WHOLE, "", "possible"),
+        (TENSOR, 1, "torch.stack([page @ page for page in self.pages])", "", "possible"),
         (TENSOR, 5, DRAWN, "", "possible"),
         (f"({TENSOR}, 1)", 5, "[self.pages[place] for place in (0, -1)]", "", "possible"),
         (TENSOR, 1, DRAWN, "", "proven"),
@@ -53,7 +54,17 @@ DRAWN = "self.pages[random.randrange(len(self.pages))]"
         (TENSOR, 1, "[entry.mul_(0.9) for entry in self.pages]", "", "proven"),
         (f"lambda kept={TENSOR}: kept", 1, "[entry() for entry in self.pages]", "", "proven"),
     ],
-    ids=["whole", "a pool", "by number", "a buffer", "once", "length", "states", "callbacks"],
+    ids=[
+        "whole",
+        "of each",
+        "a pool",
+        "by number",
+        "a buffer",
+        "once",
+        "length",
+        "states",
+        "callbacks",
+    ],
 )
 def test_what_each_step_reads_is_data(
     load_program: Callable[..., types.ModuleType],

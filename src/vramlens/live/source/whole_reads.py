@@ -76,10 +76,11 @@ def _lines_that_draw(file: str, name: str, kind: type[ast.expr]) -> tuple[int, .
 
 
 def _hands_to(node: ast.AST, functions: frozenset[str], name: str, kind: type[ast.expr]) -> bool:
-    """Whether a node calls one of some functions with a list."""
+    """Whether a node calls one of some functions with a list, or with something of each entry."""
     match node:
         case ast.Call(func=called, args=arguments) if last_name(called) in functions:
-            return _has_name(arguments, name, kind)
+            each = [part for value in arguments for part in getattr(value, "generators", ())]
+            return _has_name([*arguments, *(part.iter for part in each)], name, kind)
     return False
 
 
