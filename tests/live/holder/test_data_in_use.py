@@ -91,3 +91,62 @@ def test_what_each_step_reads_is_data(
     assert ("line 12 reads its older entries in each step" in leak.reason) == (
         verdict == "possible"
     )
+
+
+OTHERS_LIST = """\
+import torch
+
+class Store:
+    def __init__(self):
+        self.entries = []
+
+    def add(self, number):
+        self.entries.append(torch.zeros(4096) + number)
+
+class Pair:
+    def __init__(self):
+        {made}
+
+    def read(self):
+        entries = [torch.ones(4), torch.zeros(4)]
+        return torch.stack({read})
+
+def run(steps, tick):
+    store, pair = Store(), Pair()
+    entries = []
+    for number in range(steps):
+        {add}
+        pair.read()
+        tick()
+"""
+OWN = "self.entries = [torch.ones(4), torch.zeros(4)]"
+
+
+@pytest.mark.parametrize(
+    ("add", "made", "read"),
+    [
+        ("store.add(number)", OWN, "self.entries"),
+        ("entries.append(torch.zeros(4096) + number)", "pass", "entries"),
+    ],
+    ids=["attribute", "variable"],
+)
+def test_another_list_of_the_name_says_nothing(
+    load_program: Callable[..., types.ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    add: str,
+    made: str,
+    read: str,
+) -> None:
+    monkeypatch.setattr("vramlens.live.growth.line_observer._FREE_SECONDS", 60.0)
+    watch = vramlens.LeakWatch()
+    reports: list[Any] = []
+
+    def tick() -> None:
+        watch.step()
+        if watch.steps == 59:
+            reports.append(watch.report())
+
+    load_program(OTHERS_LIST.format(add=add, made=made, read=read)).run(60, tick)
+    watch.stop()
+    (leak,) = reports[0].leaks
+    assert leak.verdict == "proven"

@@ -47,14 +47,52 @@ def lines_that_combine(store: Store) -> tuple[int, ...]:
     """The lines of its file that make one tensor of all that a statement appends to a list:
     ``torch.stack(self.vectors)``.
     """
-    return _lines_that_combine(store.file, store.name, ast.Attribute if store.base else ast.Name)
+    kind = ast.Attribute if store.base else ast.Name
+    return _of_same_list(store, _lines_that_combine(store.file, store.name, kind))
 
 
 def lines_that_draw(store: Store) -> tuple[int, ...]:
     """The lines of its file that take some of its entries, by chance or by numbers that they go
     through.
     """
-    return _lines_that_draw(store.file, store.name, ast.Attribute if store.base else ast.Name)
+    kind = ast.Attribute if store.base else ast.Name
+    return _of_same_list(store, _lines_that_draw(store.file, store.name, kind))
+
+
+def _of_same_list(store: Store, lines: Sequence[int]) -> tuple[int, ...]:
+    """Those lines that are in no other function, or class, which makes a list of that name for
+    itself.
+    """
+    tree = tree_of(store.file) if lines else None
+    if tree is None:
+        return ()
+    makers = (ast.ClassDef,) if store.base else (ast.FunctionDef, ast.AsyncFunctionDef)
+    kind = ast.Attribute if store.base else ast.Name
+    others = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, makers)
+        and not _is_around(node, store.line)
+        and _makes(node, store.name, kind)
+    ]
+    return tuple(line for line in lines if not any(_is_around(node, line) for node in others))
+
+
+def _makes(maker: ast.stmt, name: str, kind: type[ast.expr]) -> bool:
+    """Whether a function or class assigns something of a name; no ``global`` of it."""
+    parts = list(ast.walk(maker))
+    if any(isinstance(part, (ast.Global, ast.Nonlocal)) and name in part.names for part in parts):
+        return False
+    return any(
+        isinstance(part, kind)
+        and last_name(part) == name
+        and isinstance(getattr(part, "ctx", None), ast.Store)
+        for part in parts
+    )
+
+
+def _is_around(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
 @lru_cache(maxsize=256)
