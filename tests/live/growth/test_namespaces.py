@@ -226,3 +226,21 @@ def test_what_holds_nearly_all_is_named_also_where_few_steps_left_something(turn
         watch.step()
     names = {leak.owner.name for leak in watch.report().leaks if leak.owner is not None}
     assert names == {"Operator.by_width"}
+
+
+_RARE = """
+for step in range(160):
+    if step % {every} == 9:
+        globals()[f"kept_{{step}}"] = torch.ones(4096) * step
+    tick()
+"""
+
+
+@pytest.mark.parametrize(("every", "verdict"), [(40, "possible"), (16, "proven"), (1, "proven")])
+def test_a_few_variables_set_now_and_then_are_possible(
+    program: Program, every: int, verdict: str
+) -> None:
+    watch = LeakWatch()
+    program.run(_RARE.format(every=every).replace("% 1 == 9", "% 1 == 0"), watch.step)
+    (leak,) = watch.report().leaks
+    assert leak.verdict == verdict

@@ -21,7 +21,7 @@ from vramlens.ground.program_errors import let_through
 from vramlens.live.heap.objects import frames_from
 from vramlens.live.turns.user_loops import Loop, UserLoops
 
-_TOOLS = (3, 4)
+_TOOLS = (4, 3)
 """Numbers that Python gives to no kind of tool: debuggers, coverage, profilers and optimizers have theirs."""
 _TURN_SECONDS = 0.0003
 """Of the processor, for the end of a step; what looks take has rations of its own. Not read from a clock:

@@ -7,6 +7,7 @@ one is expected to take as long as the last.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 
 from vramlens.capture.process.own_thread import OwnEvent, OwnThread
@@ -30,8 +31,10 @@ class TrainingPause:
         self._longest = 0.0
         self._is_told = False
         self._ended = OwnEvent()
-        self._thread = OwnThread(self._run)
-        self._thread.start()
+        with suppress(
+            RuntimeError
+        ):  # no new thread: then the training's steps are all that there is
+            OwnThread(self._run).start()
 
     def stepped(self) -> None:
         """An optimizer has stepped."""
