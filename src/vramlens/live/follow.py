@@ -164,10 +164,7 @@ class LeakFollower:
     @harmless("looking for leaks")
     def program_ended(self) -> None:
         """Looks for the last time, while the variables are there that the program ended with."""
-        if self._pause is not None:
-            self._pause.stop()
-        if self._other_steps is not None:
-            self._other_steps.stop()
+        self.stop()
         if self._training is not None and self._watch is not None:
             self._end_short_epilogue(self._training, self._watch)
         try:
@@ -175,6 +172,13 @@ class LeakFollower:
                 watch.end()
         finally:
             last_frames.let_go()
+
+    def stop(self) -> None:
+        """Counts no more steps."""
+        if self._pause is not None:
+            self._pause.stop()
+        if self._other_steps is not None:
+            self._other_steps.stop()
 
     def _end_short_epilogue(self, training: UnitWatch, watch: UnitWatch) -> None:
         """Discards what came after the training where it cannot say anything, or nothing grew: each

@@ -96,37 +96,37 @@ def test_what_each_step_reads_is_data(
 OTHERS_LIST = """\
 import torch
 
-class Store:
+class Shelf:
     def __init__(self):
-        self.entries = []
+        self.volumes = []
 
     def add(self, number):
-        self.entries.append(torch.zeros(4096) + number)
+        self.volumes.append(torch.zeros(4096) + number)
 
-class Pair:
+class PairOfVolumes:
     def __init__(self):
         {made}
 
     def read(self):
-        entries = [torch.ones(4), torch.zeros(4)]
+        volumes = [torch.ones(4), torch.zeros(4)]
         return torch.stack({read})
 
 def run(steps, tick):
-    store, pair = Store(), Pair()
-    entries = []
+    shelf, pair = Shelf(), PairOfVolumes()
+    volumes = []
     for number in range(steps):
         {add}
         pair.read()
         tick()
 """
-OWN = "self.entries = [torch.ones(4), torch.zeros(4)]"
+OWN = "self.volumes = [torch.ones(4), torch.zeros(4)]"
 
 
 @pytest.mark.parametrize(
     ("add", "made", "read"),
     [
-        ("store.add(number)", OWN, "self.entries"),
-        ("entries.append(torch.zeros(4096) + number)", "pass", "entries"),
+        ("shelf.add(number)", OWN, "self.volumes"),
+        ("volumes.append(torch.zeros(4096) + number)", "pass", "volumes"),
     ],
     ids=["attribute", "variable"],
 )

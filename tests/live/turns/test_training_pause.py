@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 import pytest
@@ -61,8 +62,16 @@ def test_a_pause_is_told_once_and_again_after_the_next_step(
     """Steps every second, one of which takes 5 s: a pause is one of more than 20."""
     clock = [0.0]
     monkeypatch.setattr("vramlens.live.turns.training_pause.monotonic", lambda: clock[-1])
-    told: list[float] = []
-    pause = TrainingPause(lambda: told.append(clock[-1]))
+
+    class Listener:
+        told: list[float] = []  # noqa: RUF012
+
+        def paused(self) -> None:
+            self.told.append(clock[-1])
+
+    listener = Listener()
+    told = listener.told
+    pause = TrainingPause(listener.paused)
     pause.stop()
     for now in (1.0, 2.0, 7.0, 8.0):
         clock.append(now)
@@ -76,6 +85,9 @@ def test_a_pause_is_told_once_and_again_after_the_next_step(
         clock.append(now)
         pause.look()
     assert told == [29.0, 200.0]
+    alive = weakref.ref(listener)
+    del listener
+    assert alive() is None
 
 
 def _told(tmp_path: Path, *statements: str) -> str:

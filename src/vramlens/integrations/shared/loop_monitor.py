@@ -133,6 +133,8 @@ class LoopMonitor:
     def _tell_leaks(self, trackers: Trackers) -> None:
         follower, self._follower = self._follower, None
         self.leaks = None if follower is None else follower.conclusion()
+        if follower is not None:
+            follower.stop()
         if self.leaks is not None:
             keep(trackers(), "leaks", str(self.leaks), [], self._steps)
 

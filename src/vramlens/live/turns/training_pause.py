@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
+from weakref import WeakMethod
 
 from vramlens.capture.process.own_thread import OwnEvent, OwnThread
 
@@ -22,11 +23,17 @@ _TIMES_LONGEST = 4
 
 
 class TrainingPause:
-    """Tells, from a thread of its own, that no optimizer steps any more: once until the next step."""
+    """Tells, from a thread of its own, that no optimizer steps any more: once until the next step, as
+    long as there is somebody to tell.
+    """
 
     def __init__(self, paused: Callable[[], None]) -> None:
-        """Begins with the first step."""
-        self._paused = paused
+        """Begins with the first step.
+
+        Args:
+            paused: a method, whose object it does not keep.
+        """
+        self._paused = WeakMethod(paused)
         self._last = monotonic()
         self._longest = 0.0
         self._is_told = False
@@ -49,9 +56,12 @@ class TrainingPause:
     def look(self) -> None:
         """Tells it if that is so, and was not told yet."""
         patience = max(_LEAST_S, _TIMES_LONGEST * self._longest)
-        if not self._is_told and monotonic() - self._last > patience:
+        paused = self._paused()
+        if paused is None:
+            self.stop()
+        elif not self._is_told and monotonic() - self._last > patience:
             self._is_told = True
-            self._paused()
+            paused()
 
     def _run(self) -> None:
         while not self._ended.is_set:
