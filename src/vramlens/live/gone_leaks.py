@@ -16,6 +16,8 @@ _EXPLAINED = 0.75
 """Of the bytes that the sums rose by in a step: with half, as much again may be another's."""
 _FALLEN = 0.5
 """Of its size, to which what is emptied falls: a queue loses single entries."""
+_NO_RESULTS = {"exception", "hook", "closure", "cycle", "autograd_cycle"}
+"""Classes of what no loop is run for."""
 _LEAST_OF_ENDED = 256 * 1024
 """Bytes that a loop left that has ended, and that matter although no more come: positions and scores of
 a few hundred turns are less, a few images more.
@@ -95,10 +97,6 @@ def gone_leak(
         return replace(leak, verdict=Verdict.LIKELY, reason=leak.reason_and(reason))
     reason = "it is gone now and did not grow until the last step, so it may have been emptied"
     return replace(leak, verdict=Verdict.POSSIBLE, reason=leak.reason_and(reason))
-
-
-_NO_RESULTS = {"exception", "hook", "closure", "cycle", "autograd_cycle"}
-"""Classes of what no loop is run for."""
 
 
 def without_certainty(report: LeakReport) -> LeakReport:

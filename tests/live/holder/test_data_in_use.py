@@ -12,6 +12,31 @@ torch = pytest.importorskip("torch")
 
 import vramlens  # noqa: E402
 
+
+@pytest.fixture
+def leak_of(
+    load_program: Callable[..., types.ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], Any]:
+    """The one leak of a program, all of whose steps are traced."""
+    monkeypatch.setattr("vramlens.live.growth.line_observer._FREE_SECONDS", 60.0)
+
+    def leak_of(source: str) -> Any:
+        watch = vramlens.LeakWatch()
+        reports: list[Any] = []
+
+        def tick() -> None:
+            watch.step()
+            if watch.steps == 59:
+                reports.append(watch.report())
+
+        load_program(source).run(60, tick)
+        watch.stop()
+        (leak,) = reports[0].leaks
+        return leak
+
+    return leak_of
+
+
 PROGRAM = """\
 import random
 import torch
@@ -67,26 +92,14 @@ DRAWN = "self.pages[random.randrange(len(self.pages))]"
     ],
 )
 def test_what_each_step_reads_is_data(
-    load_program: Callable[..., types.ModuleType],
-    monkeypatch: pytest.MonkeyPatch,
+    leak_of: Callable[[str], Any],
     entry: str,
     every: int,
     read: str,
     when: str,
     verdict: str,
 ) -> None:
-    monkeypatch.setattr("vramlens.live.growth.line_observer._FREE_SECONDS", 60.0)
-    watch = vramlens.LeakWatch()
-    reports: list[Any] = []
-
-    def tick() -> None:
-        watch.step()
-        if watch.steps == 59:
-            reports.append(watch.report())
-
-    load_program(PROGRAM.format(entry=entry, every=every, read=read, when=when)).run(60, tick)
-    watch.stop()
-    (leak,) = reports[0].leaks
+    leak = leak_of(PROGRAM.format(entry=entry, every=every, read=read, when=when))
     assert leak.verdict == verdict
     assert ("line 12 reads its older entries in each step" in leak.reason) == (
         verdict == "possible"
@@ -131,22 +144,10 @@ OWN = "self.volumes = [torch.ones(4), torch.zeros(4)]"
     ids=["attribute", "variable"],
 )
 def test_another_list_of_the_name_says_nothing(
-    load_program: Callable[..., types.ModuleType],
-    monkeypatch: pytest.MonkeyPatch,
+    leak_of: Callable[[str], Any],
     add: str,
     made: str,
     read: str,
 ) -> None:
-    monkeypatch.setattr("vramlens.live.growth.line_observer._FREE_SECONDS", 60.0)
-    watch = vramlens.LeakWatch()
-    reports: list[Any] = []
-
-    def tick() -> None:
-        watch.step()
-        if watch.steps == 59:
-            reports.append(watch.report())
-
-    load_program(OTHERS_LIST.format(add=add, made=made, read=read)).run(60, tick)
-    watch.stop()
-    (leak,) = reports[0].leaks
+    leak = leak_of(OTHERS_LIST.format(add=add, made=made, read=read))
     assert leak.verdict == "proven"

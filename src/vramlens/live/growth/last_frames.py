@@ -13,7 +13,7 @@ import sys
 import threading
 import types
 from functools import lru_cache
-from itertools import islice, takewhile
+from itertools import islice, takewhile, zip_longest
 
 from vramlens.live.heap.objects import (
     code_of,
@@ -85,13 +85,14 @@ def _last_frames(stack: list[types.FrameType]) -> list[types.FrameType]:
     if not places or not _runs_last_statement(stack[places[-1]]):
         return []
     frames: list[types.FrameType] = []
-    for depth, frame in enumerate(stack[places[-1] + 1 :], places[-1] + 1):
+    inside = stack[places[-1] + 1 :]
+    for frame, called in zip_longest(inside, inside[1:]):
         if _is_async_runner(frame):
             coroutine_frame = _frame_that_waits(frame, stack)  # of asyncio.run(main())
             if coroutine_frame is not None:
                 return [*frames, coroutine_frame]  # another task is at work
             continue
-        if _wraps(frame, stack[depth + 1 : depth + 2]):
+        if called is not None and _wraps(frame, called):
             continue
         if not _is_users_function(frame.f_code):
             break
@@ -126,19 +127,15 @@ def _frame_that_waits(
     return coroutine.cr_frame if is_users(coroutine.cr_code.co_filename) else None
 
 
-def _wraps(frame: types.FrameType, called: list[types.FrameType]) -> bool:
+def _wraps(frame: types.FrameType, called: types.FrameType) -> bool:
     """Whether a library's function is a decorator's, around the one that it has called: of
     ``@torch.no_grad()`` before ``def main()``.
-
-    Args:
-        called: the frame of that; none where nothing is.
     """
     if is_users(frame.f_code.co_filename) or not frame.f_code.co_freevars:
         return False
     variables = frame_variables(frame)
     enclosed = (variables.get(name) for name in frame.f_code.co_freevars)
-    codes = list(map(code_of, enclosed))
-    return any(inner.f_code in codes for inner in called)
+    return called.f_code in map(code_of, enclosed)
 
 
 def _is_users_function(code: types.CodeType) -> bool:

@@ -18,6 +18,10 @@ FEWEST, SURE = 3, 4
 """Different steps with births that are needed to speak of growth, and to be sure. Two are also the
 last batch and the one before it; with twice as many, no test of ten steps would find anything.
 """
+RARE = 4
+"""Steps to one that left something: cycles, epochs, rounds of labels. Half of the batches that a training
+finds hard are more, and of a replay buffer each step is.
+"""
 _SHARE_FILLED = 0.8
 """Of the steps, that left something: from there on, the usual step's bytes are the rate (every second
 step is 0.5).

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +28,6 @@ from vramlens.live.heap.objects import (
     is_users,
     is_users_class,
 )
-from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain
 from vramlens.live.holder.filed_objects import filing_store
 from vramlens.live.holder.registrations import (
@@ -108,15 +107,6 @@ class _Example:
 
 class Statements(UsersSource):
     """Finds statements in the user's files."""
-
-    def __init__(
-        self,
-        search: Search,
-        lines_run: Mapping[tuple[str, int], int] | None = None,
-        steps_run: int = 0,
-    ) -> None:
-        super().__init__(search, lines_run, steps_run)
-        self._torch = search.torch
 
     def keeper(
         self,
@@ -286,12 +276,14 @@ class Statements(UsersSource):
         if self.lines_run is not None:
             score += 30 if self._statement_has_run(store) else -10
         if store.value is not None:
-            score += likeness(self._torch, store.value, example.kept, is_graph=example.is_graph)
+            score += likeness(
+                self._search.torch, store.value, example.kept, is_graph=example.is_graph
+            )
         return score
 
     def is_tensor(self, value: object) -> bool:
         """Whether a value is a tensor."""
-        return self._torch.is_tensor(value)
+        return self._search.torch.is_tensor(value)
 
     def is_data(self, value: object) -> bool:
         """Whether a value is a tensor, or a tuple, list or dict of some."""

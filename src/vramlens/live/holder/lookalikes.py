@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain, islice
 
 from vramlens.ground.verdict import Verdict
+from vramlens.live.growth.pace import RARE
 from vramlens.live.heap.objects import dict_items, elements_of, is_kind
 from vramlens.live.holder.container_bounds import (
     Excuse,
@@ -78,8 +79,6 @@ _MOST_SAMPLES = 1 << 24
 """Of a dataset, by number, which a cache may hold all: ImageNet-21k has 14 million. Seeds and hashes are
 larger.
 """
-_RARE = 4
-"""Steps to one that left something: rounds of labels, epochs; of a replay buffer each step does."""
 _MOST_KEYS = 100
 """Whose types are read: all of a few, and enough to see two types."""
 
@@ -426,7 +425,7 @@ def data_in_use(statements: Statements, growth: Growth) -> Excuse | None:
     if not all(map(statements.is_data, entries)):
         return None
     lines = lines_that_combine(store)
-    if growth.steps * _RARE <= growth.span:
+    if growth.steps * RARE <= growth.span:
         lines += lines_that_draw(store)
     for line in lines:
         if statements.runs_in_steps(store.file, line):

@@ -291,18 +291,16 @@ def _may_drain(removal: Store, evidence: Evidence) -> bool:
     takes what is too old, which comes with time.
     """
     store = evidence.store
-    if not _makes_room(removal, store):
-        return _is_in_own_loop(removal, store)
-    return _come_with_time(_own_guards(removal, store), removal.function, evidence)
+    return _drains(removal, store) or (
+        _makes_room(removal, store)
+        and _come_with_time(_own_guards(removal, store), removal.function, evidence)
+    )
 
 
 def _drains(removal: Store, store: Store) -> bool:
     """Whether a removal is in a loop of its own, and not to make room for one entry."""
-    return _is_in_own_loop(removal, store) and not _makes_room(removal, store)
-
-
-def _is_in_own_loop(removal: Store, store: Store) -> bool:
-    return removal.loops > (store.loops if removal.function is store.function else 0)
+    loops_around = store.loops if removal.function is store.function else 0
+    return removal.loops > loops_around and not _makes_room(removal, store)
 
 
 def _makes_room(removal: Store, store: Store) -> bool:

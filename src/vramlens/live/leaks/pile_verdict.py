@@ -8,7 +8,7 @@ from statistics import mode
 from typing import Any
 
 from vramlens.ground.verdict import Verdict
-from vramlens.live.growth.pace import FEWEST, Pace
+from vramlens.live.growth.pace import FEWEST, RARE, Pace
 from vramlens.live.growth.piles import Pile
 from vramlens.live.heap.objects import is_kind, namespace_of
 from vramlens.live.heap.search import Search
@@ -21,9 +21,9 @@ from vramlens.units import counted
 
 _EVERY_STEP = 0.95
 """Of the steps, for "all of them": the few that are missing were not looked at."""
-_FEWEST_OF_NAMESPACE, _RARE = 8, 4
-"""Steps that left something in a module or an object, unless it was one of four or more: with half as many, a
-script's own variables were a leak once in six runs of a busy machine.
+_FEWEST_OF_NAMESPACE = 8
+"""Steps that left something in a module or an object, where such steps are rare: with half as many, a
+script's own variables were a leak in one of four runs on a busy machine.
 """
 _CONTAINERS = (list, tuple, set, dict, frozenset)
 _FULL_OR_ENDED = "it is full, or what fills it has ended"
@@ -134,7 +134,7 @@ def _is_uniform(search: Search, pile: Pile, container: Any) -> bool:
     if not sizes_by_step:  # autograd nodes without data: nothing says that they are alike
         return False
     span = pile.pace.last - pile.pace.first + 1
-    if len(sizes_by_step) < _FEWEST_OF_NAMESPACE and len(sizes_by_step) * _RARE < span:
+    if len(sizes_by_step) < _FEWEST_OF_NAMESPACE and len(sizes_by_step) * RARE < span:
         return False  # variables that the last steps set, and what was not seen to be made
     sums = list(map(sum, sizes_by_step.values()))
     usual_sum = mode(sums)

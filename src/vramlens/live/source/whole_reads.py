@@ -12,12 +12,10 @@ from vramlens.live.source.source_tree import tree_of
 
 _LOOKS = frozenset(
     ("len", "print", "id", "type", "isinstance", "repr", "str", "bool", "getsizeof", "wait")
-) | {"max", "min"}
-"""Functions that look at something without using what is in it, or use the best of it; ``wait(jobs)``
-takes no results.
-"""
-
-
+)
+"""Functions that look at something without using what is in it; ``wait(jobs)`` takes no results."""
+_PICKS = frozenset(("max", "min"))
+"""Functions that use one of many."""
 _COMBINES = frozenset(
     ("stack", "cat", "concat", "concatenate", "vstack", "hstack", "dstack", "pad_sequence")
 )
@@ -28,7 +26,7 @@ _DRAWS = frozenset(("sample", "choice", "choices"))
 def uses_all(node: ast.AST, name: str, kind: type[ast.expr] = ast.Name) -> bool:
     """Whether a node hands a variable on, goes through it, or gives it back."""
     match node:
-        case ast.Call(func=called) if last_name(called) in _LOOKS:
+        case ast.Call(func=called) if last_name(called) in _LOOKS | _PICKS:
             return False
         case ast.Call(args=arguments):
             return _has_name(arguments, name, kind)
@@ -43,20 +41,27 @@ def line_of(node: ast.AST) -> int:
     return int(getattr(place, "lineno", 0))
 
 
+def is_around(node: ast.AST, line: int) -> bool:
+    """Whether a line is one of a node's."""
+    return getattr(node, "lineno", line + 1) <= line <= (getattr(node, "end_lineno", 0) or 0)
+
+
 def lines_that_combine(store: Store) -> tuple[int, ...]:
     """The lines of its file that make one tensor of all that a statement appends to a list:
     ``torch.stack(self.vectors)``.
     """
-    kind = ast.Attribute if store.base else ast.Name
-    return _of_same_list(store, _lines_that_combine(store.file, store.name, kind))
+    return _of_same_list(store, _lines_that_combine(store.file, store.name, bool(store.base)))
 
 
 def lines_that_draw(store: Store) -> tuple[int, ...]:
     """The lines of its file that take some of its entries, by chance or by numbers that they go
     through.
     """
-    kind = ast.Attribute if store.base else ast.Name
-    return _of_same_list(store, _lines_that_draw(store.file, store.name, kind))
+    return _of_same_list(store, _lines_that_draw(store.file, store.name, bool(store.base)))
+
+
+def _kind(*, is_attribute: bool) -> type[ast.expr]:
+    return ast.Attribute if is_attribute else ast.Name
 
 
 def _of_same_list(store: Store, lines: Sequence[int]) -> tuple[int, ...]:
@@ -67,15 +72,15 @@ def _of_same_list(store: Store, lines: Sequence[int]) -> tuple[int, ...]:
     if tree is None:
         return ()
     makers = (ast.ClassDef,) if store.base else (ast.FunctionDef, ast.AsyncFunctionDef)
-    kind = ast.Attribute if store.base else ast.Name
+    kind = _kind(is_attribute=bool(store.base))
     others = [
         node
         for node in ast.walk(tree)
         if isinstance(node, makers)
-        and not _is_around(node, store.line)
+        and not is_around(node, store.line)
         and _makes(node, store.name, kind)
     ]
-    return tuple(line for line in lines if not any(_is_around(node, line) for node in others))
+    return tuple(line for line in lines if not any(is_around(node, line) for node in others))
 
 
 def _makes(maker: ast.stmt, name: str, kind: type[ast.expr]) -> bool:
@@ -91,20 +96,16 @@ def _makes(maker: ast.stmt, name: str, kind: type[ast.expr]) -> bool:
     )
 
 
-def _is_around(node: ast.stmt, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or node.lineno)
-
-
 @lru_cache(maxsize=256)
-def _lines_that_combine(file: str, name: str, kind: type[ast.expr]) -> tuple[int, ...]:
-    tree = tree_of(file)
+def _lines_that_combine(file: str, name: str, is_attribute: bool) -> tuple[int, ...]:
+    tree, kind = tree_of(file), _kind(is_attribute=is_attribute)
     nodes = () if tree is None else ast.walk(tree)
     return tuple(line_of(node) for node in nodes if _hands_to(node, _COMBINES, name, kind))
 
 
 @lru_cache(maxsize=256)
-def _lines_that_draw(file: str, name: str, kind: type[ast.expr]) -> tuple[int, ...]:
-    tree = tree_of(file)
+def _lines_that_draw(file: str, name: str, is_attribute: bool) -> tuple[int, ...]:
+    tree, kind = tree_of(file), _kind(is_attribute=is_attribute)
     lines: set[int] = set()
     for node in () if tree is None else ast.walk(tree):
         if _hands_to(node, _DRAWS, name, kind) or _is_drawn(node, name, kind):

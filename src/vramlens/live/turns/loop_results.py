@@ -13,18 +13,15 @@ from dataclasses import replace
 
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.leak import LeakOwner
+from vramlens.live.growth.pace import RARE
 from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
 from vramlens.live.source.expressions import last_name
 from vramlens.live.source.source_tree import tree_of
-from vramlens.live.source.whole_reads import line_of, uses_all
+from vramlens.live.source.whole_reads import is_around, line_of, uses_all
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _Loop = ast.For | ast.AsyncFor | ast.While
-_RARE = 4
-"""Steps to one that leaves something: half of the batches that a training finds hard are more, cycles and
-epochs take longer.
-"""
 _MOST_PLACES = 12
 """Calls that lead to a line: a method of a common name has hundreds, of other objects."""
 
@@ -45,7 +42,7 @@ def without_rare_results(report: LeakReport) -> LeakReport:
 def _is_rare(leak: LiveLeak) -> bool:
     if leak.kind == "graph" or leak.first_step is None or leak.last_step is None:
         return False
-    return leak.steps * _RARE <= leak.last_step - leak.first_step + 1
+    return leak.steps * RARE <= leak.last_step - leak.first_step + 1
 
 
 def _judged(leak: LiveLeak) -> LiveLeak:
@@ -92,7 +89,7 @@ def _first_use_elsewhere(body: ast.Module, owner: LeakOwner) -> tuple[str, int]:
     holder, _, name = path.rpartition(".")
     scope = _scope_of(body, owner.line)
     lines = sorted(_lines_that_use(body, holder, name)) if holder else []
-    return path, next((use for use in lines if not _is_around(scope, use)), 0)
+    return path, next((use for use in lines if not is_around(scope, use)), 0)
 
 
 def _is_once_after(body: ast.Module, use: int, filling: int) -> bool:
@@ -138,7 +135,7 @@ def _lines_that_call(body: ast.Module, name: str) -> Iterator[int]:
 
 
 def _loops_around(scope: ast.AST, line: int) -> list[_Loop]:
-    return [loop for loop in _loops_in(scope) if _is_around(loop, line)]
+    return [loop for loop in _loops_in(scope) if is_around(loop, line)]
 
 
 def _ends_a_loop_before(scope: ast.AST, line: int) -> bool:
@@ -182,12 +179,8 @@ def _use_after_loop(file: str, line: int, name: str) -> int:
 def _scope_of(body: ast.Module, line: int) -> ast.AST:
     """The innermost function around a line; the module where there is none."""
     functions = (node for node in ast.walk(body) if isinstance(node, _FUNCTIONS))
-    around = [node for node in functions if _is_around(node, line)]
+    around = [node for node in functions if is_around(node, line)]
     return around[-1] if around else body
-
-
-def _is_around(node: ast.AST, line: int) -> bool:
-    return getattr(node, "lineno", line + 1) <= line <= (getattr(node, "end_lineno", 0) or 0)
 
 
 def _within(scope: ast.AST) -> Iterator[ast.AST]:

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import get_ident, main_thread
 from types import FrameType
 from typing import Any
@@ -120,14 +120,14 @@ class OtherSteps:
             self._loops.stop()
         self._moments = self._loops = None
 
+    def _unit(self, text: str, *, is_of_time: bool = False, follows_loop: bool) -> StepUnit:
+        return StepUnit(text, is_of_time, follows_loop, self._follows_training)
+
     def _called(self) -> None:
         calls = self._calls
         if calls is None:
             return
-        follows = self._follows_training
-        self.unit = StepUnit(
-            f"a call of {calls.root_name}", follows_loop=follows, follows_training=follows
-        )
+        self.unit = self._unit(f"a call of {calls.root_name}", follows_loop=self._follows_training)
         if self._loops is not None:
             self._stop_lesser()
             self._begun_anew()
@@ -140,10 +140,8 @@ class OtherSteps:
     @harmless("counting turns of the program's loop")
     def _loop_chosen(self) -> None:
         if self._loops is not None and self._loops.loop is not None:
-            self.unit = StepUnit(
-                f"a turn of the loop at {self._loops.loop.place}",
-                follows_loop=True,
-                follows_training=self._follows_training,
+            self.unit = self._unit(
+                f"a turn of the loop at {self._loops.loop.place}", follows_loop=True
             )
             self._begun_anew()
 
@@ -152,8 +150,9 @@ class OtherSteps:
         if self._loops is None or not self._have_turns_ended(self._loops):
             return
         if self.unit is None or not self.unit.is_of_time:
-            unit = _unit_of_time(self._loops, follows_loop=self._are_loops_over)
-            self.unit = replace(unit, follows_training=self._follows_training)
+            self.unit = self._unit(
+                _time_text(self._loops), is_of_time=True, follows_loop=self._are_loops_over
+            )
             self._begun_anew()
         frame = sys._current_frames().get(main_thread().ident or 0)
         if frame is not None:
@@ -179,13 +178,13 @@ def _is_in_turn(loops: LoopTurns) -> bool:
     return loops.leaves_out and frame is not None and loops.is_within(frame)
 
 
-def _unit_of_time(loops: LoopTurns, *, follows_loop: bool) -> StepUnit:
-    """A stretch of time, and of which turns it tells nothing."""
+def _time_text(loops: LoopTurns) -> str:
+    """A stretch of time, and after which turns."""
     text = f"{SECONDS:g} s in which the program ran"
     if loops.loop is not None:
         turns = counted(loops.turns, "turn")
         text = f"{text}, after {turns} of the loop at {loops.loop.place}"
-    return StepUnit(text, is_of_time=True, follows_loop=follows_loop)
+    return text
 
 
 def _is_training_script() -> bool:

@@ -13,11 +13,12 @@ from weakref import WeakMethod
 
 from vramlens.capture.process.own_thread import OwnEvent, OwnThread
 
-_LOOKS_EVERY_S = 0.1
 _LEAST_S = 0.5
 """Twice as long leaves too little of a program that serves for two seconds; half as long is a batch that
 comes late. A checkpoint that is written takes longer, and costs one look at what follows.
 """
+_SOON_S = 0.01
+"""Waited at least, where the time has come as it was asked."""
 _TIMES_LONGEST = 4
 """Of the longest time between two steps so far: accumulated batches, a validation."""
 
@@ -38,9 +39,7 @@ class TrainingPause:
         self._longest = 0.0
         self._is_told = False
         self._ended = OwnEvent()
-        with suppress(
-            RuntimeError
-        ):  # no new thread: then the training's steps are all that there is
+        with suppress(RuntimeError):  # no new thread: the training's steps are all there is
             OwnThread(self._run).start()
 
     def stepped(self) -> None:
@@ -55,16 +54,21 @@ class TrainingPause:
 
     def look(self) -> None:
         """Tells it if that is so, and was not told yet."""
-        patience = max(_LEAST_S, _TIMES_LONGEST * self._longest)
         paused = self._paused()
         if paused is None:
             self.stop()
-        elif not self._is_told and monotonic() - self._last > patience:
+        elif not self._is_told and self._seconds_left < 0:
             self._is_told = True
             paused()
 
+    @property
+    def _seconds_left(self) -> float:
+        """Until it is a pause; below 0 of one."""
+        patience = max(_LEAST_S, _TIMES_LONGEST * self._longest)
+        return self._last + patience - monotonic()
+
     def _run(self) -> None:
         while not self._ended.is_set:
-            self._ended.wait(_LOOKS_EVERY_S)
+            self._ended.wait(_LEAST_S if self._is_told else max(self._seconds_left, _SOON_S))
             if not self._ended.is_set:
                 self.look()

@@ -6,22 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 
-from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
+from vramlens.ranks.excess.rank_against_peers import BY_STEP, RankAgainstPeers
 from vramlens.ranks.excess.rank_differences import differences_of
 from vramlens.ranks.peers.usual import Usual, lower_median
 from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_summary import RankSummary
 
-_BY_AMOUNT = (
-    "uneven_batch",
-    "not_checkpointed",
-    "moe_hot_rank",
-    "pipeline_stage",
-    "uneven_shard",
-    "embedding_shard",
-    "overlap",
-    "unknown",
-)
+_BY_AMOUNT = (*BY_STEP, "overlap")
 """Causes that say how much a rank holds of what its peers hold as well."""
 _LARGER = 1.1
 """Times the memory of another card, or the share of it in use: less is the same."""

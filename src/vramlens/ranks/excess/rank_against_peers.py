@@ -39,7 +39,7 @@ they normal.
 ENOUGH_PEERS, _LEAST_SPREAD = 8, 0.003
 """Of so many peers a line's own spread is known; and no spread is smaller than this share."""
 _STAGES = ("pipeline_stage", "first_last_stage")
-_BY_STEP = (
+BY_STEP = (
     "uneven_batch",
     "not_checkpointed",
     "moe_hot_rank",
@@ -315,7 +315,7 @@ class RankAgainstPeers:
         """Whether a difference is worth acting on: not where sizes vary and this rank had the
         largest by chance, nor where stages of a pipeline differ as they do by nature.
         """
-        shows_by_step = cause in _BY_STEP
+        shows_by_step = cause in BY_STEP
         is_stage = cause in _STAGES or (shows_by_step and self.position.unlike)
         if self.position.sends and is_stage:
             return self.more >= STAGE_SHARE * self.usual.peak_bytes
@@ -475,7 +475,7 @@ def _explained_by(cause: str, by_cause: _Excesses, told_apart: set[str]) -> list
 
     More layers or a larger batch show on many lines, each with what looks like a cause of its own.
     """
-    causes = set(by_cause) - set(_CERTAIN_CAUSES) if cause in _BY_STEP else {cause}
+    causes = set(by_cause) - set(_CERTAIN_CAUSES) if cause in BY_STEP else {cause}
     excesses = chain.from_iterable(by_cause[other] for other in causes - told_apart)
     not_alone = chain.from_iterable(by_cause[other] for other in causes & told_apart)
     return [*excesses, *(excess for excess in not_alone if not excess.is_alone)]
