@@ -357,8 +357,8 @@ def example_path() -> Path:
 
 def _moment(at: str | int | None) -> str | None:
     """The moment ``at`` as text; an event's number may be given as one."""
-    wanted = "peak, oom, end or an event number"
-    return at if at is None or isinstance(at, str) else str(number_given("at", at, wanted))
+    accepted_words = "peak, oom, end or an event number"
+    return at if at is None or isinstance(at, str) else str(number_given("at", at, accepted_words))
 
 
 def _cards(cards: Sequence[str | int]) -> tuple[str | int, ...]:

@@ -123,10 +123,10 @@ def checked(
     if _is_folder(recording):
         from vramlens.fleet.job_budget import check_job
 
-        kept = None if baseline is None else os.fspath(path_given("baseline", baseline))
+        baseline_folder = None if baseline is None else os.fspath(path_given("baseline", baseline))
         folder = os.fspath(cast(str, recording))
         with reading("checking") as progress:
-            return check_job(folder, budget, kept, device=device, progress=progress)
+            return check_job(folder, budget, baseline_folder, device=device, progress=progress)
     from vramlens.analyses.budget.budget import check_run
 
     baseline_run = None if baseline is None else _run(baseline, device, reading)

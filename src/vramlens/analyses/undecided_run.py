@@ -28,10 +28,10 @@ def meaning_of(decisions: DecisionsMeta) -> str:
 def _consequence(decisions: DecisionsMeta) -> str:
     if decisions.sure_bytes is None:
         return "a run may take more or fewer turns there, or another branch, so its peak may differ"
-    least = format_size(decisions.sure_bytes)
+    sure_size = format_size(decisions.sure_bytes)
     more = (
         "nothing else ends a loop there, so no card is sure to fit"
         if decisions.is_open
         else "another way may need more than predicted"
     )
-    return f"if a run does the least that it can there, it needs {least} at its peak; {more}"
+    return f"if a run does the least that it can there, it needs {sure_size} at its peak; {more}"

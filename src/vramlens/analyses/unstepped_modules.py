@@ -49,9 +49,9 @@ def runs_before_training(view: Attribution, rows: NDArray[np.int64]) -> bool:
     through them.
     """
     first = int(rows[view.step[rows] == view.step[rows].max()].min())
-    others = view.modules.marked & ~view.modules.eval_with_grad & (view.phases.span < 0)
-    others &= view.step == view.step[first]
-    return not others[:first].any()
+    is_of_other_module = view.modules.marked & ~view.modules.eval_with_grad & (view.phases.span < 0)
+    is_of_other_module &= view.step == view.step[first]
+    return not is_of_other_module[:first].any()
 
 
 def _parameters_by_use(table: TensorNames) -> tuple[Counter[str], Counter[str]]:

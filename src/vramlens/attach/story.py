@@ -108,9 +108,9 @@ def _of_device(part: Mapping[str, Any], shown: int) -> Iterator[str]:
     left_out = storages - len(largest)
     if left_out:
         more = min(_MORE_NAMES * shown, storages)
-        rest = size - sum(int(tensor["bytes"]) for tensor in largest)
+        left_out_bytes = size - sum(int(tensor["bytes"]) for tensor in largest)
         text = f"in {counted(left_out, 'further tensor')} (--top {more} shows more)"
-        yield _tensor_line(rest, text)
+        yield _tensor_line(left_out_bytes, text)
 
 
 def _tensor_line(size: object, text: str) -> str:
@@ -202,8 +202,8 @@ def _of_longest_step(pause: Mapping[str, Any]) -> str:
     if not isinstance(longest_s, float) or not isinstance(median_s, float):
         return ""
     is_of_calls = pause.get("timed") == "call"
-    what = "time between two calls of its model was" if is_of_calls else "of its steps took"
-    return f" The longest {what} {longest_s:.2f} s (median: {median_s:.2f} s)."
+    timed_words = "time between two calls of its model was" if is_of_calls else "of its steps took"
+    return f" The longest {timed_words} {longest_s:.2f} s (median: {median_s:.2f} s)."
 
 
 def _next(

@@ -121,10 +121,10 @@ def no_python(pid: int) -> str:
     if not pythons:
         return f"process {pid} does not run CPython (vramlens top shows its GPU memory)"
     name = visible(process_name(pid) or "")
-    others = f" (and {len(pythons) - 1} more)" if len(pythons) > 1 else ""
+    more_children = f" (and {len(pythons) - 1} more)" if len(pythons) > 1 else ""
     return (
-        f"process {pid} ({name}) is not Python; process {pythons[0]}, which it started, is{others}:"
-        f" vramlens attach {pythons[0]}"
+        f"process {pid} ({name}) is not Python; process {pythons[0]}, which it started,"
+        f" is{more_children}: vramlens attach {pythons[0]}"
     )
 
 

@@ -62,5 +62,5 @@ def _has_been_given(entry: TracebackType, caller: TracebackType) -> bool:
     count = code.co_argcount + code.co_kwonlyargcount
     arguments = [values.get(name) for name in code.co_varnames[:count]]
     # An audit hook hears of the frame that we ask for in a tuple: that is not what it interrupts.
-    rest = values.get(code.co_varnames[count]) if has_rest else ()
-    return any(part is caller.tb_frame for part in (*arguments, *(rest or ())))
+    extra_arguments = values.get(code.co_varnames[count]) if has_rest else ()
+    return any(part is caller.tb_frame for part in (*arguments, *(extra_arguments or ())))

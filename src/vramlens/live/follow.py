@@ -191,13 +191,13 @@ class LeakFollower:
         """Has the thread that steps print the conclusion when its step ends; prints it here where
         no step ends soon. What is searched beside a thread that runs changes meanwhile.
         """
-        told = OwnEvent()
-        self._asked.append(told)
-        told.wait(_STEP_COMES_WITHIN_S)
+        answered = OwnEvent()
+        self._asked.append(answered)
+        answered.wait(_STEP_COMES_WITHIN_S)
         try:
-            self._asked.remove(told)
+            self._asked.remove(answered)
         except ValueError:  # the thread that steps is telling
-            told.wait(_TELLS_WITHIN_S)
+            answered.wait(_TELLS_WITHIN_S)
         else:
             self.tell()
 
@@ -205,11 +205,11 @@ class LeakFollower:
         # No lock: a child that is forked while another thread has it would wait here for ever.
         while self._asked:
             try:
-                told = self._asked.pop()
+                answered = self._asked.pop()
             except IndexError:  # whoever asked has waited long enough
                 return
             self.tell()
-            told.set()
+            answered.set()
 
     @harmless("looking for leaks")
     def tell(self) -> None:
@@ -232,10 +232,10 @@ class LeakFollower:
         """The report of now, or of the last look where all is gone by now; None where no step
         has ended.
         """
-        told = self._telling_watch()
-        if told is None:
+        conclusion = self._telling_watch()
+        if conclusion is None:
             return None
-        _, report, looked_after = told
+        _, report, looked_after = conclusion
         if looked_after:
             say_sentences(
                 f"--leaks: after step {looked_after:,} of {report.steps:,}; what its"
@@ -247,15 +247,15 @@ class LeakFollower:
         """The watch that says most, with what it says: the latest that found a leak, else the latest
         that found a possible one, else the one that counted most; None without any.
         """
-        told = []
+        conclusions = []
         for watch in [watch for watch in self._watches if watch.can_tell] or self._watches[:1]:
-            told.append((watch, *watch.conclusion()))
-            if told[-1][1].found:
-                return told[-1]
-        possible = [row for row in told if row[1].possible]
+            conclusions.append((watch, *watch.conclusion()))
+            if conclusions[-1][1].found:
+                return conclusions[-1]
+        possible = [row for row in conclusions if row[1].possible]
         if possible:
             return possible[0]
-        sure_of_none = [row for row in told if not row[0].is_over or row[1].is_accounted_for]
+        sure_of_none = [row for row in conclusions if not row[0].is_over or row[1].is_accounted_for]
         return max(sure_of_none, key=lambda row: row[1].steps, default=None)
 
     @harmless("finding who owns what")
@@ -266,8 +266,8 @@ class LeakFollower:
             kind: of devices that are recorded: cuda, xpu.
         """
         is_one = len(self._watches) < 2
-        told = None if is_one else self._telling_watch()
-        watch = self._watch if told is None else told[0]
+        conclusion = None if is_one else self._telling_watch()
+        watch = self._watch if conclusion is None else conclusion[0]
         looked = None if watch is None else watch.owned()
         if looked is None:
             return None

@@ -89,9 +89,9 @@ def gone_leak(
         return replace(leak, verdict=Verdict.POSSIBLE, reason=reason, fix=None)
     last = steps if sizes is not None and sizes.grew_until(steps) else _grown_until(leak, gone)
     if last:
-        which = ", the last," if last == steps else ""
+        last_step_words = ", the last," if last == steps else ""
         reason = (
-            f"it grew until step {last:,}{which} and is gone now: it is unknown whether"
+            f"it grew until step {last:,}{last_step_words} and is gone now: it is unknown whether"
             " it would have stayed"
         )
         return replace(leak, verdict=Verdict.LIKELY, reason=leak.reason_and(reason))

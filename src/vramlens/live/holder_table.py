@@ -197,19 +197,19 @@ def _holder_table(search: Search, entries: Sequence[Retained], top: int) -> Hold
     if not rows:
         rows, unnamed = unnamed, []
     smaller = entries[top:]
-    others = [
+    other_holders = [
         _sum_of("smaller", [(entry.bytes, entry.storages) for entry in smaller], len(smaller)),
         _sum_of("unnamed", [(size, count) for _, size, count in unnamed], len(unnamed)),
         _unsearched(search, entries),
     ]
-    others.append(_sum_of("unreached", [(size, 1) for size in _take_in_unreached(search)]))
+    other_holders.append(_sum_of("unreached", [(size, 1) for size in _take_in_unreached(search)]))
     return HolderTable(
         rows=tuple(rows),
         live_bytes=search.live_bytes,
         seconds=search.seconds,
         objects=len(search.order),
         notes=tuple(search.skipped),
-        others=tuple(other for other in others if other.bytes),
+        others=tuple(other for other in other_holders if other.bytes),
     )
 
 

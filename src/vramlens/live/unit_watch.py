@@ -157,8 +157,8 @@ class UnitWatch:
             report = replace(report, gone=replace(report.gone, function=""))
         before = self._earlier(report)
         gone = () if before is None else self._gone_leaks(before, report)
-        whole = self._in_its_unit(replace(report, leaks=(*gone, *report.leaks)))
-        return whole, 0 if before is None or final is not None else before.report.steps
+        full_report = self._in_its_unit(replace(report, leaks=(*gone, *report.leaks)))
+        return full_report, 0 if before is None or final is not None else before.report.steps
 
     def owned(self) -> Looked | None:
         """Who owns which storage: now, at the end, or at the look before where all is gone by
@@ -231,11 +231,12 @@ class UnitWatch:
     def _lost_leaks(self, before: LeakReport, now: LeakReport) -> tuple[LiveLeak, ...]:
         """The leaks of an earlier look that are not there any more; what is there was judged again."""
         names = {leak.owner.name for leak in now.leaks if leak.owner is not None}
-        there = {route for route, sizes in self._followed.items() if sizes.is_there}
+        routes_there = {route for route, sizes in self._followed.items() if sizes.is_there}
         return tuple(
             leak
             for leak in before.found
-            if leak.route not in there and (leak.owner is None or leak.owner.name not in names)
+            if leak.route not in routes_there
+            and (leak.owner is None or leak.owner.name not in names)
         )
 
     def _gone_leaks(self, before: Looked, now: LeakReport) -> tuple[LiveLeak, ...]:

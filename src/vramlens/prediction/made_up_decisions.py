@@ -140,11 +140,11 @@ def _count_of_ends(loop: Any) -> int:
     each test that leaves it.
     """
     if isinstance(loop, ast.While):
-        own = 0 if isinstance(loop.test, ast.Constant) else _count_of_parts(loop.test)
+        own_ends = 0 if isinstance(loop.test, ast.Constant) else _count_of_parts(loop.test)
     else:
-        own = int(_name_of(loop.iter) != "count")
+        own_ends = int(_name_of(loop.iter) != "count")
     tests = [node for node in ast.walk(loop) if isinstance(node, ast.If) and _leaves(node)]
-    return own + sum(_count_of_parts(node.test) for node in tests)
+    return own_ends + sum(_count_of_parts(node.test) for node in tests)
 
 
 def _count_of_parts(test: ast.expr) -> int:
@@ -194,9 +194,11 @@ class _Spread:
         callable_objects = self._definitions.get("__call__", [])
         for function in self._definitions.get(name, callable_objects):
             names = [parameter.arg for parameter in function.args.args]
-            own = names[1:] if names[:1] == ["self"] else names
-            given = {name for name, is_given in zip(own, arguments, strict=False) if is_given}
-            self._parameters.setdefault(function, set()).update(given)
+            parameter_names = names[1:] if names[:1] == ["self"] else names
+            made_up_parameters = {
+                name for name, is_given in zip(parameter_names, arguments, strict=False) if is_given
+            }
+            self._parameters.setdefault(function, set()).update(made_up_parameters)
 
 
 class _Flow:
@@ -260,8 +262,8 @@ class _Flow:
 
     def _lowest_asked(self, loop: ast.While, names: set[str], turn: int) -> int | None:
         """The lowest line at which the number may be asked for that a loop's test asks for."""
-        held = names | self._spread.attributes
-        if held.isdisjoint(map(_own_name, ast.walk(loop.test))):
+        made_up_names = names | self._spread.attributes
+        if made_up_names.isdisjoint(map(_own_name, ast.walk(loop.test))):
             return _last_line(loop.test)  # the test itself asks, or a function that it calls
         return None if turn == 0 else _last_line(loop)
 
@@ -332,10 +334,10 @@ class _Flow:
         name = _name_of(call)
         if name in _SAYS_NOTHING_OF_VALUES:
             return False
-        given = [self._is_given(argument, names) for argument in call.args]
+        made_up_by_position = [self._is_given(argument, names) for argument in call.args]
         named = [self._depends(keyword.value, names) for keyword in call.keywords]
-        self._spread.give(name, given)
-        return name in self._spread.functions or any(given) or any(named)
+        self._spread.give(name, made_up_by_position)
+        return name in self._spread.functions or any(made_up_by_position) or any(named)
 
     def _is_given(self, argument: ast.expr, names: set[str]) -> bool:
         is_plain = isinstance(argument, (ast.Name, ast.Attribute, ast.Constant))
@@ -364,7 +366,7 @@ def _pairs(target: ast.expr, value: ast.expr | None) -> list[tuple[ast.expr, ast
     if is_starred or len(target.elts) != len(value.elts):
         return [(target, value)]
     pairs = zip(target.elts, value.elts, strict=True)
-    return [pair for one, other in pairs for pair in _pairs(one, other)]
+    return [pair for target_part, value_part in pairs for pair in _pairs(target_part, value_part)]
 
 
 def _name_of(call: ast.expr) -> str:
@@ -382,8 +384,8 @@ def _assigned(target: ast.expr, names: set[str], *, is_made_up: bool) -> set[str
     if isinstance(target, ast.Subscript):
         whole_name = target.value.id if isinstance(target.value, ast.Name) else None
         return names | {whole_name} if is_made_up and whole_name else names
-    whole = _variables_set([target])
-    return names | whole if is_made_up else names - whole
+    assigned_names = _variables_set([target])
+    return names | assigned_names if is_made_up else names - assigned_names
 
 
 def _variables_set(parts: Iterable[ast.AST]) -> set[str]:

@@ -190,9 +190,9 @@ def _made_up_lines(prediction: Prediction) -> Iterator[str]:
     yield "  numbers that the script prints are made up: tensors have no values"
     near = tuple((_near(file), line) for file, line in prediction.decisions)
     if near:
-        which = "such a number" if len(near) == 1 else "such numbers"
+        number_words = "such a number" if len(near) == 1 else "such numbers"
         decided = DecisionsMeta(near, prediction.sure_bytes, prediction.turns_are_open)
-        yield f"  {which} {meaning_of(decided)}"
+        yield f"  {number_words} {meaning_of(decided)}"
 
 
 def _near(file: str) -> str:
@@ -204,8 +204,8 @@ def _near(file: str) -> str:
 
 
 def _cost_of(retries: int) -> str:
-    which = "the" if retries == 1 else "each"
-    return f"{which} retry frees PyTorch's cache and costs time"
+    determiner = "the" if retries == 1 else "each"
+    return f"{determiner} retry frees PyTorch's cache and costs time"
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,10 +163,10 @@ class PredictedRun:
                 f"{name} selects by value {count} times; the prediction assumes that everything "
                 "is selected, or an even share of a router's choices"
             ] = None
-        asked = self.values.asked
-        decisions = made_up_decisions(asked.files, asked.lines)
+        asked_values = self.values.asked
+        decisions = made_up_decisions(asked_values.files, asked_values.lines)
         log = self.log.plain()
-        log.undecided = undecided_requests(log, decisions, asked.moments, self._stepped_at)
+        log.undecided = undecided_requests(log, decisions, asked_values.moments, self._stepped_at)
         return Gathered(
             log=log,
             basis=uncertain,
@@ -307,5 +307,7 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
 
 def _has_open_turns(gathered: Gathered, served: ServedRequests) -> bool:
     """Whether memory hangs on the turns of a loop that nothing but a made-up number ends."""
-    is_open = any(each.is_loop and not each.has_other_end for each in gathered.decisions)
+    is_open = any(
+        decision.is_loop and not decision.has_other_end for decision in gathered.decisions
+    )
     return is_open and served.sure_bytes is not None

@@ -81,10 +81,10 @@ class Succession:
         end = int(self._born[last + 1])
         gone, survivors = rows[self._freed[rows] < end], rows[self._freed[rows] >= end]
         self._gone.update(gone.tolist())
-        rest = range(last + 1, int(np.searchsorted(self._pass, self._pass[last], "right")))
+        later_rows = range(last + 1, int(np.searchsorted(self._pass, self._pass[last], "right")))
         for survivor in survivors.tolist():
-            is_outlived = self._freed[rest.start : rest.stop] < self._freed[survivor]
-            heirs = (np.flatnonzero(is_outlived) + rest.start).tolist()
+            is_outlived = self._freed[later_rows.start : later_rows.stop] < self._freed[survivor]
+            heirs = (np.flatnonzero(is_outlived) + later_rows.start).tolist()
             self._gone.update(self._hand_on(filter(self._is_there, heirs), [survivor]))
 
     def _hand_on(self, sure: Iterable[int], undecided: Iterable[int]) -> list[int]:

@@ -286,13 +286,13 @@ def _without_other_jobs(
     """The differences of a job that failed without those of other jobs on GPUs where no rank
     failed, and these as sentences.
     """
-    kept, asides = [], []
+    of_this_job, asides = [], []
     for difference in differences:
         if difference.cause == "other_process" and not failed.intersection(difference.ranks):
             asides.append(difference.title)
         else:
-            kept.append(difference)
-    return tuple(kept), asides
+            of_this_job.append(difference)
+    return tuple(of_this_job), asides
 
 
 def _merged(

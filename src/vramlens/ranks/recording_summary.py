@@ -174,13 +174,13 @@ def _strays(trace: Trace, home: DeviceTrace) -> list[Stray]:
         for device in trace.devices.values()
         if device is not home and device.device >= 0 and device.reserved.peak_bytes
     ]
-    known = {home.device, *(stray.device for stray in strays)}
+    known_devices = {home.device, *(stray.device for stray in strays)}
     measured = {} if trace.ledgers is None else trace.ledgers.end
     contexts = {device: context_bytes(trace, device, ledger) for device, ledger in measured.items()}
     return strays + [
         Stray(device, 0, size, None, Hint.NONE)
         for device, size in contexts.items()
-        if size and device not in known
+        if size and device not in known_devices
     ]
 
 

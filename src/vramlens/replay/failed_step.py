@@ -65,10 +65,10 @@ class FailedStep:
             for settings, row in self.judged.items()
             if row.lives is None and row.past_failure
         ]
-        others: list[Settings] = []
+        may_finish: list[Settings] = []
         if all(row.lives is None for row in self.judged.values()):  # else explain looked at all
-            others = [settings for settings in past_failure if self.finishes(settings) is None]
-        return next(iter([*carrying, *undecided, *others]), None)
+            may_finish = [settings for settings in past_failure if self.finishes(settings) is None]
+        return next(iter([*carrying, *undecided, *may_finish]), None)
 
 
 def failed_step_of(trace: Trace, proven: Proven, recorded_cap_bytes: int | None) -> FailedStep:

@@ -455,8 +455,8 @@ def _best_on_smallest_card(tried: Sequence[Tuned], baseline: WhatIf) -> Tuned | 
 
     Where the recorded ones do not fit it, that is the reason for a change, and retries decide.
     """
-    least = min(tuned.card_rank for tuned in tried)
-    fitting = [tuned for tuned in tried if tuned.card_rank == least]
+    smallest_card_rank = min(tuned.card_rank for tuned in tried)
+    fitting = [tuned for tuned in tried if tuned.card_rank == smallest_card_rank]
     if any(tuned.row.settings == baseline.settings for tuned in fitting):
         return fitting[0] if _is_worth_a_change(fitting[0].row, baseline) else None
     return min(fitting, key=_retries_on_smallest)

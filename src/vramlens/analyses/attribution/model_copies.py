@@ -49,7 +49,10 @@ def has_copy_of_step(view: Attribution, rows: NDArray[np.int64], step: int, even
 def _is_copy(view: Attribution, rows: NDArray[np.int64], model: NDArray[np.int64]) -> bool:
     """Whether some tensors are as large, one by one, as those of the model, and as all of it."""
     sizes = view.device.allocations.requested_bytes
-    own, models = Counter(sizes[rows].tolist()), Counter(sizes[model].tolist())
-    alike_bytes = sum(size * count for size, count in (own & models).items())
+    count_by_size, model_count_by_size = (
+        Counter(sizes[rows].tolist()),
+        Counter(sizes[model].tolist()),
+    )
+    alike_bytes = sum(size * count for size, count in (count_by_size & model_count_by_size).items())
     most_bytes = max(int(sizes[rows].sum()), int(sizes[model].sum()))
     return len(rows) >= _FEWEST_TENSORS and alike_bytes >= _ALL * most_bytes

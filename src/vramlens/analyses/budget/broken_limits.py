@@ -145,8 +145,8 @@ def title_of(results: Sequence[Result]) -> str:
     first = results[0]
     title = f"{first.limit.scope} is {first.words}"
     if len(results) > 1:
-        others = ", ".join(result.limit.scope for result in results[1:])
-        title += f"; also {'unknown' if first.passed is None else 'over'}: {others}"
+        other_scopes = ", ".join(result.limit.scope for result in results[1:])
+        title += f"; also {'unknown' if first.passed is None else 'over'}: {other_scopes}"
     return title
 
 

@@ -103,16 +103,18 @@ def _finding_of_job(
             bytes=bytes_over(broken[0]),
             limits=tuple(result.limit.scope for result in broken),
         )
-    others = _others_over(checks, broken[0].limit.scope, rank)
-    return replace(finding, title=f"{finding.title} (rank {rank}{others})")
+    other_ranks_text = _others_over(checks, broken[0].limit.scope, rank)
+    return replace(finding, title=f"{finding.title} (rank {rank}{other_ranks_text})")
 
 
 def _others_over(checks: Mapping[int, Check], scope: str, rank: int) -> str:
     """The other ranks that do not keep a limit."""
-    others = [other for other, check in checks.items() if other != rank and _breaks(check, scope)]
-    if not others:
+    other_ranks = [
+        other for other, check in checks.items() if other != rank and _breaks(check, scope)
+    ]
+    if not other_ranks:
         return f" only, of {len(checks):,}" if len(checks) > 1 else ""
-    return f" and {len(others):,} more of {len(checks):,}"
+    return f" and {len(other_ranks):,} more of {len(checks):,}"
 
 
 def _breaks(check: Check, scope: str) -> bool:

@@ -43,11 +43,11 @@ def finding_changes(before: Run, after: Run, alignment: Alignment) -> FindingCha
     unmatched = list(new)
     went = []
     for problem in old:
-        same = _same_problem(problem, unmatched, alignment.after)
-        if same is None:
+        same_problem = _same_problem(problem, unmatched, alignment.after)
+        if same_problem is None:
             went.append(problem)
         else:
-            unmatched.remove(same)
+            unmatched.remove(same_problem)
     return FindingChanges(came=tuple(unmatched), went=tuple(went))
 
 

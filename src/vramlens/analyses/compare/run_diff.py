@@ -49,14 +49,14 @@ def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
     elsewhere = [line for line in lines if not line.change_bytes and line.most_change_bytes]
     shown, other = before.explanation, after.explanation
     headroom, exact = _headroom(before, after)
-    others = differences(before, after, changed, alignment.files)
+    setting_differences = differences(before, after, changed, alignment.files)
     problems = FindingChanges((), ())
     growth: tuple[GrowthChange, ...] = ()
     work: tuple[str, ...] = ()
     if not shared.unrelated:
         problems = finding_changes(before, after, alignment)
         growth = growth_changes(before, after, alignment)
-        work = workload_words(before, after, others)
+        work = workload_words(before, after, setting_differences)
     diff = Diff(
         before=before,
         after=after,
@@ -77,7 +77,7 @@ def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
         aligned_lines=len(alignment.after),
         moved_lines=len(alignment.moved),
         overlap=shared,
-        others=others,
+        others=setting_differences,
         came=problems.came,
         went=problems.went,
         growth_by_line=growth,

@@ -64,13 +64,13 @@ def instead_of_general_advice(
 
 def _at_start(message: OomMessage, budget: EngineBudget | None) -> Finding | None:
     """The share of the GPU that start-up needs, where the log tells it."""
-    if least := _SGLANG_LEAST.search(message.text):
+    if smallest_fraction := _SGLANG_LEAST.search(message.text):
         return Finding(
             "sglang_memory",
             Verdict.PROVEN,
             "The weights take all of SGLang's share of the GPU, so nothing is left for the KV "
             "cache",
-            fix=f"raise --mem-fraction-static above {least[1]}, or raise --tp",
+            fix=f"raise --mem-fraction-static above {smallest_fraction[1]}, or raise --tp",
         )
     return None if budget is None else _share_too_small(budget)
 

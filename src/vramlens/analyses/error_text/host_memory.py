@@ -56,8 +56,8 @@ def host_findings(message: OomMessage, wall: str) -> tuple[Finding, ...]:
             "docker run --shm-size=16g, or fewer DataLoader workers",
         )
     elif re.search(KILLED, message.text):
-        held = re.search(r"anon-rss:(\d{1,16})kB", message.text)
-        title, size = _killed(message.text), int(held[1]) * 1024 if held else None
+        anon_rss = re.search(r"anon-rss:(\d{1,16})kB", message.text)
+        title, size = _killed(message.text), int(anon_rss[1]) * 1024 if anon_rss else None
         fix = (
             "use fewer DataLoader workers or a smaller prefetch_factor, or allow more host memory "
             f"({_where_allowed(message.text)})"
@@ -87,13 +87,13 @@ def _killed(text: str) -> str:
     if named := re.search(
         r"Kill(?:ed)? process (\d{1,10}) \(([^)]{1,40})\)(?:.{0,80}?anon-rss:(\d{1,16})kB)?", text
     ):
-        whose = (
+        reason = (
             "the limit of its container or job was reached"
             if "cgroup" in text
             else "the whole machine was full"
         )
-        held = f", which held {format_size(int(named[3]) * 1024)}" if named[3] else ""
-        return f"The kernel killed process {named[1]} ({named[2]}){held}: {whose}"
+        held_memory = f", which held {format_size(int(named[3]) * 1024)}" if named[3] else ""
+        return f"The kernel killed process {named[1]} ({named[2]}){held_memory}: {reason}"
     if "DataLoader worker" in text:
         return (
             "A DataLoader worker got SIGKILL, the signal that the kernel's out-of-memory "

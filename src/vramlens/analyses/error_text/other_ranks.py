@@ -85,10 +85,10 @@ def _runs(numbers: list[int]) -> str:
 
 def _range(sizes: list[int]) -> str:
     smallest, largest = format_size(min(sizes)), format_size(max(sizes))
-    each = " each" if len(sizes) > 1 else ""
+    suffix = " each" if len(sizes) > 1 else ""
     if smallest == largest:
-        return f"{smallest}{each}"
-    return f"{smallest.removesuffix(largest[largest.rindex(' ') :])} to {largest}{each}"
+        return f"{smallest}{suffix}"
+    return f"{smallest.removesuffix(largest[largest.rindex(' ') :])} to {largest}{suffix}"
 
 
 def _first(messages: list[OomMessage]) -> str:

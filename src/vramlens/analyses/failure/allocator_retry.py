@@ -35,15 +35,15 @@ def allocator_retry(view: Attribution, failure: Failure) -> list[Finding]:
     """The finding that the same request would succeed now."""
     if not has_fitting_block(view, failure):
         return []
-    block, wanted = failure.largest_usable_bytes, failure.request.size_bytes
+    block_bytes, request_bytes = failure.largest_usable_bytes, failure.request.size_bytes
     return [
         Finding(
             id="allocator_retry",
             verdict=Verdict.LIKELY,
-            title=f"a free block of {format_size(block)} was large enough for the "
-            f"{format_size(wanted)}, but"
+            title=f"a free block of {format_size(block_bytes)} was large enough for the "
+            f"{format_size(request_bytes)}, but"
             " PyTorch's allocator did not look again (pytorch/pytorch#189504)",
-            bytes=wanted,
+            bytes=request_bytes,
             place=view.place_of_stack(failure.request.stack),
             evidence=(
                 "blocks that another stream was still using became free while the request "

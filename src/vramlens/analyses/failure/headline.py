@@ -48,8 +48,8 @@ class HeadlineFacts:
 
 def headline_of(facts: HeadlineFacts) -> str:
     """The verdict: what was asked for, what was free, and why that was not enough."""
-    wanted = format_size(facts.failure.request.size_bytes)
-    sentences = [f"Out of memory: tried to allocate {wanted}", _free_memory(facts)]
+    request_size = format_size(facts.failure.request.size_bytes)
+    sentences = [f"Out of memory: tried to allocate {request_size}", _free_memory(facts)]
     if reason := _reason(facts):
         sentences.append(reason)
     if filled := _largest_use(facts):
@@ -96,9 +96,9 @@ def _is_leak(facts: HeadlineFacts) -> bool:
 
 
 def _leak(leaks: Sequence[RecordedLeak]) -> str:
-    kept = format_size(sum(leak.bytes for leak in leaks))
+    leaked_size = format_size(sum(leak.bytes for leak in leaks))
     each_step = leaks[0].per_unit(sum(leak.bytes_per_step for leak in leaks))
-    return f"Earlier steps leaked {kept}, {each_step} ({leaks[0].place})"
+    return f"Earlier steps leaked {leaked_size}, {each_step} ({leaks[0].place})"
 
 
 def _largest_use(facts: HeadlineFacts) -> str:

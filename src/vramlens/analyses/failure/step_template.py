@@ -132,9 +132,9 @@ def template_of_part(view: Attribution, request: OutOfMemory) -> Template | None
         if len(rows_by_part) < _TWO_AND_THE_FAILED:
             continue
         starts = [int(view.device.allocations.born[rows[0]]) for rows in rows_by_part]
-        whole = list(_spans(view, [*starts, request.event], by_module=by_module))
+        full_spans = list(_spans(view, [*starts, request.event], by_module=by_module))
         last_rows = [int(rows[-1]) for rows in rows_by_part[:-1]]
-        spans = (*map(_until, whole[:-1], last_rows), whole[-1])
+        spans = (*map(_until, full_spans[:-1], last_rows), full_spans[-1])
         candidates = list(range(1, len(spans) - 1))[-_MOST_CANDIDATES:]
         template = _likest(view, spans, candidates, request, whole_steps=False)
         if template is not None and template.matched >= _ALMOST_ALL:

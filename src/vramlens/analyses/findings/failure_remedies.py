@@ -113,10 +113,10 @@ def expandable_finding(view: Attribution, failure: Failure, outside: Outside) ->
     if capacity is not None and rounded > capacity:
         # The limit of a bare snapshot is known from above only: how much is missing is then not
         # known.
-        known = (
+        is_limit_known = (
             failure.limit_high_bytes is None or failure.limit_low_bytes == failure.limit_high_bytes
         )
-        excess = f" by {format_size(rounded - capacity)}" if known else ""
+        excess = f" by {format_size(rounded - capacity)}" if is_limit_known else ""
         return Finding(
             id="expandable_segments",
             verdict=Verdict.NOT_A_PROBLEM,

@@ -72,9 +72,9 @@ def _kept_by_turns(scene: Scene, turns: Sequence[RecordedLeak]) -> Finding:
     largest = max(turns, key=lambda leak: leak.bytes)
     total_bytes = sum(leak.bytes for leak in turns)
     a_turn = format_size(sum(leak.bytes_per_step for leak in turns))
-    others = f" and {counted(len(turns) - 1, 'more line')}" if len(turns) > 1 else ""
-    at = f", at {largest.place}{others}" if largest.place else ""
-    line = f"{largest.file}:{largest.line}{others}" if largest.place else "these lines"
+    more_lines = f" and {counted(len(turns) - 1, 'more line')}" if len(turns) > 1 else ""
+    at = f", at {largest.place}{more_lines}" if largest.place else ""
+    line = f"{largest.file}:{largest.line}{more_lines}" if largest.place else "these lines"
     is_in_use = uses_checkpoints(scene.view)
     around_each = "" if is_in_use else ", or use torch.utils.checkpoint around each"
     return Finding(

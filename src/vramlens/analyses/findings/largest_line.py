@@ -80,7 +80,7 @@ def largest_line(scene: Scene) -> Iterator[Finding]:
         less = format_size(in_pages(verdict.short_by_bytes))
         is_enough = "are" if is_lone else "may be"
         enough = f": {less} less {is_enough} enough for this request"
-    which, remedy = ("the tensor", "free it") if is_lone else ("the tensors", "free some")
+    tensor_words, remedy = ("the tensor", "free it") if is_lone else ("the tensors", "free some")
     if len(holder.lines) > 1:
         remedy = "keep them on the CPU until they are used"
     yield Finding(
@@ -93,7 +93,7 @@ def largest_line(scene: Scene) -> Iterator[Finding]:
             f"{part_of_heap(holder.bytes, scene.advice_heap)} of the memory in use when the request"
             " failed",
         ),
-        fix=f"make {which} of {_short_names(holder.lines)} smaller or {remedy}{enough}",
+        fix=f"make {tensor_words} of {_short_names(holder.lines)} smaller or {remedy}{enough}",
         extent=Extent(scene.advice_event, rows),
     )
 
@@ -119,11 +119,11 @@ def _holder_of_most(scene: Scene) -> _Holder | None:
         return _Holder((line,))
     if not heap.by_line or verdict is None:
         return None
-    asked, first = verdict.requested_bytes or 0, heap.by_line[0]
+    asked_bytes, first = verdict.requested_bytes or 0, heap.by_line[0]
     is_much = first.bytes >= _MUCH * heap.requested_bytes
-    is_much &= 2 * (first.bytes + asked) > heap.requested_bytes + asked
+    is_much &= 2 * (first.bytes + asked_bytes) > heap.requested_bytes + asked_bytes
     if is_much and first.place == verdict.place:
-        return _Holder((first,), asked)
+        return _Holder((first,), asked_bytes)
     return _kept_by_one_function(heap)
 
 
@@ -191,5 +191,5 @@ def _short_names(lines: Sequence[LineBytes]) -> str:
     """The first line's place with its function, and the numbers of the others."""
     first = lines[0].place
     short = replace(first, file=base_name(first.file) or first.file)
-    others = " and ".join(f"line {line.place.line}" for line in lines[1:])
-    return f"{short} and {others}" if others else str(short)
+    other_lines = " and ".join(f"line {line.place.line}" for line in lines[1:])
+    return f"{short} and {other_lines}" if other_lines else str(short)

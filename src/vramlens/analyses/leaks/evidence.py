@@ -214,8 +214,8 @@ def _is_as_large_as_results(view: Attribution, row: int, inside: NDArray[np.int6
     sizes, times = np.unique(allocations.requested_bytes[alive], return_counts=True)
     is_telling = sizes > _SCALAR_BYTES
     sizes, times = sizes[is_telling], times[is_telling]
-    own = int(allocations.requested_bytes[row])
-    return bool(((sizes == own) | (sizes * times == own)).any())
+    size_bytes = int(allocations.requested_bytes[row])
+    return bool(((sizes == size_bytes) | (sizes * times == size_bytes)).any())
 
 
 def held_by_no_object(view: Attribution, rows: NDArray[np.int64]) -> bool:
@@ -227,16 +227,16 @@ def held_by_no_object(view: Attribution, rows: NDArray[np.int64]) -> bool:
         return False
     if not (allocations.free_requested[rows] >= len(view.device.events)).all():
         return False
-    others = names.of_kind(TensorKind.TENSOR)
-    others = others[allocations.requested_bytes[others] >= _LEAST_SEARCHED_BYTES]
+    tensor_rows = names.of_kind(TensorKind.TENSOR)
+    tensor_rows = tensor_rows[allocations.requested_bytes[tensor_rows] >= _LEAST_SEARCHED_BYTES]
     # Where nothing is named after its holder, the search may have been too short.
-    if not names.placed[others].any() and not _with_a_number(view, rows):
+    if not names.placed[tensor_rows].any() and not _with_a_number(view, rows):
         return False
     sizes = allocations.requested_bytes[rows]
-    least = _LEAST_SEARCHED_BYTES
-    if len(others) >= _MOST_SEARCHED:
-        least = int(allocations.requested_bytes[others].min())
-    searched_bytes = int(sizes[sizes >= least].sum())
+    smallest_searched_bytes = _LEAST_SEARCHED_BYTES
+    if len(tensor_rows) >= _MOST_SEARCHED:
+        smallest_searched_bytes = int(allocations.requested_bytes[tensor_rows].min())
+    searched_bytes = int(sizes[sizes >= smallest_searched_bytes].sum())
     placed_bytes = int(sizes[names.placed[rows]].sum())
     total = max(1, int(sizes.sum()))
     return searched_bytes >= _NEARLY_ALL * total and placed_bytes <= (1 - _NEARLY_ALL) * total

@@ -155,9 +155,9 @@ def _are_replaced_by_larger(
     keys, key_of_row = np.unique(stack + view.step[rows], return_inverse=True)
     largest = np.zeros(len(keys), np.int64)
     np.maximum.at(largest, key_of_row.reshape(-1), sizes)
-    wanted = stack[is_replaced] + gone[is_replaced]
-    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    is_larger = (keys[place] == wanted) & (largest[place] > sizes[is_replaced])
+    keys_when_gone = stack[is_replaced] + gone[is_replaced]
+    place = np.minimum(np.searchsorted(keys, keys_when_gone), len(keys) - 1)
+    is_larger = (keys[place] == keys_when_gone) & (largest[place] > sizes[is_replaced])
     return bool(is_larger.mean() >= _RISING)
 
 

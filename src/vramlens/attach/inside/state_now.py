@@ -93,13 +93,13 @@ class _TensorSearch:
     def here(self, pauses: Pauses, pause_s: float) -> dict[str, Any]:
         """The same in the program itself, which stands still for each search."""
         with pauses.one():
-            held = self._held(search_time(pause_s))
+            holders_now = self._held(search_time(pause_s))
         named = {}
         for kind in self._kinds:
             with pauses.one():
                 named[kind] = named_tensors(device_type=kind, search_seconds=NAMES_SHARE * pause_s)
-        tensors = self._parts(held, named)
-        if any("time limit" in note for note in held.table.notes):
+        tensors = self._parts(holders_now, named)
+        if any("time limit" in note for note in holders_now.table.notes):
             tensors["notes"] = [_CUT_SHORT]
         return tensors
 

@@ -34,8 +34,8 @@ def _hooks_of_modules() -> Any:
 
 def _uncounted(handle: Any) -> Any:
     modules = _hooks_of_modules()
-    asked = getattr(modules, _ASKED, None)
-    if asked is not None and asked is not _has_hook_of_program:
+    hook_check = getattr(modules, _ASKED, None)
+    if hook_check is not None and hook_check is not _has_hook_of_program:
         setattr(modules, _ASKED, _has_hook_of_program)
     _own_hooks.add(handle.id)
     return handle

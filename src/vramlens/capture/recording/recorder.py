@@ -353,9 +353,9 @@ class Recorder:
         """For each device with events, whether the oldest ones were overwritten."""
         settings = snapshot.get("allocator_settings", {})
         overflowed = bool(settings.get("trace_alloc_overflowed"))
-        most = settings.get("trace_alloc_max_entries") or self._max_events
+        max_entries = settings.get("trace_alloc_max_entries") or self._max_events
         return {
-            str(device): overflowed or _is_full(len(trace), most)
+            str(device): overflowed or _is_full(len(trace), max_entries)
             for device, trace in enumerate(snapshot.get("device_traces", ()))
             if trace
         }

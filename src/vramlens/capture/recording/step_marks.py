@@ -114,10 +114,12 @@ class StepCounter:
         there from the first step on; where one that came later stepped twice in a row, those
         after it take its place.
         """
-        others = [other for other, turns in self._turns.items() if turns == self.count]
-        own = _parameters_of(optimizer)
-        has_theirs = self.count > 1 and any(own & _parameters_of(other) for other in others)
-        takes_a_place = not others or has_theirs or self._come_one_by_one
+        stepped_optimizers = [other for other, turns in self._turns.items() if turns == self.count]
+        parameters = _parameters_of(optimizer)
+        has_theirs = self.count > 1 and any(
+            parameters & _parameters_of(other) for other in stepped_optimizers
+        )
+        takes_a_place = not stepped_optimizers or has_theirs or self._come_one_by_one
         return self.count if takes_a_place else max(0, self.count - 1)
 
     def _ended(self, count: int) -> None:

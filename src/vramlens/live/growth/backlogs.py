@@ -91,8 +91,8 @@ def _are_at_pace(births: Iterable[int], pace: Pace, a_step: int, steps: int) -> 
     birth were made ahead of them.
     """
     in_pace = sum(pace.first <= born <= pace.last for born in births)
-    fewest, most = pace.last - pace.first, steps - pace.first + 2
-    return a_step * fewest <= in_pace <= a_step * most
+    fewest_steps, most_steps = pace.last - pace.first, steps - pace.first + 2
+    return a_step * fewest_steps <= in_pace <= a_step * most_steps
 
 
 def with_rising(piles: Iterable[Pile], births: Births) -> list[Pile]:
@@ -162,9 +162,9 @@ def _rise_of(births: Births) -> float | None:
 
 
 def _is_the_rise(pile: Pile, sums: Sequence[tuple[int, int]]) -> bool:
-    least = sums[-1][0] * _LEAST_DISTANCE
-    later_sums = [(step, size) for step, size in sums if step >= least]
-    rate = steady_rise(_sums_apart(later_sums, max(2 * pile.usual_gap, least)))
+    least_distance = sums[-1][0] * _LEAST_DISTANCE
+    later_sums = [(step, size) for step, size in sums if step >= least_distance]
+    rate = steady_rise(_sums_apart(later_sums, max(2 * pile.usual_gap, least_distance)))
     if rate is None:
         return False
     pile_rate = pile.bytes / (pile.pace.last - WARM_UP)

@@ -296,7 +296,7 @@ class Births:
         place_of = self._torch.place_of
         with no_other_thread(), self._torch.torch._C.DisableTorchFunction():
             tensors = tracked_of_types(self._torch.types_with_storage())
-            self._note([made for made in tensors if place_of(made) not in self._born], step)
+            self._note([tensor for tensor in tensors if place_of(tensor) not in self._born], step)
 
     def _note(self, tensors: list[Any], step: int) -> None:
         """Notes the storages of tensors as born in a step."""

@@ -233,9 +233,9 @@ def piles(
     doubtful: list[Pile] = []
     while waiting:
         node = waiting.pop()
-        whole = _pile_of_stores(search, node, parents)
-        if whole is not None:
-            growing.append(whole)
+        pile_of_stores = _pile_of_stores(search, node, parents)
+        if pile_of_stores is not None:
+            growing.append(pile_of_stores)
             continue
         if node.pace is not None and node.is_steady and _is_chain(node):
             growing.append(Pile(node.position, node.all_items(), node.pace))
@@ -318,9 +318,9 @@ def _store_of_nearly_all(pile: Pile, parts: Iterable[_Node], *, are_apart: bool)
         if not pile.bytes or sum(part.bytes_by_step.values()) < _MOST_OF_IT * pile.bytes:
             continue
         last = max(part.bytes_by_step)
-        rest = Counter(bytes_by_birth(pile.items))
-        rest.subtract(part.bytes_by_step)
-        if not are_apart or all(step > last for step, size in rest.items() if size):
+        bytes_beside_part = Counter(bytes_by_birth(pile.items))
+        bytes_beside_part.subtract(part.bytes_by_step)
+        if not are_apart or all(step > last for step, size in bytes_beside_part.items() if size):
             return part
     return None
 

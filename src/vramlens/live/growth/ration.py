@@ -33,6 +33,6 @@ class Ration:
 
     def first_steps_ended(self) -> None:
         """From now on there is little but the share."""
-        left = min(self.left, self._kept)
+        left_s = min(self.left, self._kept)
         self._share, self._began = self._later_share, perf_counter()
-        self._free = left + self.spent
+        self._free = left_s + self.spent

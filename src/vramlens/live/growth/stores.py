@@ -124,8 +124,10 @@ def _variables_on_the_way(search: Search, parents: Parents) -> list[int]:
         if place in search.roots and search.roots[place].kind == "variable"
     ]
     tensors = [place for place in variables if search.torch.is_tensor(search.order[place])]
-    others = [place for place in variables if not search.torch.is_tensor(search.order[place])]
-    return [*tensors[:_MOST_VARIABLES], *others[:_MOST_VARIABLES]]
+    other_variables = [
+        place for place in variables if not search.torch.is_tensor(search.order[place])
+    ]
+    return [*tensors[:_MOST_VARIABLES], *other_variables[:_MOST_VARIABLES]]
 
 
 class _WaysToStores:

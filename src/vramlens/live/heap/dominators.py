@@ -80,7 +80,7 @@ def _apart(search: Search, order: list[int], dominator: dict[int, int]) -> list[
         sizes[position] += storage.size_bytes
         counts[position] += 1
         examples.setdefault(position, position)
-    own = {position: (sizes[position], counts[position]) for position in examples}
+    held_directly = {position: (sizes[position], counts[position]) for position in examples}
     children: dict[int, list[int]] = {}
     for position in reversed(order):
         parent = dominator[position]
@@ -97,7 +97,7 @@ def _apart(search: Search, order: list[int], dominator: dict[int, int]) -> list[
         size, count = sizes[position], counts[position]
         if below and _leads_on(search, position, max(map(sizes.__getitem__, below)), size):
             waiting += below
-            size, count = own.get(position, (0, 0))
+            size, count = held_directly.get(position, (0, 0))
         if size:
             example = search.order[examples.get(position, position)]
             retained.append(Retained(position, size, count, example))

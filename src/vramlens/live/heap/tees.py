@@ -37,8 +37,8 @@ def _has_index_there() -> bool:
     if TEE.__basicsize__ < _INDEX_AT + ctypes.sizeof(ctypes.c_int):
         return False
     ahead, behind = itertools.tee(range(_PLACES))
-    seen = [(_index_of(ahead), _index_of(behind)) for _ in zip(range(3), ahead, strict=False)]
-    return seen == [(1, 0), (2, 0), (3, 0)]
+    indices = [(_index_of(ahead), _index_of(behind)) for _ in zip(range(3), ahead, strict=False)]
+    return indices == [(1, 0), (2, 0), (3, 0)]
 
 
 _IS_INDEX_KNOWN = _has_index_there()
@@ -73,8 +73,8 @@ def entries_of(tee: object) -> tuple[int, int]:
         blocks, last = blocks + 1, block
     if last is None:
         return 0, 0
-    kept = (blocks - 1) * _PLACES + _entries_in(last)  # those before the last are full
-    return kept, max(kept - places_read(tee), 0)
+    kept_entries = (blocks - 1) * _PLACES + _entries_in(last)  # those before the last are full
+    return kept_entries, max(kept_entries - places_read(tee), 0)
 
 
 def places_read(tee: object) -> int:

@@ -158,8 +158,8 @@ def container_excuse(growth: Growth) -> Excuse | None:
 
 def _tee_excuse(tee: object) -> Excuse | None:
     """The excuse of a half that keeps what it has read itself: a block stays whole."""
-    kept, unread = entries_of(tee)
-    if 2 * unread >= kept:
+    kept_entries, unread = entries_of(tee)
+    if 2 * unread >= kept_entries:
         return None
     return Verdict.NOT_A_PROBLEM, "itertools.tee lets go of what was read 57 entries at a time"
 

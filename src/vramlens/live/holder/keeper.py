@@ -131,9 +131,9 @@ class Statements(UsersSource):
         example = _Example(kept, is_graph, made)
         best = self._best_of_names(chain, example)
         best = self._of_linked_list(chain, best, example) or best
-        given = _warning_line(kept)
-        if given is not None:  # the container was made elsewhere, once
-            return Keeper(*given) if best is None else _moved(best, given)
+        warning_line = _warning_line(kept)
+        if warning_line is not None:  # the container was made elsewhere, once
+            return Keeper(*warning_line) if best is None else _moved(best, warning_line)
         return best or self._by_what_it_keeps(chain, (kept, *below)) or self._making_call(chain)
 
     def _best_of_names(self, chain: Chain, example: _Example) -> Keeper | None:

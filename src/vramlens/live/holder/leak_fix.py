@@ -269,8 +269,8 @@ def removal_of(keeper: Keeper | None) -> Store | None:
     """
     if keeper is None or keeper.store is None:
         return None
-    others = (other for other in keeper.others if other.how != "assign")
-    return next((other for other in others if takes_from(other, keeper.store)), None)
+    other_stores = (other for other in keeper.others if other.how != "assign")
+    return next((other for other in other_stores if takes_from(other, keeper.store)), None)
 
 
 def _removal_fix(keeper: Keeper | None) -> str:

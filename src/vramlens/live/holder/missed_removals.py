@@ -56,12 +56,18 @@ def key_types(container: object, removal: Store) -> str:
     """
     if removal.how == "call" and removal.method != "pop":
         return ""  # popitem(last=False) asks for no key
-    kept = {class_name(type(key)) for key, _ in islice(dict_items(container), _MOST_KEYS)}
+    kept_types = {class_name(type(key)) for key, _ in islice(dict_items(container), _MOST_KEYS)}
     keys = (removal.key, *removal.arguments[:1])
-    asked = next((_type_of(key, removal) for key in keys if key is not None), "")
-    if not kept or not asked or asked in kept or (asked in _NUMBERS and kept & _NUMBERS):
+    asked_type = next((_type_of(key, removal) for key in keys if key is not None), "")
+    if (
+        not kept_types
+        or not asked_type
+        or asked_type in kept_types
+        or (asked_type in _NUMBERS and kept_types & _NUMBERS)
+    ):
         return ""
-    return f"its keys are {' and '.join(sorted(kept))}, and line {removal.line} looks for {asked}"
+    kept_words = " and ".join(sorted(kept_types))
+    return f"its keys are {kept_words}, and line {removal.line} looks for {asked_type}"
 
 
 def _made_anew(container: object, removal: Store, statements: Statements) -> str:
@@ -72,11 +78,11 @@ def _made_anew(container: object, removal: Store, statements: Statements) -> str
     if not kinds or not all(map(_compares_by_identity, kinds)):
         return ""
     taken = list(_taken_by(removal, container, statements))
-    made = {_class_made_by(value) for value in taken if value is not None}
-    if None in taken or made != {class_name(kind) for kind in kinds}:
+    made_classes = {_class_made_by(value) for value in taken if value is not None}
+    if None in taken or made_classes != {class_name(kind) for kind in kinds}:
         return ""
     line = next(value.lineno for value in taken if value is not None)
-    return f"line {line} makes a new {made.pop()}, which equals no entry"
+    return f"line {line} makes a new {made_classes.pop()}, which equals no entry"
 
 
 def _entries_of(container: object) -> Iterator[Any]:
@@ -150,9 +156,9 @@ def _asks_whether_in(guard: ast.expr, container: str) -> bool:
 
 def _type_of(key: ast.expr, removal: Store) -> str:
     """The type of an expression by its source; empty where that does not tell."""
-    own = _type_of_value(key)
-    if own:
-        return own
+    type_of_key = _type_of_value(key)
+    if type_of_key:
+        return type_of_key
     name = _name_of(key)
     module = read_source(removal.file)
     stores = [] if module is None else module.stores.get(name, [])

@@ -106,10 +106,10 @@ def emptied_text(removal: Store, evidence: Evidence) -> str:
 
 def outgrown_text(removal: Store, evidence: Evidence) -> str:
     """The sentence about a removal that takes less than comes, or nothing."""
-    told = emptied_text(removal, evidence)
+    sentence = emptied_text(removal, evidence)
     if evidence.growth.is_rising:
-        return f"{told}, but more comes than goes"
-    return told if _is_long_unseen(removal, evidence) else f"{told}, but none of it went"
+        return f"{sentence}, but more comes than goes"
+    return sentence if _is_long_unseen(removal, evidence) else f"{sentence}, but none of it went"
 
 
 def _is_long_unseen(removal: Store, evidence: Evidence) -> bool:
@@ -153,7 +153,9 @@ def outgrows_removals(removals: Sequence[Store], evidence: Evidence) -> bool:
     if not all(map(takes_one, removals)):
         return False
     have_run = all(_has_run(removal, evidence) for removal in removals)
-    if growth.is_rising and (have_run or all(_takes_often(each, evidence) for each in removals)):
+    if growth.is_rising and (
+        have_run or all(_takes_often(removal, evidence) for removal in removals)
+    ):
         return True
     if any(_may_drain(removal, evidence) for removal in removals):
         return False

@@ -78,13 +78,13 @@ def _all_leak_lines(report: LeakReport) -> Iterator[str]:
 
 
 def _look_alike_lines(report: LeakReport) -> Iterator[str]:
-    others = [leak for leak in report.leaks if not leak.sure]
-    look_alikes = [leak for leak in others if not leak.is_small]
-    if others:
+    unsure_leaks = [leak for leak in report.leaks if not leak.sure]
+    look_alikes = [leak for leak in unsure_leaks if not leak.is_small]
+    if unsure_leaks:
         yield ""
     for leak in look_alikes[:_MOST_SHOWN]:
         yield from _other_lines(leak)
-    small = [leak for leak in others if leak.is_small]
+    small = [leak for leak in unsure_leaks if leak.is_small]
     if small:
         largest = max(small, key=lambda leak: leak.bytes_per_step)
         opening = "Too small to matter:"

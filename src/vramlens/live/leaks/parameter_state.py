@@ -96,7 +96,7 @@ class _Tables:
         """The parameters of an optimizer with a state, by the ids of what it keeps for each."""
         in_groups = self._parameters_of_state(state_at)
         kept_for = dict.items(self._search.order[state_at]) if in_groups else ()
-        return {id(kept): parameter for parameter, kept in kept_for if id(parameter) in in_groups}
+        return {id(state): parameter for parameter, state in kept_for if id(parameter) in in_groups}
 
     def _parameters_of_state(self, state_at: int) -> set[int]:
         """The ids of the parameters of an optimizer with a state; empty of anything else."""

@@ -178,8 +178,8 @@ class _PileCase:
         """
         if keeper is None or not (self._pile.is_in_parts or self._is_one_of_few()):
             return keeper
-        others = tuple(other for other in keeper.others if not waits_for_keys(other))
-        return replace(keeper, others=others)
+        other_stores = tuple(other for other in keeper.others if not waits_for_keys(other))
+        return replace(keeper, others=other_stores)
 
     def _is_one_of_few(self) -> bool:
         """Whether the object that keeps is one of a table's entries, and has many times as much in it

@@ -105,8 +105,12 @@ def read_in_vain(statements: Statements, growth: Growth) -> str:
     store = growth.store
     if store is None or not is_kind(growth.container, list, deque):
         return ""
-    others = (module for module in statements.modules() if module.file != store.file)
-    return "" if any(other.mentions(store.name) for other in others) else reads_of_end_only(store)
+    other_modules = (module for module in statements.modules() if module.file != store.file)
+    return (
+        ""
+        if any(other.mentions(store.name) for other in other_modules)
+        else reads_of_end_only(store)
+    )
 
 
 def _pace_text(pile: Pile) -> str:

@@ -73,14 +73,14 @@ def _of_same_list(store: Store, lines: Sequence[int]) -> tuple[int, ...]:
         return ()
     makers = (ast.ClassDef,) if store.base else (ast.FunctionDef, ast.AsyncFunctionDef)
     kind = _kind(is_attribute=bool(store.base))
-    others = [
+    other_makers = [
         node
         for node in ast.walk(tree)
         if isinstance(node, makers)
         and not is_around(node, store.line)
         and _makes(node, store.name, kind)
     ]
-    return tuple(line for line in lines if not any(is_around(node, line) for node in others))
+    return tuple(line for line in lines if not any(is_around(node, line) for node in other_makers))
 
 
 def _makes(maker: ast.stmt, name: str, kind: type[ast.expr]) -> bool:
@@ -118,8 +118,8 @@ def _hands_to(node: ast.AST, functions: frozenset[str], name: str, kind: type[as
     """Whether a node calls one of some functions with a list, or with something of each entry."""
     match node:
         case ast.Call(func=called, args=arguments) if last_name(called) in functions:
-            each = [part for value in arguments for part in getattr(value, "generators", ())]
-            return _has_name([*arguments, *(part.iter for part in each)], name, kind)
+            generators = [part for value in arguments for part in getattr(value, "generators", ())]
+            return _has_name([*arguments, *(part.iter for part in generators)], name, kind)
     return False
 
 

@@ -38,6 +38,6 @@ def _judged(leak: LiveLeak) -> LiveLeak:
     span = leak.last_step - leak.first_step + 1
     if leak.steps >= min(_MANY, max(_FEWEST, _SHARE * span)):
         return leak
-    few = f"only {leak.steps:,} of {counted(span, 'step')}"
-    reason = f"{few if leak.steps < span else f'only {leak.steps:,} steps'} left something behind"
+    of_span = f" of {counted(span, 'step')}" if leak.steps < span else " steps"
+    reason = f"only {leak.steps:,}{of_span} left something behind"
     return replace(leak, verdict=Verdict.POSSIBLE, reason=leak.reason_and(reason))

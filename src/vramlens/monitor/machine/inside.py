@@ -253,5 +253,5 @@ def _is_possible(name: str, entry: Any) -> bool:
     """Whether a program of vramlens's may have written this into a field."""
     if name in _TEXTS:
         return isinstance(entry, str) and len(entry) <= 200
-    least = -_MOST_BYTES if name in _MAY_FALL else 0
-    return type(entry) is int and least <= entry <= _MOST_BYTES
+    lowest_possible = -_MOST_BYTES if name in _MAY_FALL else 0
+    return type(entry) is int and lowest_possible <= entry <= _MOST_BYTES

@@ -218,8 +218,8 @@ class JsonLines:
 def _without_unknown(content: Any) -> Any:
     """The same without keys whose value is None, [] or {}."""
     if isinstance(content, dict):
-        known = {key: _without_unknown(entry) for key, entry in content.items()}
-        return {key: entry for key, entry in known.items() if entry not in (None, [], {})}
+        cleaned_fields = {key: _without_unknown(entry) for key, entry in content.items()}
+        return {key: entry for key, entry in cleaned_fields.items() if entry not in (None, [], {})}
     if isinstance(content, list):
         return [_without_unknown(entry) for entry in content]
     return content

@@ -139,8 +139,8 @@ class Attention:
     def _takes_cudnn(self, call: AttentionCall) -> bool:
         """First on Hopper and Blackwell (check_prefer_cudnn_attention; amp)."""
         is_preferred = self.card.capability in ((9, 0), (10, 0))
-        most = _MOST_ON_HOPPER if self.card.capability == (9, 0) else _MOST_CUDNN_WIDTH
-        fits = call.width <= most and call.width % 8 == 0 and call.has_one_width
+        most_width = _MOST_ON_HOPPER if self.card.capability == (9, 0) else _MOST_CUDNN_WIDTH
+        fits = call.width <= most_width and call.width % 8 == 0 and call.has_one_width
         learns_mask = call.learns_mask and torch.is_grad_enabled()
         cuda: Any = torch.backends.cuda
         return bool(
@@ -235,10 +235,10 @@ class Attention:
 
 def _as_numbers(mask: Any, dtype: Any) -> Any:
     """A mask of booleans as numbers to add (convert_boolean_attn_mask in attention.cpp)."""
-    taken_out, kept = (
+    minus_infinity, zero = (
         torch.scalar_tensor(number, dtype=dtype, device=mask.device) for number in (-math.inf, 0.0)
     )
-    return torch.where(mask, kept, taken_out)
+    return torch.where(mask, zero, minus_infinity)
 
 
 def _call_of(  # noqa: PLR0913 - PyTorch's own parameters

@@ -130,8 +130,8 @@ class Convolution:
     @property
     def _forward_bytes(self) -> int:
         if self.has_channels_last:
-            own = _bytes(self.tensor) + _bytes(self.weight) + _FEW_BYTES
-            return own if self._has_few_wide_channels else self._padded_bytes
+            operand_bytes = _bytes(self.tensor) + _bytes(self.weight) + _FEW_BYTES
+            return operand_bytes if self._has_few_wide_channels else self._padded_bytes
         return _KERNEL_BYTES if self._is_pointwise or self._sums_few else self._copies
 
     @property
@@ -191,8 +191,8 @@ class Convolution:
     @property
     def most_of_weight_plans(self) -> int:
         """Of the largest plan for the weight's gradient."""
-        least = 4 * int(self.weight.numel()) if self.has_channels_last else self._copies
-        return max(least, self.bytes_of_weight_gradient)
+        least_bytes = 4 * int(self.weight.numel()) if self.has_channels_last else self._copies
+        return max(least_bytes, self.bytes_of_weight_gradient)
 
     def bytes_of_copies(self, *tensors: Any) -> list[int]:
         """Bytes of the copies of those tensors that do not lie as cuDNN is given them."""
@@ -324,8 +324,8 @@ class TriedPlans:
     def note(self, direction: str, call: Convolution, size: int, limits: tuple[int, int]) -> None:
         """What the trial of all plans asks for, where one is run."""
         if self._is_first(direction, call):
-            least, most = limits
-            self._log.scratch(size, (least, most + _bytes(call.output)))
+            least_bytes, most_bytes = limits
+            self._log.scratch(size, (least_bytes, most_bytes + _bytes(call.output)))
             self._log.empty_cache()
 
     def _is_first(self, direction: str, call: Convolution) -> bool:
@@ -388,10 +388,10 @@ def note_backward(
         "weight": (call.bytes_of_weight_gradient, call.most_of_weight_plans, of_weight),
         "bias": None,
     }
-    wanted = [
+    wanted_directions = [
         direction for is_wanted, direction in zip(mask, workspaces, strict=False) if is_wanted
     ]
-    gradients = dict(zip(wanted, outputs, strict=False))
+    gradients = dict(zip(wanted_directions, outputs, strict=False))
     order = ("weight", "input", "bias") if call.runs_in_own_kernel else tuple(workspaces)
     for direction in order:
         if direction not in gradients:

@@ -47,8 +47,8 @@ def _reduced(args: Any) -> tuple[Any, ...]:
 def _gru_cell(args: Any) -> tuple[Any, Any]:
     """The next state, and what the backward reads."""
     state = args[2]
-    kept = state.new_empty((state.shape[0], state.shape[1] * _KEPT_BY_GRU_CELL))
-    return state.new_empty(state.shape), kept
+    saved_for_backward = state.new_empty((state.shape[0], state.shape[1] * _KEPT_BY_GRU_CELL))
+    return state.new_empty(state.shape), saved_for_backward
 
 
 def _gru_cell_backward(args: Any) -> tuple[Any, ...]:

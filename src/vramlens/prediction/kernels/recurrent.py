@@ -107,8 +107,8 @@ class RecurrentCall:
         size = self.workspace_bytes
         if self.mode not in _KEPT_BY_ROW:
             return size // 2, 2 * size
-        most = 1 + _ERROR if self.units >= _WELL_KNOWN_UNITS else 2.5
-        return int(size * (1 - _ERROR)), int(size * most)
+        most_factor = 1 + _ERROR if self.units >= _WELL_KNOWN_UNITS else 2.5
+        return int(size * (1 - _ERROR)), int(size * most_factor)
 
     def _numbers_of_row(self) -> int:
         one_way, both_ways = _KEPT_BY_ROW.get(self.mode, (8, 14))

@@ -139,8 +139,8 @@ def _distances(call: KernelCall, others: int, power: float) -> list[int]:
     gradient = call.outputs[0]
     if power == 0 or not gradient.numel():
         return []
-    each = int(gradient.element_size())
-    reduction = Reduction(gradient.numel(), others, False, each, call.card.processors)
+    element_bytes = int(gradient.element_size())
+    reduction = Reduction(gradient.numel(), others, False, element_bytes, call.card.processors)
     return [others * gradient.nbytes, *reduction.buffers()]
 
 
@@ -154,9 +154,9 @@ def _summed_rows(call: KernelCall) -> list[int]:
     if rows <= _MANY_ROWS or width // 32 >= processors / 2:
         return []
     summed = min(-(-rows // 32), _MOST_SUMMED // width)
-    wanted = [gradient for gradient in call.outputs[1:] if gradient is not None]
-    sizes = [summed * gradient.nbytes for gradient in wanted]
-    for gradient in wanted:
+    gradients = [gradient for gradient in call.outputs[1:] if gradient is not None]
+    sizes = [summed * gradient.nbytes for gradient in gradients]
+    for gradient in gradients:
         sums = Reduction(width, summed, is_inner=False, bytes_each=4, processors=processors)
         buffers = [size for size in sums.buffers() if size]
         sizes += [gradient.nbytes, *used_and_gone(buffers)]

@@ -104,9 +104,9 @@ def _sorted_indices(indices: Any, counts: int) -> list[int]:
 def _sums_of_equals(indices: Any, rows: int, width: int) -> list[int]:
     """What the gradient of looked-up rows works in then: sums of rows with one index."""
     count, item = indices.numel(), indices.element_size()
-    listed, most = count * item, min(count, rows)
-    partial = count // _ROWS_OF_THREAD + most
-    begins, sums = most * item, partial * width * 4
+    listed, most_distinct = count * item, min(count, rows)
+    partial = count // _ROWS_OF_THREAD + most_distinct
+    begins, sums = most_distinct * item, partial * width * 4
     distinct = [listed, _COUNT_BYTES, listed, _SCAN_BYTES, -_SCAN_BYTES, -listed]
     parts = [begins, begins, _SCAN_BYTES, -_SCAN_BYTES, _COUNT_BYTES, partial * item]
     return [*distinct, *parts, sums]
@@ -198,10 +198,10 @@ def _largest(call: KernelCall) -> list[int]:
     dim, numbers = call.argument(2, "dim", -1), call.args[0]
     longest = numbers.shape[dim] if numbers.dim() else 1
     search = _search_in_blocks(numbers, longest, call.card.processors)
-    most = values.shape[dim] if values.dim() else 1
-    if most <= _MOST_SORTED_AT_ONCE or not call.argument(4, "sorted", default=True):
+    largest_per_row = values.shape[dim] if values.dim() else 1
+    if largest_per_row <= _MOST_SORTED_AT_ONCE or not call.argument(4, "sorted", default=True):
         return search
-    sort = used_and_gone(sorted_rows(values.numel(), most, values.element_size()))
+    sort = used_and_gone(sorted_rows(values.numel(), largest_per_row, values.element_size()))
     return [*search, places.nbytes, values.nbytes, *sort, places.nbytes]
 
 
@@ -209,14 +209,14 @@ def _search_in_blocks(numbers: Any, longest: int, processors: int) -> list[int]:
     rows = numbers.numel() // longest
     if longest < next(length for most_rows, length in _LONG_ROWS if rows <= most_rows):
         return []
-    least, most = _ITEMS_OF_THREAD
+    fewest_items, most_items = _ITEMS_OF_THREAD
     at_once = processors * _BLOCKS_OF_PROCESSOR * _THREADS
-    items = max(least, min(-(-numbers.numel() // at_once), most)) * _THREADS
+    items = max(fewest_items, min(-(-numbers.numel() // at_once), most_items)) * _THREADS
     blocks = rows * -(-longest // items)
     digit_bytes = 8 if numbers.dtype in (torch.float64, torch.int64) else 4
-    found = [rows * numbers.element_size(), 2 * rows * 4, 2 * rows * digit_bytes]
+    row_buffers = [rows * numbers.element_size(), 2 * rows * 4, 2 * rows * digit_bytes]
     counts = [blocks * _DIGITS * 2, rows * _DIGITS * 4, blocks * 4, blocks * 4]
-    buffers = [*found, *counts]
+    buffers = [*row_buffers, *counts]
     scans = used_and_gone([_SCAN_BYTES]) * 2
     return [*buffers, *scans, *(-size for size in reversed(buffers))]
 

@@ -182,8 +182,8 @@ class RequestLog:
             choose: (size, least, most) -> the size instead.
         """
         copy = self.plain()
-        for row, (least, most) in self.bounds.items():
-            copy.sizes[row] = choose(self.sizes[row], least, most)
+        for row, (least_bytes, most_bytes) in self.bounds.items():
+            copy.sizes[row] = choose(self.sizes[row], least_bytes, most_bytes)
         return copy
 
     def without_undecided(self) -> RequestLog:

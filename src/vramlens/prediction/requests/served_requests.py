@@ -170,8 +170,8 @@ def _sure_bytes(log: RequestLog) -> int | None:
     """
     if not log.undecided.rows:
         return None
-    sure, whole = _peak_requested(log.without_undecided()), _peak_requested(log)
-    return sure if sure < (1 - _WORTH_SAYING) * whole else None
+    sure_bytes, all_bytes = _peak_requested(log.without_undecided()), _peak_requested(log)
+    return sure_bytes if sure_bytes < (1 - _WORTH_SAYING) * all_bytes else None
 
 
 def _peak_requested(log: RequestLog) -> int:

@@ -343,7 +343,9 @@ class KnownValues:
         count = tensor.numel()
         first = 1 if operator.name == "aten.unique_consecutive" else 2
         wants = (*args[first : first + 2], False, False)[:2]
-        positions = (torch.zeros(count if wanted else 0, dtype=torch.long) for wanted in wants)
+        positions = (
+            torch.zeros(count if is_wanted else 0, dtype=torch.long) for is_wanted in wants
+        )
         results = torch.zeros(count, dtype=tensor.dtype), *positions
         return results[: len(operator.function._schema.returns)]
 

@@ -29,12 +29,12 @@ def skip_draws(operator: Operator, args: Any, kwargs: Any) -> None:
     tensors = tensors_in(args, kwargs)
     if tensors[1:] or not (tensors or isinstance(args[0], (list, tuple))):
         return
-    remaining, like = (
+    remaining, dtype = (
         (tensors[0].numel(), tensors[0].dtype) if tensors else (math.prod(args[0]), None)
     )
     while remaining:
         count = remaining if remaining < 2 * _AT_ONCE else _AT_ONCE
-        shape: Any = torch.empty(count, dtype=like) if tensors else [count]
+        shape: Any = torch.empty(count, dtype=dtype) if tensors else [count]
         operator.function(shape, *args[1:], **kwargs)
         remaining -= count
 

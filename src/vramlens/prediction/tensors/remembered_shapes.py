@@ -77,9 +77,9 @@ class RememberedShapes:
         if remembered is None:
             return None
         with torch._C._DisableTorchDispatch():
-            made = [self._made(result, tensors) for result in remembered]
+            new_results = [self._made(result, tensors) for result in remembered]
         form = self._forms[key]
-        return (form(made) if form in (tuple, list) else made[0],)
+        return (form(new_results) if form in (tuple, list) else new_results[0],)
 
     def remember(
         self, key: Any, operator: Operator, call: tuple[Any, Any], tensors: list[Any], output: Any

@@ -51,9 +51,9 @@ class CohortComparison:
         for cohort in self._compared:
             yield from cohort.leaks
             yield from cohort.beside_work
-            kept = cohort.kept_bytes
-            if kept >= cohort.beside.least:
-                yield self._difference_from(cohort, "not_checkpointed", kept, None)
+            kept_bytes = cohort.kept_bytes
+            if kept_bytes >= cohort.beside.least:
+                yield self._difference_from(cohort, "not_checkpointed", kept_bytes, None)
             elif cohort.unexplained >= cohort.least:
                 yield self._difference_beside_layout(cohort)
             elif cohort.more >= cohort.least and self._is_short(cohort.members):
@@ -162,7 +162,10 @@ class CohortComparison:
     ) -> RankDifference:
         """What a cohort holds more than a typical one, for a cause."""
         peer = "stage" if self.cohorts.staged else "ranks with other coordinates"
-        own, usual = cohort.beside.rank.peak_requested_bytes, cohort.beside.usual.peak_bytes
+        own_peak_bytes, usual_peak_bytes = (
+            cohort.beside.rank.peak_requested_bytes,
+            cohort.beside.usual.peak_bytes,
+        )
         return RankDifference(
             ranks=cohort.members,
             cause=cause,
@@ -170,7 +173,9 @@ class CohortComparison:
             bytes=excess_bytes,
             place=place,
             title=f"{WORDS[cause]}: {format_size(excess_bytes)} more than a typical {peer}",
-            evidence=(f"peak {format_size(own)}, typical {format_size(usual)}",),
+            evidence=(
+                f"peak {format_size(own_peak_bytes)}, typical {format_size(usual_peak_bytes)}",
+            ),
             fix=fix_of(cause, None, excess_bytes),
         )
 

@@ -295,9 +295,9 @@ class RankAgainstPeers:
         experts = by_cause["moe_hot_rank"]
         places = {excess.line.place for excess in experts}
         larger = by_cause.get("uneven_batch", ())
-        others = [excess for excess in larger if excess.line.place not in places]
-        is_much = 4 * bytes_of(others) >= bytes_of(experts)
-        return is_much and growth_of(others) >= growth_of(experts) / 2
+        other_excesses = [excess for excess in larger if excess.line.place not in places]
+        is_much = 4 * bytes_of(other_excesses) >= bytes_of(experts)
+        return is_much and growth_of(other_excesses) >= growth_of(experts) / 2
 
     def _is_echo(self, excesses: Sequence[LineExcess]) -> bool:
         """True if this is what a peer put on this rank's device, seen from the one whose device

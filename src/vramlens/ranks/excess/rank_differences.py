@@ -93,10 +93,10 @@ def _other_settings(beside: RankAgainstPeers) -> str:
     """One sentence on allocator settings that most peers do not have; "" where they are alike
     or unknown.
     """
-    own, usual = beside.rank.alloc_conf, beside.usual.alloc_conf
-    if own is None or usual is None or own == usual:
+    own_conf, usual_conf = beside.rank.alloc_conf, beside.usual.alloc_conf
+    if own_conf is None or usual_conf is None or own_conf == usual_conf:
         return ""
-    return f"allocator settings: {own or _DEFAULT}; its peers: {usual or _DEFAULT}"
+    return f"allocator settings: {own_conf or _DEFAULT}; its peers: {usual_conf or _DEFAULT}"
 
 
 def _bytes_of_strays(beside: RankAgainstPeers) -> float:

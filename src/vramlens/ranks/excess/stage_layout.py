@@ -72,9 +72,11 @@ class StageLayout:
         if not all(any(map(self.is_of_end, other.lines)) for other in self._stages):
             return 0
         usual_bytes = self.usual.beside(stage).peak_bytes
-        others = [summary for summary in self._stages if summary is not stage]
+        other_stages = [summary for summary in self._stages if summary is not stage]
         usual = min(
-            others, key=lambda other: abs(other.peak_requested_bytes - usual_bytes), default=stage
+            other_stages,
+            key=lambda other: abs(other.peak_requested_bytes - usual_bytes),
+            default=stage,
         )
         return self._bytes_at_end(usual.lines)
 
@@ -99,7 +101,11 @@ class StageLayout:
         """What a line of the first or the last stages holds; of several such stages, as an encoder
         has, what as many layers as the others of them have hold.
         """
-        counts = [_times(same) for same in self._lines_of_owners[key_of(line)] if same is not line]
+        counts = [
+            _times(other_line)
+            for other_line in self._lines_of_owners[key_of(line)]
+            if other_line is not line
+        ]
         usual = lower_median(counts) if counts else _times(line)
         return line.at_peak_bytes * min(1.0, usual / max(1, _times(line)))
 
@@ -116,8 +122,10 @@ class StageLayout:
             return False
         owners, stages = self._owners[key_of(line)], len(self._stages)
         # The others are in the middle: the first and the last stage may share their embedding.
-        others = sorted(set(range(stages)) - set(owners))
-        is_one_block = bool(others) and others[-1] - others[0] == len(others) - 1
+        middle_stages = sorted(set(range(stages)) - set(owners))
+        is_one_block = (
+            bool(middle_stages) and middle_stages[-1] - middle_stages[0] == len(middle_stages) - 1
+        )
         is_at_end = owners[0] == 0 or owners[-1] == stages - 1
         return is_at_end and is_one_block and 2 * len(owners) <= stages
 
@@ -150,13 +158,13 @@ class StageLayout:
 
     def _layers(self, lines: Sequence[LineUse]) -> float:
         """How many times as many layers a stage has as the usual one; at least 1."""
-        own = usual_bytes = 0.0
+        stage_bytes = usual_bytes = 0.0
         for line in self._repeated(lines):
             usual = self.usual.line(line)
             if usual is not None:
-                own += line.per_step * line.mean_bytes
+                stage_bytes += line.per_step * line.mean_bytes
                 usual_bytes += usual.per_step * usual.mean_bytes
-        return max(1.0, own / usual_bytes) if usual_bytes else 1.0
+        return max(1.0, stage_bytes / usual_bytes) if usual_bytes else 1.0
 
     def _more_than_layers(self, line: LineUse, layers: float) -> float:
         return max(0.0, line.at_peak_bytes - layers * self.usual.line_at_peak_bytes(line))
@@ -167,9 +175,9 @@ class StageLayout:
         """
         index = self._index[stage.rank]
         in_flight = self._in_flight
-        most = (len(self._stages) - index) * in_flight[-1]
-        before = max(in_flight[:index], default=most)
-        return in_flight[index] <= _SLACK * min(most, before)
+        most_in_flight = (len(self._stages) - index) * in_flight[-1]
+        before = max(in_flight[:index], default=most_in_flight)
+        return in_flight[index] <= _SLACK * min(most_in_flight, before)
 
     @cached_property
     def _in_flight(self) -> list[float]:

@@ -96,11 +96,12 @@ def _without_other_roles(
     cohorts: Iterable[tuple[int, ...]], ranks: Sequence[RankSummary]
 ) -> tuple[tuple[int, ...], ...]:
     """The cohorts, those with several ranks of each role in two: a group may hold all ranks."""
-    others = set(_numbers(filter(_only_infers, ranks)))
+    inferring_ranks = set(_numbers(filter(_only_infers, ranks)))
     divided: list[tuple[int, ...]] = []
     for cohort in cohorts:
         roles = [
-            tuple(rank for rank in cohort if (rank in others) == infers) for infers in (False, True)
+            tuple(rank for rank in cohort if (rank in inferring_ranks) == infers)
+            for infers in (False, True)
         ]
         divided += roles if min(map(len, roles)) > 1 else [cohort]
     return tuple(sorted(divided))
@@ -112,11 +113,11 @@ def _cohorts_of_roles(ranks: Sequence[RankSummary]) -> RankCohorts | None:
     Of two that do not train, one may generate and the other one judge: no third says which of them
     is usual.
     """
-    others = _numbers(filter(_only_infers, ranks))
-    trainers = tuple(rank for rank in _numbers(ranks) if rank not in set(others))
-    if not trainers or not others:
+    inferring_ranks = _numbers(filter(_only_infers, ranks))
+    trainers = tuple(rank for rank in _numbers(ranks) if rank not in set(inferring_ranks))
+    if not trainers or not inferring_ranks:
         return None
-    roles = [others] if len(others) > 2 else [(rank,) for rank in others]
+    roles = [inferring_ranks] if len(inferring_ranks) > 2 else [(rank,) for rank in inferring_ranks]
     return RankCohorts((trainers, *roles), ROLES, staged=False)
 
 

@@ -90,8 +90,8 @@ def _inserted(
     for frame, of_frame in lines_of_frame.items():
         count_of_frame[frame] = len(of_frame)
     counts = count_of_frame[stacks.frames[places]]
-    most = _ADDED_ALWAYS + _ADDED_PER_FRAME * len(stacks.frames)
-    places = places[np.cumsum(counts) <= most]
+    most_added = _ADDED_ALWAYS + _ADDED_PER_FRAME * len(stacks.frames)
+    places = places[np.cumsum(counts) <= most_added]
     counts = counts[: len(places)]
     lines = [lines_of_frame[frame] for frame in stacks.frames[places].tolist()]
     ids = np.array([number[line] for of_place in lines for line in of_place], np.uint32)

@@ -56,15 +56,17 @@ class StrategyTable:
 
     def fits(self, row: StrategyRow) -> bool:
         """Whether it stays within the budget, by the most that the allocator may reserve."""
-        most = row.high_reserved_bytes or row.peak_reserved_bytes
-        return most is not None and (self.budget_bytes is None or most <= self.budget_bytes)
+        most_bytes = row.high_reserved_bytes or row.peak_reserved_bytes
+        return most_bytes is not None and (
+            self.budget_bytes is None or most_bytes <= self.budget_bytes
+        )
 
     def is_over(self, row: StrategyRow) -> bool:
         """Whether it needs more than the budget, by the least that the allocator may reserve."""
-        least = row.low_reserved_bytes or row.peak_reserved_bytes or 0
-        if self.budget_bytes is None or least <= self.budget_bytes:
+        least_bytes = row.low_reserved_bytes or row.peak_reserved_bytes or 0
+        if self.budget_bytes is None or least_bytes <= self.budget_bytes:
             return False
-        return format_size(least) != format_size(self.budget_bytes)
+        return format_size(least_bytes) != format_size(self.budget_bytes)
 
     @property
     def best(self) -> StrategyRow | None:

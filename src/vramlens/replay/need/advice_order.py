@@ -50,11 +50,11 @@ def with_higher_limit(order: Sequence[str], *, is_known: bool) -> tuple[str, ...
     Args:
         is_known: whether it is known which limit is enough: that is surer than what only may help.
     """
-    others = [name for name in order if name != "process_limit"]
-    may_help = "settings_may_help" in others
-    place = others.index("settings_may_help" if may_help else "smaller_batch")
+    other_findings = [name for name in order if name != "process_limit"]
+    may_help = "settings_may_help" in other_findings
+    place = other_findings.index("settings_may_help" if may_help else "smaller_batch")
     place += may_help and not is_known
-    return (*others[:place], "process_limit", *others[place:])
+    return (*other_findings[:place], "process_limit", *other_findings[place:])
 
 
 def rank_of(

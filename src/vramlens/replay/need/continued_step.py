@@ -300,14 +300,14 @@ class Continuation:
         earlier than this one.
         """
         spans, number = self._template.spans, self._template.number
-        own = bisect_right(self._starts, int(self._view.device.allocations.born[row])) - 1
-        back = number - own
-        if own < 0 or back < 1:
+        span_of_row = bisect_right(self._starts, int(self._view.device.allocations.born[row])) - 1
+        back = number - span_of_row
+        if span_of_row < 0 or back < 1:
             return None
-        at = int(np.searchsorted(spans[own].rows, row))
-        if at >= len(spans[own].rows) or spans[own].rows[at] != row:
+        at = int(np.searchsorted(spans[span_of_row].rows, row))
+        if at >= len(spans[span_of_row].rows) or spans[span_of_row].rows[at] != row:
             return None
-        key = int(spans[own].keys[at])
+        key = int(spans[span_of_row].keys[at])
         if self._earlier:
             return self._earlier.get(key) if back == 1 else None
         return spans[len(spans) - 1 - back].row_of.get(key)

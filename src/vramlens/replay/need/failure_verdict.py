@@ -119,24 +119,24 @@ def _judgement_of_first_step(
     request = view.device.out_of_memory[-1]
     need = need_of_first_step(view, request) or oom.need
     assert need is not None
-    rest = rest_of_pass(view, proven, request) if runs >= _RUNS_TO_CONFIRM else None
-    if rest is not None:
-        need = _with_rest(need, rest)
+    projection = rest_of_pass(view, proven, request) if runs >= _RUNS_TO_CONFIRM else None
+    if projection is not None:
+        need = _with_rest(need, projection)
     settings = _without_projection(proven, need, runs)
-    if rest is not None and not proven.recorded.warm:
-        settings = [_with_rest_of_pass(row, proven, rest) for row in settings]
+    if projection is not None and not proven.recorded.warm:
+        settings = [_with_rest_of_pass(row, proven, projection) for row in settings]
     return ReplayJudgement(need, tuple(settings), None)
 
 
 def _with_rest(need: Need, rest: Projection) -> Need:
     """The need, which is no less than that of the rest of this pass."""
-    least = rest.continued.floor_bytes
-    low = max(need.low_bytes, least)
+    floor_bytes = rest.continued.floor_bytes
+    low = max(need.low_bytes, floor_bytes)
     return replace(
         need,
         low_bytes=low,
         high_bytes=None if need.high_bytes is None else max(need.high_bytes, low),
-        floor_bytes=max(need.floor_bytes or 0, least),
+        floor_bytes=max(need.floor_bytes or 0, floor_bytes),
     )
 
 

@@ -69,8 +69,8 @@ def bytes_of_earlier_passes(view: Attribution) -> int:
         return 0
     allocations, event = view.device.allocations, view.device.out_of_memory[-1].event
     earlier = marked[marked < pass_starts(view.modules, marked)[-1]]
-    kept = earlier[allocations.died[earlier] > event]
-    return int(allocations.requested_bytes[kept].sum())
+    kept_rows = earlier[allocations.died[earlier] > event]
+    return int(allocations.requested_bytes[kept_rows].sum())
 
 
 def with_limit(
@@ -80,14 +80,14 @@ def with_limit(
     if finding.id != "process_limit":
         return finding
     total = view.trace.total_bytes.get(view.device.device)
-    most = _most_to_have(oom, total)
-    if most is not None and need.low_bytes > most:
+    most_bytes = _most_to_have(oom, total)
+    if most_bytes is not None and need.low_bytes > most_bytes:
         fix = (
             f"a higher limit alone is not enough: {_needs(need)}, and this process can have"
-            f" {format_size(most)} of the GPU"
+            f" {format_size(most_bytes)} of the GPU"
         )
         return replace(finding, fix=fix)
-    fix = _raise_to(need, oom, total, most, outlook)
+    fix = _raise_to(need, oom, total, most_bytes, outlook)
     if oom.cause == Cause.LEAK:
         fix += ". The leak will fill that, too"
     elif outlook.growing:
@@ -95,8 +95,10 @@ def with_limit(
     elif outlook.climbing and need.high_bytes is not None:
         fix += ". Steps needed more and more so far, so later ones may need more than that"
     elif outlook.is_kept_by_passes(need):
-        kept = format_size(outlook.kept_by_passes)
-        fix += f". Earlier passes keep {kept} (results, caches), and later ones may add to that"
+        kept_size = format_size(outlook.kept_by_passes)
+        fix += (
+            f". Earlier passes keep {kept_size} (results, caches), and later ones may add to that"
+        )
     return replace(finding, fix=fix)
 
 
@@ -123,9 +125,10 @@ def _raise_to(
     if most is not None and most < size:
         size, margin = most, "the limit is all that it can have"
     call = _call(size, total)
-    least = "at least " if outlook.growing or outlook.climbing else ""
+    at_least = "at least " if outlook.growing or outlook.climbing else ""
     return (
-        f"raise this process's limit to {least}{format_size(size)}{call}; {_needs(need)}; {margin}"
+        f"raise this process's limit to {at_least}{format_size(size)}{call};"
+        f" {_needs(need)}; {margin}"
     )
 
 
@@ -157,8 +160,8 @@ def _most_to_have(oom: OomVerdict, total: int | None) -> int | None:
     """What this process could reserve on the device without a limit; None where not known."""
     if oom.reserved_bytes is None or oom.free_bytes is None:
         return total
-    most = oom.reserved_bytes + oom.free_bytes
-    return most if total is None else min(most, total)
+    most_bytes = oom.reserved_bytes + oom.free_bytes
+    return most_bytes if total is None else min(most_bytes, total)
 
 
 def has_room(oom: OomVerdict, need: Need, outlook: Outlook) -> bool:
@@ -178,9 +181,9 @@ def _call(size: int, total: int | None) -> str:
 def _needs(need: Need) -> str:
     """The step's need in words: a point, a range, or the least."""
     if need.high_bytes is None:
-        least = need.limit_bytes or need.peak_reserved_bytes or need.low_bytes
+        least_bytes = need.limit_bytes or need.peak_reserved_bytes or need.low_bytes
         is_point = need.peak_reserved_bytes is not None
-        return f"this step needs {'' if is_point else 'at least '}{format_size(least)}"
+        return f"this step needs {'' if is_point else 'at least '}{format_size(least_bytes)}"
     high = format_size(need.high_bytes)
     if need.peak_reserved_bytes is None:
         return f"this step needs between {format_size(need.low_bytes)} and {high} (estimated)"

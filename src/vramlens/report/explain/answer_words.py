@@ -86,8 +86,8 @@ def _peak(peak: Peak, where: str = "") -> str:
         f"{format_size(getattr(peak, name))}{'' if name in peak.exact else ' or more'}"
         for name in ("requested_bytes", "allocated_bytes", "reserved_bytes")
     )
-    others = f"peak allocated: {allocated}, peak reserved: {reserved}"
-    return f"{requested} requested{where}{_when(peak.heap)} ({others})"
+    other_peaks = f"peak allocated: {allocated}, peak reserved: {reserved}"
+    return f"{requested} requested{where}{_when(peak.heap)} ({other_peaks})"
 
 
 def _when(heap: Heap) -> str:

@@ -40,8 +40,8 @@ def cards_headline(tuning: Tuning) -> str:
 def _smallest_words(tuning: Tuning, best: Tuned, card: CardUnderSetting) -> str:
     """The smallest card, and with which settings."""
     recorded = tuning.as_recorded
-    own = own_settings(tuning.recorded)
-    who = own if best is recorded else conf_name(best.row)
+    recorded_settings = own_settings(tuning.recorded)
+    who = recorded_settings if best is recorded else conf_name(best.row)
     larger = [other.fits for other in best.cards if other.size_bytes > card.size_bytes]
     more = " and larger ones" if larger and card.fits and all(larger) else ""
     on_card = f"{a_card(card.size_bytes)}{more} with {who}{_retries_words(card)}"
@@ -52,7 +52,7 @@ def _smallest_words(tuning: Tuning, best: Tuned, card: CardUnderSetting) -> str:
         )
     if best is recorded:
         return f"Fits {on_card}."
-    return f"Fits {on_card}; with {own} it {_instead(recorded)}."
+    return f"Fits {on_card}; with {recorded_settings} it {_instead(recorded)}."
 
 
 def _retries_words(card: CardUnderSetting) -> str:

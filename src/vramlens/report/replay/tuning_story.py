@@ -157,8 +157,8 @@ def _floor_sentence(tuning: Tuning) -> str:
     """What any allocator would have to reserve, and what that means under the limit."""
     floor = format_size(tuning.floor_bytes)
     ended = tuning.ended_by_failure
-    which = "predicted peak" if tuning.recorded.is_prediction else "peak"
-    basis = "the failed request included" if ended else f"the {which} of requested bytes"
+    peak_words = "predicted peak" if tuning.recorded.is_prediction else "peak"
+    basis = "the failed request included" if ended else f"the {peak_words} of requested bytes"
     words = f"Any allocator must reserve at least {floor}, {basis}."
     if tuning.decisions is not None:
         words = f"If made-up numbers decide as predicted, a{words[1:]}"

@@ -171,15 +171,15 @@ def bounds_of_first_step(view: Attribution, request: OutOfMemory) -> StepBounds 
 
 def _gradients_beside(forward_bytes: int, progress: Progress | None) -> int:
     """The most that gradients of activations take beside them: where blocks are alike, those of two."""
-    most = int(GRADIENTS_BESIDE * forward_bytes)
+    most_bytes = int(GRADIENTS_BESIDE * forward_bytes)
     if progress is None or progress.alike_bytes is None:
-        return most
-    return min(most, 2 * progress.alike_bytes)
+        return most_bytes
+    return min(most_bytes, 2 * progress.alike_bytes)
 
 
 def _words(progress: Progress, *, is_first: bool) -> str:
-    which = "the first forward pass" if is_first else "this forward pass"
-    return f"{which} had finished {progress.done} of the model's {progress.blocks} blocks"
+    forward_pass = "the first forward pass" if is_first else "this forward pass"
+    return f"{forward_pass} had finished {progress.done} of the model's {progress.blocks} blocks"
 
 
 def _passes_pile_up(view: Attribution, alive: NDArray[np.int64], event: int) -> bool:

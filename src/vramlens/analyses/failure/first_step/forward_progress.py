@@ -124,10 +124,12 @@ def _computed_again(done: Sequence[int], asked_by_block: dict[int, int]) -> int:
     """What the backward pass asks for to compute one block again, which kept little: checkpointing;
     0 where blocks keep what they compute.
     """
-    asked = {number: asked_by_block.get(number, 0) for number, size in enumerate(done) if size}
-    if any(done[number] > _RECOMPUTED * size for number, size in asked.items()):
+    asked_by_done_block = {
+        number: asked_by_block.get(number, 0) for number, size in enumerate(done) if size
+    }
+    if any(done[number] > _RECOMPUTED * size for number, size in asked_by_done_block.items()):
         return 0
-    return max(asked.values(), default=0)
+    return max(asked_by_done_block.values(), default=0)
 
 
 def _least_of_blocks(blocks: Sequence[str], latest: int, smallest_bytes: int) -> int:
@@ -161,8 +163,8 @@ def passes_of_step(view: Attribution, event: int) -> list[NDArray[np.int64]]:
     """
     rows = rows_of_step(view, event)
     is_marked = view.modules.marked[rows]
-    known = is_marked | (view.device.allocations.stack[rows] != NO_STACK)
-    rows, is_marked = rows[known], is_marked[known]
+    has_origin = is_marked | (view.device.allocations.stack[rows] != NO_STACK)
+    rows, is_marked = rows[has_origin], is_marked[has_origin]
     runs = [run for is_pass, run in _runs(rows, is_marked) if is_pass]
     first_modules = view.modules.module[[run[0] for run in runs]].tolist()
     return [

@@ -31,16 +31,18 @@ def rest_of_list(view: Attribution, request: OutOfMemory) -> int:
     is_in_call = (allocations.born >= ends[-1]) & (allocations.born < request.event)
     in_optimizer = np.flatnonzero(is_in_call & (view.phases.phase == Phase.OPTIMIZER))
     stacks, sizes = allocations.stack[in_optimizer], allocations.requested_bytes[in_optimizer]
-    own = np.flatnonzero(stacks == request.stack)
-    is_gone = allocations.died[in_optimizer[own]] < request.event
-    begins = int(own[is_gone][-1]) + 1 if is_gone.any() else 0
-    made = own[~is_gone & (own >= begins)]
-    if len(made) < _FEWEST_MADE:
+    of_same_stack = np.flatnonzero(stacks == request.stack)
+    is_gone = allocations.died[in_optimizer[of_same_stack]] < request.event
+    begins = int(of_same_stack[is_gone][-1]) + 1 if is_gone.any() else 0
+    list_so_far = of_same_stack[~is_gone & (of_same_stack >= begins)]
+    if len(list_so_far) < _FEWEST_MADE:
         return 0
-    wanted = np.append(sizes[made], request.size_bytes)
-    earlier = np.arange(begins, made[0])
+    requested_sizes = np.append(sizes[list_so_far], request.size_bytes)
+    earlier = np.arange(begins, list_so_far[0])
     lists = (sizes[earlier[stacks[earlier] == stack]] for stack in np.unique(stacks[earlier]))
-    rests = [int(full[len(made) :].sum()) for full in lists if _begins_with(full, wanted)]
+    rests = [
+        int(full[len(list_so_far) :].sum()) for full in lists if _begins_with(full, requested_sizes)
+    ]
     return min(rests, default=0)
 
 

@@ -55,9 +55,9 @@ def kept_longer(view: Attribution, template: Template) -> KeptLonger | None:
     """What is kept for longer than in the template; None where it is nothing that matters."""
     allocations, failed_event = view.device.allocations, template.failed.end
     sizes = allocations.requested_bytes
-    here = int(allocations.born[template.span.rows[template.position]])
+    template_event = int(allocations.born[template.span.rows[template.position]])
     theirs, ours = template.pairs
-    is_kept = (allocations.died[theirs] < here) & (allocations.died[ours] >= failed_event)
+    is_kept = (allocations.died[theirs] < template_event) & (allocations.died[ours] >= failed_event)
     kept_rows = ours[is_kept]
     kept_bytes = int(sizes[kept_rows].sum())
     if kept_bytes <= _TELLING * int(sizes[allocations.alive_after(failed_event)].sum()):

@@ -146,10 +146,10 @@ def _take_options_after_script(arguments: argparse.Namespace) -> None:
     )
     _add_options(parser)
     try:
-        _, others = parser.parse_known_args(words, arguments)
+        _, unknown_words = parser.parse_known_args(words, arguments)
     except argparse.ArgumentError as error:
         raise UsageError(f"predict: {error}") from None
-    arguments.arguments = [*others, *script_words]
+    arguments.arguments = [*unknown_words, *script_words]
 
 
 def _parted(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
@@ -162,10 +162,10 @@ def _parted(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
     count = len(argv) - argv.index("--") - 1 if "--" in argv else 0
     if count > len(remaining):  # it stands before the script
         count = 0
-    own = remaining[: len(remaining) - count]
-    if own[-1:] == ["--"]:
-        own.pop()
-    return own, remaining[len(remaining) - count :]
+    words_before_dashes = remaining[: len(remaining) - count]
+    if words_before_dashes[-1:] == ["--"]:
+        words_before_dashes.pop()
+    return words_before_dashes, remaining[len(remaining) - count :]
 
 
 def _check(arguments: argparse.Namespace) -> None:
