@@ -16,7 +16,7 @@ import argparse
 import ast
 import importlib.util
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
@@ -148,20 +148,20 @@ def size_of(path: Path, function: Function) -> FunctionSize:
     )
 
 
-def stored_names(tree: ast.AST) -> Iterator[str]:
+def stored_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Every name that something is stored under."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
         elif isinstance(node, ast.ExceptHandler) and node.name:
             yield node.name
 
 
-def constructor_arguments(tree: ast.AST) -> Iterator[int]:
+def constructor_arguments(nodes: Iterable[ast.AST]) -> Iterator[int]:
     """How many positional arguments each call of a class gets; a class is what begins with a
     capital.
     """
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Call):
             continue
         name = getattr(node.func, "id", None) or getattr(node.func, "attr", None) or ""
@@ -169,7 +169,7 @@ def constructor_arguments(tree: ast.AST) -> Iterator[int]:
             yield len(node.args)
 
 
-def names_used_twice(names: Iterator[str]) -> int:
+def names_used_twice(names: Iterable[str]) -> int:
     """How many names stand for two things or more."""
     return sum(count > 1 for count in Counter(names).values())
 
@@ -178,32 +178,33 @@ def measure(root: Path) -> Measures:
     """The figures of the Python files below a folder."""
     paths = [path for path in sorted(root.rglob("*.py")) if "__pycache__" not in path.parts]
     texts = {path: path.read_text(encoding="utf-8") for path in paths}
-    trees = {path: ast.parse(text) for path, text in texts.items()}
-    nodes = [node for tree in trees.values() for node in ast.walk(tree)]
-    functions = tuple(
-        size_of(path.relative_to(root), node)
-        for path, tree in trees.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    )
-    constructors = [count for tree in trees.values() for count in constructor_arguments(tree)]
+    functions: list[FunctionSize] = []
+    constructors: list[int] = []
+    classes: list[str] = []
+    names: Counter[str] = Counter()
+    statements = 0
+    for path, text in texts.items():  # one tree at a time: Python's collector is slow over all
+        nodes = list(ast.walk(ast.parse(text)))
+        functions += [
+            size_of(path.relative_to(root), node) for node in nodes if isinstance(node, Function)
+        ]
+        constructors += constructor_arguments(nodes)
+        classes += [node.name for node in nodes if isinstance(node, ast.ClassDef)]
+        names.update(stored_names(nodes))
+        statements += sum(isinstance(node, ast.stmt) for node in nodes)
     modules = (path.stem for path in paths if path.stem not in NOT_COUNTED_TWICE)
-    classes = (
-        node.name
-        for node in nodes
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-    )
+    public_classes = (name for name in classes if not name.startswith("_"))
     return Measures(
         files=len(paths),
         lines=sum(len(text.splitlines()) for text in texts.values()),
-        statements=sum(isinstance(node, ast.stmt) for node in nodes),
-        functions=functions,
-        stored_names=Counter(name for tree in trees.values() for name in stored_names(tree)),
+        statements=statements,
+        functions=tuple(functions),
+        stored_names=names,
         long_lines=sum(len(line) > 100 for text in texts.values() for line in text.splitlines()),
         positional_constructors=sum(count > 4 for count in constructors),
         many_positional_constructors=sum(count >= 6 for count in constructors),
         modules_of_one_name=names_used_twice(modules),
-        classes_of_one_name=names_used_twice(classes),
+        classes_of_one_name=names_used_twice(public_classes),
         largest_folder=max(
             Counter(path.parent for path in paths if path.stem != "__init__").values()
         ),
