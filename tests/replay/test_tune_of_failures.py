@@ -15,6 +15,7 @@ from support.recordings import DATA
 from vramlens import load
 from vramlens.replay import Tuning, tune_trace
 from vramlens.report.replay.json import tuning_to_json
+from vramlens.units import format_size
 
 FOLDER = DATA / "failures"
 TRUTH: dict[str, Any] = json.loads((FOLDER / "truth.json").read_text())
@@ -75,7 +76,28 @@ def test_what_only_gets_past_the_request_is_said_so() -> None:
         " (`vramlens explain` says why)."
     )
     assert "fails later" in text
-    assert "Next, allow at least " in text
+    assert (
+        "Next, allow 3.14 GiB, or see what could be smaller; this step needs 2.04 GiB, at" in text
+    )
+
+
+@pytest.mark.parametrize("name", ["gpt.cap90", "hand_lora.cap75", "resnet50.cap70", "vaegan.cap85"])
+def test_the_limit_to_allow_is_that_of_explain(name: str) -> None:
+    """The low end of a range would fail again."""
+    explanation = load(FOLDER / f"{name}.vram").explain()
+    assert explanation.oom is not None
+    advice = explanation.oom.limit
+    assert advice is not None
+    assert advice.bytes is not None
+    fix = next(row.fix for row in explanation.findings if row.id == "process_limit")
+    size = format_size(advice.bytes)
+    least = "at least " if advice.is_least else ""
+    assert fix is not None
+    assert fix.startswith(f"raise this process's limit to {least}{size} ")
+    assert advice.needs in fix
+    next_step = story(tuned(name)).split("Next, ")[1]
+    assert next_step.startswith(f"allow {least}{size}, or see what could be smaller; ")
+    assert advice.needs in next_step
 
 
 def test_data_tells_what_follows_the_failed_request() -> None:

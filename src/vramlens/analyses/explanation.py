@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramlens.analyses.failure.largest_use import LargestUse
-from vramlens.analyses.failure.need import Need, SettingVerdict
+from vramlens.analyses.failure.need import LimitAdvice, Need, SettingVerdict
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.memory.fragmentation import Fragmentation
@@ -134,6 +134,7 @@ class OomVerdict:
         need: what the step that failed would have needed to finish; None from a text, and where it
             was not asked.
         settings: what each setting would have changed; none where it was not asked.
+        limit: what to allow the process; None from a text, and where it was not asked.
         others: from a text, which other ranks it says ran out of memory, in one sentence; "" where
             it names none.
         largest_use: the tensor or line that is at least half of the memory in use; None where there
@@ -160,6 +161,7 @@ class OomVerdict:
     others: str = ""
     need: Need | None = None
     settings: tuple[SettingVerdict, ...] = ()
+    limit: LimitAdvice | None = None
     library: Place | None = None
     library_source: str = ""
     largest_use: LargestUse | None = None

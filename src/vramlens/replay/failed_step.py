@@ -17,8 +17,8 @@ from vramlens.replay.what_if import question
 
 if TYPE_CHECKING:
     from vramlens.analyses.attribution.attribution import Attribution
-    from vramlens.analyses.explanation import Explanation, OomVerdict
-    from vramlens.analyses.failure.need import SettingVerdict
+    from vramlens.analyses.explanation import Explanation
+    from vramlens.analyses.failure.need import LimitAdvice, SettingVerdict
     from vramlens.replay.proof import Proven
     from vramlens.replay.settings import Settings
     from vramlens.trace import Trace
@@ -32,13 +32,13 @@ class FailedStep:
         judged: explain's verdicts, by setting, in its order.
         needs_too_much: whether more must be alive at once than the limit allows, so that it fails
             with any setting.
-        needed_bytes: the least limit that its need speaks for; None where nothing of it is known.
+        limit: what to allow the process, as explain advises; None where it says nothing of that.
         leaked_per_step: what each step leaves behind, where that is why it failed; None elsewhere.
     """
 
     judged: dict[Settings, SettingVerdict]
     needs_too_much: bool = False
-    needed_bytes: int | None = None
+    limit: LimitAdvice | None = None
     leaked_per_step: int | None = None
 
     def finishes(self, settings: Settings) -> bool | None:
@@ -86,19 +86,9 @@ def failed_step_of(trace: Trace, proven: Proven, recorded_cap_bytes: int | None)
     return FailedStep(
         judged={question(proven, row.conf).settings: row for row in explanation.oom.settings},
         needs_too_much=floor is not None and capacity is not None and floor > capacity,
-        needed_bytes=_least_limit(explanation.oom),
+        limit=explanation.oom.limit,
         leaked_per_step=_leaked_per_step(explanation, view),
     )
-
-
-def _least_limit(oom: OomVerdict) -> int | None:
-    """The least limit that the step surely needs; None where nothing tells."""
-    need = oom.need
-    if need is None:
-        return None
-    if need.high_bytes is None and oom.reserved_bytes is not None and oom.tried_bytes is not None:
-        return oom.reserved_bytes + oom.tried_bytes  # as explain says of the request
-    return need.limit_bytes or need.peak_reserved_bytes or need.low_bytes
 
 
 def _leaked_per_step(explanation: Explanation, view: Attribution) -> int | None:

@@ -19,6 +19,7 @@ from vramlens.replay.what_if import WhatIf, WhatIfQuestion, ask, question
 from vramlens.units import GIB, format_size
 
 if TYPE_CHECKING:
+    from vramlens.analyses.failure.need import LimitAdvice
     from vramlens.replay.failed_step import FailedStep
     from vramlens.trace import DecisionsMeta, Trace
 
@@ -161,7 +162,8 @@ class Tuning(PrintedAnswer):
             alive at once, the request that failed last among them.
         leaked_per_step: what each step leaves behind, where that is why the run failed; None
             elsewhere.
-        step_needed_bytes: the least limit that the failed step surely needs; None where unknown.
+        step_limit: what to allow the process for the failed step, as ``vramlens explain`` advises;
+            None where unknown.
         decisions: what made-up numbers decide, where the recording was predicted.
     """
 
@@ -179,7 +181,7 @@ class Tuning(PrintedAnswer):
     outside_bytes: int | None
     floor_bytes: int
     leaked_per_step: int | None = None
-    step_needed_bytes: int | None = None
+    step_limit: LimitAdvice | None = None
     decisions: DecisionsMeta | None = None
 
     @property
@@ -291,7 +293,7 @@ def tune_trace(
         outside_bytes=outside,
         floor_bytes=floor_bytes(proven),
         leaked_per_step=failed_step.leaked_per_step,
-        step_needed_bytes=failed_step.needed_bytes,
+        step_limit=failed_step.limit,
         decisions=decisions,
     )
 

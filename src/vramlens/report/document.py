@@ -366,4 +366,4 @@ def alternatives(variants: Sequence[Sequence[Part]]) -> Iterator[Part]:
         comes = (Cut(step, {"shown": True}),) if step else ()
         goes = cut_whole(step + 1) if step < last_step else ()
         for part in variant:
-            yield replace(part, shown=not step, cuts=(*comes, *goes))
+            yield replace(part, shown=not step, cuts=(*comes, *goes, *part.cuts))

@@ -149,7 +149,7 @@ def test_explain_and_tune_do_not_send_people_to_each_other(
         "No setting helps under the limit of the recorded run: the run fails with all"
     )
     assert out.splitlines()[-2:] == [
-        "Next, allow at least 2.50 GiB, or see what could be smaller:",
+        "Next, allow at least 2.50 GiB (for this request), or see what could be smaller:",
         f"  vramlens view {FRAGMENTED}",
     ]
 

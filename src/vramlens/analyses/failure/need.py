@@ -77,6 +77,32 @@ class SettingVerdict:
     failed_bytes: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LimitAdvice:
+    """How much the process should be allowed to reserve, and what that rests on.
+
+    Attributes:
+        bytes: how much; None where nothing bounds what the step needs.
+        least_bytes: what is known to be needed at least.
+        needs: that need in words, and how sure it is.
+        margin: in words, what ``bytes`` has beyond the need; "" where it is None.
+        is_of_request: whether ``least_bytes`` is only what the failed request makes of it.
+        is_least: whether later steps may well need more than ``bytes``.
+        most_bytes: all that this process can have of the device, where that is less than is needed;
+            None elsewhere.
+        caveat: a sentence on what may fill that, too; "" where nothing is known to.
+    """
+
+    bytes: int | None
+    least_bytes: int
+    needs: str
+    margin: str = ""
+    is_of_request: bool = False
+    is_least: bool = False
+    most_bytes: int | None = None
+    caveat: str = ""
+
+
 def unknown_need(least_bytes: int) -> Need:
     """All that is known where nothing of the step is: at least what was alive, and the request."""
     return Need(None, least_bytes, None, None, confidence="conditional", floor_bytes=least_bytes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vramlens.analyses.attribution.training import Training, pass_starts
-from vramlens.analyses.failure.need import BLOCKS, Need
+from vramlens.analyses.failure.need import BLOCKS, LimitAdvice, Need
 from vramlens.analyses.failure.oom import memory_fraction
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.certainty import PATTERN
@@ -73,33 +73,60 @@ def bytes_of_earlier_passes(view: Attribution) -> int:
     return int(allocations.requested_bytes[kept_rows].sum())
 
 
+def limit_advice(view: Attribution, oom: OomVerdict, need: Need, outlook: Outlook) -> LimitAdvice:
+    """What to allow the process, by what the run needs rather than by the one request."""
+    most = _most_to_have(oom, view.trace.total_bytes.get(view.device.device))
+    caveat = _caveat(view, oom, need, outlook)
+    if most is not None and need.low_bytes > most:
+        return LimitAdvice(None, need.low_bytes, _needs(need), most_bytes=most)
+    if need.high_bytes is None:
+        least = _with_request_bytes(need, oom)
+        needs = _needs(need) if least is None else f"{format_size(least)} with this request"
+        needs += ", the rest of the step is not recorded"
+        is_of_request = least is not None
+        return LimitAdvice(
+            None, least or _least(need), needs, is_of_request=is_of_request, caveat=caveat
+        )
+    size = limit_for(need, outlook)
+    margin = f"{_spare(need, outlook)}x that leaves room"
+    if not outlook.lasting:
+        margin += " for later steps"
+    if most is not None and most < size:
+        size, margin = most, "the limit is all that it can have"
+    is_least = outlook.growing or outlook.climbing
+    return LimitAdvice(
+        size, _least(need), _needs(need), margin=margin, is_least=is_least, caveat=caveat
+    )
+
+
+def _caveat(view: Attribution, oom: OomVerdict, need: Need, outlook: Outlook) -> str:
+    """What may fill a higher limit, too."""
+    if oom.cause == Cause.LEAK:
+        return "The leak will fill that, too"
+    if outlook.growing:
+        return f"Memory grew {growth_by_steps(view)} and may fill that, too"
+    if outlook.climbing and need.high_bytes is not None:
+        return "Steps needed more and more so far, so later ones may need more than that"
+    if outlook.is_kept_by_passes(need):
+        kept = format_size(outlook.kept_by_passes)
+        return f"Earlier passes keep {kept} (results, caches), and later ones may add to that"
+    return ""
+
+
 def with_limit(
-    finding: Finding, view: Attribution, oom: OomVerdict, need: Need, outlook: Outlook
+    finding: Finding, view: Attribution, oom: OomVerdict, advice: LimitAdvice
 ) -> Finding:
     """The advice about the limit, with what the run needs rather than the one request."""
     if finding.id != "process_limit":
         return finding
-    total = view.trace.total_bytes.get(view.device.device)
-    most_bytes = _most_to_have(oom, total)
-    if most_bytes is not None and need.low_bytes > most_bytes:
+    if advice.most_bytes is not None:
         fix = (
-            f"a higher limit alone is not enough: {_needs(need)}, and this process can have"
-            f" {format_size(most_bytes)} of the GPU"
+            f"a higher limit alone is not enough: {advice.needs}, and this process can have"
+            f" {format_size(advice.most_bytes)} of the GPU"
         )
         return replace(finding, fix=fix)
-    fix = _raise_to(need, oom, total, most_bytes, outlook)
-    if oom.cause == Cause.LEAK:
-        fix += ". The leak will fill that, too"
-    elif outlook.growing:
-        fix += f". Memory grew {growth_by_steps(view)} and may fill that, too"
-    elif outlook.climbing and need.high_bytes is not None:
-        fix += ". Steps needed more and more so far, so later ones may need more than that"
-    elif outlook.is_kept_by_passes(need):
-        kept_size = format_size(outlook.kept_by_passes)
-        fix += (
-            f". Earlier passes keep {kept_size} (results, caches), and later ones may add to that"
-        )
-    return replace(finding, fix=fix)
+    fix = _raise_to(advice, oom, view.trace.total_bytes.get(view.device.device))
+    return replace(finding, fix=". ".join(filter(None, (fix, advice.caveat))))
 
 
 def growth_by_steps(view: Attribution) -> str:
@@ -108,38 +135,25 @@ def growth_by_steps(view: Attribution) -> str:
     return "from one repetition to the next" if is_pattern else "from step to step"
 
 
-def _raise_to(
-    need: Need, oom: OomVerdict, total: int | None, most: int | None, outlook: Outlook
-) -> str:
+def _raise_to(advice: LimitAdvice, oom: OomVerdict, total: int | None) -> str:
     """How far to raise the limit, and what for."""
-    if need.high_bytes is None:
+    if advice.bytes is None:
         free = f", and the GPU has {format_size(oom.free_bytes)} free" if oom.free_bytes else ""
         return (
             f"raise this process's limit, or remove it with {_SETS_LIMIT}(1.0):"
-            f" {_with_request(need, oom)}, the rest of the step is not recorded{free}"
+            f" {advice.needs}{free}"
         )
-    size = limit_for(need, outlook)
-    margin = f"{_spare(need, outlook)}x that leaves room"
-    if not outlook.lasting:
-        margin += " for later steps"
-    if most is not None and most < size:
-        size, margin = most, "the limit is all that it can have"
-    call = _call(size, total)
-    at_least = "at least " if outlook.growing or outlook.climbing else ""
-    return (
-        f"raise this process's limit to {at_least}{format_size(size)}{call};"
-        f" {_needs(need)}; {margin}"
-    )
+    least = "at least " if advice.is_least else ""
+    size, call = format_size(advice.bytes), _call(advice.bytes, total)
+    return f"raise this process's limit to {least}{size}{call}; {advice.needs}; {advice.margin}"
 
 
-def _with_request(need: Need, oom: OomVerdict) -> str:
-    """What is reserved once the request is served, or what is known to be needed beyond it."""
+def _with_request_bytes(need: Need, oom: OomVerdict) -> int | None:
+    """What is reserved once the request is served; None where more is known to be needed."""
     if oom.reserved_bytes is None or oom.tried_bytes is None:
-        return _needs(need)
+        return None
     reserved_bytes = oom.reserved_bytes + oom.tried_bytes
-    if need.low_bytes > reserved_bytes:
-        return _needs(need)
-    return f"{format_size(reserved_bytes)} with this request"
+    return reserved_bytes if need.low_bytes <= reserved_bytes else None
 
 
 def limit_for(need: Need, outlook: Outlook) -> int:
@@ -181,14 +195,18 @@ def _call(size: int, total: int | None) -> str:
 def _needs(need: Need) -> str:
     """The step's need in words: a point, a range, or the least."""
     if need.high_bytes is None:
-        least_bytes = need.limit_bytes or need.peak_reserved_bytes or need.low_bytes
         is_point = need.peak_reserved_bytes is not None
-        return f"this step needs {'' if is_point else 'at least '}{format_size(least_bytes)}"
+        return f"this step needs {'' if is_point else 'at least '}{format_size(_least(need))}"
     high = format_size(need.high_bytes)
     if need.peak_reserved_bytes is None:
         return f"this step needs between {format_size(need.low_bytes)} and {high} (estimated)"
-    likely = format_size(need.limit_bytes or need.peak_reserved_bytes)
+    likely = format_size(_least(need))
     return f"this step needs {likely}" + (f", at most {high}" if high != likely else "")
+
+
+def _least(need: Need) -> int:
+    """The least limit that the need speaks for."""
+    return need.limit_bytes or need.peak_reserved_bytes or need.low_bytes
 
 
 def missing_bytes(need: Need, capacity_bytes: int | None) -> int:

@@ -37,6 +37,7 @@ from vramlens.replay.need.limit_advice import (
     bytes_of_earlier_passes,
     growth_by_steps,
     has_room,
+    limit_advice,
     missing_bytes,
     with_limit,
     with_shortage,
@@ -75,7 +76,9 @@ def with_judgement(
     if not growing:
         why_open = _why_open(judged.need, lasting=judged.tells_what_follows)
     findings += _about_settings(view, verdict, judged.need, capacity, why_open)
-    findings = [with_limit(finding, view, verdict, judged.need, outlook) for finding in findings]
+    advice = limit_advice(view, verdict, judged.need, outlook)
+    verdict = replace(verdict, limit=advice)
+    findings = [with_limit(finding, view, verdict, advice) for finding in findings]
     missing = missing_bytes(judged.need, capacity)
     findings = [with_shortage(finding, missing) for finding in findings]
     if verdict.cause == Cause.LEAK:  # no batch is small enough for it

@@ -42,11 +42,12 @@ from vramlens.report.wording import and_more, quoted, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
+    from vramlens.analyses.failure.need import LimitAdvice
     from vramlens.replay import CardUnderSetting, Tuned, Tuning, WhatIf
 
 _ROWS = 9
 _LEAST_ROWS = 3
-_CUT_FAILED_ROWS, _CUT_FLOOR = 0, 50  # before and after the rows of the table
+_CUT_FAILED_ROWS, _CUT_EXACT, _CUT_FLOOR = 0, 49, 50  # before and after the rows of the table
 
 
 def tuning_document(tuning: Tuning, *, all_rows: bool = False) -> Document:
@@ -243,7 +244,8 @@ def _words_of_failed_rows(tuning: Tuning) -> Iterator[Part]:
 def _asides_on_certainty(rows: Sequence[WhatIf]) -> Iterator[Part]:
     yield from why_parts(rows)
     if any(row.confidence == Confidence.EXACT for row in rows):
-        yield aside("exact: the number that PyTorch itself would report.")
+        words = "exact: the number that PyTorch itself would report."
+        yield Sentences((words,), is_aside=True, cuts=cut_whole(_CUT_EXACT))
 
 
 def _is_recorded(tuning: Tuning, tuned: Tuned) -> bool:
@@ -378,14 +380,27 @@ def _use_and_gain(tuning: Tuning, best: Tuned) -> tuple[str, str]:
 
 def _needs(tuning: Tuning) -> str:
     """What would get past a failure that no setting avoids."""
-    base = tuning.baseline
-    if tuning.step_needed_bytes is not None:
-        needed = format_size(tuning.step_needed_bytes)
-        bound = "more than" if needed == format_size(base.cap_bytes or 0) else "at least"
-        return f"allow {bound} {needed}, or see what could be smaller"
+    base, limit = tuning.baseline, tuning.step_limit
+    if limit is not None:
+        return _by_limit(limit, base.cap_bytes or 0)
     if not base.oom or base.failed_bytes is None:
         return "use a higher limit, or see what could be smaller"
     return (
-        f"use a limit of {format_size(base.peak_reserved_bytes + base.failed_bytes)}, or see "
-        "what could be smaller"
+        f"allow at least {format_size(base.peak_reserved_bytes + base.failed_bytes)} for this"
+        " request, or see what could be smaller"
     )
+
+
+def _by_limit(limit: LimitAdvice, cap_bytes: int) -> str:
+    """What ``vramlens explain`` advises of the limit, in fewer words."""
+    if limit.most_bytes is not None:
+        most = format_size(limit.most_bytes)
+        return f"see what could be smaller: {limit.needs}, and this process can have {most}"
+    if limit.bytes is None:
+        least = format_size(limit.least_bytes)
+        bound = "more than" if least == format_size(cap_bytes) else "at least"
+        for_what = "for this request" if limit.is_of_request else "as far as known"
+        return f"allow {bound} {least} ({for_what}), or see what could be smaller"
+    least = "at least " if limit.is_least else ""
+    words = f"allow {least}{format_size(limit.bytes)}, or see what could be smaller; {limit.needs}"
+    return f"{words}; {limit.caveat[0].lower()}{limit.caveat[1:]}" if limit.caveat else words
