@@ -384,11 +384,20 @@ def test_where_nothing_lies_in_holes_no_setting_is_advised() -> None:
 def test_a_likely_limit_comes_with_how_to_raise_it_and_the_platforms_own_setting() -> None:
     assert (
         _found(HIP_LIMIT, "process_limit").fix
-        == "raise set_per_process_memory_fraction by 2.00 MiB or more"
+        == "raise set_per_process_memory_fraction by 2.00 MiB or more; that is for this request"
+        " alone: the rest of the step may need more, and only a recording tells how much"
     )
     assert _found(HIP_LIMIT, "unnamed_memory") is None
     assert _found(HIP_LIMIT, "expandable_segments").fix.startswith(
         "try PYTORCH_HIP_ALLOC_CONF=expandable_segments:True: "
+    )
+
+
+@pytest.mark.parametrize(("text", "slug"), [(LIMIT, "process_limit"), (ROUNDED, "device_full")])
+def test_a_text_s_advice_says_that_it_is_for_one_request(text: str, slug: str) -> None:
+    assert (finding(verdict(text), slug).fix or "").endswith(
+        "; that is for this request alone: the rest of the step may need more, and only a"
+        " recording tells how much"
     )
 
 

@@ -11,6 +11,11 @@ from vramlens.ground.verdict import Verdict
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.units import format_size
 
+_FOR_REQUEST = (
+    "; that is for this request alone: the rest of the step may need more, and only a recording"
+    " tells how much"
+)
+
 
 def wall_findings(refusal: Refusal) -> tuple[Finding, ...]:
     """What gets past the wall, with the bytes that it brings."""
@@ -63,7 +68,10 @@ def _limit_finding(refusal: Refusal) -> Finding | None:
             verdict=_verdict_of_sums(message),
             title=f"{limit} refused the request, not the device{free}",
             bytes=short,
-            fix=f"raise {name} so that the limit is at least {format_size(need)}, or use {_less(refusal, short)}",
+            fix=(
+                f"raise {name} so that the limit is at least {format_size(need)}, or use"
+                f" {_less(refusal, short)}{_FOR_REQUEST}"
+            ),
         )
     if message.tried_bytes is None:
         return None
@@ -72,7 +80,7 @@ def _limit_finding(refusal: Refusal) -> Finding | None:
         verdict=Verdict.LIKELY,
         title=f"{limit} most likely refused the request, not the device",
         bytes=message.tried_bytes,
-        fix=f"raise {name} by {format_size(message.tried_bytes)} or more",
+        fix=f"raise {name} by {format_size(message.tried_bytes)} or more{_FOR_REQUEST}",
     )
 
 
@@ -103,6 +111,7 @@ def _device_finding(refusal: Refusal) -> Finding | None:
         fix=(
             f"use {_less(refusal, short)} at this moment (smaller batch, checkpointing, no_grad "
             "in evaluation); freed memory counts only when a whole segment is empty"
+            f"{_FOR_REQUEST}"
         ),
     )
 
