@@ -142,6 +142,7 @@ class Figure:
 
     Attributes:
         bytes: the figure itself where it is a size; its bar on a page has a sign.
+        is_said: whether the answer's first sentences name it already.
     """
 
     text: str
@@ -149,6 +150,7 @@ class Figure:
     detail: str = ""
     note: str = ""
     bytes: int = 0
+    is_said: bool = False
 
 
 def size_figure(size_bytes: int, words: str) -> Figure:
@@ -162,10 +164,16 @@ class Figures(Part):
 
     Attributes:
         names: of the four columns in Markdown.
+        has_said: whether a screen shows those that were said already.
     """
 
     rows: tuple[Figure, ...]
     names: tuple[str, ...] = ("", "", "", "")
+    has_said: bool = field(default=True, kw_only=True)
+
+    def screen_rows(self) -> tuple[Figure, ...]:
+        """The rows that a screen shows."""
+        return tuple(row for row in self.rows if self.has_said or not row.is_said)
 
 
 @dataclass(frozen=True, slots=True)

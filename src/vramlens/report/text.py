@@ -130,8 +130,9 @@ def _more(hidden: int, all_by: str, layout: Layout) -> Iterator[Text]:
 
 def _figures(figures: Figures, layout: Layout) -> Iterator[Text]:
     """Each figure and its words; what it was stands beside them where there is room."""
-    numbers = right([row.text for row in figures.rows])
-    for number, row in zip(numbers, figures.rows, strict=True):
+    rows = figures.screen_rows()
+    numbers = right([row.text for row in rows])
+    for number, row in zip(numbers, rows, strict=True):
         first = f"  {number}  "
         if layout.width >= _WIDE:
             words = "; ".join(filter(None, (row.words, row.detail, row.note)))

@@ -47,6 +47,9 @@ _KINDS = {
     "unknown": "used by something that this input does not show",
 }
 
+_UNSURE = {Verdict.POSSIBLE: "Maybe", Verdict.LIKELY: "Likely"}
+"""What stands before an edit whose effect is not proven, where its title has no room."""
+
 
 def ledger_figures(explanation: Explanation) -> tuple[Figure, ...]:
     """Where the device's memory is; an error's text that does not say what is free leaves that
@@ -99,7 +102,7 @@ def _claim(finding: Finding) -> Claim:
     if finding.place is not None and finding.place.file not in title:
         title = f"{title} ({place_name(finding.place)})"
     title, fix = visible(sentence(title)), visible((finding.fix or "").strip())
-    brief = f"Maybe: {fix}" if finding.verdict == Verdict.POSSIBLE else capitalized(fix)
+    brief = f"{_UNSURE[finding.verdict]}: {fix}" if finding.verdict in _UNSURE else capitalized(fix)
     return Claim(
         title=with_verdict(finding.verdict, title),
         evidence=visible_sentences(filter(str.strip, finding.evidence)),

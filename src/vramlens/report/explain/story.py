@@ -1,12 +1,13 @@
 """The story of an explanation: the answer first, then the evidence, then what to do.
 
 Where the explanation of a failure has little room on a screen, what matters least goes first; who
-holds the memory and what to do stay to the last.
+holds the memory and what to do stay to the last, and of what to do two ways.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from vramlens.report.document import (
     Command,
     Cut,
     Document,
+    Figure,
     Figures,
     Fit,
     Form,
@@ -84,11 +86,12 @@ LADDER: tuple[Mapping[str, _Changes], ...] = (
     {"holders": {"header_from": _WIDE}},
     {"holders": {"top": 2}},
     {"claims": {"refuted_top": 0}},
-    {"claims": {"top": 1}},
     {"holders": {"header_from": math.inf}},
     {"growth": _GONE},
     {"ledger": _GONE},
     {"holders": {"top": 1}},
+    {"figures": {"has_said": False}},
+    {"claims": {"top": 1}},
 )
 """By step, the parts that change, and what becomes of them."""
 
@@ -110,7 +113,7 @@ def explanation_document(
         Heading(headline(explanation), tone=tone),
         Sentences((" ".join(opening),) if failed and opening else opening, is_paragraph=True),
         Blank(cuts=cuts_of("gap above the figures")),
-        Figures(failure_figures(explanation), _FIGURE_NAMES),
+        _figures(explanation),
         gap,
         Sentences(origin_of(explanation.recording), is_paragraph=True, cuts=cuts_of("origin")),
         *_command(explanation),
@@ -130,6 +133,18 @@ def explanation_document(
         next_command(explanation),
     ]
     return Document(tuple(parts), Fit.EVERYWHERE if failed and top is None else Fit.NOWHERE)
+
+
+def _figures(explanation: Explanation) -> Figures:
+    """The figures of a failure; those that the headline has go where there is little room."""
+    said = headline(explanation)
+
+    def is_said(row: Figure) -> bool:
+        is_there = re.search(rf"(?<![\d.]){re.escape(row.text)}", said) is not None
+        return is_there and not row.words.startswith("reserved")  # that row says more
+
+    rows = tuple(replace(row, is_said=is_said(row)) for row in failure_figures(explanation))
+    return Figures(rows, _FIGURE_NAMES, cuts=cuts_of("figures"))
 
 
 def _command(explanation: Explanation) -> Iterator[Part]:
