@@ -25,7 +25,8 @@ HEADLINES = {
     ),
     "failures/gpt_varlen.cap50.vram": (
         "301.12 MiB. PyTorch's cache had 195.89 MiB free, in blocks of at most 16.00 MiB."
-        " This step needs 4.09 GiB to finish (1.33x an earlier step); the limit is 3.38 GiB."
+        " This step needs 4.09 GiB to finish (estimated from step 4, at 1.33x its batch or inputs);"
+        " the limit is 3.38 GiB."
     ),
     "captured/oom_really_full.vram": (
         "256.00 MiB. The GPU had 246.19 MiB free, and PyTorch's cache had 14.81 MiB free, in"

@@ -141,8 +141,8 @@ def _step_needs(facts: HeadlineFacts) -> str:
     roughly = "about " if facts.is_rough else ""
     limit = "the limit is" if facts.wall == Wall.PROCESS_LIMIT else "PyTorch could reserve"
     return (
-        f"This step needs {_needed(need)}{_by_settings(need, capacity)}; {limit} {roughly}"
-        f"{format_size(capacity)}"
+        f"This step needs {_needed(need)}{_by_settings(need, capacity)}{_growth(need)};"
+        f" {limit} {roughly}{format_size(capacity)}"
     )
 
 
@@ -155,17 +155,19 @@ def _by_settings(need: Need, capacity: int) -> str:
 def _needed(need: Need) -> str:
     if need.peak_reserved_bytes is not None:
         needed = format_size(need.limit_bytes or need.peak_reserved_bytes)
-        return f"{needed} to finish{_growth(need)}"
+        return f"{needed} to finish"
     low = format_size(need.low_bytes)
     if need.high_bytes is None:
-        return f"at least {low}{_growth(need)}"
-    return f"between {low} and {format_size(need.high_bytes)} to finish{_growth(need)}"
+        return f"at least {low}"
+    return f"between {low} and {format_size(need.high_bytes)} to finish"
 
 
 def _growth(need: Need) -> str:
+    """From which step of another size that was estimated: the ratio is of what goes in, not of memory."""
     if need.scale is None or abs(need.scale - 1) <= SLIGHT:
         return ""
-    return f" ({need.scale:.2f}x an earlier step)"
+    step = "an earlier step" if need.step is None else f"step {need.step}"
+    return f" (estimated from {step}, at {need.scale:.2f}x its batch or inputs)"
 
 
 def _shortage(facts: HeadlineFacts) -> str:

@@ -30,6 +30,7 @@ class Need:
             where nothing of the step is known.
         scale: the factor of batch or length against the step that it is aligned with; None without
             one.
+        step: the number of that step; None where it is not known to be one.
         done_share: the share of the step's requested bytes that was served already; None where
             unknown.
         confidence: exact, bounded, estimated or conditional.
@@ -44,6 +45,7 @@ class Need:
     high_bytes: int | None
     basis: str | None
     scale: float | None = None
+    step: int | None = None
     done_share: float | None = None
     confidence: str = "estimated"
     reason: str = ""

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from vramlens._layout import AddressOrder
 from vramlens.analyses.failure.first_step.first_step_need import unseen_optimizer_bytes
 from vramlens.analyses.failure.likeness.kept_longer import KeptLonger, kept_longer
@@ -61,6 +63,7 @@ class Projection:
         earlier_bytes: the most that was alive at once in an earlier step.
         refused_bytes: the largest request that failed and that the program did without, as cuDNN
             does without a workspace: where there is room, it is served.
+        step: the earlier step's number; None where it is a part of one.
     """
 
     template: Template
@@ -71,6 +74,7 @@ class Projection:
     of_steps: bool
     earlier_bytes: int
     refused_bytes: int
+    step: int | None = None
 
     @property
     def margin(self) -> float:
@@ -133,7 +137,13 @@ def projection_of(view: Attribution, proven: Proven, request: OutOfMemory) -> Pr
         of_steps=of_steps,
         earlier_bytes=int(view.device.requested_curve[: template.failed.start].max(initial=0)),
         refused_bytes=_most_refused(view),
+        step=_number_of(view, template) if of_steps else None,
     )
+
+
+def _number_of(view: Attribution, template: Template) -> int:
+    """Which of the recorded steps the earlier one is."""
+    return int(view.steps.of(np.array([template.span.start]))[0])
 
 
 def _most_refused(view: Attribution) -> int:
@@ -168,6 +178,7 @@ def need_of(proven: Proven, projection: Projection, *, searching: bool = True) -
         + projection.refused_bytes,
         basis=EARLIER_STEP,
         scale=round(scaling.scale, 3),
+        step=projection.step,
         done_share=round(continued.done_bytes / max(1, continued.requested_bytes), 3),
         confidence=Confidence.BOUNDED
         if scaling.is_same and not unseen_bytes
