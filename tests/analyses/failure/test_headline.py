@@ -21,7 +21,7 @@ HEADLINES = {
     ),
     "failures/amp.cap97.vram": (
         "128.00 MiB. PyTorch's cache had 112.00 MiB free, in blocks of at most 104.00 MiB."
-        " This step uses 1.39 GiB at its peak; without gaps, that would fit in 1.48 GiB."
+        " Without gaps, this step needs 1.39 GiB at its peak, which would fit in 1.48 GiB."
     ),
     "failures/gpt_varlen.cap50.vram": (
         "301.12 MiB. PyTorch's cache had 195.89 MiB free, in blocks of at most 16.00 MiB."
@@ -35,6 +35,12 @@ HEADLINES = {
         " (programs.py:130 in oom_really_full)."
     ),
 }
+
+
+def test_what_fits_without_gaps_and_what_does_not_with_them_are_told_apart() -> None:
+    text = " ".join(str(load(DATA / "failures/amp.cap97.vram").explain()).split())
+    assert "Without gaps, this step needs 1.39 GiB at its peak" in text
+    assert "; gaps included, this step needs 1.51 GiB, at most 1.55 GiB; " in text
 
 
 @pytest.mark.parametrize("name", HEADLINES)

@@ -128,7 +128,7 @@ def _would_fit(facts: HeadlineFacts) -> str:
     if need is None or need.floor_bytes is None or capacity is None:
         return ""
     floor, limit = format_size(need.floor_bytes), format_size(capacity)
-    return f"This step uses {floor} at its peak; without gaps, that would fit in {limit}"
+    return f"Without gaps, this step needs {floor} at its peak, which would fit in {limit}"
 
 
 def _step_needs(facts: HeadlineFacts) -> str:

@@ -23,6 +23,8 @@ _SPARE = 1.1
 """Of the highest need: holes of later steps take a little more. Memory that is free costs nothing."""
 _SPARE_FOR_LARGER_STEPS = 1.5
 """Where steps differ in size, or fewer than two are recorded whole: a later one may be larger."""
+_WITHOUT_GAPS = 0.98
+"""Of the need: less than this is alive at once where gaps are worth a word."""
 _SETS_LIMIT = "torch.cuda.set_per_process_memory_fraction"
 _SPARE_OF_FIRST_STEP = 1.25
 """Its range ends far above what such steps took: 1.7 times as much in the median of 91."""
@@ -201,7 +203,10 @@ def _needs(need: Need) -> str:
     if need.peak_reserved_bytes is None:
         return f"this step needs between {format_size(need.low_bytes)} and {high} (estimated)"
     likely = format_size(_least(need))
-    return f"this step needs {likely}" + (f", at most {high}" if high != likely else "")
+    # Beside what it needs without gaps, which the headline may say.
+    has_gaps = (need.floor_bytes or _least(need)) < _WITHOUT_GAPS * _least(need)
+    subject = "gaps included, this step needs" if has_gaps else "this step needs"
+    return f"{subject} {likely}" + (f", at most {high}" if high != likely else "")
 
 
 def _least(need: Need) -> int:
