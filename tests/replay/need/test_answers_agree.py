@@ -25,6 +25,7 @@ from vramlens.replay.need.limit_advice import (
     missing_bytes,
     with_shortage,
 )
+from vramlens.report.explain.finding_words import unknown_sentences
 from vramlens.units import GIB, MIB
 
 FOLDER = DATA / "failures"
@@ -109,3 +110,15 @@ def test_what_passes_without_training_keep_asks_for_room() -> None:
 def test_caches_of_earlier_passes_are_counted() -> None:
     recording = load(DATA / "found/inference_kv.pickle.xz").attribution()
     assert bytes_of_earlier_passes(replace(recording, training=Training.SEEN)) == 0
+
+
+def test_the_least_need_holds_the_failed_request_as_it_is_reserved() -> None:
+    explanation = load(DATA / "recordings/oom_fragmented.pickle.xz").explain()
+    assert unknown_sentences(explanation)[-1].startswith(
+        "What this step needs to finish: at least 2.50 GiB (1.91 GiB reserved so far, and this"
+        " request)."
+    )
+    assert (explanation.findings[0].fix or "").endswith(
+        "(1.0): with this request, 2.50 GiB are reserved; the rest of the step is not recorded and"
+        " may need more. The GPU has 134.35 GiB free"
+    )

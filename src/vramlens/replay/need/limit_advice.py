@@ -83,8 +83,10 @@ def limit_advice(view: Attribution, oom: OomVerdict, need: Need, outlook: Outloo
         return LimitAdvice(None, need.low_bytes, _needs(need), most_bytes=most)
     if need.high_bytes is None:
         least = _with_request_bytes(need, oom)
-        needs = _needs(need) if least is None else f"{format_size(least)} with this request"
-        needs += ", the rest of the step is not recorded"
+        needs = _needs(need)
+        if least is not None:
+            needs = f"with this request, {format_size(least)} are reserved"
+        needs += "; the rest of the step is not recorded and may need more"
         is_of_request = least is not None
         return LimitAdvice(
             None, least or _least(need), needs, is_of_request=is_of_request, caveat=caveat
@@ -140,7 +142,7 @@ def growth_by_steps(view: Attribution) -> str:
 def _raise_to(advice: LimitAdvice, oom: OomVerdict, total: int | None) -> str:
     """How far to raise the limit, and what for."""
     if advice.bytes is None:
-        free = f", and the GPU has {format_size(oom.free_bytes)} free" if oom.free_bytes else ""
+        free = f". The GPU has {format_size(oom.free_bytes)} free" if oom.free_bytes else ""
         return (
             f"raise this process's limit, or remove it with {_SETS_LIMIT}(1.0):"
             f" {advice.needs}{free}"

@@ -27,7 +27,7 @@ from vramlens.report.wording import (
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
-    from vramlens.analyses.explanation import Explanation
+    from vramlens.analyses.explanation import Explanation, OomVerdict
     from vramlens.analyses.finding import Finding
     from vramlens.analyses.leaks.recorded_leak import RecordedLeak
     from vramlens.ground.vocabulary import LedgerRow
@@ -174,8 +174,21 @@ def unknown_sentences(explanation: Explanation) -> tuple[str, ...]:
     if oom is not None and has_failed(explanation):
         sentences.extend(oom.unknowns)
         if oom.need is not None and oom.need.basis is None:
-            low_size = format_size(oom.need.low_bytes)
             sentences.append(
-                f"What this step needs to finish: at least {low_size}. No earlier step is similar"
+                f"What this step needs to finish: {_least_need(oom)}. No earlier step is similar"
             )
     return visible_sentences(sentences)
+
+
+def _least_need(oom: OomVerdict) -> str:
+    """What a step needs of which no earlier one tells more: no less than what was reserved, and the
+    request that failed.
+    """
+    least = 0 if oom.need is None else oom.need.low_bytes
+    if oom.reserved_bytes is None or oom.tried_bytes is None:
+        return f"at least {format_size(least)}"
+    with_request = oom.reserved_bytes + oom.tried_bytes
+    if with_request <= least:
+        return f"at least {format_size(least)}"
+    reserved = format_size(oom.reserved_bytes)
+    return f"at least {format_size(with_request)} ({reserved} reserved so far, and this request)"
