@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.evaluation_passes import Evaluation, evaluation_of
 from vramlens.analyses.explanation import OomVerdict, Peak
@@ -73,6 +75,15 @@ class Scene:
     def step_peaks(self) -> StepPeaks:
         """The requested bytes of every step."""
         return step_peaks(self.view)
+
+    @property
+    def peak_name(self) -> str:
+        """The highest requested bytes in words, with their step where a later one failed."""
+        event, failed = self.view.device.requested.peak_event, self.failed_event
+        if event < 0 or failed is None or not len(self.view.steps):
+            return "the peak"
+        step, failed_step = self.view.steps.of(np.array([event, failed])).tolist()
+        return "the peak" if step == failed_step else f"step {step}'s peak"
 
     # The failure
 

@@ -37,6 +37,16 @@ HEADLINES = {
 }
 
 
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [("nmt_gru_beam.cap70", "step 0's peak (13%)"), ("hand_lora.cap75", "the peak (11%)")],
+)
+def test_a_share_of_the_peak_names_its_step_where_a_later_one_failed(name: str, peak: str) -> None:
+    findings = load(DATA / f"failures/{name}.vram").explain().findings
+    titles = [row.title for row in findings if row.id == "operator_buffers"]
+    assert f" of {peak} is one buffer" in titles[0]
+
+
 def test_what_fits_without_gaps_and_what_does_not_with_them_are_told_apart() -> None:
     text = " ".join(str(load(DATA / "failures/amp.cap97.vram").explain()).split())
     assert "Without gaps, this step needs 1.39 GiB at its peak" in text

@@ -19,6 +19,7 @@ from vramlens.report.holder_lines import holder_lines
 from vramlens.report.holders import HeldMemory
 from vramlens.report.layout import Layout
 from vramlens.report.screen import SCREEN_LINES
+from vramlens.units import MIB
 
 WIDTHS = (60, 80, 120, 200)
 NUMBER_AT_THE_END = re.compile(r"[0-9]$")
@@ -388,6 +389,16 @@ def test_where_no_memory_failed_there_is_no_command():
 def test_a_file_that_looks_like_an_option_can_be_pasted():
     dashed = replace(run().recording, source="-x.pickle")
     assert lines_of(run(recording=dashed))[-1] == "  vramlens view ./-x.pickle"
+
+
+def test_the_highest_step_is_named_wherever_it_is():
+    peaks = tuple(100 * MIB * number for number in (1, 2, 3, 9, 1, 2, 3, 4))
+    steps = replace(run().steps, peak_bytes=peaks)
+    assert "The highest: 900.00 MiB in step 3. Step 0" in words(lines_of(run(steps=steps)))
+    text = words(lines_of(replace(failed(), steps=steps), whole=True))
+    assert "The highest: 900.00 MiB in step 3, which fit." in text
+    last = replace(steps, peak_bytes=(*peaks[:3], *peaks[4:], 990 * MIB))
+    assert "The highest" not in words(lines_of(replace(failed(), steps=last), whole=True))
 
 
 def test_steps_are_summed_up():

@@ -55,7 +55,7 @@ def operator_buffers(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="operator_buffers",
         verdict=Verdict.PROVEN,
-        title=f"{format_size(total)} of the peak ({share:.0f}%) {are_buffers} only "
+        title=f"{format_size(total)} of {scene.peak_name} ({share:.0f}%) {are_buffers} only "
         "during one operation",
         bytes=total,
         place=view.place(int(view.phases.frame[largest])),

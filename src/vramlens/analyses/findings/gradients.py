@@ -47,10 +47,11 @@ def gradients_kept(scene: Scene) -> Iterator[Finding]:
         id="gradients_kept",
         verdict=Verdict.LIKELY,
         title="Gradients of the previous step stay in memory during the forward pass: "
-        f"{format_size(saved)} of the peak",
+        f"{format_size(saved)} of {scene.peak_name}",
         bytes=saved,
         evidence=(
-            f"{format_size(old_bytes)} of gradients from an earlier step were in use at the peak",
+            f"{format_size(old_bytes)} of gradients from an earlier step were in use at"
+            f" {scene.peak_name}",
         ),
         fix="call optimizer.zero_grad(set_to_none=True) before the forward pass, right after "
         f"optimizer.step() (peak about {format_size(saved)} lower)",

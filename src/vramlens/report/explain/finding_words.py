@@ -160,7 +160,21 @@ def steps_sentence(explanation: Explanation) -> str:
     ]
     if len(peaks) > 6:
         shown.insert(3, "…")
-    return f"{counted_steps}. Peaks (requested): {', '.join(shown)}.{from_zero}"
+    return f"{counted_steps}. Peaks (requested): {', '.join(shown)}.{_largest_step(explanation)}{from_zero}"
+
+
+def _largest_step(explanation: Explanation) -> str:
+    """The step with the highest peak, where that is among those left out, and that it fitted where a
+    later one failed; "" elsewhere.
+    """
+    peaks = explanation.steps.peak_bytes
+    number = max(range(len(peaks)), key=lambda step: peaks[step])
+    failed = explanation.failure is not None
+    is_shown = len(peaks) <= 6 or number < 3 or number >= len(peaks) - 3
+    if is_shown and (not failed or number == len(peaks) - 1):
+        return ""
+    fitted = ", which fit" if failed else ""
+    return f" The highest: {format_size(peaks[number])} in step {number}{fitted}."
 
 
 def unknown_sentences(explanation: Explanation) -> tuple[str, ...]:
