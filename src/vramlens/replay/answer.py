@@ -15,6 +15,7 @@ from vramlens.replay.proof import Proven, Recorded, prove
 from vramlens.replay.what_if import WhatIf, ask, question
 
 if TYPE_CHECKING:
+    from vramlens.replay.failed_step import FailedStep
     from vramlens.trace import Trace
 
 Progress = Callable[[float], None]
@@ -33,6 +34,8 @@ class Answer(PrintedAnswer):
         variable: the environment variable to set.
         places: by event of a first failure, the user's line that asked.
         missing: what the recording does not hold, one sentence each.
+        failed_step: what is known of the step whose failure ended the recording; None where no
+            setting gets past that.
     """
 
     source: str
@@ -43,6 +46,15 @@ class Answer(PrintedAnswer):
     variable: str
     places: dict[int, str]
     missing: tuple[str, ...]
+    failed_step: FailedStep | None = None
+
+    def step_finishes(self, row: WhatIf) -> bool | None:
+        """Whether the step that failed finishes with a setting that gets past the failed request, as
+        ``vramlens explain`` says; None where that cannot be told.
+        """
+        if self.failed_step is None or not row.past_failure:
+            return None
+        return self.failed_step.finishes(row.settings)
 
 
 def replay_trace(
@@ -80,7 +92,24 @@ def replay_trace(
         variable=settings_variable(trace),
         places=places_of(trace, proven, rows),
         missing=missing_of(trace),
+        failed_step=_failed_step(trace, proven, rows, cap_bytes, recorded_cap_bytes),
     )
+
+
+def _failed_step(
+    trace: Trace,
+    proven: Proven,
+    rows: Sequence[WhatIf],
+    cap_bytes: int | None,
+    recorded_cap_bytes: int | None,
+) -> FailedStep | None:
+    """What is known of the step that failed, where a setting gets past the failed request."""
+    if not any(row.past_failure for row in rows):
+        return None
+    # Only here: it explains the whole recording, by what this module offers.
+    from vramlens.replay.failed_step import failed_step_under
+
+    return failed_step_under(trace, proven, cap_bytes, recorded_cap_bytes)
 
 
 def missing_of(trace: Trace) -> tuple[str, ...]:

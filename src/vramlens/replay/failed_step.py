@@ -1,5 +1,5 @@
 """What is known of the step whose failure ended a recording, with each setting: the word of
-``vramlens explain``, which ``vramlens tune`` follows.
+``vramlens explain``, which ``vramlens tune`` and ``vramlens replay`` follow.
 """
 
 from __future__ import annotations
@@ -69,6 +69,20 @@ class FailedStep:
         if all(row.lives is None for row in self.judged.values()):  # else explain looked at all
             may_finish = [settings for settings in past_failure if self.finishes(settings) is None]
         return next(iter([*carrying, *undecided, *may_finish]), None)
+
+
+def failed_step_under(
+    trace: Trace, proven: Proven, cap_bytes: int | None, recorded_cap_bytes: int | None
+) -> FailedStep:
+    """What explain knows of the failure that ended the recording; of another limit it knows only
+    that a leak fills that, too.
+    """
+    if not proven.ended_by_failure:
+        return FailedStep({})
+    failed_step = failed_step_of(trace, proven, recorded_cap_bytes)
+    if cap_bytes is None or cap_bytes == proven.recorded.limit.bytes:
+        return failed_step
+    return FailedStep({}, leaked_per_step=failed_step.leaked_per_step)
 
 
 def failed_step_of(trace: Trace, proven: Proven, recorded_cap_bytes: int | None) -> FailedStep:

@@ -263,7 +263,10 @@ def tune_trace(
     ]
     on_cards = _with_usual_room(proven, on_cards)
     baseline = rows[0]
-    failed_step = _failed_step(trace, proven, cap_bytes, recorded_cap_bytes)
+    # Only here: it explains the whole recording, by what this module offers.
+    from vramlens.replay.failed_step import failed_step_under
+
+    failed_step = failed_step_under(trace, proven, cap_bytes, recorded_cap_bytes)
     tried = []
     for index, row in enumerate(rows):
         tried.append(
@@ -320,22 +323,6 @@ def _with_usual_room(
         if row.oom is False:
             with_room[place] = replace(on_cards[place], row=row)
     return with_room
-
-
-def _failed_step(
-    trace: Trace, proven: Proven, cap_bytes: int | None, recorded_cap_bytes: int | None
-) -> FailedStep:
-    """What explain knows of the failure that ended the recording; of another limit it knows only
-    that a leak fills that, too.
-    """
-    from vramlens.replay.failed_step import FailedStep, failed_step_of
-
-    if not proven.ended_by_failure:
-        return FailedStep({})
-    failed_step = failed_step_of(trace, proven, recorded_cap_bytes)
-    if cap_bytes is None or cap_bytes == proven.recorded.limit.bytes:
-        return failed_step
-    return FailedStep({}, leaked_per_step=failed_step.leaked_per_step)
 
 
 def floor_bytes(proven: Proven) -> int:

@@ -162,7 +162,29 @@ def test_what_gets_past_a_failure_is_not_promised(capsys: pytest.CaptureFixture[
     assert out.startswith("expandable_segments:True gets past this request only; the step still")
     called(replay, example, "--conf", "expandable_segments:True")
     out = " ".join(capsys.readouterr().out.split())
-    assert "Next, try this setting, unless vramlens explain rules it out:" in out
+    assert out.startswith("expandable_segments:True gets past this request only")
+    assert "(`vramlens explain` says why)." in out
+    assert " fails later conditional" in out
+    assert "fails later: the failed request fits, and a later one of the step does not" in out
+    assert "Next, see what the rest of the step needs: vramlens explain " in out
+    assert "export" not in out
+
+
+def test_replay_says_what_explain_and_tune_say_of_the_failed_step(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = str(DATA / "failures/gpt.cap97.vram")
+    for verb, words in ((replay, ["--conf", "expandable_segments:True"]), (tune, [])):
+        called(verb, file, *words)
+        out = " ".join(capsys.readouterr().out.split())
+        finishes = "the step that failed finishes under a limit of 1.99 GiB, with 1.88 GiB reserved"
+        assert finishes in out
+        assert "step finishes: the failed step, continued like an earlier one, fits" in out
+        assert "Next, use this setting to avoid the failure: export" in out
+    called(replay, file, "--conf", "max_split_size_mb:64")
+    out = " ".join(capsys.readouterr().out.split())
+    assert "What would have come next is not recorded." in out
+    assert "Next, try this setting: whether the rest of the step fits is not known:" in out
 
 
 @pytest.mark.parametrize(

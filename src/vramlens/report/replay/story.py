@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramlens.ground.verdict import Confidence
@@ -29,8 +30,20 @@ _WORDS = ("outcome", "basis", "smallest card", "setting")
 # What says nothing where every row says it.
 _DULL = {"change": {""}, "retries": {"0"}, "failed": {"0"}, "outcome": {"completes", "completed"}}
 
-TRY_UNLESS_REFUTED = "try this setting, unless vramlens explain rules it out"
-"""Why to use what gets past a failure: the replay ends there, ``explain`` continues the step."""
+STEP_FINISHES, STEP_FAILS = "step finishes", "fails later"
+STEP_LEGEND = (
+    (
+        STEP_FINISHES,
+        "step finishes: the failed step, continued like an earlier one, fits",
+    ),
+    (
+        STEP_FAILS,
+        "fails later: the failed request fits, and a later one of the step does not",
+    ),
+)
+"""What an outcome says of the step behind the failed request, by the word of ``explain``."""
+TRY_UNLESS_REFUTED = "try this setting: whether the rest of the step fits is not known"
+"""Why to use what gets past a failure, where nothing tells how the step goes on."""
 
 
 def replay_document(answer: Answer) -> Document:
@@ -67,7 +80,14 @@ def best_headline(answer: Answer, rows: Sequence[WhatIf]) -> str:
     """The answer in one sentence: the best of some settings against what was recorded."""
     order = {False: 0, None: 1, True: 2}
     best = min(
-        rows, key=lambda row: (not row.past_failure, order[row.oom], row.high_bytes, row.retries)
+        rows,
+        key=lambda row: (
+            not row.past_failure,
+            _AFTER_FAILURE[answer.step_finishes(row)],
+            order[row.oom],
+            row.high_bytes,
+            row.retries,
+        ),
     )
     name, under = conf_name(best), under_limit(answer.recorded, best)
     if best.oom:
@@ -75,10 +95,7 @@ def best_headline(answer: Answer, rows: Sequence[WhatIf]) -> str:
         return f"With {name}, the run would have run out of memory{under}: {failure}."
     peak = format_size(best.peak_reserved_bytes)
     if best.past_failure:
-        return (
-            f"With {name}, the run would have gotten past its failure{under}, with {peak}"
-            " reserved. What would have come next is not recorded."
-        )
+        return _past_failure(answer, best)
     if best.oom is None:
         why = "the answer depends on the order in which the driver places segments"
         if best.failed_requests:
@@ -86,6 +103,39 @@ def best_headline(answer: Answer, rows: Sequence[WhatIf]) -> str:
         return f"It is unknown whether the run would have completed with {name}{under}: {why}."
     against = _against_recorded(answer.recorded, best)
     return f"With {name}, the run would have reserved {peak} at its peak{under}: {against}."
+
+
+_AFTER_FAILURE = {True: 0, None: 1, False: 2}
+
+
+def _past_failure(answer: Answer, row: WhatIf) -> str:
+    """What a setting leads to that gets past the failed request, as far as that is known."""
+    name, under = conf_name(row), under_limit(answer.recorded, row)
+    finishes = answer.step_finishes(row)
+    peak_bytes = None if answer.failed_step is None else answer.failed_step.peak_bytes(row.settings)
+    if finishes and peak_bytes is not None:
+        return (
+            f"With {name}, the step that failed finishes{under}, with {format_size(peak_bytes)}"
+            " reserved. What would have come after it is not recorded."
+        )
+    if finishes is False:
+        return (
+            f"{name} gets past this request only; the step still fails later{under}"
+            " (`vramlens explain` says why)."
+        )
+    return (
+        f"With {name}, the run would have gotten past its failure{under}, with"
+        f" {format_size(row.peak_reserved_bytes)} reserved. What would have come next is not"
+        " recorded."
+    )
+
+
+def step_cells(cells: Sequence[str], finishes: bool | None) -> list[str]:
+    """A row's cells, with what is known of the step behind a failure that it gets past."""
+    with_step = list(cells)
+    if finishes is not None:
+        with_step[HEADER.index("outcome")] = STEP_FINISHES if finishes else STEP_FAILS
+    return with_step
 
 
 def _against_recorded(recorded: Recorded, row: WhatIf) -> str:
@@ -207,8 +257,11 @@ def _table(answer: Answer, others: Sequence[WhatIf]) -> Table:
     own_name = f"{name} ({origin_word(answer.recorded)})" if others else name
     rows = [[*recorded_cells(answer), own_name]]
     base = answer.recorded.peak_reserved_bytes
-    rows += [[*row_cells(row, base), conf_name(row)] for row in others]
-    return settings_table(HEADER, rows)
+    rows += [
+        [*step_cells(row_cells(row, base), answer.step_finishes(row)), conf_name(row)]
+        for row in others
+    ]
+    return replace(settings_table(HEADER, rows), legend=STEP_LEGEND)
 
 
 def settings_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
@@ -270,14 +323,26 @@ def why_parts(rows: Sequence[WhatIf]) -> Iterator[Part]:
 
 def _next(answer: Answer, others: Sequence[WhatIf]) -> Command:
     better = [row for row in others if _is_better(answer.recorded, row)]
+    if better and all(answer.step_finishes(row) is False for row in better):
+        command = f"vramlens explain {quoted(answer.source)}"
+        return Command("see what the rest of the step needs", (command,), is_broken=True)
     if not better:
         command = f"vramlens tune {quoted(answer.source)}"
         return Command("find settings that help", (command,), is_broken=True)
-    best = min(better, key=lambda row: (row.oom is None, row.high_bytes))
+    best = min(
+        better,
+        key=lambda row: (
+            row.oom is None,
+            _AFTER_FAILURE[answer.step_finishes(row)],
+            row.high_bytes,
+        ),
+    )
     saved_bytes = answer.recorded.peak_reserved_bytes - best.high_bytes
     reason = f"use this setting to reserve {format_size(saved_bytes)} less"
     if best.past_failure:
         reason = TRY_UNLESS_REFUTED
+        if answer.step_finishes(best):
+            reason = "use this setting to avoid the failure"
     return Command(reason, (export_line(answer.variable, best),), is_broken=True)
 
 

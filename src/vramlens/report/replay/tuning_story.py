@@ -25,6 +25,7 @@ from vramlens.report.document import (
 from vramlens.report.replay.card_words import a_card, card_words, cards_headline, legend_of
 from vramlens.report.replay.story import (
     HEADER,
+    STEP_LEGEND,
     aside,
     conf_name,
     export_line,
@@ -35,6 +36,7 @@ from vramlens.report.replay.story import (
     row_cells,
     settings_table,
     size_range,
+    step_cells,
     under_limit,
     why_parts,
 )
@@ -207,7 +209,8 @@ def _table_parts(tuning: Tuning, count: int) -> Iterator[Part]:
     if has_cards:
         yield _card_table(tuning, listed_rows)
     else:
-        yield settings_table(HEADER, [_row(tuning, tuned) for tuned in listed_rows])
+        table = settings_table(HEADER, [_row(tuning, tuned) for tuned in listed_rows])
+        yield replace(table, legend=STEP_LEGEND)
     hidden = len(tuning.tried) - len(listed_rows)
     if hidden:
         yield aside(and_more(hidden, "setting", "--all"))
@@ -255,9 +258,8 @@ def _is_recorded(tuning: Tuning, tuned: Tuned) -> bool:
 def _row(tuning: Tuning, tuned: Tuned) -> list[str]:
     """A row's cells, with what is known of the step behind a failure that it gets past."""
     cells = row_cells(tuned.row, tuning.baseline.peak_reserved_bytes)
-    if tuned.row.past_failure and tuned.step_finishes is not None:
-        cells[HEADER.index("outcome")] = "step finishes" if tuned.step_finishes else "fails later"
-    return [*cells, _name(tuning, tuned)]
+    finishes = tuned.step_finishes if tuned.row.past_failure else None
+    return [*step_cells(cells, finishes), _name(tuning, tuned)]
 
 
 def _is_above_limit(row: WhatIf) -> bool:
