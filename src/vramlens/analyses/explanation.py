@@ -115,6 +115,8 @@ class OomVerdict:
         event: its index; None from an error text.
         device: the device; None where a text does not say.
         count: failed requests in all.
+        refused_workspaces: how many of those before the last were workspaces that cuDNN does
+            without.
         requested_bytes: the block that failed, rounded; None from a text.
         tried_bytes: the segment asked of the driver.
         allocated_bytes, reserved_bytes, free_bytes: at that event; free is the device's, as the
@@ -162,6 +164,7 @@ class OomVerdict:
     need: Need | None = None
     settings: tuple[SettingVerdict, ...] = ()
     limit: LimitAdvice | None = None
+    refused_workspaces: int = 0
     library: Place | None = None
     library_source: str = ""
     largest_use: LargestUse | None = None

@@ -105,6 +105,7 @@ class Sentences(Part):
         is_paragraph: they are one paragraph in Markdown.
         is_aside: they are about what stands above them.
         style: of the screen's lines.
+        brief: what a screen shows in their place where ``is_brief``.
     """
 
     texts: tuple[str, ...]
@@ -113,6 +114,8 @@ class Sentences(Part):
     is_paragraph: bool = field(default=False, kw_only=True)
     is_aside: bool = field(default=False, kw_only=True)
     style: str = field(default="", kw_only=True)
+    brief: tuple[str, ...] = field(default=(), kw_only=True)
+    is_brief: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ def _heading(heading: Heading, layout: Layout) -> Iterator[Text]:
 def _sentences(part: Sentences, layout: Layout) -> Iterator[Text]:
     first = f"  {part.label}" if part.is_aside else part.label
     indent = None if part.hang is None else " " * part.hang
-    for text in part.texts:
+    for text in part.brief if part.is_brief else part.texts:
         yield from wrapped(layout, text, first=first, rest=indent, style=part.style)
 
 

@@ -20,10 +20,10 @@ from support.recordings import DATA
 from vramlens import explain, load
 from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.failure.need import ADVICE
+from vramlens.analyses.failure.refused_workspaces import _CONVOLUTION
 from vramlens.analyses.failure.step_evidence import may_repeat_first_phase
 from vramlens.ground.verdict import Verdict
 from vramlens.program import verdict_of
-from vramlens.replay.need.done_without import _CONVOLUTION
 from vramlens.report.explain.answer_words import headline, sentences
 from vramlens.report.explain.finding_words import sorted_findings
 from vramlens.report.explain.json import to_json

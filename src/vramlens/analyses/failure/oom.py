@@ -20,6 +20,7 @@ from vramlens.analyses.failure.failed_request import NOTHING_KNOWN, Failure, Out
 from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
 from vramlens.analyses.failure.largest_use import largest_use_of
 from vramlens.analyses.failure.need import open_settings, unknown_need
+from vramlens.analyses.failure.refused_workspaces import refused_workspaces
 from vramlens.analyses.failure.step_evidence import are_steps, leaks_of_steps, repeats_earlier
 from vramlens.analyses.finding import Place
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
@@ -243,6 +244,7 @@ def verdict_of(
         event=failure.request.event,
         device=view.device.device,
         count=len(view.device.out_of_memory),
+        refused_workspaces=refused_workspaces(view.trace.stacks, view.device),
         requested_bytes=failure.request.size_bytes,
         tried_bytes=failure.tried_bytes,
         allocated_bytes=failure.allocated_bytes,

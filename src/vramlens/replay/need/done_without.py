@@ -4,11 +4,11 @@ refused request made, and the workspaces in whose place cuDNN tries another algo
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vramlens.analyses.failure.refused_workspaces import convolving_stacks
 from vramlens.replay.requests import INSIDE_A_REQUEST
 from vramlens.trace import NO_STACK, Action
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 _RELEASES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 _GROWTH = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
-_CONVOLUTION = re.compile(r"(?:^|[^a-z])conv(?:\d|_|olution|\.py)[^/\\]*$")
-"""The innermost frame's file, without its folders, or function; ``Module.to`` has a ``convert``."""
 
 
 def retry_releases(device: DeviceTrace, limit_bytes: int | None) -> NDArray[np.int64]:
@@ -59,10 +57,8 @@ def dispensable_rows(view: Attribution, freed_at_once: NDArray[np.uint8]) -> NDA
     program convolves at all.
     """
     stacks, allocations = view.trace.stacks, view.device.allocations
-    marked = stacks.mark_frames(_CONVOLUTION)
     filled = np.diff(stacks.starts) > 0
-    convolves = np.zeros(len(stacks), np.bool_)
-    convolves[filled] = marked[stacks.frames[stacks.starts[:-1][filled]]]
+    convolves = convolving_stacks(stacks)
     if not convolves.any():
         return np.zeros_like(freed_at_once)
     has_stack = allocations.stack != NO_STACK

@@ -119,15 +119,22 @@ def _library_line(place: Place, source: str) -> str:
     return f"Inside the library, this is {short_place_name(place)}{text}"
 
 
-def sentences(explanation: Explanation) -> tuple[str, ...]:
-    """How it came to that."""
-    return visible_sentences(_explained(explanation))
+def sentences(explanation: Explanation, *, with_earlier: bool = True) -> tuple[str, ...]:
+    """How it came to that.
+
+    Args:
+        with_earlier: whether of a failure the requests that failed before it are told.
+    """
+    return visible_sentences(_explained(explanation, with_earlier=with_earlier))
 
 
-def _explained(explanation: Explanation) -> Iterator[str]:
+def _explained(explanation: Explanation, *, with_earlier: bool) -> Iterator[str]:
     oom, peak, failed = explanation.oom, explanation.peak, has_failed(explanation)
     if oom is not None:
-        yield from _failure_sentences(explanation, oom) if failed else [_went_on(oom)]
+        if failed:
+            yield from _failure_sentences(explanation, oom, with_earlier=with_earlier)
+        else:
+            yield _went_on(oom)
     counters = explanation.moment
     if counters is not None and explanation.at not in ("peak", "oom"):
         then = "At the end" if explanation.at == "end" else "After that event"
@@ -142,7 +149,9 @@ def _explained(explanation: Explanation) -> Iterator[str]:
         yield from filter(None, (peak.shape, higher_before(explanation.recording, peak)))
 
 
-def _failure_sentences(explanation: Explanation, oom: OomVerdict) -> Iterator[str]:
+def _failure_sentences(
+    explanation: Explanation, oom: OomVerdict, *, with_earlier: bool
+) -> Iterator[str]:
     """Yields what refused the request and why, who asked for it and where."""
     is_memory = all(finding.id != "not_memory" for finding in explanation.findings)
     if is_memory and (wall := _WALLS.get(oom.wall, _WALLS["unknown"])):
@@ -156,7 +165,7 @@ def _failure_sentences(explanation: Explanation, oom: OomVerdict) -> Iterator[st
     if oom.library is not None:
         yield _library_line(oom.library, oom.library_source)
     # Without figures, one failure in several lines of a log looks like several.
-    if _several_failed(oom) and oom.wall != "unknown":
+    if with_earlier and _several_failed(oom) and oom.wall != "unknown":
         yield _last_of_several(explanation, oom)
     if oom.others:
         yield oom.others
@@ -179,7 +188,16 @@ def _fits_without_gaps(oom: OomVerdict) -> bool:
 def _last_of_several(explanation: Explanation, oom: OomVerdict) -> str:
     is_gpu_unsaid = explanation.peak is None and oom.device is not None
     gpu = f"; this one failed on GPU {oom.device}" if is_gpu_unsaid else ""
-    return f"{counted(oom.count - 1, 'request')} had failed before it{gpu}"
+    earlier = oom.count - 1
+    return f"{counted(earlier, 'request')} had failed before it{_workspaces(oom, earlier)}{gpu}"
+
+
+def _workspaces(oom: OomVerdict, earlier: int) -> str:
+    """What earlier failures were where cuDNN asked for them: it goes on with less."""
+    if not oom.refused_workspaces:
+        return ""
+    some = "" if oom.refused_workspaces == earlier else f"{oom.refused_workspaces:,} of them "
+    return f", {some}likely for larger workspaces of cuDNN, which is harmless"
 
 
 def _went_on(oom: OomVerdict) -> str:

@@ -90,6 +90,7 @@ LADDER: tuple[Mapping[str, _Changes], ...] = (
     {"growth": _GONE},
     {"ledger": _GONE},
     {"holders": {"top": 1}},
+    {"opening": {"is_brief": True}},
     {"figures": {"has_said": False}},
     {"claims": {"top": 1}},
 )
@@ -111,7 +112,7 @@ def explanation_document(
     gap = Blank(cuts=cuts_of("gaps"))
     parts: list[Part] = [
         Heading(headline(explanation), tone=tone),
-        Sentences((" ".join(opening),) if failed and opening else opening, is_paragraph=True),
+        _opening(explanation) if failed else Sentences(opening, is_paragraph=True),
         Blank(cuts=cuts_of("gap above the figures")),
         _figures(explanation),
         gap,
@@ -133,6 +134,17 @@ def explanation_document(
         next_command(explanation),
     ]
     return Document(tuple(parts), Fit.EVERYWHERE if failed and top is None else Fit.NOWHERE)
+
+
+def _opening(explanation: Explanation) -> Sentences:
+    """How a failure came to that; where there is little room, without a word on earlier ones."""
+    texts, brief = sentences(explanation), sentences(explanation, with_earlier=False)
+    return Sentences(
+        (" ".join(texts),) if texts else (),
+        is_paragraph=True,
+        brief=(" ".join(brief),) if brief else (),
+        cuts=cuts_of("opening"),
+    )
 
 
 def _figures(explanation: Explanation) -> Figures:
