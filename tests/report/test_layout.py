@@ -95,3 +95,9 @@ def test_a_finished_text_is_broken_at_words_and_its_commands_stay_whole():
     assert lines[2].startswith("   64 bytes word")
     assert lines[3] == "     word"
     assert lines[-1] == command
+
+
+def test_a_path_in_brackets_that_has_to_be_cut_keeps_both():
+    path = "(/a/very/long/folder/with/a_name_that_is_longer_than_the_whole_line.py:176 in update)."
+    lines = Layout(60).wrap(path)
+    assert lines == ["(…name_that_is_longer_than_the_whole_line.py:176 in update)."]

@@ -48,7 +48,9 @@ class Layout:
         lines, line, gap = [], first, ""
         for word in _words(one_line(text).replace("…", self.ellipsis)):
             if cell_len(word) > room and _PATH.search(word):
-                word = self._path(word, room)
+                path = word.lstrip("(")
+                bracket = word[: len(word) - len(path)]
+                word = bracket + self._path(path, max(0, room - cell_len(bracket)))
             if gap and cell_len(line) + 1 + cell_len(word) > width:
                 lines.append(line)
                 line, gap = indent, ""
