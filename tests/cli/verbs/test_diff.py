@@ -246,7 +246,7 @@ def test_a_failure_in_both_runs_says_out_of_memory_once(capsys):
     paths = [str(DATA / "recordings" / f"{name}.pickle.xz") for name in names]
     assert main(["diff", *paths]) == 0
     first = capsys.readouterr().out.splitlines()[0]
-    assert first.startswith("Runs out of memory in both: tried to allocate ")
+    assert first.startswith("Runs out of memory in both: the second run tried to allocate ")
 
 
 def test_one_change_of_many_steps_is_no_range(capsys):

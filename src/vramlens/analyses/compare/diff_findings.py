@@ -87,8 +87,9 @@ def _growth_and_peak(diff: Diff, growth: str, peak: str) -> str:
 
 
 def _fails_in_both(failure: OomVerdict, growth: str) -> str:
-    more = f", and {growth[0].lower()}{growth[1:]}" if growth else f": {_how_it_fails(failure)}"
-    return f"Runs out of memory in both{more}"
+    if growth:
+        return f"Runs out of memory in both, and {growth[0].lower()}{growth[1:]}"
+    return f"Runs out of memory in both: the second run {_how_it_fails(failure)}"
 
 
 def _how_it_fails(failure: OomVerdict) -> str:
