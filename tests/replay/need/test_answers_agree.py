@@ -25,6 +25,7 @@ from vramlens.replay.need.limit_advice import (
     missing_bytes,
     with_shortage,
 )
+from vramlens.report.explain.answer_words import sentences
 from vramlens.report.explain.finding_words import unknown_sentences
 from vramlens.units import GIB, MIB
 
@@ -122,3 +123,12 @@ def test_the_least_need_holds_the_failed_request_as_it_is_reserved() -> None:
         "(1.0): with this request, 2.50 GiB are reserved; the rest of the step is not recorded and"
         " may need more. The GPU has 134.35 GiB free"
     )
+
+
+def test_capacity_says_against_what_and_a_delay_says_how_long() -> None:
+    explanation = explained("hand_lora.cap75")
+    assert "Cause: capacity. Even without gaps, this step needs more than the limit." in sentences(
+        explanation
+    )
+    titles = [row.title for row in explained("gpt.cap90").findings]
+    assert any("fails after 256.00 MiB of later requests" in title for title in titles)

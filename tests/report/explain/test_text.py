@@ -416,3 +416,12 @@ def test_steps_are_summed_up():
 def test_a_failure_with_nothing_to_do_says_what_would_not_help():
     text = text_of(failed(findings=(refuted(),)))
     assert "What will not help - expandable_segments does not help" in text
+
+
+def test_a_file_that_ends_early_says_so_first_and_once():
+    missing = "the file ends early, at byte 5,000, so the numbers are lower bounds"
+    recording = replace(run().recording, complete=False, missing=(missing, "device 0: events"))
+    text = words(lines_of(run(recording=recording)))
+    assert text.count("ends early") == 1
+    assert text.index("The file ends early") < text.index("in use at the peak")
+    assert "Device 0: events" in text.partition("Not known")[2]

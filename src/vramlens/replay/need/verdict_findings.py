@@ -417,7 +417,8 @@ def _how_far(row: SettingVerdict) -> str:
     if row.confidence == Confidence.EXACT:
         return "changes nothing"
     if row.dies_after_bytes:
-        return f"gets past this request but fails after {format_size(row.dies_after_bytes)} more"
+        later = format_size(row.dies_after_bytes)
+        return f"gets past this request but fails after {later} of later requests"
     if not row.peak_reserved_bytes and row.failed_bytes:
         return f"the first request, {format_size(row.failed_bytes)}, fails"
     return (

@@ -42,7 +42,7 @@ _CAUSES = {
     "small",
     "leak": "Cause: a leak. Memory kept from earlier steps takes up the space",
     "spike": "Cause: a spike. This step needs more than twice as much as any earlier step",
-    "capacity": "Cause: capacity. The memory in use leaves too little free",
+    "capacity": "Cause: capacity. The memory in use leaves too little for this request",
 }
 _CAPACITY_WITH_GAPS = "Cause: capacity. The memory in use and its gaps leave too little free"
 _NO_DEVICE = "There is no GPU memory to explain: the input shows no device"
@@ -130,6 +130,7 @@ def sentences(explanation: Explanation, *, with_earlier: bool = True) -> tuple[s
 
 def _explained(explanation: Explanation, *, with_earlier: bool) -> Iterator[str]:
     oom, peak, failed = explanation.oom, explanation.peak, has_failed(explanation)
+    yield from filter(is_cut_short, explanation.recording.missing)
     if oom is not None:
         if failed:
             yield from _failure_sentences(explanation, oom, with_earlier=with_earlier)
@@ -147,6 +148,11 @@ def _explained(explanation: Explanation, *, with_earlier: bool) -> Iterator[str]
         )
     if peak is not None and not failed:
         yield from filter(None, (peak.shape, higher_before(explanation.recording, peak)))
+
+
+def is_cut_short(missing: str) -> bool:
+    """Whether what is missing is the file's own end, so that nothing of the answer is whole."""
+    return missing.startswith("the file ends early")
 
 
 def _failure_sentences(
@@ -174,6 +180,9 @@ def _failure_sentences(
 def _cause_words(oom: OomVerdict, cause: str) -> str:
     if cause == Cause.CAPACITY and _fits_without_gaps(oom):
         return _CAPACITY_WITH_GAPS
+    if cause == Cause.CAPACITY and oom.need is not None and oom.need.floor_bytes is not None:
+        there_is = "the limit" if oom.wall == "process_limit" else "the GPU has left for it"
+        return f"Cause: capacity. Even without gaps, this step needs more than {there_is}"
     return _CAUSES.get(cause, plain(cause).capitalize())
 
 

@@ -12,7 +12,7 @@ from vramlens.analyses.error_text.message_sums import ROUNDING
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.claim import growth_words
 from vramlens.report.document import Claim, Figure, size_figure
-from vramlens.report.explain.answer_words import has_failed
+from vramlens.report.explain.answer_words import has_failed, is_cut_short
 from vramlens.report.wording import (
     capitalized,
     detected_by,
@@ -183,6 +183,7 @@ def unknown_sentences(explanation: Explanation) -> tuple[str, ...]:
     # That an error's text is not a recording need not be said; what it leaves open is among the
     # unknowns.
     sentences = list(facts.missing) if explanation.peak is not None or oom is None else []
+    sentences = [missing for missing in sentences if not is_cut_short(missing)]  # said first
     if not facts.complete and not sentences and explanation.peak is not None:
         sentences.append("The recording is incomplete")
     if oom is not None and has_failed(explanation):
