@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vramlens.analyses.budget.broken_limits import shown
 from vramlens.analyses.budget.budget_file import (
@@ -17,6 +19,7 @@ from vramlens.analyses.budget.budget_file import (
 )
 from vramlens.analyses.budget.budget_values import DIED, FAILURES, Measurement, measured
 from vramlens.analyses.compare.compared_run import HISTORY_SHARE, Run
+from vramlens.analyses.compare.file_alignment import CELL, file_name
 from vramlens.analyses.finding import Place
 from vramlens.errors import InputError
 
@@ -108,9 +111,31 @@ def update_from(runs: Sequence[RunFigures], budget: Budget | None) -> Update:
         else:
             room = 1 + HISTORY_SHARE if path in _BY_HISTORY else 1
             values[path] = (kind, measurement.value * room)
-    at_peak = max(runs, key=lambda figures: figures.peak_bytes).lines
+    at_peak = without_folders(max(runs, key=lambda figures: figures.peak_bytes).lines)
     text = update_budget(budget, values, at_peak) if budget else new_budget(values, at_peak)
     return Update(text, _changes(values, limits), tuple(untold))
+
+
+def without_folders(line_sizes: Mapping[Place, int]) -> dict[Place, int]:
+    """The lines, whose files have as many folders as tell them apart; a notebook's cell has all.
+
+    A budget is committed: folders of this machine do not belong there, and a check pairs files by
+    the ends of their paths (``compare.file_alignment``).
+    """
+    files = {place.file for place in line_sizes}
+    parts_by_file = {
+        file: [file] if file_name(file) == CELL else re.split(r"[/\\]", file) for file in files
+    }
+    ends = Counter(
+        tuple(parts[-length:])
+        for parts in parts_by_file.values()
+        for length in range(1, len(parts) + 1)
+    )
+    names = {}
+    for file, parts in parts_by_file.items():
+        shorter = (parts[-length:] for length in range(1, len(parts)))
+        names[file] = "/".join(next((end for end in shorter if ends[tuple(end)] == 1), [file]))
+    return {replace(place, file=names[place.file]): size for place, size in line_sizes.items()}
 
 
 def _why_untold(kind: str, measurement: Measurement) -> str:
