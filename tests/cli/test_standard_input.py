@@ -4,19 +4,23 @@ waiting.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from support.installed import PYTHON_PATH
+from support.recordings import DATA
 from vramlens.cli import input as cli_input
 from vramlens.cli.main import main
+from vramlens.read import opened_source
 
 ERROR = (
     b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB. GPU 0 has 1 GiB\n"
@@ -114,6 +118,31 @@ def test_a_log_that_is_piped_in_is_explained() -> None:
     done = explain(input=b"step 1\n" + ERROR)
     assert b"256.00 MiB wanted" in done.stdout
     assert done.stderr == b""
+
+
+@pytest.mark.parametrize("verb", ["explain", "leaks"])
+def test_a_recording_that_is_piped_in_is_read(verb: str, tmp_path: Path) -> None:
+    recording = DATA / "captured/steps.vram"
+    command = [sys.executable, "-m", "vramlens", verb, "--json"]
+    environment = {**os.environ, "PYTHONPATH": PYTHON_PATH, "TMPDIR": str(tmp_path)}
+    run = partial(subprocess.run, env=environment, capture_output=True, timeout=300, check=True)
+    piped = json.loads(run([*command, "-"], input=recording.read_bytes()).stdout)
+    named = json.loads(run([*command, str(recording)]).stdout)
+    assert piped["leaks"] == named["leaks"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pipe_that_gives_too_much_of_an_archive_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(opened_source, "MOST_PIPED_BYTES", 5_000)
+    read, write = os.pipe()
+    os.write(write, (DATA / "captured/steps.vram").read_bytes()[:6_000])
+    os.close(write)
+    with open(read, encoding="latin-1") as standard_input:
+        monkeypatch.setattr(sys, "stdin", standard_input)
+        assert main(["leaks", "-"]) == 3
+    assert "gives more than 5,000 bytes; pass the file name" in capsys.readouterr().err
 
 
 def test_an_empty_input_is_refused(tmp_path: Path) -> None:

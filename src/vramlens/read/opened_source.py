@@ -12,6 +12,7 @@ import os
 import re
 import stat
 import sys
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 _OPEN_ALREADY = ("/dev/fd", "/proc/self/fd")
 # An object, or a list; "[rank1]: ..." and "[2026-11-22 10:00:00] ..." begin lines of a log.
 _JSON = re.compile(rb'\s*(?:\{|\[\s*(?:[\[{"\]]|-?\d[\d.eE+-]*\s*[,\]]|(?:true|false|null)\b|$))')
+_ARCHIVE = b"PK\x03\x04"
+MOST_PIPED_BYTES = 4 << 30
+"""Of a ``.vram`` file from a pipe, which is kept on disk while it is read; no recording is as large."""
+_SPOOLED_AT_ONCE = 1 << 20
 _HEAD = 4096  # bytes that are looked at to tell a text from something else
 # Control characters that texts do hold: bell, backspace, tab, line and page ends, colours.
 _TEXT_CONTROLS = frozenset(b"\a\b\t\n\v\f\r\x1b")
@@ -172,13 +177,38 @@ def open_source(path: str | os.PathLike[str]) -> Iterator[Source]:
         raise InputError("standard input is closed; pass a file name")
     file = sys.stdin.buffer if name == "-" else _open_file(name)
     try:
-        yield _look_inside(name, cast(io.BufferedReader, file))
+        with _seekable(name, cast(io.BufferedReader, file)) as stream:
+            yield _look_inside(name, stream)
     except OSError as error:
         # A disk that fails under us, a directory on systems that let one be opened.
         raise InputError(f"{name}: {system_words(error)}") from None
     finally:
         if name != "-":
             file.close()
+
+
+@contextmanager
+def _seekable(name: str, file: io.BufferedReader) -> Iterator[io.BufferedReader]:
+    """The file; for a ``.vram`` file from a pipe a file without a name that holds it: what it holds is
+    listed at its end.
+
+    Raises:
+        UnsafeInput: the pipe gives more than any recording.
+    """
+    if file.seekable() or not file.peek(len(_ARCHIVE)).startswith(_ARCHIVE):
+        yield file
+        return
+    with tempfile.TemporaryFile() as spooled:
+        left = MOST_PIPED_BYTES
+        while block := file.read(min(_SPOOLED_AT_ONCE, left + 1)):
+            left -= len(block)
+            if left < 0:
+                raise UnsafeInput(
+                    f"{name}: gives more than {MOST_PIPED_BYTES:,} bytes; pass the file name"
+                )
+            spooled.write(block)
+        spooled.seek(0)
+        yield cast(io.BufferedReader, spooled)
 
 
 def _open_file(name: str) -> BinaryIO:
@@ -219,7 +249,7 @@ def _look_inside(name: str, file: io.BufferedReader) -> Source:
     bounded: _Bounded | None = None
     stream = file
     inner = _decompressed(head, file)
-    if head.startswith(b"PK\x03\x04"):
+    if head.startswith(_ARCHIVE):
         inner, members = _open_recording(name, file, size or 0)
     if inner is not None:
         limit = max(EXPANDS_ALWAYS_BYTES, EXPANDS_TIMES * (size or 0))
@@ -271,8 +301,6 @@ def _open_recording(
     """The snapshot inside a ``.vram`` file, and what else the file holds."""
     from vramlens.read.members import read_members
 
-    if not file.seekable():
-        raise InputError(f"{name}: a .vram file cannot be read from a pipe; pass the file name")
     try:
         archive = zipfile.ZipFile(file)
         names = archive.namelist()
