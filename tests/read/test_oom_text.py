@@ -104,6 +104,26 @@ FULL = (
 )
 
 
+def test_figures_without_the_first_words_are_read() -> None:
+    """``grep -o "Tried to allocate.*"`` leaves them so."""
+    (whole,) = find_oom_messages(FULL.encode())
+    figures = FULL[FULL.index("Tried") :]
+    other = figures.replace("133.32", "133.31")  # what is the same is one message
+    messages = find_oom_messages(f"{figures}\n{other}\n".encode())
+    assert [message.line_number for message in messages] == [1, 2]
+    for message in messages:
+        assert message.kind == "cuda"
+        assert (message.tried_bytes, message.allowed_bytes, message.reserved_bytes) == (
+            whole.tried_bytes,
+            whole.allowed_bytes,
+            whole.reserved_bytes,
+        )
+        assert not message.cut
+    (split,) = find_oom_messages(f"CUDA out of memory.\n[rank0]: some\n{figures}".encode())
+    assert split.tried_bytes == whole.tried_bytes
+    assert not find_oom_messages(b'raise Error("Tried to allocate 5.00 GiB. GPU 0")\n')
+
+
 def test_a_message_that_breaks_off_is_known_to() -> None:
     first, last = (
         FULL.index("Tried to") + 9,

@@ -22,6 +22,8 @@ from vramlens.read.oom.oom_traceback import FailedLine, Tracebacks
 
 _BLOCK = 1 << 18
 _WINDOW = 1 << 14  # the longest message, in bytes: room for about 250 "Process N has …" sentences
+_FIGURES_WITHIN = 400
+"""Bytes after a message's first words: prefixes of a log stand between them and the figures."""
 _CONTEXT = 1 << 12
 """What is looked at before a message: its line's prefix, and whether pinning was under way."""
 
@@ -30,6 +32,7 @@ _CONTEXT = 1 << 12
 _WORDS = (
     b"emory|out of me|MEMORY|STATUS_|_ALLOC|Failed to CUDA|to mmap|DataLoader worker|oom|OOM when|Errno 12|bad_alloc"
     b"|Unable to allocate|error 1455|Signal 9|Killed|out of resource|bus error|forked subprocess|Allocation on d"
+    b"|Tried to alloc"
 ).split(b"|")
 
 
@@ -38,7 +41,7 @@ _WORDS = (
 _HEADS = re.compile(
     broken("CUDA out of m")
     + rb"|HIP out of m|XPU out of m|NPU out of m|MUSA out of m|MLU out of m|GCU out of m"
-    rb"|Out of memory|Allocation on device|MPS backend out of|Cuda failure|HIP failure|Failed to CUDA"
+    rb"|Tried to alloc|Out of memory|Allocation on device|MPS backend out of|Cuda failure|HIP failure|Failed to CUDA"
     rb"|CUDA error: out|CUDA driver error|HIP error: out|HIP driver error|cuda runtime error|CUDA failed with"
     rb"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|hipErrorOutOfMemory|UR_RESULT_ERROR_OUT_OF"
     rb"|CUBLAS_STATUS_|HIPBLAS_STATUS_|rocblas_status_memory|CUDNN_STATUS_|CUFFT_ALLOC|HIPFFT_ALLOC"
@@ -53,6 +56,7 @@ _HEADS = re.compile(
 # constant.
 _START = re.compile(
     rb"(?P<alloc>(?:(?P<maker>CUDA|HIP|XPU|NPU|MUSA|MLU|GCU) o|O)ut of memory\.[\s#>|*]{1,8}Tried to alloc)"
+    rb"|(?P<tried>^Tried to allocate(?= \d[\d.]{0,20} [KMGT]?i?B(?:\. GPU| \(GPU)))"
     rb"|(?P<async>Allocation on device ?(?P<place>[^ \n]{0,4}) would exceed allowed memory\."
     rb" \(out of memory\))"
     rb"|(?P<brief>(?:(?<=OutOfMemoryError: )|(?<=Exception Message:\*\* )|(?<=!!! ))"
@@ -154,7 +158,7 @@ def _starts(buffer: bytes, start: int, limit: int) -> Iterator[tuple[re.Match[by
     while head := _HEADS.search(buffer, start):
         match = _START.match(buffer, head.start())
         start = match.end() if match else head.start() + 1
-        if match is None:
+        if match is None or _goes_on(previous, match):
             continue
         if previous is not None:
             yield previous, min(match.start(), previous.start() + _WINDOW)
@@ -163,6 +167,13 @@ def _starts(buffer: bytes, start: int, limit: int) -> Iterator[tuple[re.Match[by
         previous = match
     if previous is not None:
         yield previous, previous.start() + _WINDOW
+
+
+def _goes_on(previous: re.Match[bytes] | None, match: re.Match[bytes]) -> bool:
+    """Whether a line of figures belongs to the message before it, whose first words another line has."""
+    if match["tried"] is None or previous is None or previous["tried"] is not None:
+        return False
+    return match.start() - previous.end() < _FIGURES_WITHIN
 
 
 def _message(
@@ -212,14 +223,21 @@ def _rank_of(before: bytes) -> int | None:
     return int(rank[1] or rank[2]) if rank else None
 
 
-_STYLES = {"bare": "alloc", "wrapped": "alloc", "alloc": "alloc", "async": "async", "mps": "mps"}
+_STYLES = {
+    "bare": "alloc",
+    "tried": "alloc",
+    "wrapped": "alloc",
+    "alloc": "alloc",
+    "async": "async",
+    "mps": "mps",
+}
 """How a message's clauses are worded, by the group that its start matches; else it is one line."""
 
 
 def _kind_of(match: re.Match[bytes]) -> str:
     """What ran out, or whose message it is: ``cuda``, ``mps``, ``nccl``, ``host`` …"""
     group = match.lastgroup or ""
-    if group in ("wrapped", "async", "brief"):
+    if group in ("wrapped", "async", "brief", "tried"):
         return "cuda"
     if group in ("alloc", "bare"):
         maker: bytes = match["maker"] or match["maker2"] or b"device"
