@@ -10,6 +10,7 @@ largest_use: what fills the memory, where that is one tensor or one line.
 likeness: how a step's requests pair with the earlier step's, and what it keeps longer.
 need: what a failed step would have needed to finish.
 oom: the out-of-memory verdict of a recording.
+refused_workspaces: failed requests that cuDNN does without.
 step_evidence: whether what repeats are steps of a loop, or parts of one step.
 step_scaling: how large the requests still to come would have been.
 step_template: the earlier step that a failed step repeats.

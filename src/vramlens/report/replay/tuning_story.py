@@ -13,6 +13,7 @@ from vramlens.ground.verdict import Confidence
 from vramlens.report.document import (
     Blank,
     Command,
+    Cut,
     Document,
     Fit,
     Heading,
@@ -49,7 +50,8 @@ if TYPE_CHECKING:
 
 _ROWS = 9
 _LEAST_ROWS = 3
-_CUT_FAILED_ROWS, _CUT_EXACT, _CUT_FLOOR = 0, 49, 50  # before and after the rows of the table
+# Before and after the rows of the table.
+_CUT_FAILED_ROWS, _CUT_EXACT, _CUT_FLOOR, _CUT_OUTCOMES = 0, 49, 50, 51
 
 
 def tuning_document(tuning: Tuning, *, all_rows: bool = False) -> Document:
@@ -210,7 +212,7 @@ def _table_parts(tuning: Tuning, count: int) -> Iterator[Part]:
         yield _card_table(tuning, listed_rows)
     else:
         table = settings_table(HEADER, [_row(tuning, tuned) for tuned in listed_rows])
-        yield replace(table, legend=STEP_LEGEND)
+        yield replace(table, legend=STEP_LEGEND, cuts=(Cut(_CUT_OUTCOMES, {"legend": ()}),))
     hidden = len(tuning.tried) - len(listed_rows)
     if hidden:
         yield aside(and_more(hidden, "setting", "--all"))
