@@ -17,7 +17,7 @@ import vramlens  # noqa: E402
 def leak_of(
     load_program: Callable[..., types.ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], Any]:
-    """The one leak of a program, all of whose steps are traced."""
+    """The largest leak of a program, all of whose steps are traced."""
     monkeypatch.setattr("vramlens.live.growth.line_observer._FREE_SECONDS", 60.0)
 
     def leak_of(source: str) -> Any:
@@ -31,8 +31,7 @@ def leak_of(
 
         load_program(source).run(60, tick)
         watch.stop()
-        (leak,) = reports[0].leaks
-        return leak
+        return max(reports[0].leaks, key=lambda leak: leak.bytes_per_step)
 
     return leak_of
 
@@ -104,6 +103,51 @@ def test_what_each_step_reads_is_data(
     assert ("line 12 reads its older entries in each step" in leak.reason) == (
         verdict == "possible"
     )
+
+
+INDEX = """\
+import torch
+
+class Passages:
+    def __init__(self):
+        self.keys_of_passages, self.passages = [], []
+
+    def add(self, number):
+        self.keys_of_passages.append(torch.zeros(4))
+        {store}
+
+    def search(self):
+        best = int(({search}).argmax())
+        return {read}
+
+def run(steps, tick):
+    passages = Passages()
+    for number in range(steps):
+        passages.add(number)
+        {when}passages.search()
+        tick()
+"""
+APPENDED = f"self.passages.append({TENSOR})"
+SEARCHED = "torch.stack(self.keys_of_passages) @ torch.ones(4)"
+
+
+@pytest.mark.parametrize(
+    ("store", "search", "read", "when", "verdict"),
+    [
+        (APPENDED, SEARCHED, "self.passages[best]", "", "possible"),
+        (APPENDED, SEARCHED, "self.passages[best]", "if number % 2 == 0: ", "possible"),
+        (APPENDED, SEARCHED, "self.passages[best]", "if number % 3 == 0: ", "proven"),
+        (APPENDED, "torch.ones(4)", "self.passages[best]", "", "proven"),
+        (APPENDED, SEARCHED, "self.passages[-1]", "", "proven"),
+        (f"if number >= 0: {APPENDED}", SEARCHED, "self.passages[best]", "", "proven"),
+    ],
+    ids=["each step", "each second", "rarely", "no search", "the last", "not together"],
+)
+def test_what_a_search_picks_from_is_data(
+    leak_of: Callable[[str], Any], store: str, search: str, read: str, when: str, verdict: str
+) -> None:
+    leak = leak_of(INDEX.format(store=store, search=search, read=read, when=when))
+    assert leak.verdict == verdict
 
 
 OTHERS_LIST = """\

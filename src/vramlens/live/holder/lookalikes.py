@@ -7,7 +7,7 @@ What grows may be bounded (a deque with a length, a cache with a limit, a ring),
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 
 from vramlens.ground.verdict import Verdict
@@ -56,7 +56,11 @@ from vramlens.live.source.expressions import (
 )
 from vramlens.live.source.source_stores import Module, Store, read_source
 from vramlens.live.source.stored_values import is_converted
-from vramlens.live.source.whole_reads import lines_that_combine, lines_that_draw
+from vramlens.live.source.whole_reads import (
+    lines_that_combine,
+    lines_that_draw,
+    lines_that_pick,
+)
 from vramlens.units import format_size
 
 POSSIBLE, NONE = Verdict.POSSIBLE, Verdict.NOT_A_PROBLEM
@@ -415,8 +419,9 @@ def _in_use(evidence: Evidence) -> str:
 
 def data_in_use(statements: Statements, growth: Growth) -> Excuse | None:
     """``bank = torch.stack(self.vectors)`` in most steps that were traced: data that the program
-    goes on using. So is what grows now and then, and is drawn from: a pool that is labelled in
-    rounds; but no replay buffer without an end. A deque without a length has lost it.
+    goes on using. So are the entries that a search in them picks: ``texts[best]``. So is what grows
+    now and then, and is drawn from: a pool that is labelled in rounds; but no replay buffer without
+    an end. A deque without a length has lost it.
     """
     store = growth.store
     if store is None or growth.is_graph or store.keys or not is_kind(growth.container, list):
@@ -425,12 +430,29 @@ def data_in_use(statements: Statements, growth: Growth) -> Excuse | None:
     if not all(map(statements.is_data, entries)):
         return None
     lines = lines_that_combine(store)
+    if any(_run_in_steps(statements, index, lines_that_combine(index)) for index in _beside(store)):
+        lines += lines_that_pick(store)
     if growth.steps * RARE <= growth.span:
         lines += lines_that_draw(store)
-    for line in lines:
-        if statements.runs_in_steps(store.file, line):
-            return POSSIBLE, f"line {line} reads its older entries in each step: data in use"
+    for line in _run_in_steps(statements, store, lines):
+        return POSSIBLE, f"line {line} reads its older entries in each step: data in use"
     return None
+
+
+def _run_in_steps(statements: Statements, store: Store, lines: Iterable[int]) -> list[int]:
+    return [line for line in lines if statements.runs_in_steps(store.file, line)]
+
+
+def _beside(store: Store) -> Iterator[Store]:
+    """Yields the statements that append to other lists whenever one appends to its own: entries of
+    one place belong together.
+    """
+    module = read_source(store.file)
+    for beside in () if module is None else chain.from_iterable(module.stores.values()):
+        is_list_of_the_same = beside.method == "append" and beside.base == store.base
+        runs_with_it = beside.function is store.function and beside.guards == store.guards
+        if is_list_of_the_same and runs_with_it and beside.name != store.name:
+            yield beside
 
 
 def _moved_away(evidence: Evidence) -> str:

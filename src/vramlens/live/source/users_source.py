@@ -25,6 +25,10 @@ that lie elsewhere than installed ones do are the user's by their path, and PyTo
 take a tenth of a second each.
 """
 _WAITING = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
+_SHARE_OF_STEPS = 0.4
+"""In which a line runs that each turn runs: a turn may be two calls of the model, each a step. With a
+half, one call more at the end of what was traced would change the answer.
+"""
 _CHUNK = 4096
 """Objects between looks at the clock: a fraction of a millisecond."""
 
@@ -94,12 +98,12 @@ class UsersSource:
         return any((file, line) in self.lines_run for line in range(first, max(first, last) + 1))
 
     def runs_in_steps(self, file: str, line: int) -> bool:
-        """Whether a line ran in half of the steps that were traced, or more; where none was, whether
-        it ran several times.
+        """Whether a line ran in most steps that were traced, or in each second one; where none was,
+        whether it ran several times.
         """
         if self.lines_run is None:
             return self.shows_runs(file, line, line)
-        return 2 * self.lines_run.get((file, line), 0) >= self.steps_run
+        return self.lines_run.get((file, line), 0) >= _SHARE_OF_STEPS * self.steps_run
 
     def shows_runs(self, file: str, first: int, last: int) -> bool:
         """Whether one of some lines ran several times in any thread, as the interpreter shows."""

@@ -60,6 +60,11 @@ def lines_that_draw(store: Store) -> tuple[int, ...]:
     return _of_same_list(store, _lines_that_draw(store.file, store.name, bool(store.base)))
 
 
+def lines_that_pick(store: Store) -> tuple[int, ...]:
+    """The lines of its file that take an entry by a place that is computed: ``texts[best]``."""
+    return _of_same_list(store, _lines_that_pick(store.file, store.name, bool(store.base)))
+
+
 def _kind(*, is_attribute: bool) -> type[ast.expr]:
     return ast.Attribute if is_attribute else ast.Name
 
@@ -112,6 +117,20 @@ def _lines_that_draw(file: str, name: str, is_attribute: bool) -> tuple[int, ...
             lines.add(line_of(node))
         lines.update(_lines_by_number(node, name, kind))
     return tuple(sorted(lines))
+
+
+@lru_cache(maxsize=256)
+def _lines_that_pick(file: str, name: str, is_attribute: bool) -> tuple[int, ...]:
+    tree, kind = tree_of(file), _kind(is_attribute=is_attribute)
+    nodes = () if tree is None else ast.walk(tree)
+    return tuple(line_of(node) for node in nodes if _is_picked(node, name, kind))
+
+
+def _is_picked(node: ast.AST, name: str, kind: type[ast.expr]) -> bool:
+    match node:
+        case ast.Subscript(value=whole, slice=ast.Name() | ast.Call(), ctx=ast.Load()):
+            return _has_name([whole], name, kind)
+    return False
 
 
 def _hands_to(node: ast.AST, functions: frozenset[str], name: str, kind: type[ast.expr]) -> bool:
