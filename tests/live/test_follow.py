@@ -65,6 +65,25 @@ def test_the_report_comes_at_the_end_and_keeps_the_statement_when_the_program_cr
     assert "keeps the autograd graph of every step" in report
 
 
+def test_the_statement_of_a_module_that_crashed_is_told(tmp_path: Path) -> None:
+    """Python has taken ``__file__`` from the script's module by the time of the report."""
+    body = """
+import torch
+kept_batches = []
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(14):
+    batch = torch.randn(64, 64)
+    model(batch).sum().backward()
+    kept_batches.append(batch)
+    optimizer.step()
+raise ValueError("bad batch")
+"""
+    done = run_program(tmp_path, body, "--leaks")
+    assert done.returncode == 1
+    assert "kept_batches, a list (train.py:9 kept_batches.append(batch))" in done.stderr
+
+
 class Followed:
     """What the follower is told of a program, in this process: steps, and its end."""
 

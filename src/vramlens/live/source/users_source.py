@@ -6,6 +6,7 @@ import linecache
 import sys
 import types
 from collections.abc import Iterator, Mapping
+from importlib.machinery import SourceFileLoader
 from time import thread_time
 
 from vramlens.capture.process.tracked_objects import tracked_objects
@@ -162,9 +163,16 @@ def _reaches(code: types.CodeType, first: int, last: int) -> bool:
 def _module_files() -> Iterator[str]:
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", None) if type(module) is types.ModuleType else None
-        file = names.get("__file__") if type(names) is dict else None
+        file = _file_of(names) if type(names) is dict else None
         if type(file) is str and file.endswith(".py"):
             yield file
+
+
+def _file_of(names: dict[str, object]) -> object:
+    """A module's file. Python takes ``__file__`` from a script that has ended; its loader stays."""
+    loader = names.get("__loader__")
+    path = loader.path if isinstance(loader, SourceFileLoader) else None
+    return names.get("__file__") or path
 
 
 def _own_texts() -> Iterator[str]:
