@@ -143,3 +143,36 @@ def test_what_came_before_the_watch_counts_as_evidence(
     if before:
         told = f"{told}, but was not seen to in about 2"
     assert told in leak.reason
+
+
+SWEEP = """
+class Answers:
+    def __init__(self):
+        self.answers_by_key, self.expiries = dict(), []
+
+    def put(self, number):
+        key = (number % 5, str(number))
+        self.answers_by_key[key] = torch.zeros(4096) + number
+        self.expiries.append((number + 2, {kept}))
+
+    def sweep(self, now):
+        while self.expiries and self.expiries[0][0] < now:
+            _, key = self.expiries.pop(0)
+            self.answers_by_key.pop(key, None)
+"""
+
+
+@pytest.mark.parametrize(("kept", "verdicts"), [("key[1]", ["likely"]), ("key", [])])
+def test_a_sweep_that_asks_for_other_keys_takes_nothing(
+    load_program: Callable[..., types.ModuleType], kept: str, verdicts: list[str]
+) -> None:
+    """A part of the key that is a remainder makes no ring of it."""
+    answers = load_program(SWEEP.format(kept=kept), "sweeping").Answers()
+    watch = vramlens.LeakWatch()
+    for number in range(150):
+        answers.put(number)
+        answers.sweep(number)
+        watch.step()
+    report = watch.report()
+    watch.stop()
+    assert [leak.verdict for leak in report.leaks if leak.sure] == verdicts

@@ -29,6 +29,7 @@ from vramlens.live.holder.removals import (
     abandoned_text,
     emptied_text,
     expired_text,
+    falls_behind,
     has_expired,
     outgrown_text,
     outgrows_removals,
@@ -276,19 +277,34 @@ def _metered(evidence: Evidence) -> str:
 
 
 def _ring(evidence: Evidence) -> str:
-    """``ring[i % n] = x``, also where the remainder is taken elsewhere."""
+    """``ring[i % n] = x``, also where the remainder is taken elsewhere; of a key of several parts
+    each one has to turn.
+    """
     store = evidence.store
     if store.how != "item" or store.key is None:
         return ""
-    if has_remainder(store.key):
-        return "a ring buffer: its index is a remainder (%)"
-    for name in _names(store.key):
+    turns = [_turn_of(part, evidence) for part in _changing_parts(store.key)]
+    return f"a ring buffer: {turns[0]}" if turns and all(turns) else ""
+
+
+def _turn_of(index: ast.expr, evidence: Evidence) -> str:
+    """Why an index has few values that come again and again; empty where nothing says so."""
+    if has_remainder(index):
+        return "its index is a remainder (%)"
+    for name in _names(index):
         for other in evidence.stores_of(name):
-            if other.value is not None and has_remainder(other.value):
-                return f"a ring buffer: {name} is a remainder (%, line {other.line})"
-            if _begins_anew(other, store):
-                return f"a ring buffer: {name} starts over (line {other.line})"
+            if other.value is not None and all(map(has_remainder, _changing_parts(other.value))):
+                return f"{name} is a remainder (%, line {other.line})"
+            if _begins_anew(other, evidence.store):
+                return f"{name} starts over (line {other.line})"
     return ""
+
+
+def _changing_parts(key: ast.expr) -> list[ast.expr]:
+    """The parts of a tuple that are no constants; of anything else itself."""
+    if not isinstance(key, ast.Tuple):
+        return [key]
+    return [part for part in key.elts if not isinstance(part, ast.Constant)]
 
 
 def _begins_anew(index: Store, store: Store) -> bool:
@@ -357,6 +373,13 @@ def _emptied(evidence: Evidence) -> str:
         return ""
     removal = next(removals_of(evidence), None)
     return "" if removal is None else emptied_text(removal, evidence)
+
+
+def falls_behind_by(statements: Statements, growth: Growth) -> str:
+    """The statement that takes away what is too many, and less than comes; empty where none does."""
+    if growth.keeper is None or growth.store is None:
+        return ""
+    return falls_behind(Evidence(growth, growth.store, growth.keeper.others, statements))
 
 
 def emptied_by(statements: Statements, growth: Growth) -> str:

@@ -157,6 +157,8 @@ def outgrows_removals(removals: Sequence[Store], evidence: Evidence) -> bool:
         have_run or all(_takes_often(removal, evidence) for removal in removals)
     ):
         return True
+    if have_run and all(map(_may_take_nothing, removals)):
+        return growth.whole_steps >= _MANY_STEPS
     if any(_may_drain(removal, evidence) for removal in removals):
         return False
     if have_run:
@@ -288,6 +290,12 @@ def takes_one(removal: Store) -> bool:
     return is_of_one and not _takes_by_age(removal)
 
 
+def _may_take_nothing(removal: Store) -> bool:
+    """``x.pop(key, None)``: runs where the key is not there, too."""
+    has_default = removal.method == "pop" and len(removal.arguments) > 1
+    return has_default or removal.method == "discard"
+
+
 def _may_drain(removal: Store, evidence: Evidence) -> bool:
     """Whether a removal in a loop of its own may take all, once in a long time: always where it
     takes what is too old, which comes with time.
@@ -301,8 +309,12 @@ def _may_drain(removal: Store, evidence: Evidence) -> bool:
 
 def _drains(removal: Store, store: Store) -> bool:
     """Whether a removal is in a loop of its own, and not to make room for one entry."""
+    return _has_loop_of_its_own(removal, store) and not _makes_room(removal, store)
+
+
+def _has_loop_of_its_own(removal: Store, store: Store) -> bool:
     loops_around = store.loops if removal.function is store.function else 0
-    return removal.loops > loops_around and not _makes_room(removal, store)
+    return removal.loops > loops_around
 
 
 def _makes_room(removal: Store, store: Store) -> bool:
@@ -354,7 +366,15 @@ def _runs(removal: Store, evidence: Evidence) -> bool:
     )
     if statements.has_passed_by(removal) and not is_awaited:
         return False
+    if _has_missed_its_length(removal, evidence):
+        return False
     return not (is_beside and never_holds(removal.guards, store, evidence.growth.holder))
+
+
+def _has_missed_its_length(removal: Store, evidence: Evidence) -> bool:
+    """``if len(x) == 8: x.clear()``, where two at a time once led past it."""
+    equal_guards = tuple(guard for guard in removal.guards if compares(guard, (ast.Eq,)))
+    return _is_beyond(equal_guards, evidence)
 
 
 def _asks_for_what_is_to_come(removal: Store, growth: Growth) -> bool:
@@ -404,13 +424,32 @@ def _is_past_limit(removal: Store, evidence: Evidence) -> bool:
     """Whether a removal's function is called only at a length that the container has long passed:
     ``if len(x) == 25: flush()``, where entries come two at a time.
     """
+    sites = [site for _, site in calls_of(removal, evidence.statements)]
+    return bool(sites) and all(_is_beyond(site.guards, evidence) for site in sites)
+
+
+def _is_beyond(guards: tuple[ast.expr, ...], evidence: Evidence) -> bool:
+    """Whether a container is more than twice as long as the length that conditions ask for."""
     growth = evidence.growth
-    limits = [
-        length_limit(site.guards, evidence.store, growth.holder)
-        for _, site in calls_of(removal, evidence.statements)
-    ]
-    length = length_of(growth.container) or 0
-    return bool(limits) and all(limit is not None and length > 2 * limit + 1 for limit in limits)
+    limit = length_limit(guards, evidence.store, growth.holder)
+    return limit is not None and 0 < 2 * limit < (length_of(growth.container) or 0)
+
+
+def falls_behind(evidence: Evidence) -> str:
+    """``line 31 takes an entry out above 48, but it has 409``: more comes each time than goes; empty
+    elsewhere.
+    """
+    store, growth = evidence.store, evidence.growth
+    for removal in removals_of(evidence):
+        is_of_one = takes_one(removal) and not _has_loop_of_its_own(removal, store)
+        if is_of_one and waits_for_keys(removal) and _is_beyond(removal.guards, evidence):
+            limit = length_limit(removal.guards, store, growth.holder)
+            entries = length_of(growth.container)
+            return (
+                f"line {removal.line} takes an entry out above {limit:,}, but it has {entries:,}:"
+                f" {short_text(removal)}"
+            )
+    return ""
 
 
 def _is_called_by_framework(method: str) -> bool:

@@ -15,7 +15,7 @@ from vramlens.live.heap.search import Search
 from vramlens.live.holder.container_bounds import Excuse, Growth, distant_bound
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.holder.keeper_position import is_shell
-from vramlens.live.holder.lookalikes import data_in_use, emptied_by, gate
+from vramlens.live.holder.lookalikes import data_in_use, emptied_by, falls_behind_by, gate
 from vramlens.live.source.tail_reads import reads_of_end_only
 from vramlens.units import counted
 
@@ -41,6 +41,9 @@ def pile_verdict(
     """
     excuse = gate(statements, growth)
     pace = pile.pace
+    falls_behind = falls_behind_by(statements, growth)
+    if falls_behind and (pace.is_steady or pace.is_late):
+        return Verdict.LIKELY, (), falls_behind
     if not pace.is_steady:
         if pace.has_just_ended and excuse is None:
             return _ended_verdict(pace, growth, in_vain)
