@@ -150,6 +150,44 @@ def test_what_a_search_picks_from_is_data(
     assert leak.verdict == verdict
 
 
+NOTES = """\
+import random
+import torch
+
+class Lectern:
+    def __init__(self):
+        self.notes_of_samples = {{}}
+
+    def look_up(self, number):
+        for key in {keys}:
+            if key not in self.notes_of_samples:
+                self.notes_of_samples[key] = torch.zeros(4096) + key
+
+def run(steps, tick):
+    draws = random.Random(5)
+    lectern = Lectern()
+    for number in range(steps):
+        lectern.look_up(number)
+        tick()
+"""
+
+
+@pytest.mark.parametrize(
+    ("keys", "verdict"),
+    [
+        ("range(20 * number, 20 * number + 20) if number < 25 else [20 * number]", "possible"),
+        ("[number]", "proven"),
+    ],
+    ids=["fewer are new", "each is new"],
+)
+def test_a_cache_that_misses_more_and_more_seldom_fills_up(
+    leak_of: Callable[[str], Any], keys: str, verdict: str
+) -> None:
+    leak = leak_of(NOTES.format(keys=keys))
+    assert leak.verdict == verdict
+    assert ("a cache that fills up" in leak.reason) == (verdict == "possible")
+
+
 OTHERS_LIST = """\
 import torch
 

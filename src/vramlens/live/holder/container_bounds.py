@@ -51,6 +51,7 @@ class Growth:
         whole_steps: the steps that left something, where all of it is there; 0 elsewhere.
         is_parameter_state: whether it is what optimizers keep once for each of their parameters.
         is_in_use: whether its older entries are still written to.
+        late_share: of the bytes that it keeps, those from the second half of its steps.
     """
 
     container: Any
@@ -69,6 +70,7 @@ class Growth:
     whole_steps: int = 0
     is_parameter_state: bool = False
     is_in_use: bool = False
+    late_share: float = 0.5
 
     @property
     def store(self) -> Store | None:

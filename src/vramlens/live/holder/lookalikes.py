@@ -84,6 +84,10 @@ _MOST_SAMPLES = 1 << 24
 """Of a dataset, by number, which a cache may hold all: ImageNet-21k has 14 million. Seeds and hashes are
 larger.
 """
+_SLOWED = 0.2
+"""Of a cache, that came in the second half: as many in each step make a half of it. With a tenth, a cache
+that is four fifths full would be a leak; with a third, requests that come more seldom would be none.
+"""
 _MOST_KEYS = 100
 """Whose types are read: all of a few, and enough to see two types."""
 
@@ -418,6 +422,17 @@ def _by_number(evidence: Evidence) -> str:
     return "a cache by number: in so few steps each number may be new, and come again later"
 
 
+def _fills_up(evidence: Evidence) -> str:
+    """A cache that misses more and more seldom: its keys come to an end."""
+    growth = evidence.growth
+    if not looks_up(evidence.store) or growth.late_share >= _SLOWED:
+        return ""
+    return (
+        "a cache that fills up: of what it keeps"
+        f" {growth.late_share:.0%} came in the second half of the steps"
+    )
+
+
 def _made_anew(evidence: Evidence) -> str:
     """``children = [...]`` in each turn, of new things and some that are older: what is there now
     never was more.
@@ -504,6 +519,7 @@ _RULES: tuple[tuple[Verdict, Callable[[Evidence], str]], ...] = (
     (POSSIBLE, _few_keys),
     (POSSIBLE, _in_use),
     (POSSIBLE, _by_number),
+    (POSSIBLE, _fills_up),
     (POSSIBLE, _moved_away),
 )
 """The rules in the order in which they are asked: the first reason counts."""

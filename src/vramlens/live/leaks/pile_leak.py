@@ -143,6 +143,7 @@ class _PileCase:
             whole_steps=pile.whole_steps,
             is_parameter_state=pile.is_parameter_state,
             is_in_use=pile.is_in_use,
+            late_share=pile.late_share,
         )
         kept_things = self._kept_things(keeper)
         in_vain = _views_text(kept_things) or read_in_vain(scene.statements, growth)
