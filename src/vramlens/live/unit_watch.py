@@ -21,7 +21,7 @@ from vramlens.live.growth.ration import FIRST_STEPS, Ration
 from vramlens.live.heap_look import OwnedStorage
 from vramlens.live.holder.route import Route, size_of
 from vramlens.live.leaks.leak_report import Gone, LeakReport, LiveLeak
-from vramlens.live.turns.loop_results import without_rare_results
+from vramlens.live.turns.loop_results import without_training_results
 from vramlens.live.turns.other_steps import StepUnit
 from vramlens.live.turns.unit_rules import judged_without_optimizer
 from vramlens.live.watch import LeakWatch
@@ -194,7 +194,7 @@ class UnitWatch:
     def _judged(self, report: LeakReport) -> LeakReport:
         """The report, with what is left of its leaks by the rules of the unit."""
         if self._unit is None:
-            report = without_rare_results(report)
+            report = without_training_results(report)
         else:
             report = judged_without_optimizer(report, is_of_time=self._unit.is_of_time)
         return without_certainty(report) if self.is_over else report

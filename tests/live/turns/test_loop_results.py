@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 
 from vramlens.leak.leak import LeakOwner
+from vramlens.live.source.whole_reads import combines_all
 from vramlens.live.turns.loop_results import result_use
 
 RECORDER = """\
@@ -63,6 +65,15 @@ recorder = Recorder()
 for row in data:
     recorder.add(row)
 """
+BY_COLUMN = """
+def main():
+    recorder = Recorder()
+    for row in data:
+        recorder.add(row)
+    for column in columns:
+        study(recorder.matrix()[column])
+main()
+"""
 BY_A_METHOD = """
 class Survey:
     def run(self):
@@ -92,6 +103,7 @@ def _use_in(path: Path, program: str) -> str:
         (AT_MODULE_LEVEL, True),
         (USED_BEFORE, False),
         (NEVER_CALLED, False),
+        (BY_COLUMN, True),
         (BY_A_METHOD, True),
     ],
     ids=[
@@ -101,6 +113,7 @@ def _use_in(path: Path, program: str) -> str:
         "at module level",
         "before the loop",
         "never called",
+        "in a loop of its own",
         "a method that another ran before",
     ],
 )
@@ -114,3 +127,21 @@ def test_what_a_method_uses_once_after_the_loop_is_its_result(
 def test_who_waits_for_all_of_it_takes_no_results(tmp_path: Path) -> None:
     waits = RECORDER.replace("cat(self.rows)", "futures.wait(self.rows, timeout=5)")
     assert not _use_in(tmp_path / "train.py", waits + AT_MODULE_LEVEL)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_combined"),
+    [
+        ("torch.cat(self.rows)", True),
+        ("zip(*self.rows[task])", True),
+        ("np.stack(self.rows[task], 1)", True),
+        ("torch.cat(self.rows[0])", False),
+        ("torch.cat(self.rows[-5:])", False),
+        ("sum(self.rows)", False),
+        ("plot(self.rows)", False),
+        ("zip(self.rows, self.others)", False),
+    ],
+)
+def test_what_makes_one_of_all(text: str, is_combined: bool) -> None:
+    call = ast.parse(text, mode="eval").body
+    assert combines_all(call, "rows", ast.Attribute) == is_combined

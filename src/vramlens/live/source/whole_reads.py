@@ -35,6 +35,24 @@ def uses_all(node: ast.AST, name: str, kind: type[ast.expr] = ast.Name) -> bool:
     return False
 
 
+def combines_all(node: ast.AST, name: str, kind: type[ast.expr] = ast.Name) -> bool:
+    """Whether a node makes one of all entries: ``cat(rows)``, ``zip(*self.columns[task])``."""
+    match node:
+        case ast.Call(func=called, args=[ast.Starred(value=rows)]) if last_name(called) == "zip":
+            return _has_name([_without_key(rows)], name, kind)
+        case ast.Call(func=called, args=[rows, *_]) if last_name(called) in _COMBINES:
+            return _has_name([_without_key(rows)], name, kind)
+    return False
+
+
+def _without_key(expression: ast.expr) -> ast.expr:
+    """``self.columns`` of ``self.columns[task]``; no part of a list."""
+    match expression:
+        case ast.Subscript(value=table, slice=ast.Name() | ast.Attribute()):
+            return table
+    return expression
+
+
 def line_of(node: ast.AST) -> int:
     """The first line of a node; 0 of what has none."""
     place = node.iter if isinstance(node, ast.comprehension) else node

@@ -8,7 +8,7 @@ training loop's list of losses is used after it, too.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from vramlens.ground.verdict import Verdict
@@ -17,11 +17,13 @@ from vramlens.live.growth.pace import RARE
 from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
 from vramlens.live.source.expressions import last_name
 from vramlens.live.source.source_tree import tree_of
-from vramlens.live.source.whole_reads import is_around, line_of, uses_all
+from vramlens.live.source.whole_reads import combines_all, is_around, line_of, uses_all
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _Loop = ast.For | ast.AsyncFor | ast.While
+IsUse = Callable[[ast.AST, str, type[ast.expr]], bool]
+"""Whether a node uses all of a variable, or an attribute, of a name."""
 _MOST_PLACES = 12
 """Calls that lead to a line: a method of a common name has hundreds, of other objects."""
 
@@ -31,64 +33,71 @@ def without_results(report: LeakReport) -> LeakReport:
     return replace(report, leaks=tuple(map(_judged, report.leaks)))
 
 
-def without_rare_results(report: LeakReport) -> LeakReport:
-    """The same of a training: only of what a few of its steps gathered, as a snapshot of each cycle;
-    the outputs of each batch are used after it, too.
+def without_training_results(report: LeakReport) -> LeakReport:
+    """The same of a training, no graphs: what a few of its steps gathered, as a snapshot of each
+    cycle; and what each step gathered where one tensor is made of all. A list of losses that is
+    printed after it, too, is none.
     """
-    leaks = (_judged(leak) if _is_rare(leak) else leak for leak in report.leaks)
-    return replace(report, leaks=tuple(leaks))
+    return replace(report, leaks=tuple(map(_judged_of_training, report.leaks)))
 
 
-def _is_rare(leak: LiveLeak) -> bool:
+def _judged_of_training(leak: LiveLeak) -> LiveLeak:
     if leak.kind == "graph" or leak.first_step is None or leak.last_step is None:
-        return False
-    return leak.steps * RARE <= leak.last_step - leak.first_step + 1
+        return leak
+    is_rare = leak.steps * RARE <= leak.last_step - leak.first_step + 1
+    return _judged(leak, uses_all if is_rare else combines_all)
 
 
-def _judged(leak: LiveLeak) -> LiveLeak:
+def _judged(leak: LiveLeak, is_use: IsUse = uses_all) -> LiveLeak:
     owner = leak.owner
     if not leak.sure or owner is None or leak.in_vain or leak.kind == "exception":
         return leak  # what reads exceptions does not read their tracebacks
-    use = result_use(owner)
+    use = result_use(owner, is_use)
     if not use:
         return leak
     reason = f"{use}: it may be the loop's result"
     return replace(leak, verdict=Verdict.POSSIBLE, reason=leak.reason_and(reason))
 
 
-def result_use(owner: LeakOwner) -> str:
+def result_use(owner: LeakOwner, is_use: IsUse = uses_all) -> str:
     """``line 9 uses all of outputs after the loop``: where the program uses all that is kept, once,
     when the loop that gathered it has ended; empty where it does nowhere.
+
+    Args:
+        is_use: whether a node uses all of a variable or attribute of a name.
     """
     body = tree_of(owner.file) if owner.file else None
     if owner.name.isidentifier() or body is None:
-        return whole_use(owner)
-    path, line = _first_use_elsewhere(body, owner)
+        return whole_use(owner, is_use)
+    path, line = _first_use_elsewhere(body, owner, is_use)
     if not line or not _is_once_after(body, line, owner.line):
         return ""
     return f"line {line} uses all of {path} after the loop"
 
 
-def whole_use(owner: LeakOwner) -> str:
+def whole_use(owner: LeakOwner, is_use: IsUse = uses_all) -> str:
     """``line 9 uses outputs after the loop``: where the program uses all that is kept, once it is
     gathered; empty where it does nowhere.
+
+    Args:
+        is_use: as of ``result_use``.
     """
     if owner.name.isidentifier():
-        line = _use_after_loop(owner.file, owner.line, owner.name)
+        line = _use_after_loop(owner, is_use)
         return f"line {line} uses {owner.name} after the loop" if line else ""
     body = tree_of(owner.file) if owner.file else None
-    path, line = ("", 0) if body is None else _first_use_elsewhere(body, owner)
+    path, line = ("", 0) if body is None else _first_use_elsewhere(body, owner, is_use)
     return f"line {line} uses all of {path}" if line else ""
 
 
-def _first_use_elsewhere(body: ast.Module, owner: LeakOwner) -> tuple[str, int]:
+def _first_use_elsewhere(body: ast.Module, owner: LeakOwner, is_use: IsUse) -> tuple[str, int]:
     """An attribute's name, and the first line that uses all of it outside of the function that fills
     it; 0 where there is none.
     """
     path = owner.name.partition("[")[0]
     holder, _, name = path.rpartition(".")
     scope = _scope_of(body, owner.line)
-    lines = sorted(_lines_that_use(body, holder, name)) if holder else []
+    lines = sorted(_lines_that_use(body, holder, name, is_use)) if holder else []
     return path, next((use for use in lines if not is_around(scope, use)), 0)
 
 
@@ -99,13 +108,21 @@ def _is_once_after(body: ast.Module, use: int, filling: int) -> bool:
         use: the line.
         filling: the line that fills.
     """
-    places = _places_up(body, use)
-    if not places or any(_loops_around(scope, line) for scope, line in places):
+    places, filled_in = _places_up(body, use), dict(_places_up(body, filling))
+    if not places or any(_is_in_turns(*place, filled_in) for place in places):
         return False
-    filled_in = dict(_places_up(body, filling))
     return any(
         filled_in.get(scope, line) < line or _ends_a_loop_before(scope, line)
         for scope, line in places
+    )
+
+
+def _is_in_turns(scope: ast.AST, line: int, filled_in: Mapping[ast.AST, int]) -> bool:
+    """Whether a line is in a loop that does not come as a whole after what fills, as one over the
+    columns of a table does.
+    """
+    return any(
+        filled_in.get(scope, loop.lineno) >= loop.lineno for loop in _loops_around(scope, line)
     )
 
 
@@ -150,29 +167,29 @@ def _last_line(loop: _Loop) -> int:
     return loop.end_lineno or loop.lineno
 
 
-def _lines_that_use(body: ast.Module, holder: str, name: str) -> Iterator[int]:
+def _lines_that_use(body: ast.Module, holder: str, name: str, is_use: IsUse) -> Iterator[int]:
     """Yields the lines that use all of an attribute, or of a variable of the function that holds
     it.
     """
     for node in ast.walk(body):
-        if uses_all(node, name, ast.Attribute):
+        if is_use(node, name, ast.Attribute):
             yield line_of(node)
         if isinstance(node, _FUNCTIONS) and node.name == holder:
-            yield from (line_of(part) for part in _within(node) if uses_all(part, name))
+            yield from (line_of(part) for part in _within(node) if is_use(part, name, ast.Name))
 
 
-def _use_after_loop(file: str, line: int, name: str) -> int:
-    """The first line after the outermost loop around a line that uses all of a variable; 0 where
-    there is none.
+def _use_after_loop(owner: LeakOwner, is_use: IsUse) -> int:
+    """The first line that uses all of a variable after the outermost loop around the line that fills
+    it; 0 where there is none.
     """
-    body = tree_of(file) if file else None
+    body = tree_of(owner.file) if owner.file else None
     if body is None:
         return 0
-    scope = _scope_of(body, line)
-    last_line = max((_last_line(loop) for loop in _loops_around(scope, line)), default=0)
+    scope = _scope_of(body, owner.line)
+    last_line = max((_last_line(loop) for loop in _loops_around(scope, owner.line)), default=0)
     if not last_line:
         return 0
-    lines = (line_of(node) for node in _within(scope) if uses_all(node, name))
+    lines = (line_of(node) for node in _within(scope) if is_use(node, owner.name, ast.Name))
     return next((use for use in lines if use > last_line), 0)
 
 
