@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -294,6 +295,28 @@ def test_the_newest_link_that_a_variable_holds_too() -> None:
 
 def _add(forward: Callable[..., Any], noise: Any, x: Any) -> Any:
     return forward(x + noise)
+
+
+@dataclass
+class _Genome:
+    weights: Any
+    ancestor: _Genome | None = None
+
+    def mutated(self) -> _Genome:
+        return _Genome(self.weights + 1, ancestor=self)
+
+
+def test_a_dataclass_that_is_linked_is_kept_by_the_call_that_makes_one() -> None:
+    """And not by a variable that looks at the newest now and then."""
+    evolution, watch = SimpleNamespace(champion=_Genome(torch.zeros(4096))), LeakWatch()
+    for step in range(60):
+        evolution.champion = evolution.champion.mutated()
+        if step % 20 == 19:
+            best = evolution.champion
+        watch.step()
+    leak = _only_leak(watch)
+    assert leak.owner.source == "return _Genome(self.weights + 1, ancestor=self)"
+    assert best is evolution.champion
 
 
 class _Fields:

@@ -38,6 +38,36 @@ def test_modules_made_anew_for_each_request() -> None:
         calls.stop()
 
 
+def test_models_of_one_class_that_take_turns() -> None:
+    """A server that loads one for each site: the first that it called is called no more."""
+    told: list[int] = []
+    calls = ModuleCalls(torch, lambda: told.append(1))
+    models = [torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()) for _ in range(3)]
+    x = torch.ones(1, 2)
+    try:
+        for _ in range(5):
+            models[0](x)
+        for number in range(60):
+            models[1 + number % 2](x)
+    finally:
+        calls.stop()
+    assert len(told) == 3 + 60 - (64 + 4 * 2) // 3
+
+
+def test_a_second_model_within_each_turn_of_the_first_is_no_step() -> None:
+    told: list[int] = []
+    calls = ModuleCalls(torch, lambda: told.append(1))
+    first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    try:
+        for _ in range(5):
+            first(torch.ones(1, 2))
+            for _ in range(60):
+                second(torch.ones(1, 2))
+    finally:
+        calls.stop()
+    assert len(told) == 3
+
+
 def test_who_comes_in_the_middle_of_a_call_waits_for_the_outermost_module() -> None:
     told: list[int] = []
     begun: list[ModuleCalls] = []

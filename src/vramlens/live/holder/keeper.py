@@ -36,6 +36,7 @@ from vramlens.live.holder.registrations import (
     is_hook_name,
     registrations,
 )
+from vramlens.live.source.expressions import is_empty, last_name
 from vramlens.live.source.name_candidates import candidate_stores
 from vramlens.live.source.searched_names import NAMED, SearchedName, searched_names
 from vramlens.live.source.source_stores import CallSite, Function, Module, Store, read_source
@@ -130,7 +131,11 @@ class Statements(UsersSource):
             return special
         example = _Example(kept, is_graph, made)
         best = self._best_of_names(chain, example)
-        best = self._of_linked_list(chain, best, example) or best
+        best = (
+            self._of_linked_list(chain, best, example)
+            or self._of_linked_field(chain, below)
+            or best
+        )
         warning_line = _warning_line(kept)
         if warning_line is not None:  # the container was made elsewhere, once
             return Keeper(*warning_line) if best is None else _moved(best, warning_line)
@@ -169,6 +174,31 @@ class Statements(UsersSource):
             if making is not None and making.store is not None and making.store.refers_to_itself:
                 return making
         return None
+
+    def _of_linked_field(self, chain: Chain, below: Sequence[Any]) -> Keeper | None:
+        """Of objects that each hold the one before in a field that no statement sets, as a
+        dataclass's (``Node(x, parent=self)``): the call that makes one; None of anything else.
+        """
+        ways = [*(link.value for link in chain.links), *below]
+        nodes = [node for node in ways if type(node) is type(ways[len(chain.links) - 1])]
+        if not chain.links or len(nodes) < FEWEST_NODES or not is_users_class(type(nodes[0])):
+            return None
+        fields = (name for name, part in attributes_of(nodes[0]) if part is nodes[1])
+        field = next(fields, "")
+        if not field or self._is_set(field):
+            return None
+        calls = (
+            call
+            for call in calls_with(self, field)
+            if last_name(call[2].call.func) == class_name(type(nodes[0]))
+        )
+        best = _best_call(calls)
+        return None if best is None else _keeper_at(best, _CALL_SCORE)
+
+    def _is_set(self, field: str) -> bool:
+        """Whether a statement sets an attribute of that name to something."""
+        stores = (store for module in self.modules() for store in module.stores.get(field, ()))
+        return any(store.base and not is_empty(store.value) for store in stores)
 
     def _best_store(self, searched: SearchedName, example: _Example) -> Keeper | None:
         candidates = candidate_stores(self, searched)

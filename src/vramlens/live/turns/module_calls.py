@@ -25,8 +25,17 @@ nobody needs to begin twice; each more is a request that is not judged.
 """
 
 
+_FEWEST_OTHERS, _MANY_TIMES = 64, 4
+"""Calls of other modules since the outermost was called last, and how many times as many as ever came
+between two of its calls: then models of one class take turns, as those that a server loads and lets
+go. With fewer, an evaluation by another model of the class would end the turns of the first.
+"""
+
+
 class ModuleCalls:
-    """Tells each call of the outermost module from the third on, until it is told to stop."""
+    """Tells each call of the outermost module from the third on, until it is told to stop; of any
+    outermost one of its class where these take turns.
+    """
 
     def __init__(self, torch: Any, called: Callable[[], None]) -> None:
         self._called = called
@@ -34,6 +43,8 @@ class ModuleCalls:
         self._root: weakref.ref[Any] = weakref.ref(self)
         self._root_name = ""
         self._count = 0
+        self._others = self._most_others = 0
+        self._take_turns = False
         self._call_code = torch.nn.Module._call_impl.__code__
         self._handle = before_each_module(self._entered)
 
@@ -51,11 +62,22 @@ class ModuleCalls:
             return
         root = self._root()
         if root is module:
+            self._most_others = max(self._most_others, self._others)
+            self._others = 0
             self._tell()
         elif (root is None or root is self) and self._is_outermost():
             # None yet, or it is gone: models made anew for each request.
             self._root, self._root_name = weakref.ref(module), class_name(type(module))
             self._tell()
+        elif self._takes_its_turn(root, module):
+            self._tell()
+
+    def _takes_its_turn(self, root: Any, module: Any) -> bool:
+        """Whether a module is called as the outermost one was, which has not been for long."""
+        self._others += 1
+        if self._others > _FEWEST_OTHERS + _MANY_TIMES * self._most_others:
+            self._take_turns = True
+        return self._take_turns and type(module) is type(root) and self._is_outermost()
 
     def _is_outermost(self) -> bool:
         """Whether only one module's call is among the functions that run."""
