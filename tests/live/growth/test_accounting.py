@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,6 +64,21 @@ def test_growth_that_storages_explain() -> None:
     assert (
         account._beside_search(storages, items, _host([MIB * step for step in range(60)])) is None
     )
+
+
+@pytest.mark.parametrize(("last_step", "is_told"), [(14, False), (59, True)])
+def test_what_no_storage_explains_must_have_come_in_the_second_half_too(
+    last_step: int, is_told: bool
+) -> None:
+    """PyTorch's kernels keep something for the shapes of the first steps, while a cache fills."""
+    items = _items(dict.fromkeys(range(20, 60), MIB))  # it is full, and what is new stays
+    storages = [item.storage for item in items if item.storage is not None]
+    kept = [MIB * min(step, 40) for step in range(60)]
+    beside = [60 * MIB * min(step, last_step) // last_step for step in range(60)]
+    host = _host([cached + other for cached, other in zip(kept, beside, strict=True)])
+    assert account._beside_search(storages, items, host) is not None
+    summed = replace(host, sums=[(2, 2 * MIB), (32, 32 * MIB), (48, 40 * MIB)])
+    assert (account._beside_search(storages, items, summed) is not None) == is_told
 
 
 @pytest.mark.parametrize(

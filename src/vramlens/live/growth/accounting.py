@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from math import inf
 
 from vramlens.live.counters.step_counters import CounterSeries
 from vramlens.live.growth.looks import Looks
@@ -66,12 +67,14 @@ class HostHeap:
         now: before the search; None where it does not say.
         step: the steps that have ended by now.
         history_events: what PyTorch's memory history holds, which is in the host's memory.
+        sums: of the tensors that were alive after some of the steps, with these.
     """
 
     series: CounterSeries
     now: int | None = None
     step: int = 0
     history_events: int = 0
+    sums: Sequence[tuple[int, int]] = ()
 
 
 def unexplained_growth(
@@ -125,7 +128,30 @@ def _beside_search(
     left_over = grown - history_bytes - _explained_bytes(storages, items, first)
     if left_over < max(_LEAST_BYTES, _LEAST_SHARE * grown):
         return None
+    if _since_middle(readings, floors, host.sums, items) < _WINDOW_SHARE * left_over:
+        return None
     return Unexplained(left_over, round(left_over / (last - first)), first, last, is_reached=False)
+
+
+def _since_middle(
+    readings: Sequence[tuple[int, int]],
+    floors: Sequence[int],
+    sums: Sequence[tuple[int, int]],
+    items: Iterable[Item],
+) -> float:
+    """The growth that no storage explains since the sum of live tensors nearest to the middle of the
+    run; infinite where none was taken. What PyTorch keeps for the shapes of the first steps is older,
+    and a cache that fills meanwhile hides it in the totals.
+    """
+    (first, _), (last, _) = readings[0], readings[-1]
+    quarter = (last - first) / _WINDOWS
+    in_middle = [taken for taken in sums if first + quarter <= taken[0] <= last - quarter]
+    if not in_middle:
+        return inf
+    step, alive_then = min(in_middle, key=lambda taken: abs(2 * taken[0] - first - last))
+    place = bisect_right([reading for reading, _ in readings], step) - 1
+    sizes = {item.storage: item.size_bytes for item in items if item.storage and item.born}
+    return floors[-1] - floors[place] - (sum(sizes.values()) - alive_then)
 
 
 def _readings_of(host: HostHeap) -> list[tuple[int, int]]:
