@@ -60,6 +60,7 @@ class Allowance:
         self._input_bytes: dict[str, int] = {}
         self._expanded_bytes = 0
         self._has_stream = False
+        self._is_lake = False
         self._began_s, self._began_bytes = time.process_time(), _private_bytes()
         self.reason = ""
         self.is_over = False
@@ -68,6 +69,15 @@ class Allowance:
         """Counts an input; None where its size is not known."""
         self._has_stream |= size_bytes is None
         self._input_bytes[name] = max(size_bytes or 0, self._input_bytes.get(name, 0))
+
+    def count_lake(self, name: str, size_bytes: int, rows_bytes: int) -> None:
+        """Counts the files of a lake that a question is put to, and what their rows are unpacked:
+        Parquet holds a hundred equal rows in the bytes of one.
+        """
+        self._is_lake = True
+        self.count_file(name, size_bytes)
+        justified_bytes = max(EXPANDS_ALWAYS_BYTES, EXPANDS_TIMES * size_bytes)
+        self.count_expanded(min(rows_bytes, justified_bytes))
 
     def count_expanded(self, size_bytes: int) -> None:
         """Counts bytes that came out of a compressed input."""
@@ -110,6 +120,13 @@ class Allowance:
         """One line: what was given up, why, and what to do."""
         named = list(self._input_bytes)
         source = f"{named[0]}: " if len(named) == 1 else f"{len(named)} files: " if named else ""
+        if self._is_lake:
+            files_bytes = sum(self._input_bytes.values())
+            return (
+                f"{source}{self.reason}, which is all that a question to {files_bytes:,} bytes of a"
+                " lake may take; vramlens stopped and wrote nothing"
+                " (vramlens.fleet.Lake in Python has no such limit)"
+            )
         return (
             f"{source}{self.reason}, which no recording of {self.input_bytes:,} bytes needs;"
             " vramlens stopped and"
@@ -124,6 +141,17 @@ def count_file(name: str, size_bytes: int | None) -> None:
     """Counts an input of the verb under way, if there is one."""
     if _current is not None:
         _current.count_file(name, size_bytes)
+
+
+def is_bounded() -> bool:
+    """True while a verb is held to an allowance."""
+    return _current is not None
+
+
+def count_lake(name: str, size_bytes: int, rows_bytes: int) -> None:
+    """Counts what a question to a lake reads, for the verb under way, if there is one."""
+    if _current is not None:
+        _current.count_lake(name, size_bytes, rows_bytes)
 
 
 def release() -> None:

@@ -121,8 +121,11 @@ def as_json(data: Any, *, default: Callable[[Any], Any] | None = None) -> str:
     return text.replace("##", "#\\u0023")
 
 
-def write_answer(text: str, output: str | None, inputs: Iterable[str]) -> None:
+def write_answer(text: str | Iterable[str], output: str | None, inputs: Iterable[str]) -> None:
     """Writes an answer where ``-o`` says, never over what it was made from.
+
+    Args:
+        text: all of it, or its parts, of whole lines each.
 
     Raises:
         UsageError: the file is one of ``inputs``, or a recording.
@@ -130,8 +133,14 @@ def write_answer(text: str, output: str | None, inputs: Iterable[str]) -> None:
     """
     if goes_to_file(output):
         write_file(output, text, inputs)
-    else:
-        write_stdout(text)
+        return
+    for part in _parts(text):
+        if not write_stdout(part):
+            return
+
+
+def _parts(text: str | Iterable[str]) -> Iterable[str]:
+    return [text] if isinstance(text, str) else text
 
 
 def write_stdout(text: str) -> bool:
@@ -168,10 +177,13 @@ def abandon(stream: TextIO) -> None:
         os.close(nowhere)
 
 
-def write_file(path: str, text: str, inputs: Iterable[str], *, option: str = "-o") -> None:
+def write_file(
+    path: str, text: str | Iterable[str], inputs: Iterable[str], *, option: str = "-o"
+) -> None:
     """Writes a file in one step: it appears whole, or what was there before stays.
 
     Args:
+        text: all of it, or its parts, of whole lines each.
         inputs: files that must not be overwritten.
         option: what named the file.
 
@@ -191,7 +203,8 @@ def write_file(path: str, text: str, inputs: Iterable[str], *, option: str = "-o
         if os.path.isdir(os.path.realpath(path)):
             raise IsADirectoryError(None, "is a directory; choose a file name in it")
         with whole_file(path) as file:
-            file.write(without_controls(text).encode("utf-8", "backslashreplace"))
+            for part in _parts(text):
+                file.write(without_controls(part).encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise OutputError(f"{path}: {reason_of(error)}") from None
 

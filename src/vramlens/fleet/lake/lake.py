@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from vramlens.allowance import EXPANDS_TIMES, count_file
+from vramlens.allowance import EXPANDS_TIMES, count_file, count_lake, is_bounded
 from vramlens.errors import InputError, UsageError
 from vramlens.fleet.lake.lake_layout import LakeFiles, files_of
 from vramlens.fleet.lake.lake_layout import is_lake as holds_lake
 from vramlens.fleet.lake.lake_tables import TABLES
-from vramlens.fleet.lake.parquet_files import connect
+from vramlens.fleet.lake.parquet_files import connect, identifier
 from vramlens.fleet.lake.store import store_of, told
 from vramlens.fleet.lake.views import Views, damage_note
 from vramlens.fleet.summary_json import summary_from_json
@@ -31,7 +31,10 @@ _LONGEST_CELLS = 16_000_000
 _LONGEST_TEXT_OF = {"summaries": "summary", "flights": "record", "failures": "message"}
 _MOST_NAMED = 5
 _MOST_NOTES = 1000
+_ROWS_AT_ONCE = 256
+_CELL_BYTES = 8
 _Read = TypeVar("_Read")
+_Row = tuple[Any, ...]
 
 
 class Lake:
@@ -107,7 +110,19 @@ class Lake:
         Raises:
             UsageError: DuckDB refuses it, or is not installed.
         """
-        return self._asked(question, self._files)
+        return self.read_sql(question, _all_rows)
+
+    def read_sql(self, question: str, read: Callable[[list[str], Iterable[_Row]], _Read]) -> _Read:
+        """What ``read`` makes of the columns' names and the rows of an answer, which come one by
+        one: however many they are, they take no memory.
+
+        Args:
+            read: called again, from the first row, where files turn out damaged on the way.
+
+        Raises:
+            UsageError: DuckDB refuses it, or is not installed.
+        """
+        return self._asked(question, self._files, read, is_users=True)
 
     def summaries(self) -> tuple[RankSummary, ...]:
         """The summary of every rank of the attempt that can be read; the others are in ``notes``.
@@ -143,7 +158,7 @@ class Lake:
 
     def facts(self) -> dict[str, Any]:
         """The row of ``runs``; empty where the export was not committed."""
-        names, rows = self._asked("SELECT * FROM runs", self._attempt_files())
+        names, rows = self._asked("SELECT * FROM runs", self._attempt_files(), _all_rows)
         return dict(zip(names, rows[0], strict=True)) if rows else {}
 
     @property
@@ -157,8 +172,18 @@ class Lake:
     def _attempt_files(self) -> LakeFiles:
         return self._files.of_run(self.run, self.attempt)
 
-    def _asked(self, question: str, files: LakeFiles) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """The answer; files that turn out damaged are left out, and noted.
+    def _asked(
+        self,
+        question: str,
+        files: LakeFiles,
+        read: Callable[[list[str], Iterable[_Row]], _Read],
+        *,
+        is_users: bool = False,
+    ) -> _Read:
+        """What is made of the answer; files that turn out damaged are left out, and noted.
+
+        Args:
+            is_users: whether the question is the user's own.
 
         Raises:
             UsageError: DuckDB refuses the question.
@@ -172,25 +197,34 @@ class Lake:
             self._store.attach(connection)
             views = Views(connection, self._store, files, self._damaged)
             try:
-                answer = self._executed(connection, views, names, question)
+                views.make_all(names)
+                if is_users:
+                    self._count(connection, names, files)
+                answer = _executed(connection, question, read)
             except wrong_questions as error:
                 raise _refusal(error) from None
             except duckdb.Error as error:
                 if not views.find_damage(names):
                     raise _refusal(error) from None
-                answer = self._executed(connection, views, names, question)
+                views.make_all(names)
+                answer = _executed(connection, question, read)
             finally:
                 self._damaged = views.damaged
         return answer
 
-    @staticmethod
-    def _executed(
-        connection: DuckDBPyConnection, views: Views, names: Sequence[str], question: str
-    ) -> tuple[list[str], list[tuple[Any, ...]]]:
+    def _count(
+        self, connection: DuckDBPyConnection, names: Sequence[str], files: LakeFiles
+    ) -> None:
+        """Counts the tables that a question is about, for the allowance of the verb."""
+        if not is_bounded():
+            return
+        size_bytes = sum(file.size_bytes for name in names for file in files.of(name))
+        count_lake(self.root, size_bytes, rows_bytes=0)
+        rows_bytes = 0
         for name in names:
-            views.make(name)
-        answer = connection.execute(question)
-        return [column[0] for column in answer.description or ()], answer.fetchall()
+            ((rows,),) = connection.execute(f"SELECT count(*) FROM {identifier(name)}").fetchall()
+            rows_bytes += _CELL_BYTES * rows * (1 + len(TABLES[name].columns))
+        count_lake(self.root, size_bytes, rows_bytes)
 
     def _rows(self, table: str, question: str) -> list[tuple[Any, ...]]:
         """The rows of a table of the attempt; none where it has no files.
@@ -206,13 +240,14 @@ class Lake:
             count_file(self._store.full(path), size)
         longest = _LONGEST_TEXT_OF[table]
         try:
-            ((characters,),) = self._asked(f"SELECT sum(strlen({longest})) FROM {table}", files)[1]
+            question_of_length = f"SELECT sum(strlen({longest})) FROM {table}"
+            ((characters,),) = self._asked(question_of_length, files, _all_rows)[1]
             if (characters or 0) > _LONGEST_CELLS + EXPANDS_TIMES * sum(sizes.values()):
                 raise InputError(
                     f"{self.root}: {table}: holds {characters:,} characters: no export wrote so"
                     " many"
                 )
-            return self._asked(question, files)[1]
+            return self._asked(question, files, _all_rows)[1]
         # Not a question of the user's.
         except UsageError as error:
             raise InputError(f"{self.root}: {table}: {str(error)[7:]}") from None
@@ -236,6 +271,25 @@ class Lake:
             raise InputError(f"{self.root}: {reasons[0]}")
         self._unread += reasons[:_MOST_NOTES]
         return by_rank
+
+
+def _all_rows(names: list[str], rows: Iterable[_Row]) -> tuple[list[str], list[_Row]]:
+    return names, list(rows)
+
+
+def _executed(
+    connection: DuckDBPyConnection,
+    question: str,
+    read: Callable[[list[str], Iterable[_Row]], _Read],
+) -> _Read:
+    answer = connection.execute(question)
+    return read([column[0] for column in answer.description or ()], _rows_of(answer))
+
+
+def _rows_of(answer: DuckDBPyConnection) -> Iterator[_Row]:
+    """The rows of an answer, fetched a few at a time."""
+    while rows := answer.fetchmany(_ROWS_AT_ONCE):
+        yield from rows
 
 
 def _refusal(error: Exception) -> UsageError:

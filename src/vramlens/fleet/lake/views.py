@@ -7,7 +7,7 @@ costs its own ranks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vramlens.fleet.lake.lake_layout import LakeFile, LakeFiles
@@ -68,6 +68,11 @@ class Views:
     def damaged(self) -> frozenset[str]:
         """The files that cannot be read."""
         return frozenset(self._damaged)
+
+    def make_all(self, names: Iterable[str]) -> None:
+        """Makes the views of some tables."""
+        for name in names:
+            self.make(name)
 
     def make(self, name: str) -> None:
         """Makes the view of a table; an empty one where there are no files."""

@@ -31,7 +31,8 @@ from vramlens.units import format_duration, format_size
 if TYPE_CHECKING:
     from rich.console import Console
 
-_MOST_ROWS = 40
+MOST_ROWS = 40
+"""What a terminal gets of an answer."""
 _IS_SIZE = re.compile(r"(?<![a-z])bytes(?![a-z])")
 _IS_TIME = re.compile(r"_time_us$")
 _IS_FIGURE = re.compile(r"[-+]?[0-9.]+(?:e[-+]?[0-9]+)?(?: (?:bytes?|[KMG]iB|[mun]?s))?$")
@@ -44,13 +45,16 @@ class QueryAnswer:
 
     Attributes:
         names: of the columns.
-        rows: their values, as DuckDB gives them.
+        rows: their values, as DuckDB gives them; of more than MOST_ROWS only the first need be
+            here.
         meaning: what the query answers; empty where the user wrote it.
+        more_rows: how many there are beside ``rows``.
     """
 
     names: Sequence[str]
     rows: Sequence[Sequence[Any]]
     meaning: str = ""
+    more_rows: int = 0
 
 
 def render_query(answer: QueryAnswer, console: Console) -> None:
@@ -65,14 +69,14 @@ def _parts(answer: QueryAnswer, width: int) -> Iterator[Part]:
     if not answer.rows:
         yield Sentences(("No rows.",), "  " if answer.meaning else "")
         return
-    rows = answer.rows[:_MOST_ROWS]
+    rows = answer.rows[:MOST_ROWS]
     records = [_texts(dict(zip(answer.names, row, strict=True))) for row in rows]
     table = _table(records, has_plain_names=bool(answer.meaning))
     if _width(table) <= width:
         yield table
     else:
         yield from _blocks(table)
-    unlisted = len(answer.rows) - len(rows)
+    unlisted = len(answer.rows) - len(rows) + answer.more_rows
     if unlisted:
         yield Sentences((and_more(unlisted, "row", "--json"),), is_aside=True)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from vramlens.cli.arguments import add_forms, add_output
 from vramlens.cli.message import say
 from vramlens.cli.output import (
-    as_json,
     as_text,
     drawn,
     fills_a_screen,
@@ -20,11 +20,11 @@ from vramlens.cli.output import (
     write_file,
 )
 from vramlens.errors import UsageError, VramlensError
-from vramlens.foreign_text import one_line, visible
-from vramlens.schema import SCHEMA
+from vramlens.foreign_text import one_line
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
+    from vramlens.fleet import Lake
     from vramlens.ranks import Comparison
 
 HELP = "Compare the ranks of a job: which one differs, why, and who failed first."
@@ -97,15 +97,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Compares the ranks and writes the answer; 1 with ``--fail`` where there is trouble."""
     if arguments.sql is not None or arguments.ask is not None:
         _refuse_options_of_comparisons(arguments)
-        text, has_trouble = _answered(arguments), False
-    else:
-        comparison = _compared(arguments)
-        if arguments.html is not None:
-            _write_page(comparison, arguments)
-        text = drawn(comparison, arguments.format, arguments.output)
-        has_trouble = comparison.has_trouble
+        _answer_question(arguments)
+        return 0
+    comparison = _compared(arguments)
+    if arguments.html is not None:
+        _write_page(comparison, arguments)
+    text = drawn(comparison, arguments.format, arguments.output)
     write_answer(text, arguments.output, _inputs(arguments.paths, arguments.output))
-    return _TROUBLE if arguments.fail and has_trouble else 0
+    return _TROUBLE if arguments.fail and comparison.has_trouble else 0
 
 
 def _refuse_options_of_comparisons(arguments: argparse.Namespace) -> None:
@@ -165,8 +164,11 @@ def _inputs(paths: Sequence[str], output: str | None) -> list[str]:
     return inputs
 
 
-def _answered(arguments: argparse.Namespace) -> str:
-    """The answer to a question in SQL: JSON, a table on a terminal, else tab-separated lines."""
+def _answer_question(arguments: argparse.Namespace) -> None:
+    """Writes the answer to a question in SQL: JSON, a table on a terminal, else tab-separated
+    lines.
+    """
+    from vramlens.cli.query_output import as_json_lines, as_tabbed_lines, spooled
     from vramlens.fleet import Lake, is_lake
     from vramlens.fleet.lake.ready_questions import sql_of
 
@@ -177,25 +179,36 @@ def _answered(arguments: argparse.Namespace) -> str:
         )
     question = arguments.sql if arguments.ask is None else sql_of(arguments.ask)
     lake = Lake(arguments.paths[0], arguments.run, arguments.attempt)
-    names, rows = lake.sql(question)
+    inputs = _inputs(arguments.paths, arguments.output)
+    is_json = arguments.format == "json"
+    if not is_json and fills_a_screen(arguments.output):
+        text = _query_table(lake, question, arguments.ask)
+        _say_notes(lake)
+        write_answer(text, arguments.output, inputs)
+        return
+    lines = as_json_lines if is_json else as_tabbed_lines
+    with spooled() as spool:
+        lake.read_sql(question, lambda names, rows: spool.write_anew(lines(names, rows)))
+        _say_notes(lake)
+        write_answer(spool.parts(), arguments.output, inputs)
+
+
+def _say_notes(lake: Lake) -> None:
     for note in lake.notes:
         say(one_line(note))
-    if arguments.format == "json":
-        return as_json({"schema": SCHEMA, "columns": names, "rows": rows}, default=str)
-    if fills_a_screen(arguments.output):
-        return _query_table(names, rows, arguments.ask)
-    return "".join("\t".join(_cell(cell) for cell in row) + "\n" for row in (names, *rows))
 
 
-def _query_table(names: Sequence[str], rows: Sequence[Sequence[Any]], asked: str | None) -> str:
+def _query_table(lake: Lake, question: str, asked: str | None) -> str:
     """The rows as a table for this terminal; ``asked`` is the question that was ready."""
     from vramlens.fleet.lake.ready_questions import QUESTIONS
-    from vramlens.report.ranks.query_table import QueryAnswer, render_query
+    from vramlens.report.ranks.query_table import MOST_ROWS, QueryAnswer, render_query
 
-    answer = QueryAnswer(names, rows, "" if asked is None else QUESTIONS[asked].meaning)
+    meaning = "" if asked is None else QUESTIONS[asked].meaning
+
+    def first_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> QueryAnswer:
+        unread = iter(rows)
+        shown = list(islice(unread, MOST_ROWS))
+        return QueryAnswer(names, shown, meaning, more_rows=sum(1 for _ in unread))
+
+    answer = lake.read_sql(question, first_rows)
     return as_text(lambda console: render_query(answer, console), to_file=False)
-
-
-def _cell(value: object) -> str:
-    """A cell on its line: NULL is empty."""
-    return "" if value is None else visible(str(value))
