@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vramlens.allowance import EXPANDS_TIMES, count_file, count_lake, is_bounded
@@ -12,7 +13,8 @@ from vramlens.errors import InputError, UsageError
 from vramlens.fleet.lake.lake_layout import LakeFiles, files_of
 from vramlens.fleet.lake.lake_layout import is_lake as holds_lake
 from vramlens.fleet.lake.lake_tables import TABLES
-from vramlens.fleet.lake.parquet_files import connect, identifier
+from vramlens.fleet.lake.one_select import check_question, lock, refuse_writing
+from vramlens.fleet.lake.parquet_files import connect, escaped, identifier, literal
 from vramlens.fleet.lake.store import store_of, told
 from vramlens.fleet.lake.views import Views, damage_note
 from vramlens.fleet.summary_json import summary_from_json
@@ -192,11 +194,19 @@ class Lake:
         import duckdb
 
         names = [name for name in TABLES if re.search(rf"(?i)\b{name}\b", question)]
-        wrong_questions = (duckdb.CatalogException, duckdb.BinderException, duckdb.ParserException)
-        with told(self.root):
+        wrong_questions = (
+            duckdb.CatalogException,
+            duckdb.BinderException,
+            duckdb.ParserException,
+            duckdb.PermissionException,
+        )
+        with told(self.root), TemporaryDirectory(prefix="vramlens-lake-") as scratch:
             self._store.attach(connection)
+            connection.execute(f"SET temp_directory = {literal(scratch)}")
+            lock(connection, self._spellings(names, files))
             views = Views(connection, self._store, files, self._damaged)
             try:
+                check_question(connection, question)
                 views.make_all(names)
                 if is_users:
                     self._count(connection, names, files)
@@ -210,7 +220,16 @@ class Lake:
                 answer = _executed(connection, question, read)
             finally:
                 self._damaged = views.damaged
+                connection.close()
         return answer
+
+    def _spellings(self, names: Sequence[str], files: LakeFiles) -> Iterator[str]:
+        """The paths of the files of some tables, in every form in which DuckDB asks for them."""
+        for name in names:
+            for file in files.of(name):
+                for path in self._store.spellings(file.path):
+                    yield path
+                    yield escaped(path)
 
     def _count(
         self, connection: DuckDBPyConnection, names: Sequence[str], files: LakeFiles
@@ -282,6 +301,7 @@ def _executed(
     question: str,
     read: Callable[[list[str], Iterable[_Row]], _Read],
 ) -> _Read:
+    refuse_writing(connection, question)
     answer = connection.execute(question)
     return read([column[0] for column in answer.description or ()], _rows_of(answer))
 

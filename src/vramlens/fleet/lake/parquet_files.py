@@ -123,9 +123,9 @@ def identifier(name: str) -> str:
 
 def file_list(store: LakeStore, paths: Sequence[str]) -> str:
     """Files as DuckDB's ``read_parquet`` takes them, each by its very name."""
-    return "[" + ", ".join(literal(_escaped(store.full(path))) for path in paths) + "]"
+    return "[" + ", ".join(literal(escaped(store.full(path))) for path in paths) + "]"
 
 
-def _escaped(path: str) -> str:
+def escaped(path: str) -> str:
     """A path in which DuckDB sees no pattern: a folder may be called ``run[1]``."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in path)

@@ -64,6 +64,10 @@ class LakeStore(ABC):
         """A file's path as DuckDB takes it."""
 
     @abstractmethod
+    def spellings(self, path: str) -> list[str]:
+        """Every form of a file's path in which DuckDB asks whether it may be read."""
+
+    @abstractmethod
     def attach(self, connection: DuckDBPyConnection) -> None:
         """Has a connection to DuckDB read from here."""
 
@@ -108,6 +112,9 @@ class LocalStore(LakeStore):
 
     def full(self, path: str) -> str:
         return os.path.join(self.root, path)
+
+    def spellings(self, path: str) -> list[str]:
+        return [self.full(path)]
 
     def attach(self, connection: DuckDBPyConnection) -> None:
         """Nothing is needed: DuckDB reads this machine's files."""
@@ -159,6 +166,10 @@ class RemoteStore(LakeStore):
 
     def full(self, path: str) -> str:
         return f"{self.root}/{path}"
+
+    def spellings(self, path: str) -> list[str]:
+        # DuckDB looks a path up first, and goes on with what fsspec calls it.
+        return [self.full(path), str(self._files.unstrip_protocol(f"{self._base}/{path}"))]
 
     def attach(self, connection: DuckDBPyConnection) -> None:
         protocols = self._files.protocol
