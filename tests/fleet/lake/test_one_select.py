@@ -117,6 +117,12 @@ def test_a_damaged_file_lets_no_write_through(lake: Path, name: str) -> None:
     assert contents(lake) == before
 
 
+@pytest.mark.parametrize("question", ["", "  ", "-- all of it", "/* all */ ;", ";"])
+def test_an_empty_query(lake: Path, question: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ranks", str(lake), "--sql", question]) == 2
+    assert capsys.readouterr().err.startswith("vramlens: --sql: the query is empty (tables: runs,")
+
+
 @pytest.mark.parametrize(
     "question",
     [

@@ -22,13 +22,15 @@ def check_question(connection: DuckDBPyConnection, question: str) -> None:
     """Refuses what is not one SELECT.
 
     Raises:
-        UsageError: it is none, several statements, or another one.
+        UsageError: it is empty, several statements, or another one.
         duckdb.Error: it is no SQL.
     """
     import duckdb
 
     statements = connection.extract_statements(question)
-    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+    if not statements:
+        raise UsageError(f"--sql: the query is empty ({_TABLES})")
+    if len(statements) > 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise refusal_of_writing()
 
 
