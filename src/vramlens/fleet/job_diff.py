@@ -55,6 +55,7 @@ def diff_jobs(
             went=went,
             lost=lost,
             notes=tuple(notes),
+            unjudged=new.unjudged,
         )
         return replace(diff_runs(runs[:1], runs[1:]), job=job)
     why = f" ({notes[-1]})" if notes else ""

@@ -58,10 +58,14 @@ def notes_of_recordings(ranks: Sequence[RankSummary]) -> list[str]:
     empty = [summary.rank for summary in ranks if summary.device < 0]
     if empty:
         notes.append(f"the recording of {named(empty)} contains no GPU memory")
-    cut = [summary.rank for summary in ranks if any(_CUT in gap for gap in summary.missing)]
-    if cut:
-        notes.append(f"the recording of {named(cut)} ends early: its numbers are lower bounds")
+    notes += [f"{words}: its numbers are lower bounds" for words in ends_early(ranks)]
     return notes
+
+
+def ends_early(ranks: Sequence[RankSummary]) -> list[str]:
+    """One phrase on the recordings that were cut off; none where none was."""
+    cut = [summary.rank for summary in ranks if any(_CUT in gap for gap in summary.missing)]
+    return [f"the recording of {named(cut)} ends early"] if cut else []
 
 
 def note_of_slow_ranks(ranks: Sequence[RankSummary], differing: Collection[int]) -> list[str]:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from vramlens.analyses.finding import Finding
 from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.ranks.flights.collectives import CollectiveProblem
+from vramlens.ranks.notes import ends_early
 from vramlens.ranks.peers.rank_cohorts import RankCohorts
 from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_failures import FailureOrder
 from vramlens.ranks.rank_summary import RankSummary
+from vramlens.ranks.rank_words import named
 from vramlens.trace.flight import FlightRecord
 
 
@@ -54,6 +56,20 @@ class Comparison(PrintedAnswer):
     def is_no_job(self) -> bool:
         """True if the recordings look like different programs, so that none was compared."""
         return bool(self.ranks) and len(self.strangers) == len(self.ranks)
+
+    @property
+    def unjudged(self) -> tuple[str, ...]:
+        """Why something may be wrong that nothing here shows, one phrase each; () where all ranks
+        could be looked at.
+        """
+        reasons = ["the recordings are not of one job"] if self.is_no_job else []
+        recorded = {summary.rank for summary in self.ranks}
+        unrecorded = sorted({*self.flights} - recorded) if recorded else []
+        if unrecorded:
+            reasons.append(f"{named(unrecorded)} left no recording that can be read")
+        if self.missing:
+            reasons.append(f"{named(self.missing)} left no files that can be read")
+        return (*reasons, *ends_early(self.ranks))
 
     @property
     def has_trouble(self) -> bool:

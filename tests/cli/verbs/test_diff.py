@@ -253,3 +253,16 @@ def test_one_change_of_many_steps_is_no_range(capsys):
     paths = [str(DATA / "failures" / f"gpt.{name}.vram") for name in ("cap90", "cap97")]
     assert main(["diff", *paths]) == 0
     assert "The peaks of 1 of 2 steps changed, by +128.00 MiB." in capsys.readouterr().out
+
+
+def test_fail_passes_no_run_that_was_cut_off(tmp_path, capsys):
+    path = tmp_path / "cut.pickle"
+    whole = data_of("recordings/gpt")
+    path.write_bytes(whole[: int(0.9 * len(whole))])
+    assert main(["diff", GPT, str(path), "--fail"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"vramlens: cannot tell whether it is worse: the peak of {path} is a")
+    assert "the file ends early" in said
+    assert said.count("\n") == 1
+    assert main(["diff", GPT, str(path)]) == 0
+    assert main(["diff", str(path), GPT, "--fail", "--tolerance", "4GiB"]) == 0

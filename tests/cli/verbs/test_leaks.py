@@ -85,7 +85,8 @@ def test_no_leak_says_over_how_many_steps_and_what_stays(
 def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["leaks", recording("leak_hook"), "--fail"]) == 1
     assert main(["leaks", recording("leak_hook")]) == 0
-    assert main(["leaks", recording("gpt"), "--fail"]) == 0
+    assert main(["leaks", recording("gpt"), "--fail"]) == 1  # too few steps to tell
+    assert main(["leaks", recording("leak_none_warmup"), "--fail"]) == 0
     assert (
         main(["leaks", str(DATA / "ranks/rank0_gather/rank0_gather.rank0.pickle.xz"), "--fail"])
         == 0
@@ -287,3 +288,23 @@ def test_what_is_surer_stands_first(capsys: pytest.CaptureFixture[str], tmp_path
     assert text.startswith("LEAK likely: memory grew by about 32.00 MiB per minute")
     assert "GROWTH, maybe a leak" in text
     assert "vramlens explain FILE --at end --by stack" in one_line(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("resnet50", "3 steps recorded, and 2 more steps would show growth"),
+        ("cut", "the recording shows no steps"),
+    ],
+)
+def test_fail_passes_nothing_that_it_cannot_tell(
+    name: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cut.pickle"
+    data = data_of("recordings/gpt")
+    path.write_bytes(data[: len(data) // 8])
+    source = str(path) if name == "cut" else recording(name)
+    assert main(["leaks", source, "--fail"]) == 1
+    assert capsys.readouterr().err == f"vramlens: cannot tell whether something leaks: {reason}\n"
+    assert main(["leaks", source]) == 0
+    assert capsys.readouterr().err == ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.recordings import DATA
+from support.recordings import DATA, data_of
 from vramlens.cli.main import main
 
 RANKS = DATA / "ranks"
@@ -95,3 +95,28 @@ def test_fail_tells_a_job_with_trouble_by_the_exit_code(
 def test_fail_is_not_for_queries(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ranks", "lake", "--fail", "--ask", "worst-lines"]) == 2
     assert "--fail is about a comparison" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("rest_of_rank_0", "reason"),
+    [
+        (None, "rank 0 left no files that can be read"),
+        (0.0, "rank 0 left no files that can be read"),
+        (0.9, "the recording of rank 0 ends early"),
+    ],
+)
+def test_fail_passes_no_rank_that_it_cannot_judge(
+    rest_of_rank_0: float | None,
+    reason: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for rank in range(2):
+        data = data_of(f"ranks/ddp/ddp.rank{rank}")
+        rest = 1.0 if rank else rest_of_rank_0
+        if rest is not None:
+            (tmp_path / f"rank{rank}.pickle").write_bytes(data[: int(rest * len(data))])
+    assert main(["ranks", str(tmp_path), "--fail"]) == 1
+    said = f"vramlens: cannot tell whether all ranks are well: {reason}\n"
+    assert capsys.readouterr().err == said
+    assert main(["ranks", str(tmp_path)]) == 0

@@ -89,19 +89,13 @@ def _of_window(run: Run, value: float) -> Measurement:
     peak, recording = run.explanation.peak, run.explanation.recording
     if peak is None or "requested_bytes" in peak.exact:
         return Measurement(value)
-    if _is_whole_window(run):
+    if run.is_whole_window:
         return Measurement(value, "since recording began")
     return Measurement(
         value,
         "a lower bound" + (f" (not recorded: {recording.missing[0]})" if recording.missing else ""),
         True,
     )
-
-
-def _is_whole_window(run: Run) -> bool:
-    meta, device = run.view.trace.meta, run.view.device
-    is_wrapped = meta is None or bool(meta.wrapped.get(device.device))
-    return not is_wrapped and device.whole and device.orphan_events == 0 and run.view.trace.complete
 
 
 def _peak(run: Run, name: str) -> Measurement:

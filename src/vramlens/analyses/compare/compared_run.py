@@ -114,6 +114,21 @@ class Run:
         return None if failed is None or failed.survived else failed
 
     @property
+    def is_whole_window(self) -> bool:
+        """Whether the recording holds all that it was asked for: nothing was overwritten or cut
+        off.
+        """
+        trace, device = self.view.trace, self.view.device
+        is_wrapped = trace.meta is None or bool(trace.meta.wrapped.get(device.device))
+        return not is_wrapped and device.whole and device.orphan_events == 0 and trace.complete
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether the run may have had higher peaks than its recording shows."""
+        peak = self.explanation.peak
+        return peak is not None and "requested_bytes" not in peak.exact and not self.is_whole_window
+
+    @property
     def requested_bytes(self) -> int:
         """The requested peak."""
         return self.explanation.peak.requested_bytes if self.explanation.peak is not None else 0

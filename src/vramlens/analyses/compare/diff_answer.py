@@ -213,6 +213,17 @@ class Diff(PrintedAnswer):
         beyond = abs(allocated.change_bytes) > HISTORY_SHARE * allocated.before_bytes
         return allocated if allocated.certain and beyond else None
 
+    @property
+    def unjudged(self) -> tuple[str, ...]:
+        """Why the run after may be worse than it looks, one phrase each; () where it is not."""
+        if self.job is not None:
+            return self.job.unjudged
+        if not self.after.is_lower_bound:
+            return ()
+        missing = self.after.explanation.recording.missing
+        why = f" (not recorded: {missing[0]})" if missing else ""
+        return (f"the peak of {self.after.source} is a lower bound{why}",)
+
     def worse(
         self, tolerance_bytes: int = 0, allowed: Callable[[int], int] | None = None
     ) -> tuple[str, ...]:

@@ -74,6 +74,7 @@ class JobChange:
         lost: ranks of the run before that left no recording in the run after, although it had
             them as far as its recordings tell.
         notes: what could not be read, one sentence each.
+        unjudged: why the run after may be worse than it looks, one phrase each.
     """
 
     before: str
@@ -84,6 +85,7 @@ class JobChange:
     went: tuple[Finding, ...]
     lost: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    unjudged: tuple[str, ...] = ()
 
     @property
     def sizes(self) -> tuple[int, int]:

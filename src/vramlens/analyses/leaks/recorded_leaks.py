@@ -21,7 +21,7 @@ from vramlens.analyses.scene import Scene, device_named
 from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Action, DeviceTrace, Trace
-from vramlens.units import MIB
+from vramlens.units import MIB, counted
 
 _PARTS = 20
 _MOST_PARTS = 9
@@ -99,6 +99,19 @@ class RecordedLeakReport(PrintedAnswer):
     def small(self) -> tuple[RecordedLeak, ...]:
         """Those that are too small to matter, however certain."""
         return tuple(leak for leak in self.leaks if leak.is_small)
+
+    @property
+    def unjudged(self) -> str:
+        """Why nothing can be said about growth, as a phrase; "" where it could be judged."""
+        if not self.devices:
+            return "the recording has no GPU memory and no events"
+        longest = max(self.devices, key=lambda device_leaks: device_leaks.steps)
+        if not longest.steps:
+            return "the recording shows no steps"
+        if longest.needs_steps is not None:
+            more = counted(longest.needs_steps, "more step")
+            return f"{counted(longest.steps, 'step')} recorded, and {more} would show growth"
+        return "the steps may be the layers of a single pass" if longest.inside_one_call else ""
 
     @property
     def found(self) -> bool:

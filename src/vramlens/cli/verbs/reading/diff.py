@@ -10,6 +10,7 @@ from vramlens.cli.arguments import add_device, add_forms, add_output, positive
 from vramlens.cli.message import say
 from vramlens.cli.output import drawn, write_answer
 from vramlens.errors import UsageError
+from vramlens.foreign_text import one_line
 
 HELP = "Show what changed between two recordings: failures, growth, peak and lines."
 EXAMPLES = (
@@ -44,7 +45,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail",
         action="store_true",
-        help="exit with 1 if it got worse: it fails now, the peak rose, or it grows",
+        help="exit with 1 if it got worse: it fails now, the peak rose, it grows, or that is unknown",
     )
     parser.add_argument(
         "--tolerance",
@@ -67,15 +68,18 @@ def run(arguments: argparse.Namespace) -> int:
     _refuse_mixed(before, after)
     diff = compared(before, after, arguments.device, reading_progress)
     text = drawn(diff, arguments.format, arguments.output, top=arguments.top)
-    write_answer(text, arguments.output, (*before, *after))
     worse = (
         diff.worse(allowed(diff.counters["allocated"].before_bytes), allowed)
         if arguments.fail
         else ()
     )
+    unjudged = diff.unjudged if arguments.fail and not worse else ()
+    if unjudged:
+        say(f"cannot tell whether it is worse: {one_line('; '.join(unjudged))}")
+    write_answer(text, arguments.output, (*before, *after))
     if worse:
         say(f"worse than before: {'; '.join(worse)}")
-    return 1 if worse else 0
+    return 1 if worse or unjudged else 0
 
 
 def _refuse_mixed(before: Sequence[str], after: Sequence[str]) -> None:

@@ -17,7 +17,9 @@ from vramlens.cli.arguments import (
     size_or_none,
 )
 from vramlens.cli.input import read_recording
+from vramlens.cli.message import say
 from vramlens.cli.output import document_drawn, drawn, write_answer
+from vramlens.foreign_text import one_line
 
 if TYPE_CHECKING:
     from vramlens.trace import Trace
@@ -55,7 +57,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail",
         action="store_true",
-        help="exit with 1 if a leak that matters is proven or likely",
+        help="exit with 1 if a leak that matters is proven or likely, or that is unknown",
     )
     add_forms(parser, "json", "markdown")
     add_output(parser)
@@ -75,8 +77,11 @@ def run(arguments: argparse.Namespace) -> int:
     text = drawn(report, arguments.format, arguments.output, top=arguments.top)
     if recording.is_profiler_trace and arguments.format != "json":
         text += _remains_drawn(recording, arguments)
+    is_unjudged = arguments.fail and not report.found and bool(report.unjudged)
+    if is_unjudged:
+        say(f"cannot tell whether something leaks: {one_line(report.unjudged)}")
     write_answer(text, arguments.output, [arguments.file])
-    return _FOUND if arguments.fail and report.found else 0
+    return _FOUND if arguments.fail and (report.found or is_unjudged) else 0
 
 
 def _remains_drawn(recording: Trace, arguments: argparse.Namespace) -> str:

@@ -82,7 +82,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail",
         action="store_true",
-        help="exit with 1 if a rank failed, or a difference or a shared leak is proven or likely",
+        help="exit with 1 if a rank failed, a difference or a shared leak is proven or likely, or a rank cannot be"
+        " judged",
     )
     add_forms(parser, "json")
     parser.add_argument(
@@ -103,8 +104,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         _write_page(comparison, arguments)
     text = drawn(comparison, arguments.format, arguments.output)
+    is_unjudged = arguments.fail and not comparison.has_trouble and bool(comparison.unjudged)
+    if is_unjudged:
+        say(f"cannot tell whether all ranks are well: {'; '.join(comparison.unjudged)}")
     write_answer(text, arguments.output, _inputs(arguments.paths, arguments.output))
-    return _TROUBLE if arguments.fail and comparison.has_trouble else 0
+    return _TROUBLE if arguments.fail and (comparison.has_trouble or is_unjudged) else 0
 
 
 def _refuse_options_of_comparisons(arguments: argparse.Namespace) -> None:
