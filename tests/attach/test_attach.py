@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from support.installed import PYTHON_PATH
 from vramlens.attach import attachment as attachment_module
@@ -38,6 +39,7 @@ from vramlens.capture.process.process_state import has_ended, state_of
 from vramlens.errors import InputError
 
 FOLDER = Path(__file__).parent
+SCHEMA = FOLDER.parents[1] / "docs/schema/attach.json"
 _LEAKING_LINE = "self.seen_outputs.append(output)"
 pytestmark = pytest.mark.skipif(not is_supported(), reason="attach is for Linux on x86-64")
 
@@ -64,6 +66,8 @@ def answer_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     _skip_where_refused(done.stderr)
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    assert [error.message for error in Draft202012Validator(schema).iter_errors(answer)] == []
     return answer
 
 

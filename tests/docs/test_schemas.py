@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from support.recordings import DATA
+from vramlens.capture.memory.memory_now import HostMemory
 from vramlens.cli.main import main
+from vramlens.fleet import export_lake
+from vramlens.monitor.machine.machine import DeviceNow, MachineNow, ProcessNow
+from vramlens.monitor.top.watching import JsonLines
+from vramlens.recovery.comparing.strategy_row import StrategyRow
+from vramlens.recovery.comparing.strategy_table import StrategyTable
 
 SCHEMAS = Path(__file__).parents[2] / "docs" / "schema"
 RECORDINGS = DATA / "recordings"
@@ -42,6 +49,8 @@ QUESTIONS = [
     ("top", ["top"]),
 ]
 DEPENDS_ON_THE_MACHINE = ("doctor", "top")
+TRIED_BY_THEMSELVES = {"query", "top_line", "strategies", "attach"}
+"""Below; an attach by tests/attach/test_attach.py."""
 
 
 def schema_of(name: str) -> dict[str, Any]:
@@ -78,7 +87,7 @@ def test_a_schema_is_one(path: Path) -> None:
 def test_every_schema_is_in_the_page_and_tried() -> None:
     names = {path.stem for path in SCHEMAS.glob("*.json")}
     page = (SCHEMAS.parent / "json.md").read_text(encoding="utf-8")
-    assert names == {name for name, _ in QUESTIONS}
+    assert names == {name for name, _ in QUESTIONS} | TRIED_BY_THEMSELVES
     assert [name for name in names if f"schema/{name}.json" not in page] == []
 
 
@@ -92,9 +101,49 @@ def test_an_answer_is_what_its_schema_says(name: str, words: list[object]) -> No
         schema = closed(schema)
     with redirect_stdout(io.StringIO()) as printed:
         main([str(word) for word in (*words, "--json")])
-    answer = json.loads(printed.getvalue())
-    wrong = [
+    assert errors_of(schema, json.loads(printed.getvalue())) == [], (
+        "a new key is described in docs/schema and docs/json.md"
+    )
+
+
+def errors_of(schema: Any, answer: Any) -> list[str]:
+    return [
         f"{error.json_path}: {error.message[:200]}"
         for error in Draft202012Validator(schema).iter_errors(answer)
     ]
-    assert wrong == [], "a new key is described in docs/schema and docs/json.md"
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        ["--ask", "worst-lines"],
+        ["--sql", "SELECT * FROM runs, ranks"],
+        ["--sql", "SELECT * FROM ranks WHERE false"],
+    ],
+)
+def test_an_answer_of_a_lake_is_what_its_schema_says(
+    question: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("duckdb")
+    export_lake([DDP], str(tmp_path / "lake"), "r1")
+    assert main(["ranks", str(tmp_path / "lake"), *question, "--json"]) == 0
+    assert errors_of(closed(schema_of("query")), json.loads(capsys.readouterr().out)) == []
+
+
+def test_a_line_of_top_is_what_its_schema_says(tmp_path: Path) -> None:
+    devices = (DeviceNow("0", processes=(ProcessNow(4711, None),)), DeviceNow("1"))
+    lines = JsonLines(str(tmp_path / "gpu.jsonl"))
+    for number in range(3):
+        lines.take(MachineNow(1, devices[:number], HostMemory()))
+    lines.close()
+    for line in (tmp_path / "gpu.jsonl").read_text().splitlines():
+        assert errors_of(closed(schema_of("top_line")), json.loads(line)) == []
+
+
+def test_a_table_of_strategies_is_what_its_schema_says() -> None:
+    row = StrategyRow("default", "done", "", 1, 2, 3.0, 0.1, 0.0, None, 1, True, "all", "", True)
+    failed = replace(row, outcome="failed", peak_allocated_bytes=None, step_ms=None)
+    schema = closed(schema_of("strategies"))
+    for budget in (None, 1):
+        table = StrategyTable((row, failed), budget, None, "predicted", 1, 2)
+        assert errors_of(schema, table.to_json()) == []
