@@ -32,6 +32,7 @@ class LastColumn(Enum):
 
     WRAPPED = auto()
     CUT = auto()
+    CUT_INSIDE = auto()
     AS_A_NAME = auto()
     AS_IT_IS = auto()
 

@@ -75,7 +75,7 @@ def _figures(figures: Figures) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
-    if table.last is not LastColumn.CUT:
+    if table.last not in (LastColumn.CUT, LastColumn.CUT_INSIDE):
         names = [column.name for column in table.columns]
         yield _filled_columns(names, table.rows, [column.is_right for column in table.columns])
         yield from map(escaped, table.meanings())

@@ -79,9 +79,11 @@ def _cut(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> Itera
         columns.pop()
     room = max(layout.width - _width(columns), _NARROWEST_LAST)
     last_words = [title, *(row[-1] for row in rows)]
+    is_cut_inside = table.last is LastColumn.CUT_INSIDE
+    shortened = layout.from_middle if is_cut_inside else layout.from_right
     for index, words in enumerate(last_words):
         cells = [column[index] for column in columns]
-        line = _BETWEEN.join([*cells, layout.from_right(words, room)])
+        line = _BETWEEN.join([*cells, shortened(words, room)])
         yield Text(f"{table.margin}{line}".rstrip(), style="" if index else table.header_style)
 
 
@@ -184,6 +186,7 @@ def _width(columns: Sequence[Sequence[str]]) -> int:
 _LAID_OUT_BY = {
     LastColumn.WRAPPED: _wrapped,
     LastColumn.CUT: _cut,
+    LastColumn.CUT_INSIDE: _cut,
     LastColumn.AS_A_NAME: _named,
     LastColumn.AS_IT_IS: _as_it_is,
 }

@@ -120,3 +120,20 @@ def test_fail_passes_no_rank_that_it_cannot_judge(
     said = f"vramlens: cannot tell whether all ranks are well: {reason}\n"
     assert capsys.readouterr().err == said
     assert main(["ranks", str(tmp_path)]) == 0
+
+
+def test_recordings_of_no_job_have_names_that_tell_them_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    folder = tmp_path / "recordings-of-an-experiment"
+    folder.mkdir()
+    long = "an-experiment-with-a-name-that-is-longer-than-a-column"
+    for name, ending in (("oom_leak", "a"), ("gpt_annotated", "b")):
+        (folder / f"{long}-{ending}.pickle").write_bytes(data_of(f"recordings/{name}"))
+    assert main(["ranks", str(folder)]) == 0
+    text = capsys.readouterr().out
+    names = [line.split()[-1] for line in text.splitlines() if "iB  " in line]
+    assert len(names) == 2
+    assert all(name.startswith("an-exp") for name in names)
+    assert {name[-9:] for name in names} == {"-a.pickle", "-b.pickle"}

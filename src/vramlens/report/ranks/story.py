@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from vramlens.ground.verdict import Verdict
@@ -65,14 +66,22 @@ def _unrelated_recordings(comparison: Comparison) -> Document:
         Column("steps", width=6),
         Column("recording", is_right=False),
     )
-    rows = tuple(_recording_row(recording) for recording in by_peak[:_MOST_ROWS])
+    folder = _common_folder([recording.source for recording in by_peak])
+    rows = tuple(_recording_row(recording, folder) for recording in by_peak[:_MOST_ROWS])
     unlisted = len(by_peak) - len(rows)
     left_out = (and_more(unlisted, "recording", "--json"),) if unlisted else ()
     return Document(
         (
             Heading(headline(comparison)),
             Blank(),
-            Table(columns, rows, LastColumn.CUT, title="recording", margin="", header_style=BOLD),
+            Table(
+                columns,
+                rows,
+                LastColumn.CUT_INSIDE,
+                title="recording",
+                margin="",
+                header_style=BOLD,
+            ),
             Sentences(left_out, is_aside=True),
             Sentences(tuple(map(visible, comparison.notes)), "note: "),
             Blank(),
@@ -85,12 +94,21 @@ def _unrelated_recordings(comparison: Comparison) -> Document:
     )
 
 
-def _recording_row(recording: RankSummary) -> tuple[str, ...]:
+def _common_folder(paths: Sequence[str]) -> str:
+    """The folder that all files lie in, with its slash; empty where they have none in common."""
+    if len(paths) < 2:
+        return ""
+    levels = zip(*(path.split("/")[:-1] for path in paths), strict=False)
+    shared = takewhile(lambda level: len(set(level)) == 1, levels)
+    return "".join(f"{level[0]}/" for level in shared)
+
+
+def _recording_row(recording: RankSummary, folder: str) -> tuple[str, ...]:
     return (
         format_size(recording.peak_requested_bytes),
         format_size(recording.peak_reserved_bytes),
         f"{len(recording.step_peaks):,}",
-        visible(recording.source),
+        visible(recording.source.removeprefix(folder)),
     )
 
 
