@@ -73,6 +73,13 @@ def test_what_is_no_size(text: str) -> None:
         parse_size(text)
 
 
+@pytest.mark.parametrize("text", ["9223372036854775808", "99999999999999999999G", "8388608.0TiB"])
+def test_what_is_larger_than_all_memory(text: str) -> None:
+    with pytest.raises(UsageError, match="is too large"):
+        parse_size(text)
+    assert parse_size("9223372036854775807") == 2**63 - 1
+
+
 @pytest.mark.parametrize(
     ("nanoseconds", "printed"),
     [

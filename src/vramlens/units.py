@@ -19,6 +19,8 @@ _FACTORS = {
     "K": KIB, "M": MIB, "G": GIB, "T": 1024**4,
     "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
 }  # fmt: skip
+_MOST_BYTES = (1 << 63) - 1
+"""What the columns of a recording hold: no device, and no limit, has more."""
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 _SHARE = re.compile(r"\s*(?:([0-9]{1,3}(?:\.[0-9]{1,9})?)\s*%|(0\.[0-9]{1,9}))\s*", re.ASCII)
 
@@ -35,7 +37,10 @@ def parse_size(text: str) -> int:
         raise UsageError(
             f"{text!r} is not a size: write 24GiB, 512MiB, 80G, 80GB or a number of bytes"
         )
-    return round(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
+    size = round(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
+    if size > _MOST_BYTES:
+        raise UsageError(f"{text[:40]!r} is too large: nothing has more than 8 EiB")
+    return size
 
 
 def size_in_bytes(size: int | str) -> int:

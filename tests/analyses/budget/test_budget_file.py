@@ -102,6 +102,14 @@ def test_values(text, value):
             "vram.toml:2: peak_allocated = '20 GiBs' is not a size: write",
         ),
         ("[budget]\npeak_allocated = -1\n", "vram.toml:2: peak_allocated = -1 is not a size"),
+        (
+            f"[budget]\npeak_allocated = {2**63}\n",
+            "vram.toml:2: peak_allocated = 9223372036854775808 is not a size",
+        ),
+        (
+            "[budget]\npeak_allocated = '99999999999999999999G'\n",
+            "vram.toml:2: peak_allocated = '99999999999999999999G' is not a size",
+        ),
         ("[budget]\npeak_allocated = true\n", "vram.toml:2: peak_allocated = True is not a size"),
         ("[budget]\npeak_allocated = 1.5\n", "vram.toml:2: peak_allocated = 1.5 is not a size"),
         ("[budget]\npeak_allocated = [1]\n", "vram.toml:2: peak_allocated = [1] is not a size"),

@@ -209,7 +209,8 @@ def _size(value: Any) -> float | None:
             return parse_size(value)
         except (UsageError, OverflowError, ValueError):
             return None
-    return _count(value)
+    count = _count(value)
+    return count if count is not None and count < 1 << 63 else None
 
 
 def _count(value: Any) -> float | None:

@@ -114,7 +114,7 @@ def card_bytes(text: str) -> int:
         return card.total_bytes
     try:
         size_bytes = parse_size(name)
-    except UsageError:
+    except (UsageError, OverflowError, ValueError):  # the latter: more digits than any number has
         names = ", ".join(CARDS)
         raise UsageError(
             f"{text!r} is not a card: write a size such as 80G, or one of {names}"
