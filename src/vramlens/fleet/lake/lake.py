@@ -13,7 +13,7 @@ from vramlens.errors import InputError, UsageError
 from vramlens.fleet.lake.lake_layout import LakeFiles, files_of
 from vramlens.fleet.lake.lake_layout import is_lake as holds_lake
 from vramlens.fleet.lake.lake_tables import TABLES
-from vramlens.fleet.lake.one_select import check_question, lock, refuse_writing
+from vramlens.fleet.lake.one_select import check_question, lock, refusal, refuse_writing, refused
 from vramlens.fleet.lake.parquet_files import connect, escaped, identifier, literal
 from vramlens.fleet.lake.store import store_of, told
 from vramlens.fleet.lake.views import Views, damage_note
@@ -204,20 +204,21 @@ class Lake:
             self._store.attach(connection)
             connection.execute(f"SET temp_directory = {literal(scratch)}")
             lock(connection, self._spellings(names, files))
+            check_question(connection, question)
             views = Views(connection, self._store, files, self._damaged)
             try:
-                check_question(connection, question)
                 views.make_all(names)
                 if is_users:
                     self._count(connection, names, files)
                 answer = _executed(connection, question, read)
             except wrong_questions as error:
-                raise _refusal(error) from None
+                raise refusal(error) from None
             except duckdb.Error as error:
                 if not views.find_damage(names):
-                    raise _refusal(error) from None
+                    raise refusal(error) from None
                 views.make_all(names)
-                answer = _executed(connection, question, read)
+                with refused():
+                    answer = _executed(connection, question, read)
             finally:
                 self._damaged = views.damaged
                 connection.close()
@@ -310,10 +311,6 @@ def _rows_of(answer: DuckDBPyConnection) -> Iterator[_Row]:
     """The rows of an answer, fetched a few at a time."""
     while rows := answer.fetchmany(_ROWS_AT_ONCE):
         yield from rows
-
-
-def _refusal(error: Exception) -> UsageError:
-    return UsageError(f"--sql: {str(error).splitlines()[0]} (tables: {', '.join(TABLES)})")
 
 
 def _rank(value: object) -> int:

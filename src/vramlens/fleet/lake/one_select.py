@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
@@ -22,16 +23,36 @@ def check_question(connection: DuckDBPyConnection, question: str) -> None:
     """Refuses what is not one SELECT.
 
     Raises:
-        UsageError: it is empty, several statements, or another one.
-        duckdb.Error: it is no SQL.
+        UsageError: it is empty, no SQL, several statements, or another one.
     """
     import duckdb
 
-    statements = connection.extract_statements(question)
+    with refused():
+        statements = connection.extract_statements(question)
     if not statements:
         raise UsageError(f"--sql: the query is empty ({_TABLES})")
     if len(statements) > 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise refusal_of_writing()
+
+
+def refusal(error: Exception) -> UsageError:
+    """What to say of a question that DuckDB refuses."""
+    return UsageError(f"--sql: {str(error).splitlines()[0]} ({_TABLES})")
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """Makes whatever DuckDB refuses one line.
+
+    Raises:
+        UsageError: it refused something.
+    """
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        raise refusal(error) from None
 
 
 def refusal_of_writing() -> UsageError:
