@@ -12,7 +12,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from vramlens import __version__
 from vramlens.allowance import Exhausted, allowance
@@ -68,6 +68,11 @@ class VerbModule(Protocol):
 
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, as every other error is said."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As argparse does, without what is for the script that ``check`` predicts."""
+        words = sys.argv[1:] if args is None else list(args)
+        return super().parse_known_args(_without_script_words(words), namespace)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
@@ -196,6 +201,14 @@ def _run_verb(argv: list[str]) -> int | Callable[[], int]:
     if _ROOMS[arguments.verb] != "reading" or getattr(arguments, "predict", False):
         return command.run(arguments)
     return _run_within_bounds(command, arguments)
+
+
+def _without_script_words(argv: list[str]) -> list[str]:
+    """The command line without what follows ``--``, where that is for the script that ``check``
+    predicts; ``argv`` keeps it.
+    """
+    words = argv[: argv.index("--")] if argv[:1] == ["check"] and "--" in argv else argv
+    return words if "--predict" in words else argv
 
 
 def _refuse_mistyped_verb(argv: list[str]) -> None:

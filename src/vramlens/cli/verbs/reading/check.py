@@ -12,6 +12,13 @@ from typing import TYPE_CHECKING
 from vramlens.cli.arguments import add_device, add_output
 from vramlens.cli.input import read_recording
 from vramlens.cli.output import OutputError, document_drawn, drawn, write_answer, write_file
+from vramlens.cli.predicted_script import (
+    add_prediction,
+    predicted,
+    refuse_options_without_prediction,
+    refuse_question,
+    script_words,
+)
 from vramlens.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -55,7 +62,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--predict",
         action="store_true",
-        help="FILE is a script: check its predicted peak without a GPU",
+        help="FILE is a script: check its predicted peak without a GPU (options below; the "
+        "script's own arguments go after --)",
     )
     add_device(parser)
     form = parser.add_mutually_exclusive_group()
@@ -74,26 +82,28 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="the same as --format json",
     )
     add_output(parser)
+    add_prediction(parser.add_argument_group("with --predict"))
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Checks, or updates; 1 where a limit is broken or cannot be told."""
     if arguments.predict:
         return _check_predicted(arguments)
+    refuse_options_without_prediction(arguments)
     return _check(arguments)
 
 
 def _check_predicted(arguments: argparse.Namespace) -> int:
     """The same for a recording that is predicted from a script."""
-    from vramlens.cli.verbs.running.predict import written_prediction
-
     if arguments.baseline is not None:
         raise UsageError("--predict takes no --baseline: diff the script's predictions instead")
+    arguments.script, arguments.arguments = arguments.file, script_words(arguments.argv)
+    refuse_question(arguments)
+    prediction = predicted(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, os.path.basename(arguments.file) + ".vram")
-        written_prediction(arguments.file, path)
-        script, arguments.file = arguments.file, path
-        return _check(arguments, script)
+        arguments.file = os.path.join(folder, os.path.basename(arguments.script) + ".vram")
+        prediction.write(arguments.file)
+        return _check(arguments, arguments.script)
 
 
 def _check(arguments: argparse.Namespace, script: str | None = None) -> int:
