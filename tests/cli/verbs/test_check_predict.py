@@ -70,6 +70,24 @@ def test_they_are_refused_without_a_prediction(
     assert f"{option.split()[0]} needs --predict" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("--budget missing.toml", 3, "missing.toml: no such budget"),
+        ("--budget empty.toml", 3, "has no limit in it"),
+        ("--update --json", 2, "--update takes no"),
+        ("-o train.py", 2, "is the input file"),
+    ],
+)
+def test_what_cannot_be_answered_is_said_before_the_script_runs(
+    stand: Stand, capsys: pytest.CaptureFixture[str], words: str, code: int, said: str
+) -> None:
+    Path("empty.toml").write_text("[budget]\n")
+    assert main(["check", "train.py", "--predict", *words.split()]) == code
+    assert said in capsys.readouterr().err
+    assert stand.asked is None
+
+
 def test_a_script_gets_its_arguments(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "vram.toml").write_text('[budget]\npeak_allocated = "4 MiB"\n')

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_device, add_output
 from vramlens.cli.input import read_recording
-from vramlens.cli.output import OutputError, document_drawn, drawn, write_answer, write_file
+from vramlens.cli.output import (
+    OutputError,
+    document_drawn,
+    drawn,
+    goes_to_file,
+    refuse_inputs,
+    write_answer,
+    write_file,
+)
 from vramlens.cli.predicted_script import (
     add_prediction,
     predicted,
@@ -87,40 +95,57 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Checks, or updates; 1 where a limit is broken or cannot be told."""
-    if arguments.predict:
-        return _check_predicted(arguments)
-    refuse_options_without_prediction(arguments)
-    return _check(arguments)
+    _refuse_contradictions(arguments)
+    budget = _budget(arguments)
+    return _of_prediction(arguments, budget) if arguments.predict else _answer(arguments, budget)
 
 
-def _check_predicted(arguments: argparse.Namespace) -> int:
-    """The same for a recording that is predicted from a script."""
-    if arguments.baseline is not None:
+def _refuse_contradictions(arguments: argparse.Namespace) -> None:
+    if arguments.update and (arguments.baseline is not None or arguments.format != "text"):
+        raise UsageError(
+            "--update takes no --baseline and no --format: it rewrites the budget and says what changed"
+        )
+    if not arguments.predict:
+        refuse_options_without_prediction(arguments)
+    elif arguments.baseline is not None:
         raise UsageError("--predict takes no --baseline: diff the script's predictions instead")
-    arguments.script, arguments.arguments = arguments.file, script_words(arguments.argv)
-    refuse_question(arguments)
-    prediction = predicted(arguments)
-    with tempfile.TemporaryDirectory() as folder:
-        arguments.file = os.path.join(folder, os.path.basename(arguments.script) + ".vram")
-        prediction.write(arguments.file)
-        return _check(arguments, arguments.script)
 
 
-def _check(arguments: argparse.Namespace, script: str | None = None) -> int:
-    from vramlens.questions import checked
-    from vramlens.report.progress import reading_progress
+def _budget(arguments: argparse.Namespace) -> Budget | None:
+    """The budget; None for a first one, which --update is to write.
 
+    Raises:
+        InputError: it cannot be read, or has no limit.
+    """
     if arguments.update:
-        if arguments.baseline is not None or arguments.format != "text":
-            raise UsageError(
-                "--update takes no --baseline and no --format: it rewrites the budget and says what changed"
-            )
-        return _update(arguments)
+        return _read(arguments.budget) if os.path.lexists(arguments.budget) else None
     budget = _read(arguments.budget)
     if not budget.limits:
         raise InputError(
             f'{arguments.budget}: [budget] has no limit in it; write peak_allocated = "20 GiB", or run --update'
         )
+    return budget
+
+
+def _of_prediction(arguments: argparse.Namespace, budget: Budget | None) -> int:
+    """The same for a recording that is predicted from a script."""
+    arguments.script, arguments.arguments = arguments.file, script_words(arguments.argv)
+    refuse_question(arguments)
+    if goes_to_file(arguments.output):
+        refuse_inputs(arguments.output, [arguments.script, arguments.budget])
+    prediction = predicted(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments.file = os.path.join(folder, os.path.basename(arguments.script) + ".vram")
+        prediction.write(arguments.file)
+        return _answer(arguments, budget, arguments.script)
+
+
+def _answer(arguments: argparse.Namespace, budget: Budget | None, script: str | None = None) -> int:
+    from vramlens.questions import checked
+    from vramlens.report.progress import reading_progress
+
+    if arguments.update or budget is None:
+        return _update(arguments, budget)
     check = checked(arguments.file, budget, arguments.baseline, arguments.device, reading_progress)
     check = replace(check, script=script)
     inputs = (
@@ -150,8 +175,7 @@ def _read(path: str) -> Budget:
         raise InputError(f"{path}: {error.strerror or error}") from None
 
 
-def _update(arguments: argparse.Namespace) -> int:
-    budget = _read(arguments.budget) if os.path.lexists(arguments.budget) else None
+def _update(arguments: argparse.Namespace, budget: Budget | None) -> int:
     done = _updated(arguments, budget)
     write_file(arguments.budget, done.text, [arguments.file], option="--budget")
     from vramlens.report.check.story import update_document
