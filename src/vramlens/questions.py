@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from vramlens.analyses.budget.budget import Check
     from vramlens.analyses.budget.budget_file import Budget
+    from vramlens.analyses.budget.predicted_script import PredictedScript
     from vramlens.analyses.compare.compared_run import Run
     from vramlens.analyses.compare.diff_answer import Diff
     from vramlens.api import Progress, Recording
@@ -118,8 +119,13 @@ def checked(
     baseline: Opened | None,
     device: int | None,
     reading: Reading = _unwatched,
+    predicted: PredictedScript | None = None,
 ) -> Check:
-    """What ``check`` answers, for whoever shows how far it has read."""
+    """What ``check`` answers, for whoever shows how far it has read.
+
+    Args:
+        predicted: the script, if the recording is its prediction.
+    """
     if _is_folder(recording):
         from vramlens.fleet.job_budget import check_job
 
@@ -130,7 +136,7 @@ def checked(
     from vramlens.analyses.budget.budget import check_run
 
     baseline_run = None if baseline is None else _run(baseline, device, reading)
-    return check_run(_run(recording, device, reading), budget, baseline_run)
+    return check_run(_run(recording, device, reading), budget, baseline_run, predicted)
 
 
 def ranks(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Comparison:

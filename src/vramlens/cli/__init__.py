@@ -3,7 +3,7 @@
 main: the parser of all of it, the verbs, exit codes.
 help: what --help prints beside the options.
 arguments: options that several verbs take.
-predicted_script: those that decide a prediction, and the prediction.
+asked_prediction: those that decide a prediction, and the prediction.
 input, output: recordings read, answers written.
 message: one line on standard error.
 interruption: Ctrl-C.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,7 @@ class Stand:
         self.asked: argparse.Namespace | None = None
 
     def predicted(self, arguments: argparse.Namespace) -> Stand:
-        """What ``predicted_script.predicted`` gives."""
+        """What ``asked_prediction.predicted`` gives."""
         self.asked = argparse.Namespace(**vars(arguments))
         return self
 
@@ -101,3 +103,36 @@ def test_a_script_gets_its_arguments(tmp_path: Path) -> None:
     )
     assert done.returncode == 1, done.stderr
     assert "16.00 MiB" in done.stdout
+
+
+def test_the_next_command_asks_again_what_was_asked(
+    stand: Stand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--predict", "--gpu", "a100", "--patience", "60", "--", "4096", "--lr", "1e-3"]
+    assert main(["check", "train.py", *options]) == 0
+    said = " ".join(capsys.readouterr().out.replace("\\", "").split())
+    assert said.endswith(
+        "vramlens check --predict --budget vram.toml --format github --gpu a100 --patience 60"
+        " train.py -- 4096 --lr 1e-3"
+    )
+
+
+BROKEN = """[budget]
+peak_allocated = "1 MiB"
+alloc_retries = 0
+fragmentation = 0
+"""
+
+
+@pytest.mark.parametrize("form", ["text", "json", "github", "markdown"])
+def test_a_broken_limit_names_the_script_and_no_file_that_is_gone(
+    stand: Stand, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    Path("vram.toml").write_text(BROKEN)
+    assert main(["check", "train.py", "--predict", "--format", form, "--", "4096"]) == 1
+    said = capsys.readouterr().out
+    assert tempfile.gettempdir() not in said
+    assert "vramlens predict train.py -- 4096" in " ".join(said.split())
+    assert "vramlens explain" not in said
+    if form == "json":
+        assert json.loads(said)["source"] == "train.py"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from vramlens.analyses.budget.budget_file import SHARE, SIZE, Budget, Limit
 from vramlens.analyses.budget.budget_values import DIED, is_line, module_pattern
+from vramlens.analyses.budget.predicted_script import PredictedScript
 from vramlens.analyses.compare.alignment import align
 from vramlens.analyses.compare.compared_run import CodeLine, HeldLine, Run
 from vramlens.analyses.compare.diff_answer import Diff, LineChange
@@ -98,12 +99,14 @@ class BrokenLimits:
         run, budget: what was held against what.
         results: one a limit, in the file's order.
         diff: against a run that kept the budget; None without one.
+        predicted: the script, if the run was predicted.
     """
 
     run: Run
     results: Sequence[Result]
     budget: Budget
     diff: Diff | None
+    predicted: PredictedScript | None = None
 
 
 def findings_of(broken: BrokenLimits) -> Iterator[Finding]:
@@ -160,7 +163,7 @@ def bytes_over(result: Result) -> int | None:
 def _about_peaks(broken: BrokenLimits, peaks: Sequence[Result]) -> Finding:
     rises = _rises(broken, None)
     problem = _problem_behind(broken, peaks[0])
-    fix = f"run vramlens explain {broken.run.source} to see what would make it smaller"
+    fix = f"run {_explaining(broken)} to see what would make it smaller"
     if problem is not None and problem.fix is not None:
         fix = problem.fix
     elif rises and (broken.diff is not None or broken.budget.recorded):
@@ -221,14 +224,29 @@ def _about_fragmentation(broken: BrokenLimits, result: Result) -> Finding:
         if pin.place is not None:
             words = f"{pin.place} splits up {format_size(pin.held_bytes)} of free memory"
             rises.append(Rise(pin.place, pin.held_bytes, words))
-    fix = f"run vramlens tune {broken.run.source} to find settings with less fragmentation"
+    fix = f"run {_tuning(broken)} to find settings with less fragmentation"
     return _over(result, title_of([result]), rises, fix)
 
 
 def _about_failures(broken: BrokenLimits, result: Result) -> Finding:
     title = title_of([result]) + (f": {result.why}" if result.why == DIED else "")
-    fix = f"run vramlens explain {broken.run.source} to see what failed and why"
+    fix = f"run {_explaining(broken)} to see what failed and why"
     return _over(result, title, (), fix)
+
+
+def _explaining(broken: BrokenLimits) -> str:
+    """The command that explains the run."""
+    if broken.predicted is not None:
+        return broken.predicted.command("predict")
+    return f"vramlens explain {broken.run.source}"
+
+
+def _tuning(broken: BrokenLimits) -> str:
+    """The commands that search settings for the run."""
+    if broken.predicted is not None:
+        kept = broken.predicted.command("predict", options=("-o", "run.vram"))
+        return f"{kept}, then vramlens tune run.vram,"
+    return f"vramlens tune {broken.run.source}"
 
 
 _BY_SUBJECT: Mapping[str, Callable[[BrokenLimits, Result], Finding]] = {

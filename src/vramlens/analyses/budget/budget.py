@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from vramlens.analyses.budget.broken_limits import BrokenLimits, Result, findings_of, shown
 from vramlens.analyses.budget.budget_file import COUNT, SHARE, SIZE, Budget, Limit
 from vramlens.analyses.budget.budget_values import FAILURES, ended_by_failure, measured
+from vramlens.analyses.budget.predicted_script import PredictedScript
 from vramlens.analyses.compare.compared_run import Run
 from vramlens.analyses.compare.run_diff import diff_runs
 from vramlens.analyses.finding import Finding
@@ -29,7 +30,7 @@ class Check(PrintedAnswer):
         ranks: of a job, its ranks; () for one recording.
         worst_recording: of a job, the recording of the rank to look at.
         notes: of a job, what is odd about its files, one sentence each.
-        script: of a prediction, the script; its recording is gone.
+        predicted: of a prediction, the script; its recording is gone.
     """
 
     source: str
@@ -40,16 +41,22 @@ class Check(PrintedAnswer):
     ranks: tuple[int, ...] = ()
     worst_recording: str | None = None
     notes: tuple[str, ...] = ()
-    script: str | None = None
+    predicted: PredictedScript | None = None
 
 
-def check_run(run: Run, budget: Budget, baseline: Run | None = None) -> Check:
+def check_run(
+    run: Run,
+    budget: Budget,
+    baseline: Run | None = None,
+    predicted: PredictedScript | None = None,
+) -> Check:
     """Holds a run against a budget. A run that died of out of memory breaks every budget that does
     not allow that.
 
     Args:
         baseline: a run that kept it: tells which lines rose. Without it, what the budget recorded
             when it was last updated does; without that, the lines that hold most are named.
+        predicted: the script, if the run was predicted: the answer names it, not the recording.
     """
     limits = budget.limits
     if ended_by_failure(run) and all(limit.path != FAILURES for limit in limits):
@@ -58,11 +65,12 @@ def check_run(run: Run, budget: Budget, baseline: Run | None = None) -> Check:
     broken = [result for result in results if not result.passed]
     diff = diff_runs([baseline], [run]) if baseline is not None and broken else None
     return Check(
-        source=run.source,
+        source=run.source if predicted is None else predicted.script,
         budget=budget.source,
         passed=not broken,
         results=results,
-        findings=tuple(findings_of(BrokenLimits(run, broken, budget, diff))),
+        predicted=predicted,
+        findings=tuple(findings_of(BrokenLimits(run, broken, budget, diff, predicted))),
     )
 
 

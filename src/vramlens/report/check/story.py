@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.budget.broken_limits import Result
     from vramlens.analyses.budget.budget import Check
     from vramlens.analyses.budget.budget_update import Update
+    from vramlens.analyses.budget.predicted_script import PredictedScript
     from vramlens.analyses.finding import Finding
 
 _NARROWEST_NAME = 12
@@ -134,20 +135,22 @@ def _row(result: Result, budget: str) -> tuple[str, str, str, str]:
     return visible(result.limit.scope), limit, value, outcome
 
 
-def _next_of_prediction(check: Check, script: str, budget: str) -> tuple[str, str]:
+def _next_of_prediction(check: Check, predicted: PredictedScript) -> tuple[str, str]:
     if check.passed:
+        options = ("--predict", "--budget", check.budget, "--format", "github")
         return (
             "enforce the budget in every pull request",
-            f"vramlens check {script} --predict --budget {budget} --format github",
+            predicted.command("check", options=options),
         )
-    return "see what uses the predicted memory", f"vramlens predict {script}"
+    return "see what uses the predicted memory", predicted.command("predict")
 
 
 def next_step(check: Check) -> tuple[str, str]:
     """What to do with the answer, and the command."""
     source, budget = quoted(check.source), quoted(check.budget)
-    if check.script is not None:
-        return _next_of_prediction(check, quoted(check.script), budget)
+    if check.predicted is not None:
+        why, command = _next_of_prediction(check, check.predicted)
+        return why, visible(command)
     recording = source if check.worst_recording is None else quoted(check.worst_recording)
     if check.passed:
         return (

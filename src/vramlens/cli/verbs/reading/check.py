@@ -6,10 +6,17 @@ import argparse
 import os
 import shlex
 import tempfile
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_device, add_output
+from vramlens.cli.asked_prediction import (
+    add_prediction,
+    asked_script,
+    predicted,
+    refuse_options_without_prediction,
+    refuse_question,
+    script_words,
+)
 from vramlens.cli.input import read_recording
 from vramlens.cli.output import (
     OutputError,
@@ -20,19 +27,13 @@ from vramlens.cli.output import (
     write_answer,
     write_file,
 )
-from vramlens.cli.predicted_script import (
-    add_prediction,
-    predicted,
-    refuse_options_without_prediction,
-    refuse_question,
-    script_words,
-)
 from vramlens.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from vramlens.analyses.budget.budget import Check
     from vramlens.analyses.budget.budget_file import Budget
     from vramlens.analyses.budget.budget_update import Update
+    from vramlens.analyses.budget.predicted_script import PredictedScript
 
 HELP = (
     "Check a recording against a memory budget (peak, growth, retries); exit with 1 if it is "
@@ -137,17 +138,20 @@ def _of_prediction(arguments: argparse.Namespace, budget: Budget | None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         arguments.file = os.path.join(folder, os.path.basename(arguments.script) + ".vram")
         prediction.write(arguments.file)
-        return _answer(arguments, budget, arguments.script)
+        return _answer(arguments, budget, asked_script(arguments))
 
 
-def _answer(arguments: argparse.Namespace, budget: Budget | None, script: str | None = None) -> int:
+def _answer(
+    arguments: argparse.Namespace, budget: Budget | None, script: PredictedScript | None = None
+) -> int:
     from vramlens.questions import checked
     from vramlens.report.progress import reading_progress
 
     if arguments.update or budget is None:
         return _update(arguments, budget)
-    check = checked(arguments.file, budget, arguments.baseline, arguments.device, reading_progress)
-    check = replace(check, script=script)
+    check = checked(
+        arguments.file, budget, arguments.baseline, arguments.device, reading_progress, script
+    )
     inputs = (
         arguments.file,
         arguments.budget,

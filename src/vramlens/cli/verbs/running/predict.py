@@ -8,8 +8,8 @@ import tempfile
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vramlens.cli.asked_prediction import add_prediction, predicted, refuse_question
 from vramlens.cli.output import as_json, drawn, refuse_inputs, write_stdout
-from vramlens.cli.predicted_script import add_prediction, predicted, refuse_question
 from vramlens.errors import InputError, UsageError
 
 if TYPE_CHECKING:

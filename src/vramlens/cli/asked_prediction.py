@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,12 +15,15 @@ from vramlens.errors import InputError, UsageError
 from vramlens.units import GIB, MIB
 
 if TYPE_CHECKING:
+    from vramlens.analyses.budget.predicted_script import PredictedScript
     from vramlens.prediction.predicted_peak import Prediction
     from vramlens.prediction.ranks.lone_process_group import RankPlace
 
 _STEPS_BETWEEN_LINES = 10
-_DEFAULT_GPU = "h200"
-"""``cards.DEFAULT_GPU``: to ask for it would load what predicts, for a page of help."""
+_DEFAULT_GPU, _PATIENCE_S = "h200", 1800
+"""``cards.DEFAULT_GPU`` and ``script.PATIENCE_S``: to ask for them would load what predicts, for a
+page of help.
+"""
 
 
 def add_prediction(parser: argparse._ActionsContainer) -> None:
@@ -43,9 +47,9 @@ def add_prediction(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--patience",
         type=positive,
-        default=1800,
+        default=_PATIENCE_S,
         metavar="SECONDS",
-        help="stop the script after this long (default: 1800)",
+        help=f"stop the script after this long (default: {_PATIENCE_S})",
     )
     parser.add_argument(
         "--cards",
@@ -145,11 +149,14 @@ def predicted(arguments: argparse.Namespace) -> Prediction:
     )
 
 
-def _command(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """The command line, with the options that decide the prediction."""
+def asked_script(arguments: argparse.Namespace) -> PredictedScript:
+    """The script that is asked about, with the options that decide its prediction."""
+    from vramlens.analyses.budget.predicted_script import PredictedScript
+
     values = {
         "--gpu": None if arguments.gpu == _DEFAULT_GPU else arguments.gpu,
         "--steps": arguments.steps,
+        "--patience": None if arguments.patience == _PATIENCE_S else arguments.patience,
         "--cards": ",".join(map(_card, arguments.cards)) or None,
         "--conf": arguments.conf,
         "--torch": arguments.torch,
@@ -160,8 +167,11 @@ def _command(arguments: argparse.Namespace) -> tuple[str, ...]:
     options = [
         word for name, value in values.items() if value is not None for word in (name, str(value))
     ]
-    script_arguments = ["--", *arguments.arguments] if arguments.arguments else []
-    return ("vramlens", "predict", *options, arguments.script, *script_arguments)
+    return PredictedScript(arguments.script, tuple(options), tuple(arguments.arguments))
+
+
+def _command(arguments: argparse.Namespace) -> tuple[str, ...]:
+    return tuple(shlex.split(asked_script(arguments).command("predict")))
 
 
 def _card(size: int) -> str:
