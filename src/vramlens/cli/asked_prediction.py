@@ -26,11 +26,12 @@ page of help.
 """
 
 
-def add_prediction(parser: argparse._ActionsContainer) -> None:
+def add_prediction(parser: argparse._ActionsContainer, cards: str = "cards to check") -> None:
     """Adds the options that decide a prediction.
 
     Args:
         parser: or a group of one.
+        cards: what becomes of the cards that are named.
     """
     parser.add_argument(
         "--gpu",
@@ -56,7 +57,7 @@ def add_prediction(parser: argparse._ActionsContainer) -> None:
         type=card_sizes,
         default=(),
         metavar="CARD,CARD",
-        help="cards to check: sizes or names (24G,H100)",
+        help=f"{cards}: sizes or names (24G,H100)",
     )
     parser.add_argument(
         "--conf",

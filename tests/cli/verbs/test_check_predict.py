@@ -15,6 +15,8 @@ import pytest
 from support.recordings import DATA
 from vramlens.cli.main import main
 from vramlens.cli.verbs.reading import check
+from vramlens.prediction.predicted_peak import CardFit
+from vramlens.units import GIB
 
 GPT = str(DATA / "recordings" / "gpt.pickle.xz")
 SCRIPT = """
@@ -26,12 +28,18 @@ x = torch.ones(int(sys.argv[1]) << 18, device="cuda")
 class Stand:
     """Stands in for a prediction: what was asked for, and a recording to be checked."""
 
+    reserved_bytes, low_bytes, high_bytes = 20 * GIB, 18 * GIB, 22 * GIB
+    turns_are_open = False
+
     def __init__(self) -> None:
         self.asked: argparse.Namespace | None = None
+        self.cards: list[CardFit] = []
 
     def predicted(self, arguments: argparse.Namespace) -> Stand:
         """What ``asked_prediction.predicted`` gives."""
         self.asked = argparse.Namespace(**vars(arguments))
+        fits = {16 * GIB: False, 20 * GIB: None, 24 * GIB: True}
+        self.cards = [CardFit(size, fits[size]) for size in arguments.cards]
         return self
 
     def write(self, path: str) -> None:
@@ -136,3 +144,56 @@ def test_a_broken_limit_names_the_script_and_no_file_that_is_gone(
     assert "vramlens explain" not in said
     if form == "json":
         assert json.loads(said)["source"] == "train.py"
+
+
+@pytest.mark.parametrize(
+    ("cards", "code", "said"),
+    [
+        ("24G", 0, "Within budget: all 2 limits are met; card is closest: 4.00 GiB below"),
+        ("16G,24G", 1, "Over budget: does not fit a card of 16.00 GiB: predicted peak reserved"),
+        ("20G", 1, "Cannot tell: may not fit a card of 20.00 GiB: predicted peak reserved 20.00"),
+    ],
+)
+def test_a_card_that_is_not_sure_to_fit_fails(
+    stand: Stand, capsys: pytest.CaptureFixture[str], cards: str, code: int, said: str
+) -> None:
+    assert main(["check", "train.py", "--predict", "--cards", cards]) == code
+    text = " ".join(capsys.readouterr().out.replace("\\", "").split())
+    assert text.startswith(said)
+    assert f"--cards {cards} train.py" in text
+
+
+def test_cards_need_no_budget_file(stand: Stand, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("vram.toml").unlink()
+    words = ["check", "train.py", "--predict", "--cards"]
+    assert main([*words, "24G"]) == 0
+    out = capsys.readouterr().out
+    assert "--budget" not in out
+    assert main([*words, "16G", "--format", "github"]) == 1
+    assert "does not fit a card of 16.00 GiB%3A predicted" in capsys.readouterr().out
+    assert main([*words, "16G", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["budget"] is None
+    assert main([*words, "24G", "--budget", "vram.toml"]) == 3  # it was named
+
+
+def test_a_budget_names_the_card(stand: Stand, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("vram.toml").write_text('[budget]\ncard = "16 GiB"\n')
+    assert main(["check", "train.py", "--predict"]) == 1
+    out = capsys.readouterr().out
+    assert "does not fit a card of 16.00 GiB" in out
+    assert "vram.toml:2" in out
+    assert main(["check", "train.py", "--predict", "--update"]) == 0
+    assert 'card = "16 GiB"' in Path("vram.toml").read_text()
+
+
+def test_a_run_does_not_tell_whether_a_card_fits(
+    stand: Stand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("vram.toml").write_text('[budget]\ncard = "24 GiB"\n')
+    assert main(["check", GPT]) == 1
+    assert "only a prediction tells" in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_update_takes_no_cards(stand: Stand, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "train.py", "--predict", "--update", "--cards", "24G"]) == 2
+    assert "--update takes no --cards" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from vramlens.analyses.budget.budget_file import SHARE, SIZE, Budget, Limit
+from vramlens.analyses.budget.budget_file import CARD, SHARE, SIZE, Budget, Limit
 from vramlens.analyses.budget.budget_values import DIED, is_line, module_pattern
 from vramlens.analyses.budget.predicted_script import PredictedScript
 from vramlens.analyses.compare.alignment import align
@@ -120,10 +120,14 @@ def findings_of(broken: BrokenLimits) -> Iterator[Finding]:
     ]
     if peaks:
         yield _about_peaks(broken, peaks)
+    cards = [result for result in broken.results if _is_card(broken, result)]
     for result in broken.results:
-        if result not in peaks and result.passed is not None:
+        if result in cards:
+            yield _about_card(broken, result)
+        elif result not in peaks and result.passed is not None:
             yield _BY_SUBJECT.get(result.limit.path[0], _about_failures)(broken, result)
-    for results in _unknown_by_reason(broken.results):
+    others = [result for result in broken.results if result not in cards]
+    for results in _unknown_by_reason(others):
         yield Finding(
             id="cannot_tell",
             verdict=Verdict.PROVEN,
@@ -201,6 +205,20 @@ def _reasons(broken: BrokenLimits, problem: Finding | None) -> Iterator[str]:
     if problem is not None:
         since = "New since the baseline" if broken.diff is not None else "In this run"
         yield f"{since}: {problem_words(problem)}"
+
+
+def _is_card(broken: BrokenLimits, result: Result) -> bool:
+    """Whether a result is of a card that a prediction was asked about."""
+    return result.limit.path == CARD and broken.predicted is not None
+
+
+def _about_card(broken: BrokenLimits, result: Result) -> Finding:
+    assert broken.predicted is not None
+    card, is_sure = format_size(result.limit.value), result.passed is False
+    said = f"does not fit a card of {card}" if is_sure else f"may not fit a card of {card}"
+    rises = _rises(broken, None)
+    finding = _over(result, f"{said}: {broken.predicted.range_text}", rises, None)
+    return replace(finding, id="over_budget" if is_sure else "cannot_tell", bytes=None)
 
 
 def _about_growth(broken: BrokenLimits, result: Result) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vramlens.analyses.budget.broken_limits import BrokenLimits, Result, findings_of, shown
-from vramlens.analyses.budget.budget_file import COUNT, SHARE, SIZE, Budget, Limit
+from vramlens.analyses.budget.budget_file import CARD, COUNT, SHARE, SIZE, Budget, Limit
 from vramlens.analyses.budget.budget_values import FAILURES, ended_by_failure, measured
 from vramlens.analyses.budget.predicted_script import PredictedScript
 from vramlens.analyses.compare.compared_run import Run
@@ -61,7 +61,7 @@ def check_run(
     limits = budget.limits
     if ended_by_failure(run) and all(limit.path != FAILURES for limit in limits):
         limits = (*limits, _NO_FAILURE)
-    results = tuple(_result(run, limit, budget.tolerance) for limit in limits)
+    results = tuple(_result(run, limit, budget.tolerance, predicted) for limit in limits)
     broken = [result for result in results if not result.passed]
     diff = diff_runs([baseline], [run]) if baseline is not None and broken else None
     return Check(
@@ -74,7 +74,9 @@ def check_run(
     )
 
 
-def _result(run: Run, limit: Limit, tolerance: float) -> Result:
+def _result(run: Run, limit: Limit, tolerance: float, predicted: PredictedScript | None) -> Result:
+    if limit.path == CARD and predicted is not None:
+        return _card_result(limit, predicted)
     measurement = measured(run, limit.path)
     value, why = measurement.value, measurement.why
     allowed = limit.value * (1 + tolerance) if limit.kind == SIZE else limit.value
@@ -87,3 +89,13 @@ def _result(run: Run, limit: Limit, tolerance: float) -> Result:
     if holds and measurement.is_lower_bound:
         return Result(limit, None, None, f"{shown(limit.kind, value)} is {why}")
     return Result(limit, value, holds, why)
+
+
+def _card_result(limit: Limit, predicted: PredictedScript) -> Result:
+    """Whether a card is sure to be enough: "may fit" is not."""
+    fits = predicted.cards.get(int(limit.value))
+    if fits is None:
+        return Result(limit, None, None, f"it may fit: {predicted.range_text}")
+    # On a card that is full at times PyTorch frees its cache, and reserves no more than there is.
+    most = min(predicted.reserved_bytes, int(limit.value)) if fits else predicted.reserved_bytes
+    return Result(limit, most, fits)

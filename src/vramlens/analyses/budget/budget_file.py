@@ -28,6 +28,8 @@ else:  # pragma: no cover
     import tomli as tomllib
 
 SIZE, COUNT, SHARE = "size", "count", "share"
+CARD = ("card",)
+"""The path of a limit that only a prediction can be held against: a card that it has to fit."""
 _WHOLE = {
     "peak_allocated": SIZE,
     "peak_requested": SIZE,
@@ -37,6 +39,7 @@ _WHOLE = {
     "alloc_retries": COUNT,
     "out_of_memory": COUNT,
     "fragmentation": SHARE,
+    CARD[0]: SIZE,
 }
 """The limits of ``[budget]`` and what they are measured in."""
 _PARTS = ("module", "line", "category", "phase")

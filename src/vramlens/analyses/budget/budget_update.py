@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from vramlens.analyses.budget.broken_limits import shown
 from vramlens.analyses.budget.budget_file import (
+    CARD,
     COUNT,
     SIZE,
     Budget,
@@ -151,7 +152,8 @@ def _kinds(budget: Budget | None) -> Sequence[tuple[tuple[str, ...], str]]:
     """The limits to set, each with its kind."""
     if budget is None:
         return FIRST_LIMITS
-    return [(limit.path, limit.kind) for limit in budget.limits]
+    # What a card has is nothing that a run could tell.
+    return [(limit.path, limit.kind) for limit in budget.limits if limit.path != CARD]
 
 
 def _highest(measurements: Sequence[Measurement]) -> Measurement:

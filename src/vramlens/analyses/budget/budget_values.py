@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.phases import Phase
+from vramlens.analyses.budget.budget_file import CARD
 from vramlens.analyses.compare.compared_run import Run, most_held
 from vramlens.analyses.finding import Place
 from vramlens.analyses.leaks.growth import ENOUGH_STEPS, steps_missing
@@ -42,6 +43,8 @@ class Measurement:
 
 def measured(run: Run, path: tuple[str, ...]) -> Measurement:
     """What a run has of what a limit is about."""
+    if path == CARD:
+        return Measurement(None, "only a prediction tells: vramlens check SCRIPT --predict")
     if path[0] in _ROWS_OF:
         value, why = _part(run.view, path[0], path[1])
         return Measurement(None, why) if value is None else _of_window(run, value)

@@ -32,7 +32,8 @@ def check_to_github(check: Check, environment: Mapping[str, str]) -> str:
     """
     notes = [_notice(note) for note in check.notes[:MOST_NOTICES]]
     if check.passed:
-        within = f"vramlens: {visible(check.source)} is within {visible(check.budget)}"
+        limits = visible(check.budget) or "its limits"
+        within = f"vramlens: {visible(check.source)} is within {limits}"
         return "\n".join([within, *notes]) + "\n"
     shown = (
         check.findings if len(check.findings) <= MOST_ERRORS else check.findings[: MOST_ERRORS - 1]
@@ -61,7 +62,9 @@ def _annotation(finding: Finding, check: Check, environment: Mapping[str, str]) 
     words = list(finding.evidence)
     if finding.fix:
         words.append(f"Do: {finding.fix}")  # may begin with a command, or end with a path: as it is
-    words = words or [f"the limit is in {check.budget}"]  # a message that is empty is not shown
+    words = words or [
+        f"the limit is in {check.budget or 'the command'}"
+    ]  # a message that is empty is not shown
     file, line = _place(finding.place, environment)
     if file is None:  # a line of a package, or of another machine: the limit itself then
         broken = [
@@ -92,5 +95,7 @@ def _place(place: Place | None, environment: Mapping[str, str]) -> tuple[str | N
 
 
 def _in_repository(file: str, environment: Mapping[str, str]) -> str | None:
-    """A path relative to the checkout; None for one that is not in it."""
+    """A path relative to the checkout; None for one that is not in it, and for none."""
+    if not file:
+        return None
     return relative_to(file, os.path.realpath(environment.get("GITHUB_WORKSPACE") or "."))

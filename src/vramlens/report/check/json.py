@@ -17,7 +17,7 @@ def check_to_json(check: Check) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "source": check.source,
-        "budget": check.budget,
+        "budget": check.budget or None,  # limits of the command line alone
         "passed": check.passed,
         "results": [_result(result) for result in check.results],
         "findings": [finding_to_json(finding) for finding in check.findings],

@@ -137,9 +137,10 @@ def _row(result: Result, budget: str) -> tuple[str, str, str, str]:
 
 def _next_of_prediction(check: Check, predicted: PredictedScript) -> tuple[str, str]:
     if check.passed:
-        options = ("--predict", "--budget", check.budget, "--format", "github")
+        budget = ("--budget", check.budget) if check.budget else ()
+        options = ("--predict", *budget, "--format", "github")
         return (
-            "enforce the budget in every pull request",
+            f"enforce {'the budget' if budget else 'this'} in every pull request",
             predicted.command("check", options=options),
         )
     return "see what uses the predicted memory", predicted.command("predict")

@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import tempfile
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_device, add_output
@@ -43,6 +44,7 @@ EXAMPLES = (
     ("vramlens check run.vram --update", "write vram.toml from this run"),
     ("vramlens check run.vram --format github", "check it and annotate the pull request"),
     ("vramlens check runs/r1", "check a job: the worst rank decides each limit"),
+    ("vramlens check train.py --predict --cards 24G", "fail unless it is sure to fit the card"),
 )
 _BUDGET = "vram.toml"
 
@@ -55,9 +57,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="a recording, a PyTorch memory snapshot, or the folder of a job: the worst rank "
         "decides each limit",
     )
-    parser.add_argument(
-        "--budget", default=_BUDGET, metavar="TOML", help=f"the budget file (default: {_BUDGET})"
-    )
+    parser.add_argument("--budget", metavar="TOML", help=f"the budget file (default: {_BUDGET})")
     parser.add_argument(
         "--baseline",
         metavar="FILE",
@@ -91,7 +91,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="the same as --format json",
     )
     add_output(parser)
-    add_prediction(parser.add_argument_group("with --predict"))
+    add_prediction(parser.add_argument_group("with --predict"), "cards that it has to fit for sure")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -106,6 +106,8 @@ def _refuse_contradictions(arguments: argparse.Namespace) -> None:
         raise UsageError(
             "--update takes no --baseline and no --format: it rewrites the budget and says what changed"
         )
+    if arguments.update and arguments.cards:
+        raise UsageError("--update takes no --cards: a card's memory is a limit that you set")
     if not arguments.predict:
         refuse_options_without_prediction(arguments)
     elif arguments.baseline is not None:
@@ -113,14 +115,24 @@ def _refuse_contradictions(arguments: argparse.Namespace) -> None:
 
 
 def _budget(arguments: argparse.Namespace) -> Budget | None:
-    """The budget; None for a first one, which --update is to write.
+    """The budget, with the cards of the command line; None for a first one, which --update is to
+    write.
 
     Raises:
         InputError: it cannot be read, or has no limit.
     """
+    from vramlens.analyses.budget.budget_file import CARD, SIZE, Budget, Limit
+
+    is_named = arguments.budget is not None
+    arguments.budget = arguments.budget or _BUDGET
     if arguments.update:
         return _read(arguments.budget) if os.path.lexists(arguments.budget) else None
+    cards = tuple(Limit(CARD, SIZE, size, None) for size in arguments.cards)
+    if cards and not is_named and not os.path.lexists(arguments.budget):
+        arguments.budget = ""
+        return Budget("", "", cards, 0.0, {})
     budget = _read(arguments.budget)
+    budget = replace(budget, limits=(*budget.limits, *cards))
     if not budget.limits:
         raise InputError(
             f'{arguments.budget}: [budget] has no limit in it; write peak_allocated = "20 GiB", or run --update'
@@ -130,15 +142,28 @@ def _budget(arguments: argparse.Namespace) -> Budget | None:
 
 def _of_prediction(arguments: argparse.Namespace, budget: Budget | None) -> int:
     """The same for a recording that is predicted from a script."""
+    from vramlens.analyses.budget.budget_file import CARD
+
     arguments.script, arguments.arguments = arguments.file, script_words(arguments.argv)
     refuse_question(arguments)
     if goes_to_file(arguments.output):
         refuse_inputs(arguments.output, [arguments.script, arguments.budget])
+    script = asked_script(arguments)
+    limits = () if budget is None else budget.limits
+    arguments.cards = tuple(dict.fromkeys(int(card.value) for card in limits if card.path == CARD))
     prediction = predicted(arguments)
+    script = replace(
+        script,
+        reserved_bytes=prediction.reserved_bytes,
+        low_bytes=prediction.low_bytes,
+        high_bytes=prediction.high_bytes,
+        is_open=prediction.turns_are_open,
+        cards={card.total_bytes: card.fits for card in prediction.cards},
+    )
     with tempfile.TemporaryDirectory() as folder:
         arguments.file = os.path.join(folder, os.path.basename(arguments.script) + ".vram")
         prediction.write(arguments.file)
-        return _answer(arguments, budget, asked_script(arguments))
+        return _answer(arguments, budget, script)
 
 
 def _answer(
