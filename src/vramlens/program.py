@@ -16,6 +16,7 @@ from vramlens.argument_types import number_given, optional, path_given, takes
 from vramlens.capture.process.undisturbed import no_collection
 from vramlens.capture.recording.output_path import RecordingPaths
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
+from vramlens.capture.recording.redact import is_redaction_wanted
 from vramlens.capture.recording.session import (
     RecordingPlan,
     Session,
@@ -38,7 +39,12 @@ _LINES = 5  # that hold most, of each device, in ``memory``
 
 
 @takes(output=optional(path_given), max_events=optional(number_given))
-def install(output: str | os.PathLike[str] | None = None, *, max_events: int | None = None) -> None:
+def install(
+    output: str | os.PathLike[str] | None = None,
+    *,
+    max_events: int | None = None,
+    redact: bool | None = None,
+) -> None:
     """Watches this program from now on: on any out-of-memory error a recording, and its verdict in
     the exception.
 
@@ -50,9 +56,15 @@ def install(output: str | os.PathLike[str] | None = None, *, max_events: int | N
         output: a ``.vram`` file or a folder; by default the present folder.
         max_events: events kept for each device; by default what fits in 1 GiB or 2% of the
             machine's memory.
+        redact: whether recordings leave out paths, arguments and the host name; by default as the
+            environment's VRAMLENS_REDACT=1 says.
     """
     _watch(
-        RecordingPlan(output=None if output is None else os.fspath(output), max_events=max_events)
+        RecordingPlan(
+            output=None if output is None else os.fspath(output),
+            max_events=max_events,
+            redacted=is_redaction_wanted(redact),
+        )
     )
 
 
@@ -161,12 +173,16 @@ def begin_in_child() -> None:
 
 
 @takes(path=path_given)
-def snapshot(path: str | os.PathLike[str]) -> str | None:
+def snapshot(path: str | os.PathLike[str], *, redact: bool | None = None) -> str | None:
     """Writes a recording of now, and gives its path. Without ``install`` or ``record`` it holds the
     state only.
 
     None, and one line on standard error, where no GPU is in use or the file cannot be written:
     never an exception.
+
+    Args:
+        path: the file to write.
+        redact: as for ``install``.
     """
     session = current_session()
     recorder = (
@@ -174,7 +190,8 @@ def snapshot(path: str | os.PathLike[str]) -> str | None:
     )
     if recorder.gpu is None:
         recorder.connect()
-    answer = recorder.write(WriteRequest("api", quiet=True), os.fspath(path))
+    request = WriteRequest("api", quiet=True, redacted=is_redaction_wanted(redact))
+    answer = recorder.write(request, os.fspath(path))
     if "error" in answer:
         say(f"no {os.fspath(path)}: {answer['error']}")
     return answer.get("path")
@@ -182,7 +199,9 @@ def snapshot(path: str | os.PathLike[str]) -> str | None:
 
 @takes(path=path_given, max_events=optional(number_given))
 @contextmanager
-def record(path: str | os.PathLike[str], *, max_events: int | None = None) -> Iterator[None]:
+def record(
+    path: str | os.PathLike[str], *, max_events: int | None = None, redact: bool | None = None
+) -> Iterator[None]:
     """Records what the block does and writes it at the block's end, also when that is an error.
 
     Inside of another recording (``vramlens run``, ``install``, an outer ``record``) the file holds
@@ -191,11 +210,13 @@ def record(path: str | os.PathLike[str], *, max_events: int | None = None) -> It
     Args:
         path: the file to write; ``.vram`` is added where it is missing.
         max_events: events kept for each device, where nothing records yet.
+        redact: as for ``install``, of what is written inside the block.
     """
     name = os.fspath(path)
     file = name if name.endswith(".vram") else f"{name}.vram"
     session = _watch(RecordingPlan(blocks_only=True))
-    with nullcontext() if session is None else session.block(file, max_events):
+    redacted = is_redaction_wanted(redact)
+    with nullcontext() if session is None else session.block(file, max_events, redacted=redacted):
         yield
 
 

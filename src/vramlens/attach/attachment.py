@@ -43,6 +43,7 @@ class AttachRequest:
         copies: whether a copy of this package is sent along.
         max_events: what is recorded of each device.
         top: how many rows each table of "look" gets; 0 for as many as usual.
+        redacted: whether the recording leaves out what is private.
     """
 
     mode: str = "look"
@@ -53,6 +54,7 @@ class AttachRequest:
     copies: bool = False
     max_events: int = _MOST_EVENTS
     top: int = 0
+    redacted: bool = False
 
 
 @dataclass
@@ -145,6 +147,7 @@ def _question(request: AttachRequest, place: MeetingPoint, target: TargetProcess
         "max_events": request.max_events,
         "top": request.top,
         "recording": recording,
+        "redact": request.redacted,
     }
 
 

@@ -103,6 +103,16 @@ def add_forms(parser: argparse.ArgumentParser, *names: str) -> None:
         )
 
 
+def add_redact(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--redact``; None where neither it nor anything else is asked for."""
+    parser.add_argument(
+        "--redact",
+        action="store_true",
+        default=None,
+        help="leave out paths, arguments and the host name (default: as VRAMLENS_REDACT=1 says)",
+    )
+
+
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Adds ``-o``: where the answer goes."""
     parser.add_argument(

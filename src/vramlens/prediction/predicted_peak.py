@@ -5,12 +5,14 @@ fits.
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vramlens.analyses.undecided_run import meaning_of
 from vramlens.capture.recording.recording_file import SCHEMA, write_recording
+from vramlens.capture.recording.redact import Redaction, is_redaction_wanted
 from vramlens.ground.wrapped_lines import wrapped_lines
 from vramlens.prediction.card.cards import Card
 from vramlens.trace import DecisionsMeta
@@ -99,13 +101,25 @@ class Prediction:
         """The most bytes that PyTorch would have from the driver (``max_memory_reserved``)."""
         return self.peaks["reserved_bytes"]
 
-    def write(self, path: str) -> None:
+    def write(self, path: str, *, redact: bool | None = None) -> None:
         """Writes the prediction as a recording, which every verb takes.
 
+        Args:
+            path: the file to write.
+            redact: whether it leaves out paths, arguments and the host name; by default as the
+                environment's VRAMLENS_REDACT=1 says.
+
         Raises:
-            OSError: it cannot be written; what was there before stays.
+            OSError: it cannot be written, or would reveal them; what was there before stays.
         """
-        write_recording(path, self.snapshot, {"meta": self.meta}, None)
+        if not is_redaction_wanted(redact):
+            write_recording(path, self.snapshot, {"meta": self.meta}, None)
+            return
+        redaction = Redaction(self.meta.get("command", ()))
+        snapshot, meta = pickle.loads(pickle.dumps((dict(self.snapshot), dict(self.meta)), 4))
+        redaction.snapshot(snapshot)
+        redaction.meta(meta)
+        write_recording(path, snapshot, {"meta": meta}, None, check=redaction.check)
 
     def to_json(self) -> dict[str, Any]:
         """The ``prediction`` of ``--json``."""

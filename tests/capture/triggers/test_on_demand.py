@@ -45,7 +45,7 @@ def open_scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def control() -> Iterator[DumpServer]:
-    made = DumpServer(lambda trigger, path: {"path": path or trigger}, lambda: None)
+    made = DumpServer(lambda trigger, path, *, redacted: {"path": path or trigger}, lambda: None)
     yield made
     made.stop()
 

@@ -42,7 +42,7 @@ class Stand:
         self.cards = [CardFit(size, fits[size]) for size in arguments.cards]
         return self
 
-    def write(self, path: str) -> None:
+    def write(self, path: str, *, redact: bool) -> None:
         """Writes the recording."""
         shutil.copy(GPT, path)
 

@@ -13,7 +13,7 @@ _FOR_THE_VERDICT = ("numpy", "rich")
 
 def installed(request: dict[str, Any]) -> dict[str, Any]:
     """Watches the program from now on; the parts of the answer."""
-    install(request.get("recording") or None)
+    install(request.get("recording") or None, redact=request.get("redact") or None)
     missing = [name for name in _FOR_THE_VERDICT if find_spec(name) is None]
     notes = []
     if missing:

@@ -312,6 +312,7 @@ def watched(
     recorder = Recorder(
         RecordingPaths(request["recording"], None),
         max_events=int(request["max_events"]),
+        redacted=bool(request.get("redact")),
         marks_modules=False,
     )
     with pauses.counted():

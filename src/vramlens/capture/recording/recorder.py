@@ -4,12 +4,13 @@ troubles nobody.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import threading
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,7 +23,6 @@ from vramlens.capture.recording.output_path import OutputFile, RecordingPaths, k
 from vramlens.capture.recording.process_facts import process_facts
 from vramlens.capture.recording.recording_file import SCHEMA, write_recording
 from vramlens.capture.recording.redact import Redaction
-from vramlens.capture.recording.redaction_check import check_redacted
 from vramlens.capture.recording.ring_size import default_max_events
 from vramlens.capture.recording.sample_rows import SampleRows
 from vramlens.capture.recording.step_marks import StepCounter
@@ -56,6 +56,7 @@ class WriteRequest:
         quiet: whether nothing is printed on success.
         keep_previous: whether the file that would be replaced is kept under another name.
         ending: how the program ends, in one line, for meta.json.
+        redacted: whether what is private is left out, though the others of this process have it.
     """
 
     trigger: str
@@ -64,6 +65,7 @@ class WriteRequest:
     quiet: bool = False
     keep_previous: bool = False
     ending: str | None = None
+    redacted: bool = False
 
 
 class Recorder:
@@ -93,7 +95,10 @@ class Recorder:
         self.recording = False
         self.facts: DeviceFacts | None = None
         self.wanted_events, self._command = max_events, command
-        self._redaction = Redaction(command or ()) if redacted else None
+        self._redaction: Redaction | None = None
+        self._open_redactions = 0
+        if redacted:
+            self.redact()
         self._max_events = 0
         self._started_us = 0
         self._start_state: bytes | None = None
@@ -113,6 +118,20 @@ class Recorder:
         """Looks at the torch that the program has imported."""
         self.gpu = torch_api.connect()
 
+    def redact(self) -> None:
+        """Leaves out what is private from now on, of every recording."""
+        if self._redaction is None:
+            self._redaction = Redaction(self._command or ())
+
+    @contextlib.contextmanager
+    def redacting(self, is_wanted: bool) -> Iterator[None]:
+        """Leaves it out of every recording that is written inside, where that is wanted."""
+        self._open_redactions += is_wanted
+        try:
+            yield
+        finally:
+            self._open_redactions -= is_wanted
+
     @harmless("starting to record")
     def start(self) -> None:
         """Begins to record now. The program uses a GPU already."""
@@ -122,8 +141,6 @@ class Recorder:
         if self.facts is None:
             self.facts = DeviceFacts(gpu)
         state = gpu.state()
-        if state is not None and self._redaction is not None:
-            self._redaction.snapshot(state)
         # Compressed: it waits in memory for as long as the program runs.
         self._start_state = None if state is None else zlib.compress(pickle.dumps(state, 4), 1)
         self._by_the_program = gpu.history_is_on()
@@ -276,20 +293,25 @@ class Recorder:
         if request.since_us:
             leave_out_before(snapshot, request.since_us)
         meta = {**self._meta(gpu, snapshot, request), "ending": request.ending}
-        check = None
-        if self._redaction is not None:
-            parts = _redacted(self._redaction, snapshot, meta, parts)
-            check = _search_of(self._redaction)
+        start = None if self._start_state is None else zlib.decompress(self._start_state)
+        redaction = self._redaction_of(request)
+        if redaction is not None:
+            parts, start = _redacted(redaction, snapshot, meta, parts, start)
         os.makedirs(os.path.dirname(output.path), exist_ok=True)
         if request.keep_previous and os.path.exists(output.path):
             keep(output.path, self.paths.previous())
         meta["dump_seconds"] = round(time.perf_counter() - began, 3)
         parts = {"meta": meta, **parts}
-        start = None if self._start_state is None else zlib.decompress(self._start_state)
+        check = None if redaction is None else redaction.check
         write_recording(output.path, snapshot, parts, start, put=output.put, check=check)
         events = sum(len(trace) for trace in snapshot.get("device_traces", ()))
         snapshot.clear()
         return events, any(meta["wrapped"].values())
+
+    def _redaction_of(self, request: WriteRequest) -> Redaction | None:
+        """What takes out what is private; None where nobody wants that."""
+        is_wanted = request.redacted or self._open_redactions > 0
+        return self._redaction or (Redaction(self._command or ()) if is_wanted else None)
 
     def _parts(self, gpu: Allocator, facts: DeviceFacts) -> dict[str, Any]:
         """The contents of a recording beside its snapshot and meta data."""
@@ -368,19 +390,23 @@ def _reason_of(error: Exception) -> str:
 
 
 def _redacted(
-    redaction: Redaction, snapshot: dict[str, Any], meta: dict[str, Any], parts: dict[str, Any]
-) -> dict[str, Any]:
-    """The parts without what is private; snapshot and meta data are rewritten in place."""
+    redaction: Redaction,
+    snapshot: dict[str, Any],
+    meta: dict[str, Any],
+    parts: dict[str, Any],
+    start: bytes | None,
+) -> tuple[dict[str, Any], bytes | None]:
+    """The parts and the state at the start without what is private; snapshot and meta data are
+    rewritten in place.
+    """
     redaction.look_again()
     redaction.snapshot(snapshot)
+    if start is not None:
+        state = pickle.loads(start)  # this process's own
+        redaction.snapshot(state)
+        start = pickle.dumps(state, 4)
     redaction.meta(meta)
-    return {name: redaction.part(part) for name, part in parts.items()}
-
-
-def _search_of(redaction: Redaction) -> Callable[[str], None]:
-    """The function that searches a written recording for what was to go."""
-    folders = [folder for folder, _ in redaction.facts.folders]
-    return lambda path: check_redacted(path, folders, redaction.private_words())
+    return {name: redaction.part(part) for name, part in parts.items()}, start
 
 
 def _is_full(events: int, room: int) -> bool | None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vramlens.capture.recording.private_facts import PrivateFacts, is_short, private_facts
+from vramlens.capture.recording.redaction_check import check_redacted
 
 # What everybody has is kept from here on, so that the reader can tell libraries from the user's own
 # code.
@@ -63,8 +64,16 @@ _CLOSED = {
 """Fields of a closed vocabulary, and versions: nobody's own words."""
 _NAMES_OF_CODE = {"user_metadata", "module", "function"}
 _FILES = ("filename", "file")
+_VARIABLE = "VRAMLENS_REDACT"
 _NOTES_OF_OTHERS = ("other_processes", "outside_pytorch")
 """Rows of the ledger that name the programs of others."""
+
+
+def is_redaction_wanted(asked: bool | None = None) -> bool:
+    """Whether recordings are to be redacted: as asked; else as ``VRAMLENS_REDACT`` says, for all
+    of them.
+    """
+    return os.environ.get(_VARIABLE, "0") not in ("", "0") if asked is None else asked
 
 
 class Redaction:
@@ -123,6 +132,14 @@ class Redaction:
         if text not in self._texts:
             self._texts[text] = self._rewritten(text)
         return self._texts[text]
+
+    def check(self, path: str) -> None:
+        """Searches a written recording for what was to go.
+
+        Raises:
+            OSError: something of it is there.
+        """
+        check_redacted(path, [folder for folder, _ in self.facts.folders], self.private_words())
 
     def private_words(self) -> list[tuple[str, str]]:
         """The words that must not be found: all but those that code or recordings themselves use

@@ -19,6 +19,7 @@ from vramlens.capture.recording.output_path import RecordingPaths, absolute, ran
 from vramlens.capture.recording.profiled_steps import NvtxMarks, ProfiledSteps
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.torch_api import loaded_torch
+from vramlens.capture.triggers.dump_request import REDACTED
 from vramlens.capture.triggers.ending_line import ending_of_exception, ending_of_signal, uncaught
 from vramlens.capture.triggers.on_demand import DumpServer
 from vramlens.capture.triggers.on_import import when_imported
@@ -160,8 +161,13 @@ class Session:
             self.recorder.gpu.when_initialized(self.recorder.start)
 
     @contextlib.contextmanager
-    def block(self, path: str, max_events: int | None) -> Iterator[None]:
+    def block(self, path: str, max_events: int | None, *, redacted: bool = False) -> Iterator[None]:
         """Records a block and writes it at its end, however it ends."""
+        with self.recorder.redacting(redacted), self._block(path, max_events):
+            yield
+
+    @contextlib.contextmanager
+    def _block(self, path: str, max_events: int | None) -> Iterator[None]:
         began_us, path = time.time_ns() // 1000, absolute(path)
         is_outermost = self.plan.blocks_only and not self._open_blocks
         self._open_blocks += 1
@@ -261,10 +267,11 @@ class Session:
         if self._leaks is not None and not self._done:
             self._leaks.tell_after_step()
 
-    def _on_demand(self, trigger: str, path: str | None) -> dict[str, Any]:
+    def _on_demand(self, trigger: str, path: str | None, *, redacted: bool) -> dict[str, Any]:
         if self._leaks is not None:
             self._leaks.tell_after_step()
-        return self.recorder.write(WriteRequest(trigger), path)
+        answer = self.recorder.write(WriteRequest(trigger, redacted=redacted), path)
+        return {**answer, REDACTED: "yes"} if redacted and "path" in answer else answer
 
     def _write_failure(self, failure: RefusedRequest) -> str | None:
         request = WriteRequest("oom", failure=failure.to_dict())
@@ -422,4 +429,6 @@ def begin_session(
         session.begin()
     elif session.plan.blocks_only and not plan.blocks_only:
         session.adopt(plan)
+    if plan.redacted:
+        session.recorder.redact()
     return session

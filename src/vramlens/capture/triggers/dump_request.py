@@ -24,7 +24,9 @@ _CONNECTS_WITHIN_S = 5.0
 _LONGEST_LINE = 1 << 16
 _LONGEST_TEXT = 4096
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of socket.h: pid, uid, gid
-_TEXTS = ("path", "error")
+REDACTED = "redacted"
+"""In an answer: what was asked for was left out. An older vramlens does not say so."""
+_TEXTS = ("path", "error", REDACTED)
 
 
 class Peer(NamedTuple):

@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from vramlens.capture.process.own_socket import OwnSocket
 from vramlens.capture.process.own_thread import OwnThread
@@ -32,17 +32,21 @@ _poll: Any = getattr(select, "poll", None)
 _sleep = time.sleep
 
 
+class Dump(Protocol):
+    """Writes a recording."""
+
+    def __call__(self, trigger: str, path: str | None, *, redacted: bool) -> dict[str, Any]:
+        """The answer to whoever asked; without a path it goes where the program's own go."""
+
+
 class DumpServer:
     """The thread, the socket and the signal of one process."""
 
-    def __init__(
-        self, dump: Callable[[str, str | None], dict[str, Any]], tick: Callable[[], None]
-    ) -> None:
+    def __init__(self, dump: Dump, tick: Callable[[], None]) -> None:
         """Prepares.
 
         Args:
-            dump: writes a recording, given the trigger and a path or None; its answer goes to
-                whoever asked.
+            dump: writes a recording; its answer goes to whoever asked.
             tick: called once a second or so, on the thread.
         """
         self._dump, self._tick = dump, tick
@@ -127,7 +131,7 @@ class DumpServer:
                 self._wake_ends[1].drain()
             if self._is_wanted and not self._is_over:
                 self._is_wanted = False
-                self._dump("signal", None)
+                self._dump("signal", None, redacted=False)
             self._answer()
             if not self._is_over:
                 self._tick()
@@ -156,9 +160,11 @@ class DumpServer:
             peer = peer_of(connection)
             if peer is not None and peer.uid not in (0, os.getuid(), os.geteuid()):
                 return
-            path = json.loads(read_line(connection, time.monotonic() + _ASKS_WITHIN_S)).get("path")
+            request = json.loads(read_line(connection, time.monotonic() + _ASKS_WITHIN_S))
+            path, is_redacted = request.get("path"), request.get("redact") is True
             connection.settimeout(_ASKS_WITHIN_S)
-            answer = self._dump("signal", path if isinstance(path, str) else None)
+            path = path if isinstance(path, str) else None
+            answer = self._dump("signal", path, redacted=is_redacted)
             connection.sendall(json.dumps(answer).encode() + b"\n")
 
     def _next_caller(self) -> socket.socket | None:

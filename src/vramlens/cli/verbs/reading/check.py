@@ -162,7 +162,7 @@ def _of_prediction(arguments: argparse.Namespace, budget: Budget | None) -> int:
     )
     with tempfile.TemporaryDirectory() as folder:
         arguments.file = os.path.join(folder, os.path.basename(arguments.script) + ".vram")
-        prediction.write(arguments.file)
+        prediction.write(arguments.file, redact=False)  # nobody keeps it
         return _answer(arguments, budget, script)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from vramlens.cli.arguments import add_forms, positive
+from vramlens.cli.arguments import add_forms, add_redact, positive
 from vramlens.cli.message import say
 from vramlens.cli.output import as_json, as_text, fills_a_screen, write_stdout
 from vramlens.errors import UsageError
@@ -41,6 +41,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="the recording of the watched steps (GPU only)"
     )
+    add_redact(parser)
     parser.add_argument(
         "--top",
         type=positive,
@@ -64,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Attaches, and prints what the process said."""
     from vramlens.attach.attachment import AttachRequest, attach
     from vramlens.attach.story import story, to_dict
+    from vramlens.capture.recording.redact import is_redaction_wanted
 
     is_watch = bool(arguments.steps or arguments.seconds)
     _refuse_contradictions(arguments, is_watch)
@@ -77,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         output=arguments.output,
         copies=arguments.copy,
         top=arguments.top or 0,
+        redacted=is_redaction_wanted(arguments.redact),
     )
     tell = _ignore if arguments.format == "json" else _StepTeller(arguments.steps).tell
     attachment = attach(arguments.pid, request, tell)

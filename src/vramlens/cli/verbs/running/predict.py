@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vramlens.cli.arguments import add_redact
 from vramlens.cli.asked_prediction import add_prediction, predicted, refuse_question
 from vramlens.cli.output import as_json, drawn, refuse_inputs, write_stdout
 from vramlens.errors import InputError, UsageError
@@ -41,6 +42,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="also write the prediction as a recording (.vram)"
     )
+    add_redact(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = arguments.output or os.path.join(folder, "predicted.vram")
         try:
-            prediction.write(path)
+            prediction.write(path, redact=arguments.redact)
         except OSError as error:
             raise InputError(f"{path}: {error.strerror or error}; nothing was written") from None
         explanation = _explained(path)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from vramlens.cli.arguments import add_redact
 from vramlens.cli.message import is_watched, say
 from vramlens.errors import NoProgram, UsageError
 
@@ -73,9 +74,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="keep the last N events of each device (default: what fits in 1 GiB or 2%% of the machine's memory)",
     )
-    parser.add_argument(
-        "--redact", action="store_true", help="leave out paths, arguments and the host name"
-    )
+    add_redact(parser)
     parser.add_argument(
         "--profile", action="store_true", help="write a PyTorch profiler trace of --steps instead"
     )
@@ -146,13 +145,15 @@ def run(arguments: argparse.Namespace) -> Callable[[], int]:
 
 
 def _refuse_beside_profile(arguments: argparse.Namespace) -> None:
+    from vramlens.capture.recording.redact import is_redaction_wanted
+
     if arguments.steps is None:
         raise UsageError(
             "run: --profile needs --steps A:B, because a trace of a whole run is too large to use"
         )
-    if arguments.redact:
+    if is_redaction_wanted(arguments.redact):
         raise UsageError(
-            "run: a profiler trace cannot be redacted: use either --profile or --redact"
+            "run: a profiler trace cannot be redacted: use either --profile, or --redact (VRAMLENS_REDACT)"
         )
     if (arguments.output or "").endswith((".vram", ".json")):
         raise UsageError(
@@ -171,6 +172,7 @@ def _refuse_output(output: str) -> None:
 
 
 def _plan_of(arguments: argparse.Namespace) -> RecordingPlan:
+    from vramlens.capture.recording.redact import is_redaction_wanted
     from vramlens.capture.recording.session import RecordingPlan
 
     first, last = arguments.steps or (None, None)
@@ -182,7 +184,7 @@ def _plan_of(arguments: argparse.Namespace) -> RecordingPlan:
         every=arguments.every or 0,
         at_exit=True,
         max_events=arguments.max_events,
-        redacted=arguments.redact,
+        redacted=is_redaction_wanted(arguments.redact),
         profile=arguments.profile,
         nvtx=arguments.nvtx,
         leaks=arguments.leaks,
