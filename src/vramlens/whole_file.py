@@ -11,7 +11,9 @@ from typing import BinaryIO
 
 
 @contextlib.contextmanager
-def whole_file(path: str, *, put: Callable[[str, str], None] = os.replace) -> Iterator[BinaryIO]:
+def whole_file(
+    path: str, *, put: Callable[[str, str], None] = os.replace, is_private: bool = False
+) -> Iterator[BinaryIO]:
     """A file to write to, which takes its place in one step when the block ends without an error.
 
     Until then, and after an error, whatever was there before stays. A link is written through; the
@@ -19,6 +21,7 @@ def whole_file(path: str, *, put: Callable[[str, str], None] = os.replace) -> It
 
     Args:
         put: gives the written file (the first path) its place (the second).
+        is_private: whether a file that was not there before is for its owner alone (mode 0600).
 
     Raises:
         OSError: it cannot be written; nothing is left behind.
@@ -35,7 +38,7 @@ def whole_file(path: str, *, put: Callable[[str, str], None] = os.replace) -> It
         os.path.dirname(target), f".{os.path.basename(target)[:40]}.{who}.partial"
     )
     try:
-        with open(partial, "wb") as file:
+        with open(partial, "wb", opener=_opened_for_owner if is_private else None) as file:
             with contextlib.suppress(OSError):
                 os.chmod(partial, stat.S_IMODE(os.stat(target).st_mode))
             yield file
@@ -46,3 +49,7 @@ def whole_file(path: str, *, put: Callable[[str, str], None] = os.replace) -> It
         with contextlib.suppress(OSError):
             os.unlink(partial)
         raise
+
+
+def _opened_for_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -231,6 +231,6 @@ def _fetched(answer: dict[str, Any], folder: Path, output: str | None) -> str | 
     with open(descriptor, "rb") as source:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise InputError("the process wrote no regular file")
-        with whole_file(output) as file:
+        with whole_file(output, is_private=True) as file:
             shutil.copyfileobj(source, file)
     return os.path.abspath(output)

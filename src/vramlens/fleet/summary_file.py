@@ -66,7 +66,7 @@ def write_summary(recording: str) -> str:
         "summary": summary_to_json(replace(summary, source=os.path.basename(recording))),
     }
     path = f"{recording}{ENDING}"
-    with whole_file(path) as file:
+    with whole_file(path, is_private=True) as file:
         file.write(zlib.compress(json.dumps(content).encode(), 9))
     return path
 

@@ -86,7 +86,7 @@ class ProfiledSteps:
         written = f"{path}.writing.json"  # PyTorch writes it piece by piece
         try:
             profiler.export_chrome_trace(written)
-            with open(written, "rb") as source, whole_file(path) as file:
+            with open(written, "rb") as source, whole_file(path, is_private=True) as file:
                 while block := source.read(1 << 20):
                     file.write(block)
         finally:

@@ -32,7 +32,7 @@ def write_recording(
     put: Callable[[str, str], None] = os.replace,
     check: Callable[[str], None] | None = None,
 ) -> None:
-    """Writes one recording.
+    """Writes one recording; a file that was not there before is its owner's alone.
 
     Args:
         snapshot: what ``torch.cuda.memory._snapshot`` gave.
@@ -46,7 +46,7 @@ def write_recording(
         OSError: it cannot be written; what was there before stays.
     """
     with (
-        whole_file(path, put=put) as file,
+        whole_file(path, put=put, is_private=True) as file,
         zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_FASTEST) as archive,
     ):
         for name, content in parts.items():

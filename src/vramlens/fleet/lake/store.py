@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
@@ -92,11 +93,11 @@ class LocalStore(LakeStore):
         """Yields a file beside the path's own, which is put in its place at the end."""
         target = os.path.join(self.root, path)
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        handle, scratch = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".", suffix=".part")
-        os.close(handle)
+        scratch = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.part")
+        # Not tempfile's: its files are their owner's alone, and a lake's follow the umask.
+        os.close(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         try:
             yield scratch
-            os.chmod(scratch, 0o644)
             os.replace(scratch, target)
         finally:
             with suppress(OSError):
