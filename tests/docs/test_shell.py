@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,7 @@ from support.installed import PYTHON_PATH
 from vramlens.cli.main import VERBS
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": PYTHON_PATH}
+SHELL_PAGE = Path(__file__).parents[2] / "docs" / "howto" / "shell.md"
 MAN_PAGE = "import sys; from argparse_manpage.cli import main; sys.exit(main())"
 
 
@@ -36,12 +40,16 @@ def test_the_shell_completes_verbs_and_options() -> None:
 
 def test_the_man_page_names_every_verb() -> None:
     pytest.importorskip("argparse_manpage", reason='the extra "docs" is not installed')
-    options = ["--module", "vramlens.cli.main", "--function", "parser"]
+    text = SHELL_PAGE.read_text().replace("\\\n", " ")
+    command = next(line for line in text.splitlines() if "argparse-manpage --module" in line)
+    options = shlex.split(command.partition(">")[0])[1:]
     done = subprocess.run(
-        [sys.executable, "-c", MAN_PAGE, *options, "--project-name", "vramlens"],
+        [sys.executable, "-c", MAN_PAGE, *options],
         capture_output=True,
         text=True,
         env=ENVIRONMENT,
         check=True,
     )
+    name = done.stdout.partition(".SH NAME")[2].strip().splitlines()[0]
+    assert re.fullmatch(r"vramlens \\?- find out what .+", name)
     assert [verb for verb in VERBS if rf"fI\,{verb}\/" not in done.stdout] == []

@@ -48,12 +48,7 @@ class Measuring:
         """Notes a marked test that cannot be measured, or fails it; refuses a marker that says
         nothing.
         """
-        try:
-            marks = marks_of(item)
-        except pytest.UsageError as error:
-            pytest.fail(
-                f"vramlens: {error}", pytrace=False
-            )  # one line: this plugin's own source tells nothing
+        marks = _held_marks(item)
         if marks and self._find(import_torch=True) is None:
             if self._needs_gpu:
                 _fail(f"{_NO_GPU} (--vramlens-require-gpu)")
@@ -234,6 +229,16 @@ class Measuring:
 def _is_distributed(config: pytest.Config) -> bool:
     """True if the tests run in xdist's workers, and this process runs none."""
     return bool(getattr(config.option, "numprocesses", None)) and not hasattr(config, "workerinput")
+
+
+def _held_marks(item: pytest.Item) -> Marks:
+    """The limits of the test; a marker that says nothing fails it in one line."""
+    try:
+        return marks_of(item)
+    except pytest.UsageError as error:
+        refusal = f"vramlens: {error}"
+    # Not inside: pytest would print both exceptions, which say the same.
+    pytest.fail(refusal, pytrace=False)
 
 
 def _fail(title: str, *rest: str) -> None:

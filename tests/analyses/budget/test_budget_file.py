@@ -262,33 +262,8 @@ def test_any_place_survives_an_update(held):
     assert read(update_budget(read(EXAMPLE), {}, places)).recorded == places
 
 
-def test_a_budget_to_commit_holds_no_folder_of_this_machine():
-    places = (
-        Place("/home/me/work/train.py", 4, "main"),
-        Place("/home/me/work/models/gpt/model.py", 9, "forward"),
-        Place("/home/me/work/models/head/model.py", 9, "forward"),
-        Place("C:\\work\\data.py", 1, "load"),
-        Place("/tmp/ipykernel_12/345.py", 1, "<module>"),
-    )
-    held = without_folders(dict.fromkeys(places, 1 << 20))
-    assert [place.file for place in held] == [
-        "train.py",
-        "gpt/model.py",
-        "head/model.py",
-        "data.py",
-        "/tmp/ipykernel_12/345.py",
-    ]
-
-
-def test_an_update_writes_no_folder_of_the_recording_and_a_check_still_knows_the_lines(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    budget = tmp_path / "vram.toml"
-    run, larger = (str(DATA / f"recordings/{name}.pickle.xz") for name in ("gpt", "gpt_varlen"))
-    assert main(["check", run, "--update", "--budget", str(budget)]) == 0
-    assert '\n"workloads.py:39 in forward" = ' in budget.read_text()
-    capsys.readouterr()
-    assert main(["check", larger, "--budget", str(budget)]) == 1
-    assert (
-        "+1.00 GiB since the budget was updated: train/workloads.py:39" in capsys.readouterr().out
-    )
+def test_a_mistyped_table_is_told():
+    with pytest.raises(InputError, match=r"did you mean \[budget\] for \[bugdet\]\?"):
+        read("[bugdet]\npeak_allocated = 1\n")
+    with pytest.raises(InputError, match=r"\(it has \[tool\]\)$"):
+        read("[tool]\npeak_allocated = 1\n")

@@ -124,7 +124,9 @@ def read_budget(data: bytes, source: str) -> Budget:
     budget = table.get("budget")
     if not isinstance(budget, dict):
         table_names = ", ".join(f"[{key}]" for key in list(table)[:4]) or "nothing"
-        raise InputError(f"{source}: has no [budget] table (it has {table_names})")
+        near = difflib.get_close_matches("budget", list(table), 1)
+        meant = f"; did you mean [budget] for [{near[0]}]?" if near else ""
+        raise InputError(f"{source}: has no [budget] table (it has {table_names}){meant}")
     limits: list[Limit] = []
     tolerance = 0.0
     for key, value in budget.items():
