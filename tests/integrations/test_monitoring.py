@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import socket
 import subprocess
 import sys
@@ -131,7 +132,8 @@ def test_top_serves_while_it_runs() -> None:
                 time.sleep(0.1)
         process.terminate()
         printed, said = process.communicate(timeout=300)
-    assert (process.returncode, printed, said) == (0, "", "")
+    assert (process.returncode, printed) == (0, "")
+    assert said == f"vramlens: metrics are at http://127.0.0.1:{port}/metrics\n"
     kinds = {one.labels["kind"] for one in found["vramlens_device_memory_bytes"] if one.value}
     assert {"pytorch_allocated", "pytorch_cached", "nccl", "other_processes", "free"} <= kinds
     assert found["vramlens_alloc_retries"][0].name == "vramlens_alloc_retries_total"
@@ -247,3 +249,39 @@ def test_otel_over_the_wire(machine: FakeNvml) -> None:
     request.ParseFromString(Otlp.got[0])
     names = {metric.name for metric in request.resource_metrics[0].scope_metrics[0].metrics}
     assert {"hw.gpu.memory.usage", "hw.gpu.memory.limit", "hw.gpu.memory.utilization"} <= names
+
+
+@pytest.mark.parametrize("address", ["notaurl", "localhost:4318", "ftp://x", "http://"])
+def test_an_otel_address_that_is_none_is_refused(
+    address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["top", "--otel", address]) == 2
+    said = capsys.readouterr().err
+    assert f"--otel {address!r} is not an http or https address" in said
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+    assert main(["top", "--otel"]) == 2
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" in capsys.readouterr().err
+
+
+def test_a_collector_that_is_down_is_told_once(
+    machine: FakeNvml, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http.metric_exporter")
+    from vramlens.integrations.opentelemetry import MachineMeter
+
+    meter = MachineMeter("http://127.0.0.1:9", interval_s=3600)
+    meter.take(Machine(["/nowhere"]).look())
+    for _ in range(2):
+        meter._provider.force_flush(timeout_millis=500)
+    meter.close()
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1, said
+    assert said.startswith("vramlens: OpenTelemetry: metrics could not be sent")
+
+
+def test_top_says_where_its_metrics_are(
+    machine: FakeNvml, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("prometheus_client")
+    assert main(["top", "--once", "--prometheus", "127.0.0.1:0"]) == 0
+    assert re.search(r"metrics are at http://127\.0\.0\.1:\d+/metrics\n", capsys.readouterr().err)

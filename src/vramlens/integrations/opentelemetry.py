@@ -8,6 +8,7 @@ attribute ``kind``.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
@@ -15,6 +16,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vramlens import __version__
+from vramlens.capture.warn import say_once
+from vramlens.errors import UsageError
 from vramlens.integrations.shared.extras import need
 from vramlens.integrations.shared.figures import (
     AllFigures,
@@ -22,10 +25,13 @@ from vramlens.integrations.shared.figures import (
     MachineFigures,
     figures_of_program,
 )
+from vramlens.monitor.alerts.actions import is_web_address
 from vramlens.monitor.machine.machine import MachineNow
 from vramlens.monitor.place_in_job import place_of_machine
 
 _TOOL, _EXTRA = "OpenTelemetry", "otel"
+_NAMES = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_LONGEST = 300
 
 
 def instrument(meter_provider: Any = None) -> None:
@@ -55,13 +61,15 @@ class MachineMeter:
             reader: reads instead of the exporter.
 
         Raises:
-            UsageError: OpenTelemetry is not installed.
+            UsageError: OpenTelemetry is not installed, or the endpoint is no address.
         """
+        refuse_endpoint(endpoint)
         sdk = need("opentelemetry.sdk.metrics", _EXTRA, _TOOL)
         if reader is None:
             export = need("opentelemetry.sdk.metrics.export", _EXTRA, _TOOL)
             otlp = need("opentelemetry.exporter.otlp.proto.http.metric_exporter", _EXTRA, _TOOL)
             exporter = otlp.OTLPMetricExporter(endpoint=_metrics_endpoint(endpoint), timeout=5)
+            _tell_failures_once()
             reader = export.PeriodicExportingMetricReader(
                 exporter, export_interval_millis=interval_s * 1000
             )
@@ -79,6 +87,39 @@ class MachineMeter:
     def close(self) -> None:
         """Exports for the last time, and ends."""
         self._provider.shutdown(timeout_millis=5000)
+
+
+def refuse_endpoint(endpoint: str | None) -> None:
+    """Raises UsageError where the address to send to, or that of the OTEL_ variables, is none."""
+    stated = {"--otel": endpoint, **{name: os.environ.get(name) for name in _NAMES}}
+    # The first that is there is what the SDK takes.
+    name, address = next(((name, text) for name, text in stated.items() if text), ("", ""))
+    if address and not is_web_address(address):
+        raise UsageError(
+            f"{name} {address!r} is not an http or https address: write http://localhost:4318"
+        )
+
+
+def _tell_failures_once() -> None:
+    """Has the SDK's own words, one traceback or line an export, become one line: ``vramlens top``
+    may run for weeks beside a collector that is down.
+    """
+    logger = logging.getLogger("opentelemetry")
+    if not any(isinstance(handler, _Once) for handler in logger.handlers):
+        logger.addHandler(_Once(logging.WARNING))
+    logger.propagate = False
+
+
+class _Once(logging.Handler):
+    """Says the first thing that OpenTelemetry complains about."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called by logging for each complaint."""
+        say_once(
+            "OpenTelemetry: metrics could not be sent, and are tried again at each export without"
+            f" another word: {record.getMessage().strip().partition(chr(10))[0][:_LONGEST]}",
+            about=_TOOL,
+        )
 
 
 def _metrics_endpoint(endpoint: str | None) -> str | None:

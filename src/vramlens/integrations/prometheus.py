@@ -126,15 +126,20 @@ def serve(address: str | int = 9400, *, registry: Any = None) -> Callable[[], No
         UsageError: prometheus-client is not installed, or the address is not one.
         InputError: the port is in use.
     """
-    return _serve(Collector(figures_of_program, is_program=True), str(address), registry)
+    return _serve(Collector(figures_of_program, is_program=True), str(address), registry)[1]
 
 
 class MachineExporter:
-    """Serves the machine's metrics for as long as ``vramlens top`` runs."""
+    """Serves the machine's metrics for as long as ``vramlens top`` runs.
+
+    Attributes:
+        address: where, in words.
+    """
 
     def __init__(self, address: str) -> None:
         self._figures = MachineFigures()
-        self._end = _serve(Collector(self._figures.newest, is_program=False), address, None)
+        collector = Collector(self._figures.newest, is_program=False)
+        self.address, self._end = _serve(collector, address, None)
 
     def take(self, now: MachineNow) -> None:
         """Keeps the look that the next scrape gets."""
@@ -158,7 +163,8 @@ def parse_address(text: str) -> tuple[str, int]:
     return ("127.0.0.1" if host is None else host.strip("[]") or "0.0.0.0"), int(match[2])
 
 
-def _serve(collector: Collector, address: str, registry: Any) -> Callable[[], None]:
+def _serve(collector: Collector, address: str, registry: Any) -> tuple[str, Callable[[], None]]:
+    """Where the metrics are, in words, and what ends the server."""
     host, port = parse_address(address)
     client = need("prometheus_client", "prometheus", "prometheus-client")
     if registry is None:
@@ -177,7 +183,13 @@ def _serve(collector: Collector, address: str, registry: Any) -> Callable[[], No
         server.server_close()
         thread.join(2.0)
 
-    return end
+    return _address_words(host, server.server_port), end
+
+
+def _address_words(host: str, port: int) -> str:
+    if host in ("0.0.0.0", "::"):
+        return f"http://localhost:{port}/metrics (all interfaces)"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
 
 
 def _names(device: GpuFigures) -> list[str]:

@@ -168,16 +168,19 @@ class Actions:
 
 
 def _webhook(url: str | None) -> str | None:
-    if url is None:
-        return None
+    if url is not None and not is_web_address(url):
+        raise UsageError(f"the webhook {url!r} is not an http or https address")
+    return url
+
+
+def is_web_address(url: str) -> bool:
+    """Whether something can be sent to an address by http or https."""
     try:
         parts = urlsplit(url)
         is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        is_one = False
-    if not is_one or not (url.isascii() and url.isprintable()) or " " in url:
-        raise UsageError(f"the webhook {url!r} is not an http or https address")
-    return url
+        return False
+    return is_one and url.isascii() and url.isprintable() and " " not in url
 
 
 def _command(command: str | Sequence[str] | None) -> list[str]:

@@ -140,7 +140,9 @@ def _opened_sinks(arguments: argparse.Namespace) -> Iterator[Sink]:
     if arguments.prometheus:
         from vramlens.integrations.prometheus import MachineExporter
 
-        yield MachineExporter(arguments.prometheus)
+        exporter = MachineExporter(arguments.prometheus)
+        yield exporter
+        say(f"metrics are at {exporter.address}")
     if arguments.otel is not None:
         from vramlens.integrations.opentelemetry import MachineMeter
 
