@@ -159,3 +159,28 @@ def test_a_script_without_the_functions_is_refused_in_one_line(tmp_path: Path) -
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 3
     assert "it does not define make_batch, loss_fn" in done.stderr
+
+
+def test_no_frame_of_vramlens_or_its_launcher_is_told_as_a_line(tmp_path: Path) -> None:
+    script = """
+import torch
+from torch import nn
+def model_fn(): return nn.Linear(4096, 4096)
+def make_batch(count): return torch.randn(count, 4096, device="cuda")
+def loss_fn(model, batch): return model(batch).square().mean()
+def optimizer_fn(parameters): return torch.optim.AdamW(parameters)
+"""
+    (tmp_path / "functions.py").write_text(script)
+    launcher = "import sys\nfrom vramlens.cli.main import main\nsys.exit(main())\n"
+    (tmp_path / "vramlens_launcher").write_text(launcher)
+    command = [sys.executable, "vramlens_launcher", "predict", "functions.py", "--batch", "64"]
+    done = subprocess.run(
+        [*command, "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    lines = answer["peak"]["by_line"]
+    assert {Path(line["file"]).name for line in lines} == {"functions.py"}
+    assert lines[0]["function"] == "optimizer_fn"
+    assert "launcher" not in done.stdout
+    assert "vramlens/" not in done.stdout.replace("vramlens/1", "")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vramlens.argument_types import (
     function_given,
@@ -21,6 +22,8 @@ from vramlens.prediction.predicted_run import Gathered, PredictedRun, Question, 
 
 if TYPE_CHECKING:
     import torch
+
+    from vramlens.prediction.requests.request_log import RequestStacks
 else:
     from vramlens.ground.late_torch import torch
 
@@ -77,7 +80,8 @@ def predict(  # noqa: PLR0913 - public: its options are keywords
         began = time.perf_counter()
         predicted = PredictedRun(card)
         with predicted.going():
-            _train(model_fn, make_batch, loss_fn, optimizer_fn, batch, steps)
+            hooks = _Hooks(model_fn, make_batch, loss_fn, optimizer_fn)
+            _train(hooks, batch, steps, predicted.log.stack_table)
             return predicted.gathered(began)
 
     return answer(
@@ -92,20 +96,42 @@ def predict(  # noqa: PLR0913 - public: its options are keywords
     )
 
 
-def _train(
-    model_fn: Any, make_batch: Any, loss_fn: Any, optimizer_fn: Any, batch: int, steps: int
-) -> None:
+class _Hooks(NamedTuple):
+    """The user's functions."""
+
+    model_fn: Any
+    make_batch: Any
+    loss_fn: Any
+    optimizer_fn: Any
+
+
+def _train(hooks: _Hooks, batch: int, steps: int, stacks: RequestStacks) -> None:
+    stacks.driver = _train.__code__
     torch.manual_seed(0)
-    model = model_fn()
+    model = hooks.model_fn()
     if hasattr(model, "to"):
-        model = model.to("cuda")
-    optimizer = None if optimizer_fn is None else optimizer_fn(list(model.parameters()))
+        with _standing_in(stacks, hooks.model_fn):
+            model = model.to("cuda")
+    make_optimizer = hooks.optimizer_fn
+    optimizer = None if make_optimizer is None else make_optimizer(list(model.parameters()))
     for _ in range(steps):
-        loss = loss_fn(model, make_batch(batch))
-        if isinstance(loss, tuple):
-            loss = loss[0] / loss[1]
-        loss.backward()
+        loss = hooks.loss_fn(model, hooks.make_batch(batch))
+        with _standing_in(stacks, hooks.loss_fn):
+            if isinstance(loss, tuple):
+                loss = loss[0] / loss[1]
+            loss.backward()
         del loss
         if optimizer is not None:
-            optimizer.step()
+            with _standing_in(stacks, make_optimizer):
+                optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+
+
+@contextlib.contextmanager
+def _standing_in(stacks: RequestStacks, hook: Any) -> Iterator[None]:
+    """Has what PyTorch asks for inside be told as the hook's: no line of the user's runs then."""
+    stacks.hook = getattr(hook, "__code__", None)
+    try:
+        yield
+    finally:
+        stacks.hook = None

@@ -90,7 +90,7 @@ class RequestLog:
         self.fused_from: dict[int, tuple[int, ...]] = {}
         self.written_by_fusion: dict[int, tuple[int, ...]] = {}
         self._row_of_storage: dict[int, tuple[int, Any]] = {}
-        self.stack_table = _StackTable()
+        self.stack_table = RequestStacks()
 
     @property
     def kinds(self) -> list[int]:
@@ -314,11 +314,19 @@ def _rounded(size: int) -> int:
     return -(-size // 512) * 512  # kMinBlockSize, c10/core/AllocatorConfig.h
 
 
-class _StackTable:
-    """Python stacks, each kept once."""
+class RequestStacks:
+    """Python stacks, each kept once.
+
+    Attributes:
+        driver: a function of ours that trains as the user's program would: its frame, and those
+            that lead to it, are no part of that.
+        hook: the user's function that stands in its place.
+    """
 
     def __init__(self) -> None:
         self._frames: dict[tuple[CodeType, int], dict[str, Any] | None] = {}
+        self.driver: CodeType | None = None
+        self.hook: CodeType | None = None
         self._numbers: dict[tuple[tuple[CodeType, int], ...], int] = {(): NO_STACK}
         self.stacks: list[list[dict[str, Any]]] = [[]]
 
@@ -327,6 +335,10 @@ class _StackTable:
         frame: FrameType | None = sys._getframe(2)
         places: list[tuple[CodeType, int]] = []
         while frame is not None and len(places) < _MOST_FRAMES:
+            if frame.f_code is self.driver:
+                hook = self.hook
+                places += [] if hook is None else [(hook, hook.co_firstlineno)]
+                break
             places.append((frame.f_code, frame.f_lineno))
             frame = frame.f_back
         key = tuple(places)
