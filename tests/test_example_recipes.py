@@ -160,3 +160,46 @@ def test_the_workflow_uses_verbs_and_options_that_exist(capsys):
         known = capsys.readouterr().out
         assert not [word for word in words if word.startswith("-") and word not in known]
     assert not re.search(r"\t", text)
+
+
+def test_a_workflow_without_a_gpu_fails():
+    text = (EXAMPLES / "workflow.yml").read_text()
+    assert "pytest --vramlens --vramlens-require-gpu " in text
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        path
+        for folder in (EXAMPLES, EXAMPLES.parent / "docs")
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in {".md", ".yml", ".yaml", ".sh"}
+    ],
+    ids=str,
+)
+def test_nothing_installs_vramlens_from_an_index_that_does_not_have_it(page):
+    assert not re.search(r"pip install [\"']?vramlens\b", page.read_text())
+
+
+def test_a_pods_name_is_defined_and_copied_from_a_pod_that_runs():
+    page = (EXAMPLES.parent / "docs" / "howto" / "kubernetes.md").read_text()
+    assert "$(POD_NAME)" in page
+    assert "fieldPath: metadata.name" in page
+    assert re.findall(r"    kubectl cp (\w+):", page) == ["helper"]
+
+
+def test_a_prolog_without_vramlens_says_so_and_leaves_nothing(tmp_path):
+    said = tmp_path / "said"
+    logger = tmp_path / "logger"
+    logger.write_text(f'#!/bin/sh\necho "$@" >> {said}\n')
+    logger.chmod(0o755)
+    prolog = str(EXAMPLES / "slurm" / "prolog.sh")
+    environment = {"PATH": str(tmp_path), "SLURM_JOB_ID": "4711"}
+    done = subprocess.run(
+        ["/bin/sh", prolog], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert said.read_text().startswith(
+        "-t vramlens job 4711 is not watched: vramlens is not in PATH"
+    )
+    assert len(said.read_text().splitlines()) == 1
