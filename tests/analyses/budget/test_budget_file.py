@@ -5,13 +5,11 @@ wrote.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.recordings import DATA
 from vramlens.analyses.budget.budget_file import (
     COUNT,
     SHARE,
@@ -22,9 +20,7 @@ from vramlens.analyses.budget.budget_file import (
     update_budget,
     written_size,
 )
-from vramlens.analyses.budget.budget_update import without_folders
 from vramlens.analyses.finding import Place
-from vramlens.cli.main import main
 from vramlens.errors import InputError
 from vramlens.units import parse_size
 

@@ -109,13 +109,6 @@ class Pile:
         return self.pace.last - self.pace.first + 1
 
     @property
-    def late_share(self) -> float:
-        """Of its bytes, those that came in the second half of the span."""
-        middle = (self.pace.first + self.pace.last) / 2
-        late = sum(item.size_bytes for item in self.items if (item.born or 0) > middle)
-        return late / self.bytes if self.bytes else 0.5
-
-    @property
     def usual_gap(self) -> float:
         """Steps from one that left something to the next."""
         gaps = gaps_of(self._born_steps)

@@ -7,12 +7,11 @@ What grows may be bounded (a deque with a length, a cache with a limit, a ring),
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import chain, islice
 
 from vramlens.ground.verdict import Verdict
-from vramlens.live.growth.pace import RARE
-from vramlens.live.heap.objects import dict_items, elements_of, is_kind
+from vramlens.live.heap.objects import dict_items, is_kind
 from vramlens.live.holder.container_bounds import (
     Excuse,
     Growth,
@@ -57,11 +56,6 @@ from vramlens.live.source.expressions import (
 )
 from vramlens.live.source.source_stores import Module, Store, read_source
 from vramlens.live.source.stored_values import is_converted
-from vramlens.live.source.whole_reads import (
-    lines_that_combine,
-    lines_that_draw,
-    lines_that_pick,
-)
 from vramlens.units import format_size
 
 POSSIBLE, NONE = Verdict.POSSIBLE, Verdict.NOT_A_PROBLEM
@@ -453,44 +447,6 @@ def _in_use(evidence: Evidence) -> str:
     if not evidence.growth.is_in_use or store.key is None or not looks_up(store):
         return ""
     return "an entry for each new key, and older entries are still written to: state in use"
-
-
-def data_in_use(statements: Statements, growth: Growth) -> Excuse | None:
-    """``bank = torch.stack(self.vectors)`` in most steps that were traced: data that the program
-    goes on using. So are the entries that a search in them picks: ``texts[best]``. So is what grows
-    now and then, and is drawn from: a pool that is labelled in rounds; but no replay buffer without
-    an end. A deque without a length has lost it.
-    """
-    store = growth.store
-    if store is None or growth.is_graph or store.keys or not is_kind(growth.container, list):
-        return None
-    entries = list(islice(elements_of(growth.container) or (), _MOST_KEYS))
-    if not all(map(statements.is_data, entries)):
-        return None
-    lines = lines_that_combine(store)
-    if any(_run_in_steps(statements, index, lines_that_combine(index)) for index in _beside(store)):
-        lines += lines_that_pick(store)
-    if growth.steps * RARE <= growth.span:
-        lines += lines_that_draw(store)
-    for line in _run_in_steps(statements, store, lines):
-        return POSSIBLE, f"line {line} reads its older entries in each step: data in use"
-    return None
-
-
-def _run_in_steps(statements: Statements, store: Store, lines: Iterable[int]) -> list[int]:
-    return [line for line in lines if statements.runs_in_steps(store.file, line)]
-
-
-def _beside(store: Store) -> Iterator[Store]:
-    """Yields the statements that append to other lists whenever one appends to its own: entries of
-    one place belong together.
-    """
-    module = read_source(store.file)
-    for beside in () if module is None else chain.from_iterable(module.stores.values()):
-        is_list_of_the_same = beside.method == "append" and beside.base == store.base
-        runs_with_it = beside.function is store.function and beside.guards == store.guards
-        if is_list_of_the_same and runs_with_it and beside.name != store.name:
-            yield beside
 
 
 def _moved_away(evidence: Evidence) -> str:

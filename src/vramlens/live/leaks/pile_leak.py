@@ -143,7 +143,7 @@ class _PileCase:
             whole_steps=pile.whole_steps,
             is_parameter_state=pile.is_parameter_state,
             is_in_use=pile.is_in_use,
-            late_share=pile.late_share,
+            late_share=_late_share(pile),
         )
         kept_things = self._kept_things(keeper)
         in_vain = _views_text(kept_things) or read_in_vain(scene.statements, growth)
@@ -320,6 +320,13 @@ def _kept_steps(pile: Pile, container: Any) -> int:
     storages = sum(born >= pile.pace.first for born in pile.storage_births)
     entries = length_of(container) or 0
     return max(pile.span, entries * pile.span // storages if storages else 0)
+
+
+def _late_share(pile: Pile) -> float:
+    """Of a pile's bytes, those that came in the second half of its span."""
+    middle = (pile.pace.first + pile.pace.last) / 2
+    late = sum(item.size_bytes for item in pile.items if (item.born or 0) > middle)
+    return late / pile.bytes if pile.bytes else 0.5
 
 
 def _example(pile: Pile) -> Item:

@@ -15,7 +15,8 @@ from vramlens.live.heap.search import Search
 from vramlens.live.holder.container_bounds import Excuse, Growth, distant_bound
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.holder.keeper_position import is_shell
-from vramlens.live.holder.lookalikes import data_in_use, emptied_by, falls_behind_by, gate
+from vramlens.live.holder.lookalikes import emptied_by, falls_behind_by, gate
+from vramlens.live.leaks.data_in_use import data_in_use
 from vramlens.live.source.tail_reads import reads_of_end_only
 from vramlens.units import counted
 

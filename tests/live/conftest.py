@@ -1,4 +1,4 @@
-"""Programs of the user's, loaded from files: what is said of a store is read from its source."""
+"""Programs of the user's, loaded from files: what is said of them is read from their source."""
 
 from __future__ import annotations
 
