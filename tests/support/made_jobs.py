@@ -49,6 +49,7 @@ GATHER = (
 )
 GATHER_LIST = (frame("train/evaluate.py", 52, "collect"), *LOOP)
 PREDICTIONS = (frame("train/evaluate.py", 35, "evaluate"), *EVALUATION[1:])
+PREVIEW = (frame("train/preview.py", 44, "decode"), *LOOP)
 PREFETCH = (frame("train/data.py", 80, "prefetch"), *LOOP)
 LOGGING = (frame("train/log.py", 12, "remember"), *LOOP)
 
@@ -116,6 +117,31 @@ class Evaluates(Habit):
             rank.drop(blocks)
             predictions.append(rank.gpu.alloc(part, PREDICTIONS))
         rank.drop(predictions)
+
+
+@dataclass
+class Validates(Habit):
+    """A validation after some steps that keeps activations as for a backward pass; the lines that
+    hold them are the model's.
+    """
+
+    scale: float
+    every: int = 3
+
+    def step_done(self, rank: SimulatedRank, step: int) -> None:
+        if step % self.every == self.every - 1:
+            rank.drop(rank.forward(step, "validation", self.scale))
+
+
+@dataclass
+class Fragments(Habit):
+    """A buffer that passes in each step, and is larger than all that is cached."""
+
+    most: int = 3
+
+    def step_done(self, rank: SimulatedRank, step: int) -> None:
+        if step < self.most:
+            rank.gpu.free(rank.gpu.alloc(rank.gpu.largest_segment + 2 * MIB, PREVIEW))
 
 
 @dataclass

@@ -70,6 +70,11 @@ class SimulatedGpu:
         self._free: dict[bool, list[tuple[int, int, Block]]] = {True: [], False: []}
         self._next_address = 0x7F2000000000
 
+    @property
+    def largest_segment(self) -> int:
+        """The bytes of the largest segment that the allocator holds."""
+        return max(segment.size for segment in self._segments)
+
     def mark(self, name: str, stage: str) -> None:
         self.clock_us += 3
         entry = {"stage": stage, "name": name, "device": 0, "time_us": self.clock_us}

@@ -24,6 +24,7 @@ def frame(file: str, line: int, name: str) -> Frame:
 MAIN = (frame("train/train.py", 88, "main"), frame("train/train.py", 97, "<module>"))
 LOOP = (frame("train/train.py", 61, "train_step"), *MAIN)
 EVALUATION = (frame("train/evaluate.py", 31, "evaluate"), frame("train/train.py", 74, "main"))
+VALIDATION = (frame("train/validate.py", 39, "validate"), frame("train/train.py", 66, "train_step"))
 CALL = (
     frame(f"{TORCH}/nn/modules/module.py", 1790, "_call_impl"),
     frame(f"{TORCH}/nn/modules/module.py", 1779, "_wrapped_call_impl"),
@@ -113,9 +114,13 @@ HEAD = Operation(LINEAR, "train/model.py", 53, "forward", 1)
 LOSS = Operation("nn/functional.py", "train/train.py", 63, "loss", 1)
 
 
+_CALLERS = {"evaluation": EVALUATION, "validation": (*VALIDATION, *MAIN)}
+"""Who runs the model outside of training steps."""
+
+
 @cache
 def stack_of(operation: Operation, outside: str) -> Stack:
-    """The frames of an activation: in a training step, or in the evaluation."""
+    """The frames of an activation: in a training step, or outside of it."""
     inner: Stack = ()
     if operation.module:
         inner = (frame(f"{TORCH}/{operation.module}", 134, "forward"), *CALL)
@@ -123,7 +128,7 @@ def stack_of(operation: Operation, outside: str) -> Stack:
         return (*inner, frame(LOSS.file, LOSS.line, LOSS.function), *LOOP)
     own = (frame(operation.file, operation.line, operation.function), *CALL)
     model = (frame("train/model.py", 50, "forward"), *CALL)
-    caller = EVALUATION if outside == "evaluation" else (*DDP, *CALL, *LOOP)
+    caller = _CALLERS.get(outside, (*DDP, *CALL, *LOOP))
     return (*inner, *own, *model, *caller)
 
 

@@ -51,6 +51,26 @@ class LineUse:
 
 
 @dataclass(frozen=True, slots=True)
+class FrameUse:
+    """The use of memory by all that one line of the user's code calls, itself included.
+
+    Attributes:
+        place: the line.
+        depth: how many frames of the user's code are outside of it.
+        total_bytes: requested in all.
+        at_peak_bytes: of it, alive at the device's peak.
+        reserved_bytes: of the segments that were reserved for it, those there at the highest
+            reserved memory.
+    """
+
+    place: Place
+    depth: int
+    total_bytes: int
+    at_peak_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stray:
     """Memory of a rank on a device that is not its own.
 
@@ -132,6 +152,7 @@ class RankSummary:
         total_bytes: of the device; None where the recording does not say.
         step_peaks: the highest requested bytes in each step.
         lines: what each line held, the largest first; those beyond the first 400 are left out.
+        frames: what each frame of the user's code and all that it calls held, likewise.
         strays: memory on other devices.
         leaks: what grew with every step.
         recomputed_bytes: requested in all by backward passes that computed again what was not kept
@@ -171,6 +192,7 @@ class RankSummary:
     total_bytes: int | None = None
     step_peaks: tuple[int, ...] = ()
     lines: tuple[LineUse, ...] = field(default=(), repr=False)
+    frames: tuple[FrameUse, ...] = field(default=(), repr=False)
     strays: tuple[Stray, ...] = ()
     leaks: tuple[RankGrowth, ...] = ()
     recomputed_bytes: int | None = None

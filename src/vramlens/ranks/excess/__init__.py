@@ -8,4 +8,7 @@ stage_layout: what a stage holds more by the layout.
 cause_evidence: what all lines together say of a cause.
 line_excess: a line that holds more.
 causes: why a line does.
+batches: larger batches.
+lone_frames: callers that only one rank has.
+reserved_differences: memory that is reserved and not used.
 """

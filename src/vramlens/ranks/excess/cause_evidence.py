@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import chain
 
+from vramlens.ranks.excess.batches import are_batches
 from vramlens.ranks.excess.causes import STAY, Position, is_built_once, may_be_table
 from vramlens.ranks.excess.line_excess import LineExcess, bytes_of
 from vramlens.ranks.peers.usual import Usual
@@ -12,8 +12,6 @@ from vramlens.ranks.rank_summary import LineUse, RankSummary
 
 LEAST_OF_LAYERS = 0.1
 """What more layers hold is parameters to at least this share, and activations, too."""
-_LEAST_OF_BATCHES = 0.1
-"""Batches are larger where lines with this share of what comes and goes are."""
 _Excesses = dict[str, list[LineExcess]]
 """Lines that hold more, by the cause of it."""
 
@@ -27,7 +25,7 @@ def with_evidence(
     other_cause = "uneven_shard" if _has_divided_states(by_cause, usual) else "unknown"
     if not _may_have_more_layers(by_cause, position):
         by_cause[other_cause] += by_cause.pop("pipeline_stage")
-    if not _are_batches(by_cause["uneven_batch"], rank, usual):
+    if not are_batches(by_cause["uneven_batch"], rank, usual):
         by_cause["unknown"] += by_cause.pop("uneven_batch")
     if not any(may_be_table(excess.line) for excess in by_cause["embedding_shard"]):
         by_cause[other_cause] += by_cause.pop("embedding_shard")
@@ -48,16 +46,6 @@ def _is_divided(line: LineUse, usual: Usual) -> bool:
     """True if peers have other numbers of it each, or more of it in fewer bytes."""
     counts = usual.allocations_of(line) - {line.allocations}
     return len(counts) > 1 or line.allocations < min(counts, default=0)
-
-
-def _are_batches(larger: Sequence[LineExcess], rank: RankSummary, usual: Usual) -> bool:
-    """True if lines of some weight are larger: batches show on more than a single call, such
-    as a trial of algorithms.
-    """
-    moving = [usual.line(line) for line in rank.lines if not is_built_once(line)]
-    all_bytes = sum(line.peak_bytes for line in moving if line is not None)
-    larger_bytes = sum(excess.usual.peak_bytes for excess in larger if excess.usual is not None)
-    return larger_bytes >= _LEAST_OF_BATCHES * all_bytes
 
 
 def _may_have_more_layers(by_cause: _Excesses, position: Position) -> bool:

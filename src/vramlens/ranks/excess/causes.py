@@ -86,7 +86,7 @@ WORDS = {
     "embedding_shard": "holds larger embedding tables",
     "uneven_shard": "holds the larger shards",
     "nccl": "has more memory in NCCL's communicators",
-    "allocator": "has more reserved but unused memory: requests came in a different order",
+    "allocator": "has more reserved but unused memory: its requests, or their order, are different",
     "allocator_settings": "has other allocator settings, and more reserved but unused memory",
     "other_process": "shares its GPU with another process",
     "overlap": "uses at one moment what its peers use one after the other",

@@ -8,6 +8,7 @@ from itertools import chain
 
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
+from vramlens.ranks.excess.batches import leveled
 from vramlens.ranks.excess.cause_evidence import LEAST_OF_LAYERS, with_evidence
 from vramlens.ranks.excess.causes import (
     STAY,
@@ -26,6 +27,7 @@ from vramlens.ranks.excess.line_excess import (
     place_to_blame,
     way_of_differing,
 )
+from vramlens.ranks.excess.lone_frames import lone_frame
 from vramlens.ranks.peers.steps_against_peers import PeerStepPeaks
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, RankDifference
@@ -110,14 +112,16 @@ class RankAgainstPeers:
 
     def _difference_of_leak(self, leak: RankGrowth) -> RankDifference:
         cause = "rank0_gather" if self._is_gathered(leak) else "leak"
+        leaked_bytes = self._leaked_bytes(leak)
         return self.difference(
             cause,
             leak.verdict if leak.verdict.is_sure else Verdict.LIKELY,
-            self._leaked_bytes(leak),
+            leaked_bytes,
             place=leak.place,
             evidence=[
                 f"{format_size(leak.bytes_per_step)} more after each of {leak.steps:,} steps;"
-                " no peer grows there"
+                " no peer grows there",
+                self._part_of_peak(leaked_bytes),
             ],
             fix=leak.fix if cause == "leak" else None,
         )
@@ -153,7 +157,37 @@ class RankAgainstPeers:
         threshold = max(self.least if sure else LEAST_BYTES, _LEAST_PART * total)
         if unexplained < threshold or not self._differs_surely(excesses):
             return sure
-        return [*sure, *self._by_main_cause(unexplained, by_cause)]
+        calls = self._lone_calls(unexplained, excesses)
+        return [*sure, *(calls or self._by_main_cause(unexplained, by_cause))]
+
+    def _lone_calls(
+        self, excess_bytes: int, excesses: Iterable[LineExcess]
+    ) -> list[RankDifference]:
+        """What makes the peak higher though lines of all ranks hold it: they were called from where
+        only this rank comes.
+        """
+        alone_bytes = more_at_peak(_alone(excesses))
+        if self.position.sends or 2 * alone_bytes >= excess_bytes:
+            return []  # ranks may do other work, or lines of this rank alone explain it
+        frame = lone_frame(
+            self.rank, self.usual, lambda frame: frame.at_peak_bytes - alone_bytes, excess_bytes
+        )
+        if frame is None:
+            return []
+        evidence = [
+            f"{format_size(frame.at_peak_bytes)} of the peak are from calls at {frame.place},"
+            " which no peer makes",
+            self._part_of_peak(excess_bytes),
+        ]
+        return [
+            self.difference(
+                "rank_only",
+                Verdict.PROVEN,
+                excess_bytes,
+                place=frame.place,
+                evidence=evidence,
+            )
+        ]
 
     def _bytes_alone(self, excesses: Iterable[LineExcess]) -> int:
         """What lines of this rank alone make its peak higher by: all that stays; what passes does
@@ -375,6 +409,7 @@ class RankAgainstPeers:
             for excess in excesses[:3]
             if excess.at_peak_bytes > 0
         ]
+        evidence.append(self._part_of_peak(excess_bytes))
         has_main_line = bool(excesses) and 2 * excesses[0].at_peak_bytes >= excess_bytes
         place = excesses[0].line.place if has_main_line else None
         return self.difference(
@@ -394,8 +429,9 @@ class RankAgainstPeers:
         is_sure = cause in _CERTAIN_CAUSES or cause == "rank_only"
         verdict = Verdict.POSSIBLE if cause == "unknown" else Verdict.LIKELY
         if cause == "uneven_batch":
-            evidence += self._leveled(excesses)
+            evidence += leveled(excesses, self.rank, self.usual)
             is_sure = excess_bytes * 2 >= self.more
+        evidence.append(self._part_of_peak(excess_bytes))
         return self.difference(
             cause,
             Verdict.PROVEN if is_sure else verdict,
@@ -403,29 +439,6 @@ class RankAgainstPeers:
             place=place_to_blame(ranked, excess_bytes),
             evidence=evidence,
         )
-
-    def _leveled(self, excesses: Sequence[LineExcess]) -> list[str]:
-        """One sentence on the batches of all, and the highest peak, if the ranks shared the work
-        evenly.
-        """
-        # As many allocations of each: ranks may have recorded more or fewer steps.
-        pairs = [
-            (excess.line.mean_bytes * excess.usual.allocations, excess.usual.total_bytes)
-            for excess in excesses
-            if excess.usual is not None
-        ]
-        total_bytes = sum(line_bytes for line_bytes, _ in pairs)
-        usual_bytes = sum(line_bytes for _, line_bytes in pairs)
-        if total_bytes <= usual_bytes or not usual_bytes:
-            return []
-        ratio, world = total_bytes / usual_bytes, max(2, len(self.usual.ranks))
-        even = (world - 1 + ratio) / world
-        peak = self.usual.peak_bytes + self.more // world
-        return [
-            f"if balanced (estimated): {100 * even / ratio:.0f}% of its current batch for rank"
-            f" {self.rank.rank} and {100 * even:.0f}% for the others, with the same number of samples "
-            f"in total; the highest peak drops to about {format_size(peak)}"
-        ]
 
     def difference(
         self,
@@ -437,7 +450,6 @@ class RankAgainstPeers:
         place: Place | None = None,
         fix: str | None = None,
     ) -> RankDifference:
-        peaks = self._peaks(excess_bytes)
         return RankDifference(
             ranks=(self.rank.rank,),
             cause=cause,
@@ -445,20 +457,22 @@ class RankAgainstPeers:
             bytes=excess_bytes,
             place=place,
             title=f"{WORDS[cause]}: {format_size(excess_bytes)} more than its peers",
-            evidence=(*evidence, peaks),
+            evidence=tuple(evidence),
             fix=fix or fix_of(cause, place, excess_bytes),
         )
 
-    def _peaks(self, cause_bytes: int) -> str:
+    @property
+    def peaks(self) -> str:
+        """Both peaks of requested memory, in words."""
+        own, usual = self.rank.peak_requested_bytes, self.usual.peak_bytes
+        return f"peak {format_size(own)}; its peers: {format_size(usual)} (median)"
+
+    def _part_of_peak(self, cause_bytes: int) -> str:
         """Both peaks; where they are apart by something else than this cause, that is said."""
-        words = (
-            f"peak {format_size(self.rank.peak_requested_bytes)}; its peers:"
-            f" {format_size(self.usual.peak_bytes)} (median)"
-        )
         if format_size(max(0, self.more)) == format_size(cause_bytes) or self.more <= 0:
-            return words
-        total, alone = format_size(self.more), format_size(cause_bytes)
-        return f"{words}; this explains {alone} of the {total} more"
+            return self.peaks
+        total, part = format_size(self.more), format_size(cause_bytes)
+        return f"{self.peaks}; this explains {part} of the {total} more"
 
 
 def _alone(excesses: Iterable[LineExcess]) -> list[LineExcess]:

@@ -94,6 +94,17 @@ class Usual:
         return self._spreads.get(key_of(line), 0)
 
     @cached_property
+    def frames(self) -> dict[Place, int]:
+        """The frames that most ranks have, each with the median of its bytes at the peak."""
+        by_place: dict[Place, list[int]] = defaultdict(list)
+        for frame in chain.from_iterable(summary.frames for summary in self.ranks):
+            by_place[frame.place].append(frame.at_peak_bytes)
+        most = len(self.ranks) // 2 + 1
+        return {
+            place: lower_median(sizes) for place, sizes in by_place.items() if len(sizes) >= most
+        }
+
+    @cached_property
     def gap(self) -> tuple[int, int]:
         """The bytes reserved beyond what is allocated: the median, and its spread."""
         gaps = [
@@ -101,6 +112,13 @@ class Usual:
         ]
         middle = lower_median(gaps)
         return middle, lower_median(abs(gap - middle) for gap in gaps)
+
+    @cached_property
+    def unrequested_bytes(self) -> int:
+        """The median of the bytes reserved beyond what is requested: padding is in it."""
+        return lower_median(
+            summary.peak_reserved_bytes - summary.peak_requested_bytes for summary in self.ranks
+        )
 
     @cached_property
     def leaking(self) -> Counter[Place | None]:

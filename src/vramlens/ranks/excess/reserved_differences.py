@@ -1,0 +1,105 @@
+"""Memory that a rank reserves and does not use, beside what its peers reserve so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vramlens.ground.verdict import Verdict
+from vramlens.ranks.excess.lone_frames import lone_frame
+from vramlens.ranks.excess.rank_against_peers import ENOUGH_PEERS, SPREADS, RankAgainstPeers
+from vramlens.ranks.rank_difference import RankDifference
+from vramlens.ranks.rank_summary import FrameUse
+from vramlens.units import MIB, format_size
+
+_LEAST_SHARE, _LEAST_BY_CHANCE = 0.1, 0.2
+"""A rank's unused reserved memory differs by so large a share of what is usually reserved; less
+of it is chance where the ranks' sizes are a percent apart.
+"""
+_OF_LINES = ("leak", "rank0_gather", "rank_only", "object_collective", "full_state_dict")
+_DEFAULT = "PyTorch's own"
+
+
+def reserved_differences(
+    beside: RankAgainstPeers, of_lines: Sequence[RankDifference]
+) -> list[RankDifference]:
+    """Memory that is reserved beyond what peers with the same allocations reserve; told beside
+    other differences where these are single lines for which less than that was reserved.
+    """
+    settings = _other_settings(beside)
+    threshold = _least(beside, has_other_settings=bool(settings))
+    more = _more(beside, of_lines)
+    if more < max(threshold, beside.more):
+        return []
+    # What is reserved on top of what is held follows from it.
+    if any(difference.cause not in _OF_LINES for difference in of_lines):
+        return []
+    # The space of what a line allocates may be there twice: once freed, it is split for others.
+    if of_lines and more < 2 * max(threshold, sum(difference.bytes for difference in of_lines)):
+        return []
+    if settings:
+        return [_difference(beside, "allocator_settings", more, settings)]
+    if beside.steps().vary:
+        return []  # which rank's cache fits least to batches that vary is chance
+    return [_difference(beside, "allocator", more)]
+
+
+def _more(beside: RankAgainstPeers, of_lines: Sequence[RankDifference]) -> int:
+    """How much more a rank reserves and does not use, beside what was reserved for lines with a
+    difference of their own.
+    """
+    rank, usual = beside.rank, beside.usual
+    told = {difference.place for difference in of_lines} - usual.frames.keys()
+    for_told = sum(frame.reserved_bytes for frame in rank.frames if frame.place in told)
+    gap = rank.peak_reserved_bytes - rank.peak_allocated_bytes
+    more = gap - usual.gap[0] - for_told
+    # A rank that holds less than its peers has a wider gap under the same reserved memory.
+    return min(more, rank.peak_reserved_bytes - usual.reserved_bytes)
+
+
+def _least(beside: RankAgainstPeers, *, has_other_settings: bool) -> float:
+    """From how many more bytes on what is reserved and unused differs: other settings are a reason;
+    else chance decides in which order requests are served.
+    """
+    share = _LEAST_SHARE if has_other_settings else _LEAST_BY_CHANCE
+    threshold = max(share * beside.usual.reserved_bytes, 64 * MIB)
+    if has_other_settings:
+        return threshold
+    _, spread = beside.usual.gap
+    is_known = len(beside.usual.ranks) >= ENOUGH_PEERS
+    return max(threshold, (SPREADS if is_known else 2) * spread)
+
+
+def _other_settings(beside: RankAgainstPeers) -> str:
+    """One sentence on allocator settings that most peers do not have; "" where they are alike
+    or unknown.
+    """
+    own, usual = beside.rank.alloc_conf, beside.usual.alloc_conf
+    if own is None or usual is None or own == usual:
+        return ""
+    return f"allocator settings: {own or _DEFAULT}; its peers: {usual or _DEFAULT}"
+
+
+def _difference(
+    beside: RankAgainstPeers, cause: str, more: int, settings: str = ""
+) -> RankDifference:
+    """The difference, at the line for which most of it was reserved, if only this rank has one."""
+    rank, usual = beside.rank, beside.usual
+    frame = lone_frame(rank, usual, _reserved_bytes, more / 2)
+    unused = rank.peak_reserved_bytes - rank.peak_requested_bytes
+    evidence = [
+        f"reserved but not requested: {format_size(unused)}, peers:"
+        f" {format_size(usual.unrequested_bytes)}",
+        f"peak of reserved memory {format_size(rank.peak_reserved_bytes)}; its peers:"
+        f" {format_size(usual.reserved_bytes)} (median)",
+    ]
+    if settings:
+        evidence.insert(0, settings)
+    if frame is None:
+        return beside.difference(cause, Verdict.PROVEN, more, evidence=evidence)
+    size = format_size(frame.reserved_bytes)
+    evidence.insert(0, f"{size} were reserved for calls at {frame.place}, which no peer makes")
+    return beside.difference(cause, Verdict.PROVEN, more, place=frame.place, evidence=evidence)
+
+
+def _reserved_bytes(frame: FrameUse) -> int:
+    return frame.reserved_bytes
