@@ -27,7 +27,7 @@ def reserved_differences(
     """
     settings = _other_settings(beside)
     threshold = _least(beside, has_other_settings=bool(settings))
-    more = _more(beside, of_lines)
+    more = _more(beside, of_lines, is_padded=bool(settings))
     if more < max(threshold, beside.more):
         return []
     # What is reserved on top of what is held follows from it.
@@ -43,15 +43,18 @@ def reserved_differences(
     return [_difference(beside, "allocator", more)]
 
 
-def _more(beside: RankAgainstPeers, of_lines: Sequence[RankDifference]) -> int:
+def _more(beside: RankAgainstPeers, of_lines: Sequence[RankDifference], *, is_padded: bool) -> int:
     """How much more a rank reserves and does not use, beside what was reserved for lines with a
     difference of their own.
+
+    Settings that round requests up pad what is allocated: what is requested says what is used.
     """
     rank, usual = beside.rank, beside.usual
+    used = rank.peak_requested_bytes if is_padded else rank.peak_allocated_bytes
+    usual_gap = usual.unrequested_bytes if is_padded else usual.gap[0]
     told = {difference.place for difference in of_lines} - usual.frames.keys()
     for_told = sum(frame.reserved_bytes for frame in rank.frames if frame.place in told)
-    gap = rank.peak_reserved_bytes - rank.peak_allocated_bytes
-    more = gap - usual.gap[0] - for_told
+    more = rank.peak_reserved_bytes - used - usual_gap - for_told
     # A rank that holds less than its peers has a wider gap under the same reserved memory.
     return min(more, rank.peak_reserved_bytes - usual.reserved_bytes)
 

@@ -146,10 +146,18 @@ class Usual:
 
     @cached_property
     def alloc_conf(self) -> str | None:
-        """The allocator's settings that most have, of those that say."""
-        confs = Counter(summary.alloc_conf for summary in self.ranks)
-        del confs[None]
-        return max(confs, key=lambda conf: confs[conf], default=None)
+        """The allocator's settings that most have, of those that say; of as many, those of ranks
+        that reserve less.
+        """
+        by_conf: dict[str, list[int]] = defaultdict(list)
+        for summary in self.ranks:
+            if summary.alloc_conf is not None:
+                by_conf[summary.alloc_conf].append(summary.peak_reserved_bytes)
+        return max(
+            by_conf,
+            key=lambda conf: (len(by_conf[conf]), -lower_median(by_conf[conf])),
+            default=None,
+        )
 
     @cached_property
     def ledger(self) -> dict[str, int]:

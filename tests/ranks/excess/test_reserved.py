@@ -1,0 +1,34 @@
+"""Reserved memory that is not used: other settings pad what is requested."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from support.summaries import named_causes, trainers
+from vramlens.ranks import RankSummary, compare
+
+PADDED = "roundup_power2_divisions:2"
+
+
+def padded(rank: RankSummary, share: float) -> RankSummary:
+    """It requests the same and is handed out more."""
+    taken = int(rank.peak_requested_bytes * (1 + share))
+    return replace(rank, peak_allocated_bytes=taken, peak_reserved_bytes=taken, alloc_conf=PADDED)
+
+
+@pytest.mark.parametrize("odd", [(2,), (0, 1, 2, 3), (4, 5, 6, 7)])
+def test_padding_is_told_as_the_settings_that_pad(odd: tuple[int, ...]) -> None:
+    alike = [replace(rank, alloc_conf="") for rank in trainers(8)]
+    ranks = [padded(rank, 0.12) if rank.rank in odd else rank for rank in alike]
+    answer = compare(ranks)
+    assert named_causes(answer) == [(odd, "allocator_settings")]
+    (told,) = answer.differences
+    assert told.bytes == ranks[odd[0]].peak_reserved_bytes - alike[0].peak_reserved_bytes
+    assert f"allocator settings: {PADDED}; its peers: PyTorch's own" in told.evidence[:2]
+
+
+def test_a_little_padding_is_no_difference() -> None:
+    alike = [replace(rank, alloc_conf="") for rank in trainers(4)]
+    assert compare([padded(alike[0], 0.08), *alike[1:]]).differences == ()
