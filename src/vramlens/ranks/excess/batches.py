@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vramlens.ranks.excess.causes import is_built_once
-from vramlens.ranks.excess.line_excess import LineExcess
+from vramlens.ranks.excess.line_excess import LineExcess, bytes_of, growth_of
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_summary import RankSummary
 from vramlens.units import format_size
@@ -22,6 +22,14 @@ def are_batches(larger: Sequence[LineExcess], rank: RankSummary, usual: Usual) -
     all_bytes = sum(line.peak_bytes for line in moving if line is not None)
     larger_bytes = sum(excess.usual.peak_bytes for excess in larger if excess.usual is not None)
     return larger_bytes >= _LEAST * all_bytes
+
+
+def are_all_larger(experts: Sequence[LineExcess], larger: Sequence[LineExcess]) -> bool:
+    """True if longer sequences make all lines larger, those of experts no more than others."""
+    places = {excess.line.place for excess in experts}
+    others = [excess for excess in larger if excess.line.place not in places]
+    is_much = 4 * bytes_of(others) >= bytes_of(experts)
+    return is_much and growth_of(others) >= growth_of(experts) / 2
 
 
 def leveled(excesses: Sequence[LineExcess], rank: RankSummary, usual: Usual) -> list[str]:

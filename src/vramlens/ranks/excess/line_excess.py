@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vramlens.analyses.finding import Place
 from vramlens.ranks.excess.causes import SAME_SHARE
 from vramlens.ranks.rank_summary import LineUse
+
+_LARGE_PART = 0.3
+"""What lines of one file hold of those of several is a fault of its own from this share on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,20 @@ def bytes_of(excesses: Iterable[LineExcess]) -> int:
 def more_at_peak(excesses: Iterable[LineExcess]) -> int:
     """The bytes of some lines at this rank's peak beyond those at a typical rank's."""
     return sum(max(0, excess.at_peak_bytes) for excess in excesses)
+
+
+def faults_of(excesses: Sequence[LineExcess]) -> list[list[LineExcess]]:
+    """Some lines by the fault that they are of: all of one, unless lines of several files hold a
+    large part each; those with less are of the largest.
+    """
+    by_file: dict[str, list[LineExcess]] = defaultdict(list)
+    for excess in excesses:
+        by_file[excess.line.place.file if excess.line.place else ""].append(excess)
+    ordered = sorted(by_file.values(), key=more_at_peak, reverse=True)
+    least_bytes = _LARGE_PART * more_at_peak(excesses)
+    large = [lines for lines in ordered[1:] if more_at_peak(lines) >= least_bytes]
+    small = [excess for lines in ordered[1:] if lines not in large for excess in lines]
+    return [[*lines, *small] for lines in ordered[:1]] + large
 
 
 def growth_of(excesses: Sequence[LineExcess]) -> float:

@@ -8,7 +8,7 @@ from itertools import chain
 
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
-from vramlens.ranks.excess.batches import leveled
+from vramlens.ranks.excess.batches import are_all_larger, leveled
 from vramlens.ranks.excess.cause_evidence import LEAST_OF_LAYERS, with_evidence
 from vramlens.ranks.excess.causes import (
     STAY,
@@ -22,7 +22,7 @@ from vramlens.ranks.excess.causes import (
 from vramlens.ranks.excess.line_excess import (
     LineExcess,
     bytes_of,
-    growth_of,
+    faults_of,
     more_at_peak,
     place_to_blame,
     way_of_differing,
@@ -128,11 +128,12 @@ class RankAgainstPeers:
 
     def _leaked_bytes(self, leak: RankGrowth) -> int:
         """What its line holds more at the peak: the first and the last step leak as well, and are
-        not judged.
+        not judged. All that leaked where most of it came after the peak.
         """
         lines = [line for line in self.rank.lines if line.place == leak.place]
         more = more_at_peak(map(self._excess, lines))
-        return max(leak.bytes, min(more, leak.bytes_per_step * len(self.rank.step_peaks)))
+        at_peak = min(more, leak.bytes_per_step * len(self.rank.step_peaks))
+        return at_peak if 2 * at_peak >= leak.bytes else leak.bytes
 
     def _is_gathered(self, leak: RankGrowth) -> bool:
         """True if what grows is what was gathered."""
@@ -154,11 +155,15 @@ class RankAgainstPeers:
         total = max(self.more, alone_bytes)
         sure = self._sure_differences(by_cause, total)
         unexplained = total - sum(difference.bytes for difference in (*sure, *leaks))
-        threshold = max(self.least if sure else LEAST_BYTES, _LEAST_PART * total)
+        alone = self._lone_differences(unexplained, by_cause)
+        unexplained -= sum(difference.bytes for difference in alone)
+        told = [*sure, *alone]
+        threshold = max(self.least if told else LEAST_BYTES, _LEAST_PART * total)
         if unexplained < threshold or not self._differs_surely(excesses):
-            return sure
+            return told
         calls = self._lone_calls(unexplained, excesses)
-        return [*sure, *(calls or self._by_main_cause(unexplained, by_cause))]
+        causes = {difference.cause for difference in alone}
+        return [*told, *(calls or self._by_main_cause(unexplained, by_cause, causes))]
 
     def _lone_calls(
         self, excess_bytes: int, excesses: Iterable[LineExcess]
@@ -193,10 +198,10 @@ class RankAgainstPeers:
         """What lines of this rank alone make its peak higher by: all that stays; what passes does
         so at a moment when other memory may be gone, so no more than its peak is higher.
         """
-        lines = [excess.line for excess in excesses if excess.is_alone]
+        alone = _alone(excesses)
         if self.more >= self.least_sure:
-            lines = [line for line in lines if line.static or outlives_steps(line)]
-        return sum(line.at_peak_bytes for line in lines)
+            alone = list(filter(_stays, alone))
+        return more_at_peak(alone)
 
     def differences_of_calls(
         self, leaks: Sequence[RankDifference], is_of_work: Callable[[LineUse], bool]
@@ -231,11 +236,28 @@ class RankAgainstPeers:
         )
         return more_at_peak(excess for excess in excesses if excess.usual is not None)
 
-    def _by_main_cause(self, excess_bytes: int, by_cause: _Excesses) -> list[RankDifference]:
-        cause = self._main_cause(by_cause)
-        if cause is None or not self._is_worth_it(cause, by_cause[cause]):
+    def _by_main_cause(
+        self, excess_bytes: int, by_cause: _Excesses, told: Set[str]
+    ) -> list[RankDifference]:
+        """The main cause with no more bytes than its lines hold more at the peak; what they do
+        not hold overlaps.
+        """
+        left = {
+            cause: [excess for excess in excesses if not (cause in told and excess.is_alone)]
+            for cause, excesses in by_cause.items()
+        }
+        cause = self._main_cause(left)
+        if cause is None or not self._is_worth_it(cause, left[cause]):
             return []
-        return self._bounded(cause, excess_bytes, by_cause)
+        explained = min(excess_bytes, more_at_peak(_explained_by(cause, left)))
+        differences = []
+        if explained >= self.least or 2 * explained >= excess_bytes:
+            differences.append(self._from_lines(cause, explained, left[cause]))
+            excess_bytes -= explained
+        # Where batches vary, chance decides what falls together.
+        if excess_bytes >= max(self.least, _LEAST_PART * self.more) and not self.steps().vary:
+            differences.append(self._overlap(excess_bytes))
+        return differences
 
     def _sure_differences(self, by_cause: _Excesses, total: int) -> list[RankDifference]:
         # What peers give back at once is never at their peak: all of what stays is more.
@@ -319,19 +341,11 @@ class RankAgainstPeers:
         if layers > max(LEAST_OF_LAYERS * self.more, 0):
             return "pipeline_stage"  # more layers have more activations, too
         main = max(sums, key=lambda cause: (sums[cause], cause != "unknown"))
-        if main == "moe_hot_rank" and self._are_batches_larger(by_cause):
+        if main == "moe_hot_rank" and are_all_larger(
+            by_cause[main], by_cause.get("uneven_batch", ())
+        ):
             return "uneven_batch"
         return main
-
-    @staticmethod
-    def _are_batches_larger(by_cause: _Excesses) -> bool:
-        """True if longer sequences make all lines larger, those of experts no more than others."""
-        experts = by_cause["moe_hot_rank"]
-        places = {excess.line.place for excess in experts}
-        larger = by_cause.get("uneven_batch", ())
-        other_excesses = [excess for excess in larger if excess.line.place not in places]
-        is_much = 4 * bytes_of(other_excesses) >= bytes_of(experts)
-        return is_much and growth_of(other_excesses) >= growth_of(experts) / 2
 
     def _is_echo(self, excesses: Sequence[LineExcess]) -> bool:
         """True if this is what a peer put on this rank's device, seen from the one whose device
@@ -364,36 +378,23 @@ class RankAgainstPeers:
             return self.usual.steps
         return PeerStepPeaks([self.rank, *self.usual.ranks])
 
-    def _bounded(self, cause: str, excess_bytes: int, by_cause: _Excesses) -> list[RankDifference]:
-        """The main cause with no more bytes than its lines hold more at the peak; what they do
-        not hold overlaps.
-        """
-        apart = self._lone_differences(cause, excess_bytes, by_cause)
-        excess_bytes -= sum(difference.bytes for difference in apart)
-        excesses = _explained_by(cause, by_cause, {difference.cause for difference in apart})
-        explained = min(excess_bytes, more_at_peak(excesses))
-        differences = []
-        if explained >= self.least or 2 * explained >= excess_bytes:
-            differences.append(self._from_lines(cause, explained, by_cause[cause]))
-            excess_bytes -= explained
-        differences += apart
-        # Where batches vary, chance decides what falls together.
-        if excess_bytes >= max(self.least, _LEAST_PART * self.more) and not self.steps().vary:
-            differences.append(self._overlap(excess_bytes))
-        return differences
-
-    def _lone_differences(
-        self, main_cause: str, most_bytes: int, by_cause: _Excesses
-    ) -> list[RankDifference]:
-        """What lines of this rank alone hold beside its main cause: each a fault of its own."""
+    def _lone_differences(self, most_bytes: int, by_cause: _Excesses) -> list[RankDifference]:
+        """What lines of this rank alone hold: each a fault of its own."""
         differences = []
         for cause in _OF_LONE_LINES:
-            alone = _alone(by_cause.get(cause, ()))
-            excess_bytes = more_at_peak(alone)
-            if cause != main_cause and alone and self.least <= excess_bytes < most_bytes:
-                differences.append(self._from_lines(cause, excess_bytes, alone))
-                most_bytes -= excess_bytes
+            for alone in faults_of(_alone(by_cause.get(cause, ()))):
+                excess_bytes = self._lone_bytes(alone, most_bytes)
+                if excess_bytes >= self.least and not self._is_echo(alone):
+                    differences.append(self._from_lines(cause, excess_bytes, alone))
+                    most_bytes -= excess_bytes
         return differences
+
+    def _lone_bytes(self, alone: Sequence[LineExcess], most_bytes: int) -> int:
+        """What lines of this rank alone hold at the peak: all that stays; of what passes, no more
+        than is left of what the peak is higher by.
+        """
+        all_bytes, staying_bytes = more_at_peak(alone), more_at_peak(filter(_stays, alone))
+        return max(staying_bytes, min(all_bytes, most_bytes))
 
     def _overlap(self, excess_bytes: int) -> RankDifference:
         """Memory that its peers hold as well, but never at one moment."""
@@ -484,12 +485,14 @@ def _recomputes_less(rank: RankSummary, usual: Usual) -> bool:
     return share is not None and share < _LESS_RECOMPUTED * usual.recomputed_share
 
 
-def _explained_by(cause: str, by_cause: _Excesses, told_apart: set[str]) -> list[LineExcess]:
+def _explained_by(cause: str, by_cause: _Excesses) -> list[LineExcess]:
     """The lines that a main cause explains.
 
     More layers or a larger batch show on many lines, each with what looks like a cause of its own.
     """
     causes = set(by_cause) - set(_CERTAIN_CAUSES) if cause in BY_STEP else {cause}
-    excesses = chain.from_iterable(by_cause[other] for other in causes - told_apart)
-    not_alone = chain.from_iterable(by_cause[other] for other in causes & told_apart)
-    return [*excesses, *(excess for excess in not_alone if not excess.is_alone)]
+    return list(chain.from_iterable(by_cause[other] for other in causes))
+
+
+def _stays(excess: LineExcess) -> bool:
+    return excess.line.static or outlives_steps(excess.line)

@@ -1,0 +1,85 @@
+"""A second, smaller fault on a rank that has one: told by itself."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.made_jobs import (
+    CopiesWeights,
+    Expected,
+    Factory,
+    KeepsTensors,
+    MadeJob,
+    done,
+    factory,
+)
+from support.rank_score import answer_of, mistakes, weak_lines
+from support.summaries import line, trainers, with_lines
+from vramlens.analyses.finding import Place
+from vramlens.ranks import compare
+from vramlens.ranks.excess.line_excess import LineExcess, faults_of
+from vramlens.units import MIB
+
+LINE = line(60, "other", 1, MIB)
+METRICS, EMA = ("train/metrics.py", 31), ("train/ema.py", 18)
+
+
+def job(folder: Path) -> Factory:
+    return factory(random.Random("second"), folder, "gpt", world=4)
+
+
+def share_of_peak(made: Factory, share: float) -> int:
+    return int(made.usual_peak().peak_requested * share)
+
+
+def check(told: MadeJob) -> None:
+    answer = answer_of(told)
+    assert mistakes(told, answer) == []
+    assert weak_lines(told, answer) == []
+
+
+@pytest.mark.parametrize("smaller", [0.03, 0.06, 0.1])
+def test_a_copy_of_the_weights_beside_a_large_leak(tmp_path: Path, smaller: float) -> None:
+    """From a tenth to a third of what the rank holds more."""
+    made = job(tmp_path)
+    made.habits[1] = [
+        KeepsTensors(share_of_peak(made, 0.3)),
+        CopiesWeights(share_of_peak(made, smaller)),
+    ]
+    expected = Expected((1,), ("leak",), (METRICS,)), Expected((1,), ("rank_only",), (EMA,))
+    check(done(made, "both", *expected))
+
+
+def test_what_is_under_the_noise_is_not_told(tmp_path: Path) -> None:
+    made = job(tmp_path)
+    made.habits[1] = [
+        KeepsTensors(share_of_peak(made, 0.3)),
+        CopiesWeights(share_of_peak(made, 0.01)),
+    ]
+    check(done(made, "leak", Expected((1,), ("leak",), (METRICS,))))
+
+
+def test_lines_of_two_files_are_two_faults() -> None:
+    alike = trainers(4)
+    lines = [line(60, "other", 1, 200 * MIB), line(61, "other", 1, 150 * MIB)]
+    places = (Place("train/cache.py", 60, "fill"), Place("train/lm.py", 61, "load"))
+    held = [replace(one, place=place) for one, place in zip(lines, places, strict=True)]
+    answer = compare([with_lines(alike[0], *held), *alike[1:]])
+    assert [(one.cause, one.place, one.bytes) for one in answer.differences] == [
+        ("rank_only", places[0], 200 * MIB),
+        ("rank_only", places[1], 150 * MIB),
+    ]
+
+
+def test_many_lines_of_one_fault_stay_one() -> None:
+    sizes = {"train/a.py": (50, 40), "train/b.py": (10,)}
+    excesses = [
+        LineExcess(replace(LINE, place=Place(file, size, "f")), None, size, size)
+        for file, of_file in sizes.items()
+        for size in of_file
+    ]
+    assert [len(fault) for fault in faults_of(excesses)] == [3]
