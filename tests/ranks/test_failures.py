@@ -209,3 +209,30 @@ def test_a_recording_says_why_it_was_written(tmp_path: Path) -> None:
     assert [one.ended for one in found.ranks] == [("sigterm", 50), ("error", 49)]
     assert [one.rank for one in found.failures.failed] == [1]
     assert found.failures.victims == (0,)
+
+
+def waiting(clean: RankSummary) -> tuple[list[RankSummary], dict[int, FlightRecord]]:
+    """Rank 0 waits in a collective that rank 1 never called."""
+    found = flights()
+    *completed, last = found[0].collectives
+    waits = replace(last, state="started", completed_ns=None)
+    calls = {0: (*completed, waits), 1: found[1].collectives[:-1]}
+    records = {rank: replace(found[rank], collectives=calls[rank]) for rank in (0, 1)}
+    return [replace(clean, rank=rank) for rank in (0, 1)], records
+
+
+def test_a_call_is_missing_because_its_rank_failed(clean: RankSummary) -> None:
+    ranks, records = waiting(clean)
+    hanging = compare(ranks, records)
+    assert [(one.cause, one.ranks) for one in hanging.differences] == [("desync", (1,))]
+    died = compare([ranks[0], replace(ranks[1], failure=OOM)], records)
+    assert [one.cause for one in died.differences if one.cause == "desync"] == []
+    assert any(note.endswith("for rank 1, which had failed") for note in died.notes)
+    assert len(died.collectives) == 2  # who was in which call is told as before
+
+
+def test_who_only_says_that_another_is_gone_explains_no_missing_call(clean: RankSummary) -> None:
+    ranks, records = waiting(clean)
+    error = RankError("error.json", "NCCL watchdog: remote process exited", None, (), follows=True)
+    told = compare(ranks, records, errors={1: error})
+    assert [one.cause for one in told.differences] == ["desync"]

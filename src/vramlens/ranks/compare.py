@@ -20,7 +20,7 @@ from vramlens.ranks.excess.causes import FIXES, WORDS, Position
 from vramlens.ranks.excess.cohort_differences import CohortComparison
 from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
 from vramlens.ranks.flights.collectives import all_groups, collective_problems
-from vramlens.ranks.flights.desync import desync_differences
+from vramlens.ranks.flights.desync import desync_differences, notes_of_waiting
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.notes import (
     note_of_hot_experts,
@@ -97,7 +97,9 @@ def compare(
     problems = collective_problems(flights)
     failures = failure_order(ordered, flights, errors)
     is_one_job = not ordered or len(strangers) < len(ordered)
-    differences = [*desync_differences(problems), *job.differences()] if is_one_job else []
+    gone = {failure.rank for failure in failures.failed if not failure.follows}
+    desyncs = desync_differences(problems, gone)
+    differences = [*desyncs, *job.differences()] if is_one_job else []
     failed = frozenset(failure.rank for failure in failures.failed)
     merged = with_common_factors(_merged(differences, failed), ordered)
     if failed:
@@ -117,6 +119,7 @@ def compare(
         notes=(
             *strangers_note(strangers, len(ordered)),
             *note_of_victims(failures, ordered, missing),
+            *notes_of_waiting(problems, gone),
             *note_of_hot_experts(flights),
             *job.notes(),
             *note_of_slow_ranks(() if strangers else ordered, differing),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.flights.collectives import CollectiveProblem
@@ -21,12 +21,39 @@ _SAME_CALLS = "make every rank of the group call the same collectives in the sam
 _MISMATCH = "called different collectives as"
 
 
-def desync_differences(problems: Sequence[CollectiveProblem]) -> list[RankDifference]:
-    """The ranks that are at fault as far as flight records tell, one difference a group."""
+def desync_differences(
+    problems: Sequence[CollectiveProblem], failed: Set[int]
+) -> list[RankDifference]:
+    """The ranks that are at fault as far as flight records tell, one difference a group; none where
+    those that are missing failed: a rank that is gone calls nothing.
+    """
+    groups = _by_group(problems)
+    return [_difference(rows) for rows in groups if not _is_explained(rows, failed)]
+
+
+def notes_of_waiting(problems: Sequence[CollectiveProblem], failed: Set[int]) -> list[str]:
+    """One sentence a group whose ranks wait for one that failed."""
+    return [_note_of_waiting(rows) for rows in _by_group(problems) if _is_explained(rows, failed)]
+
+
+def _by_group(problems: Sequence[CollectiveProblem]) -> list[list[CollectiveProblem]]:
     by_group = defaultdict(list)
     for row in problems:
         by_group[row.group].append(row)
-    return [_difference(rows) for rows in by_group.values()]
+    return list(by_group.values())
+
+
+def _is_explained(rows: Sequence[CollectiveProblem], failed: Set[int]) -> bool:
+    gone = [row for row in rows if row.suspected]
+    return bool(gone) and all(row.name is None and row.rank in failed for row in gone)
+
+
+def _note_of_waiting(rows: Sequence[CollectiveProblem]) -> str:
+    gone = named([row.rank for row in rows if row.suspected])
+    waiting = [row for row in rows if not row.suspected]
+    verb = "waits" if len(waiting) == 1 else "wait"
+    call = f"call {rows[0].seq} of process group {rows[0].group}"
+    return f"{named([row.rank for row in waiting])} {verb} in {call} for {gone}, which had failed"
 
 
 def _difference(rows: Sequence[CollectiveProblem]) -> RankDifference:
