@@ -51,6 +51,24 @@ def test_a_stage_of_more_layers_is_told() -> None:
     assert named_causes(compare(pipeline(counts=(2, 6, 2, 2)))) == [((1,), "pipeline_stage")]
 
 
+@pytest.mark.parametrize("stage", [1, 3, 5])
+def test_a_stage_of_half_as_many_layers_more_has_the_bytes_of_these(stage: int) -> None:
+    """Also where it holds little more than the usual stage, which waits for more microbatches."""
+    counts = [2] * 8
+    counts[stage] = 3
+    (told,) = compare(pipeline(8, counts)).differences
+    assert (told.cause, told.ranks) == ("pipeline_stage", (stage,))
+    equal = pipeline(8, [2] * 8)[stage].peak_requested_bytes
+    more = pipeline(8, counts)[stage].peak_requested_bytes - equal
+    assert told.bytes == pytest.approx(more, rel=0.1)
+    assert told.evidence[0] == "1.50 times as many layers as the usual stage"
+
+
+def test_a_stage_that_has_more_layers_and_holds_less_is_no_fault() -> None:
+    """The last stages wait for fewer microbatches: who gives them more layers balances memory."""
+    assert compare(pipeline(8, [4, 4, 4, 4, 4, 4, 5, 4])).differences == ()
+
+
 def test_tied_embeddings_are_of_both_ends() -> None:
     ranks = pipeline()
     ranks[3] = with_lines(ranks[3], embedding()[0])

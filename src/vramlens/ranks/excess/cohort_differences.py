@@ -51,9 +51,11 @@ class CohortComparison:
         for cohort in self._compared:
             yield from cohort.leaks
             yield from cohort.beside_work
-            kept_bytes = cohort.kept_bytes
-            if kept_bytes >= cohort.beside.least:
-                yield self._difference_from(cohort, "not_checkpointed", kept_bytes, None)
+            kept = cohort.kept_bytes
+            if kept >= cohort.beside.least:
+                yield self._difference_from(cohort, "not_checkpointed", kept, None)
+            elif cohort.has_more_layers:
+                yield self._difference_of_layers(cohort)
             elif cohort.unexplained >= cohort.least:
                 yield self._difference_beside_layout(cohort)
             elif cohort.more >= cohort.least and self._is_short(cohort.members):
@@ -65,6 +67,7 @@ class CohortComparison:
             cohort
             for cohort in self._compared
             if cohort.more >= cohort.least > cohort.unexplained
+            and not cohort.has_more_layers
             and not self._is_short(cohort.members)
         ]
         if not by_layout:
@@ -124,8 +127,13 @@ class CohortComparison:
         places = {difference.place for difference in of_lines}
         alike = RankAgainstPeers(summary, layout.usual.beside(summary), position, ())
         more = alike.more - sum(difference.bytes for difference in of_lines)
-        by_layout = layout.bytes_of(summary, places) if self.cohorts.staged else _NO_LAYOUT
-        return _Cohort(members, alike, leaks, beside_work, places, more, by_layout)
+        is_staged = self.cohorts.staged
+        by_layout = layout.bytes_of(summary, places) if is_staged else _NO_LAYOUT
+        layers = layout.layers_of(summary) if is_staged else 1.0
+        of_layers = layout.bytes_of_layers(summary, places) if is_staged else 0
+        return _Cohort(
+            members, alike, leaks, beside_work, places, more, by_layout, layers, of_layers
+        )
 
     def _leaking(self, members: Sequence[int], place: Place | None) -> tuple[int, ...]:
         """Those of some ranks that have something that grows at a line."""
@@ -148,6 +156,17 @@ class CohortComparison:
         holds_half = line is not None and 2 * cohort.excess_of(line) >= more
         place = line.place if line is not None and holds_half else None
         return self._difference_from(cohort, cause, more, place)
+
+    def _difference_of_layers(self, cohort: _Cohort) -> RankDifference:
+        """What a stage holds more because it has more layers."""
+        difference = self._difference_from(cohort, "pipeline_stage", cohort.layer_bytes, None)
+        size = format_size(cohort.layer_bytes)
+        evidence = f"{cohort.layers:.2f} times as many layers as the usual stage"
+        return replace(
+            difference,
+            title=f"holds more layers of the pipeline than the usual stage: {size}",
+            evidence=(evidence, *difference.evidence),
+        )
 
     def _difference_of_layout(self, cohort: _Cohort) -> RankDifference:
         """What a stage holds more by the layout, on devices that have no room for it."""
@@ -191,6 +210,8 @@ class _Cohort:
         places: these lines.
         more: how much more its peak is, beside these lines.
         layout: what of that is by the layout of a pipeline.
+        layers: how many times as many layers it has as the usual stage.
+        layer_bytes: what it holds because of those it has more.
     """
 
     members: tuple[int, ...]
@@ -200,6 +221,8 @@ class _Cohort:
     places: Collection[Place | None]
     more: int
     layout: LayoutBytes
+    layers: float
+    layer_bytes: int
 
     @property
     def least(self) -> float:
@@ -210,6 +233,13 @@ class _Cohort:
     def unexplained(self) -> int:
         """What is neither of single lines, nor by the layout."""
         return self.more - min(max(0, self.more), self.layout.total)
+
+    @property
+    def has_more_layers(self) -> bool:
+        """True if it has so many more layers that moving some of them is worth it; one that waits
+        for fewer microbatches may hold more layers in as much memory.
+        """
+        return self.more > 0 and self.layer_bytes >= self.least
 
     @property
     def kept_bytes(self) -> int:

@@ -61,8 +61,8 @@ class StageLayout:
     def bytes_of(self, stage: RankSummary, leaving_out: Collection[Place | None]) -> LayoutBytes:
         """What a stage holds more by the layout, at its peak, beside some lines."""
         lines = [line for line in stage.lines if line.place not in leaving_out]
-        in_flight = self._bytes_in_flight(lines) if self._has_usual_flight(stage) else 0
-        at_end = self._bytes_at_end(lines) - self._usual_bytes_at_end(stage)
+        in_flight = self._bytes_in_flight(stage, lines) if self._has_usual_flight(stage) else 0
+        at_end = self._bytes_at_end(stage, lines) - self._usual_bytes_at_end(stage)
         return LayoutBytes(max(0, in_flight), max(0, at_end))
 
     def _usual_bytes_at_end(self, stage: RankSummary) -> int:
@@ -78,21 +78,66 @@ class StageLayout:
             key=lambda other: abs(other.peak_requested_bytes - usual_bytes),
             default=stage,
         )
-        return self._bytes_at_end(usual.lines)
+        return self._bytes_at_end(usual, usual.lines)
 
-    def _bytes_in_flight(self, lines: Sequence[LineUse]) -> int:
+    def layers_of(self, stage: RankSummary) -> float:
+        """How many times as many layers a stage has as the usual one: a step comes to the lines
+        that all have as often; 1 where none are the same size on all.
+        """
+        usual = lower_median(self._work_of_layers)
+        return self._work_of_layers[self._index[stage.rank]] / usual if usual else 1.0
+
+    def bytes_of_layers(self, stage: RankSummary, leaving_out: Collection[Place | None]) -> int:
+        """What a stage holds at its peak because it has more layers than the usual one."""
+        more = self.layers_of(stage) - 1
+        if more <= 0:
+            return 0
+        lines = [
+            line for line in stage.lines if self._is_of_all(line) and line.place not in leaving_out
+        ]
+        passing = sum(line.at_peak_bytes for line in lines if not is_built_once(line))
+        staying = sum(self._bytes_of_usual_layers(line) for line in lines if is_built_once(line))
+        return int(passing * more / (1 + more) + staying * more)
+
+    def _bytes_of_usual_layers(self, line: LineUse) -> float:
+        """What as many layers as the usual stage's hold of a line that makes what stays; the least
+        of all, for one line may also make what is of the first or the last stage.
+        """
+        uses = zip(self._stages, self._lines_of_owners[key_of(line)], strict=True)
+        return min(use.at_peak_bytes / max(1.0, self.layers_of(stage)) for stage, use in uses)
+
+    @cached_property
+    def _work_of_layers(self) -> list[float]:
+        """By stage, the bytes that a step requests at lines that all stages have, in one size."""
+        return [
+            sum(
+                line.per_step * line.mean_bytes
+                for line in summary.lines
+                if not is_built_once(line) and self._is_of_layers(line)
+            )
+            for summary in self._stages
+        ]
+
+    def _is_of_layers(self, line: LineUse) -> bool:
+        sizes = [other.mean_bytes for other in self._lines_of_owners[key_of(line)]]
+        return self._is_of_all(line) and max(sizes) <= (1 + SAME_SHARE) * min(sizes)
+
+    def _is_of_all(self, line: LineUse) -> bool:
+        return len(self._owners[key_of(line)]) == len(self._stages)
+
+    def _bytes_in_flight(self, stage: RankSummary, lines: Sequence[LineUse]) -> int:
         """What as many layers as the usual stage's hold more in microbatches that wait."""
         repeated = self._repeated(lines)
-        waiting = sum(line.at_peak_bytes for line in repeated) / self._layers(lines)
+        waiting = sum(line.at_peak_bytes for line in repeated) / max(1.0, self.layers_of(stage))
         return int(waiting) - sum(map(self.usual.line_at_peak_bytes, repeated))
 
-    def _bytes_at_end(self, lines: Sequence[LineUse]) -> int:
+    def _bytes_at_end(self, stage: RankSummary, lines: Sequence[LineUse]) -> int:
         """What only the first or the last stages have; 0 where there is none of it."""
         of_end = [line for line in lines if self.is_of_end(line)]
         if not of_end:
             return 0
         # One line may make all parameters: those of the layers, and of an embedding.
-        layers = self._layers(lines)
+        layers = max(1.0, self.layers_of(stage))
         staying = (line for line in lines if is_built_once(line) and not self.is_of_end(line))
         more = int(sum(self._more_than_layers(line, layers) for line in staying))
         return int(sum(self._bytes_of_end(line) for line in of_end)) + more
@@ -156,16 +201,6 @@ class StageLayout:
             return False
         return abs(line.mean_bytes - usual.mean_bytes) <= SAME_SHARE * usual.mean_bytes
 
-    def _layers(self, lines: Sequence[LineUse]) -> float:
-        """How many times as many layers a stage has as the usual one; at least 1."""
-        stage_bytes = usual_bytes = 0.0
-        for line in self._repeated(lines):
-            usual = self.usual.line(line)
-            if usual is not None:
-                stage_bytes += line.per_step * line.mean_bytes
-                usual_bytes += usual.per_step * usual.mean_bytes
-        return max(1.0, stage_bytes / usual_bytes) if usual_bytes else 1.0
-
     def _more_than_layers(self, line: LineUse, layers: float) -> float:
         return max(0.0, line.at_peak_bytes - layers * self.usual.line_at_peak_bytes(line))
 
@@ -186,9 +221,7 @@ class StageLayout:
 
     def _share_in_flight(self, summary: RankSummary) -> float:
         lines = [
-            line
-            for line in summary.lines
-            if not is_built_once(line) and len(self._owners[key_of(line)]) == len(self._stages)
+            line for line in summary.lines if not is_built_once(line) and self._is_of_all(line)
         ]
         of_step = sum(line.per_step * line.mean_bytes for line in lines)
         return sum(line.peak_bytes for line in lines) / max(1.0, of_step)
