@@ -51,6 +51,8 @@ from vramlens.units import format_size
 
 _BY_SIZE = (
     "uneven_batch",
+    "wider_numbers",
+    "workspaces",
     "not_checkpointed",
     "pipeline_stage",
     "uneven_shard",

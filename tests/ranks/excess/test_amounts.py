@@ -10,8 +10,10 @@ import pytest
 
 from support.summaries import STEPS, line, named_causes, rank_of, trainers, with_lines
 from vramlens.analyses.finding import Place
+from vramlens.ground.verdict import Verdict
 from vramlens.ranks import RankSummary, compare
 from vramlens.ranks.hints import Hint
+from vramlens.ranks.rank_summary import LineUse
 from vramlens.units import MIB
 
 
@@ -53,7 +55,39 @@ def test_one_larger_call_is_no_larger_batch() -> None:
         size = 400 * MIB if rank.rank == 1 else 4 * MIB
         trial = replace(line(91, "temporaries", 1, size, per_step=1), sizes=2)
         ranks.append(with_lines(rank, trial))
-    assert named_causes(compare(ranks)) == [((1,), "unknown")]
+    (told,) = compare(ranks).differences
+    assert (told.ranks, told.cause, told.verdict) == ((1,), "workspaces", Verdict.POSSIBLE)
+
+
+def activations(scale: float = 1.0, buffers: float = 1.0, batch: float = 1.0) -> list[LineUse]:
+    """The lines of a step: its batch, what layers keep, and what passes."""
+    return [
+        line(70, "activations", 1, int(8 * batch * MIB), per_step=1),
+        line(71, "activations", 6, int(40 * scale * MIB), per_step=6),
+        line(72, "activations", 6, int(30 * scale * MIB), per_step=6),
+        line(73, "temporaries", 2, int(60 * buffers * MIB), per_step=2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("odd", "cause"),
+    [
+        (activations(buffers=3), "workspaces"),  # what layers keep is as large as on the peers
+        (activations(scale=2, buffers=2), "wider_numbers"),  # the batch itself is no larger
+        (activations(scale=2), "wider_numbers"),
+        (activations(scale=2, buffers=2, batch=2), "uneven_batch"),
+        (activations(scale=1.9, buffers=1.9), "uneven_batch"),
+    ],
+)
+def test_only_what_a_batch_scales_is_a_larger_batch(odd: list[LineUse], cause: str) -> None:
+    held = [odd if rank == 2 else activations() for rank in range(4)]
+    weights = line(10, "parameters", 2, 100 * MIB, phase="other")
+    ranks = [rank_of(rank, 4, [weights, *lines]) for rank, lines in enumerate(held)]
+    (told,) = compare(ranks).differences
+    assert (told.ranks, told.cause) == ((2,), cause)
+    advice = " ".join((*told.evidence, told.fix))
+    assert ("if balanced" in advice) == (cause == "uneven_batch")
+    assert told.verdict != Verdict.PROVEN or cause == "uneven_batch"
 
 
 @pytest.mark.parametrize("count", [1, 5])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from vramlens.ranks.excess.batches import are_batches
+from vramlens.ranks.excess.batches import cause_of_larger
 from vramlens.ranks.excess.causes import STAY, Position, is_built_once, may_be_table
 from vramlens.ranks.excess.line_excess import LineExcess, bytes_of
 from vramlens.ranks.peers.usual import Usual
@@ -25,8 +25,8 @@ def with_evidence(
     other_cause = "uneven_shard" if _has_divided_states(by_cause, usual) else "unknown"
     if not _may_have_more_layers(by_cause, position):
         by_cause[other_cause] += by_cause.pop("pipeline_stage")
-    if not are_batches(by_cause["uneven_batch"], rank, usual):
-        by_cause["unknown"] += by_cause.pop("uneven_batch")
+    larger = by_cause.pop("uneven_batch", [])
+    by_cause[cause_of_larger(larger, rank, usual)] += larger
     if not any(may_be_table(excess.line) for excess in by_cause["embedding_shard"]):
         by_cause[other_cause] += by_cause.pop("embedding_shard")
     return {cause: excesses for cause, excesses in by_cause.items() if excesses}

@@ -26,8 +26,19 @@ _CAUSES_OF_HINTS = {
 """What a call alone gives away, the first that is there."""
 _HINTS_OF_WHAT_STAYS = (Hint.LOAD, Hint.STATE_DICT)
 BESIDE_TRAINING = Hint.EVALUATION | Hint.LOGGING
-_FIXED_ELSEWHERE = ("uneven_batch", "not_checkpointed", "nccl", "allocator", "allocator_settings")
+_FIXED_ELSEWHERE = (
+    "uneven_batch",
+    "wider_numbers",
+    "workspaces",
+    "not_checkpointed",
+    "nccl",
+    "allocator",
+    "allocator_settings",
+)
 """Causes that no edit of the line mends."""
+
+POSSIBLE = ("unknown", "workspaces")
+"""Causes that stay possible."""
 
 FIXES = {
     "stray_context": "call torch.cuda.set_device(local_rank) before the first CUDA call, and "
@@ -42,6 +53,10 @@ FIXES = {
     "leak": "delete, detach or move to the CPU what this line leaves behind after each step",
     "uneven_batch": "give the ranks batches of the same cost: DataLoader(batch_sampler="
     "vramlens.BalancedBatchSampler(lengths, batch_size)), or equal batch sizes and drop_last=True",
+    "wider_numbers": "run its forward pass under the torch.autocast of its peers, in the same dtype; "
+    "if its batch is twice as large instead, level the batches",
+    "workspaces": "set the same torch.backends.cudnn.benchmark on all ranks, or False: a trial may "
+    "choose another algorithm on each",
     "not_checkpointed": "checkpoint the same layers on all ranks (torch.utils.checkpoint,"
     " gradient_checkpointing), or on none",
     "data_parallel": "use DistributedDataParallel (one process per GPU): DataParallel gathers"
@@ -78,6 +93,8 @@ WORDS = {
     "rank0_gather": "keeps what it gathers from the other ranks",
     "leak": "leaks: memory grows with every step, only on this rank",
     "uneven_batch": "has larger batches or longer sequences",
+    "wider_numbers": "holds numbers of twice the width: its peers use autocast",
+    "workspaces": "asks for larger buffers that pass, maybe for other algorithms of a library",
     "not_checkpointed": "keeps activations that its peers compute again in the backward pass",
     "data_parallel": "gathers the outputs of DataParallel's other GPUs",
     "moe_hot_rank": "has experts that get more tokens",

@@ -11,6 +11,7 @@ from vramlens.ground.verdict import Verdict
 from vramlens.ranks.excess.batches import are_all_larger, leveled
 from vramlens.ranks.excess.cause_evidence import LEAST_OF_LAYERS, with_evidence
 from vramlens.ranks.excess.causes import (
+    POSSIBLE,
     STAY,
     WORDS,
     Position,
@@ -43,6 +44,8 @@ ENOUGH_PEERS, _LEAST_SPREAD = 8, 0.003
 _STAGES = ("pipeline_stage", "first_last_stage")
 BY_STEP = (
     "uneven_batch",
+    "wider_numbers",
+    "workspaces",
     "not_checkpointed",
     "moe_hot_rank",
     "pipeline_stage",
@@ -179,20 +182,13 @@ class RankAgainstPeers:
         )
         if frame is None:
             return []
+        size, place = format_size(frame.at_peak_bytes), frame.place
         evidence = [
-            f"{format_size(frame.at_peak_bytes)} of the peak are from calls at {frame.place},"
-            " which no peer makes",
+            f"{size} of the peak are from calls at {place}, which no peer makes",
             self._part_of_peak(excess_bytes),
         ]
-        return [
-            self.difference(
-                "rank_only",
-                Verdict.PROVEN,
-                excess_bytes,
-                place=frame.place,
-                evidence=evidence,
-            )
-        ]
+        verdict = Verdict.PROVEN
+        return [self.difference("rank_only", verdict, excess_bytes, place=place, evidence=evidence)]
 
     def _bytes_alone(self, excesses: Iterable[LineExcess]) -> int:
         """What lines of this rank alone make its peak higher by: all that stays; what passes does
@@ -428,7 +424,7 @@ class RankAgainstPeers:
             for excess in ranked[:3]
         ]
         is_sure = cause in _CERTAIN_CAUSES or cause == "rank_only"
-        verdict = Verdict.POSSIBLE if cause == "unknown" else Verdict.LIKELY
+        verdict = Verdict.POSSIBLE if cause in POSSIBLE else Verdict.LIKELY
         if cause == "uneven_batch":
             evidence += leveled(excesses, self.rank, self.usual)
             is_sure = excess_bytes * 2 >= self.more
