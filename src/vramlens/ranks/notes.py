@@ -17,6 +17,8 @@ from vramlens.trace.flight import FlightRecord
 _FEWEST_TIMED = 3
 _SLOW = 1.15
 """Times the usual step: less is what steps differ by anyway."""
+_SEVERAL_STEPS = 1.8
+"""Times the usual step: two or more may be taken for one."""
 _CUT = "the file ends early"
 """Of what a recording does not hold, the words of ``read`` for a truncated one."""
 _FEWEST_RANKS = 2
@@ -70,11 +72,18 @@ def ends_early(ranks: Sequence[RankSummary]) -> list[str]:
 
 def note_of_slow_ranks(ranks: Sequence[RankSummary], differing: Collection[int]) -> list[str]:
     """One sentence on ranks whose steps take longer than the usual, and whether they hold more."""
-    times_us = {rank.rank: rank.step_us for rank in ranks if rank.step_us}
+    timed = [rank for rank in ranks if rank.step_us]
+    times_us = {rank.rank: rank.step_us or 0 for rank in timed}
     if len(times_us) < _FEWEST_TIMED:
         return []
     usual_us = lower_median(times_us.values())
-    slow = [rank for rank, time_us in times_us.items() if time_us > _SLOW * usual_us]
+    usual_run_us = lower_median(map(_run_us, timed))
+    slow = [
+        rank.rank
+        for rank in timed
+        if (rank.step_us or 0) > _SLOW * usual_us
+        and not _is_divided_otherwise(rank, usual_us, usual_run_us)
+    ]
     # In a job that waits for itself in each step all are as slow as the slowest.
     if not slow or len(slow) * 2 >= len(times_us):
         return []
@@ -85,6 +94,19 @@ def note_of_slow_ranks(ranks: Sequence[RankSummary], differing: Collection[int])
         f"{named(slow)} {verb} longer for a step: {times_us[worst] / 1000:,.1f} ms on rank {worst},"
         f" usually {usual_us / 1000:,.1f} ms; {memory}"
     ]
+
+
+def _is_divided_otherwise(rank: RankSummary, usual_us: int, usual_run_us: int) -> bool:
+    """True if a rank has steps of several times the length in the same time: where steps are
+    recognized by what repeats, something that it does every other step takes them for one.
+    """
+    is_longer = (rank.step_us or 0) >= _SEVERAL_STEPS * usual_us
+    return is_longer and _run_us(rank) <= _SLOW * usual_run_us
+
+
+def _run_us(rank: RankSummary) -> int:
+    """The time of all of a rank's steps."""
+    return (rank.step_us or 0) * len(rank.step_peaks)
 
 
 def _memory_of_slow_ranks(slow: Set[int], differing: Set[int]) -> str:

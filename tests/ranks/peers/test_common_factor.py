@@ -79,3 +79,22 @@ def test_a_slow_rank_is_told_and_whether_memory_explains_it() -> None:
 def test_equal_steps_are_no_news() -> None:
     notes = compare(job(set(), step_us=lambda rank: 40_000 + 300 * rank)).notes
     assert not any("longer for a step" in note for note in notes)
+
+
+def test_steps_that_are_divided_in_another_way_are_not_slow() -> None:
+    """Half as many steps of twice the time: what one does every other step took two for one. A rank
+    that is slow has as many steps as the others, or not twice the time.
+    """
+
+    def notes(step_us: int, steps: int) -> list[str]:
+        ranks = job(
+            set(),
+            step_us=lambda rank: step_us if rank == 3 else 40_000,
+            step_peaks=lambda rank: (1 << 30,) * (steps if rank == 3 else 40),
+        )
+        return [note for note in compare(ranks).notes if "longer for a step" in note]
+
+    assert not notes(80_000, 20)
+    assert not notes(200_000, 8)
+    assert notes(80_000, 40)
+    assert notes(52_000, 30)  # ended with the others, and slower
