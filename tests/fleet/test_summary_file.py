@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.lake_jobs import write_job
+from support.made_jobs import Validates, done, factory
 from vramlens.allowance import allowance
 from vramlens.errors import InputError
 from vramlens.fleet import compare_files, files, find_ranks
@@ -98,3 +100,14 @@ def test_summaries_are_opened_a_few_at_a_time(tmp_path: Path) -> None:
         last = list(unread)[-1]
     assert (first.path, last.path) == (paths[0], paths[-1])
     assert last.data == b"later"
+
+
+def test_a_caller_of_one_rank_is_found_from_summaries(tmp_path: Path) -> None:
+    made = factory(random.Random("3"), tmp_path, "gpt", world=4, vram=True)
+    made.habits[1] = [Validates(1.3)]
+    done(made, "validates")
+    from_recordings = compare_files([tmp_path]).differences
+    summarise_all(tmp_path)
+    from_summaries = compare_files([tmp_path]).differences
+    assert from_summaries == from_recordings
+    assert [str(one.place) for one in from_summaries] == ["train/validate.py:39 in validate"]

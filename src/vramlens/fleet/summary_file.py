@@ -25,7 +25,9 @@ ENDING = ".summary"
 _SCHEMA = "vramlens.summary/1"
 _LARGEST_BYTES, _LONGEST_TEXT = 1 << 20, 1 << 24
 _LEAST_SHARE = 1000
-"""Lines that never held a thousandth of the peak are left out: they differ on no rank."""
+"""Lines that never held a thousandth of the peak are left out: they differ on no rank. So are
+frames that neither held that nor requested a thousandth of all.
+"""
 _MOST_LINES = 100
 
 
@@ -78,7 +80,14 @@ def _shortened(summary: RankSummary) -> RankSummary:
         for line in summary.lines
         if line.peak_bytes >= least_bytes or line.category == "parameters"
     ]
-    return replace(summary, lines=tuple(lines[:_MOST_LINES]))
+    least_total = max((frame.total_bytes for frame in summary.frames), default=0) // _LEAST_SHARE
+    frames = [
+        frame
+        for frame in summary.frames
+        if frame.total_bytes >= least_total
+        or max(frame.at_peak_bytes, frame.reserved_bytes) >= least_bytes
+    ]
+    return replace(summary, lines=tuple(lines[:_MOST_LINES]), frames=tuple(frames[:_MOST_LINES]))
 
 
 @dataclass(frozen=True, slots=True)
