@@ -90,6 +90,21 @@ def test_only_what_a_batch_scales_is_a_larger_batch(odd: list[LineUse], cause: s
     assert told.verdict != Verdict.PROVEN or cause == "uneven_batch"
 
 
+def test_where_hardly_anything_is_kept_all_that_passes_shows_a_batch() -> None:
+    """A step in parts: most lines have more bytes that pass, and only a token is an activation."""
+    held = [
+        [
+            line(70, "activations", 1, MIB // 8, per_step=1),
+            line(71, "temporaries", 6, int(40 * scale * MIB), per_step=6),
+            line(72, "temporaries", 6, int(30 * scale * MIB), per_step=6),
+        ]
+        for scale in (1, 1, 1.3, 1)
+    ]
+    weights = line(10, "parameters", 2, 100 * MIB, phase="other")
+    ranks = [rank_of(rank, 4, [weights, *lines]) for rank, lines in enumerate(held)]
+    assert named_causes(compare(ranks)) == [((2,), "uneven_batch")]
+
+
 @pytest.mark.parametrize("count", [1, 5])
 def test_states_that_zero_divides_by_whole_tensors_are_shards(count: int) -> None:
     """Fewer of them, each larger; else more of them, which is no division."""

@@ -28,8 +28,10 @@ def cause_of_larger(larger: Sequence[LineExcess], rank: RankSummary, usual: Usua
         (line, peer) for line, peer in moving if "activations" in (line.category, peer.category)
     ]
     growing = {excess.line for excess in larger}
-    weighty = activations or moving
-    all_bytes = sum(peer.peak_bytes for _, peer in weighty)
+    # Lines may have more bytes that pass than bytes that are kept: then all of them count.
+    has_activations = _usual_bytes(activations) >= _LEAST * _usual_bytes(moving)
+    weighty = activations if has_activations else moving
+    all_bytes = _usual_bytes(weighty)
     larger_bytes = sum(peer.peak_bytes for line, peer in weighty if line in growing)
     if larger_bytes >= _LEAST * all_bytes > 0:
         return "wider_numbers" if _are_twice_as_wide(larger, activations) else "uneven_batch"
@@ -58,6 +60,11 @@ def _are_twice_as_wide(
         and abs(_growth(line, peer) - 1) <= SAME_SHARE
         for line, peer in activations
     )
+
+
+def _usual_bytes(pairs: Sequence[tuple[LineUse, LineUse]]) -> int:
+    """What peers hold of some lines, each as the rank and as they use it."""
+    return sum(peer.peak_bytes for _, peer in pairs)
 
 
 def _growth(line: LineUse, peer: LineUse) -> float:
