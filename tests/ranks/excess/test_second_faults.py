@@ -18,10 +18,12 @@ from support.made_jobs import (
     factory,
 )
 from support.rank_score import answer_of, mistakes, weak_lines
-from support.summaries import line, trainers, with_lines
+from support.summaries import STEPS, line, trainers, with_lines
 from vramlens.analyses.finding import Place
+from vramlens.ground.verdict import Verdict
 from vramlens.ranks import compare
 from vramlens.ranks.excess.line_excess import LineExcess, faults_of
+from vramlens.ranks.rank_summary import RankGrowth
 from vramlens.units import MIB
 
 LINE = line(60, "other", 1, MIB)
@@ -72,6 +74,24 @@ def test_lines_of_two_files_are_two_faults() -> None:
     assert [(one.cause, one.place, one.bytes) for one in answer.differences] == [
         ("rank_only", places[0], 200 * MIB),
         ("rank_only", places[1], 150 * MIB),
+    ]
+
+
+def test_two_leaks_that_have_a_caller_in_common_are_told_at_their_lines() -> None:
+    """The recording sums both at their caller; each line only grows, and no peer has it."""
+    alike = trainers(4)
+    places = (Place("train/cache.py", 60, "fill"), Place("train/log.py", 61, "remember"))
+    growing = [
+        replace(line(60 + at, "other", STEPS, size * MIB, per_step=1), place=places[at])
+        for at, size in enumerate((50, 40))
+    ]
+    caller = Place("train/train.py", 61, "step")
+    both = RankGrowth(Verdict.LIKELY, caller, 90 * MIB, STEPS * 90 * MIB, STEPS, None)
+    odd = replace(with_lines(alike[0], *growing), leaks=(both,))
+    answer = compare([odd, *alike[1:]])
+    assert [(one.cause, one.place, one.bytes) for one in answer.differences] == [
+        ("leak", places[0], STEPS * 50 * MIB),
+        ("leak", places[1], STEPS * 40 * MIB),
     ]
 
 

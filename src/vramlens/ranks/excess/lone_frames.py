@@ -6,8 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vramlens.ranks.excess.causes import only_grows
 from vramlens.ranks.peers.usual import Usual
-from vramlens.ranks.rank_summary import FrameUse, RankSummary
+from vramlens.ranks.rank_summary import FrameUse, RankGrowth, RankSummary
+
+_NEARLY_ALL = 0.9
 
 
 def lone_frame(
@@ -33,6 +36,17 @@ def lone_frame(
         return None
     through = (frame for frame in lone if 2 * size_of(frame) > most_bytes)
     return max(through, key=lambda frame: (frame.depth, size_of(frame)))
+
+
+def is_of_lone_lines(leak: RankGrowth, rank: RankSummary, usual: Usual) -> bool:
+    """True if a leak is told at a caller, and lines that only this rank has hold nearly all of it:
+    they only grow, and each is a leak of its own.
+    """
+    if any(line.place == leak.place for line in rank.lines):
+        return False
+    growing = (line for line in rank.lines if line.place is not None and only_grows(line))
+    alone_bytes = sum(line.at_peak_bytes for line in growing if usual.line(line) is None)
+    return alone_bytes >= _NEARLY_ALL * leak.bytes
 
 
 def _works_elsewhere(rank: RankSummary, usual: Usual, least_bytes: float) -> bool:

@@ -28,7 +28,7 @@ from vramlens.ranks.excess.line_excess import (
     place_to_blame,
     way_of_differing,
 )
-from vramlens.ranks.excess.lone_frames import lone_frame
+from vramlens.ranks.excess.lone_frames import is_of_lone_lines, lone_frame
 from vramlens.ranks.peers.steps_against_peers import PeerStepPeaks
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, RankDifference
@@ -98,7 +98,8 @@ class RankAgainstPeers:
         return list(differences.values())
 
     def _is_worth_telling(self, leak: RankGrowth) -> bool:
-        if leak.verdict == Verdict.NOT_A_PROBLEM:
+        is_problem = leak.verdict != Verdict.NOT_A_PROBLEM
+        if not is_problem or is_of_lone_lines(leak, self.rank, self.usual):
             return False
         # That no peer grows there tells it from a buffer that fills, also where few steps were
         # recorded.
