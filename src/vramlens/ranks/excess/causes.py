@@ -94,7 +94,7 @@ WORDS = {
     "leak": "leaks: memory grows with every step, only on this rank",
     "uneven_batch": "has larger batches or longer sequences",
     "wider_numbers": "holds numbers of twice the width: its peers use autocast",
-    "workspaces": "asks for larger buffers that pass, maybe for other algorithms of a library",
+    "workspaces": "requests larger buffers for a short time, maybe for another algorithm of a library",
     "not_checkpointed": "keeps activations that its peers compute again in the backward pass",
     "data_parallel": "gathers the outputs of DataParallel's other GPUs",
     "moe_hot_rank": "has experts that get more tokens",
