@@ -10,6 +10,7 @@ commit: 64 ranks a file.
 runs: which job is which run.
 views: the tables of files that anybody wrote.
 lake: reading and asking.
+one_select: what a question may be.
 ready_questions: those that are ready.
 """
 

@@ -157,10 +157,9 @@ def outgrows_removals(removals: Sequence[Store], evidence: Evidence) -> bool:
         have_run or all(_takes_often(removal, evidence) for removal in removals)
     ):
         return True
-    if have_run and all(map(_may_take_nothing, removals)):
-        return growth.whole_steps >= _MANY_STEPS
     if any(_may_drain(removal, evidence) for removal in removals):
-        return False
+        takes_nothing = have_run and all(map(_may_take_nothing, removals))
+        return takes_nothing and growth.whole_steps >= _MANY_STEPS
     if have_run:
         return growth.whole_steps >= _SOME_STEPS
     has_long_grown = growth.whole_steps >= _WATCHED_STEPS and growth.kept_steps >= _KEPT_STEPS
