@@ -19,7 +19,15 @@ types, both layouts), and the convolutions in recordings of programs on an H100 
 - the gradient of a 1 x 1 weight is a sum over images: one partial sum in float32 for each; input and
   output are copied where that is less, or where large images have few channels;
 - that of another weight has 14 partial sums beside the copies, or 8 MiB of them; large weights of 16
-  bits have none.
+  bits have none;
+- that of a weight in 32 bits without stride, of few channels and many images, is made of Fourier
+  transforms: a copy of the output's gradient, and twice the transforms of each channel's input and
+  output, with each side the next power of two (sweep.json.xz: 256 images of 32 channels, to the
+  byte; the peak of ``p12_ppo``, 6,144 of 16 and 32, to the byte; 96 of 64 are copied, 1,024 of
+  192 in ``dp_vmap_hessian``, and 512 of 32 without padding in ``drq_sac``);
+- so is the result where a kernel is as large as the image, with its own transforms (``p13_maml``:
+  200 of 48 channels; ``wgan_gp_faces`` has no room for those of 32 of 48). In between nobody
+  measured: there the range has both.
 
 Bounds: none asked for more than input, weight and output together and a constant; the gradient of
 the weight may have partial sums in float32 on top, one for each piece that the batch is cut into. Of
@@ -68,6 +76,12 @@ _SUMS_OF_IMAGE = 8
 _DEPTHWISE_OF_HALF = 5
 """The largest kernel of float16 that cuDNN runs depthwise, without stride."""
 _LINE_DIMS, _IMAGE_DIMS = 3, 4
+_MAY_TRANSFORM, _TRANSFORMS = {False: 4, True: 2}, {False: 8, True: 4}
+"""Images for each channel from which on a weight's gradient may be made of Fourier transforms, and
+from which on it is, by whether it is of a second gradient.
+"""
+_NUMBER_BYTES = 8
+_LARGEST_USUAL_KERNEL = 7
 _MOST_PARTIAL_SUMS, _MOST_OF_PARTIAL_SUMS = 64, 96 * MIB
 """Partial sums of a weight's gradient: how many, and of how many bytes together at most."""
 _ENLARGES = re.compile(r"aten\.upsample_(nearest|bilinear|bicubic)2d")
@@ -130,9 +144,13 @@ class Convolution:
     @property
     def _forward_bytes(self) -> int:
         if self.has_channels_last:
-            operand_bytes = _bytes(self.tensor) + _bytes(self.weight) + _FEW_BYTES
-            return operand_bytes if self._has_few_wide_channels else self._padded_bytes
-        return _KERNEL_BYTES if self._is_pointwise or self._sums_few else self._copies
+            own = _bytes(self.tensor) + _bytes(self.weight) + _FEW_BYTES
+            return own if self._has_few_wide_channels else self._padded_bytes
+        if self._is_pointwise or self._sums_few:
+            return _KERNEL_BYTES
+        if self._images_a_channel_of_second_gradient >= _TRANSFORMS[True]:
+            return self._bytes_of_transforms(has_result=True)
+        return self._copies
 
     @property
     def _bytes_of_input_gradient(self) -> int:
@@ -162,6 +180,8 @@ class Convolution:
             return _KERNEL_BYTES
         if not self._is_half and int(self.output.shape[1]) < _LEAST_WIDE_CHANNELS:
             return _SUMS_OF_FEW_RESULTS * partial_sum
+        if self._images_a_channel >= _TRANSFORMS[False]:
+            return self._bytes_of_transforms(has_result=False)
         return self._copies + partial_sums
 
     def _bytes_of_weight_gradient_with_channels_last(self, partial_sum: int, usual: int) -> int:
@@ -182,6 +202,52 @@ class Convolution:
             is_aligned = points % _ALIGNED == 0 and points >= _LEAST_ALIGNED
             return by_image if is_aligned else min(by_image, copies)
         return by_image if by_image <= _MUCH_MORE * copies else copies
+
+    @property
+    def most_of_weight_transforms(self) -> int:
+        """Of a weight's gradient that may be made of Fourier transforms; 0 where it is not."""
+        is_one = self._images_a_channel >= _MAY_TRANSFORM[False]
+        return self._bytes_of_transforms(has_result=False) if is_one else 0
+
+    @property
+    def most_of_result_transforms(self) -> int:
+        """Of a result that may be; 0 where it is not."""
+        is_one = self._images_a_channel_of_second_gradient >= _MAY_TRANSFORM[True]
+        return self._bytes_of_transforms(has_result=True) if is_one else 0
+
+    @property
+    def _images_a_channel(self) -> float:
+        """Images for each channel of a convolution that cuDNN may transform; 0 of another."""
+        if not self._is_plain_image or self.output.shape[2:] != self.tensor.shape[2:]:
+            return 0
+        return int(self.tensor.shape[0]) / max(int(self.tensor.shape[1]), int(self.output.shape[1]))
+
+    @property
+    def _images_a_channel_of_second_gradient(self) -> float:
+        """The same of kernels as large as images, whose result is a weight's gradient once more:
+        there the channels are the images (_convolution_double_backward in Convolution.cpp).
+        """
+        if not self._is_plain_image or min(self.weight.shape[2:]) <= _LARGEST_USUAL_KERNEL:
+            return 0
+        return int(self.tensor.shape[1]) / max(int(self.tensor.shape[0]), int(self.weight.shape[0]))
+
+    @property
+    def _is_plain_image(self) -> bool:
+        is_wide = self.tensor.dtype is torch.float32 and not self.has_channels_last
+        is_image = self.tensor.dim() == _IMAGE_DIMS and not self.is_transposed
+        return is_wide and is_image and self.stride == 1 and self.groups == 1 and not self._is_point
+
+    def _bytes_of_transforms(self, *, has_result: bool) -> int:
+        """Of the transforms of two operands, twice, and a copy of one of them; those of results are
+        there, too.
+        """
+        sides = zip(self.tensor.shape[2:], self.weight.shape[2:], strict=True)
+        rows, columns = (_next_power(int(image + kernel) - 1) for image, kernel in sides)
+        images, inputs = map(int, self.tensor.shape[:2])
+        outputs = int(self.weight.shape[0])
+        planes = images * (inputs + outputs) + (inputs * outputs if has_result else 0)
+        copy = _bytes(self.tensor if has_result else self.output)
+        return copy + 2 * planes * rows * (columns // 2 + 1) * _NUMBER_BYTES
 
     @property
     def most_of_plans(self) -> int:
@@ -351,7 +417,8 @@ FIRST: dict[str, Rule] = {"aten.convolution": _copied_for_result}
 def note_forward(log: RequestLog, tried: TriedPlans, args: Any, output: Any) -> None:
     """The workspace of a convolution."""
     call = Convolution.of_forward(args, output)
-    limits = bounds(args[0], args[1], output)
+    least, most = bounds(args[0], args[1], output)
+    limits = least, max(most, call.most_of_result_transforms)
     tried.note("forward", call, call.most_of_plans, limits)
     if not call.runs_in_own_kernel:
         log.scratch(call.bytes_of_result, limits)
@@ -368,9 +435,11 @@ def bounds_of_gradients(args: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     weight = args[2]
     tensors = sum(_bytes(tensor) for tensor in args[:3]) + _padding(args[1])
     partial_sums = min(_MOST_PARTIAL_SUMS * weight.numel() * 4, _MOST_OF_PARTIAL_SUMS)
+    most_of_weight = tensors + _BEYOND_OF_GRADIENT + partial_sums
+    most_of_transforms = Convolution.of_backward(args).most_of_weight_transforms
     return (
         (_KERNEL_BYTES, tensors + _BEYOND_OF_GRADIENT),
-        (_KERNEL_BYTES, tensors + _BEYOND_OF_GRADIENT + partial_sums),
+        (_KERNEL_BYTES, max(most_of_weight, most_of_transforms)),
     )
 
 
@@ -416,6 +485,11 @@ def _padding(tensor: Any) -> int:
     if channels >= _LEAST_CHANNELS:
         return 0
     return 2 * _bytes(tensor) * _LEAST_CHANNELS // max(1, channels)
+
+
+def _next_power(size: int) -> int:
+    """The least power of two that is no less."""
+    return 1 << (size - 1).bit_length()
 
 
 def _has_strides_of_channels_last(tensor: Any) -> bool:

@@ -1,0 +1,62 @@
+"""Workspaces of convolutions against what an H200 asked for (PyTorch 2.11, cuDNN 9.19)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+OPTIONS = [[1], [1], [1], False, [0], 1]
+
+
+def convolution(
+    images: int, inputs: int, outputs: int, sides: tuple[int, ...], kernel: int = 3, crop: int = 0
+) -> Any:
+    """A convolution in float32 whose result is smaller than the image by some rows."""
+    from vramlens.prediction.kernels.convolutions import Convolution
+
+    tensor = torch.empty(images, inputs, *sides, device="meta")
+    weight = torch.empty(outputs, inputs, *[kernel] * len(sides), device="meta")
+    output = torch.empty(images, outputs, *[side - crop for side in sides], device="meta")
+    return Convolution.of_backward([output, tensor, weight, None, *OPTIONS])
+
+
+def test_a_weights_gradient_of_many_images_is_made_of_transforms() -> None:
+    # sweep.json.xz in benchmarks/prediction
+    call = convolution(256, 32, 32, (31, 31))
+    assert call.bytes_of_weight_gradient == 585_138_176
+
+
+def test_that_of_few_images_is_made_of_copies() -> None:
+    # sweep.json.xz in benchmarks/prediction
+    call = convolution(96, 64, 64, (48, 48))
+    assert abs(call.bytes_of_weight_gradient - 115_458_727) < 200_000
+    assert call.most_of_weight_transforms == 0
+
+
+def test_that_of_images_without_padding_is_made_of_copies() -> None:
+    # autumn/drq_sac: its peak allocated leaves no room for transforms
+    call = convolution(512, 32, 32, (41, 41), crop=2)
+    copies = call.tensor.nbytes + call.weight.nbytes + call.output.nbytes
+    assert abs(call.bytes_of_weight_gradient - copies) < 2**20
+    assert call.most_of_weight_transforms == 0
+
+
+def test_in_between_it_may_be_either() -> None:
+    call = convolution(200, 48, 48, (42, 42))
+    assert call.bytes_of_weight_gradient < call.most_of_weight_transforms
+
+
+def test_a_kernel_as_large_as_the_image_is_transformed_with_its_result() -> None:
+    # the second gradient of spring/p13_maml: 2,792 MiB more reserved than without
+    call = convolution(48, 200, 48, (42, 42), kernel=42, crop=39)
+    assert abs(call.bytes_of_result / 2**20 - 2792) < 4
+
+
+def test_one_of_few_channels_is_copied() -> None:
+    # autumn/wgan_gp_faces: its peak allocated leaves no room for transforms
+    call = convolution(48, 32, 48, (64, 64), kernel=64, crop=61)
+    assert call.bytes_of_result == call.tensor.nbytes + call.weight.nbytes + call.output.nbytes + 16
+    assert call.most_of_result_transforms == 0
