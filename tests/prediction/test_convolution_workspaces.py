@@ -60,3 +60,13 @@ def test_one_of_few_channels_is_copied() -> None:
     call = convolution(48, 32, 48, (64, 64), kernel=64, crop=61)
     assert call.bytes_of_result == call.tensor.nbytes + call.weight.nbytes + call.output.nbytes + 16
     assert call.most_of_result_transforms == 0
+
+
+def test_a_wide_volumes_result_is_written_as_it_lies() -> None:
+    # spring/p05_videomoco: the peak requested, to the byte
+    call = convolution(48, 64, 64, (16, 56, 56))
+    copied = call.tensor.nbytes + call.weight.nbytes + 16
+    assert call.bytes_of_result == copied
+    # sweep.json.xz
+    narrow = convolution(2, 16, 32, (48, 48, 48), crop=2)
+    assert abs(narrow.bytes_of_result - 39_129_104) < 1024

@@ -27,7 +27,9 @@ types, both layouts), and the convolutions in recordings of programs on an H100 
   192 in ``dp_vmap_hessian``, and 512 of 32 without padding in ``drq_sac``);
 - so is the result where a kernel is as large as the image, with its own transforms (``p13_maml``:
   200 of 48 channels; ``wgan_gp_faces`` has no room for those of 32 of 48). In between nobody
-  measured: there the range has both.
+  measured: there the range has both;
+- a volume's result in 32 bits of 64 channels and more is written as it lies: only input and weight
+  are copied (``p05_videomoco``'s peak to the byte; of 32 channels, in sweep.json.xz, it is copied).
 
 Bounds: none asked for more than input, weight and output together and a constant; the gradient of
 the weight may have partial sums in float32 on top, one for each piece that the batch is cut into. Of
@@ -75,13 +77,15 @@ _SUMS_OF_IMAGE = 8
 """Partial sums for each image of a depthwise weight's gradient, with channels last."""
 _DEPTHWISE_OF_HALF = 5
 """The largest kernel of float16 that cuDNN runs depthwise, without stride."""
-_LINE_DIMS, _IMAGE_DIMS = 3, 4
+_LINE_DIMS, _IMAGE_DIMS, _VOLUME_DIMS = 3, 4, 5
 _MAY_TRANSFORM, _TRANSFORMS = {False: 4, True: 2}, {False: 8, True: 4}
 """Images for each channel from which on a weight's gradient may be made of Fourier transforms, and
 from which on it is, by whether it is of a second gradient.
 """
 _NUMBER_BYTES = 8
 _LARGEST_USUAL_KERNEL = 7
+_MANY_OF_VOLUME = 64
+"""Channels from which on a volume's result is written as it lies."""
 _MOST_PARTIAL_SUMS, _MOST_OF_PARTIAL_SUMS = 64, 96 * MIB
 """Partial sums of a weight's gradient: how many, and of how many bytes together at most."""
 _ENLARGES = re.compile(r"aten\.upsample_(nearest|bilinear|bicubic)2d")
@@ -150,7 +154,7 @@ class Convolution:
             return _KERNEL_BYTES
         if self._images_a_channel_of_second_gradient >= _TRANSFORMS[True]:
             return self._bytes_of_transforms(has_result=True)
-        return self._copies
+        return self._copies - (_bytes(self.output) if self._is_wide_volume else 0)
 
     @property
     def _bytes_of_input_gradient(self) -> int:
@@ -268,6 +272,14 @@ class Convolution:
             for tensor in tensors
             if not (_lies_channels_last(tensor) if is_last else tensor.is_contiguous())
         ]
+
+    @property
+    def _is_wide_volume(self) -> bool:
+        """Whether it is a volume in 32 bits whose result is written as it lies."""
+        is_volume = self.tensor.dim() == _VOLUME_DIMS and self.tensor.dtype is torch.float32
+        is_plain = self.stride == 1 and self.groups == 1
+        channels = min(int(self.tensor.shape[1]), int(self.output.shape[1]))
+        return is_volume and is_plain and channels >= _MANY_OF_VOLUME
 
     @property
     def _is_half(self) -> bool:
