@@ -161,7 +161,7 @@ class PredictedRun:
         for name, count in self.values.guesses.items():
             not_modelled[
                 f"{name} selects by value {count} times; the prediction assumes that everything "
-                "is selected, or an even share of a router's choices"
+                "is selected, of choices an even share; the range has fewer"
             ] = None
         asked_values = self.values.asked
         decisions = made_up_decisions(asked_values.files, asked_values.lines)

@@ -23,6 +23,7 @@ OWN_FOLDER = "vramlens/prediction/"
 _MOST_FRAMES = 255  # torch/csrc/profiler/python/combined_traceback.cpp
 NO_STACK = 0
 _LEAST_BYTES = 1
+_PART = "vramlens_guessed_part"
 
 ALLOCATE, FREE, EMPTY_CACHE = range(3)
 _LAST_NODE = (1 << 63) - 1
@@ -126,8 +127,9 @@ class RequestLog:
         """The guessed number that a tensor's size hangs on, and how many times it may be at most;
         None where its size is known.
         """
+        part: tuple[int, int] | None = getattr(tensor, "__dict__", {}).get(_PART)
         entry = self._row_of_storage.get(tensor.untyped_storage()._cdata)
-        return None if entry is None else self.guessed.get(entry[0])
+        return part if part is not None or entry is None else self.guessed.get(entry[0])
 
     def most_times(self, tensors: list[Any]) -> int:
         """How many times as large as they are some tensors may be; 0 where their sizes are known."""
@@ -141,6 +143,12 @@ class RequestLog:
             row = entry[0]
             self.guessed[row] = number, most
             self.bounds[row] = 1, most * self.sizes[row]
+
+    def hangs_on_part(self, tensor: Any, number: int) -> None:
+        """Notes that a part of a tensor has a guessed number of rows of its own: no more, and fewer
+        where the whole has fewer.
+        """
+        setattr(tensor, _PART, (number, 1))
 
     def may_be_missing(self, tensor: Any) -> None:
         """Notes that a tensor's request may never be made, for values decide it."""

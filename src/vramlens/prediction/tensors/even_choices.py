@@ -3,6 +3,9 @@
 Where nobody knows the values, each of n possible choices is taken to be made equally often: that is
 what a router is trained for. A comparison of such a choice with one number then holds for one in n,
 and so many rows are selected by it. The range goes from none to twice as many.
+
+A choice is the position of what is largest, or a whole number between two bounds that stand near each
+other: so a detector sends its boxes to a level of its pyramid (LevelMapper in torchvision/ops/poolers.py).
 """
 
 from __future__ import annotations
@@ -22,6 +25,11 @@ _ABOVE_ZERO, _IS_LIMIT = "vramlens_above_zero", "vramlens_is_limit"
 _POSITIONS = {"aten.topk": (1, 2), "aten.argmax": (0, 1), "aten.max": (1, 1), "aten.sort": (1, 1)}
 """Operators that choose: which of their results are positions, and where the dimension stands."""
 _COPIES = {"aten.clone", "aten._to_copy"}
+_STEPS, _MOST_STEPS = "vramlens_steps", 64
+"""How many whole numbers lie between a tensor's bounds; of more nobody makes levels or kinds."""
+_BOUND = {"aten.clamp", "aten.clamp_"}
+_ROUND = {"aten.floor", "aten.ceil", "aten.round", "aten.trunc"}
+_SHIFT = {"aten.add", "aten.sub"}
 
 
 def share_of(tensor: Any) -> float | None:
@@ -45,6 +53,7 @@ def follow_choices(operator: Operator, args: Any, outputs: list[Any]) -> None:
     if not args or not outputs or not isinstance(args[0], torch.Tensor):
         return
     name, source = operator.name, args[0]
+    _follow_bounds(name, args, outputs[0])
     if operator.written:
         _follow_written_mask(name, args)
     elif outputs[0].dtype in (torch.uint8, torch.bool):
@@ -59,6 +68,29 @@ def follow_choices(operator: Operator, args: Any, outputs: list[Any]) -> None:
             if note is not None:
                 for output in outputs:
                     setattr(output, key, note)
+
+
+def _follow_bounds(name: str, args: Any, result: Any) -> None:
+    """Whole numbers between two bounds are choices, shifted ones, too."""
+    source = args[0]
+    if name in _BOUND:
+        steps = _steps_between(*args[1:3]) if len(args) > 2 else None
+    elif name in _ROUND or name in _COPIES:
+        steps = source.__dict__.get(_STEPS)
+    else:
+        is_shift = name in _SHIFT and len(args) > 1 and isinstance(args[1], int)
+        steps = choices_of(source) if is_shift else None
+    if steps is not None:
+        setattr(result, _STEPS if result.is_floating_point() else _CHOICES, steps)
+
+
+def _steps_between(lowest: Any, highest: Any) -> int | None:
+    """How many whole numbers lie between two bounds; None where they are no numbers, or many."""
+    if not isinstance(lowest, (int, float)) or not isinstance(highest, (int, float)):
+        return None
+    if not 0 < highest - lowest < _MOST_STEPS:  # infinite ones are not
+        return None
+    return math.floor(highest) - math.ceil(lowest) + 1
 
 
 def _follow_mask(name: str, args: Any, mask: Any) -> None:

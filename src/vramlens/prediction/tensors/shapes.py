@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.kernels.kernel_requests import Kernels
@@ -208,7 +208,7 @@ class OperatorRunner:
         if not self._kernels.noted(operator, args, outputs):
             self._note(self._kernels.on_device(operator, outputs))
         if self.log.guessed:
-            self._spread_guesses(tensors, outputs)
+            self._spread_guesses(operator, tensors, outputs)
         self.fused.follow(operator, tensors, outputs)
         follow_endings(operator, args, tensors, outputs, self._values.is_known)
         self._values.follow(operator, args, kwargs, tensors, output)
@@ -283,13 +283,20 @@ class OperatorRunner:
                 for part in strided_parts(tensor):
                     self.log.note(part)
 
-    def _spread_guesses(self, inputs: list[Any], outputs: list[Any]) -> None:
+    def _spread_guesses(self, operator: Operator, inputs: list[Any], outputs: list[Any]) -> None:
         """Results that have a guessed number of rows, as what they are made of, hang on it, too."""
-        guesses = {self.log.guess_of(tensor) for tensor in inputs if tensor.layout is torch.strided}
-        for tensor in outputs:
-            for guess in guesses:
-                if guess is not None and guess[0] in tensor.shape:
+        for source in inputs:
+            guess = None if source.layout is not torch.strided else self.log.guess_of(source)
+            if guess is None:
+                continue
+            sizes = _guessed_sizes(source.shape, guess[0])
+            for tensor in outputs:
+                if not sizes.isdisjoint(tensor.shape):
                     self.log.hangs_on_guess(tensor, *guess)
+                elif operator.name == "aten.slice" and guess[0] in source.shape:
+                    self.log.hangs_on_part(
+                        tensor, int(tensor.shape[_sliced_dimension(source, tensor)])
+                    )
 
     def _with_values(self, operator: Operator, args: Any, kwargs: Any, known: Any) -> Any:
         """Stand-ins for results that were computed, on the device of the inputs."""
@@ -404,6 +411,21 @@ class OperatorRunner:
             if content is not None:
                 target.copy_(content)
         return target
+
+
+def _guessed_sizes(shape: Sequence[int], number: int) -> set[int]:
+    """The sizes of a tensor that hang on a guessed number: it, or where two dimensions are laid
+    together, a multiple.
+    """
+    if number in shape:
+        return {number}
+    return {size for size in shape if number > 1 and size and size % number == 0}
+
+
+def _sliced_dimension(source: Any, part: Any) -> int:
+    """The first dimension in which a part is smaller than the whole."""
+    sizes = zip(source.shape, part.shape, strict=True)
+    return next((place for place, (whole, own) in enumerate(sizes) if own < whole), 0)
 
 
 def _bytes_beside_copy(source: Any, result: Any, *, non_blocking: bool) -> int:

@@ -1,0 +1,62 @@
+"""How many rows are taken where values choose them that nobody knows."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.programs import python
+
+pytest.importorskip("torch")
+
+PROGRAM = textwrap.dedent("""
+    import json
+    import torch
+    from vramlens.prediction.card.cards import card_named
+    from vramlens.prediction.predicted_run import PredictedRun
+
+    run = PredictedRun(card_named("h200"))
+    log, said = run.log, {}
+
+    def least_bytes(tensor):
+        return log.bounds.get(log.row_of(tensor), (tensor.nbytes, 0))[0]
+
+    with run.going():
+        boxes = torch.randn(600, 4, device="cuda")
+        level = boxes.prod(1).sqrt().log2().floor().clamp(0, 2).long()
+        said["levels"] = [(level == each).nonzero().shape[0] for each in range(3)]
+        said["shifted"] = boxes[(boxes[:, 0].clamp(2, 5).to(torch.int64) - 2) == 1].shape[0]
+        said["far"] = boxes[boxes[:, 0].clamp(0, 1000).long() == 1].shape[0]
+        said["open"] = boxes[boxes[:, 0].clamp(min=0).long() == 1].shape[0]
+
+        kept = (boxes[:, 0] > 0.5).nonzero().squeeze(1)[:100]
+        first = boxes[kept] * 2
+        points = first.view(1, -1, 2) + 1
+        said["first"] = [first.shape[0], least_bytes(first)]
+        said["folded"] = [points.shape[1], least_bytes(points)]
+        said["other"] = least_bytes(boxes[:100] + 1)
+    print(json.dumps(said))
+""")
+
+
+@pytest.fixture(scope="module")
+def said() -> Any:
+    done = python(Path(__file__).parent, "-c", PROGRAM)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_whole_numbers_between_near_bounds_are_even_choices(said: Any) -> None:
+    assert said["levels"] == [200, 200, 200]
+    assert said["shifted"] == 150
+    assert said["far"] == said["open"] == 600
+
+
+def test_the_first_of_chosen_rows_may_be_fewer(said: Any) -> None:
+    assert said["first"] == [100, 1]
+    assert said["folded"] == [200, 1]
+    assert said["other"] == 1600
