@@ -39,6 +39,14 @@ PROGRAM = textwrap.dedent("""
         said["first"] = [first.shape[0], least_bytes(first)]
         said["folded"] = [points.shape[1], least_bytes(points)]
         said["other"] = least_bytes(boxes[:100] + 1)
+
+        draws = torch.rand(2_000_000, device="cuda")
+        rows = torch.arange(2_000_000, device="cuda")
+        keep = draws >= 0.25
+        said["kept"] = [rows[keep].shape[0], log.guess_of(rows[keep])]
+        said["dropped"] = rows[~keep].shape[0]
+        keep[:5] = True
+        said["written"] = rows[keep].shape[0]
     print(json.dumps(said))
 """)
 
@@ -60,3 +68,9 @@ def test_the_first_of_chosen_rows_may_be_fewer(said: Any) -> None:
     assert said["first"] == [100, 1]
     assert said["folded"] == [200, 1]
     assert said["other"] == 1600
+
+
+def test_many_random_numbers_keep_their_share(said: Any) -> None:
+    assert said["kept"] == [1_500_000, None]
+    assert said["dropped"] == 500_000
+    assert said["written"] == 2_000_000

@@ -161,7 +161,7 @@ class PredictedRun:
         for name, count in self.values.guesses.items():
             not_modelled[
                 f"{name} selects by value {count} times; the prediction assumes that everything "
-                "is selected, of choices an even share; the range has fewer"
+                "is selected, of choices an even share, of random numbers theirs; the range has fewer"
             ] = None
         asked_values = self.values.asked
         decisions = made_up_decisions(asked_values.files, asked_values.lines)

@@ -6,6 +6,10 @@ and so many rows are selected by it. The range goes from none to twice as many.
 
 A choice is the position of what is largest, or a whole number between two bounds that stand near each
 other: so a detector sends its boxes to a level of its pyramid (LevelMapper in torchvision/ops/poolers.py).
+
+Of many random numbers between 0 and 1 as many are below a limit as the limit says, to a few in ten
+thousand: a mask of them, such as one that drops edges, is taken to be sure. Of fewer each is drawn
+(random_numbers).
 """
 
 from __future__ import annotations
@@ -30,12 +34,20 @@ _STEPS, _MOST_STEPS = "vramlens_steps", 64
 _BOUND = {"aten.clamp", "aten.clamp_"}
 _ROUND = {"aten.floor", "aten.ceil", "aten.round", "aten.trunc"}
 _SHIFT = {"aten.add", "aten.sub"}
+_IS_UNIFORM, _IS_DRAWN = "vramlens_is_uniform", "vramlens_is_drawn"
+_LEAST_UNIFORM = 1 << 20
+_BELOW, _ABOVE = {"aten.lt", "aten.le"}, {"aten.gt", "aten.ge"}
 
 
 def share_of(tensor: Any) -> float | None:
     """The share of a mask that is taken to hold; None where nothing is known."""
     share: float | None = getattr(tensor, "__dict__", {}).get(_SHARE)
     return share
+
+
+def is_drawn(mask: Any) -> bool:
+    """Whether a mask compares many random numbers with a limit: then its share is as good as sure."""
+    return bool(getattr(mask, "__dict__", {}).get(_IS_DRAWN))
 
 
 def most_times(mask: Any) -> int:
@@ -50,10 +62,19 @@ def limit_share_above_zero(numbers: Any, share: float) -> None:
 
 def follow_choices(operator: Operator, args: Any, outputs: list[Any]) -> None:
     """Remembers which results are choices, and which masks compare one."""
-    if not args or not outputs or not isinstance(args[0], torch.Tensor):
+    if not outputs:
         return
+    name = operator.name
+    if name in ("aten.rand", "aten.rand_like"):
+        setattr(outputs[0], _IS_UNIFORM, outputs[0].numel() >= _LEAST_UNIFORM)
+    elif args and isinstance(args[0], torch.Tensor):
+        _follow_masks(operator, args, outputs)
+        _follow_bounds(name, args, outputs[0])
+        _follow_drawn(name, args, outputs[0])
+
+
+def _follow_masks(operator: Operator, args: Any, outputs: list[Any]) -> None:
     name, source = operator.name, args[0]
-    _follow_bounds(name, args, outputs[0])
     if operator.written:
         _follow_written_mask(name, args)
     elif outputs[0].dtype in (torch.uint8, torch.bool):
@@ -63,7 +84,7 @@ def follow_choices(operator: Operator, args: Any, outputs: list[Any]) -> None:
     elif name in ("aten.eq", "aten.gt"):
         _note_comparison(name, args, outputs[0])
     elif operator.is_view or name in _COPIES:
-        for key in (_CHOICES, _SHARE):
+        for key in (_CHOICES, _SHARE, _IS_DRAWN, _IS_UNIFORM):
             note = source.__dict__.get(key)
             if note is not None:
                 for output in outputs:
@@ -82,6 +103,22 @@ def _follow_bounds(name: str, args: Any, result: Any) -> None:
         steps = choices_of(source) if is_shift else None
     if steps is not None:
         setattr(result, _STEPS if result.is_floating_point() else _CHOICES, steps)
+
+
+def _follow_drawn(name: str, args: Any, mask: Any) -> None:
+    """The share of a mask that compares random numbers with a limit, and of its opposite."""
+    source = args[0].__dict__
+    if name in ("aten.bitwise_not", "aten.logical_not") and is_drawn(args[0]):
+        share = 1 - (share_of(args[0]) or 0.0)
+    elif (name in _BELOW or name in _ABOVE) and source.get(_IS_UNIFORM):
+        if not isinstance(args[1], (int, float)):
+            return
+        below = min(1.0, max(0.0, float(args[1])))
+        share = below if name in _BELOW else 1 - below
+    else:
+        return
+    setattr(mask, _SHARE, share)
+    setattr(mask, _IS_DRAWN, True)
 
 
 def _steps_between(lowest: Any, highest: Any) -> int | None:
@@ -111,7 +148,8 @@ def forget_share(mask: Any) -> None:
     """A mask, or what it is a view of, is written in a way that nobody follows."""
     for written in (mask, mask._base):
         if written is not None:
-            written.__dict__.pop(_SHARE, None)
+            for key in (_SHARE, _IS_DRAWN, _IS_UNIFORM):
+                written.__dict__.pop(key, None)
 
 
 def _follow_written_mask(name: str, args: Any) -> None:

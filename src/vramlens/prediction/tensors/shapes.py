@@ -14,7 +14,12 @@ from vramlens.prediction.kernels.kernel_requests import Kernels
 from vramlens.prediction.ranks.collective_memory import Collectives
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.ended_sequences import follow_endings
-from vramlens.prediction.tensors.even_choices import follow_choices, forget_share, most_times
+from vramlens.prediction.tensors.even_choices import (
+    follow_choices,
+    forget_share,
+    is_drawn,
+    most_times,
+)
 from vramlens.prediction.tensors.fused_results import FusedResults
 from vramlens.prediction.tensors.host_results import host_results
 from vramlens.prediction.tensors.known_values import KnownValues, stated_size
@@ -307,7 +312,8 @@ class OperatorRunner:
         )
 
         is_known = all(map(self._values.is_known, tensors))
-        hangs_on_values = not is_known and stated_size(operator, args, kwargs) is None
+        is_sure = is_known or any(map(is_drawn, tensors))
+        hangs_on_values = not is_sure and stated_size(operator, args, kwargs) is None
         room = tensors[0].numel() if tensors else 0
 
         def stand_in(value: Any) -> Any:
