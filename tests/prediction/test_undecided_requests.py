@@ -173,7 +173,7 @@ def predicted(path: Path, most: int) -> dict[str, Any]:
 def prediction_of(path: str, most: int) -> dict[str, Any]:
     question = Question(cards=(2 << 30, 24 << 30))
     prediction = predict_script(path, [str(most)], question, most_steps=None)
-    return {**prediction.to_json(), **prediction.peaks}
+    return {**prediction.to_json(), **prediction.peaks, "words": str(prediction)}
 
 
 @pytest.mark.parametrize("source", LOWERED.values(), ids=LOWERED)
@@ -186,6 +186,7 @@ def test_the_range_begins_where_numbers_decide_for_the_least(source: str, tmp_pa
     has_room = whole["reserved_bytes"] < 500 * MIB
     assert [card["fits"] for card in whole["cards"]] == [True if has_room else None, True]
     assert [decision["line"] for decision in whole["made_up_decisions"]] == lines
+    assert {loop["line"] for loop in whole["made_up_turns"]} <= set(lines)
     assert not whole["turns_are_open"]
 
 
@@ -214,6 +215,8 @@ def test_no_card_is_sure_to_fit_where_nothing_else_ends_a_loop(
     answer = predicted(path, 0)
     assert answer["turns_are_open"] is (None in fits[1:])
     assert [card["fits"] for card in answer["cards"]] == fits
+    assert [loop["turns"] for loop in answer["made_up_turns"]] == [21]
+    assert "predicted with 21 turns at" in " ".join(answer["words"].split())
 
 
 @pytest.mark.parametrize("source", AS_IT_IS.values(), ids=AS_IT_IS)

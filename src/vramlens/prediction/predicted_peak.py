@@ -16,11 +16,12 @@ from vramlens.capture.recording.redact import Redaction, is_redaction_wanted
 from vramlens.ground.wrapped_lines import wrapped_lines
 from vramlens.prediction.card.cards import Card
 from vramlens.trace import DecisionsMeta
-from vramlens.units import GIB, MIB, counted, format_size
+from vramlens.units import GIB, MIB, counted, format_size, listed
 
 if TYPE_CHECKING:
     from vramlens.prediction.requests.served_requests import ServedRequests
 
+_MOST_LOOPS = 3
 USUAL_CARDS = tuple(size * GIB for size in (8, 12, 16, 24, 40, 48, 80, 141))
 
 
@@ -72,6 +73,7 @@ class Prediction:
             where that is as good as all of it.
         turns_are_open: whether memory hangs on the turns of a loop that only such a number ends:
             then no card is sure to fit.
+        turns: the loops that such a number may end, as (file, line, the most turns they took here).
     """
 
     peaks: Mapping[str, int]
@@ -90,6 +92,7 @@ class Prediction:
     decisions: tuple[tuple[str, int], ...] = ()
     sure_bytes: int | None = None
     turns_are_open: bool = False
+    turns: tuple[tuple[str, int, int], ...] = ()
 
     @property
     def allocated_bytes(self) -> int:
@@ -140,6 +143,9 @@ class Prediction:
             "steps": self.steps,
             "seconds": round(self.seconds, 1),
             "retries": self.retries,
+            "made_up_turns": [
+                {"file": file, "line": line, "turns": turns} for file, line, turns in self.turns
+            ],
             **decided_facts(DecisionsMeta(self.decisions, self.sure_bytes, self.turns_are_open)),
         }
 
@@ -207,6 +213,19 @@ def _made_up_lines(prediction: Prediction) -> Iterator[str]:
         number_words = "such a number" if len(near) == 1 else "such numbers"
         decided = DecisionsMeta(near, prediction.sure_bytes, prediction.turns_are_open)
         yield f"  {number_words} {meaning_of(decided)}"
+    yield from _turn_lines(prediction.turns)
+
+
+def _turn_lines(turns: tuple[tuple[str, int, int], ...]) -> Iterator[str]:
+    """How many turns were predicted of loops that made-up numbers may end, and what bounds them."""
+    if turns:
+        counts = [
+            f"{counted(count, 'turn')} at {_near(file)}:{line}" for file, line, count in turns
+        ]
+        yield (
+            f"  predicted with {listed(counts, _MOST_LOOPS)}: to predict fewer or more, cap the loop"
+            " in the script; --steps N ends the run after N optimizer steps"
+        )
 
 
 def _near(file: str) -> str:

@@ -41,7 +41,7 @@ from vramlens.prediction.ranks.lone_process_group import (
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.known_values import KnownValues
 from vramlens.prediction.tensors.shapes import shapes_mode
-from vramlens.prediction.undecided_requests import Moment, undecided_requests
+from vramlens.prediction.undecided_requests import Moment, most_turns, undecided_requests
 from vramlens.trace import DecisionsMeta
 from vramlens.units import MIB
 
@@ -77,6 +77,7 @@ class Gathered:
     conf: str = ""
     has_autocast: bool = False
     decisions: tuple[Decision, ...] = ()
+    turns: dict[tuple[str, int], int] = field(default_factory=dict)
     outcome: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -177,6 +178,7 @@ class PredictedRun:
             conf=self.log.conf,
             has_autocast=self._marks.has_seen_autocast,
             decisions=decisions,
+            turns=most_turns(log, decisions, asked_values.moments),
         )
 
     def _marked_modules(self) -> ModuleMarks:
@@ -286,6 +288,7 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
         decisions=decided.places,
         sure_bytes=decided.sure_bytes,
         turns_are_open=decided.is_open,
+        turns=tuple((*place, count) for place, count in gathered.turns.items()),
         gpu=card.name,
         torch=version,
         steps=gathered.steps,

@@ -54,6 +54,24 @@ def undecided_requests(
     return succession.undecided()
 
 
+def most_turns(
+    log: RequestLog, decisions: Iterable[Decision], asked: Sequence[Moment]
+) -> dict[tuple[str, int], int]:
+    """The most turns that a loop took in which made-up numbers decide its end, by file and line; as
+    far as a turn requests memory.
+    """
+    turns: dict[tuple[str, int], int] = {}
+    for decision in decisions:
+        if not decision.is_loop or decision.asked_by is None:
+            continue
+        passages = _Passages(log.stack_table.stacks, decision)
+        asks = passages.asks_among(asked, decision)
+        counts = (_turns_of(execution, asks) for execution in _executions(passages, log.stacks))
+        place = decision.file, decision.line
+        turns[place] = max(turns.get(place, 0), max(counts, default=0))
+    return {place: count for place, count in turns.items() if count}
+
+
 class _Passages:
     """Which stacks pass through the lines of a decision.
 
@@ -127,6 +145,17 @@ def _executions(passages: _Passages, stacks: Sequence[int]) -> Iterator[_Executi
         if way != _OUTSIDE:
             following = int(rows[end]) if end < len(rows) else len(stacks)
             yield _Execution(way, int(rows[begin]), int(rows[end - 1]), following)
+
+
+def _turns_of(execution: _Execution, asks: Sequence[_Ask]) -> int:
+    """How many turns asked: a turn asks for its numbers from above to below."""
+    turns, last_line = 0, 0
+    for row, way, line in asks[bisect_left(asks, (execution.first,)) :]:
+        if row > execution.last + 1:
+            break
+        if way == execution.way:
+            turns, last_line = turns + (turns == 0 or line <= last_line), line
+    return turns
 
 
 def _first_asked(execution: _Execution, asks: Sequence[_Ask]) -> int | None:
