@@ -44,6 +44,13 @@ def test_that_of_images_without_padding_is_made_of_copies() -> None:
     assert call.most_of_weight_transforms == 0
 
 
+def test_that_of_four_channels_asks_for_nothing() -> None:
+    # spring/p12_ppo has no room for transforms of 6,144 images of 4 channels
+    call = convolution(6144, 4, 16, (84, 84))
+    assert call.bytes_of_weight_gradient < 1024
+    assert call.most_of_weight_transforms == 0
+
+
 def test_in_between_it_may_be_either() -> None:
     call = convolution(200, 48, 48, (42, 42))
     assert call.bytes_of_weight_gradient < call.most_of_weight_transforms

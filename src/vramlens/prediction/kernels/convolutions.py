@@ -32,9 +32,8 @@ types, both layouts), and the convolutions in recordings of programs on an H100 
   are copied (``p05_videomoco``'s peak to the byte; of 32 channels, in sweep.json.xz, it is copied).
 
 Bounds: none asked for more than input, weight and output together and a constant; the gradient of
-the weight may have partial sums in float32 on top, one for each piece that the batch is cut into. Of
-180 with groups, dilations or three channels one asked for more: the gradient of a 3 x 3 weight of 32
-channels, four times the bound.
+the weight may have partial sums in float32 on top, one for each piece that the batch is cut into, or
+be made of transforms.
 
 Enlarged images (``torch.nn.functional.interpolate``) lie as their inputs do, of few channels, too,
 where PyTorch's formula for shapes says otherwise (UpSample*.cpp); cuda/UpSampleBilinear2d.cu and its
@@ -222,7 +221,9 @@ class Convolution:
     @property
     def _images_a_channel(self) -> float:
         """Images for each channel of a convolution that cuDNN may transform; 0 of another."""
-        if not self._is_plain_image or self.output.shape[2:] != self.tensor.shape[2:]:
+        is_padded = self.output.shape[2:] == self.tensor.shape[2:]
+        sums_many = self._summed >= _FEW_FOR_WEIGHT[False]
+        if not self._is_plain_image or not is_padded or not sums_many:
             return 0
         return int(self.tensor.shape[0]) / max(int(self.tensor.shape[1]), int(self.output.shape[1]))
 
