@@ -2,10 +2,10 @@
 
     python score.py FILE.json [NAME...]
 
-All programs of four tables of docs/predict.md, or those named; each in a process of its own, forked
+All programs of five tables of docs/predict.md, or those named; each in a process of its own, forked
 from one that has imported everything. Truth is what an H200 said (``measured.json``,
-``fresh_measured.json``, ``held_out_measured.json``) or an H100 (``autumn_measured.json``), with
-PyTorch 2.11.
+``fresh_measured.json``, ``held_out_measured.json``, ``spring_measured.json``) or an H100
+(``autumn_measured.json``), with PyTorch 2.11.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MeasuredProgram:
 
 def measured_programs() -> list[MeasuredProgram]:
     """All programs of the tables."""
-    return [*_held_out(), *_fresh(), *_plain(), *_autumn()]
+    return [*_held_out(), *_fresh(), *_plain(), *_autumn(), *_spring()]
 
 
 def _truth(name: str) -> dict[str, Any]:
@@ -97,6 +97,13 @@ def _autumn() -> list[MeasuredProgram]:
     return [
         MeasuredProgram(f"autumn/{name}", HERE / "autumn" / f"{name}.py", (), None, row, "h100")
         for name, row in _truth("autumn_measured.json").items()
+    ]
+
+
+def _spring() -> list[MeasuredProgram]:
+    return [
+        MeasuredProgram(f"spring/{name}", HERE / "spring" / f"{name}.py", (), None, row)
+        for name, row in _truth("spring_measured.json").items()
     ]
 
 
