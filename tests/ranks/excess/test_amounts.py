@@ -5,6 +5,8 @@ divided.
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from support.summaries import STEPS, line, named_causes, rank_of, trainers, with
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks import RankSummary, compare
+from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.rank_summary import LineUse
 from vramlens.units import MIB
@@ -172,3 +175,14 @@ def test_equal_tensors_of_some_steps_are_gathered_where_they_stay(
     parts = replace(parts, allocations=allocations, total_bytes=allocations * 50 * MIB)
     ranks[0] = with_lines(ranks[0], parts)
     assert named_causes(compare(ranks)) == [((0,), cause)]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [(500, "; this explains 320.00 MiB of the 500.00 MiB more"), (320, ""), (224, ""), (-8, "")],
+    ids=["another cause", "all of it", "the peers peak elsewhere", "the peers have more"],
+)
+def test_a_cause_explains_a_part_of_the_difference_or_all_of_it(more: int, told: str) -> None:
+    """DDP's second set of buckets was the peers' peak: a leak explained 320 of 224 MiB."""
+    beside: Any = SimpleNamespace(more=more * MIB, peaks="peaks")
+    assert RankAgainstPeers._part_of_peak(beside, 320 * MIB) == f"peaks{told}"

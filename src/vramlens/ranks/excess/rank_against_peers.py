@@ -466,8 +466,8 @@ class RankAgainstPeers:
         return f"peak {format_size(own)}; its peers: {format_size(usual)} (median)"
 
     def _part_of_peak(self, cause_bytes: int) -> str:
-        """Both peaks; where they are apart by something else than this cause, that is said."""
-        if format_size(max(0, self.more)) == format_size(cause_bytes) or self.more <= 0:
+        """Both peaks; where they are apart by more than this cause, that is said."""
+        if cause_bytes >= self.more or format_size(self.more) == format_size(cause_bytes):
             return self.peaks
         total, part = format_size(self.more), format_size(cause_bytes)
         return f"{self.peaks}; this explains {part} of the {total} more"
