@@ -16,6 +16,7 @@ from vramlens.prediction.kernels import (
     attention,
     convolutions,
     ctc_loss,
+    image_layout,
     linear_algebra,
     recurrent,
     reductions,
@@ -34,7 +35,7 @@ else:
 
 _RULES: dict[str, Rule] = {
     **attention.RULES,
-    **convolutions.RULES,
+    **image_layout.RULES,
     **ctc_loss.RULES,
     **linear_algebra.RULES,
     **reductions.RULES,
@@ -167,8 +168,8 @@ class Kernels:
             return lambda: recurrent.backward(args, fake_mode, self._log)
         if operator.name == "aten._pack_padded_sequence":
             return lambda: recurrent.packed_result(args, fake_mode, self._log)
-        if convolutions.is_with_channels_last(operator.name, args):
-            return lambda: convolutions.results_with_channels_last(operator, args, fake_mode)
+        if image_layout.is_with_channels_last(operator.name, args):
+            return lambda: image_layout.results_with_channels_last(operator, args, fake_mode)
         return gpu_only_result(operator.name, args, fake_mode)
 
     def _recurrent(self, args: Any, fake_mode: Any) -> Any:
