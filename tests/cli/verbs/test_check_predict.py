@@ -99,6 +99,7 @@ def test_what_cannot_be_answered_is_said_before_the_script_runs(
 
 
 def test_a_script_gets_its_arguments(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "vram.toml").write_text('[budget]\npeak_allocated = "4 MiB"\n')
     words = ["check", "train.py", "--predict", "--steps", "1", "--", "16"]
