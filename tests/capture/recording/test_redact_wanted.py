@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 
 from support.fake_gpu import FakeGpu
+from support.programs import python
 from vramlens import program
 from vramlens.capture.recording.output_path import RecordingPaths
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
@@ -138,13 +137,7 @@ def test_a_prediction_is_redacted(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "train.py").write_text("import torch\nx = torch.ones(1 << 20, device='cuda')\n")
     words = ["predict", "-o", "p.vram", "--redact", "train.py", "--config", SECRET]
-    done = subprocess.run(
-        [sys.executable, "-m", "vramlens", *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = python(tmp_path, "-m", "vramlens", *words)
     assert done.returncode == 0, done.stderr
     assert SECRET not in done.stdout
     assert "train.py:2" in done.stdout

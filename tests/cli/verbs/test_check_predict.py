@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from support.programs import python
 from support.recordings import DATA
 from vramlens.cli.main import main
 from vramlens.cli.verbs.reading import check
@@ -103,13 +102,7 @@ def test_a_script_gets_its_arguments(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "vram.toml").write_text('[budget]\npeak_allocated = "4 MiB"\n')
     words = ["check", "train.py", "--predict", "--steps", "1", "--", "16"]
-    done = subprocess.run(
-        [sys.executable, "-m", "vramlens", *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = python(tmp_path, "-m", "vramlens", *words)
     assert done.returncode == 1, done.stderr
     assert "16.00 MiB" in done.stdout
 
