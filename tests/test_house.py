@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 
+from support.benchmark import benchmark
+
 ROOT = Path(__file__).parents[1]
-_SPEC = importlib.util.spec_from_file_location("house", ROOT / "benchmarks/house.py")
-assert _SPEC is not None
-assert _SPEC.loader is not None
-house = importlib.util.module_from_spec(_SPEC)
-sys.modules["house"] = house  # its dataclasses look there
-_SPEC.loader.exec_module(house)
+house = benchmark("house")
 
 
 def test_the_source_reads_as_well_as_it_did() -> None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
+from support.benchmark import benchmark
+
 ROOT = Path(__file__).parents[2]
-_SPEC = importlib.util.spec_from_file_location("prose", ROOT / "benchmarks/prose.py")
-assert _SPEC is not None
-assert _SPEC.loader is not None
-measured_prose = importlib.util.module_from_spec(_SPEC)
-sys.modules["prose"] = measured_prose  # its dataclasses look there
-_SPEC.loader.exec_module(measured_prose)
+measured_prose = benchmark("prose")
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WORDS_PER_SENTENCE = 18
