@@ -10,6 +10,25 @@ from typing import Any
 
 import pytest
 
+_TIMED = (
+    "counters.step_counters",
+    "growth.births",
+    "growth.line_observer",
+    "heap.dominators",
+    "source.users_source",
+)
+"""Modules of the finder that do less where the processor is slow."""
+
+
+@pytest.fixture(autouse=True)
+def free_looks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Looks take none of their time here: steps of some microseconds would else leave time for all
+    looks on a quick machine only. Tests of that time are marked ``timed``.
+    """
+    if request.node.get_closest_marker("timed") is None:
+        for module in _TIMED:
+            monkeypatch.setattr(f"vramlens.live.{module}.thread_time", lambda: 0.0)
+
 
 @pytest.fixture
 def load_program(

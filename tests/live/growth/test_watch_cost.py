@@ -49,6 +49,7 @@ def without_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_tracing")
+@pytest.mark.timed
 def test_a_step_looks_at_the_young_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of 4 layers leaves some dozen tensors; what was there before is not looked at again."""
     training = Training()

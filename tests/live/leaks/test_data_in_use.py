@@ -99,7 +99,7 @@ def test_what_each_step_reads_is_data(
     verdict: str,
 ) -> None:
     leak = leak_of(PROGRAM.format(entry=entry, every=every, read=read, when=when))
-    assert leak.verdict == verdict
+    assert leak.verdict == verdict, leak.reason
     assert ("line 12 reads its older entries in each step" in leak.reason) == (
         verdict == "possible"
     )
@@ -147,7 +147,7 @@ def test_what_a_search_picks_from_is_data(
     leak_of: Callable[[str], Any], store: str, search: str, read: str, when: str, verdict: str
 ) -> None:
     leak = leak_of(INDEX.format(store=store, search=search, read=read, when=when))
-    assert leak.verdict == verdict
+    assert leak.verdict == verdict, leak.reason
 
 
 NOTES = """\
@@ -184,7 +184,7 @@ def test_a_cache_that_misses_more_and_more_seldom_fills_up(
     leak_of: Callable[[str], Any], keys: str, verdict: str
 ) -> None:
     leak = leak_of(NOTES.format(keys=keys))
-    assert leak.verdict == verdict
+    assert leak.verdict == verdict, leak.reason
     assert ("a cache that fills up" in leak.reason) == (verdict == "possible")
 
 

@@ -287,6 +287,7 @@ def test_the_report_names_them_and_their_device(gpu: CountedGpu) -> None:
     assert (entry["device"], entry["owner"]) == ("cuda:0", None)
 
 
+@pytest.mark.timed
 def test_counters_are_rationed(gpu: CountedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vramlens.live.counters.step_counters._FREE_SECONDS", 0.0)
     monkeypatch.setattr("vramlens.live.counters.step_counters._SHARE", 1e-12)
