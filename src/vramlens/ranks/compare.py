@@ -57,6 +57,7 @@ _BY_SIZE = (
     "pipeline_stage",
     "uneven_shard",
     "embedding_shard",
+    "larger_tensors",
     "unknown",
 )
 """Causes that show on many lines at once; of these a rank has the one with most bytes."""

@@ -128,6 +128,20 @@ def test_a_workspace_is_no_embedding_table() -> None:
     assert named_causes(compare(ranks)) == [((1,), "unknown")]
 
 
+@pytest.mark.parametrize(("size", "cause"), [(55, "larger_tensors"), (33, "uneven_shard")])
+def test_a_table_that_is_no_parameter_is_told_at_its_line(size: int, cause: str) -> None:
+    """By a quarter larger it is no shard that was rounded up."""
+    sizes = [30 * MIB, size * MIB, 30 * MIB, 30 * MIB]
+    ranks = [
+        with_lines(rank, *(line(number, "other", 10, size, phase="other") for number in (60, 61)))
+        for rank, size in zip(trainers(4), sizes, strict=True)
+    ]
+    (told,) = compare(ranks).differences
+    assert (told.ranks, told.cause, told.bytes) == ((1,), cause, 20 * (size - 30) * MIB)
+    assert told.place is not None
+    assert told.place.line == 60
+
+
 def with_peak(rank: RankSummary, peak: int) -> RankSummary:
     peaks = dict.fromkeys(("requested", "allocated", "reserved"), peak)
     return replace(rank, **{f"peak_{kind}_bytes": size for kind, size in peaks.items()})

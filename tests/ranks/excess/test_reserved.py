@@ -32,3 +32,22 @@ def test_padding_is_told_as_the_settings_that_pad(odd: tuple[int, ...]) -> None:
 def test_a_little_padding_is_no_difference() -> None:
     alike = [replace(rank, alloc_conf="") for rank in trainers(4)]
     assert compare([padded(alike[0], 0.08), *alike[1:]]).differences == ()
+
+
+@pytest.mark.parametrize(
+    ("batches", "causes"), [("its own", ["allocator"]), ("all", []), ("none", [])]
+)
+def test_a_rank_whose_batches_alone_vary_is_told_what_it_caches(
+    batches: str, causes: list[str]
+) -> None:
+    """A seventh of what is reserved is chance, unless there is a reason."""
+    ranks = trainers(4)
+    peak = ranks[0].peak_reserved_bytes
+    varying = tuple(int(peak * share) for share in (0.8, 1.0, 0.9, 0.97, 0.85, 1.0))
+    varies = {"its own": (1,), "all": (0, 1, 2, 3), "none": ()}[batches]
+    ranks = [replace(rank, step_peaks=varying) if rank.rank in varies else rank for rank in ranks]
+    ranks[1] = replace(ranks[1], peak_reserved_bytes=int(1.14 * peak))
+    answer = compare(ranks)
+    assert named_causes(answer) == [((1,), cause) for cause in causes]
+    if causes:
+        assert answer.differences[0].evidence[0].startswith("its batches vary from step to step")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 
 from vramlens.ranks.excess.batches import cause_of_larger
-from vramlens.ranks.excess.causes import STAY, Position, is_built_once, may_be_table
+from vramlens.ranks.excess.causes import STAY, Position, is_built_once, is_of_users, may_be_table
 from vramlens.ranks.excess.line_excess import LineExcess, bytes_of
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_summary import LineUse, RankSummary
@@ -28,7 +28,9 @@ def with_evidence(
     larger = by_cause.pop("uneven_batch", [])
     by_cause[cause_of_larger(larger, rank, usual)] += larger
     if not any(may_be_table(excess.line) for excess in by_cause["embedding_shard"]):
-        by_cause[other_cause] += by_cause.pop("embedding_shard")
+        larger = by_cause.pop("embedding_shard")
+        by_cause["larger_tensors"] += [excess for excess in larger if is_of_users(excess.line)]
+        by_cause[other_cause] += [excess for excess in larger if not is_of_users(excess.line)]
     return {cause: excesses for cause, excesses in by_cause.items() if excesses}
 
 

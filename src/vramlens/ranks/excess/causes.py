@@ -69,6 +69,8 @@ FIXES = {
     " and its logits",
     "embedding_shard": "shard the embedding tables by rows or columns, so that each rank holds"
     " an equal part",
+    "larger_tensors": "build equal tensors on all ranks: divide what this line builds by the number"
+    " of ranks",
     "uneven_shard": "pad the first dimension to a multiple of the number of ranks; the first "
     "ranks hold the remainder",
     "nccl": "use fewer process groups on this rank, or lower NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS",
@@ -101,6 +103,7 @@ WORDS = {
     "pipeline_stage": "holds more layers or microbatches of the pipeline",
     "first_last_stage": "also holds the embedding or the head of the pipeline",
     "embedding_shard": "holds larger embedding tables",
+    "larger_tensors": "builds larger tensors at the lines of its peers",
     "uneven_shard": "holds the larger shards",
     "nccl": "has more memory in NCCL's communicators",
     "allocator": "has more reserved but unused memory: its requests, or their order, are different",
@@ -264,6 +267,13 @@ def may_be_table(own: LineUse) -> bool:
     """
     is_own = own.category == "parameters" and not own.hints & Hint.DDP
     return bool(own.hints & Hint.EMBEDDING) or is_own
+
+
+def is_of_users(own: LineUse) -> bool:
+    """True if a line builds, before the first step, what is no parameter and follows from none: a
+    table or a buffer of the program's own.
+    """
+    return own.static and own.category == "other" and own.place is not None
 
 
 def only_grows(own: LineUse) -> bool:

@@ -51,6 +51,7 @@ BY_STEP = (
     "pipeline_stage",
     "uneven_shard",
     "embedding_shard",
+    "larger_tensors",
     "unknown",
 )
 _BUILT_ONCE = ("parameters", "optimizer_state")

@@ -12,11 +12,12 @@ from vramlens.ranks.rank_summary import FrameUse
 from vramlens.units import MIB, format_size
 
 _LEAST_SHARE, _LEAST_BY_CHANCE = 0.1, 0.2
-"""A rank's unused reserved memory differs by so large a share of what is usually reserved; less
-of it is chance where the ranks' sizes are a percent apart.
+"""A rank's unused reserved memory differs by so large a share of what is usually reserved, where
+there is a reason for it; without one, less is chance where the ranks' sizes are a percent apart.
 """
 _OF_LINES = ("leak", "rank0_gather", "rank_only", "object_collective", "full_state_dict")
 _DEFAULT = "PyTorch's own"
+_VARIES = "its batches vary from step to step, its peers' do not: fewer requests fit what is cached"
 
 
 def reserved_differences(
@@ -26,7 +27,8 @@ def reserved_differences(
     other differences where these are single lines for which less than that was reserved.
     """
     settings = _other_settings(beside)
-    threshold = _least(beside, has_other_settings=bool(settings))
+    is_only_one_to_vary = beside.steps().is_only_one_to_vary(beside.rank)
+    threshold = _least(beside, has_reason=bool(settings) or is_only_one_to_vary)
     more = _more(beside, of_lines, is_padded=bool(settings))
     if more < max(threshold, beside.more):
         return []
@@ -40,7 +42,8 @@ def reserved_differences(
         return [_difference(beside, "allocator_settings", more, settings)]
     if beside.steps().vary:
         return []  # which rank's cache fits least to batches that vary is chance
-    return [_difference(beside, "allocator", more)]
+    reason = _VARIES if is_only_one_to_vary else ""
+    return [_difference(beside, "allocator", more, reason)]
 
 
 def _more(beside: RankAgainstPeers, of_lines: Sequence[RankDifference], *, is_padded: bool) -> int:
@@ -59,13 +62,13 @@ def _more(beside: RankAgainstPeers, of_lines: Sequence[RankDifference], *, is_pa
     return min(more, rank.peak_reserved_bytes - usual.reserved_bytes)
 
 
-def _least(beside: RankAgainstPeers, *, has_other_settings: bool) -> float:
-    """From how many more bytes on what is reserved and unused differs: other settings are a reason;
-    else chance decides in which order requests are served.
+def _least(beside: RankAgainstPeers, *, has_reason: bool) -> float:
+    """From how many more bytes on what is reserved and unused differs: without a reason, chance
+    decides in which order requests are served.
     """
-    share = _LEAST_SHARE if has_other_settings else _LEAST_BY_CHANCE
+    share = _LEAST_SHARE if has_reason else _LEAST_BY_CHANCE
     threshold = max(share * beside.usual.reserved_bytes, 64 * MIB)
-    if has_other_settings:
+    if has_reason:
         return threshold
     _, spread = beside.usual.gap
     is_known = len(beside.usual.ranks) >= ENOUGH_PEERS
@@ -83,7 +86,7 @@ def _other_settings(beside: RankAgainstPeers) -> str:
 
 
 def _difference(
-    beside: RankAgainstPeers, cause: str, more: int, settings: str = ""
+    beside: RankAgainstPeers, cause: str, more: int, reason: str = ""
 ) -> RankDifference:
     """The difference, at the line for which most of it was reserved, if only this rank has one."""
     rank, usual = beside.rank, beside.usual
@@ -95,8 +98,8 @@ def _difference(
         f"peak of reserved memory {format_size(rank.peak_reserved_bytes)}; its peers:"
         f" {format_size(usual.reserved_bytes)} (median)",
     ]
-    if settings:
-        evidence.insert(0, settings)
+    if reason:
+        evidence.insert(0, reason)
     if frame is None:
         return beside.difference(cause, Verdict.PROVEN, more, evidence=evidence)
     size = format_size(frame.reserved_bytes)

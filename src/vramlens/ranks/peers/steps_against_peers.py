@@ -52,6 +52,16 @@ class PeerStepPeaks:
         """True if the usual rank's steps are apart by more than equal batches are."""
         return bool(len(self._row)) and float(np.median(self._variation)) >= _VARIES
 
+    def is_only_one_to_vary(self, summary: RankSummary) -> bool:
+        """True if the batches of a rank, one of these, vary from step to step and its peers' do
+        not.
+        """
+        row = self._row.get(id(summary))
+        if row is None or len(self._row) < 2:
+            return False
+        usual_variation = float(np.median(np.delete(self._variation, row)))
+        return bool(usual_variation < _VARIES <= self._variation[row])
+
     def is_chance(self, summary: RankSummary, least_bytes: float) -> bool:
         """True if a rank's higher peak comes of batches that vary from step to step, on every rank
         alike.
