@@ -9,6 +9,7 @@ import json
 import sys
 import threading
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from support.programs import run_program  # noqa: E402
 from vramlens.live import follow  # noqa: E402
 from vramlens.live.follow import OWNERS_SCHEMA, LeakFollower, owners_of  # noqa: E402
 from vramlens.live.holder.route import Route, size_of  # noqa: E402
+from vramlens.live.unit_watch import UnitWatch  # noqa: E402
 
 LEAKS = """
 import torch
@@ -252,6 +254,31 @@ def test_routes_lead_through_names_only() -> None:
     assert route.find() is None
     assert size_of(Route(__name__, None, "EPOCH", (("key", "'outputs'"),)).find()) == 0
     assert Route("no.such.module", None, "x", ()).find() is None
+
+
+def test_another_unit_begins_while_a_thread_ends_a_step(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A worker's first call of a model, while the main thread ends a turn of its loop."""
+    follower = LeakFollower()
+    step = UnitWatch.step
+
+    def step_and_begin_anew(watch: UnitWatch, caller: types.FrameType) -> None:
+        follower._begin_anew()
+        step(watch, caller)
+
+    frame = sys._getframe()
+    follower._unit_ended(frame)
+    first = follower._watch
+    monkeypatch.setattr(UnitWatch, "step", step_and_begin_anew)
+    follower._unit_ended(frame)
+    monkeypatch.undo()
+    assert follower._watch is first
+    follower._unit_ended(frame)
+    assert follower._watch is not first
+    for watch in follower._watches:
+        watch.stop()
+    assert capsys.readouterr().err == ""
 
 
 def test_a_program_without_steps_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,6 +50,7 @@ class LeakFollower:
         self._other_steps: OtherSteps | None = None
         self._cost = WatchingCost()
         self._ends_a_step = allocate_lock()
+        self._begins_anew = False
         self._asked: list[OwnEvent] = []
 
     @harmless("counting calls of the model")
@@ -90,6 +91,7 @@ class LeakFollower:
             self._ends_a_step.release()
 
     def _training_goes_on(self, training: UnitWatch) -> None:
+        self._begins_anew = False
         for watch in self._watches:
             if watch is not training:
                 self._discard(watch)
@@ -97,9 +99,14 @@ class LeakFollower:
         self._over.clear()
 
     def _begin_anew(self) -> None:
+        """The next step is of another unit. A thread may be ending one of this unit meanwhile."""
+        self._begins_anew = True
+
+    def _end_unit(self) -> None:
         """What was counted so far is of another unit: it stays until this one has counted
         enough.
         """
+        self._begins_anew = False
         if self._watch is None:
             return
         if self._former is None:
@@ -122,6 +129,8 @@ class LeakFollower:
 
     def _end_step(self, caller: FrameType) -> None:
         began = thread_time()
+        if self._begins_anew:
+            self._end_unit()
         if self._watch is None:
             self._cost.unit_begins()
             unit = None if self._other_steps is None else self._other_steps.unit
