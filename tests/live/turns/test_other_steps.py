@@ -235,7 +235,7 @@ class Trainer:
 
 def main():
     trainer = Trainer()
-    for number in range(60):
+    for number in range(24):
         trainer.step()
 
 main()
