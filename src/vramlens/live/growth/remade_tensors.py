@@ -53,10 +53,12 @@ def _remade_pace(
     newest = next((step for step in sizes if item.size_bytes in sizes[step]), 0)
     if newest < max(last_ended, 1):
         return None
-    added = _progression(item.size_bytes, [step for step in sizes if step <= newest], sizes)
-    if added is None or _keeps_smaller(item.size_bytes, newest, added, alive):
-        return None
-    return pace_of(dict.fromkeys(range(1, newest + 1), added), births.steps, births.looks)
+    older = [step for step in sizes if step < newest]
+    for made in range(newest, births.looks.earliest(newest) - 1, -1):
+        added = _progression(item.size_bytes, [made, *older], {**sizes, made: sizes[newest]})
+        if added is not None and not _keeps_smaller(item.size_bytes, made, added, alive):
+            return pace_of(dict.fromkeys(range(1, made + 1), added), births.steps, births.looks)
+    return None
 
 
 def _keeps_smaller(size: int, newest: int, added: int, alive: set[tuple[int, int | None]]) -> bool:

@@ -1,0 +1,43 @@
+"""A tensor that each step makes anew, larger, is found whichever steps were looked at."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import vramlens  # noqa: E402
+from vramlens.live.growth.births import Births  # noqa: E402
+
+STEPS = 40
+
+
+class Bank:
+    def __init__(self) -> None:
+        self.keys = torch.zeros(64, 32)
+
+    def add(self) -> None:
+        self.keys = torch.cat((self.keys, torch.zeros(64, 32)))
+
+
+@pytest.mark.parametrize(
+    "unseen", [(), (38,), (38, 39), (39,), (39, 40), (20, 39, 40), (20, 33, 39)]
+)
+def test_the_newest_tensor_is_of_one_of_the_steps_since_the_look_before(
+    monkeypatch: pytest.MonkeyPatch, unseen: tuple[int, ...]
+) -> None:
+    look = Births._look_if_there_is_time
+
+    def look_or_not(births: Births, step: int, kept_seconds: float = 0.0) -> bool:
+        return step not in unseen and look(births, step, kept_seconds)
+
+    monkeypatch.setattr(Births, "_look_if_there_is_time", look_or_not)
+    bank = Bank()
+    watch = vramlens.LeakWatch()
+    for _ in range(STEPS):
+        bank.add()
+        watch.step()
+    (leak,) = watch.report().leaks
+    watch.stop()
+    assert (leak.verdict, leak.bytes_per_step) == ("proven", 64 * 32 * 4)
+    assert leak.owner.name == "Bank.keys"
