@@ -171,6 +171,8 @@ def _keeps(leak: Leak) -> str:
     tensors = round(leak.storages / max(steps, 1))
     if leak.kind != "graph":
         steps_per_tensor = round(steps / leak.storages) if leak.storages else 1
+        if leak.storages == 1 < steps_per_tensor:
+            return "keeps 1 tensor, which is larger after every step"
         if steps_per_tensor > 1:
             return f"keeps 1 tensor of about every {steps_per_tensor} steps"
         return f"keeps {counted(max(tensors, 1), 'tensor')} of every step"

@@ -37,7 +37,9 @@ def test_the_newest_tensor_is_of_one_of_the_steps_since_the_look_before(
     for _ in range(STEPS):
         bank.add()
         watch.step()
-    (leak,) = watch.report().leaks
+    report = watch.report()
+    (leak,) = report.leaks
     watch.stop()
     assert (leak.verdict, leak.bytes_per_step) == ("proven", 64 * 32 * 4)
     assert leak.owner.name == "Bank.keys"
+    assert "keeps 1 tensor, which is larger after every step" in " ".join(str(report).split())
