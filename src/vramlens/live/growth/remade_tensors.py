@@ -54,7 +54,9 @@ def _remade_pace(
     if newest < max(last_ended, 1):
         return None
     older = [step for step in sizes if step < newest]
-    for made in range(newest, births.looks.earliest(newest) - 1, -1):
+    # A look before a collection, in the middle of a step, is not among the looks at steps' ends.
+    earliest = max(births.looks.earliest(newest), older[0] + 1 if older else 0)
+    for made in range(newest, earliest - 1, -1):
         added = _progression(item.size_bytes, [made, *older], {**sizes, made: sizes[newest]})
         if added is not None and not _keeps_smaller(item.size_bytes, made, added, alive):
             return pace_of(dict.fromkeys(range(1, made + 1), added), births.steps, births.looks)
