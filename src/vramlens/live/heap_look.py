@@ -13,7 +13,7 @@ from vramlens.ground.program_errors import let_through
 from vramlens.leak.leak import is_too_small, least_bytes_per_step
 from vramlens.live.counters.host_allocator import allocated_bytes
 from vramlens.live.counters.step_counters import CounterSeries, StepCounters
-from vramlens.live.growth.accounting import HostHeap, gone_by_now, unexplained_growth
+from vramlens.live.growth.accounting import HostHeap, gone_by_now, grew_lately, unexplained_growth
 from vramlens.live.growth.backlogs import with_backlogs, with_complete, with_rising
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.lagging_tees import parents_by_lagging_tee
@@ -126,6 +126,8 @@ class HeapLook:
         unexplained = self._unexplained(items, kept_leaks)
         kernels = kernels_note(self._torch.torch, unexplained, births.sizes)
         notes = [*search.skipped, *self._failures, *filter(None, [kernels])]
+        gone = self._gone(items, unexplained)
+        is_late = gone is not None and grew_lately(gone, births.steps)
         report = LeakReport(
             steps=births.steps,
             leaks=tuple(leak for leak, _ in leaks),
@@ -136,7 +138,8 @@ class HeapLook:
             live_bytes=search.live_bytes,
             complete=search.complete,
             missing_steps=max(WARM_UP + FEWEST + 1 - births.steps, 0),
-            gone=self._gone(items, unexplained),
+            gone=gone if is_late else None,
+            gone_early=None if is_late else gone,
             unexplained=unexplained if kernels is None else None,
         )
         return report, _owned_storages(search, items, leaks)

@@ -20,7 +20,7 @@ from vramlens.live.growth.pace import FEWEST, WARM_UP
 from vramlens.live.growth.ration import FIRST_STEPS, Ration
 from vramlens.live.heap_look import OwnedStorage
 from vramlens.live.holder.route import Route, size_of
-from vramlens.live.leaks.leak_report import Gone, LeakReport, LiveLeak
+from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
 from vramlens.live.turns.loop_results import without_training_results
 from vramlens.live.turns.other_steps import StepUnit
 from vramlens.live.turns.unit_rules import judged_without_optimizer
@@ -244,19 +244,19 @@ class UnitWatch:
         only what grew until its end: of the rest nobody asks.
         """
         lost = self._lost_leaks(before.report, now)
-        gone = (self._as_gone(leak, now.gone) for leak in lost)
+        gone = (self._as_gone(leak, now) for leak in lost)
         return tuple(leak for leak in gone if leak.sure or not self.is_over)
 
     def _doubted_report(self, before: Looked, now: LeakReport) -> LeakReport:
         return replace(
             before.report,
             steps=now.steps,
-            leaks=tuple(self._as_gone(leak, now.gone) for leak in before.report.leaks),
+            leaks=tuple(self._as_gone(leak, now) for leak in before.report.leaks),
         )
 
-    def _as_gone(self, leak: LiveLeak, gone: Gone | None) -> LiveLeak:
+    def _as_gone(self, leak: LiveLeak, now: LeakReport) -> LiveLeak:
         sizes = None if leak.route is None else self._followed.get(leak.route)
-        return gone_leak(leak, sizes, self.steps, gone)
+        return gone_leak(leak, sizes, self.steps, now.gone or now.gone_early)
 
 
 def _looked(report: LeakReport, storages: Sequence[OwnedStorage]) -> Looked:

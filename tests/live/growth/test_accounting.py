@@ -58,6 +58,25 @@ def test_growth_that_is_gone_by_now() -> None:
     assert account._beside_search([], [], _host(values, now=60 * MIB)) is not None
 
 
+@pytest.mark.parametrize(
+    ("steps", "is_gone", "is_late"),
+    [
+        (61, True, True),
+        (70, True, True),
+        (80, True, False),
+        (115, True, False),
+        (125, False, False),
+    ],
+)
+def test_how_long_growth_that_is_gone_was_seen(steps: int, is_gone: bool, is_late: bool) -> None:
+    """The last reading is of step 60."""
+    search: Any = SimpleNamespace(storages={}, complete=True)
+    values = [MIB * step for step in range(60)]
+    gone = account.gone_by_now(search, [], _host(values, now=MIB), steps)
+    assert (gone is not None) == is_gone
+    assert gone is None or (gone.step, account.grew_lately(gone, steps)) == (60, is_late)
+
+
 def test_growth_that_storages_explain() -> None:
     items = _items(dict.fromkeys(range(1, 61), MIB))
     storages = [item.storage for item in items if item.storage is not None]

@@ -48,6 +48,10 @@ _LATELY = 0.2
 """Of the steps, since the last reading, in which nothing was seen: with half as much a reading that was
 left out would end it, with twice as much growth of the run's middle would be the end's.
 """
+_MOST_UNSEEN = 0.5
+"""Of the steps, of which there is no reading: more say nothing of what an early look found. Readings
+that take long come at twice the distance each.
+"""
 _NODE_BYTES = 1024
 """Of an autograd node with its saved variables, at most. With half, the nodes of a kept graph would be
 growth that nobody holds; with twice as much, they would explain what is another's.
@@ -99,14 +103,19 @@ def unexplained_growth(
 
 def gone_by_now(search: Search, items: Sequence[Item], host: HostHeap, steps: int) -> Gone | None:
     """The growth of the allocator's counter that nobody was found to hold, and that went after
-    the last steps; None where there was none.
+    its last reading; None where there was none.
     """
     if host.now is None or not search.complete:
         return None
     grown = _beside_search(search.storages, items, replace(host, now=None))
-    if grown is None or steps - grown.last_step > _LATELY * steps:
+    if grown is None or steps - grown.last_step > _MOST_UNSEEN * steps:
         return None
     return Gone(grown.bytes_per_step, grown.last_step, "")
+
+
+def grew_lately(gone: Gone, steps: int) -> bool:
+    """Whether growth that is gone was seen in one of the last steps."""
+    return steps - gone.step <= _LATELY * steps
 
 
 def _beside_search(

@@ -91,6 +91,8 @@ class LeakReport:
         missing_steps: how many more steps are needed to tell growth from warm-up; 0 where there
             were enough.
         gone: what grew while steps ended and is not there any more; None where nothing did.
+        gone_early: the same, but it was seen last when many steps were to come: it only tells on an
+            earlier look.
         unexplained: what grew and is in no leak or look-alike; None where all is accounted for.
     """
 
@@ -104,6 +106,7 @@ class LeakReport:
     complete: bool = True
     missing_steps: int = 0
     gone: Gone | None = None
+    gone_early: Gone | None = None
     unexplained: Unexplained | None = None
 
     @property
