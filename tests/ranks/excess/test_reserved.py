@@ -50,4 +50,6 @@ def test_a_rank_whose_batches_alone_vary_is_told_what_it_caches(
     answer = compare(ranks)
     assert named_causes(answer) == [((1,), cause) for cause in causes]
     if causes:
-        assert answer.differences[0].evidence[0].startswith("its batches vary from step to step")
+        (told,) = answer.differences
+        assert told.evidence[0].startswith("its batches vary from step to step")
+        assert told.fix.startswith("pad its batches to a few fixed sizes")

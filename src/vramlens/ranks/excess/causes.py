@@ -69,7 +69,7 @@ FIXES = {
     " and its logits",
     "embedding_shard": "shard the embedding tables by rows or columns, so that each rank holds"
     " an equal part",
-    "larger_tensors": "build equal tensors on all ranks: divide what this line builds by the number"
+    "larger_tensors": "build equal tensors on all ranks: divide what these lines build by the number"
     " of ranks",
     "uneven_shard": "pad the first dimension to a multiple of the number of ranks; the first "
     "ranks hold the remainder",
@@ -103,7 +103,7 @@ WORDS = {
     "pipeline_stage": "holds more layers or microbatches of the pipeline",
     "first_last_stage": "also holds the embedding or the head of the pipeline",
     "embedding_shard": "holds larger embedding tables",
-    "larger_tensors": "builds larger tensors at the lines of its peers",
+    "larger_tensors": "builds larger tensors from the same lines",
     "uneven_shard": "holds the larger shards",
     "nccl": "has more memory in NCCL's communicators",
     "allocator": "has more reserved but unused memory: its requests, or their order, are different",

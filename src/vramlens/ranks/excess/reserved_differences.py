@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.excess.lone_frames import lone_frame
@@ -17,6 +18,9 @@ there is a reason for it; without one, less is chance where the ranks' sizes are
 """
 _OF_LINES = ("leak", "rank0_gather", "rank_only", "object_collective", "full_state_dict")
 _DEFAULT = "PyTorch's own"
+_FIX_OF_VARYING = (
+    "pad its batches to a few fixed sizes, as its peers do, or set expandable_segments:True"
+)
 _VARIES = "its batches vary from step to step, its peers' do not: fewer requests fit what is cached"
 
 
@@ -42,8 +46,10 @@ def reserved_differences(
         return [_difference(beside, "allocator_settings", more, settings)]
     if beside.steps().vary:
         return []  # which rank's cache fits least to batches that vary is chance
-    reason = _VARIES if is_only_one_to_vary else ""
-    return [_difference(beside, "allocator", more, reason)]
+    if not is_only_one_to_vary:
+        return [_difference(beside, "allocator", more)]
+    fix = f"{_FIX_OF_VARYING}; about {format_size(more)}"
+    return [replace(_difference(beside, "allocator", more, _VARIES), fix=fix)]
 
 
 def _more(beside: RankAgainstPeers, of_lines: Sequence[RankDifference], *, is_padded: bool) -> int:
