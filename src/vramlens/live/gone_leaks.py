@@ -99,6 +99,18 @@ def gone_leak(
     return replace(leak, verdict=Verdict.POSSIBLE, reason=leak.reason_and(reason))
 
 
+def possible_owners(before: LeakReport, gone: Gone) -> tuple[LiveLeak, ...]:
+    """The possible leaks of an earlier look that are all of what is gone: who kept it is known; none
+    where they were less.
+    """
+    rate = sum(leak.bytes_per_step for leak in before.possible)
+    if rate < _EXPLAINED * gone.bytes_per_step:
+        return ()
+    return tuple(
+        replace(leak, reason=leak.reason_and("it is gone now")) for leak in before.possible
+    )
+
+
 def without_certainty(report: LeakReport) -> LeakReport:
     """The report of a loop that another has followed: its leaks are possible at most, as it may have
     prepared what the next one uses; likely where the source shows that nothing does.

@@ -14,7 +14,12 @@ from dataclasses import dataclass, replace
 from time import thread_time
 from types import FrameType
 
-from vramlens.live.gone_leaks import FollowedSizes, gone_leak, without_certainty
+from vramlens.live.gone_leaks import (
+    FollowedSizes,
+    gone_leak,
+    possible_owners,
+    without_certainty,
+)
 from vramlens.live.growth import last_frames
 from vramlens.live.growth.pace import FEWEST, WARM_UP
 from vramlens.live.growth.ration import FIRST_STEPS, Ration
@@ -155,10 +160,18 @@ class UnitWatch:
         report = self._watch.report() if final is None else final.report
         if final is None and report.gone is not None:  # the program itself makes no report
             report = replace(report, gone=replace(report.gone, function=""))
+        report = self._with_owners_of_gone(report)
         before = self._earlier(report)
         gone = () if before is None else self._gone_leaks(before, report)
         full_report = self._in_its_unit(replace(report, leaks=(*gone, *report.leaks)))
         return full_report, 0 if before is None or final is not None else before.report.steps
+
+    def _with_owners_of_gone(self, report: LeakReport) -> LeakReport:
+        """The report, with the possible leaks of an earlier look in the place of what is gone."""
+        if report.gone is None or self._latest is None:
+            return report
+        owners = possible_owners(self._latest.report, report.gone)
+        return replace(report, gone=None, leaks=(*report.leaks, *owners)) if owners else report
 
     def owned(self) -> Looked | None:
         """Who owns which storage: now, at the end, or at the look before where all is gone by

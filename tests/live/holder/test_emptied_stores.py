@@ -190,6 +190,43 @@ def test_what_is_emptied_after_the_last_step_is_possible(
     assert leak.fix is None
 
 
+REDUCED = """\
+class Reducer:
+    def __init__(self):
+        self.parts = {"eu": [], "us": []}
+
+    def accept(self, region):
+        self.parts[region].append(torch.zeros(4096))
+
+    def finish(self):
+        taken = [self.parts.pop(region) for region in ("eu", "us")]
+        return [torch.stack([part for part in parts]) for parts in taken]
+
+def evaluate(steps):
+    reducer = Reducer()
+    for step in range(steps):
+        reducer.accept("eu" if step % 2 else "us")
+        tick()
+    return reducer.finish()
+"""
+
+
+def test_what_may_have_been_a_result_and_is_gone_has_a_known_owner(
+    load_program: Callable[..., types.ModuleType],
+) -> None:
+    """A look found who kept it, as possible: at the end nobody says that this is unknown."""
+    followed = Followed()
+    load_program(REDUCED, tick=followed.tick).evaluate(40)
+    report = followed.follower.conclusion()
+    assert report is not None
+    assert report.gone is None
+    (leak,) = report.possible
+    assert leak.owner is not None
+    assert "Reducer.parts" in leak.owner.name
+    assert leak.reason.startswith("line 9 would take an entry out")
+    assert leak.reason.endswith("it is gone now")
+
+
 RARE = """\
 import time
 
