@@ -169,7 +169,9 @@ class HeapLook:
                 growing, doubtful = piles(search, items, parents, births.steps, births.looks)
         remade = remade_larger(items, births)
         growing = with_unseen(growing, items, parents)
-        growing = with_rising(with_complete(search, growing, births.steps), births)
+        growing = with_complete(search, growing, births.steps)
+        handed_out = {} if self._counters is None else self._counters.handed_out
+        growing = with_rising(growing, births, handed_out)
         growing = with_entries_in_use(search, growing)
         doubtful = with_backlogs(with_complete(search, doubtful, births.steps), births)
         doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import random
 import sys
 import threading
 from types import SimpleNamespace
@@ -86,6 +87,62 @@ def test_half_of_the_entries_are_taken() -> None:
     (leak,) = watch.report().found
     assert leak.verdict == "likely"
     assert any("more comes than goes" in reason for reason in leak.why)
+
+
+@pytest.fixture
+def _without_time_for_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of so short steps that sums of what was seen have no time after the first ones."""
+    monkeypatch.setattr(births, "_FREE_SUM_SECONDS", 0.0)
+    monkeypatch.setattr(births, "_SUM_SHARE", 0.0)
+
+
+@pytest.mark.usefixtures("_without_time_for_sums")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the interpreter specializes nothing")
+def test_some_of_the_entries_are_taken_in_a_long_run() -> None:
+    """In another thread, whose lines nobody sees; and not as many in each step."""
+    answers: dict[int, Any] = {}
+
+    def claim(request: int) -> None:
+        answers.pop(request)
+
+    def work(first: int, count: int) -> None:
+        for request in range(first, first + count):
+            claim(request)
+
+    watch = LeakWatch()
+    for step in range(200):
+        for request in range(4 * step, 4 * step + 4):
+            answers[request] = torch.zeros(4096)
+        worker = threading.Thread(target=work, args=(4 * step, 1 + step % 2))
+        worker.start()
+        worker.join()
+        watch.step()
+    report = watch.report()
+    watch.stop()
+    (leak,) = report.found
+    assert leak.verdict == "likely"
+    assert "takes an entry out" in leak.reason
+    assert leak.reason.endswith("but more comes than goes")
+
+
+@pytest.mark.usefixtures("_without_time_for_sums")
+def test_a_store_that_gives_up_any_entry_once_it_is_full() -> None:
+    """Entries of all ages are left, as of a leak: in the last steps it did not grow."""
+    entries: list[Any] = []
+    draw = random.Random(7)
+
+    def forget() -> None:
+        entries.pop(draw.randrange(len(entries)))
+
+    watch = LeakWatch()
+    for step in range(260):
+        entries.append(torch.zeros(4096))
+        if step >= 200:
+            forget()
+        watch.step()
+    report = watch.report()
+    watch.stop()
+    assert [leak.verdict for leak in report.leaks] == ["possible"]
 
 
 def test_entries_are_taken_in_another_thread() -> None:

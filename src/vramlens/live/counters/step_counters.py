@@ -156,6 +156,12 @@ class StepCounters:
             series.rises_on for series in (self.host, *self.allocated.values())
         )
 
+    @property
+    def handed_out(self) -> dict[str, CounterSeries]:
+        """By device, what its allocator has handed out for tensors."""
+        on_gpus = {f"cuda:{device}": series for device, series in self.requested.items()}
+        return {"cpu": self.host, **on_gpus}
+
     def read(self, step: int) -> None:
         """Reads them at the end of a step, if there is time."""
         if self._ration.left < 0:

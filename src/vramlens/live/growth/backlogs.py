@@ -8,15 +8,17 @@ taken during the run, tell these apart: a backlog was larger at each sum than at
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
+from vramlens.live.counters.step_counters import CounterSeries
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.pace import SURE, WARM_UP, Pace
 from vramlens.live.growth.piles import Pile
 from vramlens.live.heap.objects import length_of
 from vramlens.live.heap.search import Search
+from vramlens.live.heap.tensors import device_of
 
 _LEAST_SHARE = 0.5
 """Of the mean rise, by which each sum must exceed the last. With a quarter a buffer that is half
@@ -40,6 +42,11 @@ _LEAST_DISTANCE = 0.05
 """Of the run, before the first sum and between two. What is in use at the moment, and goes, is as much as
 many steps leave: it hides their rise in the first sums, which are a step apart. With half, what is in
 use in a fortieth of the run would count; with twice as much, five sums would not be left.
+"""
+_STRETCHES, _FEWEST_READINGS = 8, 64
+"""Of the run, in each of which a counter must rise, and readings that it takes. With half as many
+stretches, a store that was full after three quarters of the run would grow in each; with twice as
+many, what is in use at the moment would hide what stays.
 """
 _FARTHEST_AHEAD = 16
 """Steps by which an entry may be made before its use: the batches of a loader with eight workers and
@@ -95,18 +102,45 @@ def _are_at_pace(births: Iterable[int], pace: Pace, a_step: int, steps: int) -> 
     return a_step * fewest_steps <= in_pace <= a_step * most_steps
 
 
-def with_rising(piles: Iterable[Pile], births: Births) -> list[Pile]:
-    """Steady piles, with those marked that are what the sums rose by, and those that may be full
-    stores: as much that is older than the watch went as came.
+def with_rising(
+    piles: Iterable[Pile], births: Births, counters: Mapping[str, CounterSeries]
+) -> list[Pile]:
+    """Steady piles, with those marked that are what the sums or a counter rose by, and those that may
+    be full stores: as much that is older than the watch went as came.
+
+    Args:
+        counters: of each device, what its allocator has handed out.
     """
     every = list(piles)
     turning_sizes = _turning_sizes(every, births)
     return [
         replace(pile, is_turning=True)
         if _is_turning(pile, turning_sizes)
-        else replace(pile, is_rising=births.is_summed and _is_the_rise(pile, births.sums))
+        else replace(pile, is_rising=_is_rising(pile, births, counters))
         for pile in every
     ]
+
+
+def _is_rising(pile: Pile, births: Births, counters: Mapping[str, CounterSeries]) -> bool:
+    if births.is_summed and _is_the_rise(pile, births.sums):
+        return True
+    series = counters.get(device_of(item.storage for item in pile.items))
+    if series is None or len(series.steps) < _FEWEST_READINGS:
+        return False
+    return _is_the_rise(pile, _floors_of(series))
+
+
+def _floors_of(series: CounterSeries) -> list[tuple[int, int]]:
+    """What a counter never fell below again, at some steps up to the latest. Sums have no time in
+    runs of many short steps, and miss what is old.
+    """
+    floors = list(accumulate(reversed(series.values), min))[::-1]
+    distance = (series.steps[-1] - series.steps[0]) / _STRETCHES
+    apart = [(series.steps[-1], floors[-1])]
+    for step, floor in zip(reversed(series.steps), reversed(floors), strict=True):
+        if apart[-1][0] - step >= distance:
+            apart.append((step, floor))
+    return apart[::-1]
 
 
 def _is_turning(pile: Pile, turning_sizes: set[int]) -> bool:

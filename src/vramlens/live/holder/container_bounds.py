@@ -42,7 +42,7 @@ class Growth:
         is_linked: whether it is the head of objects that each hold the one before.
         kept_bytes: what it keeps now.
         is_backlog: whether its oldest went, and it still grew.
-        is_rising: whether the sums of live bytes rose at each of them by what it left.
+        is_rising: whether the sums of live bytes, or a counter, rose each time by what it left.
         is_turning: whether as much that is older than the watch went as came.
         steps: how many left something.
         span: steps from the first that left something to the last.

@@ -108,6 +108,8 @@ def outgrown_text(removal: Store, evidence: Evidence) -> str:
     """The sentence about a removal that takes less than comes, or nothing."""
     sentence = emptied_text(removal, evidence)
     if evidence.growth.is_rising:
+        if _takes_often(removal, evidence):
+            sentence = removal_text(removal, evidence.store)
         return f"{sentence}, but more comes than goes"
     return sentence if _is_long_unseen(removal, evidence) else f"{sentence}, but none of it went"
 
