@@ -13,13 +13,20 @@ from vramlens.ground.program_errors import let_through
 from vramlens.leak.leak import is_too_small, least_bytes_per_step
 from vramlens.live.counters.host_allocator import allocated_bytes
 from vramlens.live.counters.step_counters import CounterSeries, StepCounters
-from vramlens.live.growth.accounting import HostHeap, gone_by_now, grew_lately, unexplained_growth
+from vramlens.live.growth.accounting import (
+    HostHeap,
+    gone_by_now,
+    gone_growth,
+    grew_lately,
+    tensors_by_storage,
+    unexplained_growth,
+)
 from vramlens.live.growth.backlogs import with_backlogs, with_complete, with_rising
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.lagging_tees import parents_by_lagging_tee
 from vramlens.live.growth.line_observer import Observer
 from vramlens.live.growth.pace import FEWEST, WARM_UP
-from vramlens.live.growth.piles import Item, Pile, gone_growth, live_items, piles
+from vramlens.live.growth.piles import Item, Pile, live_items, piles
 from vramlens.live.growth.remade_tensors import remade_larger
 from vramlens.live.growth.shape_kernels import kernels_note
 from vramlens.live.growth.stores import (
@@ -171,7 +178,7 @@ class HeapLook:
         growing = with_unseen(growing, items, parents)
         growing = with_complete(search, growing, births.steps)
         handed_out = {} if self._counters is None else self._counters.handed_out
-        growing = with_rising(growing, births, handed_out)
+        growing = with_rising(growing, births, handed_out, tensors_by_storage(search))
         growing = with_entries_in_use(search, growing)
         doubtful = with_backlogs(with_complete(search, doubtful, births.steps), births)
         doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]

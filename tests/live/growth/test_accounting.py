@@ -13,9 +13,9 @@ from vramlens import LeakWatch, no_leaks
 from vramlens.live.counters.host_allocator import allocated_bytes
 from vramlens.live.counters.step_counters import CounterSeries
 from vramlens.live.growth import accounting as account
-from vramlens.live.growth.accounting import HostHeap
+from vramlens.live.growth.accounting import HostHeap, gone_growth
 from vramlens.live.growth.looks import Looks
-from vramlens.live.growth.piles import Item, gone_growth
+from vramlens.live.growth.piles import Item
 from vramlens.live.heap.tensors import Storage
 from vramlens.live.leak_scope import LeakError
 from vramlens.units import MIB
@@ -83,6 +83,16 @@ def test_growth_that_storages_explain() -> None:
     assert (
         account._beside_search(storages, items, _host([MIB * step for step in range(60)])) is None
     )
+
+
+@pytest.mark.parametrize(("views", "is_told"), [(1, True), (2049, False)])
+def test_growth_that_many_views_explain(views: int, *, is_told: bool) -> None:
+    """Of each storage, as much again is in the tensors that look at its rows."""
+    items = _items(dict.fromkeys(range(1, 61), MIB))
+    storages = [item.storage for item in items if item.storage is not None]
+    host = _host([2 * MIB * step for step in range(60)])
+    tensors = dict.fromkeys(storages, views)
+    assert (account._beside_search(storages, items, host, tensors) is not None) == is_told
 
 
 @pytest.mark.parametrize(("last_step", "is_told"), [(14, False), (59, True)])

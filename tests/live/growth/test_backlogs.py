@@ -145,6 +145,26 @@ def test_a_store_that_gives_up_any_entry_once_it_is_full() -> None:
     assert [leak.verdict for leak in report.leaks] == ["possible"]
 
 
+@pytest.mark.usefixtures("_without_time_for_sums")
+def test_rows_of_batches_of_which_half_are_taken() -> None:
+    """Each is a view of its batch, and the tensors themselves are as large as what they look at."""
+    rows_by_node: dict[int, list[Any]] = {}
+    watch = LeakWatch()
+    for _ in range(120):
+        for node in range(64):
+            if node % 2:
+                rows_by_node.pop(node, None)
+        for node, row in enumerate(torch.zeros(64, 64).unbind(0)):
+            rows_by_node.setdefault(node, []).append(row)
+        watch.step()
+    report = watch.report()
+    watch.stop()
+    assert report.unexplained is None
+    (leak,) = report.found
+    assert leak.verdict == "likely"
+    assert leak.reason.endswith("but more comes than goes")
+
+
 def test_entries_are_taken_in_another_thread() -> None:
     answers: dict[int, Any] = {}
     requests: queue.Queue[int] = queue.Queue()

@@ -10,12 +10,14 @@ found to hold.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import inf
 
 from vramlens.live.counters.step_counters import CounterSeries
+from vramlens.live.growth.births import BEFORE, Births
 from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.pace import WARM_UP, pace_of
 from vramlens.live.growth.piles import Item, bytes_by_birth
@@ -55,6 +57,10 @@ that take long come at twice the distance each.
 _NODE_BYTES = 1024
 """Of an autograd node with its saved variables, at most. With half, the nodes of a kept graph would be
 growth that nobody holds; with twice as much, they would explain what is another's.
+"""
+_VIEW_BYTES = 512
+"""Of a tensor that looks at another's storage: 520 bytes were measured (PyTorch 2.13), 880 with a graph.
+With half, the rows of a batch that are kept one by one would be growth that nobody holds.
 """
 _HISTORY_BYTES = 2048
 """Of an event in PyTorch's memory history, at most: 240 bytes were measured at ten frames a stack (H100,
@@ -97,7 +103,8 @@ def unexplained_growth(
     """
     known_owner = {storage for storage in judged if storage is not None}
     storages = {*search.storages, *known_owner}
-    beside_search = _beside_search(storages, items, host) if search.complete else None
+    tensors = tensors_by_storage(search)
+    beside_search = _beside_search(storages, items, host, tensors) if search.complete else None
     return beside_search or _beside_piles(items, known_owner, looks)
 
 
@@ -107,7 +114,9 @@ def gone_by_now(search: Search, items: Sequence[Item], host: HostHeap, steps: in
     """
     if host.now is None or not search.complete:
         return None
-    grown = _beside_search(search.storages, items, replace(host, now=None))
+    grown = _beside_search(
+        search.storages, items, replace(host, now=None), tensors_by_storage(search)
+    )
     if grown is None or steps - grown.last_step > _MOST_UNSEEN * steps:
         return None
     return Gone(grown.bytes_per_step, grown.last_step, "")
@@ -118,10 +127,30 @@ def grew_lately(gone: Gone, steps: int) -> bool:
     return steps - gone.step <= _LATELY * steps
 
 
+def gone_growth(items: Iterable[Item], births: Births) -> Gone | None:
+    """The growth that was steady when bytes were summed last, if not even half as much is alive now,
+    of whatever step: a ring gives up what is old for what is new.
+    """
+    step, bytes_by_step = births.latest_sum
+    pace = pace_of(bytes_by_step, step, births.looks)
+    if pace is None or not pace.is_steady or not births.is_summed:
+        return None
+    alive_bytes = sum(item.size_bytes for item in items if item.born != BEFORE)
+    is_gone = 2 * alive_bytes < sum(bytes_by_step.values())
+    return Gone(pace.bytes_per_step, step, "") if is_gone else None
+
+
 def _beside_search(
-    storages: Iterable[Storage], items: Sequence[Item], host: HostHeap
+    storages: Iterable[Storage],
+    items: Sequence[Item],
+    host: HostHeap,
+    tensors: Mapping[Storage, int] | None = None,
 ) -> Unexplained | None:
-    """Growth of the allocator's counter that the reached storages do not explain."""
+    """Growth of the allocator's counter that the reached storages do not explain.
+
+    Args:
+        tensors: of storages, how many tensors look at them.
+    """
     readings = _readings_of(host)
     if not readings:
         return None
@@ -134,7 +163,8 @@ def _beside_search(
         return None
     grown = floors[-1] - floors[0]
     history_bytes = _HISTORY_BYTES * host.history_events
-    left_over = grown - history_bytes - _explained_bytes(storages, items, first)
+    explained = _explained_bytes(storages, items, first, tensors or {})
+    left_over = grown - history_bytes - explained
     if left_over < max(_LEAST_BYTES, _LEAST_SHARE * grown):
         return None
     if _since_middle(readings, floors, host.sums, items) < _WINDOW_SHARE * left_over:
@@ -177,13 +207,24 @@ def _readings_of(host: HostHeap) -> list[tuple[int, int]]:
     return readings[len(readings) // 8 :]
 
 
-def _explained_bytes(storages: Iterable[Storage], items: Sequence[Item], step: int) -> int:
-    """The host's bytes in storages and autograd nodes that may be younger than a step."""
+def tensors_by_storage(search: Search) -> Counter[Storage]:
+    """How many tensors look at each storage, as far as they were reached."""
+    return Counter(search.storage_at.values())
+
+
+def view_bytes(storages: Iterable[Storage], tensors: Mapping[Storage, int]) -> int:
+    """The host's bytes in the tensors themselves that look at storages, beside one at each."""
+    return _VIEW_BYTES * sum(max(tensors.get(storage, 1) - 1, 0) for storage in storages)
+
+
+def _explained_bytes(
+    storages: Iterable[Storage], items: Sequence[Item], step: int, tensors: Mapping[Storage, int]
+) -> int:
+    """The host's bytes in storages, tensors and autograd nodes that may be younger than a step."""
     born = {item.storage: item.born for item in items if item.storage is not None}
-    on_host = (storage for storage in storages if storage.device == "cpu")
-    in_storages = sum(
-        storage.size_bytes for storage in on_host if _is_younger(born.get(storage), step)
-    )
+    younger = [storage for storage in storages if _is_younger(born.get(storage), step)]
+    in_storages = sum(storage.size_bytes for storage in younger if storage.device == "cpu")
+    in_storages += view_bytes(younger, tensors)
     nodes = (item for item in items if item.storage is None)
     return in_storages + _NODE_BYTES * sum(_is_younger(node.born, step) for node in nodes)
 

@@ -13,12 +13,13 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from vramlens.live.counters.step_counters import CounterSeries
+from vramlens.live.growth.accounting import view_bytes
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.pace import SURE, WARM_UP, Pace
 from vramlens.live.growth.piles import Pile
 from vramlens.live.heap.objects import length_of
 from vramlens.live.heap.search import Search
-from vramlens.live.heap.tensors import device_of
+from vramlens.live.heap.tensors import Storage, device_of
 
 _LEAST_SHARE = 0.5
 """Of the mean rise, by which each sum must exceed the last. With a quarter a buffer that is half
@@ -103,31 +104,43 @@ def _are_at_pace(births: Iterable[int], pace: Pace, a_step: int, steps: int) -> 
 
 
 def with_rising(
-    piles: Iterable[Pile], births: Births, counters: Mapping[str, CounterSeries]
+    piles: Iterable[Pile],
+    births: Births,
+    counters: Mapping[str, CounterSeries],
+    tensors: Mapping[Storage, int],
 ) -> list[Pile]:
     """Steady piles, with those marked that are what the sums or a counter rose by, and those that may
     be full stores: as much that is older than the watch went as came.
 
     Args:
         counters: of each device, what its allocator has handed out.
+        tensors: of storages, how many tensors look at them.
     """
     every = list(piles)
     turning_sizes = _turning_sizes(every, births)
     return [
         replace(pile, is_turning=True)
         if _is_turning(pile, turning_sizes)
-        else replace(pile, is_rising=_is_rising(pile, births, counters))
+        else replace(pile, is_rising=_is_rising(pile, births, counters, tensors))
         for pile in every
     ]
 
 
-def _is_rising(pile: Pile, births: Births, counters: Mapping[str, CounterSeries]) -> bool:
+def _is_rising(
+    pile: Pile,
+    births: Births,
+    counters: Mapping[str, CounterSeries],
+    tensors: Mapping[Storage, int],
+) -> bool:
     if births.is_summed and _is_the_rise(pile, births.sums):
         return True
-    series = counters.get(device_of(item.storage for item in pile.items))
+    storages = [item.storage for item in pile.items if item.storage is not None]
+    device = device_of(storages)
+    series = counters.get(device)
     if series is None or len(series.steps) < _FEWEST_READINGS:
         return False
-    return _is_the_rise(pile, _floors_of(series))
+    in_views = view_bytes(storages, tensors) if device == "cpu" else 0
+    return _is_the_rise(pile, _floors_of(series), in_views)
 
 
 def _floors_of(series: CounterSeries) -> list[tuple[int, int]]:
@@ -195,13 +208,13 @@ def _rise_of(births: Births) -> float | None:
     return steady_rise(births.sums) if births.is_summed else None
 
 
-def _is_the_rise(pile: Pile, sums: Sequence[tuple[int, int]]) -> bool:
+def _is_the_rise(pile: Pile, sums: Sequence[tuple[int, int]], in_views: int = 0) -> bool:
     least_distance = sums[-1][0] * _LEAST_DISTANCE
     later_sums = [(step, size) for step, size in sums if step >= least_distance]
     rate = steady_rise(_sums_apart(later_sums, max(2 * pile.usual_gap, least_distance)))
     if rate is None:
         return False
-    pile_rate = pile.bytes / (pile.pace.last - WARM_UP)
+    pile_rate = (pile.bytes + in_views) / (pile.pace.last - WARM_UP)
     return pile.pace.is_sure and _EXPLAINED * rate <= pile_rate <= _MOST_EXPLAINED * rate
 
 

@@ -24,7 +24,6 @@ from vramlens.live.growth.stores import is_namespace, is_store_of_stores
 from vramlens.live.heap.objects import is_kind
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage
-from vramlens.live.leaks.leak_report import Gone
 
 _SHARE_SPREAD = 0.5
 """Of the steps, that left something: from there on, variables of many threads are one pile (a quarter
@@ -462,19 +461,6 @@ def _tops_by_variable(search: Search, tops: Iterable[_Node]) -> list[list[_Node]
         if root is not None and root.kind == "variable" and not node.is_steady:
             by_variable.setdefault((root.code, root.name), []).append(node)
     return [nodes for nodes in by_variable.values() if len(nodes) >= FEWEST]
-
-
-def gone_growth(items: Iterable[Item], births: Births) -> Gone | None:
-    """The growth that was steady when bytes were summed last, if not even half as much is alive now,
-    of whatever step: a ring gives up what is old for what is new.
-    """
-    step, bytes_by_step = births.latest_sum
-    pace = pace_of(bytes_by_step, step, births.looks)
-    if pace is None or not pace.is_steady or not births.is_summed:
-        return None
-    alive_bytes = sum(item.size_bytes for item in items if item.born != BEFORE)
-    is_gone = 2 * alive_bytes < sum(bytes_by_step.values())
-    return Gone(pace.bytes_per_step, step, "") if is_gone else None
 
 
 def _entry(search: Search, position: int, parents: Mapping[int, tuple[int, str]]) -> int:
