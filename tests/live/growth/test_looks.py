@@ -107,3 +107,17 @@ def test_steps_that_no_look_came_after_are_counted_by_their_bytes(every: int, le
     assert pace is not None
     assert pace.steps < left
     assert pace.leaving_steps == left
+
+
+@pytest.mark.parametrize(
+    ("unseen_bytes", "is_steady"), [(0, False), (40 * 100, False), (300 * 100, True)]
+)
+def test_what_nobody_saw_being_born_came_too(unseen_bytes: int, *, is_steady: bool) -> None:
+    """Later looks are rare, and find little where the collector came before them: a store that
+    goes on holds the rest, unlike a cache that fills up.
+    """
+    looks = Looks([*range(1, 71), *range(78, 560, 8)], blind_step=560)
+    seen = dict.fromkeys([*range(2, 71), *range(78, 560, 32)], 100)
+    pace = pace_of(seen, 560, looks, unseen_bytes)
+    assert pace is not None
+    assert pace.is_steady == is_steady

@@ -82,13 +82,16 @@ class Pace:
         return self.is_steady and self.steps >= SURE
 
 
-def pace_of(bytes_by_step: Mapping[int, int], steps: int, looks: Looks) -> Pace | None:
+def pace_of(
+    bytes_by_step: Mapping[int, int], steps: int, looks: Looks, unseen_bytes: int = 0
+) -> Pace | None:
     """How births are spread; None where too few different steps have any.
 
     Args:
         bytes_by_step: bytes that were born, by step.
         steps: how many steps have ended; what the last one left may be in use still.
         looks: at births.
+        unseen_bytes: beside these, bytes that were born in steps that nobody can tell.
     """
     end = looks.judged_until(bytes_by_step, steps)
     born = sorted(step for step in bytes_by_step if WARM_UP < step <= end)
@@ -100,7 +103,8 @@ def pace_of(bytes_by_step: Mapping[int, int], steps: int, looks: Looks) -> Pace 
     is_from_early = born[0] - WARM_UP - 1 <= max(gap, window / 3)
     middle = (looks.number(WARM_UP + 1) + looks.number(end) + 1) / 2
     first_half = bisect_left(born, middle, key=looks.number)
-    goes_on = 2 * (len(born) - first_half) >= first_half
+    unseen = unseen_bytes / max(median(bytes_by_step[step] for step in born), 1)
+    goes_on = 2 * (len(born) - first_half) + unseen / 2 >= first_half  # as many are of each half
     is_most_of_run = len(born) >= _MANY and born[-1] - WARM_UP >= _MOST_OF_RUN * window
     filled = len(born) / window
     return Pace(

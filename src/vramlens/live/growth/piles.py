@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import types
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from statistics import median
@@ -21,6 +21,7 @@ from vramlens.live.growth.births import BEFORE, Births
 from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.pace import ALIKE, FEWEST, Pace, gaps_of, pace_of
 from vramlens.live.growth.stores import is_namespace, is_store_of_stores
+from vramlens.live.growth.unseen_births import place_around
 from vramlens.live.heap.objects import is_kind
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage
@@ -144,9 +145,10 @@ class Pile:
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """An object on the way from a root to items."""
+    """An object on the way from a root to items; ``unseen_bytes`` below it are of unknown births."""
 
     position: int
+    unseen_bytes: int = 0
     below: list[_Node] = field(default_factory=list)
     direct_items: list[Item] = field(default_factory=list)
     bytes_by_step: dict[int, int] = field(default_factory=dict)
@@ -214,7 +216,7 @@ def _node_items(search: Search, births: Births) -> Iterator[Item]:
 
 def piles(
     search: Search,
-    items: Iterable[Item],
+    items: Sequence[Item],
     parents: Mapping[int, tuple[int, str]],
     steps: int,
     looks: Looks,
@@ -278,10 +280,11 @@ def _pile_beside_steady(
     return (pile if pile is not None and pile.pace.is_steady else None), stores
 
 
-def _pile_of(node: _Node, parts: Iterable[_Node], steps: int, looks: Looks) -> Pile | None:
+def _pile_of(node: _Node, parts: Sequence[_Node], steps: int, looks: Looks) -> Pile | None:
     """What an object holds itself and what some of its parts keep; None where no pace can be told."""
     items = [*node.direct_items, *chain.from_iterable(map(_Node.all_items, parts))]
-    pace = pace_of(bytes_by_birth(items), steps, looks)
+    elsewhere = sum(child.unseen_bytes for child in node.below if child not in parts)
+    pace = pace_of(bytes_by_birth(items), steps, looks, node.unseen_bytes - elsewhere)
     return None if pace is None else Pile(node.position, items, pace)
 
 
@@ -396,7 +399,7 @@ def _parts_grow(node: _Node) -> bool:
 
 
 def _nodes_on_the_way(
-    search: Search, items: Iterable[Item], parents: Mapping[int, tuple[int, str]]
+    search: Search, items: Sequence[Item], parents: Mapping[int, tuple[int, str]]
 ) -> dict[int, _Node]:
     """Every object on the way from a root to what was born while it was watched, by position."""
     nodes: dict[int, _Node] = {}
@@ -416,6 +419,11 @@ def _nodes_on_the_way(
                 above.append(parent)
             nodes[parent].below.append(nodes[position])
         waiting = above
+    for item in items:
+        if item.born is None and item.storage is not None:
+            around = place_around(item.position, nodes, parents)
+            if around >= 0:
+                nodes[around].unseen_bytes += item.size_bytes
     return nodes
 
 
@@ -425,7 +433,9 @@ def _sum_upwards(tops: list[_Node], steps: int, looks: Looks) -> None:
     for node in downwards:
         downwards += node.below
     for node in reversed(downwards):
-        if len(node.below) == 1 and not node.direct_items:  # it only leads there
+        is_way_only = len(node.below) == 1 and not node.direct_items and not node.unseen_bytes
+        node.unseen_bytes += sum(child.unseen_bytes for child in node.below)
+        if is_way_only:
             child = node.below[0]
             node.bytes_by_step, node.pace = child.bytes_by_step, child.pace
             continue
@@ -433,7 +443,7 @@ def _sum_upwards(tops: list[_Node], steps: int, looks: Looks) -> None:
         for child in node.below:
             total.update(child.bytes_by_step)
         node.bytes_by_step = dict(total)
-        node.pace = pace_of(node.bytes_by_step, steps, looks)
+        node.pace = pace_of(node.bytes_by_step, steps, looks, node.unseen_bytes)
 
 
 def _spread(

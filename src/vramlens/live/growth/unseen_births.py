@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from vramlens.live.growth.pace import WARM_UP
-from vramlens.live.growth.piles import Item, Pile
+
+if TYPE_CHECKING:
+    from vramlens.live.growth.piles import Item, Pile
 
 _WORTH_COUNTING = 0.02
 """Of the seen bytes: less is a few views of what a step left, and the rate of a usual step is exact.
@@ -28,17 +31,17 @@ def with_unseen(
     }
     for item in items:
         if item.born is None and item.storage is not None:
-            position = _pile_around(item.position, unseen, parents)
+            position = place_around(item.position, unseen, parents)
             if position >= 0:
                 unseen[position].append(item)
     return [_with_items(pile, unseen.get(pile.position, [])) for pile in piles]
 
 
-def _pile_around(
-    position: int, piles: Mapping[int, object], parents: Mapping[int, tuple[int, str]]
+def place_around(
+    position: int, places: Mapping[int, object], parents: Mapping[int, tuple[int, str]]
 ) -> int:
-    """The position of the innermost pile around something; -1 where there is none."""
-    while position >= 0 and position not in piles:
+    """The innermost of some places around something; -1 where there is none."""
+    while position >= 0 and position not in places:
         position = parents[position][0] if position in parents else -1
     return position
 
