@@ -70,7 +70,7 @@ def test_growth_that_is_gone_by_now() -> None:
 )
 def test_how_long_growth_that_is_gone_was_seen(steps: int, is_gone: bool, is_late: bool) -> None:
     """The last reading is of step 60."""
-    search: Any = SimpleNamespace(storages={}, complete=True)
+    search: Any = SimpleNamespace(storages={}, storage_at={}, complete=True)
     values = [MIB * step for step in range(60)]
     gone = account.gone_by_now(search, [], _host(values, now=MIB), steps)
     assert (gone is not None) == is_gone

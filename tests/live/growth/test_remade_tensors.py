@@ -51,3 +51,23 @@ def test_the_newest_tensor_is_of_one_of_the_steps_since_the_look_before(
     assert (leak.verdict, leak.bytes_per_step) == ("proven", 64 * 32 * 4)
     assert leak.owner.name == "Bank.keys"
     assert "keeps 1 tensor, which is larger after every step" in " ".join(str(report).split())
+
+
+def test_the_newest_may_be_old_before_anybody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection in the step that has not ended, for which there was no time."""
+    look = Births._look_if_there_is_time
+
+    def look_or_not(births: Births, step: int, kept_seconds: float = 0.0) -> bool:
+        return step <= STEPS and look(births, step, kept_seconds)
+
+    monkeypatch.setattr(Births, "_look_if_there_is_time", look_or_not)
+    bank = Bank()
+    watch = vramlens.LeakWatch()
+    for step in range(1, STEPS + 1):
+        bank.add(step)
+        watch.step()
+    bank.add(STEPS + 1)
+    gc.collect()
+    (leak,) = watch.report().leaks
+    watch.stop()
+    assert (leak.verdict, leak.owner.name) == ("proven", "Bank.keys")

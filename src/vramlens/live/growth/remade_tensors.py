@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.pace import Pace, pace_of
@@ -31,7 +32,8 @@ def remade_larger(items: Iterable[Item], births: Births) -> list[Pile]:
     for item in storages:
         pace = _remade_pace(item, births, sizes, alive)
         if pace is not None:
-            remade.append(Pile(item.position, [item], pace, is_remade=True))
+            born = births.steps + 1 if item.born is None else item.born
+            remade.append(Pile(item.position, [replace(item, born=born)], pace, is_remade=True))
     return remade
 
 
@@ -47,18 +49,20 @@ def _remade_pace(
         sizes: those that steps left, the latest step first.
         alive: size and birth of all that is alive.
     """
-    last_ended = births.steps - 1
-    if item.born is None or item.born < last_ended:
-        return None
-    newest = next((step for step in sizes if item.size_bytes in sizes[step]), 0)
-    if newest < max(last_ended, 1):
-        return None
+    size, last_ended = item.size_bytes, births.steps - 1
+    if item.born is None:  # made since the last look, and old after a collection that nobody saw
+        newest, newest_sizes = births.steps + 1, {size}
+    else:
+        newest = next((step for step in sizes if size in sizes[step]), 0)
+        newest_sizes = sizes.get(newest, set())
+        if min(item.born, newest) < max(last_ended, 1):
+            return None
     older = [step for step in sizes if step < newest]
     # A look before a collection, in the middle of a step, is not among the looks at steps' ends.
     earliest = max(births.looks.earliest(newest), older[0] + 1 if older else 0)
     for made in range(newest, earliest - 1, -1):
-        added = _progression(item.size_bytes, [made, *older], {**sizes, made: sizes[newest]})
-        if added is not None and not _keeps_smaller(item.size_bytes, made, added, alive):
+        added = _progression(size, [made, *older], {**sizes, made: newest_sizes})
+        if added is not None and not _keeps_smaller(size, made, added, alive):
             return pace_of(dict.fromkeys(range(1, made + 1), added), births.steps, births.looks)
     return None
 
