@@ -52,6 +52,15 @@ with run.going():
     half = padded.detach().bfloat16()
     answers["bfloat16"] = requests_of(lambda: nn.LSTM(256, 256).cuda().bfloat16()(half))
 
+    spoken = torch.randn(48, 750, 1024, device="cuda", requires_grad=True)
+    lengths, words = torch.full((48,), 750), torch.full((48,), 125)
+    words[0], text = 100, torch.ones(48 * 125 - 25, dtype=torch.long, device="cuda")
+    ctc = nn.CTCLoss(reduction="sum", zero_infinity=True)
+    lost = []
+    chances = spoken.log_softmax(-1).transpose(0, 1)
+    answers["ctc"] = requests_of(lambda: lost.append(ctc(chances, text, lengths, words)))
+    answers["ctc backward"] = requests_of(lambda: lost.pop().backward())
+
     logits = torch.randn(8, 64, 4096, device="cuda")
     answers["log_softmax"] = requests_of(lambda: logits[:, :-1].log_softmax(-1))
     answers["whole log_softmax"] = requests_of(lambda: logits.log_softmax(-1))
@@ -120,6 +129,29 @@ def test_weights_that_are_not_in_one_buffer_are_copied_into_one(
     requests: dict[str, list[int]],
 ) -> None:
     assert 1052672 in requests["bfloat16"]  # sweep.json.xz
+
+
+def test_a_ctc_loss_asks_as_an_acoustic_models_recording_shows(
+    requests: dict[str, list[int]],
+) -> None:
+    index, alphas, result, loss = 48 * 8, 48 * 750 * 251 * 4, 48 * 750 * 1024 * 4, 48 * 4
+    lengths, gone = [index] * 3, [-index] * 3
+    assert requests["ctc"][:8] == [*lengths, alphas, loss, *gone]
+    sums, row = 48 * 750 * 126 * 4, 48 * 750 * 4
+    largest = [row, row, row // 4, -row // 4, -row]
+    asked = requests["ctc backward"]
+    asked = asked[asked.index(index) : asked.index(-alphas)]
+    assert asked == [
+        *[*lengths, alphas, result, sums, *largest, sums, row, -sums, -row, -row, -sums],
+        *[4, 48, result, -48, -4, -result],
+    ]
+    after = requests["ctc backward"]
+    after = after[after.index(-alphas) :]
+    assert [size for size in after if abs(size) == result][:3] == [
+        result,
+        result,
+        -result,
+    ]  # a copy
 
 
 def test_convolutions_ask_as_recordings_of_resnet50_show(requests: dict[str, list[int]]) -> None:

@@ -3,7 +3,8 @@
 Batch normalization over ranks: aten/src/ATen/native/cuda/Normalization.cu (batch_norm_stats_cuda
 and its neighbors), called by torch/nn/modules/_functions.py (SyncBatchNorm).
 ``torch.nn.GRUCell``: aten/src/ATen/native/cuda/RNN.cu (_thnn_fused_gru_cell_cuda and its backward).
-CTC loss: aten/src/ATen/native/cuda/LossCTC.cu (ctc_loss_gpu_template and its backward).
+CTC loss: aten/src/ATen/native/cuda/LossCTC.cu (ctc_loss_gpu_template and its backward, whose
+gradient lies contiguous wherever the chances lie).
 Losses that keep their parts: BinaryOps.cpp and PointwiseOps (mse_loss_out, smooth_l1_loss_out in
 aten/src/ATen/native/Loss.cpp, binary_cross_entropy_out_cuda in cuda/Loss.cu).
 """
@@ -103,7 +104,7 @@ _RESULTS: dict[str, Callable[[Any], Any]] = {
     "aten.smooth_l1_loss": _reduced_loss((0, 1), 2),
     "aten.col2im": _summed_columns,
     "aten.binary_cross_entropy": _reduced_loss((0, 1), 3),
-    "aten._ctc_loss_backward": lambda args: torch.empty_like(args[1]),
+    "aten._ctc_loss_backward": lambda args: args[1].new_empty(args[1].shape),
 }
 
 

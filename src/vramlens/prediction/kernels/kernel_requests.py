@@ -44,6 +44,7 @@ _RULES: dict[str, Rule] = {
 }
 _FIRST: dict[str, Rule] = {
     **convolutions.FIRST,
+    **ctc_loss.FIRST,
     **reductions.FIRST,
     **scratch_memory.FIRST,
     **sorting.FIRST,
@@ -67,14 +68,16 @@ _LINEAR_LAYERS = ("torch/nn/modules/linear.py", "torch/nn/functional.py")
 _SEEDS_ON_HOST = {"aten._scaled_dot_product_efficient_attention"}
 _ORDERS = {
     "aten.native_dropout": (1, 0),
+    "aten._ctc_loss": (1, 0),
     "aten._thnn_fused_gru_cell": (1, 0),
     "aten._thnn_fused_lstm_cell": (2, 0, 1),
     "aten._embedding_bag": (2, 1, 0, 3),
     "aten._embedding_bag_forward_only": (2, 1, 0, 3),
     "aten._scaled_dot_product_cudnn_attention": (2, 3, 0, 1),
 }
-"""Results that kernels ask for in another order than they return them (Dropout.cu, RNN.cu and
-EmbeddingBag.cu in aten/src/ATen/native/cuda; ``gpt_pretrain``): which cached block serves which hangs on it.
+"""Results that kernels ask for in another order than they return them (Dropout.cu, RNN.cu,
+LossCTC.cu and EmbeddingBag.cu in aten/src/ATen/native/cuda; ``gpt_pretrain``): which cached block
+serves which hangs on it.
 """
 
 
