@@ -52,6 +52,9 @@ with run.going():
     half = padded.detach().bfloat16()
     answers["bfloat16"] = requests_of(lambda: nn.LSTM(256, 256).cuda().bfloat16()(half))
 
+    moved = nn.LSTM(64, 128, bidirectional=True)
+    answers["moved"] = requests_of(moved.cuda)
+    answers["parts of one"] = len({w.untyped_storage()._cdata for w in moved.parameters()})
     spoken = torch.randn(48, 750, 1024, device="cuda", requires_grad=True)
     lengths, words = torch.full((48,), 750), torch.full((48,), 125)
     words[0], text = 100, torch.ones(48 * 125 - 25, dtype=torch.long, device="cuda")
@@ -129,6 +132,14 @@ def test_weights_that_are_not_in_one_buffer_are_copied_into_one(
     requests: dict[str, list[int]],
 ) -> None:
     assert 1052672 in requests["bfloat16"]  # sweep.json.xz
+
+
+def test_weights_move_into_one_buffer_and_what_held_them_is_freed(
+    requests: dict[str, list[int]],
+) -> None:
+    sizes = [4 * 128 * 64 * 4, 4 * 128 * 128 * 4, 4 * 128 * 4, 4 * 128 * 4] * 2
+    assert requests["moved"] == [*sizes, sum(sizes), *(-size for size in sizes)]
+    assert requests["parts of one"] == 1
 
 
 def test_a_ctc_loss_asks_as_an_acoustic_models_recording_shows(

@@ -148,12 +148,19 @@ def put_recurrent_layers(runner: OperatorRunner) -> None:
             return
         if weights[0].dtype not in torch.backends.cudnn.CUDNN_TENSOR_DTYPES:
             return
-        # The weights move into one buffer, and what held them is freed (_cudnn_rnn_flatten_weight).
-        runner.log.scratch(sum(weight.numel() * weight.element_size() for weight in weights))
-        for weight in weights:
-            setattr(weight, _IN_ONE_BUFFER, True)
+        with torch.no_grad():
+            _move_into_one_buffer(weights)
 
     setattr(torch.nn.RNNBase, "flatten_parameters", flatten)  # noqa: B010
+
+
+def _move_into_one_buffer(weights: list[Any]) -> None:
+    """Makes weights parts of one new tensor: what held each is freed as it moves
+    (copy_weights_to_flat_buf_views in cudnn/RNN.cpp).
+    """
+    for weight, part in zip(weights, _in_one_buffer(weights[0], weights), strict=True):
+        weight.data = part
+        setattr(weight, _IN_ONE_BUFFER, True)
 
 
 def _layer(runner: OperatorRunner, plain: Callable[..., Any], mode: int) -> Callable[..., Any]:
@@ -330,7 +337,7 @@ def _zeros_for_missing(args: Any, log: RequestLog) -> list[int]:
 
 
 def _in_one_buffer(tensor: Any, weights: Any) -> list[Any]:
-    """Gradients of weights as views of one tensor (_cudnn_rnn_backward_weight)."""
+    """Tensors of the weights' shapes in one of them all (_cudnn_rnn_backward_weight)."""
     buffer = tensor.new_empty((sum(weight.numel() for weight in weights),))
     sizes = [weight.numel() for weight in weights]
     return [
