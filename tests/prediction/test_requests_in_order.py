@@ -64,6 +64,14 @@ with run.going():
     answers["ctc"] = requests_of(lambda: lost.append(ctc(chances, text, lengths, words)))
     answers["ctc backward"] = requests_of(lambda: lost.pop().backward())
 
+    spectrum = torch.randn(12, 64, 256, 129, device="cuda", dtype=torch.cfloat, requires_grad=True)
+    weight = torch.randn(64, 64, 32, 32, device="cuda", dtype=torch.cfloat, requires_grad=True)
+    product = lambda: torch.einsum("bixy,ioxy->boxy", spectrum[..., :32, :32], weight)
+    product().abs().sum().backward()  # the threads' workspaces
+    answers["product"] = requests_of(product)
+    mixed = product().abs()
+    answers["product backward"] = requests_of(lambda: mixed.sum().backward())
+
     logits = torch.randn(8, 64, 4096, device="cuda")
     answers["log_softmax"] = requests_of(lambda: logits[:, :-1].log_softmax(-1))
     answers["whole log_softmax"] = requests_of(lambda: logits.log_softmax(-1))
@@ -163,6 +171,21 @@ def test_a_ctc_loss_asks_as_an_acoustic_models_recording_shows(
         result,
         -result,
     ]  # a copy
+
+
+def test_factors_that_cublas_cannot_read_are_copied(requests: dict[str, list[int]]) -> None:
+    part, weight = (
+        12 * 64 * 32 * 32 * 8,
+        64 * 64 * 32 * 32 * 8,
+    )  # as in a neural operator's recording
+    assert requests["product"] == [part, part, weight, -weight]
+    asked = [size for size in requests["product backward"] if abs(size) in (part, weight)]
+    of_weight = [weight, part, -part]
+    assert is_within([*of_weight, part, weight, part, -part, -weight], asked)
+
+
+def is_within(part: list[int], whole: list[int]) -> bool:
+    return any(whole[place : place + len(part)] == part for place in range(len(whole)))
 
 
 def test_convolutions_ask_as_recordings_of_resnet50_show(requests: dict[str, list[int]]) -> None:

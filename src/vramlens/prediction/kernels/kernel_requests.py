@@ -197,8 +197,9 @@ class Kernels:
         if not _are_on_card(outputs):
             return
         name = operator.name
-        self._handles.follow(name, args)
         call = KernelCall(name, args, kwargs, outputs, self._card)
+        self._held += self._left_of(linear_algebra.copied_factors(call))
+        self._handles.follow(name, args)
         if linear_algebra.is_rough(call):
             self.uncertain[linear_algebra.BASIS] = linear_algebra.SHARE
         if name == "aten.convolution":

@@ -15,12 +15,17 @@ from __future__ import annotations
 import math
 import re
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.card.cards import Card
 from vramlens.prediction.kernels.kernel_call import KernelCall, Rule
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.units import MIB
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.ground.late_torch import torch
 
 BASIS = "workspaces of matrix factorizations, which are modeled roughly"
 SHARE = 0.1
@@ -28,6 +33,7 @@ _PRODUCTS = {
     "aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.addbmm", "aten.addmv", "aten.mv", "aten.dot",
     "aten.linear", "aten._addmm_activation",
 }  # fmt: skip
+_COPIES_FACTORS = {"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm"}
 _LT_WORKSPACE = MIB
 """cuBLASLt's, for products with a bias (aten/src/ATen/cuda/CUDABlas.cpp, _getWorkspaceSize):
 recording of gpt.
@@ -135,6 +141,31 @@ def _eigenvalues(call: KernelCall) -> list[int]:
 def _first_factor(call: KernelCall) -> list[int]:
     matrix = call.args[0]
     return [int(_SHARE_OF_GEQRF * matrix.nbytes)] if _is_single(matrix) else []
+
+
+def copied_factors(call: KernelCall) -> list[int]:
+    """Bytes of the copies of a product's factors, the second before the first, that cuBLAS cannot
+    read as they lie (bmm_out_cuda_impl and cublasCommonArgs in aten/src/ATen/native/cuda/Blas.cpp);
+    they are there before its workspace.
+    """
+    if call.name not in _COPIES_FACTORS:
+        return []
+    factors = call.args[-1], call.args[-2]
+    return [factor.nbytes for factor in factors if _is_copied(factor)]
+
+
+def _is_copied(factor: Any) -> bool:
+    """Whether neither rows nor columns lie one after the other, or the conjugate would have to be
+    taken of rows: cuBLAS takes it of what it transposes.
+    """
+    if factor.layout is not torch.strided or not factor.numel():
+        return False
+    (rows, columns), (by_row, by_column) = factor.shape[-2:], factor.stride()[-2:]
+    if by_column == 1 and by_row >= columns:
+        return bool(factor.is_conj())
+    if by_row == 1 and by_column >= rows:
+        return False
+    return bool(factor.is_conj()) or not (factor.is_contiguous() and by_row and by_column)
 
 
 RULES: dict[str, Rule] = {
