@@ -72,6 +72,11 @@ with run.going():
     mixed = product().abs()
     answers["product backward"] = requests_of(lambda: mixed.sum().backward())
 
+    features = torch.randn(48, 32, 750, 20, device="cuda", requires_grad=True)
+    normed = nn.BatchNorm2d(32).cuda()(features)
+    of_steps = torch.ones(48, 750, 32, 20, device="cuda").transpose(1, 2)
+    answers["norm"] = requests_of(lambda: torch.autograd.grad(normed, features, of_steps))
+
     logits = torch.randn(8, 64, 4096, device="cuda")
     answers["log_softmax"] = requests_of(lambda: logits[:, :-1].log_softmax(-1))
     answers["whole log_softmax"] = requests_of(lambda: logits.log_softmax(-1))
@@ -186,6 +191,13 @@ def test_factors_that_cublas_cannot_read_are_copied(requests: dict[str, list[int
 
 def is_within(part: list[int], whole: list[int]) -> bool:
     return any(whole[place : place + len(part)] == part for place in range(len(whole)))
+
+
+def test_a_normed_batchs_gradient_is_copied_where_it_lies_otherwise(
+    requests: dict[str, list[int]],
+) -> None:
+    image = 48 * 32 * 750 * 20 * 4  # an acoustic model's recording
+    assert [size for size in requests["norm"] if abs(size) > 1024] == [image, image, -image]
 
 
 def test_convolutions_ask_as_recordings_of_resnet50_show(requests: dict[str, list[int]]) -> None:

@@ -2,7 +2,7 @@
 
 Enlarged images (``torch.nn.functional.interpolate``) lie as their inputs do, of few channels, too,
 where PyTorch's formula for shapes says otherwise (UpSample*.cpp); cuda/UpSampleBilinear2d.cu and its
-neighbors copy a gradient whose numbers lie apart.
+neighbors copy a gradient whose numbers lie apart. So does cuDNN's normalization by batch.
 """
 
 from __future__ import annotations
@@ -97,6 +97,20 @@ def _copied_gradient(call: KernelCall) -> list[int]:
     return [] if is_ordered else [gradient.nbytes]
 
 
+def _copied_for_norm(call: KernelCall) -> list[int]:
+    """Of the copy of a gradient that lies otherwise than the input that cuDNN normalized by batch
+    (_batch_norm_impl_index in Normalization.cpp; cudnn_batch_norm_backward in cudnn/BatchNorm.cpp).
+    """
+    gradient, tensor, weight = call.args[:3]
+    is_image = weight is not None and tensor.dim() >= _LINE_DIMS
+    if not is_image or not call.argument(7, "train") or tensor.dtype is torch.bfloat16:
+        return []
+    is_ordered = gradient.is_contiguous(memory_format=_format_of(tensor))
+    return [] if is_ordered else [gradient.nbytes]
+
+
+FIRST: dict[str, Rule] = {"aten.native_batch_norm_backward": _copied_for_norm}
+"""What is asked for before the results."""
 RULES: dict[str, Rule] = {
     f"aten.{name}_backward": _copied_gradient
     for name in (

@@ -45,6 +45,7 @@ _RULES: dict[str, Rule] = {
 _FIRST: dict[str, Rule] = {
     **convolutions.FIRST,
     **ctc_loss.FIRST,
+    **image_layout.FIRST,
     **reductions.FIRST,
     **scratch_memory.FIRST,
     **sorting.FIRST,
