@@ -15,7 +15,7 @@ def convolution(
     images: int, inputs: int, outputs: int, sides: tuple[int, ...], kernel: int = 3, crop: int = 0
 ) -> Any:
     """A convolution in float32 whose result is smaller than the image by some rows."""
-    from vramlens.prediction.kernels.convolutions import Convolution
+    from vramlens.prediction.kernels.convolutions.convolution import Convolution
 
     tensor = torch.empty(images, inputs, *sides, device="meta")
     weight = torch.empty(outputs, inputs, *[kernel] * len(sides), device="meta")

@@ -76,6 +76,12 @@ with run.going():
     normed = nn.BatchNorm2d(32).cuda()(features)
     of_steps = torch.ones(48, 750, 32, 20, device="cuda").transpose(1, 2)
     answers["norm"] = requests_of(lambda: torch.autograd.grad(normed, features, of_steps))
+    head = nn.Conv2d(128, 2, 1, bias=False).cuda()
+    wide = torch.randn(12, 128, 32, 32, device="cuda", requires_grad=True)
+    scored, of_scores = head(wide), torch.ones(12, 32, 2, 32, device="cuda").transpose(1, 2)
+    answers["head"] = requests_of(
+        lambda: torch.autograd.grad(scored, (wide, head.weight), of_scores)
+    )
 
     logits = torch.randn(8, 64, 4096, device="cuda")
     answers["log_softmax"] = requests_of(lambda: logits[:, :-1].log_softmax(-1))
@@ -198,6 +204,15 @@ def test_a_normed_batchs_gradient_is_copied_where_it_lies_otherwise(
 ) -> None:
     image = 48 * 32 * 750 * 20 * 4  # an acoustic model's recording
     assert [size for size in requests["norm"] if abs(size) > 1024] == [image, image, -image]
+
+
+def test_a_gradient_is_copied_for_each_gradient_that_is_made_of_it(
+    requests: dict[str, list[int]],
+) -> None:
+    image, scores, weight = 12 * 128 * 32 * 32 * 4, 12 * 2 * 32 * 32 * 4, 2 * 128 * 4
+    asked = [size for size in requests["head"] if abs(size) in (image, scores, weight)]
+    assert asked[:5] == [image, scores, -scores, scores, weight]
+    assert asked[-1] == -scores
 
 
 def test_convolutions_ask_as_recordings_of_resnet50_show(requests: dict[str, list[int]]) -> None:

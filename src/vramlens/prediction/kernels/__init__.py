@@ -1,7 +1,7 @@
 """Kernels: what CUDA's kernels ask of the allocator beside their results.
 
 attention: which attention kernel runs, what it keeps and works in.
-convolutions: cuDNN's workspaces.
+convolutions: cuDNN's convolutions and their workspaces.
 ctc_loss: CTC loss, with lengths on the host.
 encoder_layers: the fast path of transformer layers in evaluation.
 flexible_attention: ``flex_attention``: as its compiled kernel, which never makes the scores.

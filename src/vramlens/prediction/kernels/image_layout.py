@@ -85,6 +85,14 @@ def lies_channels_last(tensor: Any) -> bool:
     return bool(is_image and image.is_contiguous(memory_format=torch.channels_last))
 
 
+def lies_otherwise(tensor: Any, *, is_last: bool) -> bool:
+    """Whether an image's strides say that its channels lie last where those of others do not, or the
+    other way around.
+    """
+    image = _as_image(tensor)
+    return (_format_of(image) is not torch.contiguous_format) != is_last
+
+
 def _as_image(tensor: Any) -> Any:
     """A line is an image of one row (view1d_as_2d in Convolution.cpp)."""
     return tensor.unsqueeze(2) if tensor.dim() == _LINE_DIMS else tensor

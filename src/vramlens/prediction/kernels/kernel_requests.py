@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from vramlens.prediction.card.cards import Card
 from vramlens.prediction.kernels import (
     attention,
-    convolutions,
     ctc_loss,
     image_layout,
     linear_algebra,
@@ -23,6 +22,7 @@ from vramlens.prediction.kernels import (
     scratch_memory,
     sorting,
 )
+from vramlens.prediction.kernels.convolutions import workspaces as convolutions
 from vramlens.prediction.kernels.gpu_only_results import gpu_only_result
 from vramlens.prediction.kernels.kernel_call import KernelCall, Rule
 from vramlens.prediction.requests.request_log import RequestLog, is_of_prediction

@@ -30,10 +30,6 @@ types, both layouts), and the convolutions in recordings of programs on an H100 
   measured: there the range has both;
 - a volume's result in 32 bits of 64 channels and more is written as it lies: only input and weight
   are copied (``p05_videomoco``'s peak to the byte; of 32 channels, in sweep.json.xz, it is copied).
-
-Bounds: none asked for more than input, weight and output together and a constant; the gradient of
-the weight may have partial sums in float32 on top, one for each piece that the batch is cut into, or
-be made of transforms.
 """
 
 from __future__ import annotations
@@ -42,11 +38,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vramlens.prediction.card.cards import Card
-from vramlens.prediction.kernels.image_layout import has_channels_last, lies_channels_last
-from vramlens.prediction.kernels.kernel_call import KernelCall, Rule
-from vramlens.prediction.kernels.reductions import partial_sums
-from vramlens.prediction.requests.request_log import RequestLog
+from vramlens.prediction.kernels.image_layout import (
+    has_channels_last,
+    lies_channels_last,
+    lies_otherwise,
+)
 from vramlens.units import MIB
 
 if TYPE_CHECKING:
@@ -54,7 +50,7 @@ if TYPE_CHECKING:
 else:
     from vramlens.ground.late_torch import torch
 
-_FEW_BYTES, _KERNEL_BYTES = 16, 400
+_FEW_BYTES, KERNEL_BYTES = 16, 400
 _FEW_SUMMED, _FEW_FOR_WEIGHT = {True: 50, False: 86}, {True: 25, False: 56}
 """Numbers that a result is a sum of, by whether they have 16 bits; for the weight's gradient."""
 _FEW_PRODUCTS = 500_000_000
@@ -62,9 +58,7 @@ _MANY_GROUPS = 48
 _ALIGNED, _LEAST_ALIGNED, _MUCH_MORE = 8, 64, 1.25
 _SMALL_PRODUCT, _MANY_CHANNELS, _LARGE_IMAGE = 64 * 64, 16, 14_000
 _USUAL_PARTIAL_SUMS, _MOST_USUAL_BYTES, _LARGE_WEIGHT = 14, 8 * MIB, 3 * MIB // 2
-_BEYOND_TENSORS = 8 * MIB
-_BEYOND_OF_GRADIENT = 20 * MIB
-_LEAST_CHANNELS, _LEAST_WIDE_CHANNELS, _LARGE_KERNEL = 8, 4, 4
+LEAST_CHANNELS, _LEAST_WIDE_CHANNELS, _LARGE_KERNEL = 8, 4, 4
 _SUMS_OF_FEW_RESULTS = 32
 """Partial sums of a weight's gradient in 32 bits whose results have fewer than four channels."""
 _SUMS_OF_IMAGE = 8
@@ -80,10 +74,6 @@ _NUMBER_BYTES = 8
 _LARGEST_USUAL_KERNEL = 7
 _MANY_OF_VOLUME = 64
 """Channels from which on a volume's result is written as it lies."""
-_MOST_PARTIAL_SUMS, _MOST_OF_PARTIAL_SUMS = 64, 96 * MIB
-"""Partial sums of a weight's gradient: how many, and of how many bytes together at most."""
-SHARE = 0.03
-BASIS = "convolution workspaces, as cuDNN requested them in recordings on an H200"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +130,13 @@ class Convolution:
     @property
     def _forward_bytes(self) -> int:
         if self.has_channels_last:
-            own = _bytes(self.tensor) + _bytes(self.weight) + _FEW_BYTES
+            own = bytes_of(self.tensor) + bytes_of(self.weight) + _FEW_BYTES
             return own if self._has_few_wide_channels else self._padded_bytes
         if self._is_pointwise or self._sums_few:
-            return _KERNEL_BYTES
+            return KERNEL_BYTES
         if self._images_a_channel_of_second_gradient >= _TRANSFORMS[True]:
             return self._bytes_of_transforms(has_result=True)
-        return self._copies - (_bytes(self.output) if self._is_wide_volume else 0)
+        return self._copies - (bytes_of(self.output) if self._is_wide_volume else 0)
 
     @property
     def _bytes_of_input_gradient(self) -> int:
@@ -155,9 +145,9 @@ class Convolution:
         if self.has_channels_last:
             return self._copies if self._has_few_wide_channels else self._padded_bytes
         if self._is_pointwise or self.is_depthwise or self._has_few_wide_channels:
-            return _KERNEL_BYTES
+            return KERNEL_BYTES
         is_small = self.groups > _MANY_GROUPS if self._is_half else self._products < _FEW_PRODUCTS
-        return _KERNEL_BYTES if is_small else self._copies
+        return KERNEL_BYTES if is_small else self._copies
 
     @property
     def bytes_of_weight_gradient(self) -> int:
@@ -173,7 +163,7 @@ class Convolution:
         if self._is_pointwise:
             return self._bytes_of_pointwise_gradient(partial_sum, partial_sums)
         if self.is_depthwise or self._summed < _FEW_FOR_WEIGHT[self._is_half]:
-            return _KERNEL_BYTES
+            return KERNEL_BYTES
         if not self._is_half and int(self.output.shape[1]) < _LEAST_WIDE_CHANNELS:
             return _SUMS_OF_FEW_RESULTS * partial_sum
         if self._images_a_channel >= _TRANSFORMS[False]:
@@ -188,7 +178,7 @@ class Convolution:
         return self._copies if self._has_few_wide_channels and is_large else usual
 
     def _bytes_of_pointwise_gradient(self, partial_sum: int, partial_sums: int) -> int:
-        copies = _bytes(self.tensor) + _bytes(self.output)
+        copies = bytes_of(self.tensor) + bytes_of(self.output)
         by_image = int(self.tensor.shape[0]) * partial_sum
         points = math.prod(self.tensor.shape[2:])
         is_small = self.weight.numel() <= _SMALL_PRODUCT and self.tensor.shape[1] >= _MANY_CHANNELS
@@ -244,13 +234,13 @@ class Convolution:
         images, inputs = map(int, self.tensor.shape[:2])
         outputs = int(self.weight.shape[0])
         planes = images * (inputs + outputs) + (inputs * outputs if has_result else 0)
-        copy = _bytes(self.tensor if has_result else self.output)
+        copy = bytes_of(self.tensor if has_result else self.output)
         return copy + 2 * planes * rows * (columns // 2 + 1) * _NUMBER_BYTES
 
     @property
     def most_of_plans(self) -> int:
         """Of the largest plan for the result or the input's gradient."""
-        return self._copies - (_bytes(self.weight) if self._is_pointwise else 0)
+        return self._copies - (bytes_of(self.weight) if self._is_pointwise else 0)
 
     @property
     def most_of_weight_plans(self) -> int:
@@ -262,10 +252,18 @@ class Convolution:
         """Bytes of the copies of those tensors that do not lie as cuDNN is given them."""
         is_last = self.has_channels_last
         return [
-            _bytes(tensor)
+            bytes_of(tensor)
             for tensor in tensors
             if not (lies_channels_last(tensor) if is_last else tensor.is_contiguous())
         ]
+
+    @property
+    def copies_gradient_once(self) -> bool:
+        """Whether the gradient is copied, if at all, for both gradients that are made of it, not for
+        each: where it lies otherwise than the input, or PyTorch's own kernel runs.
+        """
+        is_otherwise = lies_otherwise(self.output, is_last=self.has_channels_last)
+        return self.is_transposed or self.runs_in_own_kernel or is_otherwise
 
     @property
     def _is_wide_volume(self) -> bool:
@@ -324,132 +322,18 @@ class Convolution:
 
     @property
     def _copies(self) -> int:
-        tensor = _bytes(self.tensor)
-        if self._is_half and self.tensor.shape[1] < _LEAST_CHANNELS:
+        tensor = bytes_of(self.tensor)
+        if self._is_half and self.tensor.shape[1] < LEAST_CHANNELS:
             tensor = self._padded_bytes
-        return tensor + _bytes(self.weight) + _bytes(self.output) + _FEW_BYTES
+        return tensor + bytes_of(self.weight) + bytes_of(self.output) + _FEW_BYTES
 
     @property
     def _padded_bytes(self) -> int:
         """Of an image of 16 bits with eight channels; few for other tensors."""
         channels = int(self.tensor.shape[1])
-        if not self._is_half or self._is_point or channels >= _LEAST_CHANNELS:
-            return _KERNEL_BYTES
-        return _bytes(self.tensor) * _LEAST_CHANNELS // max(1, channels)
-
-
-class TriedPlans:
-    """Convolutions that cuDNN has tried its plans for (``torch.backends.cudnn.benchmark``).
-
-    The first time that it meets one it asks for the largest workspace of all plans, empties the
-    cache, and asks for that of the plan it takes (get_plans_from_find in
-    aten/src/ATen/native/cudnn/Conv_v8.cpp). ``flowers_finetune`` shows it on an H100: copies of the
-    tensors, for the first layer of an image the result once more, and of a weight's gradient with
-    channels last one sum in float32.
-    """
-
-    def __init__(self, log: RequestLog) -> None:
-        self._log = log
-        self._tried: set[Any] = set()
-
-    def note(self, direction: str, call: Convolution, size: int, limits: tuple[int, int]) -> None:
-        """What the trial of all plans asks for, where one is run."""
-        if self._is_first(direction, call):
-            least_bytes, most_bytes = limits
-            self._log.scratch(size, (least_bytes, most_bytes + _bytes(call.output)))
-            self._log.empty_cache()
-
-    def _is_first(self, direction: str, call: Convolution) -> bool:
-        """Whether all plans are tried now, for a result or one of the gradients."""
-        if not torch.backends.cudnn.benchmark or call.is_depthwise:
-            return False
-        shapes = call.tensor.shape, call.weight.shape, call.output.shape
-        key = direction, *shapes, call.tensor.dtype, call.stride, call.has_channels_last
-        is_new = key not in self._tried
-        self._tried.add(key)
-        return is_new
-
-
-def _copied_for_result(call: KernelCall) -> list[int]:
-    tensor, weight = call.args[:2]
-    return Convolution.of_forward(call.args, tensor).bytes_of_copies(tensor, weight)
-
-
-FIRST: dict[str, Rule] = {"aten.convolution": _copied_for_result}
-"""What is asked for before the results (cudnn_convolution in cudnn/ConvShared.cpp)."""
-
-
-def note_forward(log: RequestLog, tried: TriedPlans, args: Any, output: Any) -> None:
-    """The workspace of a convolution."""
-    call = Convolution.of_forward(args, output)
-    least, most = bounds(args[0], args[1], output)
-    limits = least, max(most, call.most_of_result_transforms)
-    tried.note("forward", call, call.most_of_plans, limits)
-    if not call.runs_in_own_kernel:
-        log.scratch(call.bytes_of_result, limits)
-
-
-def bounds(tensor: Any, weight: Any, output: Any) -> tuple[int, int]:
-    """The least and the most bytes of a forward's workspace."""
-    tensors = _bytes(tensor) + _bytes(weight) + _bytes(output)
-    return _KERNEL_BYTES, tensors + _padding(tensor) + _BEYOND_TENSORS
-
-
-def bounds_of_gradients(args: Any) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The least and the most bytes of the workspaces of the input's and the weight's gradient."""
-    weight = args[2]
-    tensors = sum(_bytes(tensor) for tensor in args[:3]) + _padding(args[1])
-    partial_sums = min(_MOST_PARTIAL_SUMS * weight.numel() * 4, _MOST_OF_PARTIAL_SUMS)
-    most_of_weight = tensors + _BEYOND_OF_GRADIENT + partial_sums
-    most_of_transforms = Convolution.of_backward(args).most_of_weight_transforms
-    return (
-        (_KERNEL_BYTES, tensors + _BEYOND_OF_GRADIENT),
-        (_KERNEL_BYTES, max(most_of_weight, most_of_transforms)),
-    )
-
-
-def note_backward(
-    log: RequestLog, tried: TriedPlans, card: Card, args: Any, outputs: list[Any]
-) -> None:
-    """The gradients of a convolution with their workspaces, in cuDNN's order."""
-    call = Convolution.of_backward(args)
-    mask = list(args[10]) if len(args) > 10 else [True, True, True]
-    read = [args[0], *(args[1:2] if mask[1] else ()), *(args[2:3] if mask[0] else ())]
-    copies = [log.allocate(size) for size in call.bytes_of_copies(*read)]
-    of_input, of_weight = bounds_of_gradients(args)
-    workspaces = {
-        "input": (call.bytes_of_input_gradient, call.most_of_plans, of_input),
-        "weight": (call.bytes_of_weight_gradient, call.most_of_weight_plans, of_weight),
-        "bias": None,
-    }
-    wanted_directions = [
-        direction for is_wanted, direction in zip(mask, workspaces, strict=False) if is_wanted
-    ]
-    gradients = dict(zip(wanted_directions, outputs, strict=False))
-    order = ("weight", "input", "bias") if call.runs_in_own_kernel else tuple(workspaces)
-    for direction in order:
-        if direction not in gradients:
-            continue
-        gradient, workspace = gradients[direction], workspaces[direction]
-        log.note(gradient)
-        if workspace is None:
-            dims = [dim for dim in range(args[0].dim()) if dim != 1]
-            for size in partial_sums(args[0], dims, gradient.numel(), card):
-                log.scratch(size)
-        elif not call.runs_in_own_kernel:
-            usual, most_of_plans, limits = workspace
-            tried.note(direction, call, most_of_plans, limits)
-            log.scratch(usual, limits)
-    for row in reversed(copies):
-        log.free(row)
-
-
-def _padding(tensor: Any) -> int:
-    """Bytes of two copies with channels filled up to eight, where an image has fewer."""
-    channels = int(tensor.shape[1])
-    if channels >= _LEAST_CHANNELS:
-        return 0
-    return 2 * _bytes(tensor) * _LEAST_CHANNELS // max(1, channels)
+        if not self._is_half or self._is_point or channels >= LEAST_CHANNELS:
+            return KERNEL_BYTES
+        return bytes_of(self.tensor) * LEAST_CHANNELS // max(1, channels)
 
 
 def _next_power(size: int) -> int:
@@ -457,5 +341,6 @@ def _next_power(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-def _bytes(tensor: Any) -> int:
+def bytes_of(tensor: Any) -> int:
+    """Bytes of a tensor's numbers."""
     return int(tensor.numel() * tensor.element_size())
