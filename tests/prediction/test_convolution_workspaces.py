@@ -77,3 +77,48 @@ def test_a_wide_volumes_result_is_written_as_it_lies() -> None:
     # sweep.json.xz
     narrow = convolution(2, 16, 32, (48, 48, 48), crop=2)
     assert abs(narrow.bytes_of_result - 39_129_104) < 1024
+
+
+@pytest.mark.parametrize(
+    ("images", "inputs", "outputs", "side", "is_copied"),
+    [  # few_channels.json.xz in benchmarks/prediction
+        (12, 128, 1, 256, False),
+        (12, 128, 8, 256, True),
+        (12, 128, 16, 256, False),
+        (12, 64, 1, 256, False),
+        (12, 64, 64, 256, True),
+        (12, 64, 128, 256, False),
+        (2, 64, 8, 64, False),
+        (12, 12, 64, 256, True),
+        (2, 12, 64, 256, False),
+        (2, 12, 1, 256, True),
+        (12, 3, 32, 256, False),
+    ],
+)
+def test_a_pointwise_weights_gradient_copies_images_of_few_channels(
+    images: int, inputs: int, outputs: int, side: int, *, is_copied: bool
+) -> None:
+    call = convolution(images, inputs, outputs, (side, side), kernel=1)
+    copies = call.tensor.nbytes + call.output.nbytes
+    by_image = images * call.weight.nbytes
+    asked = call.bytes_of_weight_gradient
+    assert (copies <= asked < copies + 2**20) if is_copied else asked == by_image
+
+
+@pytest.mark.parametrize(
+    ("outputs", "kernel", "result", "gradient"),
+    [  # few_channels.json.xz in benchmarks/prediction: 48 images of one channel
+        (32, 3, False, False),
+        (32, 7, False, False),
+        (32, 11, False, False),
+        (64, 7, True, False),
+        (64, 11, False, False),
+        (128, 11, False, True),
+    ],
+)
+def test_an_image_of_one_channel_is_taken_as_it_lies(
+    outputs: int, kernel: int, *, result: bool, gradient: bool
+) -> None:
+    call = convolution(48, 1, outputs, (128, 128), kernel)
+    assert (call.bytes_of_result > 1024) == result
+    assert (call.bytes_of_weight_gradient > 1024) == gradient

@@ -17,7 +17,10 @@ types, both layouts), and the convolutions in recordings of programs on an H100 
   eight partial sums in float32 for each image;
 - else input, weight and output are copied;
 - the gradient of a 1 x 1 weight is a sum over images: one partial sum in float32 for each; input and
-  output are copied where that is less, or where large images have few channels;
+  output are copied where that is less, or where large images have few channels, not too few
+  (few_channels.json.xz);
+- images of one and two channels in 32 bits are taken as they lie, but for kernels of 7 x 7 with many
+  outputs; so are large ones for their weight's gradient (few_channels.json.xz);
 - that of another weight has 14 partial sums beside the copies, or 8 MiB of them; large weights of 16
   bits have none;
 - that of a weight in 32 bits without stride, of few channels and many images, is made of Fourier
@@ -56,7 +59,14 @@ _FEW_SUMMED, _FEW_FOR_WEIGHT = {True: 50, False: 86}, {True: 25, False: 56}
 _FEW_PRODUCTS = 500_000_000
 _MANY_GROUPS = 48
 _ALIGNED, _LEAST_ALIGNED, _MUCH_MORE = 8, 64, 1.25
-_SMALL_PRODUCT, _MANY_CHANNELS, _LARGE_IMAGE = 64 * 64, 16, 14_000
+_FEW_CHANNELS, _SEVERAL, _LARGE_IMAGE, _MANY_POINTS = 32, 8, 4_000, 40_000
+"""Of images that are copied for the gradient of a 1 x 1 weight: channels, images from which on there
+are several, numbers of a channel in one image, and in all.
+"""
+_MOST_OF_THIN, _FEW_OF_THIN = 64, 128
+"""Outputs from which on an image of one or two channels is copied for kernels of 7 x 7, and numbers
+that its weight's gradient is a sum of, below which it is not copied.
+"""
 _USUAL_PARTIAL_SUMS, _MOST_USUAL_BYTES, _LARGE_WEIGHT = 14, 8 * MIB, 3 * MIB // 2
 LEAST_CHANNELS, _LEAST_WIDE_CHANNELS, _LARGE_KERNEL = 8, 4, 4
 _SUMS_OF_FEW_RESULTS = 32
@@ -162,7 +172,7 @@ class Convolution:
             return self._bytes_of_weight_gradient_with_channels_last(partial_sum, partial_sums)
         if self._is_pointwise:
             return self._bytes_of_pointwise_gradient(partial_sum, partial_sums)
-        if self.is_depthwise or self._summed < _FEW_FOR_WEIGHT[self._is_half]:
+        if self._gradient_sums_few:
             return KERNEL_BYTES
         if not self._is_half and int(self.output.shape[1]) < _LEAST_WIDE_CHANNELS:
             return _SUMS_OF_FEW_RESULTS * partial_sum
@@ -181,13 +191,26 @@ class Convolution:
         copies = bytes_of(self.tensor) + bytes_of(self.output)
         by_image = int(self.tensor.shape[0]) * partial_sum
         points = math.prod(self.tensor.shape[2:])
-        is_small = self.weight.numel() <= _SMALL_PRODUCT and self.tensor.shape[1] >= _MANY_CHANNELS
-        if is_small and points >= _LARGE_IMAGE:
+        if points >= _LARGE_IMAGE and self._has_few_channels(points):
             return copies + partial_sums
         if self._is_half:
             is_aligned = points % _ALIGNED == 0 and points >= _LEAST_ALIGNED
             return by_image if is_aligned else min(by_image, copies)
         return by_image if by_image <= _MUCH_MORE * copies else copies
+
+    def _has_few_channels(self, points: int) -> bool:
+        """Whether a large image has so few that it is copied for the gradient of a 1 x 1 weight."""
+        images, inputs = map(int, self.tensor.shape[:2])
+        outputs = int(self.output.shape[1])
+        if self.tensor.dim() == _VOLUME_DIMS:
+            return inputs < _MANY_OF_VOLUME
+        if self._is_half:
+            is_few = 16 <= inputs <= _FEW_CHANNELS and 8 <= outputs <= _FEW_CHANNELS
+            return is_few and images < _SEVERAL
+        if inputs <= _FEW_CHANNELS:
+            return inputs >= 12 and (outputs <= _FEW_CHANNELS or images >= _SEVERAL)
+        most = inputs if inputs <= 2 * _FEW_CHANNELS else LEAST_CHANNELS
+        return 1 < outputs <= most and images * points >= _MANY_POINTS
 
     @property
     def most_of_weight_transforms(self) -> int:
@@ -314,7 +337,23 @@ class Convolution:
 
     @property
     def _sums_few(self) -> bool:
+        if self._is_thin_image:
+            is_stem = tuple(self.weight.shape[2:]) == (7, 7)
+            return not is_stem or int(self.output.shape[1]) < _MOST_OF_THIN
         return self.is_depthwise or self._summed < _FEW_SUMMED[self._is_half]
+
+    @property
+    def _gradient_sums_few(self) -> bool:
+        if self._is_thin_image and int(self.output.shape[1]) <= _MOST_OF_THIN:
+            points = self.output.numel() // int(self.output.shape[1])
+            return self._summed < _FEW_OF_THIN and points >= _MANY_POINTS
+        return self.is_depthwise or self._summed < _FEW_FOR_WEIGHT[self._is_half]
+
+    @property
+    def _is_thin_image(self) -> bool:
+        """Whether it is an image of one or two channels in 32 bits."""
+        is_thin = int(self.tensor.shape[1]) <= 2 and self.tensor.dtype is torch.float32
+        return is_thin and self.tensor.dim() == _IMAGE_DIMS
 
     @property
     def _products(self) -> int:
