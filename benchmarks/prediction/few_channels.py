@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,18 +18,24 @@ from typing import Any
 import torch
 
 CHANNELS = (1, 2, 3, 4, 8, 16, 32, 64, 128)
-POINTWISE = [  # images, inputs, outputs, size, kernel, stride
-    (*shape, 1, 1)
-    for shape in itertools.product((2, 12), (3, 12, 16, 32, 64, 128, 256), CHANNELS, (64, 128, 256))
+POINTWISE = [  # images, inputs, outputs, sides, kernel, stride
+    (images, inputs, outputs, (size, size), 1, 1)
+    for images, inputs, outputs, size in itertools.product(
+        (2, 12), (3, 12, 16, 32, 64, 128, 256), CHANNELS, (64, 128, 256)
+    )
 ]
-THIN = list(
-    itertools.product((8, 48), (1, 2), (16, 32, 64, 128), (32, 128, 256), (3, 5, 7, 11), (1, 2))
-)
+THIN = [
+    (images, inputs, outputs, (size, size), kernel, stride)
+    for images, inputs, outputs, size, kernel, stride in itertools.product(
+        (8, 48), (1, 2), (16, 32, 64, 128), (32, 128, 256), (3, 5, 7, 11), (1, 2)
+    )
+]
 FEW_RESULTS = [
-    (*shape, 1)
-    for shape in itertools.product((8, 48), (16, 64, 128), (1, 2, 3, 4), (64, 256), (3, 7))
+    (images, inputs, outputs, (size, size), kernel, 1)
+    for images, inputs, outputs, size, kernel in itertools.product(
+        (8, 48), (16, 64, 128), (1, 2, 3, 4), (64, 256), (3, 7)
+    )
 ]
-MOST_NUMBERS = 500_000_000
 
 
 def requests(run: Callable[[], Any]) -> list[int]:
@@ -43,19 +50,20 @@ def requests(run: Callable[[], Any]) -> list[int]:
     return [signs[event["action"]] * event["size"] for event in trace if event["action"] in signs]
 
 
-def measured(dtype: torch.dtype, shape: Iterable[int]) -> dict[str, Any]:
+def measured(dtype: torch.dtype, shape: Any) -> dict[str, Any]:
     """One convolution: its result and both gradients."""
-    images, inputs, outputs, size, kernel, stride = shape
-    options = [[stride] * 2, [kernel // 2] * 2, [1, 1], False, [0, 0], 1]
-    image = torch.randn(images, inputs, size, size, device="cuda", dtype=dtype)
-    weight = torch.randn(outputs, inputs, kernel, kernel, device="cuda", dtype=dtype)
+    images, inputs, outputs, sides, kernel, stride = shape
+    dims = len(sides)
+    options = [[stride] * dims, [kernel // 2] * dims, [1] * dims, False, [0] * dims, 1]
+    image = torch.randn(images, inputs, *sides, device="cuda", dtype=dtype)
+    weight = torch.randn(outputs, inputs, *[kernel] * dims, device="cuda", dtype=dtype)
     run, back = torch.ops.aten.convolution, torch.ops.aten.convolution_backward
     result = run(image, weight, None, *options)
     gradient = torch.randn_like(result)
     both = gradient, image, weight, None, *options
     return {
         "dtype": str(dtype),
-        "shape": [images, inputs, outputs, [size, size], kernel, stride, kernel // 2],
+        "shape": [images, inputs, outputs, list(sides), kernel, stride, kernel // 2],
         "x": image.nbytes,
         "w": weight.nbytes,
         "y": result.nbytes,
@@ -65,12 +73,13 @@ def measured(dtype: torch.dtype, shape: Iterable[int]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def measure(shapes: list[Any], dtypes: Iterable[torch.dtype], most_numbers: int) -> None:
+    """All of them that are not too large, into the file that the command names."""
     rows = []
-    shapes = POINTWISE + THIN + FEW_RESULTS
-    for dtype, shape in itertools.product((torch.float32, torch.bfloat16), shapes):
-        images, inputs, outputs, size, _, stride = shape
-        if images * max(inputs, outputs / stride**2) * size**2 <= MOST_NUMBERS:
+    for dtype, shape in itertools.product(dtypes, shapes):
+        images, inputs, outputs, sides, _, stride = shape
+        numbers = images * max(inputs, outputs / stride ** len(sides)) * math.prod(sides)
+        if numbers <= most_numbers:
             rows.append(measured(dtype, shape))
             torch.cuda.empty_cache()
     facts = {"torch": torch.__version__, "device": torch.cuda.get_device_name()}
@@ -79,4 +88,5 @@ def main() -> None:
         json.dump(facts, file)
 
 
-main()
+if __name__ == "__main__":
+    measure(POINTWISE + THIN + FEW_RESULTS, (torch.float32, torch.bfloat16), 500_000_000)

@@ -122,3 +122,55 @@ def test_an_image_of_one_channel_is_taken_as_it_lies(
     call = convolution(48, 1, outputs, (128, 128), kernel)
     assert (call.bytes_of_result > 1024) == result
     assert (call.bytes_of_weight_gradient > 1024) == gradient
+
+
+@pytest.mark.parametrize(
+    ("images", "inputs", "outputs", "side", "is_transformed"),
+    [  # batches_volumes.json.xz in benchmarks/prediction
+        (768, 16, 16, 21, True),
+        (768, 16, 16, 42, False),
+        (6144, 16, 32, 42, True),
+        (768, 16, 32, 84, False),
+        (3072, 32, 32, 11, True),
+        (3072, 32, 32, 42, False),
+        (768, 64, 64, 21, False),
+    ],
+)
+def test_small_images_of_few_channels_are_transformed(
+    images: int, inputs: int, outputs: int, side: int, *, is_transformed: bool
+) -> None:
+    call = convolution(images, inputs, outputs, (side, side))
+    copies = call.tensor.nbytes + call.output.nbytes + call.weight.nbytes
+    assert (call.bytes_of_weight_gradient > 3 * copies) == is_transformed
+
+
+def test_results_of_few_channels_are_made_without_copies() -> None:
+    # batches_volumes.json.xz in benchmarks/prediction
+    assert convolution(768, 16, 32, (42, 42)).bytes_of_result < 1024
+    assert convolution(96, 16, 16, (11, 11)).bytes_of_result < 1024
+    assert convolution(768, 16, 16, (42, 42)).bytes_of_result > 2**20
+
+
+def test_an_input_gradient_of_many_numbers_is_made_of_copies() -> None:
+    # batches_volumes.json.xz in benchmarks/prediction
+    call = convolution(96, 16, 16, (21, 21))
+    assert call.bytes_of_input_gradient == call.bytes_of_result == 5_428_240
+    assert convolution(96, 32, 32, (11, 11)).bytes_of_input_gradient < 1024
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "sides", "is_copied"),
+    [  # batches_volumes.json.xz in benchmarks/prediction
+        (64, 64, (16, 56, 56), False),
+        (64, 128, (16, 56, 56), True),
+        (256, 256, (32, 32, 32), True),
+        (16, 32, (32, 32, 32), True),
+        (16, 32, (8, 28, 28), False),
+    ],
+)
+def test_which_volumes_results_are_copied(
+    inputs: int, outputs: int, sides: tuple[int, ...], *, is_copied: bool
+) -> None:
+    call = convolution(2, inputs, outputs, sides)
+    own = call.tensor.nbytes + call.weight.nbytes + 16
+    assert call.bytes_of_result == own + (call.output.nbytes if is_copied else 0)

@@ -1,14 +1,17 @@
 """What cuDNN's convolutions ask for: copies of their tensors with channels last, and partial sums, in
 one workspace.
 
-Which algorithm cuDNN takes is not known beforehand; taken is what most of 1,500 convolutions on an
-H200 asked for (workspaces.json.xz and sweep.json.xz in benchmarks/prediction, cuDNN 9.19, three
-types, both layouts), and the convolutions in recordings of programs on an H100 and an H200:
+Which algorithm cuDNN takes is not known beforehand; taken is what most of 4,800 convolutions on an
+H200 asked for (workspaces.json.xz, sweep.json.xz, few_channels.json.xz and batches_volumes.json.xz
+in benchmarks/prediction, cuDNN 9.19, three types, both layouts), and the convolutions in recordings
+of programs on an H100 and an H200:
 
 - tensors whose channels lie last are taken as they are; images of 16 bits get eight channels;
 - so are 1 x 1 kernels without stride, but for the gradients of those in groups, and what sums few
   numbers: results that are made of fewer than ``_FEW_SUMMED``, and the input's gradient in float32 of
-  few products;
+  few products, which with eight channels and more are only those of few numbers;
+- so are images in 32 bits of few channels for results of 3 x 3, where these have a stride, or more
+  channels, or few numbers (batches_volumes.json.xz);
 - images of 32 bits with fewer than four channels are copied though these lie last, for the weight's
   gradient with kernels from 4 x 4 on; their own gradient needs no copies where they lie first, and a
   weight's gradient of results with so few (the heads of ``crowd_detector``) 32 partial sums;
@@ -23,16 +26,17 @@ types, both layouts), and the convolutions in recordings of programs on an H100 
   outputs; so are large ones for their weight's gradient (few_channels.json.xz);
 - that of another weight has 14 partial sums beside the copies, or 8 MiB of them; large weights of 16
   bits have none;
-- that of a weight in 32 bits without stride, of few channels and many images, is made of Fourier
-  transforms: a copy of the output's gradient, and twice the transforms of each channel's input and
-  output, with each side the next power of two (sweep.json.xz: 256 images of 32 channels, to the
-  byte; the peak of ``p12_ppo``, 6,144 of 16 and 32, to the byte; 96 of 64 are copied, 1,024 of
-  192 in ``dp_vmap_hessian``, and 512 of 32 without padding in ``drq_sac``);
+- that of a weight in 32 bits without stride, of at most 32 channels and many small images, is made of
+  Fourier transforms: a copy of the output's gradient, and twice the transforms of each channel's
+  input and output, with each side the next power of two (sweep.json.xz: 256 images of 32 channels,
+  to the byte; batches_volumes.json.xz: up to 6,144 images, of 64 channels or larger sides none, but
+  with more outputs than inputs; 512 of 32 without padding in ``drq_sac`` are copied);
 - so is the result where a kernel is as large as the image, with its own transforms (``p13_maml``:
   200 of 48 channels; ``wgan_gp_faces`` has no room for those of 32 of 48). In between nobody
   measured: there the range has both;
-- a volume's result in 32 bits of 64 channels and more is written as it lies: only input and weight
-  are copied (``p05_videomoco``'s peak to the byte; of 32 channels, in sweep.json.xz, it is copied).
+- a volume's result in 32 bits is written as it lies, and only input and weight are copied, where it
+  has 64 channels made of as many, is small, or of a 1 x 1 x 1 kernel with more channels
+  (batches_volumes.json.xz; ``p05_videomoco``'s peak to the byte).
 """
 
 from __future__ import annotations
@@ -56,7 +60,11 @@ else:
 _FEW_BYTES, KERNEL_BYTES = 16, 400
 _FEW_SUMMED, _FEW_FOR_WEIGHT = {True: 50, False: 86}, {True: 25, False: 56}
 """Numbers that a result is a sum of, by whether they have 16 bits; for the weight's gradient."""
-_FEW_PRODUCTS = 500_000_000
+_FEW_PRODUCTS, _FEW_OF_MANY, _FEW_POINTS = 500_000_000, 120_000_000, 20_000
+"""Of the input's gradient: products with few channels and with more, which are only few of so many
+numbers of one channel.
+"""
+_SMALL_KERNEL, _FEW_OF_SMALL = 3, 48
 _MANY_GROUPS = 48
 _ALIGNED, _LEAST_ALIGNED, _MUCH_MORE = 8, 64, 1.25
 _FEW_CHANNELS, _SEVERAL, _LARGE_IMAGE, _MANY_POINTS = 32, 8, 4_000, 40_000
@@ -80,6 +88,8 @@ _MAY_TRANSFORM, _TRANSFORMS = {False: 4, True: 2}, {False: 8, True: 4}
 """Images for each channel from which on a weight's gradient may be made of Fourier transforms, and
 from which on it is, by whether it is of a second gradient.
 """
+_LARGEST_TRANSFORMED = 32
+"""The longest side of an image whose weight's gradient is; of one with more outputs, twice that."""
 _NUMBER_BYTES = 8
 _LARGEST_USUAL_KERNEL = 7
 _MANY_OF_VOLUME = 64
@@ -146,7 +156,9 @@ class Convolution:
             return KERNEL_BYTES
         if self._images_a_channel_of_second_gradient >= _TRANSFORMS[True]:
             return self._bytes_of_transforms(has_result=True)
-        return self._copies - (bytes_of(self.output) if self._is_wide_volume else 0)
+        if self._is_small_image:
+            return KERNEL_BYTES
+        return self._copies - (bytes_of(self.output) if self._is_written_as_it_lies else 0)
 
     @property
     def _bytes_of_input_gradient(self) -> int:
@@ -156,8 +168,14 @@ class Convolution:
             return self._copies if self._has_few_wide_channels else self._padded_bytes
         if self._is_pointwise or self.is_depthwise or self._has_few_wide_channels:
             return KERNEL_BYTES
-        is_small = self.groups > _MANY_GROUPS if self._is_half else self._products < _FEW_PRODUCTS
+        is_small = self.groups > _MANY_GROUPS if self._is_half else self._makes_few_products
         return KERNEL_BYTES if is_small else self._copies
+
+    @property
+    def _makes_few_products(self) -> bool:
+        if int(self.tensor.shape[1]) < LEAST_CHANNELS:
+            return self._products < _FEW_PRODUCTS
+        return self._points < _FEW_POINTS and self._products < _FEW_OF_MANY
 
     @property
     def bytes_of_weight_gradient(self) -> int:
@@ -176,7 +194,7 @@ class Convolution:
             return KERNEL_BYTES
         if not self._is_half and int(self.output.shape[1]) < _LEAST_WIDE_CHANNELS:
             return _SUMS_OF_FEW_RESULTS * partial_sum
-        if self._images_a_channel >= _TRANSFORMS[False]:
+        if self._is_transformed:
             return self._bytes_of_transforms(has_result=False)
         return self._copies + partial_sums
 
@@ -223,6 +241,13 @@ class Convolution:
         """Of a result that may be; 0 where it is not."""
         is_one = self._images_a_channel_of_second_gradient >= _MAY_TRANSFORM[True]
         return self._bytes_of_transforms(has_result=True) if is_one else 0
+
+    @property
+    def _is_transformed(self) -> bool:
+        inputs, outputs = int(self.tensor.shape[1]), int(self.output.shape[1])
+        most = _LARGEST_TRANSFORMED * (2 if inputs < outputs else 1)
+        is_small = max(inputs, outputs) <= _FEW_CHANNELS and max(self.tensor.shape[2:]) <= most
+        return is_small and self._images_a_channel >= _TRANSFORMS[False]
 
     @property
     def _images_a_channel(self) -> float:
@@ -289,12 +314,34 @@ class Convolution:
         return self.is_transposed or self.runs_in_own_kernel or is_otherwise
 
     @property
-    def _is_wide_volume(self) -> bool:
-        """Whether it is a volume in 32 bits whose result is written as it lies."""
+    def _is_small_image(self) -> bool:
+        """Whether the result of an image in 32 bits is taken as it lies for its few channels."""
+        inputs, outputs = int(self.tensor.shape[1]), int(self.output.shape[1])
+        is_wide = self.tensor.dim() == _IMAGE_DIMS and self.tensor.dtype is torch.float32
+        if not is_wide or self.groups > 1 or max(self.weight.shape[2:]) > _SMALL_KERNEL:
+            return False
+        if self._points < _MANY_POINTS and inputs <= _FEW_OF_SMALL:
+            return True
+        is_few = max(inputs, outputs) <= _FEW_CHANNELS
+        return is_few and (self.stride > 1 or inputs < outputs)
+
+    @property
+    def _is_written_as_it_lies(self) -> bool:
+        """Whether a volume's result in 32 bits is."""
         is_volume = self.tensor.dim() == _VOLUME_DIMS and self.tensor.dtype is torch.float32
-        is_plain = self.stride == 1 and self.groups == 1
-        channels = min(int(self.tensor.shape[1]), int(self.output.shape[1]))
-        return is_volume and is_plain and channels >= _MANY_OF_VOLUME
+        inputs, outputs = int(self.tensor.shape[1]), int(self.output.shape[1])
+        if not is_volume or self.groups > 1:
+            return False
+        if self._is_point:
+            return outputs > _MANY_OF_VOLUME
+        if inputs >= _MANY_OF_VOLUME:
+            return outputs <= _MANY_OF_VOLUME
+        return self._points < _MANY_POINTS
+
+    @property
+    def _points(self) -> int:
+        """Numbers of one channel of all images."""
+        return int(self.tensor.numel() // self.tensor.shape[1])
 
     @property
     def _is_half(self) -> bool:
@@ -340,6 +387,9 @@ class Convolution:
         if self._is_thin_image:
             is_stem = tuple(self.weight.shape[2:]) == (7, 7)
             return not is_stem or int(self.output.shape[1]) < _MOST_OF_THIN
+        is_wide = int(self.tensor.shape[1]) >= _MANY_OF_VOLUME and self.groups == 1
+        if is_wide and self._is_point and self.tensor.dim() == _VOLUME_DIMS:
+            return False
         return self.is_depthwise or self._summed < _FEW_SUMMED[self._is_half]
 
     @property
