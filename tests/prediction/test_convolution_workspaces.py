@@ -166,6 +166,8 @@ def test_an_input_gradient_of_many_numbers_is_made_of_copies() -> None:
         (256, 256, (32, 32, 32), True),
         (16, 32, (32, 32, 32), True),
         (16, 32, (8, 28, 28), False),
+        (32, 64, (64, 64, 64), False),  # a 3-d U-Net's recording, and the next
+        (64, 32, (128, 128, 128), True),
     ],
 )
 def test_which_volumes_results_are_copied(

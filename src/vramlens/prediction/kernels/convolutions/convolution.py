@@ -35,8 +35,9 @@ of programs on an H100 and an H200:
   200 of 48 channels; ``wgan_gp_faces`` has no room for those of 32 of 48). In between nobody
   measured: there the range has both;
 - a volume's result in 32 bits is written as it lies, and only input and weight are copied, where it
-  has 64 channels made of as many, is small, or of a 1 x 1 x 1 kernel with more channels
-  (batches_volumes.json.xz; ``p05_videomoco``'s peak to the byte).
+  has 64 channels made of 32 and more, is small, or of a 1 x 1 x 1 kernel with more channels
+  (batches_volumes.json.xz; ``p05_videomoco``'s peak to the byte; a 3-d U-Net's recording has 32
+  to 64 and 64 to 32).
 """
 
 from __future__ import annotations
@@ -334,9 +335,9 @@ class Convolution:
             return False
         if self._is_point:
             return outputs > _MANY_OF_VOLUME
-        if inputs >= _MANY_OF_VOLUME:
-            return outputs <= _MANY_OF_VOLUME
-        return self._points < _MANY_POINTS
+        if _FEW_CHANNELS < outputs <= _MANY_OF_VOLUME:
+            return inputs >= _FEW_CHANNELS
+        return inputs < _MANY_OF_VOLUME and self._points < _MANY_POINTS
 
     @property
     def _points(self) -> int:
