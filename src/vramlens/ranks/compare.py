@@ -24,6 +24,7 @@ from vramlens.ranks.flights.desync import desync_differences, notes_of_waiting
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.notes import (
     note_of_hot_experts,
+    note_of_settings,
     note_of_slow_ranks,
     note_of_victims,
     notes_of_recordings,
@@ -125,6 +126,7 @@ def compare(
             *notes_of_waiting(problems, gone),
             *note_of_hot_experts(flights),
             *job.notes(),
+            *(note_of_settings(ordered, merged) if is_one_job else ()),
             *note_of_slow_ranks(() if strangers else ordered, differing),
             *notes,
             *(notes_of_recordings(ordered) if is_one_job else ()),

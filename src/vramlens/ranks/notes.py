@@ -4,14 +4,15 @@ ranks from being compared.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence, Set
 from math import prod
 
 from vramlens.ranks.peers.usual import lower_median
+from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_failures import FailureOrder
 from vramlens.ranks.rank_summary import RankSummary
-from vramlens.ranks.rank_words import named
+from vramlens.ranks.rank_words import DEFAULT_SETTINGS, named
 from vramlens.trace.flight import FlightRecord
 
 _FEWEST_TIMED = 3
@@ -94,6 +95,33 @@ def note_of_slow_ranks(ranks: Sequence[RankSummary], differing: Collection[int])
         f"{named(slow)} {verb} longer for a step: {times_us[worst] / 1000:,.1f} ms on rank {worst},"
         f" usually {usual_us / 1000:,.1f} ms; {memory}"
     ]
+
+
+def note_of_settings(
+    ranks: Sequence[RankSummary], differences: Sequence[RankDifference]
+) -> list[str]:
+    """One sentence on ranks whose allocator settings are not those of most; none where that is told
+    as a difference.
+    """
+    known = [rank for rank in ranks if rank.alloc_conf is not None]
+    if any(difference.cause == "allocator_settings" for difference in differences):
+        return []
+    counts = Counter(rank.alloc_conf for rank in known)
+    (usual, count), *others = counts.most_common() or [(None, 0)]
+    if 2 * count <= len(known):
+        return []
+    return [
+        _settings_text([rank.rank for rank in known if rank.alloc_conf == conf], conf, usual)
+        for conf, _ in others
+    ]
+
+
+def _settings_text(ranks: Sequence[int], conf: str | None, usual: str | None) -> str:
+    verb = "has" if len(ranks) == 1 else "have"
+    return (
+        f"{named(ranks)} {verb} other allocator settings: {conf or DEFAULT_SETTINGS};"
+        f" the others: {usual or DEFAULT_SETTINGS}"
+    )
 
 
 def _is_divided_otherwise(rank: RankSummary, usual_us: int, usual_run_us: int) -> bool:

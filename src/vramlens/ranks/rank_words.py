@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+DEFAULT_SETTINGS = "PyTorch's own"
+"""Of an allocator, where the user has set none."""
 _MOST_SPANS = 6
 _VERBS_OF_SEVERAL = {"has": "have", "does": "do"}
 _PAST_OR_NO_VERBS = ("left", "did", "called", "all")

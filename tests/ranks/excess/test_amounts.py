@@ -113,9 +113,29 @@ def test_states_that_zero_divides_by_whole_tensors_are_shards(count: int) -> Non
     """Fewer of them, each larger; else more of them, which is no division."""
     ranks = states(3, alive=3, size=100 * MIB)
     for rank in (0, 1):
-        ranks[rank] = states(count, alive=count, size=400 * MIB // count)[rank]
+        ranks[rank] = states(count, alive=count, size=800 * MIB // count)[rank]
     cause = "uneven_shard" if count == 1 else "unknown"
     assert named_causes(compare(ranks)) == [((0, 1), cause)]
+
+
+def test_states_that_are_divided_a_little_unevenly_are_so_by_nature() -> None:
+    ranks = states(3, alive=3, size=100 * MIB)
+    for rank in (0, 1):
+        ranks[rank] = states(1, alive=1, size=400 * MIB)[rank]
+    assert compare(ranks).differences == ()
+
+
+def test_what_stays_until_the_peak_is_told_where_no_line_holds_more() -> None:
+    ranks = trainers(4)
+    cache = line(60, "activations", 1, 300 * MIB, per_step=1)
+    at_peak = [0, 0, 300 * MIB, 0]
+    ranks = [
+        with_lines(rank, replace(cache, at_peak_bytes=size))
+        for rank, size in zip(ranks, at_peak, strict=True)
+    ]
+    (told,) = compare(ranks).differences
+    assert (told.ranks, told.cause, told.bytes) == ((2,), "overlap", 300 * MIB)
+    assert told.place == cache.place
 
 
 def test_a_workspace_is_no_embedding_table() -> None:

@@ -53,3 +53,19 @@ def test_a_rank_whose_batches_alone_vary_is_told_what_it_caches(
         (told,) = answer.differences
         assert told.evidence[0].startswith("its batches vary from step to step")
         assert told.fix.startswith("pad its batches to a few fixed sizes")
+
+
+def _settings_notes(ranks: list[RankSummary]) -> list[str]:
+    answer = compare(ranks)
+    assert answer.differences == ()
+    return [note for note in answer.notes if "settings" in note]
+
+
+def test_other_settings_that_cost_nothing_are_a_note() -> None:
+    ranks = [replace(rank, alloc_conf=PADDED * (rank.rank == 2)) for rank in trainers(4)]
+    assert _settings_notes(ranks) == [
+        f"rank 2 has other allocator settings: {PADDED}; the others: PyTorch's own"
+    ]
+    assert _settings_notes([replace(rank, alloc_conf=None) for rank in ranks]) == []
+    halves = [replace(rank, alloc_conf=PADDED * (rank.rank < 2)) for rank in ranks]
+    assert _settings_notes(halves) == []

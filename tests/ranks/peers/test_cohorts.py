@@ -68,6 +68,7 @@ def mesh(clean: RankSummary, **sizes: int) -> list[RankSummary]:
         ({"pp": 2, "dp": 2}, [(0, 1), (2, 3)], True),
         ({"dp": 2, "tp": 2}, [(0, 2), (1, 3)], False),
         ({"pp": 2, "dp": 2, "tp": 2}, [(0, 2), (1, 3), (4, 6), (5, 7)], True),
+        ({"dp": 2, "tp": 2, "pp": 2}, [(0, 4), (2, 6), (1, 5), (3, 7)], True),
         ({"dp_replicate": 2, "dp_shard": 2}, [(0, 1, 2, 3)], False),
         ({"dp_shard": 2, "cp": 2, "tp": 1}, [(0, 1, 2, 3)], False),
     ],

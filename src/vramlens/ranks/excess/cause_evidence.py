@@ -41,10 +41,10 @@ def _has_divided_states(by_cause: _Excesses, usual: Usual) -> bool:
     excesses = chain.from_iterable(by_cause.values())
     more = [excess.line for excess in excesses if excess.line.category in STAY]
     is_state = all(line.category == "optimizer_state" for line in more)
-    return is_state and any(_is_divided(line, usual) for line in more)
+    return is_state and any(is_divided(line, usual) for line in more)
 
 
-def _is_divided(line: LineUse, usual: Usual) -> bool:
+def is_divided(line: LineUse, usual: Usual) -> bool:
     """True if peers have other numbers of it each, or more of it in fewer bytes."""
     counts = usual.allocations_of(line) - {line.allocations}
     return len(counts) > 1 or line.allocations < min(counts, default=0)

@@ -239,7 +239,7 @@ class _Cohort:
         """True if it has so many more layers that moving some of them is worth it; one that waits
         for fewer microbatches may hold more layers in as much memory.
         """
-        return self.more > 0 and self.layer_bytes >= self.least
+        return self.more >= self.beside.least and self.layer_bytes >= self.least
 
     @property
     def kept_bytes(self) -> int:

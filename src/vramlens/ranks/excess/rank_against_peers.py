@@ -9,7 +9,7 @@ from itertools import chain
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.excess.batches import are_all_larger, leveled
-from vramlens.ranks.excess.cause_evidence import LEAST_OF_LAYERS, with_evidence
+from vramlens.ranks.excess.cause_evidence import LEAST_OF_LAYERS, is_divided, with_evidence
 from vramlens.ranks.excess.causes import (
     POSSIBLE,
     STAY,
@@ -245,11 +245,13 @@ class RankAgainstPeers:
             for cause, excesses in by_cause.items()
         }
         cause = self._main_cause(left)
-        if cause is None or not self._is_worth_it(cause, left[cause]):
+        is_echo = cause is None and any(left.values())
+        if is_echo or (cause is not None and not self._is_worth_it(cause, left[cause])):
             return []
-        explained = min(excess_bytes, more_at_peak(_explained_by(cause, left)))
+        explaining = () if cause is None else _explained_by(cause, left)
+        explained = min(excess_bytes, more_at_peak(explaining))
         differences = []
-        if explained >= self.least or 2 * explained >= excess_bytes:
+        if cause is not None and (explained >= self.least or 2 * explained >= excess_bytes):
             differences.append(self._from_lines(cause, explained, left[cause]))
             excess_bytes -= explained
         # Where batches vary, chance decides what falls together.
@@ -366,6 +368,8 @@ class RankAgainstPeers:
         if self.position.sends and is_stage:
             return self.more >= STAGE_SHARE * self.usual.peak_bytes
         largest = max(excesses, key=lambda excess: excess.bytes).line
+        if cause == "uneven_shard" and is_divided(largest, self.usual):
+            return self.more >= STAGE_SHARE * self.usual.peak_bytes  # so it is by nature
         stays = largest.static and largest.category in _BUILT_ONCE
         if not shows_by_step or stays:
             return True

@@ -10,6 +10,7 @@ from vramlens.ranks.excess.lone_frames import lone_frame
 from vramlens.ranks.excess.rank_against_peers import ENOUGH_PEERS, SPREADS, RankAgainstPeers
 from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_summary import FrameUse
+from vramlens.ranks.rank_words import DEFAULT_SETTINGS
 from vramlens.units import MIB, format_size
 
 _LEAST_SHARE, _LEAST_BY_CHANCE = 0.1, 0.2
@@ -17,7 +18,6 @@ _LEAST_SHARE, _LEAST_BY_CHANCE = 0.1, 0.2
 there is a reason for it; without one, less is chance where the ranks' sizes are a percent apart.
 """
 _OF_LINES = ("leak", "rank0_gather", "rank_only", "object_collective", "full_state_dict")
-_DEFAULT = "PyTorch's own"
 _FIX_OF_VARYING = (
     "pad its batches to a few fixed sizes, as its peers do, or set expandable_segments:True"
 )
@@ -88,7 +88,7 @@ def _other_settings(beside: RankAgainstPeers) -> str:
     own, usual = beside.rank.alloc_conf, beside.usual.alloc_conf
     if own is None or usual is None or own == usual:
         return ""
-    return f"allocator settings: {own or _DEFAULT}; its peers: {usual or _DEFAULT}"
+    return f"allocator settings: {own or DEFAULT_SETTINGS}; its peers: {usual or DEFAULT_SETTINGS}"
 
 
 def _difference(
