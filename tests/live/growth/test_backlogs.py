@@ -6,14 +6,16 @@ import queue
 import random
 import sys
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from vramlens import LeakWatch
+from vramlens.live.counters.step_counters import CounterSeries
 from vramlens.live.growth import births
-from vramlens.live.growth.backlogs import _is_the_rise, steady_rise, with_complete
+from vramlens.live.growth.backlogs import _is_level, _is_the_rise, steady_rise, with_complete
 from vramlens.live.growth.pace import Pace
 from vramlens.live.growth.piles import Item, Pile
 from vramlens.live.heap.tensors import Storage
@@ -41,6 +43,29 @@ def test_a_rise_that_what_is_in_use_hides_at_first() -> None:
     assert _is_the_rise(Pile(0, items, pace), sums)
     emptied = [(step, size if step < 500 else size - 4000) for step, size in sums]
     assert not _is_the_rise(Pile(0, items, pace), emptied)
+
+
+@pytest.mark.parametrize(
+    ("reading", "is_level"),
+    [
+        (lambda step: 9000, True),
+        (lambda step: 9000 + 30 * (step % 7), True),
+        (lambda step: 9000 + (5000 if step > 92 else 0), True),  # the program's end
+        (lambda step: 9000 + 50 * step, False),
+        (lambda step: 9000 + 50 * step - (3000 if step > 60 else 0), False),
+        (lambda step: 900, False),  # the memory is on another counter
+    ],
+    ids=["level", "noisy", "at the end", "rising", "falls once", "not counted"],
+)
+def test_what_a_counter_says_of_a_pile(reading: Callable[[int], int], is_level: bool) -> None:
+    pace = Pace(steps=100, is_steady=True, is_late=False, first=2, last=99, filled=1.0,
+                bytes_per_step=50)  # fmt: skip
+    items = [Item(0, 50, born, Storage("cpu", born, 50)) for born in range(2, 100)]
+    series = CounterSeries()
+    for step in range(100):
+        series.add(step, reading(step))
+    tensors = {item.storage: 1 for item in items if item.storage is not None}
+    assert _is_level(Pile(0, items, pace), {"cpu": series}, tensors) == is_level
 
 
 @pytest.fixture(params=[0.02, 0.0], ids=["quick", "slow"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 from collections import UserDict
 from typing import Any
 
@@ -114,3 +115,47 @@ def test_what_went_at_once_does_not_make_a_short_watch_one_of_a_full_store() -> 
         watch.step()
     (leak,) = watch.report().found
     assert leak.verdict == "proven"
+
+
+class _Grid:
+    """The best of each cell: any may be replaced, whenever it came."""
+
+    def __init__(self) -> None:
+        self.elites: dict[int, Any] = {}
+
+    def offer(self, cell: int) -> None:
+        self.elites[cell] = torch.zeros(16 * 1024)
+
+
+CELLS, OFFERS = 100, 8
+
+
+@pytest.mark.parametrize(("begins", "verdict"), [(60, "possible"), (0, "possible")])
+def test_a_table_whose_entries_are_replaced_is_level(begins: int, verdict: str) -> None:
+    """What is left is of each step, the more the later: so it is of what only grows."""
+    rng, grid = random.Random(4), _Grid()
+    for _ in range(begins * OFFERS):
+        grid.offer(rng.randrange(CELLS))
+    watch = LeakWatch()
+    for _ in range(80):
+        for _ in range(OFFERS):
+            grid.offer(rng.randrange(CELLS))
+        watch.step()
+    report = watch.report()
+    watch.stop()
+    assert not report.found
+    assert all(leak.verdict == verdict for leak in report.leaks)
+
+
+def test_a_leak_beside_memory_that_is_let_go_in_between_is_told() -> None:
+    """For a moment the counter falls by what the leak left in a quarter of the run."""
+    grid, batches = _Grid(), [torch.zeros(20 * 16 * 1024)]
+    watch = LeakWatch()
+    for step in range(80):
+        grid.offer(step)
+        if step == 50:
+            batches.clear()
+        watch.step()
+    (leak,) = watch.report().found
+    watch.stop()
+    assert (leak.verdict, leak.owner.name) == ("proven", "_Grid.elites")

@@ -49,6 +49,10 @@ _STRETCHES, _FEWEST_READINGS = 8, 64
 stretches, a store that was full after three quarters of the run would grow in each; with twice as
 many, what is in use at the moment would hide what stays.
 """
+_LEVEL = 0.25
+"""Of what came meanwhile, within which a counter stays level. With twice as much, a store of which every
+second entry stays would be full; with half, what a program uses at the moment would be growth.
+"""
 _FARTHEST_AHEAD = 16
 """Steps by which an entry may be made before its use: the batches of a loader with eight workers and
 PyTorch's prefetch factor of 2. With half, eight workers would seem to have stopped; with twice as
@@ -110,7 +114,7 @@ def with_rising(
     tensors: Mapping[Storage, int],
 ) -> list[Pile]:
     """Steady piles, with those marked that are what the sums or a counter rose by, and those that may
-    be full stores: as much that is older than the watch went as came.
+    be full stores: as much went as came, of what is older than the watch or by a counter.
 
     Args:
         counters: of each device, what its allocator has handed out.
@@ -120,7 +124,7 @@ def with_rising(
     turning_sizes = _turning_sizes(every, births)
     return [
         replace(pile, is_turning=True)
-        if _is_turning(pile, turning_sizes)
+        if _is_turning(pile, turning_sizes) or _is_level(pile, counters, tensors)
         else replace(pile, is_rising=_is_rising(pile, births, counters, tensors))
         for pile in every
     ]
@@ -141,6 +145,36 @@ def _is_rising(
         return False
     in_views = view_bytes(storages, tensors) if device == "cpu" else 0
     return _is_the_rise(pile, _floors_of(series), in_views)
+
+
+def _is_level(
+    pile: Pile, counters: Mapping[str, CounterSeries], tensors: Mapping[Storage, int]
+) -> bool:
+    """Whether what an allocator had handed out stayed level while a pile came: as much went. In the
+    first steps and the last, a program makes and drops other things.
+    """
+    storages = [item.storage for item in pile.items if item.storage is not None]
+    device = device_of(storages)
+    series = counters.get(device)
+    if series is None or pile.span < _STRETCHES:
+        return False
+    stretch = pile.span / _STRETCHES
+    low, high = pile.pace.first + 2 * stretch, pile.pace.last - stretch
+    values_by_part: dict[int, list[int]] = {}
+    for step, value in zip(series.steps, series.values, strict=True):
+        if low <= step < high:
+            values_by_part.setdefault(int((step - low) / stretch), []).append(value)
+    levels = [min(values) for values in values_by_part.values()]  # beside what is in use at once
+    alive_bytes = sum(storage.size_bytes for storage in tensors if storage.device == device)
+    # Another allocator's memory, a file's or another process's are on no counter.
+    if len(levels) < _STRETCHES - 3 or min(levels) < alive_bytes:
+        return False
+    came_bytes = sum(item.size_bytes for item in pile.items if _is_between(item.born, low, high))
+    return max(levels) - min(levels) < _LEVEL * came_bytes
+
+
+def _is_between(step: int | None, low: float, high: float) -> bool:
+    return step is not None and low <= step < high
 
 
 def _floors_of(series: CounterSeries) -> list[tuple[int, int]]:
