@@ -2,10 +2,10 @@
 
     python score.py FILE.json [NAME...]
 
-All programs of five tables of docs/predict.md, or those named; each in a process of its own, forked
-from one that has imported everything. Truth is what an H200 said (``measured.json``,
-``fresh_measured.json``, ``held_out_measured.json``, ``spring_measured.json``) or an H100
-(``autumn_measured.json``), with PyTorch 2.11.
+All programs of six tables of docs/predict.md, or those named; each in a process of its own, forked
+from one that has imported everything. Truth is what an H200 said (``measured.json``, and those of
+``fresh``, ``held_out``, ``spring`` and ``summer``) or an H100 (``autumn_measured.json``), with
+PyTorch 2.11.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MeasuredProgram:
 
 def measured_programs() -> list[MeasuredProgram]:
     """All programs of the tables."""
-    return [*_held_out(), *_fresh(), *_plain(), *_autumn(), *_spring()]
+    return [*_held_out(), *_fresh(), *_plain(), *_autumn(), *_spring(), *_summer()]
 
 
 def _truth(name: str) -> dict[str, Any]:
@@ -104,6 +104,13 @@ def _spring() -> list[MeasuredProgram]:
     return [
         MeasuredProgram(f"spring/{name}", HERE / "spring" / f"{name}.py", (), None, row)
         for name, row in _truth("spring_measured.json").items()
+    ]
+
+
+def _summer() -> list[MeasuredProgram]:
+    return [
+        MeasuredProgram(f"summer/{name}", HERE / "summer" / f"{name}.py", (), None, row)
+        for name, row in _truth("summer_measured.json").items()
     ]
 
 
