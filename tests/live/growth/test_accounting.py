@@ -77,6 +77,33 @@ def test_how_long_growth_that_is_gone_was_seen(steps: int, is_gone: bool, is_lat
     assert gone is None or (gone.step, account.grew_lately(gone, steps)) == (60, is_late)
 
 
+def _filled(filled: int, steps: int) -> list[int]:
+    """As much at each step until one, and less than a tenth of that afterwards."""
+    return [10 * MIB * min(step, filled) + MIB // 2 * step for step in range(steps)]
+
+
+@pytest.mark.parametrize(
+    ("values", "first", "last", "rate"),
+    [
+        (_filled(60, 100), 54, 61, 10.5),  # state that an optimizer makes at first use
+        (_filled(99, 100), 100, 100, 10.5),
+        ([10 * MIB * (step // 20) for step in range(100)], 100, 100, 0.5),  # by epochs
+    ],
+)
+def test_until_when_growth_that_is_gone_went_on(
+    values: list[int], first: int, last: int, rate: float
+) -> None:
+    """What stopped long before the last reading did not grow lately, and its steps are those in
+    which it grew.
+    """
+    search: Any = SimpleNamespace(storages={}, storage_at={}, complete=True)
+    gone = account.gone_by_now(search, [], _host(values, now=MIB), 101)
+    assert gone is not None
+    assert first <= gone.step <= last
+    assert account.grew_lately(gone, 101) == (last == 100)
+    assert gone.bytes_per_step == pytest.approx(rate * MIB, rel=0.15)
+
+
 def test_growth_that_storages_explain() -> None:
     items = _items(dict.fromkeys(range(1, 61), MIB))
     storages = [item.storage for item in items if item.storage is not None]

@@ -9,7 +9,7 @@ found to hold.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from math import inf
 from vramlens.live.counters.step_counters import CounterSeries
 from vramlens.live.growth.births import BEFORE, Births
 from vramlens.live.growth.looks import Looks
-from vramlens.live.growth.pace import WARM_UP, pace_of
+from vramlens.live.growth.pace import PAUSE, WARM_UP, pace_of
 from vramlens.live.growth.piles import Item, bytes_by_birth
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage
@@ -169,7 +169,22 @@ def _beside_search(
         return None
     if _since_middle(readings, floors, host.sums, items) < _WINDOW_SHARE * left_over:
         return None
+    last = _grown_until(steps, floors)
     return Unexplained(left_over, round(left_over / (last - first)), first, last, is_reached=False)
+
+
+def _grown_until(steps: Sequence[int], floors: Sequence[int]) -> int:
+    """The last reading; where growth has paused before it for longer than it ever did, the step at
+    which it stopped.
+    """
+    little = _WINDOW_SHARE * (floors[-1] - floors[0]) / _WINDOWS
+    stopped = bisect_left(floors, floors[-1] - little)
+    longest_pause = max(
+        steps[bisect_right(floors, floor + little) - 1] - step
+        for step, floor in zip(steps[:stopped], floors, strict=False)
+    )
+    has_stopped = steps[-1] - steps[stopped] > PAUSE * longest_pause
+    return steps[stopped] if has_stopped else steps[-1]
 
 
 def _since_middle(

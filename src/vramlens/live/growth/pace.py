@@ -28,7 +28,7 @@ step is 0.5).
 """
 ALIKE = 0.02
 """Of the usual size, within which steps left as much: a batch of 32 that lacks one differs by 3%."""
-_PAUSE = 1.5
+PAUSE = 1.5
 """Usual distances between births, after which it has stopped. At one, growth would stop before each
 burst; at two, a cache that filled in ten epochs would be a leak for two more.
 """
@@ -139,7 +139,7 @@ def _longest_pause(gaps: list[int]) -> float:
     """Steps without a birth, after which growth has stopped."""
     repeated_gap = sorted(gaps)[-2]
     between_bursts = repeated_gap if repeated_gap >= _BURST_GAP else 0
-    pause = _PAUSE_OF_MANY if len(gaps) >= _MANY else _PAUSE
+    pause = _PAUSE_OF_MANY if len(gaps) >= _MANY else PAUSE
     return pause * max(median(gaps), between_bursts)
 
 
