@@ -339,3 +339,52 @@ def test_room_that_was_never_made_is_no_excuse(
     (leak,) = watched.leaks
     assert leak.verdict == verdict
     assert "line 16 would" in leak.reason
+
+
+CALLS = """\
+from collections import deque
+
+def pieces(sound):
+    for _ in range(80):
+        yield sound.shape
+
+class Captions:
+    def __init__(self):
+        self.decoders, self.turns, self.finished = {}, deque(), 0
+
+    def connect(self, number):
+        self.decoders[number] = pieces(torch.zeros(4096))
+        self.turns.append(number)
+
+    def turn(self):
+        for _ in range(len(self.turns)):
+            number = self.turns.popleft()
+            try:
+                next(self.decoders[number])
+            except StopIteration:
+                del self.decoders[number]
+                self.finished += 1
+            else:
+                self.turns.append(number)
+
+def answer(calls):
+    captions = Captions()
+    for number in range(calls):
+        captions.connect(number)
+        if number % 4 == 3:
+            captions.turns.remove(number - 2)  # and its decoder stays
+        captions.turn()
+        tick()
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the interpreter specializes nothing")
+def test_a_removal_that_ran_after_the_traced_steps_is_not_said_to_have_taken_nothing(
+    load_program: Callable[..., types.ModuleType],
+) -> None:
+    """Lines are traced in some early steps only, when no call was over yet."""
+    watched = Watched(400)
+    load_program(CALLS, tick=watched.tick).answer(400)
+    leak = next(leak for leak in watched.leaks if leak.owner.name == "Captions.decoders")
+    assert leak.sure
+    assert leak.fix == "make line 21 (del self.decoders[number]) take these entries out"

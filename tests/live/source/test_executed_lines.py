@@ -54,6 +54,34 @@ def test_a_line_that_ran_once() -> None:
     assert first + 1 not in executed_lines(_set_up_once.__code__)
 
 
+class _Queue:
+    def __init__(self) -> None:
+        self.finished = 0
+
+    def tick(self, waiting: dict[int, Any], key: int) -> None:
+        try:
+            next(waiting[key])
+        except StopIteration:
+            del waiting[key]
+            self.finished += 1
+        except ValueError:
+            del waiting[0]
+        del waiting[-1]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the interpreter specializes nothing")
+def test_a_line_that_led_to_one_that_ran_often() -> None:
+    """The interpreter has one way of deleting only: no instruction of such a line shows it."""
+    queue = _Queue()
+    for key in range(200):
+        queue.tick({key: iter(()), -1: None}, key)
+    first = _Queue.tick.__code__.co_firstlineno
+    shown = executed_lines(_Queue.tick.__code__)
+    assert {first + 4, first + 5} <= shown
+    assert first + 7 not in shown  # no other way led there
+    assert first + 8 not in shown  # nothing comes after it
+
+
 def test_functions_within() -> None:
     def outer():
         def inner():  # no annotations: of them Python 3.14 makes a function of its own

@@ -340,6 +340,10 @@ class Statements(UsersSource):
         """Whether a statement has run while lines were watched."""
         return self._statement_has_run(store)
 
+    def is_known_to_run(self, store: Store) -> bool:
+        """Whether a statement has run while lines were watched, or often at any time."""
+        return self._statement_has_run(store) or self.has_run_often(store)
+
     def has_run_often(self, store: Store) -> bool:
         """Whether a statement ran several times in any thread, as the interpreter shows."""
         return self.shows_runs(store.file, store.line, _last_line(store))

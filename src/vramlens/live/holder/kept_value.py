@@ -45,6 +45,7 @@ class Kept:
         form: what the statement stores: a tensor, a list, tuple or dict of tensors, a node of the
             autograd graph (``ctx``), or another object with tensors inside.
         is_mixed: whether other things are stored there, too: numbers, or None.
+        is_emptied: whether a statement is known to run that takes things away there.
         container: what kind of collection keeps: list, deque, dict, set or queue; empty else.
         value: an example of what the statement stores.
         inside: the links from there to a tensor.
@@ -60,6 +61,7 @@ class Kept:
     graph_share: float = 1.0
     form: str = "tensor"
     is_mixed: bool = False
+    is_emptied: bool = False
     container: str = ""
     value: Any = None
     inside: Sequence[Link] = ()

@@ -105,7 +105,8 @@ def _fix_of_holder(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Ke
         return _hook_fix(keeper, owner.name)
     if kind == "container" or (kind == "cache" and _has_no_keys(facts)):
         moved = facts.or_off_gpu(_keep(facts.with_call(stored_source(keeper), "cpu()")))
-        removal = "" if facts.container == "queue" else _removal_fix(keeper)  # it takes too little
+        takes_too_little = facts.container == "queue"
+        removal = "" if takes_too_little else _removal_fix(keeper, facts)
         return removal or _container_fix(owner, facts, moved)
     return _fix_of_class(kind, keeper, owner, facts)
 
@@ -273,7 +274,7 @@ def removal_of(keeper: Keeper | None) -> Store | None:
     return next((other for other in other_stores if takes_from(other, keeper.store)), None)
 
 
-def _removal_fix(keeper: Keeper | None) -> str:
+def _removal_fix(keeper: Keeper | None, facts: Kept) -> str:
     """For a container that the program empties, but not of these: a limit beside that may take
     what is still to be used.
     """
@@ -286,7 +287,8 @@ def _removal_fix(keeper: Keeper | None) -> str:
         place += f" ({text})"
     if keeper is not None and keeper.store is not None and ends_its_call(removal, keeper.store):
         return f"put {place} into a finally: it is passed over where its call fails or is cancelled"
-    return f"make {place} take these entries out, which it has not done so far"
+    so_far = "" if facts.is_emptied else ", which it has not done so far"
+    return f"make {place} take these entries out{so_far}"
 
 
 def _must_stay_a_list(owner: LeakOwner) -> bool:

@@ -242,9 +242,12 @@ class _PileCase:
         pile, search = self._pile, self._scene.search
         stored = stored_form(search, self._chain, self._at, keeper, self._kept)
         pinned_size, viewed_share = _pinned_by_views(search, pile)
+        removal = removal_of(keeper)
+        is_emptied = removal is not None and self._scene.statements.is_known_to_run(removal)
         return replace(
             stored,
             is_remade=pile.is_remade,
+            is_emptied=is_emptied,
             pinned_size=pinned_size,
             viewed_share=viewed_share,
             device=device_of(item.storage for item in pile.items),

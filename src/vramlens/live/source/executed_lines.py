@@ -2,7 +2,7 @@
 
 From Python 3.11 on, an instruction that ran some times is replaced in its code object by one for
 the kinds of values that it saw. So code that ran often shows it, in whichever thread it ran, and
-however long ago; a line without such an instruction says nothing.
+however long ago, and so do the lines that always lead there; any other line says nothing.
 """
 
 from __future__ import annotations
@@ -24,17 +24,26 @@ _QUICKENED = (
 """In names of instructions that come without having run often where they are (from Python 3.14 on
 the last two at the first run), or for debuggers.
 """
+_ENDS = ("JUMP", "RETURN", "RAISE", "RERAISE")
+"""Begins of the names of instructions after which the next one is reached by another way."""
 
 
 def executed_lines(code: types.CodeType) -> set[int]:
     """The lines of a function, without those of functions in it, that ran several times."""
     if sys.version_info < (3, 11):
         return set()
-    lines = set()
-    for instruction in dis.get_instructions(code, adaptive=True):
+    lines: set[int] = set()
+    leading: set[int] = set()  # up to here, with no other way in
+    for instruction in dis.Bytecode(code, adaptive=True):
         place = instruction.positions
-        if place is not None and place.lineno and _is_specialized(instruction.opname):
-            lines.add(place.lineno)
+        if instruction.is_jump_target:
+            leading.clear()
+        if place is not None and place.lineno:
+            leading.add(place.lineno)
+        if _is_specialized(instruction.opname):
+            lines |= leading
+        if instruction.opname.removeprefix("INSTRUMENTED_").startswith(_ENDS):
+            leading.clear()
     return lines
 
 
