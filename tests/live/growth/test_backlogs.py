@@ -14,7 +14,7 @@ import pytest
 
 from vramlens import LeakWatch
 from vramlens.live.counters.step_counters import CounterSeries
-from vramlens.live.growth import births
+from vramlens.live.growth import backlogs, births
 from vramlens.live.growth.backlogs import _is_level, _is_the_rise, steady_rise, with_complete
 from vramlens.live.growth.pace import Pace
 from vramlens.live.growth.piles import Item, Pile
@@ -57,7 +57,10 @@ def test_a_rise_that_what_is_in_use_hides_at_first() -> None:
     ],
     ids=["level", "noisy", "at the end", "rising", "falls once", "not counted"],
 )
-def test_what_a_counter_says_of_a_pile(reading: Callable[[int], int], is_level: bool) -> None:
+def test_what_a_counter_says_of_a_pile(
+    monkeypatch: pytest.MonkeyPatch, reading: Callable[[int], int], is_level: bool
+) -> None:
+    monkeypatch.setattr(backlogs, "may_be_counted", lambda _addresses: True)
     pace = Pace(steps=100, is_steady=True, is_late=False, first=2, last=99, filled=1.0,
                 bytes_per_step=50)  # fmt: skip
     items = [Item(0, 50, born, Storage("cpu", born, 50)) for born in range(2, 100)]

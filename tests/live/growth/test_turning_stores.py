@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 from collections import UserDict
 from typing import Any
 
@@ -159,3 +160,16 @@ def test_a_leak_beside_memory_that_is_let_go_in_between_is_told() -> None:
     (leak,) = watch.report().found
     watch.stop()
     assert (leak.verdict, leak.owner.name) == ("proven", "_Grid.elites")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="shared memory is found by its mapping")
+def test_a_leak_in_shared_memory_is_told() -> None:
+    """Batches of a loader's workers, which no counter of this process has."""
+    grid = _Grid()
+    watch = LeakWatch()
+    for step in range(60):
+        grid.elites[step] = torch.zeros(64 * 1024).share_memory_()
+        watch.step()
+    (leak,) = watch.report().found
+    watch.stop()
+    assert leak.owner.name == "_Grid.elites"

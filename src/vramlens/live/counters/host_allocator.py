@@ -9,6 +9,7 @@ is said there.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -40,6 +41,28 @@ def allocated_bytes() -> int | None:
         return None
     info = read()
     return int(info.uordblks) + int(info.hblkhd)
+
+
+def may_be_counted(addresses: Iterable[int]) -> bool:
+    """Whether memory at some addresses may be an allocator's: of no file and of no other process,
+    which are on no counter. False where the system does not say.
+    """
+    try:
+        with open("/proc/self/maps", "rb") as file:
+            mappings = [_mapping(line) for line in file]
+    except (OSError, ValueError, IndexError):
+        return False
+    return all(
+        any(first <= address < last and not is_of_file for first, last, is_of_file in mappings)
+        for address in addresses
+    )
+
+
+def _mapping(line: bytes) -> tuple[int, int, bool]:
+    """The first address of a mapping, the first behind it, and whether it has an inode."""
+    fields = line.split(maxsplit=5)
+    first, last = fields[0].split(b"-")
+    return int(first, 16), int(last, 16), fields[4] != b"0"
 
 
 @cache

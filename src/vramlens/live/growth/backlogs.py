@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
+from vramlens.live.counters.host_allocator import may_be_counted
 from vramlens.live.counters.step_counters import CounterSeries
 from vramlens.live.growth.accounting import view_bytes
 from vramlens.live.growth.births import Births
@@ -53,6 +54,8 @@ _LEVEL = 0.25
 """Of what came meanwhile, within which a counter stays level. With twice as much, a store of which every
 second entry stays would be full; with half, what a program uses at the moment would be growth.
 """
+_MOST_EXAMPLES = 16
+"""Of a pile's memory, where it lies: a process has some thousand mappings."""
 _FARTHEST_AHEAD = 16
 """Steps by which an entry may be made before its use: the batches of a loader with eight workers and
 PyTorch's prefetch factor of 2. With half, eight workers would seem to have stopped; with twice as
@@ -170,7 +173,10 @@ def _is_level(
     if len(levels) < _STRETCHES - 3 or min(levels) < alive_bytes:
         return False
     came_bytes = sum(item.size_bytes for item in pile.items if _is_between(item.born, low, high))
-    return max(levels) - min(levels) < _LEVEL * came_bytes
+    if max(levels) - min(levels) >= _LEVEL * came_bytes:
+        return False
+    examples = [storage.address for storage in storages[:: max(1, len(storages) // _MOST_EXAMPLES)]]
+    return device != "cpu" or may_be_counted(examples)
 
 
 def _is_between(step: int | None, low: float, high: float) -> bool:
