@@ -56,7 +56,14 @@ class MeasuredProgram:
 
 def measured_programs() -> list[MeasuredProgram]:
     """All programs of the tables."""
-    return [*_held_out(), *_fresh(), *_plain(), *_autumn(), *_spring(), *_summer()]
+    return [
+        *_of_folder("held_out"),
+        *_fresh(),
+        *_plain(),
+        *_of_folder("autumn", "h100"),
+        *_of_folder("spring"),
+        *_of_folder("summer"),
+    ]
 
 
 def _truth(name: str) -> dict[str, Any]:
@@ -64,10 +71,11 @@ def _truth(name: str) -> dict[str, Any]:
     return {name: row for name, row in figures.items() if "allocated_bytes" in row}
 
 
-def _held_out() -> list[MeasuredProgram]:
+def _of_folder(folder: str, gpu: str = "h200") -> list[MeasuredProgram]:
+    """The programs of a folder, each of which was measured by itself."""
     return [
-        MeasuredProgram(f"held_out/{name}", HERE / "held_out" / f"{name}.py", (), None, row)
-        for name, row in _truth("held_out_measured.json").items()
+        MeasuredProgram(f"{folder}/{name}", HERE / folder / f"{name}.py", (), None, row, gpu)
+        for name, row in _truth(f"{folder}_measured.json").items()
     ]
 
 
@@ -90,27 +98,6 @@ def _plain() -> list[MeasuredProgram]:
     return [
         MeasuredProgram(f"programs/{name}", HERE / "programs.py", (name,), None, row)
         for name, row in _truth("measured.json").items()
-    ]
-
-
-def _autumn() -> list[MeasuredProgram]:
-    return [
-        MeasuredProgram(f"autumn/{name}", HERE / "autumn" / f"{name}.py", (), None, row, "h100")
-        for name, row in _truth("autumn_measured.json").items()
-    ]
-
-
-def _spring() -> list[MeasuredProgram]:
-    return [
-        MeasuredProgram(f"spring/{name}", HERE / "spring" / f"{name}.py", (), None, row)
-        for name, row in _truth("spring_measured.json").items()
-    ]
-
-
-def _summer() -> list[MeasuredProgram]:
-    return [
-        MeasuredProgram(f"summer/{name}", HERE / "summer" / f"{name}.py", (), None, row)
-        for name, row in _truth("summer_measured.json").items()
     ]
 
 

@@ -110,6 +110,7 @@ class HeapLook:
         search, births = self._search, self._births
         search.run(tiers=(0,) if self._is_brief else (0, 1))
         has_unreached = self._search_unnamed()
+        self._host = replace(self._host, tensors=tensors_by_storage(search))
         positions = self._positions_of_growth()
         parents = parents_by_lagging_tee(search, search.parents(positions))
         items = live_items(search, births, parents)
@@ -178,7 +179,7 @@ class HeapLook:
         growing = with_unseen(growing, items, parents)
         growing = with_complete(search, growing, births.steps)
         handed_out = {} if self._counters is None else self._counters.handed_out
-        growing = with_rising(growing, births, handed_out, tensors_by_storage(search))
+        growing = with_rising(growing, births, handed_out, self._host.tensors)
         growing = with_entries_in_use(search, growing)
         doubtful = with_backlogs(with_complete(search, doubtful, births.steps), births)
         doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]

@@ -119,7 +119,8 @@ def test_growth_that_many_views_explain(views: int, *, is_told: bool) -> None:
     storages = [item.storage for item in items if item.storage is not None]
     host = _host([2 * MIB * step for step in range(60)])
     tensors = dict.fromkeys(storages, views)
-    assert (account._beside_search(storages, items, host, tensors) is not None) == is_told
+    with_views = replace(host, tensors=tensors)
+    assert (account._beside_search(storages, items, with_views) is not None) == is_told
 
 
 @pytest.mark.parametrize(("last_step", "is_told"), [(14, False), (59, True)])

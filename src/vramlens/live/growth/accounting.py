@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from math import inf
 
@@ -78,6 +78,8 @@ class HostHeap:
         step: the steps that have ended by now.
         history_events: what PyTorch's memory history holds, which is in the host's memory.
         sums: of the tensors that were alive after some of the steps, with these.
+        tensors: how many look at each storage, as far as the search reached them: they are in the
+            host's memory themselves.
     """
 
     series: CounterSeries
@@ -85,6 +87,7 @@ class HostHeap:
     step: int = 0
     history_events: int = 0
     sums: Sequence[tuple[int, int]] = ()
+    tensors: Mapping[Storage, int] = field(default_factory=dict)
 
 
 def unexplained_growth(
@@ -103,8 +106,7 @@ def unexplained_growth(
     """
     known_owner = {storage for storage in judged if storage is not None}
     storages = {*search.storages, *known_owner}
-    tensors = tensors_by_storage(search)
-    beside_search = _beside_search(storages, items, host, tensors) if search.complete else None
+    beside_search = _beside_search(storages, items, host) if search.complete else None
     return beside_search or _beside_piles(items, known_owner, looks)
 
 
@@ -114,9 +116,7 @@ def gone_by_now(search: Search, items: Sequence[Item], host: HostHeap, steps: in
     """
     if host.now is None or not search.complete:
         return None
-    grown = _beside_search(
-        search.storages, items, replace(host, now=None), tensors_by_storage(search)
-    )
+    grown = _beside_search(search.storages, items, replace(host, now=None))
     if grown is None or steps - grown.last_step > _MOST_UNSEEN * steps:
         return None
     return Gone(grown.bytes_per_step, grown.last_step, "")
@@ -141,16 +141,9 @@ def gone_growth(items: Iterable[Item], births: Births) -> Gone | None:
 
 
 def _beside_search(
-    storages: Iterable[Storage],
-    items: Sequence[Item],
-    host: HostHeap,
-    tensors: Mapping[Storage, int] | None = None,
+    storages: Iterable[Storage], items: Sequence[Item], host: HostHeap
 ) -> Unexplained | None:
-    """Growth of the allocator's counter that the reached storages do not explain.
-
-    Args:
-        tensors: of storages, how many tensors look at them.
-    """
+    """Growth of the allocator's counter that the reached storages do not explain."""
     readings = _readings_of(host)
     if not readings:
         return None
@@ -163,7 +156,7 @@ def _beside_search(
         return None
     grown = floors[-1] - floors[0]
     history_bytes = _HISTORY_BYTES * host.history_events
-    explained = _explained_bytes(storages, items, first, tensors or {})
+    explained = _explained_bytes(storages, items, first, host.tensors)
     left_over = grown - history_bytes - explained
     if left_over < max(_LEAST_BYTES, _LEAST_SHARE * grown):
         return None

@@ -141,7 +141,7 @@ def _is_rising(
 ) -> bool:
     if births.is_summed and _is_the_rise(pile, births.sums):
         return True
-    storages = [item.storage for item in pile.items if item.storage is not None]
+    storages = pile.storages
     device = device_of(storages)
     series = counters.get(device)
     if series is None or len(series.steps) < _FEWEST_READINGS:
@@ -156,8 +156,7 @@ def _is_level(
     """Whether what an allocator had handed out stayed level while a pile came: as much went. In the
     first steps and the last, a program makes and drops other things.
     """
-    storages = [item.storage for item in pile.items if item.storage is not None]
-    device = device_of(storages)
+    device = device_of(pile.storages)
     series = counters.get(device)
     if series is None or pile.span < _STRETCHES:
         return False
@@ -168,14 +167,24 @@ def _is_level(
         if low <= step < high:
             values_by_part.setdefault(int((step - low) / stretch), []).append(value)
     levels = [min(values) for values in values_by_part.values()]  # beside what is in use at once
-    alive_bytes = sum(storage.size_bytes for storage in tensors if storage.device == device)
-    # Another allocator's memory, a file's or another process's are on no counter.
-    if len(levels) < _STRETCHES - 3 or min(levels) < alive_bytes:
-        return False
     came_bytes = sum(item.size_bytes for item in pile.items if _is_between(item.born, low, high))
-    if max(levels) - min(levels) >= _LEVEL * came_bytes:
+    if len(levels) < _STRETCHES - 3 or max(levels) - min(levels) >= _LEVEL * came_bytes:
         return False
-    examples = [storage.address for storage in storages[:: max(1, len(storages) // _MOST_EXAMPLES)]]
+    return _is_counted(pile, device, min(levels), tensors)
+
+
+def _is_counted(
+    pile: Pile, device: str, counted_bytes: int, tensors: Mapping[Storage, int]
+) -> bool:
+    """Whether a counter may have a pile: another allocator's memory, a file's and another process's
+    are on none.
+    """
+    alive_bytes = sum(storage.size_bytes for storage in tensors if storage.device == device)
+    if counted_bytes < alive_bytes:
+        return False
+    storages = pile.storages
+    apart = max(1, len(storages) // _MOST_EXAMPLES)
+    examples = [storage.address for storage in storages[::apart]]
     return device != "cpu" or may_be_counted(examples)
 
 

@@ -134,6 +134,10 @@ class Pile:
         return self.pace.steps if share >= _NEARLY_ALL else 0
 
     @property
+    def storages(self) -> list[Storage]:
+        return [item.storage for item in self.items if item.storage is not None]
+
+    @property
     def storage_births(self) -> list[int]:
         """The step of birth of each storage that was seen."""
         return [item.born for item in self.items if item.storage is not None and item.born]

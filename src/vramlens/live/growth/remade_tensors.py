@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.pace import Pace, pace_of
@@ -40,7 +42,7 @@ def remade_larger(items: Iterable[Item], births: Births) -> list[Pile]:
 def _remade_pace(
     item: Item,
     births: Births,
-    sizes: Mapping[int, set[int]],
+    sizes: dict[int, set[int]],
     alive: set[tuple[int, int | None]],
 ) -> Pace | None:
     """The pace at which a tensor grew by being made anew; None where it did not.
@@ -57,11 +59,11 @@ def _remade_pace(
         newest_sizes = sizes.get(newest, set())
         if min(item.born, newest) < max(last_ended, 1):
             return None
-    older = [step for step in sizes if step < newest]
+    older = list(islice((step for step in sizes if step < newest), _LONGEST_PROGRESSION))
     # A look before a collection, in the middle of a step, is not among the looks at steps' ends.
     earliest = max(births.looks.earliest(newest), older[0] + 1 if older else 0)
     for made in range(newest, earliest - 1, -1):
-        added = _progression(size, [made, *older], {**sizes, made: newest_sizes})
+        added = _progression(size, [made, *older], ChainMap({made: newest_sizes}, sizes))
         if added is not None and not _keeps_smaller(size, made, added, alive):
             return pace_of(dict.fromkeys(range(1, made + 1), added), births.steps, births.looks)
     return None

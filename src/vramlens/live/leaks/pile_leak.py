@@ -250,7 +250,7 @@ class _PileCase:
             is_emptied=is_emptied,
             pinned_size=pinned_size,
             viewed_share=viewed_share,
-            device=device_of(item.storage for item in pile.items),
+            device=device_of(pile.storages),
             is_number=search.torch.is_tensor(stored.value) and search.torch.is_number(stored.value),
             graph_share=self._graph_bytes / pile.bytes if pile.bytes else 1.0,
         )

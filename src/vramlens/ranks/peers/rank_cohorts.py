@@ -88,29 +88,24 @@ def _cohorts_of_groups(
     if max(map(len, cohorts), default=0) < 2 or set().union(*cohorts) != set(numbers):
         return None
     joined = _without_other_roles(_joined(numbers, cohorts), ranks)
-    stages = _stages_of(ranks, groups)
+    stages = _stages_of(set(numbers), members)
     in_order = sorted(joined, key=lambda cohort: (stages.get(cohort[0], 0), cohort))
     has_stages = bool(stages) and len(joined) > 1
     return RankCohorts(tuple(in_order), "process groups", staged=has_stages)
 
 
-def _stages_of(ranks: Sequence[RankSummary], groups: Mapping[str, FlightGroup]) -> dict[int, int]:
+def _stages_of(numbers: Set[int], members: Iterable[tuple[str, Iterable[int]]]) -> dict[int, int]:
     """The stage of each rank: its place in the group of a pipeline. Ranks of one stage need not come
     one after the other, as where the pipeline is the innermost coordinate.
+
+    Args:
+        members: of each process group, its name and ranks.
     """
-    pipelines: list[Iterable[int]] = [
-        *(group.ranks for group in groups.values() if _STAGES.search(group.description)),
-        *(
-            chain.from_iterable(map(ranks_of_span, spans))
-            for name, spans in {group for summary in ranks for group in summary.groups}
-            if _STAGES.search(name)
-        ),
-    ]
-    numbers = {summary.rank for summary in ranks}
     return {
         rank: stage
-        for pipeline in pipelines
-        for stage, rank in enumerate(filter(numbers.__contains__, pipeline))
+        for name, group_ranks in members
+        if _STAGES.search(name)
+        for stage, rank in enumerate(filter(numbers.__contains__, group_ranks))
     }
 
 
