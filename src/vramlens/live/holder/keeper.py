@@ -81,6 +81,7 @@ class Keeper:
         file, line, function: where.
         others: all statements found under the same names, best first.
         score: how well it fits.
+        keys: between the name that it stores under and what it fills, outermost first.
     """
 
     file: str
@@ -89,6 +90,7 @@ class Keeper:
     store: Store | None = None
     others: tuple[Store, ...] = ()
     score: int = 0
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +218,7 @@ class Statements(UsersSource):
             store=store,
             others=tuple(ranked),
             score=scores[store],
+            keys=searched.keys,
         )
 
     def call_with(self, keyword: str) -> Keeper | None:

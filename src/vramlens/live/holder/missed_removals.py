@@ -13,9 +13,10 @@ from typing import Any
 from vramlens.live.heap.objects import class_name, dict_items, elements_of, is_kind
 from vramlens.live.holder.container_bounds import Growth
 from vramlens.live.holder.keeper import Statements
-from vramlens.live.holder.removals import calls_of, has_many_entries
+from vramlens.live.holder.removal_calls import argument_of, calls_of
+from vramlens.live.holder.removals import has_many_entries
 from vramlens.live.source.expressions import last_name, text_of
-from vramlens.live.source.source_stores import CallSite, Store, read_source
+from vramlens.live.source.source_stores import Store, read_source
 from vramlens.live.source.source_tree import tree_of
 
 _MOST_KEYS = 200
@@ -110,18 +111,9 @@ def _taken_by(
         taken = None
     if isinstance(taken, ast.Name) and taken.id in removal.function.parameters:
         sites = [site for _, site in calls_of(removal, statements)]
-        yield from (_argument(site, removal, taken.id) for site in sites)
+        yield from (argument_of(site, removal.function, taken.id) for site in sites)
     else:
         yield taken
-
-
-def _argument(site: CallSite, removal: Store, name: str) -> ast.expr | None:
-    """What a call hands over for a parameter of the function that a removal is in."""
-    function = removal.function
-    place = function.parameters.index(name) - bool(function.receiver)
-    by_name = (keyword.value for keyword in site.call.keywords if keyword.arg == name)
-    by_place = site.call.args[place : place + 1] if place >= 0 else []
-    return next(chain(by_name, by_place), None)
 
 
 def _class_made_by(value: ast.expr) -> str:

@@ -10,6 +10,7 @@ from itertools import chain
 from vramlens.live.heap.objects import length_of
 from vramlens.live.holder.container_bounds import Growth
 from vramlens.live.holder.keeper import Statements
+from vramlens.live.holder.removal_calls import calls_of, is_of_another_entry
 from vramlens.live.source.bounds import length_limit, never_holds
 from vramlens.live.source.expression_forms import asks_for_presence, compares, is_operation
 from vramlens.live.source.expressions import (
@@ -78,6 +79,11 @@ class Evidence:
     others: tuple[Store, ...]
     statements: Statements
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys between the name that the statement stores under and what grows."""
+        return () if self.growth.keeper is None else self.growth.keeper.keys
+
     def stores_of(self, name: str) -> Iterator[Store]:
         """Yields the statements of the same file that store under a name."""
         for module in self.statements.modules():
@@ -143,7 +149,9 @@ def removals_of(evidence: Evidence) -> Iterator[Store]:
     for other in evidence.others:
         store = evidence.store
         is_removal_of_it = takes_from(other, store) and not _is_first_value(other, store)
-        if is_removal_of_it and other is not store and _runs(other, evidence):
+        if not is_removal_of_it or other is store or not _runs(other, evidence):
+            continue
+        if not is_of_another_entry(other, evidence.keys, evidence.statements):
             yield other
 
 
@@ -407,18 +415,6 @@ def _is_called(store: Store, statements: Statements) -> bool:
     if store.function.node is None or last == "<lambda>" or _is_called_by_framework(last):
         return True
     return any(calls_of(store, statements))
-
-
-def calls_of(store: Store, statements: Statements) -> Iterator[tuple[str, CallSite]]:
-    """Yields the calls of the function that a statement is in, from other functions, with their
-    files.
-    """
-    owner = store.function.owner.rpartition(".")[2]
-    for module in statements.modules():
-        if module.file == store.file or module.mentions(owner):
-            for site in module.calls.get(store.function.name.rpartition(".")[2], ()):
-                if site.function is not store.function:
-                    yield module.file, site
 
 
 def _is_past_limit(removal: Store, evidence: Evidence) -> bool:

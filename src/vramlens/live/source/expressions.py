@@ -101,11 +101,9 @@ def _container_of(expression: ast.expr) -> tuple[ast.expr | None, ast.expr | Non
     return None, None
 
 
-def keys_of(expression: ast.expr) -> tuple[str | None, ...]:
-    """The keys on the way to what is stored to, outermost first, as source; None for those that
-    are not constants.
-    """
-    keys: list[str | None] = []
+def keys_of(expression: ast.expr) -> tuple[ast.expr, ...]:
+    """The keys on the way to what is stored to, outermost first."""
+    keys: list[ast.expr] = []
     while True:
         match expression:
             case ast.Subscript(value=table, slice=key):
@@ -114,8 +112,13 @@ def keys_of(expression: ast.expr) -> tuple[str | None, ...]:
                 pass
             case _:
                 return tuple(reversed(keys))
-        keys.append(repr(key.value) if isinstance(key, ast.Constant) else None)
+        keys.append(key)
         expression = table
+
+
+def constant_key(key: ast.expr | None) -> str | None:
+    """A key as the links of a chain spell it (``'train'``); None where it is not a constant."""
+    return repr(key.value) if isinstance(key, ast.Constant) else None
 
 
 def is_empty(value: ast.expr | None) -> bool:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from vramlens.live.source.expressions import (
     arguments_of,
     bound_in,
+    constant_key,
     is_empty,
     is_own_slice,
     keys_of,
@@ -83,7 +84,7 @@ class Store:
         value: what is put there, where there is one thing.
         arguments: of a call.
         key: of an item.
-        keys: constant keys on the way to what is stored to, outermost first; None for others.
+        key_path: the keys on the way to what is stored to, outermost first.
         statement: the statement that it is in.
         loops: how many loops of its function it is in.
         refers_to_itself: whether the value is made from what was there.
@@ -105,7 +106,12 @@ class Store:
     loops: int
     refers_to_itself: bool
     guards: tuple[ast.expr, ...]
-    keys: tuple[str | None, ...] = ()
+    key_path: tuple[ast.expr, ...] = ()
+
+    @property
+    def keys(self) -> tuple[str | None, ...]:
+        """The constant keys on the way to what is stored to; None for others."""
+        return tuple(map(constant_key, self.key_path))
 
     @property
     def stored_expressions(self) -> tuple[ast.expr, ...]:
@@ -335,7 +341,7 @@ class _Reader:
                 loops=self._loops,
                 refers_to_itself=how == "add" or (base, name) in names_there,
                 guards=self._guards,
-                keys=keys_of(target)[: -1 if how == "item" else None],
+                key_path=keys_of(target)[: -1 if how == "item" else None],
             )
         )
 
@@ -388,7 +394,7 @@ class _Reader:
                 loops=self._loops,
                 refers_to_itself=False,
                 guards=self._guards,
-                keys=keys_of(target),
+                key_path=keys_of(target),
             )
         )
 
