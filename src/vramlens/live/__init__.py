@@ -1,6 +1,7 @@
 """In the running process: who holds a tensor, what grows, and how to let it go.
 
 counters: what allocators say of the memory that they have handed out.
+excuses: the reasons why what grows may be no leak.
 follow: watching a whole program for ``vramlens run --leaks``.
 gone_leaks: leaks of an earlier look that are gone at the program's end.
 growth: which bytes each step leaves behind, by objects and by what counters say.

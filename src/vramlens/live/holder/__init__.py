@@ -1,17 +1,13 @@
 """Holder: the chain from a root to a tensor, and the statement that keeps it.
 
 chain: how a root holds a tensor, in words.
-container_bounds: bounds of the container itself.
 filed_objects: timers, loggers and others that a library files in a table of its own.
 keeper: the statement that keeps.
 keeper_position: the link of a chain that keeps.
 leak_class: the class of a leak.
 kept_value, leak_fix, object_fix: its fix.
-lookalikes: rules by which growth ends by itself.
 owner: the name of what keeps.
 library_part: a private part of a library's object.
 registrations: calls that hand over a function.
-removals: statements that take away, and whether they keep up with growth.
 route: a chain as names alone, to find it again.
-missed_removals: removals that run and take nothing.
 """

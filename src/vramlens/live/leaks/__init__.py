@@ -1,7 +1,6 @@
 """Leaks: what grows in the running process, as results that can be printed.
 
 allocating_line: the line that asks for the memory.
-data_in_use: what the program goes on reading.
 entries_in_use: stores whose entries the program goes on writing to.
 leak_report: the results.
 leak_text: the results as text.

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
+from vramlens.ground.verdict import Verdict
 from vramlens.live.heap.tensors import Storage
-from vramlens.live.holder.lookalikes import POSSIBLE, are_numbers
 from vramlens.live.holder.owner import name_of_parts
 from vramlens.live.leaks.leak_report import LiveLeak
+from vramlens.units import format_size
 
+_TINY_BYTES = 64
+"""A step without a graph: PyTorch rounds each storage up to that. A million steps are 64 MB."""
+_NUMBER_BYTES, _MANY_NUMBERS_BYTES = 8, 1024
+"""Where storages are of one number each (a double), as many as a metric for each of 128 classes or
+layers: a million steps are 1 GB, which half as long shows.
+"""
 KeptLeak = tuple[LiveLeak, set[Storage | None]]
 """A leak and the storages that are kept."""
 
@@ -64,5 +71,18 @@ def _of_parts(main: LiveLeak, *leaks: LiveLeak) -> LiveLeak:
 
 
 def _weighed(leak: LiveLeak) -> LiveLeak:
-    reason = are_numbers(leak) if leak.sure else ""
-    return leak if not reason else replace(leak, verdict=POSSIBLE, reason=leak.reason_and(reason))
+    reason = _why_no_weight(leak) if leak.sure else ""
+    if not reason:
+        return leak
+    return replace(leak, verdict=Verdict.POSSIBLE, reason=leak.reason_and(reason))
+
+
+def _why_no_weight(leak: LiveLeak) -> str:
+    """The reason why what a statement keeps in each step is of no weight; empty where it is."""
+    if leak.nodes or not leak.storages:
+        return ""
+    mean_bytes = leak.bytes / leak.storages
+    most_bytes = _MANY_NUMBERS_BYTES if mean_bytes <= _NUMBER_BYTES else _TINY_BYTES
+    if leak.bytes_per_step > most_bytes:
+        return ""
+    return f"{format_size(leak.bytes_per_step)} per step without a graph: single numbers"

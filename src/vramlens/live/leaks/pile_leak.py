@@ -9,6 +9,8 @@ from typing import Any
 from vramlens.ground.place import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.leak.leak import LeakOwner
+from vramlens.live.excuses.container_bounds import Growth
+from vramlens.live.excuses.removals import waits_for_keys
 from vramlens.live.growth.births import BEFORE
 from vramlens.live.growth.pace import FEWEST
 from vramlens.live.growth.piles import Item, Pile, bytes_by_birth
@@ -16,7 +18,6 @@ from vramlens.live.heap.objects import is_users, length_of
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import device_of
 from vramlens.live.holder.chain import Chain, chain_of
-from vramlens.live.holder.container_bounds import Growth
 from vramlens.live.holder.filed_objects import filing_fix
 from vramlens.live.holder.keeper import Keeper, store_of
 from vramlens.live.holder.keeper_position import (
@@ -33,7 +34,6 @@ from vramlens.live.holder.leak_class import class_of
 from vramlens.live.holder.leak_fix import WORTH_DETACHING, fix_of, removal_of
 from vramlens.live.holder.library_part import library_fix
 from vramlens.live.holder.owner import name_of_parts, owner_of
-from vramlens.live.holder.removals import waits_for_keys
 from vramlens.live.holder.route import route_of
 from vramlens.live.leaks.allocating_line import (
     HeapScene,

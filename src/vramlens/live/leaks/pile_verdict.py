@@ -8,15 +8,15 @@ from statistics import mode
 from typing import Any
 
 from vramlens.ground.verdict import Verdict
+from vramlens.live.excuses.container_bounds import Excuse, Growth, distant_bound
+from vramlens.live.excuses.data_in_use import data_in_use
+from vramlens.live.excuses.lookalikes import emptied_by, falls_behind_by, gate
 from vramlens.live.growth.pace import FEWEST, RARE, Pace
 from vramlens.live.growth.piles import Pile
 from vramlens.live.heap.objects import is_kind, namespace_of
 from vramlens.live.heap.search import Search
-from vramlens.live.holder.container_bounds import Excuse, Growth, distant_bound
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.holder.keeper_position import is_shell
-from vramlens.live.holder.lookalikes import emptied_by, falls_behind_by, gate
-from vramlens.live.leaks.data_in_use import data_in_use
 from vramlens.live.source.tail_reads import reads_of_end_only
 from vramlens.units import counted
 

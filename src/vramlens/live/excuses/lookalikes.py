@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain, islice
 
 from vramlens.ground.verdict import Verdict
-from vramlens.live.heap.objects import dict_items, is_kind
-from vramlens.live.holder.container_bounds import (
+from vramlens.live.excuses.container_bounds import (
     Excuse,
     Growth,
     container_excuse,
@@ -20,10 +19,8 @@ from vramlens.live.holder.container_bounds import (
     eviction_limit,
     metered_bound,
 )
-from vramlens.live.holder.keeper import Statements
-from vramlens.live.holder.leak_class import looks_up
-from vramlens.live.holder.missed_removals import missed_text
-from vramlens.live.holder.removals import (
+from vramlens.live.excuses.missed_removals import missed_text
+from vramlens.live.excuses.removals import (
     Evidence,
     abandoned_text,
     emptied_text,
@@ -37,7 +34,9 @@ from vramlens.live.holder.removals import (
     short_text,
     takes_one,
 )
-from vramlens.live.leaks.leak_report import LiveLeak
+from vramlens.live.heap.objects import dict_items, is_kind
+from vramlens.live.holder.keeper import Statements
+from vramlens.live.holder.leak_class import looks_up
 from vramlens.live.source.bounds import always_holds, cut_off
 from vramlens.live.source.expression_forms import (
     asks_for_presence,
@@ -56,15 +55,8 @@ from vramlens.live.source.expressions import (
 )
 from vramlens.live.source.source_stores import Module, Store, read_source
 from vramlens.live.source.stored_values import is_converted
-from vramlens.units import format_size
 
 POSSIBLE, NONE = Verdict.POSSIBLE, Verdict.NOT_A_PROBLEM
-_TINY_BYTES = 64
-"""A step without a graph: PyTorch rounds each storage up to that. A million steps are 64 MB."""
-_NUMBER_BYTES, _MANY_NUMBERS_BYTES = 8, 1024
-"""Where storages are of one number each (a double), as many as a metric for each of 128 classes or
-layers: a million steps are 1 GB, which half as long shows.
-"""
 _HOPS = 3
 """Assignments from what is stored back to its own name: ``new = f(self.x)``, ``out = g(new)``,
 ``self.x = out``; a longer way goes through a function that is not followed.
@@ -142,17 +134,6 @@ def _outgrown_text(evidence: Evidence) -> str:
     if not outgrows_removals(lasting, evidence):
         return abandoned_text(lasting, evidence)
     return outgrown_text(removals[0], evidence)
-
-
-def are_numbers(leak: LiveLeak) -> str:
-    """The reason why what a statement keeps in each step is of no weight; empty where it is."""
-    if leak.nodes or not leak.storages:
-        return ""
-    mean_bytes = leak.bytes / leak.storages
-    most_bytes = _MANY_NUMBERS_BYTES if mean_bytes <= _NUMBER_BYTES else _TINY_BYTES
-    if leak.bytes_per_step > most_bytes:
-        return ""
-    return f"{format_size(leak.bytes_per_step)} per step without a graph: single numbers"
 
 
 def made_of_itself(store: Store) -> bool:

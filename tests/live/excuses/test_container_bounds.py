@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from vramlens.ground.verdict import Verdict
-from vramlens.live.holder.container_bounds import Growth, container_excuse
+from vramlens.live.excuses.container_bounds import Growth, container_excuse
 
 
 def verdict_on_cache(entries: int) -> tuple[Verdict, str] | None:

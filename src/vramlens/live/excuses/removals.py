@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from vramlens.live.excuses.container_bounds import Growth
+from vramlens.live.excuses.removal_calls import calls_of, is_of_another_entry
 from vramlens.live.heap.objects import length_of
-from vramlens.live.holder.container_bounds import Growth
 from vramlens.live.holder.keeper import Statements
-from vramlens.live.holder.removal_calls import calls_of, is_of_another_entry
 from vramlens.live.source.bounds import length_limit, never_holds
 from vramlens.live.source.expression_forms import asks_for_presence, compares, is_operation
 from vramlens.live.source.expressions import (

@@ -10,11 +10,11 @@ from itertools import chain, islice
 from types import FunctionType
 from typing import Any
 
+from vramlens.live.excuses.container_bounds import Growth
+from vramlens.live.excuses.removal_calls import argument_of, calls_of
+from vramlens.live.excuses.removals import has_many_entries
 from vramlens.live.heap.objects import class_name, dict_items, elements_of, is_kind
-from vramlens.live.holder.container_bounds import Growth
 from vramlens.live.holder.keeper import Statements
-from vramlens.live.holder.removal_calls import argument_of, calls_of
-from vramlens.live.holder.removals import has_many_entries
 from vramlens.live.source.expressions import last_name, text_of
 from vramlens.live.source.source_stores import Store, read_source
 from vramlens.live.source.source_tree import tree_of

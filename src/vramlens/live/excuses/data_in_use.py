@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
 from vramlens.ground.verdict import Verdict
+from vramlens.live.excuses.container_bounds import Excuse, Growth
 from vramlens.live.growth.pace import RARE
 from vramlens.live.heap.objects import elements_of, is_kind
-from vramlens.live.holder.container_bounds import Excuse, Growth
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.source.source_stores import Store, read_source
 from vramlens.live.source.whole_reads import (

@@ -14,16 +14,16 @@ import torch
 
 from vramlens import LeakWatch
 from vramlens.ground.verdict import Verdict
-from vramlens.live.heap.search import Search
-from vramlens.live.heap.tensors import loaded
-from vramlens.live.holder.container_bounds import (
+from vramlens.live.excuses.container_bounds import (
     Growth,
     container_excuse,
     distant_bound,
 )
+from vramlens.live.excuses.lookalikes import gate, made_of_itself
+from vramlens.live.excuses.missed_removals import key_types
+from vramlens.live.heap.search import Search
+from vramlens.live.heap.tensors import loaded
 from vramlens.live.holder.keeper import Keeper, Statements
-from vramlens.live.holder.lookalikes import gate, made_of_itself
-from vramlens.live.holder.missed_removals import key_types
 from vramlens.live.source.source_stores import Store, read_source
 
 RULES = {

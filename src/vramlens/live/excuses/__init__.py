@@ -1,0 +1,9 @@
+"""Excuses: the reasons why what grows may be no leak, and whether they hold.
+
+container_bounds: bounds of the container itself.
+data_in_use: what the program goes on reading.
+lookalikes: rules by which growth ends by itself.
+missed_removals: removals that run and take nothing.
+removal_calls: the calls of functions that take away, and with which key.
+removals: statements that take away, and whether they keep up with growth.
+"""
