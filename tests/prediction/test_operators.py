@@ -172,6 +172,11 @@ with run.going():
     flags = torch.full((4,), 5, device="cuda")
     print("numbers", torch.equal((flags | running).cpu(), torch.full((4,), 5)))
 
+    tokens = torch.randn(4, 9, 50, device="cuda").argmax(-1)
+    most = (tokens + 1).bool().sum(dim=1).max()
+    print("lengths", tokens[:, :most].shape[1], tokens[:, :most - 3].shape[1],
+          (tokens != 0).sum().item(), (tokens == 3).sum().item())
+
     lazy = torch.nn.Sequential(torch.nn.LazyLinear(8)).cuda()
     lazy(torch.randn(2, 3, device="cuda")).sum().backward()
     print("lazy", lazy[0].weight.shape, lazy[0].weight.grad.device)
@@ -299,6 +304,10 @@ def test_one_side_decides_where_the_other_is_not_known(said: dict[str, str]) -> 
     assert said["or"] == "True False"
     assert said["and"] == "True"
     assert said["numbers"] == "True"
+
+
+def test_unknown_lengths_are_the_longest_and_unknown_equals_none(said: dict[str, str]) -> None:
+    assert said["lengths"] == "9 6 36 0"
 
 
 def test_layers_without_shapes_and_the_fast_path_go_on(said: dict[str, str]) -> None:

@@ -1,6 +1,7 @@
 """Tensors: shapes instead of values, and the few values that decide shapes.
 
 asked_values: the lines that were given a value that was made up.
+counts: lengths that nobody knows, taken as the longest.
 ended_sequences: masks that ask whether all sequences of a generation have ended.
 even_choices: choices that values decide, taken as even.
 fused_results: results that a compiled program never makes.

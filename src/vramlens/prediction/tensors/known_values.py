@@ -12,6 +12,7 @@ from vramlens.prediction.lbfgs_history import holds_in_lbfgs
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors import even_choices
 from vramlens.prediction.tensors.asked_values import AskedValues
+from vramlens.prediction.tensors.counts import count_of
 from vramlens.prediction.tensors.ended_sequences import (
     PARTS,
     all_hold,
@@ -104,9 +105,9 @@ class KnownValues:
         return bool(first.untyped_storage()._cdata == second.untyped_storage()._cdata)
 
     def number(self, tensor: Any) -> Any:
-        """The number in a tensor of one; a made-up one where it is not known: 0, False, or just
-        below 1.0 and a little less each time, so that loops that wait for convergence go on, and
-        end.
+        """The number in a tensor of one; a made-up one where it is not known: False, 0, the most
+        that a count of what is there can be, or just below 1.0 and a little less each time, so
+        that loops that wait for convergence go on, and end.
         """
         content = self.of(tensor)
         if content is not None:
@@ -116,7 +117,7 @@ class KnownValues:
         if tensor.dtype is torch.bool:
             return bool(tensor.__dict__.get(_GUESS, False))
         if not tensor.is_floating_point():
-            return 0
+            return count_of(tensor)
         self._made_up *= _DECAY
         return self._made_up
 

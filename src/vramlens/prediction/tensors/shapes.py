@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.prediction.kernels.kernel_requests import Kernels
 from vramlens.prediction.ranks.collective_memory import Collectives
 from vramlens.prediction.requests.request_log import RequestLog
+from vramlens.prediction.tensors.counts import follow_counts
 from vramlens.prediction.tensors.ended_sequences import follow_endings
 from vramlens.prediction.tensors.even_choices import (
     follow_choices,
@@ -216,6 +217,7 @@ class OperatorRunner:
             self._spread_guesses(operator, tensors, outputs)
         self.fused.follow(operator, tensors, outputs)
         follow_endings(operator, args, tensors, outputs, self._values.is_known)
+        follow_counts(operator, args, outputs)
         self._values.follow(operator, args, kwargs, tensors, output)
         follow_choices(operator, args, outputs)
         self._origins.follow(operator, call, tensors, outputs)
