@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,14 +13,21 @@ OPTIONS = [[1], [1], [1], False, [0], 1]
 
 
 def convolution(
-    images: int, inputs: int, outputs: int, sides: tuple[int, ...], kernel: int = 3, crop: int = 0
+    images: int,
+    inputs: int,
+    outputs: int,
+    sides: tuple[int, ...],
+    kernel: int = 3,
+    crop: int = 0,
+    dtype: torch.dtype = torch.float32,
 ) -> Any:
-    """A convolution in float32 whose result is smaller than the image by some rows."""
+    """A convolution whose result is smaller than the image by some rows."""
     from vramlens.prediction.kernels.convolutions.convolution import Convolution
 
-    tensor = torch.empty(images, inputs, *sides, device="meta")
-    weight = torch.empty(outputs, inputs, *[kernel] * len(sides), device="meta")
-    output = torch.empty(images, outputs, *[side - crop for side in sides], device="meta")
+    tensor = torch.empty(images, inputs, *sides, device="meta", dtype=dtype)
+    weight = torch.empty(outputs, inputs, *[kernel] * len(sides), device="meta", dtype=dtype)
+    output_sides = [side - crop for side in sides]
+    output = torch.empty(images, outputs, *output_sides, device="meta", dtype=dtype)
     return Convolution.of_backward([output, tensor, weight, None, *OPTIONS])
 
 
@@ -176,3 +184,69 @@ def test_which_volumes_results_are_copied(
     call = convolution(2, inputs, outputs, sides)
     own = call.tensor.nbytes + call.weight.nbytes + 16
     assert call.bytes_of_result == own + (call.output.nbytes if is_copied else 0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "images", "inputs", "outputs", "side", "kernel", "asked"),
+    [  # odd_channels.json.xz in benchmarks/prediction
+        (torch.float32, 3, 61, 60, 50, 3, 3_858_256),
+        (torch.float32, 20, 30, 30, 150, 5, 115_302_416),
+        (torch.float16, 3, 61, 60, 50, 3, 1_993_744),
+        (torch.bfloat16, 20, 30, 30, 150, 5, 57_651_216),
+    ],
+)
+def test_copies_have_their_channels_filled_up(
+    dtype: torch.dtype,
+    images: int,
+    inputs: int,
+    outputs: int,
+    side: int,
+    kernel: int,
+    asked: int,
+) -> None:
+    call = convolution(images, inputs, outputs, (side, side), kernel, dtype=dtype)
+    assert call.bytes_of_result == call.bytes_of_input_gradient == asked
+
+
+def test_results_with_odd_channels() -> None:
+    # odd_channels.json.xz in benchmarks/prediction
+    small = convolution(150, 61, 60, (18, 18))
+    assert small.bytes_of_result == 12_579_856  # input and weight only
+    halves = convolution(20, 12, 24, (18, 18), dtype=torch.float16)
+    assert halves.bytes_of_result < 1024
+    others = convolution(20, 12, 24, (18, 18), dtype=torch.bfloat16)
+    assert others.bytes_of_result == others.bytes_of_weight_gradient == 525_328
+
+
+@pytest.fixture
+def without_tf32() -> Iterator[None]:
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = True
+
+
+@pytest.mark.usefixtures("without_tf32")
+@pytest.mark.parametrize(
+    ("call", "of_result", "of_input", "of_weight"),
+    [  # without_tf32.json.xz in benchmarks/prediction
+        ((10, 64, 64, (64, 64), 3), 0, 28_966_912, 47_775_744),
+        ((10, 64, 64, (37, 37), 5), 0, 0, 37_380_096),
+        ((10, 36, 36, (300, 300), 5), 0, 11_907_072, None),
+        ((10, 3, 64, (64, 64), 3), 0, 0, 0),
+    ],
+)
+def test_without_tf32_nothing_is_copied(
+    call: tuple[Any, ...], of_result: int, of_input: int, of_weight: int | None
+) -> None:
+    told = convolution(*call)
+    assert abs(told.bytes_of_result - of_result) <= 400
+    assert abs(told.bytes_of_input_gradient - of_input) <= 400
+    assert of_weight is None or abs(told.bytes_of_weight_gradient - of_weight) <= 400
+
+
+@pytest.mark.usefixtures("without_tf32")
+def test_a_result_without_tf32_may_be_made_of_transforms() -> None:
+    # without_tf32.json.xz in benchmarks/prediction: 10 of 64 channels to 128 have them
+    call = convolution(10, 64, 128, (37, 37))
+    assert call.bytes_of_result < 1024
+    assert call.most_of_result_transforms == 298_745_856

@@ -127,3 +127,8 @@ RULES: dict[str, Rule] = {
         "upsample_bicubic2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
     )
 }  # fmt: skip
+
+
+def bytes_of(tensor: Any) -> int:
+    """Bytes of a tensor's numbers."""
+    return int(tensor.numel() * tensor.element_size())

@@ -1,10 +1,10 @@
 """What cuDNN's convolutions ask for: copies of their tensors with channels last, and partial sums, in
 one workspace.
 
-Which algorithm cuDNN takes is not known beforehand; taken is what most of 4,800 convolutions on an
-H200 asked for (workspaces.json.xz, sweep.json.xz, few_channels.json.xz and batches_volumes.json.xz
-in benchmarks/prediction, cuDNN 9.19, three types, both layouts), and the convolutions in recordings
-of programs on an H100 and an H200:
+Which algorithm cuDNN takes is not known beforehand; taken is what most of 6,600 convolutions on an
+H200 asked for (workspaces.json.xz, sweep.json.xz, few_channels.json.xz, batches_volumes.json.xz and
+odd_channels.json.xz in benchmarks/prediction, cuDNN 9.19, three types, both layouts), and the
+convolutions in recordings of programs on an H100 and an H200:
 
 - tensors whose channels lie last are taken as they are; images of 16 bits get eight channels;
 - so are 1 x 1 kernels without stride, but for the gradients of those in groups, and what sums few
@@ -19,9 +19,6 @@ of programs on an H100 and an H200:
   gradient (DepthwiseConv2d.cu); with channels last and 16 bits in cuDNN's: the weight's gradient is
   eight partial sums in float32 for each image;
 - else input, weight and output are copied;
-- the gradient of a 1 x 1 weight is a sum over images: one partial sum in float32 for each; input and
-  output are copied where that is less, or where large images have few channels, not too few
-  (few_channels.json.xz);
 - images of one and two channels in 32 bits are taken as they lie, but for kernels of 7 x 7 with many
   outputs; so are large ones for their weight's gradient (few_channels.json.xz);
 - that of another weight has 14 partial sums beside the copies, or 8 MiB of them; large weights of 16
@@ -31,6 +28,12 @@ of programs on an H100 and an H200:
   input and output, with each side the next power of two (sweep.json.xz: 256 images of 32 channels,
   to the byte; batches_volumes.json.xz: up to 6,144 images, of 64 channels or larger sides none, but
   with more outputs than inputs; 512 of 32 without padding in ``drq_sac`` are copied);
+- a result in 32 bits of a small image whose channels eight does not divide is written as it lies,
+  with 33 to 64 of them (odd_channels.json.xz);
+- copies have their channels filled up: to a multiple of eight with 16 bits, of four with 32, but
+  for images of fewer than four (odd_channels.json.xz, to the byte);
+- few results (8,000 of a channel) have a weight's gradient of one sum with 16 bits, and with 32 bits
+  of Winograd's transforms;
 - so is the result where a kernel is as large as the image, with its own transforms (``p13_maml``:
   200 of 48 channels; ``wgan_gp_faces`` has no room for those of 32 of 48). In between nobody
   measured: there the range has both;
@@ -46,7 +49,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vramlens.prediction.kernels.convolutions.pointwise import bytes_of_pointwise_gradient
+from vramlens.prediction.kernels.convolutions.without_tf32 import Float32Convolution, allows_tf32
 from vramlens.prediction.kernels.image_layout import (
+    bytes_of,
     has_channels_last,
     lies_channels_last,
     lies_otherwise,
@@ -67,17 +73,19 @@ numbers of one channel.
 """
 _SMALL_KERNEL, _FEW_OF_SMALL = 3, 48
 _MANY_GROUPS = 48
-_ALIGNED, _LEAST_ALIGNED, _MUCH_MORE = 8, 64, 1.25
-_FEW_CHANNELS, _SEVERAL, _LARGE_IMAGE, _MANY_POINTS = 32, 8, 4_000, 40_000
-"""Of images that are copied for the gradient of a 1 x 1 weight: channels, images from which on there
-are several, numbers of a channel in one image, and in all.
-"""
+_FEW_CHANNELS, _MANY_POINTS, _SMALL_IMAGE = 32, 40_000, 400
 _MOST_OF_THIN, _FEW_OF_THIN = 64, 128
 """Outputs from which on an image of one or two channels is copied for kernels of 7 x 7, and numbers
 that its weight's gradient is a sum of, below which it is not copied.
 """
+_FEW_RESULTS, _VERY_FEW_RESULTS = 8_000, 1_000
+"""Of a channel, below which a weight's gradient of 16 bits is one sum, and one of 32 bits is made of
+Winograd's transforms, or as the tensors lie.
+"""
 _USUAL_PARTIAL_SUMS, _MOST_USUAL_BYTES, _LARGE_WEIGHT = 14, 8 * MIB, 3 * MIB // 2
 LEAST_CHANNELS, _LEAST_WIDE_CHANNELS, _LARGE_KERNEL = 8, 4, 4
+_TAKEN_IN_HALF = range(5, 16)
+"""Channels of float16 that are taken as they lie for a result, but for eight (odd_channels.json.xz)."""
 _SUMS_OF_FEW_RESULTS = 32
 """Partial sums of a weight's gradient in 32 bits whose results have fewer than four channels."""
 _SUMS_OF_IMAGE = 8
@@ -149,28 +157,49 @@ class Convolution:
         return self._forward_bytes if self.is_transposed else self._bytes_of_input_gradient
 
     @property
+    def without_tf32(self) -> Float32Convolution | None:
+        """The same convolution where it has to run in float32; None where it may run otherwise."""
+        is_last_or_half = self.has_channels_last or self.tensor.dtype is not torch.float32
+        if is_last_or_half or self.groups > 1 or allows_tf32():
+            return None
+        return Float32Convolution.of(self.tensor, self.weight, self.output, self.stride)
+
+    @property
     def _forward_bytes(self) -> int:
+        inputs = int(self.tensor.shape[1])
         if self.has_channels_last:
             own = bytes_of(self.tensor) + bytes_of(self.weight) + _FEW_BYTES
             return own if self._has_few_wide_channels else self._padded_bytes
-        if self._is_pointwise or self._sums_few:
+        if self._is_pointwise or self._sums_few or self.without_tf32 is not None:
+            return KERNEL_BYTES
+        if (
+            self.tensor.dtype is torch.float16
+            and inputs in _TAKEN_IN_HALF
+            and inputs % LEAST_CHANNELS
+        ):
             return KERNEL_BYTES
         if self._images_a_channel_of_second_gradient >= _TRANSFORMS[True]:
             return self._bytes_of_transforms(has_result=True)
         if self._is_small_image:
             return KERNEL_BYTES
-        return self._copies - (bytes_of(self.output) if self._is_written_as_it_lies else 0)
+        copies = self._with_channels(
+            inputs if self._has_few_wide_channels else self._filled_up(inputs)
+        )
+        return copies - (bytes_of(self.output) if self._is_written_as_it_lies else 0)
 
     @property
     def _bytes_of_input_gradient(self) -> int:
         if self._is_grouped_point:
-            return self._copies
+            return self.bytes_of_all_copies
         if self.has_channels_last:
-            return self._copies if self._has_few_wide_channels else self._padded_bytes
+            own_bytes = self.own_bytes
+            return own_bytes if self._has_few_wide_channels else self._padded_bytes
         if self._is_pointwise or self.is_depthwise or self._has_few_wide_channels:
             return KERNEL_BYTES
+        if self.without_tf32 is not None:
+            return self.without_tf32.bytes_of_input_gradient or KERNEL_BYTES
         is_small = self.groups > _MANY_GROUPS if self._is_half else self._makes_few_products
-        return KERNEL_BYTES if is_small else self._copies
+        return KERNEL_BYTES if is_small else self.bytes_of_all_copies
 
     @property
     def _makes_few_products(self) -> bool:
@@ -183,63 +212,57 @@ class Convolution:
         """Of the workspace of the weight's gradient."""
         partial_sum = 4 * int(self.weight.numel())
         partial_sums = min(_USUAL_PARTIAL_SUMS * partial_sum, _MOST_USUAL_BYTES)
-        if self._is_half and partial_sum > _LARGE_WEIGHT:
+        if self._is_half and (partial_sum > _LARGE_WEIGHT or self._result_points < _FEW_RESULTS):
             partial_sums = 0
         if self._is_grouped_point:
-            return self._copies
+            return self.bytes_of_all_copies
+        if self.without_tf32 is not None:
+            is_copied = self.without_tf32.copies_for_weight_gradient
+            bytes_of_transforms = self.without_tf32.bytes_of_weight_gradient
+            return self.own_bytes if is_copied else bytes_of_transforms or KERNEL_BYTES
         if self.has_channels_last:
             return self._bytes_of_weight_gradient_with_channels_last(partial_sum, partial_sums)
         if self._is_pointwise:
-            return self._bytes_of_pointwise_gradient(partial_sum, partial_sums)
+            return bytes_of_pointwise_gradient(self.tensor, self.output, partial_sum, partial_sums)
         if self._gradient_sums_few:
             return KERNEL_BYTES
         if not self._is_half and int(self.output.shape[1]) < _LEAST_WIDE_CHANNELS:
             return _SUMS_OF_FEW_RESULTS * partial_sum
         if self._is_transformed:
             return self._bytes_of_transforms(has_result=False)
-        return self._copies + partial_sums
+        if self.tensor.dtype is torch.float32 and self._result_points < _FEW_RESULTS:
+            return self._bytes_of_few_results(partial_sums)
+        return self.bytes_of_all_copies + partial_sums
+
+    def _bytes_of_few_results(self, partial_sums: int) -> int:
+        call = Float32Convolution.of(self.tensor, self.weight, self.output, self.stride)
+        if call.kernel == _SMALL_KERNEL and call.bytes_of_weight_gradient:
+            return call.bytes_of_weight_gradient
+        is_image = self.tensor.dim() == _IMAGE_DIMS
+        if is_image and self._result_points < _VERY_FEW_RESULTS:
+            return KERNEL_BYTES
+        return self.bytes_of_all_copies + partial_sums
 
     def _bytes_of_weight_gradient_with_channels_last(self, partial_sum: int, usual: int) -> int:
         if self._is_half:
             sums = _SUMS_OF_IMAGE * int(self.tensor.shape[0]) * partial_sum
             return sums if self.is_depthwise else self._padded_bytes
         is_large = min(self.weight.shape[2:]) >= _LARGE_KERNEL
-        return self._copies if self._has_few_wide_channels and is_large else usual
-
-    def _bytes_of_pointwise_gradient(self, partial_sum: int, partial_sums: int) -> int:
-        copies = bytes_of(self.tensor) + bytes_of(self.output)
-        by_image = int(self.tensor.shape[0]) * partial_sum
-        points = math.prod(self.tensor.shape[2:])
-        if points >= _LARGE_IMAGE and self._has_few_channels(points):
-            return copies + partial_sums
-        if self._is_half:
-            is_aligned = points % _ALIGNED == 0 and points >= _LEAST_ALIGNED
-            return by_image if is_aligned else min(by_image, copies)
-        return by_image if by_image <= _MUCH_MORE * copies else copies
-
-    def _has_few_channels(self, points: int) -> bool:
-        """Whether a large image has so few that it is copied for the gradient of a 1 x 1 weight."""
-        images, inputs = map(int, self.tensor.shape[:2])
-        outputs = int(self.output.shape[1])
-        if self.tensor.dim() == _VOLUME_DIMS:
-            return inputs < _MANY_OF_VOLUME
-        if self._is_half:
-            is_few = 16 <= inputs <= _FEW_CHANNELS and 8 <= outputs <= _FEW_CHANNELS
-            return is_few and images < _SEVERAL
-        if inputs <= _FEW_CHANNELS:
-            return inputs >= 12 and (outputs <= _FEW_CHANNELS or images >= _SEVERAL)
-        most = inputs if inputs <= 2 * _FEW_CHANNELS else LEAST_CHANNELS
-        return 1 < outputs <= most and images * points >= _MANY_POINTS
+        return self.bytes_of_all_copies if self._has_few_wide_channels and is_large else usual
 
     @property
     def most_of_weight_transforms(self) -> int:
-        """Of a weight's gradient that may be made of Fourier transforms; 0 where it is not."""
+        """Of a weight's gradient that may be made of transforms; 0 where it is not."""
+        if self.without_tf32 is not None:
+            return self.without_tf32.bytes_of_weight_gradient
         is_one = self._images_a_channel >= _MAY_TRANSFORM[False]
         return self._bytes_of_transforms(has_result=False) if is_one else 0
 
     @property
     def most_of_result_transforms(self) -> int:
         """Of a result that may be; 0 where it is not."""
+        if self.without_tf32 is not None:
+            return self.without_tf32.most_of_result
         is_one = self._images_a_channel_of_second_gradient >= _MAY_TRANSFORM[True]
         return self._bytes_of_transforms(has_result=True) if is_one else 0
 
@@ -289,12 +312,14 @@ class Convolution:
     @property
     def most_of_plans(self) -> int:
         """Of the largest plan for the result or the input's gradient."""
-        return self._copies - (bytes_of(self.weight) if self._is_pointwise else 0)
+        return self.bytes_of_all_copies - (bytes_of(self.weight) if self._is_pointwise else 0)
 
     @property
     def most_of_weight_plans(self) -> int:
         """Of the largest plan for the weight's gradient."""
-        least_bytes = 4 * int(self.weight.numel()) if self.has_channels_last else self._copies
+        least_bytes = (
+            4 * int(self.weight.numel()) if self.has_channels_last else self.bytes_of_all_copies
+        )
         return max(least_bytes, self.bytes_of_weight_gradient)
 
     def bytes_of_copies(self, *tensors: Any) -> list[int]:
@@ -328,11 +353,14 @@ class Convolution:
 
     @property
     def _is_written_as_it_lies(self) -> bool:
-        """Whether a volume's result in 32 bits is."""
-        is_volume = self.tensor.dim() == _VOLUME_DIMS and self.tensor.dtype is torch.float32
+        """Whether a result in 32 bits is: of a small image with odd channels, or of a volume."""
         inputs, outputs = int(self.tensor.shape[1]), int(self.output.shape[1])
-        if not is_volume or self.groups > 1:
+        if self.tensor.dtype is not torch.float32 or self.groups > 1:
             return False
+        if self.tensor.dim() != _VOLUME_DIMS:
+            is_odd = inputs % LEAST_CHANNELS > 0 or outputs % LEAST_CHANNELS > 0
+            is_small = math.prod(self.tensor.shape[2:]) <= _SMALL_IMAGE
+            return is_odd and is_small and _FEW_CHANNELS < min(inputs, outputs) <= _MANY_OF_VOLUME
         if self._is_point:
             return outputs > _MANY_OF_VOLUME
         if _FEW_CHANNELS < outputs <= _MANY_OF_VOLUME:
@@ -343,6 +371,11 @@ class Convolution:
     def _points(self) -> int:
         """Numbers of one channel of all images."""
         return int(self.tensor.numel() // self.tensor.shape[1])
+
+    @property
+    def _result_points(self) -> int:
+        """Numbers of one channel of all results."""
+        return int(self.output.numel() // self.output.shape[1])
 
     @property
     def _is_half(self) -> bool:
@@ -411,11 +444,31 @@ class Convolution:
         return int(self.output.numel()) * self._summed
 
     @property
-    def _copies(self) -> int:
-        tensor = bytes_of(self.tensor)
-        if self._is_half and self.tensor.shape[1] < LEAST_CHANNELS:
-            tensor = self._padded_bytes
-        return tensor + bytes_of(self.weight) + bytes_of(self.output) + _FEW_BYTES
+    def own_bytes(self) -> int:
+        """Of all three tensors."""
+        tensors = self.tensor, self.weight, self.output
+        return sum(map(bytes_of, tensors)) + _FEW_BYTES
+
+    @property
+    def bytes_of_all_copies(self) -> int:
+        """Of copies of all three tensors as cuDNN takes them, with channels filled up."""
+        return self._with_channels(self._filled_up(int(self.tensor.shape[1])))
+
+    def _with_channels(self, inputs: int) -> int:
+        """Bytes of copies of all three tensors, the input's with so many channels."""
+        own_inputs, own_outputs = int(self.tensor.shape[1]), int(self.output.shape[1])
+        outputs = self._filled_up(own_outputs)
+        tensor = bytes_of(self.tensor) * inputs // own_inputs
+        output = bytes_of(self.output) * outputs // own_outputs
+        weight = bytes_of(self.weight) * inputs * outputs // (own_inputs * own_outputs)
+        return tensor + weight + output + _FEW_BYTES
+
+    def _filled_up(self, channels: int) -> int:
+        """The channels of a copy: a multiple of eight with 16 bits, of four with 32."""
+        if self.groups > 1:
+            return channels
+        multiple = LEAST_CHANNELS if self._is_half else _LEAST_WIDE_CHANNELS
+        return -(-channels // multiple) * multiple
 
     @property
     def _padded_bytes(self) -> int:
@@ -429,8 +482,3 @@ class Convolution:
 def _next_power(size: int) -> int:
     """The least power of two that is no less."""
     return 1 << (size - 1).bit_length()
-
-
-def bytes_of(tensor: Any) -> int:
-    """Bytes of a tensor's numbers."""
-    return int(tensor.numel() * tensor.element_size())

@@ -18,8 +18,8 @@ from vramlens.prediction.kernels.convolutions.convolution import (
     KERNEL_BYTES,
     LEAST_CHANNELS,
     Convolution,
-    bytes_of,
 )
+from vramlens.prediction.kernels.image_layout import bytes_of
 from vramlens.prediction.kernels.kernel_call import KernelCall, Rule
 from vramlens.prediction.kernels.reductions import partial_sums
 from vramlens.prediction.requests.request_log import RequestLog
@@ -83,26 +83,21 @@ FIRST: dict[str, Rule] = {"aten.convolution": _copied_for_result}
 def note_forward(log: RequestLog, tried: TriedPlans, args: Any, output: Any) -> None:
     """The workspace of a convolution."""
     call = Convolution.of_forward(args, output)
-    least, most = bounds(args[0], args[1], output)
-    limits = least, max(most, call.most_of_result_transforms)
+    most_of_copies = max(call.bytes_of_all_copies, call.own_bytes + _padding(args[0]))
+    most = most_of_copies + _BEYOND_TENSORS
+    limits = KERNEL_BYTES, max(most, call.most_of_result_transforms)
     tried.note("forward", call, call.most_of_plans, limits)
     if not call.runs_in_own_kernel:
         log.scratch(call.bytes_of_result, limits)
 
 
-def bounds(tensor: Any, weight: Any, output: Any) -> tuple[int, int]:
-    """The least and the most bytes of a forward's workspace."""
-    tensors = bytes_of(tensor) + bytes_of(weight) + bytes_of(output)
-    return KERNEL_BYTES, tensors + _padding(tensor) + _BEYOND_TENSORS
-
-
 def bounds_of_gradients(args: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     """The least and the most bytes of the workspaces of the input's and the weight's gradient."""
-    weight = args[2]
-    tensors = sum(bytes_of(tensor) for tensor in args[:3]) + _padding(args[1])
-    partial_sums = min(_MOST_PARTIAL_SUMS * weight.numel() * 4, _MOST_OF_PARTIAL_SUMS)
+    call = Convolution.of_backward(args)
+    tensors = max(call.bytes_of_all_copies, call.own_bytes + _padding(args[1]))
+    partial_sums = min(_MOST_PARTIAL_SUMS * args[2].numel() * 4, _MOST_OF_PARTIAL_SUMS)
     most_of_weight = tensors + _BEYOND_OF_GRADIENT + partial_sums
-    most_of_transforms = Convolution.of_backward(args).most_of_weight_transforms
+    most_of_transforms = call.most_of_weight_transforms
     return (
         (KERNEL_BYTES, tensors + _BEYOND_OF_GRADIENT),
         (KERNEL_BYTES, max(most_of_weight, most_of_transforms)),
