@@ -50,19 +50,26 @@ def requests(run: Callable[[], Any]) -> list[int]:
     return [signs[event["action"]] * event["size"] for event in trace if event["action"] in signs]
 
 
-def measured(dtype: torch.dtype, shape: Any) -> dict[str, Any]:
-    """One convolution: its result and both gradients."""
+def measured(dtype: torch.dtype, shape: Any, *, is_last: bool = False) -> dict[str, Any]:
+    """One convolution: its result and both gradients.
+
+    Args:
+        is_last: whether the channels of image, weight and result lie last.
+    """
     images, inputs, outputs, sides, kernel, stride = shape
     dims = len(sides)
     options = [[stride] * dims, [kernel // 2] * dims, [1] * dims, False, [0] * dims, 1]
+    layout = torch.channels_last if is_last else torch.contiguous_format
     image = torch.randn(images, inputs, *sides, device="cuda", dtype=dtype)
     weight = torch.randn(outputs, inputs, *[kernel] * dims, device="cuda", dtype=dtype)
+    image, weight = (tensor.contiguous(memory_format=layout) for tensor in (image, weight))
     run, back = torch.ops.aten.convolution, torch.ops.aten.convolution_backward
     result = run(image, weight, None, *options)
     gradient = torch.randn_like(result)
     both = gradient, image, weight, None, *options
     return {
         "dtype": str(dtype),
+        "last": is_last,
         "shape": [images, inputs, outputs, list(sides), kernel, stride, kernel // 2],
         "x": image.nbytes,
         "w": weight.nbytes,
@@ -73,14 +80,23 @@ def measured(dtype: torch.dtype, shape: Any) -> dict[str, Any]:
     }
 
 
-def measure(shapes: list[Any], dtypes: Iterable[torch.dtype], most_numbers: int) -> None:
-    """All of them that are not too large, into the file that the command names."""
+def measure(
+    shapes: list[Any],
+    dtypes: Iterable[torch.dtype],
+    most_numbers: int,
+    layouts: tuple[bool, ...] = (False,),
+) -> None:
+    """All of them that are not too large, into the file that the command names.
+
+    Args:
+        layouts: whether channels lie last.
+    """
     rows = []
-    for dtype, shape in itertools.product(dtypes, shapes):
+    for is_last, dtype, shape in itertools.product(layouts, dtypes, shapes):
         images, inputs, outputs, sides, _, stride = shape
         numbers = images * max(inputs, outputs / stride ** len(sides)) * math.prod(sides)
         if numbers <= most_numbers:
-            rows.append(measured(dtype, shape))
+            rows.append(measured(dtype, shape, is_last=is_last))
             torch.cuda.empty_cache()
     facts = {"torch": torch.__version__, "device": torch.cuda.get_device_name()}
     facts |= {"cudnn": torch.backends.cudnn.version(), "rows": rows}

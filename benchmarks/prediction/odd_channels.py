@@ -36,4 +36,4 @@ IMAGES = [  # images, inputs, outputs, sides, kernel, stride
 ]
 
 if __name__ == "__main__":
-    measure(IMAGES, (torch.float32, torch.float16, torch.bfloat16), 150_000_000)
+    measure(IMAGES, (torch.float32, torch.float16, torch.bfloat16), 150_000_000, (False, True))

@@ -1,7 +1,7 @@
 """What cuDNN's convolutions ask for: copies of their tensors with channels last, and partial sums, in
 one workspace.
 
-Which algorithm cuDNN takes is not known beforehand; taken is what most of 6,600 convolutions on an
+Which algorithm cuDNN takes is not known beforehand; taken is what most of 8,300 convolutions on an
 H200 asked for (workspaces.json.xz, sweep.json.xz, few_channels.json.xz, batches_volumes.json.xz and
 odd_channels.json.xz in benchmarks/prediction, cuDNN 9.19, three types, both layouts), and the
 convolutions in recordings of programs on an H100 and an H200:
@@ -18,7 +18,8 @@ convolutions in recordings of programs on an H100 and an H200:
 - depthwise ones run in PyTorch's own kernels, which ask for nothing and begin with the weight's
   gradient (DepthwiseConv2d.cu); with channels last and 16 bits in cuDNN's: the weight's gradient is
   eight partial sums in float32 for each image;
-- else input, weight and output are copied;
+- else input, weight and output are copied, but for the weight of 1 x 1 kernels with a stride; so are
+  input and output where a 1 x 1 kernel makes fewer of many channels (``t02_ddp_resnet50``);
 - images of one and two channels in 32 bits are taken as they lie, but for kernels of 7 x 7 with many
   outputs; so are large ones for their weight's gradient (few_channels.json.xz);
 - that of another weight has 14 partial sums beside the copies, or 8 MiB of them; large weights of 16
@@ -49,7 +50,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vramlens.prediction.kernels.convolutions.copies import (
+    HEADER_BYTES,
+    bytes_of_copies,
+    bytes_of_odd_copies,
+    multiple_of,
+)
 from vramlens.prediction.kernels.convolutions.pointwise import bytes_of_pointwise_gradient
+from vramlens.prediction.kernels.convolutions.transforms import bytes_of_transforms
 from vramlens.prediction.kernels.convolutions.without_tf32 import Float32Convolution, allows_tf32
 from vramlens.prediction.kernels.image_layout import (
     bytes_of,
@@ -64,7 +72,7 @@ if TYPE_CHECKING:
 else:
     from vramlens.ground.late_torch import torch
 
-_FEW_BYTES, KERNEL_BYTES = 16, 400
+KERNEL_BYTES = 400
 _FEW_SUMMED, _FEW_FOR_WEIGHT = {True: 50, False: 86}, {True: 25, False: 56}
 """Numbers that a result is a sum of, by whether they have 16 bits; for the weight's gradient."""
 _FEW_PRODUCTS, _FEW_OF_MANY, _FEW_POINTS = 500_000_000, 120_000_000, 20_000
@@ -84,8 +92,12 @@ Winograd's transforms, or as the tensors lie.
 """
 _USUAL_PARTIAL_SUMS, _MOST_USUAL_BYTES, _LARGE_WEIGHT = 14, 8 * MIB, 3 * MIB // 2
 LEAST_CHANNELS, _LEAST_WIDE_CHANNELS, _LARGE_KERNEL = 8, 4, 4
-_TAKEN_IN_HALF = range(5, 16)
-"""Channels of float16 that are taken as they lie for a result, but for eight (odd_channels.json.xz)."""
+_MANY_NARROWED, _LEAST_NARROWED = 768, 6_000
+"""Channels of images that a 1 x 1 kernel makes fewer of, half as many where an image has an odd number
+of points; and the points of 16 bits from which on they are copied.
+"""
+_FEW_ODD_CHANNELS = range(5, 16)
+"""Of 16 bits, that are taken as they lie for a result, but for eight (odd_channels.json.xz)."""
 _SUMS_OF_FEW_RESULTS = 32
 """Partial sums of a weight's gradient in 32 bits whose results have fewer than four channels."""
 _SUMS_OF_IMAGE = 8
@@ -99,7 +111,6 @@ from which on it is, by whether it is of a second gradient.
 """
 _LARGEST_TRANSFORMED = 32
 """The longest side of an image whose weight's gradient is; of one with more outputs, twice that."""
-_NUMBER_BYTES = 8
 _LARGEST_USUAL_KERNEL = 7
 _MANY_OF_VOLUME = 64
 """Channels from which on a volume's result is written as it lies."""
@@ -166,26 +177,44 @@ class Convolution:
 
     @property
     def _forward_bytes(self) -> int:
-        inputs = int(self.tensor.shape[1])
-        if self.has_channels_last:
-            own = bytes_of(self.tensor) + bytes_of(self.weight) + _FEW_BYTES
-            return own if self._has_few_wide_channels else self._padded_bytes
-        if self._is_pointwise or self._sums_few or self.without_tf32 is not None:
+        if self._is_taken_with_odd_channels:
             return KERNEL_BYTES
-        if (
-            self.tensor.dtype is torch.float16
-            and inputs in _TAKEN_IN_HALF
-            and inputs % LEAST_CHANNELS
-        ):
+        if self.has_channels_last:
+            own = bytes_of(self.tensor) + bytes_of(self.weight) + HEADER_BYTES
+            return own if self._has_few_wide_channels else self._bytes_of_odd_copies
+        if self._is_pointwise and self._narrows_many_channels:
+            return bytes_of(self.tensor) + bytes_of(self.output)
+        if self._is_pointwise or self._sums_few or self.without_tf32 is not None:
             return KERNEL_BYTES
         if self._images_a_channel_of_second_gradient >= _TRANSFORMS[True]:
             return self._bytes_of_transforms(has_result=True)
         if self._is_small_image:
             return KERNEL_BYTES
-        copies = self._with_channels(
-            inputs if self._has_few_wide_channels else self._filled_up(inputs)
-        )
+        is_image = self.tensor.dim() == _IMAGE_DIMS
+        if self._is_point and self.groups == 1 and (is_image or self._is_half):  # with a stride
+            return self.bytes_of_all_copies - bytes_of(self.weight)
+        copies = self._copies(fills_inputs=not self._has_few_wide_channels)
         return copies - (bytes_of(self.output) if self._is_written_as_it_lies else 0)
+
+    @property
+    def _narrows_many_channels(self) -> bool:
+        """Whether a 1 x 1 kernel makes fewer of so many that image and result are copied."""
+        inputs, outputs = int(self.tensor.shape[1]), int(self.output.shape[1])
+        has_odd_images = math.prod(self.tensor.shape[2:]) % 2 > 0
+        is_many = inputs >= _MANY_NARROWED // (2 if has_odd_images else 1)
+        is_enough = self._points >= _LEAST_NARROWED or not self._is_half
+        return outputs < inputs and is_many and is_enough and self.without_tf32 is None
+
+    @property
+    def _is_taken_with_odd_channels(self) -> bool:
+        """Whether a result of few odd channels is made of an image as it lies."""
+        inputs, outputs = int(self.tensor.shape[1]), int(self.output.shape[1])
+        is_odd = inputs % multiple_of(self.tensor) > 0 and self.groups == 1
+        if self._is_half:
+            is_small = inputs < LEAST_CHANNELS or max(self.weight.shape[2:]) <= _SMALL_KERNEL
+            return is_odd and inputs in _FEW_ODD_CHANNELS and is_small
+        is_few = is_odd and _LEAST_WIDE_CHANNELS < inputs < LEAST_CHANNELS
+        return self.has_channels_last and (is_few or outputs < _LEAST_WIDE_CHANNELS)
 
     @property
     def _bytes_of_input_gradient(self) -> int:
@@ -193,7 +222,7 @@ class Convolution:
             return self.bytes_of_all_copies
         if self.has_channels_last:
             own_bytes = self.own_bytes
-            return own_bytes if self._has_few_wide_channels else self._padded_bytes
+            return own_bytes if self._has_few_wide_channels else self._bytes_of_odd_copies
         if self._is_pointwise or self.is_depthwise or self._has_few_wide_channels:
             return KERNEL_BYTES
         if self.without_tf32 is not None:
@@ -245,10 +274,14 @@ class Convolution:
 
     def _bytes_of_weight_gradient_with_channels_last(self, partial_sum: int, usual: int) -> int:
         if self._is_half:
-            sums = _SUMS_OF_IMAGE * int(self.tensor.shape[0]) * partial_sum
-            return sums if self.is_depthwise else self._padded_bytes
+            if self.is_depthwise:
+                return _SUMS_OF_IMAGE * int(self.tensor.shape[0]) * partial_sum
+            odd = self._bytes_of_odd_copies
+            return odd + usual if odd > KERNEL_BYTES else odd
         is_large = min(self.weight.shape[2:]) >= _LARGE_KERNEL
-        return self.bytes_of_all_copies if self._has_few_wide_channels and is_large else usual
+        if self._has_few_wide_channels:
+            return self.bytes_of_all_copies if is_large else usual
+        return usual + self._bytes_of_odd_copies
 
     @property
     def most_of_weight_transforms(self) -> int:
@@ -298,16 +331,8 @@ class Convolution:
         return is_wide and is_image and self.stride == 1 and self.groups == 1 and not self._is_point
 
     def _bytes_of_transforms(self, *, has_result: bool) -> int:
-        """Of the transforms of two operands, twice, and a copy of one of them; those of results are
-        there, too.
-        """
-        sides = zip(self.tensor.shape[2:], self.weight.shape[2:], strict=True)
-        rows, columns = (_next_power(int(image + kernel) - 1) for image, kernel in sides)
-        images, inputs = map(int, self.tensor.shape[:2])
-        outputs = int(self.weight.shape[0])
-        planes = images * (inputs + outputs) + (inputs * outputs if has_result else 0)
-        copy = bytes_of(self.tensor if has_result else self.output)
-        return copy + 2 * planes * rows * (columns // 2 + 1) * _NUMBER_BYTES
+        copied = self.tensor if has_result else self.output
+        return bytes_of_transforms(self.tensor, self.weight, copied, has_result=has_result)
 
     @property
     def most_of_plans(self) -> int:
@@ -447,38 +472,25 @@ class Convolution:
     def own_bytes(self) -> int:
         """Of all three tensors."""
         tensors = self.tensor, self.weight, self.output
-        return sum(map(bytes_of, tensors)) + _FEW_BYTES
+        return sum(map(bytes_of, tensors)) + HEADER_BYTES
 
     @property
     def bytes_of_all_copies(self) -> int:
         """Of copies of all three tensors as cuDNN takes them, with channels filled up."""
-        return self._with_channels(self._filled_up(int(self.tensor.shape[1])))
+        return self._copies(fills_inputs=True)
 
-    def _with_channels(self, inputs: int) -> int:
-        """Bytes of copies of all three tensors, the input's with so many channels."""
-        own_inputs, own_outputs = int(self.tensor.shape[1]), int(self.output.shape[1])
-        outputs = self._filled_up(own_outputs)
-        tensor = bytes_of(self.tensor) * inputs // own_inputs
-        output = bytes_of(self.output) * outputs // own_outputs
-        weight = bytes_of(self.weight) * inputs * outputs // (own_inputs * own_outputs)
-        return tensor + weight + output + _FEW_BYTES
-
-    def _filled_up(self, channels: int) -> int:
-        """The channels of a copy: a multiple of eight with 16 bits, of four with 32."""
-        if self.groups > 1:
-            return channels
-        multiple = LEAST_CHANNELS if self._is_half else _LEAST_WIDE_CHANNELS
-        return -(-channels // multiple) * multiple
+    def _copies(self, *, fills_inputs: bool) -> int:
+        is_whole = self.groups == 1
+        return bytes_of_copies(
+            self.tensor,
+            self.weight,
+            self.output,
+            fills_inputs=fills_inputs and is_whole,
+            fills_outputs=is_whole,
+        )
 
     @property
-    def _padded_bytes(self) -> int:
-        """Of an image of 16 bits with eight channels; few for other tensors."""
-        channels = int(self.tensor.shape[1])
-        if not self._is_half or self._is_point or channels >= LEAST_CHANNELS:
+    def _bytes_of_odd_copies(self) -> int:
+        if self._is_point or self.groups > 1:
             return KERNEL_BYTES
-        return bytes_of(self.tensor) * LEAST_CHANNELS // max(1, channels)
-
-
-def _next_power(size: int) -> int:
-    """The least power of two that is no less."""
-    return 1 << (size - 1).bit_length()
+        return bytes_of_odd_copies(self.tensor, self.weight, self.output) or KERNEL_BYTES
