@@ -19,8 +19,8 @@ from vramlens.live.excuses.container_bounds import (
     container_excuse,
     distant_bound,
 )
+from vramlens.live.excuses.key_types import key_types
 from vramlens.live.excuses.lookalikes import gate, made_of_itself
-from vramlens.live.excuses.missed_removals import key_types
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import loaded
 from vramlens.live.holder.keeper import Keeper, Statements
@@ -272,6 +272,21 @@ def test_the_type_that_a_removal_asks_for(tmp_path: Path, key: str, asked: str) 
     (removal,) = module.stores["kept"]
     told = key_types({1: "a", 2: "b"}, removal)
     assert told == (f"its keys are int, and line 2 looks for {asked}" if asked else "")
+
+
+class _Name(str):
+    """A key that equals plain text."""
+
+    __slots__ = ()
+
+
+def test_a_key_whose_class_derives_from_what_is_asked_for_may_be_it(tmp_path: Path) -> None:
+    path = tmp_path / "derived.py"
+    path.write_text("def take(number):\n    kept.pop(str(number), None)\n")
+    module = read_source(str(path))
+    assert module is not None
+    (removal,) = module.stores["kept"]
+    assert not key_types({_Name("a"): 1}, removal)
 
 
 PASSED = """

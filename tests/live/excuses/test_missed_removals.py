@@ -176,3 +176,69 @@ def test_a_sweep_that_asks_for_other_keys_takes_nothing(
     report = watch.report()
     watch.stop()
     assert [leak.verdict for leak in report.leaks if leak.sure] == verdicts
+
+
+RECENCY = """
+from collections import OrderedDict, deque
+
+class Memory:
+    def __init__(self):
+        self.vectors, self.recency, self.order = {}, OrderedDict(), deque()
+
+    def remember(self, episode, moment):
+        self.vectors[f"{episode}/{moment}"] = torch.zeros(2048)
+        self.recency[{kept}] = moment
+        self.order.append({kept})
+        if len(self.recency) > self.{capacity}:
+            {taken}
+            self.vectors.pop(oldest, None)
+"""
+TAKEN = (
+    "oldest, _ = self.recency.popitem(last=False)",
+    "oldest = next(iter(self.recency))",
+    "oldest = self.order.popleft()",
+    "oldest = self.order[0]",
+    "for oldest in list(self.recency)[:3]: pass",
+)
+
+
+def _memory_leak(
+    load_program: Callable[..., types.ModuleType], kept: str, taken: str, capacity: int
+) -> Any:
+    text = RECENCY.replace("{kept}", kept).replace("{taken}", taken)
+    memory = load_program(text.replace("self.{capacity}", str(capacity)), "recent").Memory()
+    watch = vramlens.LeakWatch()
+    for episode in range(20):
+        for moment in range(1 + episode % 3):
+            memory.remember(episode, moment)
+        watch.step()
+    (leak,) = [leak for leak in watch.report().leaks if leak.owner and "vectors" in leak.owner.name]
+    watch.stop()
+    return leak
+
+
+@pytest.mark.parametrize("taken", TAKEN[:4])
+def test_a_key_from_another_container_has_the_type_of_that_ones(
+    load_program: Callable[..., types.ModuleType], taken: str
+) -> None:
+    leak = _memory_leak(load_program, "(episode, moment)", taken, capacity=8)
+    assert leak.verdict == "likely"
+    assert leak.reason.endswith("its keys are str, and line 14 looks for tuple")
+
+
+@pytest.mark.parametrize(
+    ("kept", "taken"),
+    [
+        ('f"{episode}/{moment}"', TAKEN[0]),  # the same type: its turn comes
+        ("(episode, moment)", TAKEN[0] + "; oldest = self.name_of(oldest)"),
+        ("(episode, moment) if moment else str(episode)", TAKEN[0]),
+        ("(episode, moment)", "oldest = self.recency.pop((0, 0), 'none')"),  # what it has there
+        ("(episode, moment)", TAKEN[4]),  # of a part
+    ],
+)
+def test_a_key_that_may_be_there_is_asked_for(
+    load_program: Callable[..., types.ModuleType], kept: str, taken: str
+) -> None:
+    leak = _memory_leak(load_program, kept, taken, capacity=500)
+    assert leak.verdict == "possible"
+    assert "looks for" not in leak.reason

@@ -2,6 +2,7 @@
 
 container_bounds: bounds of the container itself.
 data_in_use: what the program goes on reading.
+key_types: the keys that a removal asks for, by their type.
 lookalikes: rules by which growth ends by itself.
 missed_removals: removals that run and take nothing.
 removal_calls: the calls of functions that take away, and with which key.

@@ -6,38 +6,23 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import islice
 from types import FunctionType
 from typing import Any
 
 from vramlens.live.excuses.container_bounds import Growth
+from vramlens.live.excuses.key_types import key_types
 from vramlens.live.excuses.removal_calls import argument_of, calls_of
 from vramlens.live.excuses.removals import has_many_entries
 from vramlens.live.heap.objects import class_name, dict_items, elements_of, is_kind
 from vramlens.live.holder.keeper import Statements
 from vramlens.live.source.expressions import last_name, text_of
-from vramlens.live.source.source_stores import Store, read_source
-from vramlens.live.source.source_tree import tree_of
+from vramlens.live.source.source_stores import Store
 
 _MOST_KEYS = 200
-"""Whose types are read: of a dict with keys of two types both come among them, and a few thousand
-would be read at each report.
-"""
-_RESULTS = {
-    **{name: name for name in ("str", "int", "float", "bool", "bytes", "tuple", "frozenset")},
-    "repr": "str",
-    "hex": "str",
-    "len": "int",
-    "hash": "int",
-    "id": "int",
-    "round": "int",
-}
-"""The types of what Python's own functions give."""
-_NUMBERS = frozenset(("int", "float", "bool", "int64", "float64"))
-"""Types whose equal values are one key."""
+"""Of whose entries the classes are read: a few thousand would be read at each report."""
 _TAKES_EQUAL = ("remove", "discard")
 """Methods that take out what equals their argument; ``pop`` does from a dict."""
-_TEXT_METHODS = frozenset(("strip", "lower", "upper", "format", "join", "replace", "hexdigest"))
 
 
 def missed_text(growth: Growth, removal: Store, statements: Statements) -> str:
@@ -47,28 +32,10 @@ def missed_text(growth: Growth, removal: Store, statements: Statements) -> str:
     container = growth.container
     never_there = _never_there(removal, statements) if has_many_entries(growth) else ""
     return (
-        key_types(container, removal) or _made_anew(container, removal, statements) or never_there
+        key_types(container, removal, growth.holder)
+        or _made_anew(container, removal, statements)
+        or never_there
     )
-
-
-def key_types(container: object, removal: Store) -> str:
-    """``the keys are int, line 54 looks for str``, where no key has the type that a removal asks
-    for; empty elsewhere.
-    """
-    if removal.how == "call" and removal.method != "pop":
-        return ""  # popitem(last=False) asks for no key
-    kept_types = {class_name(type(key)) for key, _ in islice(dict_items(container), _MOST_KEYS)}
-    keys = (removal.key, *removal.arguments[:1])
-    asked_type = next((_type_of(key, removal) for key in keys if key is not None), "")
-    if (
-        not kept_types
-        or not asked_type
-        or asked_type in kept_types
-        or (asked_type in _NUMBERS and kept_types & _NUMBERS)
-    ):
-        return ""
-    kept_words = " and ".join(sorted(kept_types))
-    return f"its keys are {kept_words}, and line {removal.line} looks for {asked_type}"
 
 
 def _made_anew(container: object, removal: Store, statements: Statements) -> str:
@@ -144,51 +111,3 @@ def _asks_whether_in(guard: ast.expr, container: str) -> bool:
         case ast.Compare(ops=[ast.In()], comparators=[asked]):
             return text_of(asked) == container
     return False
-
-
-def _type_of(key: ast.expr, removal: Store) -> str:
-    """The type of an expression by its source; empty where that does not tell."""
-    type_of_key = _type_of_value(key)
-    if type_of_key:
-        return type_of_key
-    name = _name_of(key)
-    module = read_source(removal.file)
-    stores = [] if module is None else module.stores.get(name, [])
-    values = [store.value for store in stores if store.how in ("assign", "item")]
-    if isinstance(key, ast.Subscript):
-        values = _values_under(name, tree_of(removal.file))
-    types = {_type_of_value(value) for value in values if value is not None}
-    return types.pop() if len(types) == 1 else ""
-
-
-def _name_of(key: ast.expr) -> str:
-    """``oldest`` of ``self.oldest``, the key of ``message["session"]``."""
-    match key:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-        case ast.Subscript(slice=ast.Constant(value=str(name))):
-            return name
-    return ""
-
-
-def _values_under(name: str, tree: ast.Module | None) -> list[ast.expr | None]:
-    """What dict displays of a file have under a key."""
-    nodes = () if tree is None else ast.walk(tree)
-    displays = [node for node in nodes if isinstance(node, ast.Dict)]
-    pairs = chain.from_iterable(zip(node.keys, node.values, strict=True) for node in displays)
-    return [value for key, value in pairs if isinstance(key, ast.Constant) and key.value == name]
-
-
-def _type_of_value(value: ast.expr) -> str:
-    match value:
-        case ast.Constant(value=constant):
-            return type(constant).__name__
-        case ast.JoinedStr():
-            return "str"
-        case ast.Tuple():
-            return "tuple"
-        case ast.Call(func=ast.Name(id=function)):
-            return _RESULTS.get(function, "")
-        case ast.Call(func=ast.Attribute(attr=method)) if method in _TEXT_METHODS:
-            return "str"
-    return ""
