@@ -47,6 +47,7 @@ from vramlens.live.leaks.leak_report import Gone, LeakReport, Unexplained
 from vramlens.live.leaks.merged_leaks import KeptLeak, merged
 from vramlens.live.leaks.parameter_state import with_parameter_state
 from vramlens.live.leaks.pile_leak import pile_leak
+from vramlens.live.leaks.replaced_entries import with_replaced
 from vramlens.live.leaks.shared_memory import handed_over_leak
 from vramlens.live.leaks.uncounted import counted_leaks
 from vramlens.live.leaks.unreached import unreached_leaks
@@ -180,6 +181,7 @@ class HeapLook:
         growing = with_complete(search, growing, births.steps)
         handed_out = {} if self._counters is None else self._counters.handed_out
         growing = with_rising(growing, births, handed_out, self._host.tensors)
+        growing = with_replaced(search, growing, parents, handed_out, self._host.tensors)
         growing = with_entries_in_use(search, growing)
         doubtful = with_backlogs(with_complete(search, doubtful, births.steps), births)
         doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]

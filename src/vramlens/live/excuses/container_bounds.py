@@ -43,7 +43,7 @@ class Growth:
         kept_bytes: what it keeps now.
         is_backlog: whether its oldest went, and it still grew.
         is_rising: whether the sums of live bytes, or a counter, rose each time by what it left.
-        is_turning: whether as much went as came while it was watched.
+        is_turning: whether as much goes as comes: it may be full.
         steps: how many left something.
         span: steps from the first that left something to the last.
         kept_steps: how many steps it took until all entries were there, those from before the watch

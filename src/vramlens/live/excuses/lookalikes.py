@@ -94,7 +94,7 @@ def gate(statements: Statements, growth: Growth) -> Excuse | None:
         if excuse is not None:
             return excuse
     if growth.is_turning:
-        return POSSIBLE, "as much went as came while it was watched: it may be full"
+        return POSSIBLE, "as much goes as comes: it may be full"
     if growth.is_remade and (growth.store is None or not made_of_itself(growth.store)):
         return (
             POSSIBLE,

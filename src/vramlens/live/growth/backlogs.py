@@ -54,6 +54,13 @@ _LEVEL = 0.25
 """Of what came meanwhile, within which a counter stays level. With twice as much, a store of which every
 second entry stays would be full; with half, what a program uses at the moment would be growth.
 """
+_FEWEST_LEVELS = 2
+"""Of the four of the second half, that were read: in a run of many short steps some are not."""
+_SLOWED = 0.5
+"""Of its mean rate, below which a counter's rise in the second half is slower: as of a pace that goes on.
+With a quarter, a table that was full after 57% of the run would not be; with three quarters, keys that
+come more and more seldom, as new users do, would be over.
+"""
 _MOST_EXAMPLES = 16
 """Of a pile's memory, where it lies: a process has some thousand mappings."""
 _FARTHEST_AHEAD = 16
@@ -162,15 +169,44 @@ def _is_level(
         return False
     stretch = pile.span / _STRETCHES
     low, high = pile.pace.first + 2 * stretch, pile.pace.last - stretch
-    values_by_part: dict[int, list[int]] = {}
-    for step, value in zip(series.steps, series.values, strict=True):
-        if low <= step < high:
-            values_by_part.setdefault(int((step - low) / stretch), []).append(value)
-    levels = [min(values) for values in values_by_part.values()]  # beside what is in use at once
+    levels = list(_levels_of(series, low, high, stretch).values())
     came_bytes = sum(item.size_bytes for item in pile.items if _is_between(item.born, low, high))
     if len(levels) < _STRETCHES - 3 or max(levels) - min(levels) >= _LEVEL * came_bytes:
         return False
     return _is_counted(pile, device, min(levels), tensors)
+
+
+def has_slowed(
+    pile: Pile, counters: Mapping[str, CounterSeries], tensors: Mapping[Storage, int]
+) -> bool:
+    """Whether what an allocator had handed out was nearly level in the second half of a pile, which
+    would have risen by its rate.
+    """
+    device = device_of(pile.storages)
+    series = counters.get(device)
+    if series is None or pile.span < _FEWEST_TURNING:
+        return False
+    stretch = pile.span / _STRETCHES
+    middle, end = pile.pace.first + pile.span / 2, pile.pace.last + 1
+    by_part = _levels_of(series, middle, end, stretch)
+    if len(by_part) < _FEWEST_LEVELS:
+        return False
+    levels = list(by_part.values())
+    expected_rise = pile.bytes * (max(by_part) - min(by_part)) / _STRETCHES
+    is_slower = max(levels) - min(levels) < _SLOWED * expected_rise
+    return is_slower and _is_counted(pile, device, min(levels), tensors)
+
+
+def _levels_of(series: CounterSeries, low: float, high: float, stretch: float) -> dict[int, int]:
+    """The least that a counter read in each stretch between two steps: beside what is in use at the
+    moment. A stretch without a reading has none.
+    """
+    levels: dict[int, int] = {}
+    for step, value in zip(series.steps, series.values, strict=True):
+        if low <= step < high:
+            part = int((step - low) / stretch)
+            levels[part] = min(value, levels.get(part, value))
+    return levels
 
 
 def _is_counted(

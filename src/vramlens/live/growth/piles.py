@@ -74,7 +74,7 @@ class Pile:
         is_remade: of a tensor that grows by being made anew: sizes are in ``pace`` only.
         is_backlog: its oldest went, and it still grew: ``pace`` is of the difference.
         is_rising: it is what the sums of live bytes or a counter rose by, at each of them.
-        is_turning: as much went as came, of its sizes or by a counter.
+        is_turning: as much goes as comes, of its sizes or by a counter.
         is_complete: its object has an entry of each step.
         is_in_parts: the object's parts grow, as the lists of a dict do, and few are new.
         is_spread: of one variable of a function that runs many times at once (in threads, in

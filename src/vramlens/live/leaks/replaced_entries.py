@@ -1,0 +1,75 @@
+"""Tables whose entries are written anew: ``bank[k] = x`` for a key that is there.
+
+Such an entry is new memory, and no growth: what it replaces went. A dict leaves a key where it is
+when its value is replaced, and a list an index: so an entry that is younger than those behind it
+was written anew. Whether new keys still come is told by the allocator's counter, which rises by
+them alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from vramlens.live.counters.step_counters import CounterSeries
+from vramlens.live.growth.backlogs import has_slowed
+from vramlens.live.growth.piles import Pile
+from vramlens.live.growth.stores import Parents
+from vramlens.live.heap.objects import dict_items, elements_of, is_kind
+from vramlens.live.heap.search import Search
+from vramlens.live.heap.tensors import Storage
+
+_REPLACED = 0.25
+"""Of the entries, that are out of the order in which they came: of one in ten the birth may be mistaken,
+where there was no time for looking; with half, a table of which a third came again would be growing.
+"""
+
+
+def with_replaced(
+    search: Search,
+    piles: Iterable[Pile],
+    parents: Parents,
+    counters: Mapping[str, CounterSeries],
+    tensors: Mapping[Storage, int],
+) -> list[Pile]:
+    """Piles, with those marked as full that write their entries anew, and hardly get new ones.
+
+    Args:
+        counters: of each device, what its allocator has handed out.
+        tensors: of storages, how many tensors look at them.
+    """
+    return [
+        replace(pile, is_turning=True, is_rising=False)
+        if has_slowed(pile, counters, tensors) and _is_replaced(search, pile, parents)
+        else pile
+        for pile in piles
+    ]
+
+
+def _is_replaced(search: Search, pile: Pile, parents: Parents) -> bool:
+    """Whether many entries are younger than others behind them."""
+    births = _births_in_order(search, pile, parents)
+    in_order: list[int] = []  # the latest births of the longest series that never goes back
+    for born in births:
+        place = bisect_right(in_order, born)
+        in_order[place : place + 1] = [born]
+    return len(births) - len(in_order) >= max(_REPLACED * len(births), 1)
+
+
+def _births_in_order(search: Search, pile: Pile, parents: Parents) -> list[int]:
+    """The births of a table's entries, as they lie in it, without those that are not known."""
+    container = search.order[pile.position]
+    born_by_entry: dict[int, int] = {}
+    for item in pile.items:
+        if item.storage is None or not item.born:
+            continue
+        position = item.position
+        while parents[position][0] not in (pile.position, -1):
+            position = parents[position][0]
+        entry = id(search.order[position])
+        born_by_entry[entry] = max(item.born, born_by_entry.get(entry, 0))
+    entries = [value for _, value in dict_items(container)]
+    if is_kind(container, list):
+        entries = list(elements_of(container) or ())
+    return [born_by_entry[id(entry)] for entry in entries if id(entry) in born_by_entry]
