@@ -36,6 +36,21 @@ class _BankOfPairs(_Bank):
         self.rows[key] = (torch.zeros(NUMBERS), key)
 
 
+class _LongerAndLonger(_Bank):
+    def push(self, key: Any) -> None:
+        self.rows[key] = torch.cat((self.rows.get(key, torch.zeros(0)), torch.zeros(NUMBERS)))
+
+
+class _AverageWithGraph(_Bank):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.ones(NUMBERS, requires_grad=True)
+
+    def push(self, key: Any) -> None:
+        new = torch.zeros(NUMBERS) * self.scale
+        self.rows[key] = (self.rows[key] * new) if key in self.rows else new
+
+
 def _report(keys_by_step: Iterable[list[Any]], bank: _Bank) -> LeakReport:
     watch = LeakWatch()
     for keys in keys_by_step:
@@ -93,6 +108,62 @@ def _in_bursts(steps: int) -> Iterable[list[Any]]:
 )
 def test_a_table_that_still_gets_new_keys_is_told(keys_by_step: Iterable[list[Any]]) -> None:
     (leak,) = _report(keys_by_step, _Bank()).found
+    assert (leak.verdict, leak.owner.name) == ("proven", "_Bank.rows")
+
+
+SAMPLES, STEPS = 150, 200
+
+
+def _samples(first: int) -> Iterable[list[Any]]:
+    """Each sample once in an epoch, which is three quarters of the run."""
+    order = list(range(first, first + SAMPLES))
+    epochs = [*random.Random(7).sample(order, SAMPLES), *random.Random(8).sample(order, SAMPLES)]
+    return ([number] for number in epochs[:STEPS])
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_table_that_has_every_number_gets_no_more(first: int) -> None:
+    report = _report(_samples(first), _Bank())
+    assert not report.found
+    assert all(leak.verdict == "possible" for leak in report.leaks)
+
+
+def _numbers_in_order(steps: int) -> Iterable[list[Any]]:
+    rng = random.Random(9)
+    return ([step, rng.randrange(step + 1)] for step in range(steps))
+
+
+def _numbers_by_workers(steps: int) -> Iterable[list[Any]]:
+    """Requests that are answered in any order, a few at a time; some are asked again."""
+    rng = random.Random(10)
+    for step in range(steps):
+        window = step // 8 * 8
+        yield [window + step * 5 % 8, rng.randrange(window + 1)]
+
+
+def _numbers_with_gaps(steps: int) -> Iterable[list[Any]]:
+    """Ids in no order, of a set of which most never come."""
+    rng = random.Random(11)
+    seen = [rng.randrange(100_000) for _ in range(steps)]
+    return ([seen[step], seen[rng.randrange(step + 1)]] for step in range(steps))
+
+
+@pytest.mark.parametrize("numbers", [_numbers_in_order, _numbers_by_workers, _numbers_with_gaps])
+def test_numbers_of_what_goes_on_coming_are_told(numbers: Any) -> None:
+    (leak,) = _report(numbers(160), _Bank()).found
+    assert (leak.verdict, leak.owner.name) == ("proven", "_Bank.rows")
+
+
+@pytest.mark.parametrize("bank_class", [_LongerAndLonger, _AverageWithGraph])
+def test_entries_that_grow_when_they_are_written_anew_are_told(bank_class: type[_Bank]) -> None:
+    (leak,) = _report(_samples(0), bank_class()).found
+    assert "rows" in leak.owner.name
+
+
+def test_every_number_once_is_told() -> None:
+    """Results of each sample, none of which was written anew so far."""
+    order = random.Random(12).sample(range(160), 160)
+    (leak,) = _report(([number] for number in order), _Bank()).found
     assert (leak.verdict, leak.owner.name) == ("proven", "_Bank.rows")
 
 

@@ -3,7 +3,7 @@
 Such an entry is new memory, and no growth: what it replaces went. A dict leaves a key where it is
 when its value is replaced, and a list an index: so an entry that is younger than those behind it
 was written anew. Whether new keys still come is told by the allocator's counter, which rises by
-them alone.
+them alone, and by the keys themselves, where they are all the numbers of a set.
 """
 
 from __future__ import annotations
@@ -24,6 +24,12 @@ _REPLACED = 0.25
 """Of the entries, that are out of the order in which they came: of one in ten the birth may be mistaken,
 where there was no time for looking; with half, a table of which a third came again would be growing.
 """
+_FEWEST_NUMBERS = 32
+"""That are all of a set: of half as many, a few that are handed out in disorder look the same."""
+_SPREAD = 0.75
+"""Of all numbers, over which each half of the keys goes. Half of those that are given out one after the
+other goes over a half, or little more where some wait for others; of a set in no order over nearly all.
+"""
 
 
 def with_replaced(
@@ -33,7 +39,8 @@ def with_replaced(
     counters: Mapping[str, CounterSeries],
     tensors: Mapping[Storage, int],
 ) -> list[Pile]:
-    """Piles, with those marked as full that write their entries anew, and hardly get new ones.
+    """Piles, with those marked as full that write their entries anew, and get hardly any new ones,
+    or have all that there are.
 
     Args:
         counters: of each device, what its allocator has handed out.
@@ -41,10 +48,30 @@ def with_replaced(
     """
     return [
         replace(pile, is_turning=True, is_rising=False)
-        if has_slowed(pile, counters, tensors) and _is_replaced(search, pile, parents)
+        if (has_slowed(pile, counters, tensors) or _has_every_number(search, pile))
+        and _is_replaced(search, pile, parents)
         else pile
         for pile in piles
     ]
+
+
+def _has_every_number(search: Search, pile: Pile) -> bool:
+    """Whether a table's keys are all the numbers from 0 or 1 to one, and came in no order, as those
+    of samples, clusters and cells: numbers that are given out come one after the other. Each entry
+    must be one tensor, as large as any other: else entries themselves may grow, or their graphs.
+    """
+    keys = [key for key, _ in dict_items(search.order[pile.position])]
+    if len(keys) < _FEWEST_NUMBERS or any(type(key) is not int for key in keys):
+        return False
+    first = min(keys)
+    if first not in (0, 1) or max(keys) - first != len(keys) - 1:
+        return False
+    sizes = {item.size_bytes for item in pile.items}
+    if len(sizes) > 1 or len(pile.items) > len(keys):
+        return False
+    middle = len(keys) // 2
+    halves = keys[:middle], keys[middle:]
+    return all(max(half) - min(half) >= _SPREAD * len(keys) for half in halves)
 
 
 def _is_replaced(search: Search, pile: Pile, parents: Parents) -> bool:
