@@ -43,7 +43,25 @@ def test_names_that_say_the_rank(tmp_path: Path, pattern: str) -> None:
 def test_names_that_do_not_say_it_are_numbered_in_order(tmp_path: Path) -> None:
     found = find_ranks(put(tmp_path, "b.pickle.xz", "a.pickle.xz"))
     assert [one.rank for one in found.ranks] == [0, 1]
-    assert "numbered in alphabetical order" in found.notes[0]
+    assert "numbered in the order of their names" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"snapshot-{number}.pickle.xz" for number in range(12)],
+        [f"node{host}/gpu{gpu}.pickle.xz" for host in range(11) for gpu in range(2)],
+        ["a2.pickle.xz", "a10.pickle.xz", "b1.pickle.xz"],
+        ["x009.pickle.xz", "x9.pickle.xz", "x10.pickle.xz", "x\u0662.pickle.xz"],
+    ],
+)
+def test_numbers_in_names_are_in_the_order_of_numbers(tmp_path: Path, names: list[str]) -> None:
+    """ "snapshot-10" comes after "snapshot-2"; names without numbers are in alphabetical order."""
+    put(tmp_path, *reversed(names))
+    found = find_ranks([tmp_path])
+    paths = [str(one.recording).removeprefix(f"{tmp_path}/") for one in found.ranks]
+    assert [one.rank for one in found.ranks] == list(range(len(names)))
+    assert paths == names
 
 
 def test_a_recording_says_its_rank_itself(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def find_ranks(paths: Sequence[str | os.PathLike[str]], attempt: int | None = No
     """The ranks' files of one attempt among some files and folders.
 
     A rank's number is what its recording says, else what the file's name says (``rank3.pickle``),
-    else its place among the names in order.
+    else its place among the names in order, numbers in them by their value.
 
     Args:
         paths: where to look.
@@ -340,7 +340,7 @@ def _rivals_by_rank(
     for file in files:
         if file.rank is not None:
             by_rank[file.rank].append(file)
-    unnumbered = [file for file in files if file.rank is None]
+    unnumbered = sorted((file for file in files if file.rank is None), key=_place_of_name)
     if not unnumbered:
         return by_rank, []
     numbers = range(len(files) + max(by_rank, default=-1) + 1)
@@ -349,7 +349,13 @@ def _rivals_by_rank(
     if len(files) == 1:
         return by_rank, []
     without = counted(len(unnumbered), kind)
-    return by_rank, [f"{without} without a rank in the name, numbered in alphabetical order"]
+    return by_rank, [f"{without} without a rank in the name, numbered in the order of their names"]
+
+
+def _place_of_name(file: CandidateFile) -> tuple[list[str | int], str]:
+    """What sorts files by name: numbers in them by their value, so that 10 comes after 2."""
+    parts = re.split("([0-9]+)", file.path)  # every other one is a number
+    return [int(part) if at % 2 else part for at, part in enumerate(parts)], file.path
 
 
 def _note_of_doubled(
