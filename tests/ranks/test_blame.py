@@ -85,6 +85,30 @@ def test_a_leak_that_all_ranks_share_is_told() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("held", "leaked"),
+    [
+        pytest.param(6, 6, id="the first and the last step leak, too"),
+        pytest.param(20, 7, id="the line also holds what passes"),
+        pytest.param(3, 3, id="the peak came before the end"),
+        pytest.param(1, 5, id="most of it came after the peak"),
+    ],
+)
+def test_a_shared_leak_has_the_bytes_that_its_line_holds_at_the_peak(
+    held: int, leaked: int
+) -> None:
+    """Of seven steps five are judged; each leaks 36 MiB."""
+    size = 36 * MIB
+    leak = replace(growth(size), bytes=5 * size, steps=5)
+    line = replace(tiny_line(held * size), allocations=7, total_bytes=7 * size)
+    ranks = [
+        replace(rank, leaks=(leak,), lines=(*rank.lines, line), step_peaks=(1,) * 7)
+        for rank in job(4)
+    ]
+    (finding,) = compare(ranks).findings
+    assert (finding.place, finding.bytes) == (TINY, leaked * size)
+
+
 def test_growth_of_few_bytes_is_nothing_to_act_on() -> None:
     ranks = [replace(rank, leaks=(growth(76),)) for rank in job(4)]
     assert compare(ranks).findings == ()

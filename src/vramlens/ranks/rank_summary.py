@@ -103,6 +103,17 @@ class RankGrowth:
     steps: int
     fix: str | None
 
+    def bytes_at_peak(self, line_bytes: int, recorded_steps: int) -> int:
+        """What leaked until the peak: the first and the last step leak as well, and are not judged.
+        All that leaked where most of it came after the peak.
+
+        Args:
+            line_bytes: what the line holds at the peak, beside what peers without a leak hold.
+            recorded_steps: how many steps there are.
+        """
+        at_peak = min(line_bytes, self.bytes_per_step * recorded_steps)
+        return at_peak if 2 * at_peak >= self.bytes else self.bytes
+
 
 @dataclass(frozen=True, slots=True)
 class RankFailure:

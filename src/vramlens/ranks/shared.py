@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence, Set
+from dataclasses import replace
 
 from vramlens.analyses.finding import Finding, Place
 from vramlens.ground.verdict import Verdict
@@ -38,13 +39,22 @@ def _shared(leaks: Sequence[RankGrowth], ranks: Sequence[RankSummary]) -> Sequen
 
 
 def _largest_leaks(rank: RankSummary) -> dict[Place | None, RankGrowth]:
-    """A rank's largest leak at each line, of those that are not empty; sure ones first."""
+    """A rank's largest leak at each line, of those that are not empty; sure ones first. Each with
+    what leaked until the peak.
+    """
     largest: dict[Place | None, RankGrowth] = {}
     ordered = sorted(rank.leaks, key=lambda leak: (leak.verdict.is_sure, leak.bytes), reverse=True)
     for leak in ordered:
         if leak.verdict != Verdict.NOT_A_PROBLEM and leak.bytes > 0:
             largest.setdefault(leak.place, leak)
-    return largest
+    held_bytes = Counter[Place | None]()
+    for line in rank.lines:
+        held_bytes[line.place] += line.at_peak_bytes
+    steps = len(rank.step_peaks)
+    return {
+        place: replace(leak, bytes=leak.bytes_at_peak(held_bytes[place], steps))
+        for place, leak in largest.items()
+    }
 
 
 def _median_bytes(leaks: Sequence[RankGrowth]) -> int:

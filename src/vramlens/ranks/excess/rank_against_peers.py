@@ -132,13 +132,10 @@ class RankAgainstPeers:
         )
 
     def _leaked_bytes(self, leak: RankGrowth) -> int:
-        """What its line holds more at the peak: the first and the last step leak as well, and are
-        not judged. All that leaked where most of it came after the peak.
-        """
+        """What leaked until the peak, by what its line holds more at it."""
         lines = [line for line in self.rank.lines if line.place == leak.place]
         more = more_at_peak(map(self._excess, lines))
-        at_peak = min(more, leak.bytes_per_step * len(self.rank.step_peaks))
-        return at_peak if 2 * at_peak >= leak.bytes else leak.bytes
+        return leak.bytes_at_peak(more, len(self.rank.step_peaks))
 
     def _is_gathered(self, leak: RankGrowth) -> bool:
         """True if what grows is what was gathered."""
