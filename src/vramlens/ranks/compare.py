@@ -7,23 +7,25 @@ move it. The answer is as long for four ranks as for 16,000.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import chain
 from operator import or_
 
-from vramlens.analyses.finding import Place
+from vramlens.analyses.finding import Finding, Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.excess.card_differences import PeersByCard
 from vramlens.ranks.excess.causes import FIXES, WORDS, Position
 from vramlens.ranks.excess.cohort_differences import CohortComparison
 from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
+from vramlens.ranks.excess.role_leaks import RoleLeaks
 from vramlens.ranks.flights.collectives import all_groups, collective_problems
 from vramlens.ranks.flights.desync import desync_differences, notes_of_waiting
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.notes import (
     note_of_hot_experts,
+    note_of_programs,
     note_of_settings,
     note_of_slow_ranks,
     note_of_victims,
@@ -32,6 +34,7 @@ from vramlens.ranks.notes import (
 from vramlens.ranks.peers.common_factor import with_common_factors
 from vramlens.ranks.peers.rank_cohorts import (
     ALL_RANKS,
+    PROGRAMS,
     ROLES,
     SAME_PARAMETERS,
     RankCohorts,
@@ -62,6 +65,8 @@ _BY_SIZE = (
     "unknown",
 )
 """Causes that show on many lines at once; of these a rank has the one with most bytes."""
+_OTHER_WORK = (PROGRAMS, ROLES, SAME_PARAMETERS)
+"""Cohorts by these do other work than each other."""
 _ASIDE = ("other_process", "allocator")
 _GATHERS = ("gather", "all_gather", "reduce")
 
@@ -91,16 +96,17 @@ def compare(
     ordered = tuple(sorted(ranks, key=lambda summary: summary.rank))
     may_be_strangers = cohorts is None and not flights and not by_device
     strangers = strangers_of(ordered) if may_be_strangers else frozenset[int]()
+    is_one_job = not ordered or len(strangers) < len(ordered)
     job = _Job(
         ranks={summary.rank: summary for summary in ordered},
         missing=missing,
         cohorts=cohorts or cohorts_of(ordered, all_groups(flights), sends=_sends(flights)),
         strangers=strangers,
         flights=flights,
+        shared=shared_leaks(ordered) if is_one_job else (),
     )
     problems = collective_problems(flights)
     failures = failure_order(ordered, flights, errors)
-    is_one_job = not ordered or len(strangers) < len(ordered)
     gone = {failure.rank for failure in failures.failed if not failure.follows}
     desyncs = desync_differences(problems, gone)
     differences = [*desyncs, *job.differences()] if is_one_job else []
@@ -115,7 +121,7 @@ def compare(
         missing=tuple(missing),
         cohorts=job.cohorts,
         differences=merged,
-        shared=shared_leaks(ordered) if is_one_job else (),
+        shared=job.shared,
         collectives=problems,
         failures=failures,
         flights=flights,
@@ -127,7 +133,7 @@ def compare(
             *note_of_hot_experts(flights),
             *job.notes(),
             *(note_of_settings(ordered, merged) if is_one_job else ()),
-            *note_of_slow_ranks(() if strangers else ordered, differing),
+            *job.notes_of_slow_ranks(differing),
             *notes,
             *(notes_of_recordings(ordered) if is_one_job else ()),
         ),
@@ -145,6 +151,7 @@ class _Job:
         cohorts: who does the same work.
         strangers: ranks that are not compared.
         flights: flight records, by rank.
+        shared: leaks that most ranks have alike.
     """
 
     ranks: Mapping[int, RankSummary]
@@ -152,6 +159,7 @@ class _Job:
     cohorts: RankCohorts
     strangers: frozenset[int]
     flights: Mapping[int, FlightRecord]
+    shared: tuple[Finding, ...]
 
     def differences(self) -> Iterator[RankDifference]:
         """Yields what one rank does and its peers do not."""
@@ -159,7 +167,7 @@ class _Job:
         if self.between_cohorts is not None:
             yield from self.between_cohorts.differences()
         else:
-            yield from self.of_lone_ranks()
+            yield from self.of_roles()
         for rank, strays in self._strays.items():
             yield from (_stray(self.ranks[rank], stray) for stray in strays)
 
@@ -169,7 +177,19 @@ class _Job:
 
     def notes(self) -> list[str]:
         """What differs between cohorts by nature, one sentence each."""
+        if self.cohorts.source == PROGRAMS:
+            return note_of_programs(self.cohorts.members)
         return [] if self.between_cohorts is None else self.between_cohorts.notes()
+
+    def notes_of_slow_ranks(self, differing: Collection[int]) -> Iterator[str]:
+        """Yields who takes longer for a step; of ranks that run other programs, longer than those
+        that run the same.
+        """
+        if self.strangers:
+            return
+        timed = self.cohorts.members if self.cohorts.source == PROGRAMS else [tuple(self.ranks)]
+        for members in timed:
+            yield from note_of_slow_ranks([self.ranks[rank] for rank in members], differing)
 
     def within_cohorts(self) -> Iterator[RankDifference]:
         """Yields the differences of ranks from those that do the same work."""
@@ -186,24 +206,17 @@ class _Job:
                 beside = RankAgainstPeers(peer, usual.beside(peer), position, strays)
                 yield from by_card.differences(beside)
 
-    def of_lone_ranks(self) -> Iterator[RankDifference]:
-        """Yields the leaks of ranks that do what no other rank does; how much they hold says
-        nothing.
-        """
-        lone = [members[0] for members in self.cohorts.members if len(members) == 1]
-        if not lone or self.strangers or len(self.ranks) < 2:
-            return
-        usual, positions = Usual(tuple(self.ranks.values())), self._positions()
-        for rank in lone:
-            summary = self.ranks[rank]
-            beside = RankAgainstPeers(summary, usual.beside(summary), positions[rank], ())
-            leaks = beside.leak_differences()
-            yield from (*leaks, *beside.lone_leaks(leaks))
+    def of_roles(self) -> Iterator[RankDifference]:
+        """Yields the leaks of cohorts that are not compared."""
+        if not self.strangers:
+            shared = {finding.place for finding in self.shared}
+            roles = RoleLeaks(self.ranks, self.cohorts.members, self._positions(), shared)
+            yield from roles.differences()
 
     @cached_property
     def between_cohorts(self) -> CohortComparison | None:
         """The cohorts beside each other; None where they cannot be compared."""
-        are_parts = self.cohorts.staged or self.cohorts.source not in (ROLES, SAME_PARAMETERS)
+        are_parts = self.cohorts.staged or self.cohorts.source not in _OTHER_WORK
         if len(self.cohorts.members) < 2 or not are_parts or self.strangers:
             return None
         return CohortComparison(self.ranks, self.cohorts, self._positions())

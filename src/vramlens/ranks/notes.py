@@ -14,6 +14,7 @@ from vramlens.ranks.rank_failures import FailureOrder
 from vramlens.ranks.rank_summary import RankSummary
 from vramlens.ranks.rank_words import DEFAULT_SETTINGS, named
 from vramlens.trace.flight import FlightRecord
+from vramlens.units import listed
 
 _FEWEST_TIMED = 3
 _SLOW = 1.15
@@ -22,6 +23,7 @@ _SEVERAL_STEPS = 1.8
 """Times the usual step: two or more may be taken for one."""
 _CUT = "the file ends early"
 """Of what a recording does not hold, the words of ``read`` for a truncated one."""
+_MOST_COHORTS = 6
 _FEWEST_RANKS = 2
 _HOT = 1.5
 """Times what the usual rank receives: less is how tokens fall."""
@@ -69,6 +71,12 @@ def ends_early(ranks: Sequence[RankSummary]) -> list[str]:
     """One phrase on the recordings that were cut off; none where none was."""
     cut = [summary.rank for summary in ranks if any(_CUT in gap for gap in summary.missing)]
     return [f"the recording of {named(cut)} ends early"] if cut else []
+
+
+def note_of_programs(cohorts: Sequence[Sequence[int]]) -> list[str]:
+    """One sentence on ranks that run other programs than each other."""
+    names = listed([named(members) for members in cohorts], _MOST_COHORTS)
+    return [f"{names} run programs of their own: each is compared with those that run the same"]
 
 
 def note_of_slow_ranks(ranks: Sequence[RankSummary], differing: Collection[int]) -> list[str]:

@@ -4,6 +4,7 @@ rank_differences: all reasons: a leak, lines, the allocator, memory outside PyTo
 rank_against_peers: one rank beside what is usual among its peers.
 card_differences: the same, where ranks have cards of several models.
 cohort_differences: cohorts beside each other, such as the stages of a pipeline.
+role_leaks: leaks of cohorts that do other work than each other.
 stage_layout: what a stage holds more by the layout.
 cause_evidence: what all lines together say of a cause.
 line_excess: a line that holds more.

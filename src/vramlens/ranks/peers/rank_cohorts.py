@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from vramlens.ranks.hints import Hint
+from vramlens.ranks.peers.roles import roles_of_code
 from vramlens.ranks.rank_summary import RankSummary, ranks_of_span
 from vramlens.trace.flight import FlightGroup
 
@@ -23,10 +24,13 @@ _OTHER_WORK = re.compile(r"(?i)(?:^|[_\W])(?:pp|pipeline\w*|tp|tensor\w*|ep|expe
 _STAGES = re.compile(r"(?i)(?:^|[_\W])(?:pp|pipeline\w*)(?:[_\W]|$)")
 SAME_PARAMETERS = "the parameters that they hold"
 ROLES = "who trains"
+PROGRAMS = "the programs that they run"
 LAST_STAGE = "the loss, which the last stage computes"
 ALL_RANKS = "all ranks"
 """Where nothing says who does the same work."""
 _INFERENCE = ("forward", "evaluation")
+_Group = tuple[str, tuple[int, ...]]
+"""What a process group is called, and which of the ranks are in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +39,9 @@ class RankCohorts:
 
     Attributes:
         members: each cohort's ranks, ascending.
-        source: what says so: "process groups", "who trains", "the loss, which the last stage
-            computes", "the parameters that they hold", "given", or "all ranks".
+        source: what says so: "the programs that they run", "process groups", "who trains", "the
+            loss, which the last stage computes", "the parameters that they hold", "given", or "all
+            ranks".
         staged: whether the cohorts are parts of one model (pipeline stages), so that one may hold
             more than another.
     """
@@ -49,11 +54,14 @@ class RankCohorts:
 def cohorts_of(
     ranks: Sequence[RankSummary], groups: Mapping[str, FlightGroup], *, sends: bool = False
 ) -> RankCohorts:
-    """The cohorts of some ranks, from what the process groups are called, else from what each
-    rank holds. ``sends``: whether ranks are known to talk point to point.
+    """The cohorts of some ranks, from the programs that they run and what the process groups are
+    called, else from what each rank holds. ``sends``: whether ranks are known to talk point to
+    point.
     """
+    named_groups = _named_groups(ranks, groups)
     return (
-        _cohorts_of_groups(ranks, groups)
+        _cohorts_of_programs(ranks, named_groups)
+        or _cohorts_of_groups(ranks, named_groups)
         or _cohorts_of_stages(ranks)
         or _cohorts_of_roles(ranks)
         or _cohorts_of_parameters(ranks, sends=sends)
@@ -65,47 +73,83 @@ def _numbers(ranks: Iterable[RankSummary]) -> tuple[int, ...]:
     return tuple(sorted(summary.rank for summary in ranks))
 
 
-def _cohorts_of_groups(
+def _named_groups(
     ranks: Sequence[RankSummary], groups: Mapping[str, FlightGroup]
-) -> RankCohorts | None:
-    """Cohorts where groups of replicas or shards cover all ranks; else None."""
-    numbers = _numbers(ranks)
-    # Counted off when asked for, and not kept: a file can name hundreds of groups of a million
-    # ranks.
-    members: list[tuple[str, Iterable[int]]] = [
-        *{(group.description, group.ranks) for group in groups.values()},
-        *(
+) -> tuple[_Group, ...]:
+    """The process groups of recordings and flight records."""
+    present = frozenset(_numbers(ranks))
+    # Counted off one at a time: a file can name hundreds of groups of a million ranks.
+    members: chain[tuple[str, Iterable[int]]] = chain(
+        {(group.description, group.ranks) for group in groups.values()},
+        (
             (name, chain.from_iterable(map(ranks_of_span, spans)))
             for name, spans in {group for summary in ranks for group in summary.groups}
         ),
-    ]
+    )
+    return tuple((name, tuple(filter(present.__contains__, inside))) for name, inside in members)
+
+
+def _cohorts_of_programs(
+    ranks: Sequence[RankSummary], groups: Sequence[_Group]
+) -> RankCohorts | None:
+    """The ranks of each role, where roles run programs of their own; else None. That they are roles
+    is also known by process groups of a role's ranks alone, or by some that do not train.
+    """
+    roles = roles_of_code(ranks)
+    if not roles or not (_have_groups(roles, groups) or _cohorts_of_roles(ranks)):
+        return None
+    cohorts = chain.from_iterable(_replicas(role, groups) or [role] for role in roles)
+    return RankCohorts(tuple(sorted(cohorts)), PROGRAMS, staged=False)
+
+
+def _have_groups(roles: Iterable[tuple[int, ...]], groups: Sequence[_Group]) -> bool:
+    """True if all ranks of each role of several are in groups of that role alone."""
+    of_several = [frozenset(role) for role in roles if len(role) > 1]
+    inside = [frozenset(members) for _, members in groups if len(members) > 1]
+    return bool(of_several) and all(
+        role <= frozenset[int]().union(*(members for members in inside if members <= role))
+        for role in of_several
+    )
+
+
+def _replicas(numbers: Sequence[int], groups: Sequence[_Group]) -> tuple[tuple[int, ...], ...]:
+    """Some ranks by the groups of replicas or shards that they share; () where these do not cover
+    them.
+    """
     cohorts = [
-        set(numbers).intersection(group_ranks)
-        for name, group_ranks in members
+        set(numbers).intersection(members)
+        for name, members in groups
         if _SAME_WORK.search(name) and not _OTHER_WORK.search(name)
     ]
     cohorts = [cohort for cohort in cohorts if cohort]
     if max(map(len, cohorts), default=0) < 2 or set().union(*cohorts) != set(numbers):
+        return ()
+    return _joined(numbers, cohorts)
+
+
+def _cohorts_of_groups(
+    ranks: Sequence[RankSummary], groups: Sequence[_Group]
+) -> RankCohorts | None:
+    """Cohorts where groups of replicas or shards cover all ranks; else None."""
+    replicas = _replicas(_numbers(ranks), groups)
+    if not replicas:
         return None
-    joined = _without_other_roles(_joined(numbers, cohorts), ranks)
-    stages = _stages_of(set(numbers), members)
+    joined = _without_other_roles(replicas, ranks)
+    stages = _stages_of(groups)
     in_order = sorted(joined, key=lambda cohort: (stages.get(cohort[0], 0), cohort))
     has_stages = bool(stages) and len(joined) > 1
     return RankCohorts(tuple(in_order), "process groups", staged=has_stages)
 
 
-def _stages_of(numbers: Set[int], members: Iterable[tuple[str, Iterable[int]]]) -> dict[int, int]:
+def _stages_of(groups: Iterable[_Group]) -> dict[int, int]:
     """The stage of each rank: its place in the group of a pipeline. Ranks of one stage need not come
     one after the other, as where the pipeline is the innermost coordinate.
-
-    Args:
-        members: of each process group, its name and ranks.
     """
     return {
         rank: stage
-        for name, group_ranks in members
+        for name, members in groups
         if _STAGES.search(name)
-        for stage, rank in enumerate(filter(numbers.__contains__, group_ranks))
+        for stage, rank in enumerate(members)
     }
 
 
