@@ -12,9 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.recordings import data_of, read
-from vramlens.ranks import RankSummary, summarise
+from support.summaries import line, named_causes, rank_of, trainers
+from vramlens.ranks import RankSummary, compare, summarise
 from vramlens.ranks.peers import steps_against_peers as steps_module
 from vramlens.ranks.peers.steps_against_peers import PeerStepPeaks
+from vramlens.ranks.rank_summary import RankFailure
+from vramlens.units import MIB
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +44,12 @@ def one_by_one(own: RankSummary, peers: list[RankSummary], least_bytes: float) -
         return True
     if mine.max() >= 1.25 * theirs.max():
         return False
+    highest = theirs.max(axis=1)
+    apart = np.ptp(highest)
+    if len(theirs) > 1 and apart <= 0.02 * highest.max():
+        above = int((mine > highest.max() + max(least_bytes, 5 * apart)).sum())
+        if above and (len(theirs) + 1.0) ** (1 - above) <= 0.05:
+            return False
     more = mine - np.median(theirs, axis=0)
     return bool(more.mean() < max(least_bytes, 5 * float(more.std(ddof=1)) / len(more) ** 0.5))
 
@@ -59,6 +68,65 @@ def test_it_says_what_each_beside_the_others_says(
     table = PeerStepPeaks(ranks)
     for own in ranks:
         assert table.is_chance(own, least_bytes) == one_by_one(own, ranks, least_bytes)
+
+
+BUCKETS = (940, 1000, 960, 1000, 980, 1000, 940, 960)
+
+
+def in_buckets(
+    clean: RankSummary, world: int, large: dict[int, int], most: dict[int, int]
+) -> list[RankSummary]:
+    """Ranks of batches that vary up to 1000, or another most; some have so many steps of 1120."""
+    ranks = []
+    for rank in range(world):
+        limit = most.get(rank, 1000)
+        steps = [min(limit, step) if step < 1000 else limit for step in BUCKETS]
+        steps[-1 - large.get(rank, 0) : -1] = [1120] * large.get(rank, 0)
+        ranks.append(replace(clean, rank=rank, step_peaks=(900, *steps)))
+    return ranks
+
+
+@pytest.mark.parametrize(
+    ("world", "large", "most", "chance"),
+    [
+        pytest.param(8, {5: 3}, {}, False, id="three, all on one rank of eight"),
+        pytest.param(8, {5: 2}, {}, True, id="two may fall on one rank"),
+        pytest.param(32, {5: 2}, {}, False, id="not on one of 32"),
+        pytest.param(32, {5: 1}, {}, True, id="one step is on some rank"),
+        pytest.param(4, {1: 3}, {}, True, id="three on one rank of four"),
+        pytest.param(4, {1: 4}, {}, False, id="four on one rank of four"),
+        pytest.param(8, {5: 3, 2: 1}, {}, True, id="another rank has one, too"),
+        pytest.param(8, {5: 3}, {2: 1060}, True, id="the others do not agree on the most"),
+        pytest.param(8, {5: 3}, {2: 1004}, False, id="they nearly do"),
+        pytest.param(2, {1: 7}, {}, True, id="of two, the other one may be the odd one"),
+    ],
+)
+def test_steps_above_what_all_others_agree_on_are_no_chance(
+    clean: RankSummary, world: int, large: dict[int, int], most: dict[int, int], chance: bool
+) -> None:
+    """A limit that all but one keep to is a setting."""
+    ranks = in_buckets(clean, world, large, most)
+    odd = max(large, key=lambda rank: large[rank])
+    assert PeerStepPeaks(ranks).is_chance(ranks[odd], 200 if world == 2 else 20) == chance
+    assert PeerStepPeaks(ranks).is_chance(ranks[0], 20)
+
+
+def test_a_rank_that_alone_ran_out_of_memory_needed_one_such_step(clean: RankSummary) -> None:
+    lines = trainers(1)[0].lines
+    scale = MIB
+    ranks = []
+    for rank in in_buckets(clean, 8, {5: 1}, {}):
+        size = 300 if rank.rank == 5 else 180
+        tokens = line(60, "activations", 1, size * scale, per_step=1)
+        peaks = tuple(step * scale for step in rank.step_peaks)
+        summary = rank_of(rank.rank, 8, [*lines, tokens], step_peaks=peaks)
+        ranks.append(summary)
+    assert compare(ranks).differences == ()
+    failure = RankFailure(1, 7, 400 * scale, ranks[5].lines[-1].place, died=True)
+    ranks[5] = replace(ranks[5], failure=failure)
+    assert named_causes(compare(ranks)) == [((5,), "uneven_batch")]
+    ranks[2] = replace(ranks[2], step_peaks=tuple(1060 * scale for _ in ranks[2].step_peaks))
+    assert compare(ranks).differences == ()
 
 
 def test_of_very_many_steps_some_are_enough(

@@ -370,7 +370,8 @@ class RankAgainstPeers:
         stays = largest.static and largest.category in _BUILT_ONCE
         if not shows_by_step or stays:
             return True
-        return not self.steps().is_chance(self.rank, self.least)
+        is_why_it_died = self.died_first and self.steps().has_step_above_all(self.rank, self.least)
+        return is_why_it_died or not self.steps().is_chance(self.rank, self.least)
 
     def steps(self) -> PeerStepPeaks:
         if self.is_among:

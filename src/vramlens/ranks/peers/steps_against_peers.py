@@ -18,6 +18,8 @@ _CERTAIN = 5.0
 _FEWEST_STEPS = 4
 _OUTLIER = 1.25
 """So many times what any other rank ever needed is worth acting on, even where it happened once."""
+_BY_CHANCE = 0.05
+"""Chance that is small enough: so often it puts all of the largest steps on one rank."""
 
 _ALIKE = 0.1
 """Two excesses are the same when they differ by so little."""
@@ -83,9 +85,34 @@ class PeerStepPeaks:
         if self._highest[row] >= _OUTLIER * np.delete(self._highest, row).max():
             return False
         peaks = np.array(self._peaks_of(summary), np.float64)
+        above = self._steps_above_all(row, peaks, least_bytes)
+        if above and len(self._row) ** (1.0 - above) <= _BY_CHANCE:
+            return False
         excess = peaks - self._median_without(peaks)
         error = float(excess.std(ddof=1)) / len(excess) ** 0.5
         return bool(excess.mean() < max(least_bytes, _CERTAIN * error))
+
+    def has_step_above_all(self, summary: RankSummary, least_bytes: float) -> bool:
+        """True if a rank, one of these, once needed more than any other ever did, where these agree
+        on how much that is.
+        """
+        row = self._row.get(id(summary))
+        if row is None or self._count < _FEWEST_STEPS:
+            return False
+        peaks = np.array(self._peaks_of(summary), np.float64)
+        return self._steps_above_all(row, peaks, least_bytes) > 0
+
+    def _steps_above_all(self, row: int, peaks: NDArray[np.float64], least_bytes: float) -> int:
+        """The number of a rank's steps that need more than any of another rank; 0 where the highest
+        steps of the others are apart, so that the next rank's might be as high by chance.
+        """
+        others = np.delete(self._highest, row)
+        if len(others) < 2:
+            return 0
+        apart = float(np.ptp(others))
+        if apart > _VARIES * others.max():
+            return 0
+        return int((peaks > others.max() + max(least_bytes, _CERTAIN * apart)).sum())
 
     def _peaks_of(self, summary: RankSummary) -> tuple[int, ...]:
         return summary.step_peaks[1 : self._count : self._every]
