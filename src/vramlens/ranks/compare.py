@@ -175,6 +175,10 @@ class _Job:
     def _strays(self) -> dict[int, tuple[Stray, ...]]:
         return strays_of_ranks(tuple(self.ranks.values()))
 
+    @cached_property
+    def _strays_by_device(self) -> dict[tuple[str | None, int], list[Stray]]:
+        return strays_by_device(self.ranks, self._strays)
+
     def notes(self) -> list[str]:
         """What differs between cohorts by nature, one sentence each."""
         if self.cohorts.source == PROGRAMS:
@@ -193,24 +197,32 @@ class _Job:
 
     def within_cohorts(self) -> Iterator[RankDifference]:
         """Yields the differences of ranks from those that do the same work."""
-        positions = self._positions()
-        by_device = strays_by_device(self.ranks, self._strays)
         for members in self.cohorts.members:
             peers = [self.ranks[rank] for rank in members if rank not in self.strangers]
             if len(peers) < 2:
                 continue
             usual, by_card = Usual(peers), PeersByCard(peers)
-            for peer in peers:
-                position = positions[peer.rank]
-                strays = by_device.get((peer.host, peer.device), ())
-                beside = RankAgainstPeers(peer, usual.beside(peer), position, strays)
-                yield from by_card.differences(beside)
+            differences = list(self._among(usual, by_card))
+            odd = {rank for difference in differences for rank in difference.ranks}
+            usual_of_others = usual.without(odd)
+            if usual_of_others is not None:
+                differences = list(self._among(usual_of_others, by_card))
+            yield from differences
+
+    def _among(self, usual: Usual, by_card: PeersByCard) -> Iterator[RankDifference]:
+        """Yields the differences of peers from what is usual among them."""
+        for peer in usual.ranks:
+            strays = self._strays_by_device.get((peer.host, peer.device), ())
+            position = self._positions[peer.rank]
+            yield from by_card.differences(
+                RankAgainstPeers(peer, usual.beside(peer), position, strays)
+            )
 
     def of_roles(self) -> Iterator[RankDifference]:
         """Yields the leaks of cohorts that are not compared."""
         if not self.strangers:
             shared = {finding.place for finding in self.shared}
-            roles = RoleLeaks(self.ranks, self.cohorts.members, self._positions(), shared)
+            roles = RoleLeaks(self.ranks, self.cohorts.members, self._positions, shared)
             yield from roles.differences()
 
     @cached_property
@@ -219,8 +231,9 @@ class _Job:
         are_parts = self.cohorts.staged or self.cohorts.source not in _OTHER_WORK
         if len(self.cohorts.members) < 2 or not are_parts or self.strangers:
             return None
-        return CohortComparison(self.ranks, self.cohorts, self._positions())
+        return CohortComparison(self.ranks, self.cohorts, self._positions)
 
+    @cached_property
     def _positions(self) -> dict[int, Position]:
         """The position of each rank."""
         world_sizes = [summary.world_size or 0 for summary in self.ranks.values()]

@@ -16,6 +16,7 @@ from vramlens.ground.verdict import Verdict
 from vramlens.ranks import RankSummary, compare
 from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
 from vramlens.ranks.hints import Hint
+from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_summary import LineUse
 from vramlens.units import MIB
 
@@ -220,3 +221,41 @@ def test_a_cause_explains_a_part_of_the_difference_or_all_of_it(more: int, told:
     """DDP's second set of buckets was the peers' peak: a leak explained 320 of 224 MiB."""
     beside: Any = SimpleNamespace(more=more * MIB, peaks="peaks")
     assert RankAgainstPeers._part_of_peak(beside, 320 * MIB) == f"peaks{told}"
+
+
+def test_what_half_of_the_ranks_hold_is_not_usual_for_another_one() -> None:
+    """Half have a debugger's buffer, and one of the other half keeps its graph: most peaks are
+    higher, but for two reasons.
+    """
+    ranks = trainers(8)
+    buffer = line(60, "other", 1, 300 * MIB, per_step=1)
+    for at in range(4, 8):
+        ranks[at] = with_lines(ranks[at], buffer)
+    graph = line(61, "activations", 8, 100 * MIB, per_step=8)
+    ranks[1] = with_lines(ranks[1], graph)
+    answer = compare(ranks)
+    assert named_causes(answer) == [((1,), "rank_only"), ((4, 5, 6, 7), "rank_only")]
+    assert [told.bytes for told in answer.differences] == [800 * MIB, 300 * MIB]
+
+
+def test_what_more_than_half_of_the_ranks_hold_is_usual() -> None:
+    ranks = trainers(8)
+    for at in range(3, 8):
+        ranks[at] = with_lines(ranks[at], line(60, "other", 1, 300 * MIB, per_step=1))
+    assert compare(ranks).differences == ()
+    ranks[1] = with_lines(ranks[1], line(61, "activations", 8, 100 * MIB, per_step=8))
+    (told,) = compare(ranks).differences
+    assert (told.ranks, told.bytes) == ((1,), 500 * MIB)
+
+
+def test_few_ranks_that_do_not_differ_say_nothing_of_what_is_usual() -> None:
+    sizes = (100, 100, 300, 300, 300, 300, 300, 300, 300, 300)
+    ranks = [with_peak(rank, size * MIB) for rank, size in zip(trainers(10), sizes, strict=True)]
+    usual = Usual(ranks)
+    assert usual.peak_bytes == 300 * MIB
+    assert usual.without(frozenset()) is None
+    assert usual.without(frozenset(range(2))) is None
+    assert usual.without(frozenset(range(2, 10))) is None
+    others = usual.without(frozenset(range(4, 10)))
+    assert others is not None
+    assert (others.peak_bytes, others.spread_bytes, others.ranks) == (100 * MIB, 0, ranks)

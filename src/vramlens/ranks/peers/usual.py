@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
+from copy import copy
 from functools import cached_property
 from itertools import chain
 from typing import TypeVar
@@ -11,8 +12,11 @@ from typing import TypeVar
 from vramlens.analyses.finding import Place
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.peers.steps_against_peers import PeerStepPeaks
+from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 
+_LEAST_OTHERS = 0.25
+"""Of ranks that do not differ, so large a share says what is usual."""
 _NumberT = TypeVar("_NumberT", int, float)
 
 
@@ -69,6 +73,25 @@ class Usual:
         if len(self.ranks) != 2:
             return self
         return Usual([other for other in self.ranks if other is not rank])
+
+    def without(self, odd: Set[int]) -> Usual | None:
+        """The same with the peak of the others, and what lines hold at it; None where their peak is as
+        high, or they are few.
+
+        Each of two differences may be of half of the ranks at most. Together they are of more, and
+        the median of all peaks contains one of them.
+        """
+        ranks = [summary for summary in self.ranks if summary.rank not in odd]
+        if len(ranks) < max(2, _LEAST_OTHERS * len(self.ranks)):
+            return None
+        peak_bytes = lower_median(summary.peak_requested_bytes for summary in ranks)
+        if self.peak_bytes - peak_bytes < max(LEAST_SHARE * self.peak_bytes, LEAST_BYTES):
+            return None
+        others = Usual(ranks)
+        usual = copy(self)
+        usual.peak_bytes, usual.spread_bytes = others.peak_bytes, others.spread_bytes
+        usual._at_peak = others._at_peak
+        return usual
 
     def line(self, line: LineUse) -> LineUse | None:
         """The same line on a typical rank; None where most have none."""
