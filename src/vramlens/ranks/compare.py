@@ -96,17 +96,16 @@ def compare(
     ordered = tuple(sorted(ranks, key=lambda summary: summary.rank))
     may_be_strangers = cohorts is None and not flights and not by_device
     strangers = strangers_of(ordered) if may_be_strangers else frozenset[int]()
-    is_one_job = not ordered or len(strangers) < len(ordered)
     job = _Job(
         ranks={summary.rank: summary for summary in ordered},
         missing=missing,
         cohorts=cohorts or cohorts_of(ordered, all_groups(flights), sends=_sends(flights)),
         strangers=strangers,
         flights=flights,
-        shared=shared_leaks(ordered) if is_one_job else (),
     )
     problems = collective_problems(flights)
     failures = failure_order(ordered, flights, errors)
+    is_one_job = not ordered or len(strangers) < len(ordered)
     gone = {failure.rank for failure in failures.failed if not failure.follows}
     desyncs = desync_differences(problems, gone)
     differences = [*desyncs, *job.differences()] if is_one_job else []
@@ -121,7 +120,7 @@ def compare(
         missing=tuple(missing),
         cohorts=job.cohorts,
         differences=merged,
-        shared=job.shared,
+        shared=job.shared if is_one_job else (),
         collectives=problems,
         failures=failures,
         flights=flights,
@@ -151,7 +150,6 @@ class _Job:
         cohorts: who does the same work.
         strangers: ranks that are not compared.
         flights: flight records, by rank.
-        shared: leaks that most ranks have alike.
     """
 
     ranks: Mapping[int, RankSummary]
@@ -159,7 +157,6 @@ class _Job:
     cohorts: RankCohorts
     strangers: frozenset[int]
     flights: Mapping[int, FlightRecord]
-    shared: tuple[Finding, ...]
 
     def differences(self) -> Iterator[RankDifference]:
         """Yields what one rank does and its peers do not."""
@@ -182,7 +179,7 @@ class _Job:
     def notes(self) -> list[str]:
         """What differs between cohorts by nature, one sentence each."""
         if self.cohorts.source == PROGRAMS:
-            return note_of_programs(self.cohorts.members)
+            return [] if self.strangers else note_of_programs(self.cohorts.members)
         return [] if self.between_cohorts is None else self.between_cohorts.notes()
 
     def notes_of_slow_ranks(self, differing: Collection[int]) -> Iterator[str]:
@@ -217,6 +214,22 @@ class _Job:
             yield from by_card.differences(
                 RankAgainstPeers(peer, usual.beside(peer), position, strays)
             )
+
+    @cached_property
+    def shared(self) -> tuple[Finding, ...]:
+        """Leaks that most ranks have alike; without those of one of several programs."""
+        leaks = shared_leaks(tuple(self.ranks.values()))
+        if self.cohorts.source != PROGRAMS:
+            return leaks
+        return tuple(leak for leak in leaks if self._is_of_several_cohorts(leak.place))
+
+    def _is_of_several_cohorts(self, place: Place | None) -> bool:
+        leaking = {
+            rank
+            for rank, summary in self.ranks.items()
+            if any(leak.place == place for leak in summary.leaks)
+        }
+        return not any(leaking.issubset(members) for members in self.cohorts.members)
 
     def of_roles(self) -> Iterator[RankDifference]:
         """Yields the leaks of cohorts that are not compared."""

@@ -108,6 +108,15 @@ def test_a_leak_that_most_ranks_share_is_told_once() -> None:
     assert shared.title.startswith("5 of 8 ranks have the same leak")
 
 
+def test_a_leak_of_one_role_is_its_own_where_most_ranks_have_that_role() -> None:
+    """Three of four ranks are actors: the critic does not leak."""
+    ranks = [leaking(rank, 20 * MIB) if rank.rank < 3 else rank for rank in job()[:4]]
+    answer = compare([replace(rank, world_size=4) for rank in ranks])
+    assert answer.cohorts.members == ((0, 1, 2), (3,))
+    assert named_causes(answer) == [((0, 1, 2), "leak")]
+    assert answer.shared == ()
+
+
 def test_two_of_three_actors_that_leak_are_told() -> None:
     ranks = [leaking(rank, (20 + rank.rank) * MIB) if rank.rank < 2 else rank for rank in job()]
     assert named_causes(compare(ranks)) == [((0, 1), "leak")]
@@ -189,6 +198,16 @@ def test_a_rank_that_also_calls_the_code_of_another_role_keeps_its_own() -> None
                                                shares={"rl/references.py": 0.2}))  # fmt: skip
     ranks[2] = replace(ranks[2], frames=frames(LAUNCH, "rl/actors.py", "rl/probe.py"))
     assert roles_of_code(ranks) == tuple(ROLES.values())
+
+
+def test_recordings_without_ranks_that_may_be_of_several_jobs_are_not_compared() -> None:
+    ranks = [
+        replace(rank, world_size=None, groups=(), source=f"made/{rank.rank}.pickle", device=0)
+        for rank in job(grouped=False)
+    ]
+    answer = compare(ranks)
+    assert answer.is_no_job
+    assert not [note for note in answer.notes if "programs of their own" in note]
 
 
 def test_very_many_programs_are_no_roles() -> None:
