@@ -86,27 +86,29 @@ def test_a_leak_that_all_ranks_share_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "leaked"),
+    ("at_peak", "most", "leaked"),
     [
-        pytest.param(6, 6, id="the first and the last step leak, too"),
-        pytest.param(20, 7, id="the line also holds what passes"),
-        pytest.param(3, 3, id="the peak came before the end"),
-        pytest.param(1, 5, id="most of it came after the peak"),
+        pytest.param(6, 7, 6, id="the first and the last step leak, too"),
+        pytest.param(20, 20, 7, id="the line also holds what passes"),
+        pytest.param(3, 7, 3, id="the peak came before the end"),
+        pytest.param(1, 7, 7, id="most of it came after the peak"),
+        pytest.param(0, 0, 5, id="it is told at a caller of its lines"),
     ],
 )
-def test_a_shared_leak_has_the_bytes_that_its_line_holds_at_the_peak(
-    held: int, leaked: int
-) -> None:
+def test_a_leak_has_the_bytes_that_its_line_holds(at_peak: int, most: int, leaked: int) -> None:
     """Of seven steps five are judged; each leaks 36 MiB."""
     size = 36 * MIB
     leak = replace(growth(size), bytes=5 * size, steps=5)
-    line = replace(tiny_line(held * size), allocations=7, total_bytes=7 * size)
+    line = replace(tiny_line(most * size), at_peak_bytes=at_peak * size)
     ranks = [
         replace(rank, leaks=(leak,), lines=(*rank.lines, line), step_peaks=(1,) * 7)
         for rank in job(4)
     ]
     (finding,) = compare(ranks).findings
     assert (finding.place, finding.bytes) == (TINY, leaked * size)
+    alone = [ranks[0], *(replace(rank, leaks=(), lines=rank.lines[:-1]) for rank in ranks[1:])]
+    (difference,) = compare(alone).differences
+    assert (difference.ranks, difference.place, difference.bytes) == ((0,), TINY, leaked * size)
 
 
 def test_growth_of_few_bytes_is_nothing_to_act_on() -> None:

@@ -103,16 +103,20 @@ class RankGrowth:
     steps: int
     fix: str | None
 
-    def bytes_at_peak(self, line_bytes: int, recorded_steps: int) -> int:
-        """What leaked until the peak: the first and the last step leak as well, and are not judged.
-        All that leaked where most of it came after the peak.
+    def leaked_bytes(self, at_peak_bytes: int, most_bytes: int, recorded_steps: int) -> int:
+        """What leaked until the peak, or in all where most of it came after the peak: the first and
+        the last step leak as well, and are not judged.
 
         Args:
-            line_bytes: what the line holds at the peak, beside what peers without a leak hold.
+            at_peak_bytes: what the line holds at the peak, beside what peers without a leak hold.
+            most_bytes: the same at the line's own highest moment.
             recorded_steps: how many steps there are.
         """
-        at_peak = min(line_bytes, self.bytes_per_step * recorded_steps)
-        return at_peak if 2 * at_peak >= self.bytes else self.bytes
+        of_all_steps = self.bytes_per_step * recorded_steps
+        at_peak = min(at_peak_bytes, of_all_steps)
+        if 2 * at_peak >= self.bytes:
+            return at_peak
+        return max(self.bytes, min(most_bytes, of_all_steps))
 
 
 @dataclass(frozen=True, slots=True)

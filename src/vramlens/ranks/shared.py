@@ -40,19 +40,20 @@ def _shared(leaks: Sequence[RankGrowth], ranks: Sequence[RankSummary]) -> Sequen
 
 def _largest_leaks(rank: RankSummary) -> dict[Place | None, RankGrowth]:
     """A rank's largest leak at each line, of those that are not empty; sure ones first. Each with
-    what leaked until the peak.
+    all that leaked.
     """
     largest: dict[Place | None, RankGrowth] = {}
     ordered = sorted(rank.leaks, key=lambda leak: (leak.verdict.is_sure, leak.bytes), reverse=True)
     for leak in ordered:
         if leak.verdict != Verdict.NOT_A_PROBLEM and leak.bytes > 0:
             largest.setdefault(leak.place, leak)
-    held_bytes = Counter[Place | None]()
+    at_peak, most = Counter[Place | None](), Counter[Place | None]()
     for line in rank.lines:
-        held_bytes[line.place] += line.at_peak_bytes
+        at_peak[line.place] += line.at_peak_bytes
+        most[line.place] += line.peak_bytes
     steps = len(rank.step_peaks)
     return {
-        place: replace(leak, bytes=leak.bytes_at_peak(held_bytes[place], steps))
+        place: replace(leak, bytes=leak.leaked_bytes(at_peak[place], most[place], steps))
         for place, leak in largest.items()
     }
 

@@ -132,10 +132,11 @@ class RankAgainstPeers:
         )
 
     def _leaked_bytes(self, leak: RankGrowth) -> int:
-        """What leaked until the peak, by what its line holds more at it."""
+        """What leaked, by what its line holds more."""
         lines = [line for line in self.rank.lines if line.place == leak.place]
-        more = more_at_peak(map(self._excess, lines))
-        return leak.bytes_at_peak(more, len(self.rank.step_peaks))
+        excesses = list(map(self._excess, lines))
+        steps = len(self.rank.step_peaks)
+        return leak.leaked_bytes(more_at_peak(excesses), bytes_of(excesses), steps)
 
     def _is_gathered(self, leak: RankGrowth) -> bool:
         """True if what grows is what was gathered."""
