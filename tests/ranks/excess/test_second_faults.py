@@ -103,3 +103,23 @@ def test_many_lines_of_one_fault_stay_one() -> None:
         for size in of_file
     ]
     assert [len(fault) for fault in faults_of(excesses)] == [3]
+
+
+@pytest.mark.parametrize(
+    ("more", "causes"),
+    [(4, ["rank_only"]), (20, ["rank_only", "uneven_batch"]), (0, ["rank_only"])],
+)
+def test_what_is_left_beside_a_fault_is_told_where_it_would_be_alone(
+    more: int, causes: list[str]
+) -> None:
+    """Parts of a graph differ by some percent by nature; one rank also keeps what it gathered."""
+    shares = (100, 97, 98, 99, 100, 101, 102, 103)
+    ranks = []
+    for at, share in enumerate(shares):
+        share += more * (at == 5)
+        nodes = line(70, "activations", 10, share * 4 * MIB, per_step=10)
+        ranks.append(with_lines(trainers(8)[at], nodes))
+    alone = with_lines(ranks[5], line(60, "other", 1, 420 * MIB))
+    told = compare([*ranks[:5], alone, *ranks[6:]]).differences
+    assert sorted((one.ranks, one.cause) for one in told) == [((5,), cause) for cause in causes]
+    assert [one.cause for one in compare(ranks).differences] == causes[1:]

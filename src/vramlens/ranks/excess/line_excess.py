@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vramlens.analyses.finding import Place
-from vramlens.ranks.excess.causes import SAME_SHARE
+from vramlens.ranks.excess.causes import SAME_SHARE, outlives_steps
 from vramlens.ranks.rank_summary import LineUse
 
 _LARGE_PART = 0.3
@@ -34,6 +34,11 @@ class LineExcess:
     def is_alone(self) -> bool:
         """True if this is a recorded line that most peers do not have."""
         return self.usual is None and self.line.place is not None
+
+    @property
+    def stays(self) -> bool:
+        """True if more of the line was alive at once than a step makes."""
+        return self.line.static or outlives_steps(self.line)
 
     @property
     def place(self) -> object:

@@ -18,7 +18,6 @@ from vramlens.ranks.excess.causes import (
     cause_of,
     fix_of,
     is_built_once,
-    outlives_steps,
 )
 from vramlens.ranks.excess.line_excess import (
     LineExcess,
@@ -162,7 +161,8 @@ class RankAgainstPeers:
         unexplained -= sum(difference.bytes for difference in alone)
         told = [*sure, *alone]
         threshold = max(self.least if told else LEAST_BYTES, _LEAST_PART * total)
-        if unexplained < threshold or not self._differs_surely(excesses):
+        left = [excess for excess in excesses if not (told and excess.is_alone)]
+        if unexplained < threshold or not self._differs_surely(unexplained, left):
             return told
         calls = self._lone_calls(unexplained, excesses)
         causes = {difference.cause for difference in alone}
@@ -196,7 +196,7 @@ class RankAgainstPeers:
         """
         alone = _alone(excesses)
         if self.more >= self.least_sure:
-            alone = list(filter(_stays, alone))
+            alone = [excess for excess in alone if excess.stays]
         return more_at_peak(alone)
 
     def differences_of_calls(
@@ -270,8 +270,11 @@ class RankAgainstPeers:
             if size >= self.least_sure
         ]
 
-    def _differs_surely(self, excesses: Sequence[LineExcess]) -> bool:
-        return self.differs or bytes_of(filter(self._is_certain, excesses)) >= self.least
+    def _differs_surely(self, excess_bytes: int, excesses: Sequence[LineExcess]) -> bool:
+        """True if some bytes, or lines that chance does not move, would be a difference alone."""
+        if self.differs and excess_bytes >= SPREADS * self.usual.spread_bytes:
+            return True
+        return bytes_of(filter(self._is_certain, excesses)) >= self.least
 
     def _excesses_by_cause(self, leaking: Set[Place | None]) -> _Excesses:
         by_cause: dict[str, list[LineExcess]] = defaultdict(list)
@@ -394,8 +397,8 @@ class RankAgainstPeers:
         """What lines of this rank alone hold at the peak: all that stays; of what passes, no more
         than is left of what the peak is higher by.
         """
-        all_bytes, staying_bytes = more_at_peak(alone), more_at_peak(filter(_stays, alone))
-        return max(staying_bytes, min(all_bytes, most_bytes))
+        staying_bytes = more_at_peak(excess for excess in alone if excess.stays)
+        return max(staying_bytes, min(more_at_peak(alone), most_bytes))
 
     def _overlap(self, excess_bytes: int) -> RankDifference:
         """Memory that its peers hold as well, but never at one moment."""
@@ -493,7 +496,3 @@ def _explained_by(cause: str, by_cause: _Excesses) -> list[LineExcess]:
     """
     causes = set(by_cause) - set(_CERTAIN_CAUSES) if cause in BY_STEP else {cause}
     return list(chain.from_iterable(by_cause[other] for other in causes))
-
-
-def _stays(excess: LineExcess) -> bool:
-    return excess.line.static or outlives_steps(excess.line)
