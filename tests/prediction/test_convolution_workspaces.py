@@ -226,20 +226,26 @@ def test_results_with_odd_channels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "outputs", "side", "is_copied"),
-    [  # t02_ddp_resnet50 on an H200, and workspaces.json.xz in benchmarks/prediction
-        (1024, 256, 13, True),
-        (2048, 512, 7, True),
-        (512, 128, 26, False),
-        (256, 1024, 13, False),
+    ("dtype", "inputs", "outputs", "side", "result", "gradient"),
+    [  # network_layers.json.xz in benchmarks/prediction: 32 images
+        (torch.float32, 1024, 256, 13, True, False),
+        (torch.float32, 1024, 256, 14, False, False),
+        (torch.float32, 2048, 512, 13, True, True),
+        (torch.float32, 512, 128, 13, False, False),
+        (torch.float32, 512, 2048, 7, True, True),
+        (torch.float32, 256, 1024, 13, False, False),
+        (torch.bfloat16, 256, 1024, 13, True, False),
+        (torch.bfloat16, 256, 1024, 14, False, False),
+        (torch.bfloat16, 64, 64, 13, False, False),
     ],
 )
-def test_a_pointwise_kernel_that_makes_fewer_of_many_channels_copies(
-    inputs: int, outputs: int, side: int, *, is_copied: bool
+def test_a_pointwise_kernel_copies_images_of_many_channels(
+    dtype: torch.dtype, inputs: int, outputs: int, side: int, *, result: bool, gradient: bool
 ) -> None:
-    call = convolution(60, inputs, outputs, (side, side), kernel=1)
+    call = convolution(32, inputs, outputs, (side, side), kernel=1, dtype=dtype)
     copies = call.tensor.nbytes + call.output.nbytes
-    assert call.bytes_of_result == (copies if is_copied else 400)
+    assert call.bytes_of_result == (copies if result else 400)
+    assert call.bytes_of_input_gradient == (copies if gradient else 400)
 
 
 def test_with_channels_last_only_odd_ones_are_copied() -> None:

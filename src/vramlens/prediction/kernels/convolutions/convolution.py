@@ -18,8 +18,8 @@ convolutions in recordings of programs on an H100 and an H200:
 - depthwise ones run in PyTorch's own kernels, which ask for nothing and begin with the weight's
   gradient (DepthwiseConv2d.cu); with channels last and 16 bits in cuDNN's: the weight's gradient is
   eight partial sums in float32 for each image;
-- else input, weight and output are copied, but for the weight of 1 x 1 kernels with a stride; so are
-  input and output where a 1 x 1 kernel makes fewer of many channels (``t02_ddp_resnet50``);
+- else input, weight and output are copied, but for the weight of 1 x 1 kernels with a stride; 1 x 1
+  kernels without one are in pointwise.py;
 - images of one and two channels in 32 bits are taken as they lie, but for kernels of 7 x 7 with many
   outputs; so are large ones for their weight's gradient (few_channels.json.xz);
 - that of another weight has 14 partial sums beside the copies, or 8 MiB of them; large weights of 16
@@ -56,7 +56,11 @@ from vramlens.prediction.kernels.convolutions.copies import (
     bytes_of_odd_copies,
     multiple_of,
 )
-from vramlens.prediction.kernels.convolutions.pointwise import bytes_of_pointwise_gradient
+from vramlens.prediction.kernels.convolutions.pointwise import (
+    bytes_of_pointwise_gradient,
+    copies_for_input_gradient,
+    copies_for_result,
+)
 from vramlens.prediction.kernels.convolutions.transforms import bytes_of_transforms
 from vramlens.prediction.kernels.convolutions.without_tf32 import Float32Convolution, allows_tf32
 from vramlens.prediction.kernels.image_layout import (
@@ -92,10 +96,6 @@ Winograd's transforms, or as the tensors lie.
 """
 _USUAL_PARTIAL_SUMS, _MOST_USUAL_BYTES, _LARGE_WEIGHT = 14, 8 * MIB, 3 * MIB // 2
 LEAST_CHANNELS, _LEAST_WIDE_CHANNELS, _LARGE_KERNEL = 8, 4, 4
-_MANY_NARROWED, _LEAST_NARROWED = 768, 6_000
-"""Channels of images that a 1 x 1 kernel makes fewer of, half as many where an image has an odd number
-of points; and the points of 16 bits from which on they are copied.
-"""
 _FEW_ODD_CHANNELS = range(5, 16)
 """Of 16 bits, that are taken as they lie for a result, but for eight (odd_channels.json.xz)."""
 _SUMS_OF_FEW_RESULTS = 32
@@ -182,7 +182,7 @@ class Convolution:
         if self.has_channels_last:
             own = bytes_of(self.tensor) + bytes_of(self.weight) + HEADER_BYTES
             return own if self._has_few_wide_channels else self._bytes_of_odd_copies
-        if self._is_pointwise and self._narrows_many_channels:
+        if self._may_copy_points and copies_for_result(self.tensor, self.output):
             return bytes_of(self.tensor) + bytes_of(self.output)
         if self._is_pointwise or self._sums_few or self.without_tf32 is not None:
             return KERNEL_BYTES
@@ -197,13 +197,10 @@ class Convolution:
         return copies - (bytes_of(self.output) if self._is_written_as_it_lies else 0)
 
     @property
-    def _narrows_many_channels(self) -> bool:
-        """Whether a 1 x 1 kernel makes fewer of so many that image and result are copied."""
-        inputs, outputs = int(self.tensor.shape[1]), int(self.output.shape[1])
-        has_odd_images = math.prod(self.tensor.shape[2:]) % 2 > 0
-        is_many = inputs >= _MANY_NARROWED // (2 if has_odd_images else 1)
-        is_enough = self._points >= _LEAST_NARROWED or not self._is_half
-        return outputs < inputs and is_many and is_enough and self.without_tf32 is None
+    def _may_copy_points(self) -> bool:
+        """Whether it is a 1 x 1 kernel that may run in 16 bits or TF32."""
+        is_plain = self._is_pointwise and self.groups == 1 and self.tensor.dim() == _IMAGE_DIMS
+        return is_plain and self.without_tf32 is None
 
     @property
     def _is_taken_with_odd_channels(self) -> bool:
@@ -223,12 +220,15 @@ class Convolution:
         if self.has_channels_last:
             own_bytes = self.own_bytes
             return own_bytes if self._has_few_wide_channels else self._bytes_of_odd_copies
+        if self._may_copy_points and copies_for_input_gradient(self.tensor, self.output):
+            return bytes_of(self.tensor) + bytes_of(self.output)
         if self._is_pointwise or self.is_depthwise or self._has_few_wide_channels:
             return KERNEL_BYTES
         if self.without_tf32 is not None:
             return self.without_tf32.bytes_of_input_gradient or KERNEL_BYTES
         is_small = self.groups > _MANY_GROUPS if self._is_half else self._makes_few_products
-        return KERNEL_BYTES if is_small else self.bytes_of_all_copies
+        uncopied = bytes_of(self.weight) if self._is_point and self.groups == 1 else 0
+        return KERNEL_BYTES if is_small else self.bytes_of_all_copies - uncopied
 
     @property
     def _makes_few_products(self) -> bool:

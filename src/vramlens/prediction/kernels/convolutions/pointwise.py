@@ -1,8 +1,13 @@
-"""What the gradient of a 1 x 1 weight without stride asks for.
+"""What 1 x 1 kernels without a stride ask for, channels first.
 
-It is a sum over images: one partial sum in float32 for each. Input and output are copied where that
-is less, or where large images have few channels, not too few (few_channels.json.xz in
-benchmarks/prediction).
+The gradient of the weight is a sum over images: one partial sum in float32 for each. Input and
+output are copied where that is less, or where large images have few channels, not too few
+(few_channels.json.xz in benchmarks/prediction).
+
+Results and gradients of the input ask for nothing, but copies of both (network_layers.json.xz):
+results of 16 bits where an image has an odd number of points, and many channels; of 32 bits where
+such a one gets fewer of very many, or a large weight meets few points; the gradient of the input
+where the weight is large.
 """
 
 from __future__ import annotations
@@ -17,6 +22,11 @@ _HALF_BYTES, _VOLUME_DIMS = 2, 5
 _SEVERAL, _LARGE_IMAGE, _MANY_POINTS = 8, 4_000, 40_000
 """Images from which on there are several, numbers of a channel in a large one, and in all."""
 _FEW_CHANNELS, _MORE_CHANNELS, _LEAST_CHANNELS = 32, 64, 8
+_MANY_CHANNELS, _VERY_MANY_CHANNELS, _LARGE_WEIGHT = 256, 1024, 1 << 20
+_LEAST_POINTS, _FEW_POINTS, _MOST_POINTS = 3_000, 6_000, 30_000
+"""Of all images: from which on a result of very many channels is copied, and up to which one that a
+large weight makes, and its input's gradient, are.
+"""
 
 
 def bytes_of_pointwise_gradient(
@@ -38,6 +48,25 @@ def bytes_of_pointwise_gradient(
         is_aligned = points % _ALIGNED == 0 and points >= _LEAST_ALIGNED
         return by_image if is_aligned else min(by_image, copies)
     return by_image if by_image <= _MUCH_MORE * copies else copies
+
+
+def copies_for_result(tensor: Any, output: Any) -> bool:
+    """Whether image and result are copied to make the result."""
+    inputs, outputs = int(tensor.shape[1]), int(output.shape[1])
+    points = int(tensor.numel()) // inputs
+    is_odd = math.prod(tensor.shape[2:]) % 2 > 0
+    if tensor.element_size() == _HALF_BYTES:
+        return is_odd and max(inputs, outputs) >= _MANY_CHANNELS
+    if outputs < inputs:
+        return is_odd and inputs >= _VERY_MANY_CHANNELS and points >= _LEAST_POINTS
+    return inputs * outputs >= _LARGE_WEIGHT and points <= _FEW_POINTS
+
+
+def copies_for_input_gradient(tensor: Any, output: Any) -> bool:
+    """Whether image and result are copied to make the gradient of the image."""
+    inputs, outputs = int(tensor.shape[1]), int(output.shape[1])
+    is_large = inputs * outputs >= _LARGE_WEIGHT
+    return is_large and int(tensor.numel()) // inputs <= _MOST_POINTS
 
 
 def _has_few_channels(tensor: Any, outputs: int, points: int) -> bool:
