@@ -177,6 +177,14 @@ with run.going():
     print("lengths", tokens[:, :most].shape[1], tokens[:, :most - 3].shape[1],
           (tokens != 0).sum().item(), (tokens == 3).sum().item())
 
+    heads = torch.randn(2, 4, 49, 32, device="cuda", requires_grad=True)
+    bias = torch.randn(2, 4, 49, 49, device="cuda", requires_grad=True)
+    begin = len(run.log.sizes)
+    with torch.autocast("cuda", torch.bfloat16):
+        torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=bias)
+    asked = run.log.sizes[begin:]
+    print("bias", 2 * bias.numel() in asked, 2 * bias.numel() // 49 * 56 in asked)
+
     lazy = torch.nn.Sequential(torch.nn.LazyLinear(8)).cuda()
     lazy(torch.randn(2, 3, device="cuda")).sum().backward()
     print("lazy", lazy[0].weight.shape, lazy[0].weight.grad.device)
@@ -304,6 +312,10 @@ def test_one_side_decides_where_the_other_is_not_known(said: dict[str, str]) -> 
     assert said["or"] == "True False"
     assert said["and"] == "True"
     assert said["numbers"] == "True"
+
+
+def test_autocast_casts_the_bias_of_attention(said: dict[str, str]) -> None:
+    assert said["bias"] == "True True"
 
 
 def test_unknown_lengths_are_the_longest_and_unknown_equals_none(said: dict[str, str]) -> None:

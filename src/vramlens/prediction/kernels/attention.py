@@ -119,11 +119,11 @@ class Attention:
         if not torch.is_autocast_enabled("cuda"):
             return call
         dtype = torch.get_autocast_dtype("cuda")
-        query, key, value = (
-            tensor.to(dtype) if tensor.is_floating_point() else tensor
-            for tensor in (call.query, call.key, call.value)
+        query, key, value, mask = (
+            tensor if tensor is None or not tensor.is_floating_point() else tensor.to(dtype)
+            for tensor in (call.query, call.key, call.value, call.mask)
         )
-        return replace(call, query=query, key=key, value=value)
+        return replace(call, query=query, key=key, value=value, mask=mask)
 
     def _run(self, call: AttentionCall) -> Any:
         if not call.is_fusible:
