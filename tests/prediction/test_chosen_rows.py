@@ -71,6 +71,8 @@ def test_the_first_of_chosen_rows_may_be_fewer(said: Any) -> None:
 
 
 def test_many_random_numbers_keep_their_share(said: Any) -> None:
-    assert said["kept"] == [1_500_000, None]
-    assert said["dropped"] == 500_000
+    count, guess = said["kept"]
+    assert guess is None
+    assert 0 < abs(count - 1_500_000) < 5 * 612  # as many as are drawn, with their deviation
+    assert said["dropped"] == 2_000_000 - count
     assert said["written"] == 2_000_000

@@ -43,6 +43,9 @@ with run.going():
     print("edges", torch.repeat_interleave(torch.arange(20000, device="cuda"), degrees).numel())
     starts = (torch.rand(20000, device="cuda") * degrees).long()
     print("starts", int(starts.max()))
+    edges = torch.zeros(2, 2_000_000, dtype=torch.long, device="cuda")
+    kept = [edges[:, torch.rand(2_000_000, device="cuda") >= 0.2].shape[1] for _ in range(4)]
+    print("kept", kept)
     print("ids", torch.unique(torch.randint(0, 1000, (500,), device="cuda")).numel())
 """
 
@@ -85,3 +88,10 @@ def test_what_is_drawn_on_the_card_decides_shapes(
 ) -> None:
     """As often as in a run: of 500 numbers below 1,000 some 394 are distinct."""
     assert float(predicted[name]) == pytest.approx(expected, rel=tolerance)
+
+
+def test_how_many_of_very_many_differs_each_time(predicted: dict[str, str]) -> None:
+    """A little: 1.6 million edges are kept, give or take some 566."""
+    kept = ast.literal_eval(predicted["kept"])
+    assert len(set(kept)) == 4
+    assert all(abs(count - 1_600_000) < 5 * 566 for count in kept)

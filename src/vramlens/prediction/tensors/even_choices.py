@@ -8,13 +8,15 @@ A choice is the position of what is largest, or a whole number between two bound
 other: so a detector sends its boxes to a level of its pyramid (LevelMapper in torchvision/ops/poolers.py).
 
 Of many random numbers between 0 and 1 as many are below a limit as the limit says, to a few in ten
-thousand: a mask of them, such as one that drops edges, is taken to be sure. Of fewer each is drawn
+thousand: a mask of them, such as one that drops edges, is taken to be sure. How many is drawn each
+time, as what is a little larger than before needs a new block. Of fewer each is drawn
 (random_numbers).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.tensors.operator_schema import Operator
@@ -36,6 +38,8 @@ _ROUND = {"aten.floor", "aten.ceil", "aten.round", "aten.trunc"}
 _SHIFT = {"aten.add", "aten.sub"}
 _IS_UNIFORM, _IS_DRAWN = "vramlens_is_uniform", "vramlens_is_drawn"
 _LEAST_UNIFORM = 1 << 20
+_ROUNDING = 1e-6
+"""Of a row: a share of whole rows, multiplied by all, is no row more."""
 _BELOW, _ABOVE = {"aten.lt", "aten.le"}, {"aten.gt", "aten.ge"}
 
 
@@ -60,8 +64,14 @@ def limit_share_above_zero(numbers: Any, share: float) -> None:
     setattr(numbers, _ABOVE_ZERO, share)
 
 
-def follow_choices(operator: Operator, args: Any, outputs: list[Any]) -> None:
-    """Remembers which results are choices, and which masks compare one."""
+def follow_choices(
+    operator: Operator, args: Any, outputs: list[Any], deviation: Callable[[], float]
+) -> None:
+    """Remembers which results are choices, and which masks compare one.
+
+    Args:
+        deviation: draws a number of the normal distribution.
+    """
     if not outputs:
         return
     name = operator.name
@@ -70,7 +80,7 @@ def follow_choices(operator: Operator, args: Any, outputs: list[Any]) -> None:
     elif args and isinstance(args[0], torch.Tensor):
         _follow_masks(operator, args, outputs)
         _follow_bounds(name, args, outputs[0])
-        _follow_drawn(name, args, outputs[0])
+        _follow_drawn(name, args, outputs[0], deviation)
 
 
 def _follow_masks(operator: Operator, args: Any, outputs: list[Any]) -> None:
@@ -105,7 +115,7 @@ def _follow_bounds(name: str, args: Any, result: Any) -> None:
         setattr(result, _STEPS if result.is_floating_point() else _CHOICES, steps)
 
 
-def _follow_drawn(name: str, args: Any, mask: Any) -> None:
+def _follow_drawn(name: str, args: Any, mask: Any, deviation: Callable[[], float]) -> None:
     """The share of a mask that compares random numbers with a limit, and of its opposite."""
     source = args[0].__dict__
     if name in ("aten.bitwise_not", "aten.logical_not") and is_drawn(args[0]):
@@ -115,6 +125,8 @@ def _follow_drawn(name: str, args: Any, mask: Any) -> None:
             return
         below = min(1.0, max(0.0, float(args[1])))
         share = below if name in _BELOW else 1 - below
+        count = args[0].numel()
+        share = round(share * count + deviation() * math.sqrt(share * (1 - share) * count)) / count
     else:
         return
     setattr(mask, _SHARE, share)
@@ -203,5 +215,5 @@ def selected(mask: Any) -> Any:
     if share is None:
         return torch.ones(mask.shape, dtype=torch.bool)
     holds = torch.zeros(mask.numel(), dtype=torch.bool)
-    holds[: math.ceil(share * mask.numel())] = True
+    holds[: math.ceil(share * mask.numel() - _ROUNDING)] = True
     return holds.view(mask.shape)

@@ -121,6 +121,11 @@ class KnownValues:
         self._made_up *= _DECAY
         return self._made_up
 
+    def deviation(self) -> float:
+        """A number of the normal distribution, from the card's own sequence."""
+        with self._card_numbers.drawn():
+            return float(torch.randn(()))
+
     def computed_first(
         self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any]
     ) -> Any | None:
