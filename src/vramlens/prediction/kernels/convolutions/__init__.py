@@ -1,7 +1,7 @@
 """Convolutions: what cuDNN asks for to run one.
 
 convolution: one convolution, or the gradients of one, and the bytes of its workspaces.
-copies: copies with their channels filled up.
+filled_up_copies: copies with their channels filled up.
 pointwise: the gradient of a 1 x 1 weight.
 transforms: Fourier transforms.
 without_tf32: what is asked for in float32 where TF32 is not allowed.

@@ -50,7 +50,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vramlens.prediction.kernels.convolutions.copies import (
+from vramlens.prediction.kernels.convolutions.filled_up_copies import (
     HEADER_BYTES,
     bytes_of_copies,
     bytes_of_odd_copies,
