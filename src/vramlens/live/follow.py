@@ -76,17 +76,23 @@ class LeakFollower:
             else:
                 self._training_goes_on(self._training)
         self._unit_ended(sys._getframe(1))
+        self._pause.goes_on()
 
     @harmless("watching what follows the training")
-    def _training_paused(self) -> None:
-        """What follows is watched by other steps; what the training's have shown stays."""
-        if self._torch is None or not self._ends_a_step.acquire(False):
-            return
+    def _training_paused(self) -> bool:
+        """What follows is watched by other steps; what the training's have shown stays. False
+        where a step is just ending: a look at its end may take longer than a pause.
+        """
+        if self._torch is None:
+            return True
+        if not self._ends_a_step.acquire(False):
+            return False
         try:
             self._training, self._watch = self._watch, None
             self._other_steps = OtherSteps(
                 self._torch, self._unit_ended, self._begin_anew, follows_training=True
             )
+            return True
         finally:
             self._ends_a_step.release()
 
@@ -174,8 +180,13 @@ class LeakFollower:
     def program_ended(self) -> None:
         """Looks for the last time, while the variables are there that the program ended with."""
         self.stop()
+        is_rest_judged = False
         if self._training is not None and self._watch is not None:
+            is_rest_judged = self._watch.can_tell
             self._end_short_epilogue(self._training, self._watch)
+        latest = self._watch or self._training
+        if latest is not None and not is_rest_judged and _has_reached_its_end():
+            latest.program_ends()
         try:
             for watch in self._watches:
                 watch.end()
@@ -281,6 +292,12 @@ class LeakFollower:
         if looked is None:
             return None
         return owners_of(looked.report, looked.storages, looked.time_us, kind)
+
+
+def _has_reached_its_end() -> bool:
+    """Whether the program ends by itself; else the memory of a step that was broken off is there."""
+    error = sys.exc_info()[0]
+    return error is None or issubclass(error, SystemExit)
 
 
 def owners_of(

@@ -18,6 +18,7 @@ from vramlens.live.growth.accounting import (
     gone_by_now,
     gone_growth,
     grew_lately,
+    growth_after_steps,
     tensors_by_storage,
     unexplained_growth,
 )
@@ -75,6 +76,7 @@ class HeapLook:
         *,
         allowed: SearchTime = LONG,
         is_brief: bool = False,
+        is_over: bool = False,
     ) -> None:
         """Prepares.
 
@@ -82,10 +84,11 @@ class HeapLook:
             allowed: the time that the search may take.
             is_brief: whether only what the user's own code reaches is searched, and nothing is
                 said of what lies elsewhere: some hundredths of the time.
+            is_over: whether no step is in the making: then what came after the last one is growth.
         """
         self._torch, self._births = torch, births
         self._observer, self._counters = observer, counters
-        self._is_brief = is_brief
+        self._is_brief, self._is_over = is_brief, is_over
         series = CounterSeries() if counters is None else counters.host
         allocator = connect()
         history_events = allocator.history_events() if allocator is not None else 0
@@ -196,7 +199,11 @@ class HeapLook:
         if self._is_brief:
             return None
         judged = chain.from_iterable(storages for _, storages in kept_leaks)
-        return unexplained_growth(self._search, items, judged, self._host, self._births.looks)
+        looks = self._births.looks
+        growth = unexplained_growth(self._search, items, judged, self._host, looks)
+        if growth is None and self._is_over:
+            return growth_after_steps(items, self._births.steps)
+        return growth
 
     def _gone(self, items: Sequence[Item], unexplained: Unexplained | None) -> Gone | None:
         """Growth that was seen, and that is gone."""

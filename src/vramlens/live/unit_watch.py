@@ -144,6 +144,10 @@ class UnitWatch:
         """Ends what goes on between steps."""
         self._watch.stop()
 
+    def program_ends(self) -> None:
+        """No step of it is in the making any more, and no other watch sees what came after it."""
+        self._watch.program_ends()
+
     def end(self) -> None:
         """Looks for the last time, while the variables are there that the program ended with."""
         for route, sizes in self._followed.items():

@@ -42,6 +42,7 @@ class LeakWatch:
         self._counters: StepCounters | None = None
         self._steps = 0
         self._code: CodeType | None = None  # of what calls step()
+        self._is_over = False
         if former is not None and former._observer is not None:
             former._observer.end(whole=False)
         self._begin(None if former is None else former._births)
@@ -95,7 +96,7 @@ class LeakWatch:
         if not self._births.is_summed:
             step, bytes_by_step = self._steps, self._births.bytes_alive()
         survivors = sum(WARM_UP < born < step for born in bytes_by_step)
-        return survivors >= FEWEST or self._counters.may_have_grown
+        return survivors >= FEWEST or self._counters.may_have_grown(self._steps)
 
     @property
     def spent_seconds(self) -> float:
@@ -109,6 +110,10 @@ class LeakWatch:
         if self._births is not None:
             self._births.close()
 
+    def program_ends(self) -> None:
+        """No step is in the making any more: what came after the last one is accounted for, too."""
+        self._is_over = True
+
     def report(self) -> LeakReport:
         """The growth so far, and who holds it. Searches the heap: about a second for a million
         objects.
@@ -121,7 +126,10 @@ class LeakWatch:
             )
         if self._observer is not None:
             self._observer.end(whole=False)
-        report, _ = HeapLook(self._torch, self._births, self._observer, self._counters).report()
+        look = HeapLook(
+            self._torch, self._births, self._observer, self._counters, is_over=self._is_over
+        )
+        report, _ = look.report()
         if report.gone is None or self._code is None or is_own_file(self._code.co_filename):
             return report
         return replace(report, gone=replace(report.gone, function=self._code.co_name))
@@ -147,5 +155,6 @@ class LeakWatch:
             self._counters,
             allowed=allowed,
             is_brief=is_brief,
+            is_over=self._is_over,
         )
         return look.report()

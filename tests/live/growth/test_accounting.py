@@ -222,3 +222,30 @@ def test_growth_whose_place_newer_tensors_took_is_not_gone() -> None:
     gone = gone_growth(_items({20: MIB}), births)
     assert gone is not None
     assert gone.bytes_per_step == MIB
+
+
+def _born_after_step_10(sizes: list[int]) -> list[Item]:
+    """A model of 40 layers, 40 MiB, and what came later."""
+    born = [(MIB, 0)] * 40 + [(size, 11) for size in sizes]
+    return [
+        Item(place, size, step, Storage("cpu", place, size))
+        for place, (size, step) in enumerate(born)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "size_bytes"),
+    [
+        ([MIB + step for step in range(1, 21)], 20 * MIB + 210),
+        ([100 * MIB], 0),
+        ([MIB] * 40, 0),
+        ([MIB + step for step in range(10)], 0),
+        ([MIB // 4] * 40, 0),
+    ],
+    ids=["many", "one", "a copy", "few", "little"],
+)
+def test_growth_after_the_last_step_is_many_storages_and_much(
+    sizes: list[int], size_bytes: int
+) -> None:
+    growth = account.growth_after_steps(_born_after_step_10(sizes), 10)
+    assert (growth.bytes if growth is not None else 0) == size_bytes

@@ -171,6 +171,22 @@ def test_a_counter_rises_on_where_most_of_the_run_has_its_share() -> None:
     assert not series([5]).rises_on
 
 
+def test_a_counter_that_was_not_read_in_part_of_the_run_counts_by_its_whole_rise() -> None:
+    """Steps of a millisecond use up the time for reading in the first few of them."""
+
+    def series(steps: list[int], bytes_per_step: int) -> CounterSeries:
+        readings = CounterSeries()
+        for step in steps:
+            readings.add(step, bytes_per_step * step)
+        return readings
+
+    first_and_last = [0, 1, 2, 3, 4, 800]
+    assert not series(first_and_last, 8192).rises_on
+    assert series(first_and_last, 8192).may_rise_on(800)
+    assert not series(first_and_last, 100).may_rise_on(800)
+    assert series(list(range(800)), 8192).may_rise_on(800)
+
+
 def test_a_ration_keeps_little_beyond_the_first_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("vramlens.live.growth.ration.perf_counter", lambda: now)

@@ -56,38 +56,97 @@ def main():
 """
 
 
+class Listener:
+    """Hears of pauses, at times of its own clocks."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.passed = self.computed = 0.0
+        self.told: list[float] = []
+        self.can_be_told = True
+        module = "vramlens.live.turns.training_pause"
+        monkeypatch.setattr(f"{module}.monotonic", lambda: self.passed)
+        monkeypatch.setattr(f"{module}.process_time", lambda: self.computed)
+        self.pause = TrainingPause(self.paused)
+        self.pause.stop()
+
+    def paused(self) -> bool:
+        if self.can_be_told:
+            self.told.append(self.passed)
+        return self.can_be_told
+
+    def step_at(self, *times: float) -> None:
+        for self.passed in times:
+            self.pause.stepped()
+
+    def look_at(self, *times: float) -> None:
+        for self.passed in times:
+            self.pause.look()
+
+
 def test_a_pause_is_told_once_and_again_after_the_next_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Steps every second, one of which takes 5 s: a pause is one of more than 20."""
-    clock = [0.0]
-    monkeypatch.setattr("vramlens.live.turns.training_pause.monotonic", lambda: clock[-1])
+    listener = Listener(monkeypatch)
+    listener.step_at(1.0, 2.0, 7.0, 8.0)
+    listener.look_at(10.0, 27.0, 29.0, 40.0)
+    assert listener.told == [29.0]
+    listener.pause.stepped()
+    listener.look_at(60.0, 200.0)
+    assert listener.told == [29.0, 200.0]
 
-    class Listener:
-        told: list[float] = []  # noqa: RUF012
 
+def test_a_pause_does_not_keep_who_hears_of_it() -> None:
+    class Deaf:
         def paused(self) -> None:
-            self.told.append(clock[-1])
+            """Does nothing."""
 
-    listener = Listener()
-    told = listener.told
-    pause = TrainingPause(listener.paused)
-    pause.stop()
-    for now in (1.0, 2.0, 7.0, 8.0):
-        clock.append(now)
-        pause.stepped()
-    for now in (10.0, 27.0, 29.0, 40.0):
-        clock.append(now)
-        pause.look()
-    assert told == [29.0]
-    pause.stepped()
-    for now in (60.0, 200.0):
-        clock.append(now)
-        pause.look()
-    assert told == [29.0, 200.0]
-    alive = weakref.ref(listener)
-    del listener
+    deaf = Deaf()
+    pause = TrainingPause(deaf.paused)
+    alive = weakref.ref(deaf)
+    del deaf
     assert alive() is None
+    pause.stop()
+
+
+def test_a_pause_that_comes_while_a_step_ends_is_told_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listener = Listener(monkeypatch)
+    listener.step_at(0.1, 0.2)
+    listener.can_be_told = False
+    listener.look_at(2.0)
+    listener.can_be_told = True
+    listener.look_at(2.1)
+    assert listener.told == [2.1]
+
+
+def test_what_the_watch_does_at_a_steps_end_is_no_time_between_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A search took 5 s."""
+    listener = Listener(monkeypatch)
+    listener.step_at(0.1)
+    listener.passed = 5.1
+    listener.pause.goes_on()
+    listener.step_at(5.2)
+    listener.look_at(5.6, 6.0)
+    assert listener.told == [6.0]
+
+
+def test_a_step_that_had_to_wait_does_not_make_a_pause_longer_that_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a busy machine one of many steps took 2 s, of which it computed 0.01."""
+    listener = Listener(monkeypatch)
+    for listener.computed, passed in ((0.01, 0.1), (0.02, 2.1), (0.03, 2.2)):
+        listener.step_at(passed)
+    listener.computed = 0.43
+    listener.look_at(2.6, 5.0)
+    assert listener.told == []
+    listener.computed = 0.6
+    listener.look_at(5.1)
+    assert listener.told == [5.1]
 
 
 def _told(tmp_path: Path, *statements: str) -> str:
@@ -107,6 +166,25 @@ def test_what_grows_in_the_service_after_the_training_is_a_leak(tmp_path: Path) 
 def test_an_evaluation_after_the_training_keeps_its_results(tmp_path: Path) -> None:
     told = _told(tmp_path, "train(20)", "evaluate(service, 90)")
     assert "LEAK" not in told
+
+
+@pytest.mark.parametrize(
+    ("rest", "is_growth"),
+    [
+        ("kept.extend(torch.ones(1000, 65 + number) for number in range(40))", True),
+        ("kept.extend(torch.ones(1000, 65) for number in range(40)); raise OSError", False),
+    ],
+    ids=["to the end", "a step that broke off"],
+)
+def test_what_grew_after_the_last_step_unwatched_is_never_no_leak(
+    tmp_path: Path, rest: str, is_growth: bool
+) -> None:
+    """However fast the machine: the rest of the program was over before it was a pause."""
+    program = PROGRAM.replace("_TIMES_LONGEST = 0", "_LEAST_S = 1000.0")
+    done = run_program(tmp_path, f"{program}    train(20)\n    {rest}\n\nmain()\n", "--leaks")
+    told = " ".join(done.stderr.split())
+    assert ("No leak: 19 steps watched" in told) is not is_growth
+    assert ("Cannot tell: 12.89 MiB came after step 19, the last" in told) is is_growth
 
 
 def test_a_leak_of_the_training_is_told_whatever_follows_it(tmp_path: Path) -> None:

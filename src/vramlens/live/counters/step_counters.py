@@ -79,6 +79,15 @@ class CounterSeries:
         least_bytes = max(_LEAST_RISE * length // _PARTS, 1)
         return sum(size >= least_bytes for size in by_part) >= _FEWEST_PARTS
 
+    def may_rise_on(self, steps: int) -> bool:
+        """Whether it rose as growth does; where a part of the run has no reading, whether it rose at
+        all by so many steps' worth.
+        """
+        parts_read = {(step - 1) * _PARTS // steps for step in self.steps if 0 < step <= steps}
+        if len(parts_read) == _PARTS:
+            return self.rises_on
+        return self.rises_on or self.grown >= max(_LEAST_RISE * steps, 1)
+
     def pace(self) -> Pace | None:
         """How they came; None where that is not steady growth over enough steps. Readings may lie
         any steps apart.
@@ -147,13 +156,18 @@ class StepCounters:
         """What reading may take."""
         return self._ration, self._driver_ration
 
-    @property
-    def may_have_grown(self) -> bool:
+    def may_have_grown(self, steps: int) -> bool:
         """Whether the counters of tensors' memory say that it grew, or do not say; PyTorch's
-        count all of a GPU's, the C library's all of the host's.
+        count all of a GPU's, the C library's all of the host's. They are read once more, however
+        long that takes: steps that are too short for a reading each have none of the present.
+
+        Args:
+            steps: that have ended.
         """
+        with own_errors():
+            self._read_all(steps)
         return not self.host.steps or any(
-            series.rises_on for series in (self.host, *self.allocated.values())
+            series.may_rise_on(steps) for series in (self.host, *self.allocated.values())
         )
 
     @property

@@ -54,6 +54,10 @@ _MOST_UNSEEN = 0.5
 """Of the steps, of which there is no reading: more say nothing of what an early look found. Readings
 that take long come at twice the distance each.
 """
+_FEWEST_LATER = 16
+"""Storages that came after the last step, to speak of growth: what is made once (a test set, a last batch's
+results) is a few. With twice as many, the growth of 20 requests would be none.
+"""
 _NODE_BYTES = 1024
 """Of an autograd node with its saved variables, at most. With half, the nodes of a kept graph would be
 growth that nobody holds; with twice as much, they would explain what is another's.
@@ -108,6 +112,27 @@ def unexplained_growth(
     storages = {*search.storages, *known_owner}
     beside_search = _beside_search(storages, items, host) if search.complete else None
     return beside_search or _beside_piles(items, known_owner, looks)
+
+
+def growth_after_steps(items: Iterable[Item], steps: int) -> Unexplained | None:
+    """What came when no step ended any more, if it is many storages and much of all there is; None
+    else. A copy of what was there, as a checkpoint that is loaded again, has its sizes.
+
+    Args:
+        steps: how many have ended.
+    """
+    older, later = Counter[int](), Counter[int]()
+    for item in items:
+        if item.storage is not None:
+            is_later = item.born is not None and item.born > steps
+            (later if is_later else older)[item.size_bytes] += 1
+    live_bytes = sum(size * count for size, count in (older + later).items())
+    later -= older
+    later_bytes = sum(size * count for size, count in later.items())
+    least_bytes = max(_LEAST_BYTES, _LEAST_SHARE * live_bytes)
+    if later.total() < _FEWEST_LATER or later_bytes < least_bytes:
+        return None
+    return Unexplained(later_bytes, 0, steps + 1, steps + 1, is_reached=True)
 
 
 def gone_by_now(search: Search, items: Sequence[Item], host: HostHeap, steps: int) -> Gone | None:

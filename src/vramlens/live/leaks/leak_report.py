@@ -54,7 +54,8 @@ class Unexplained:
     Attributes:
         bytes: how much.
         bytes_per_step: the average of the steps.
-        first_step, last_step: between which it was measured.
+        first_step, last_step: between which it was measured; both are that after the last one if
+            it came when no step ended any more.
         is_reached: whether the search reached it, in many places; else only the allocator's counter
             shows it.
     """

@@ -47,7 +47,7 @@ def _texts(report: LeakReport) -> Iterator[str]:
     yield from _all_leak_lines(report)
     yield from _look_alike_lines(report)
     if report.unexplained is not None and (leaks or possible):
-        yield f"Besides that, {_unexplained_text(report.unexplained)}."
+        yield f"Besides that, {_unexplained_text(report.unexplained, report.steps)}."
     for note in report.notes:
         yield f"Note: {note}."
     yield from _next_step_lines(report, possible)
@@ -110,7 +110,7 @@ def _no_leak_lines(report: LeakReport, possible: Sequence[LiveLeak]) -> Iterator
     elif report.gone is not None:
         answer = _gone_text(report.gone)
     elif report.unexplained is not None:
-        answer = f"Cannot tell: {_unexplained_text(report.unexplained)}."
+        answer = f"Cannot tell: {_unexplained_text(report.unexplained, report.steps)}."
     else:
         yield f"No leak: {watched}"
         return
@@ -174,7 +174,12 @@ def _gone_text(gone: Gone) -> str:
     )
 
 
-def _unexplained_text(growth: Unexplained) -> str:
+def _unexplained_text(growth: Unexplained, steps: int) -> str:
+    if growth.first_step > steps:
+        return (
+            f"{format_size(growth.bytes)} came after step {steps:,}, the last that was watched. To"
+            " watch what comes then, call vramlens.step() in its loop"
+        )
     where = (
         "in many places, none of which grows steadily by itself"
         if growth.is_reached
