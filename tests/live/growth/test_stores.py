@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -317,6 +317,57 @@ def test_a_dataclass_that_is_linked_is_kept_by_the_call_that_makes_one() -> None
     leak = _only_leak(watch)
     assert leak.owner.source == "return _Genome(self.weights + 1, ancestor=self)"
     assert best is evolution.champion
+
+
+@dataclass
+class _State:
+    number: int
+    weights: Any
+    prior: _State | None = None
+
+
+class _Entry(NamedTuple):
+    number: int
+    weights: Any
+    prior: Any = None
+
+
+class _Version:
+    def __init__(self, number: int, weights: Any, prior: Any = None) -> None:
+        self.weights, self.prior, self.number = weights, prior, number
+
+
+class _Server:
+    """Whose states each hold the one before, in a parameter that is given by its position."""
+
+    def __init__(self) -> None:
+        self.state = _State(0, torch.zeros(4096))
+        self.entry = _Entry(0, torch.zeros(4096), None)
+        self.version = _Version(0, torch.zeros(4096))
+
+    def next_state(self) -> None:
+        before = self.state
+        self.state = _State(before.number + 1, before.weights + 1, before)
+
+    def next_entry(self) -> None:
+        before = self.entry
+        self.entry = _Entry(before.number + 1, before.weights + 1, before)
+
+    def next_version(self) -> None:
+        before = self.version
+        self.version = _Version(before.number + 1, before.weights + 1, before)
+
+
+@pytest.mark.parametrize("kind", ["state", "entry", "version"])
+def test_what_is_linked_by_an_argument_without_a_name_is_kept_by_the_call(kind: str) -> None:
+    server, watch = _Server(), LeakWatch()
+    for _ in range(24):
+        getattr(server, f"next_{kind}")()
+        newest = getattr(server, kind)
+        watch.step()
+    source = _only_leak(watch).owner.source
+    assert source.startswith(f"self.{kind} = _{kind.title()}(before.number + 1, ")
+    assert newest.number == 24
 
 
 class _Fields:

@@ -30,13 +30,13 @@ from vramlens.live.heap.objects import (
 )
 from vramlens.live.holder.chain import Chain
 from vramlens.live.holder.filed_objects import filing_store
+from vramlens.live.holder.linked_fields import field_with, given_by
 from vramlens.live.holder.registrations import (
     caching_line,
     calls_with,
     is_hook_name,
     registrations,
 )
-from vramlens.live.source.expressions import is_empty, last_name
 from vramlens.live.source.name_candidates import candidate_stores
 from vramlens.live.source.searched_names import NAMED, SearchedName, searched_names
 from vramlens.live.source.source_stores import CallSite, Function, Module, Store, read_source
@@ -171,36 +171,27 @@ class Statements(UsersSource):
         if len(nodes) < FEWEST_NODES:
             return None
         head = Chain(chain.root, links[: nodes[0] + 1])
+        given = given_by(links[nodes[0]].value, store.name, self)
         for searched in searched_names(head):
             making = self._best_store(searched, example)
-            if making is not None and making.store is not None and making.store.refers_to_itself:
+            if making is None or making.store is None:
+                continue
+            if making.store.refers_to_itself or (given and given.stands_in(making.store.value)):
                 return making
         return None
 
     def _of_linked_field(self, chain: Chain, below: Sequence[Any]) -> Keeper | None:
-        """Of objects that each hold the one before in a field that no statement sets, as a
-        dataclass's (``Node(x, parent=self)``): the call that makes one; None of anything else.
+        """Of objects that each hold the one before in a field that is a parameter of their class, as
+        a dataclass's (``Node(x, parent=self)``): the call that gives it; None of anything else.
         """
         ways = [*(link.value for link in chain.links), *below]
         nodes = [node for node in ways if type(node) is type(ways[len(chain.links) - 1])]
         if not chain.links or len(nodes) < FEWEST_NODES or not is_users_class(type(nodes[0])):
             return None
-        fields = (name for name, part in attributes_of(nodes[0]) if part is nodes[1])
-        field = next(fields, "")
-        if not field or self._is_set(field):
-            return None
-        calls = (
-            call
-            for call in calls_with(self, field)
-            if last_name(call[2].call.func) == class_name(type(nodes[0]))
-        )
-        best = _best_call(calls)
+        field = field_with(nodes[0], nodes[1])
+        given = given_by(nodes[0], field, self) if field else None
+        best = None if given is None else _best_call(given.calls(self))
         return None if best is None else _keeper_at(best, _CALL_SCORE)
-
-    def _is_set(self, field: str) -> bool:
-        """Whether a statement sets an attribute of that name to something."""
-        stores = (store for module in self.modules() for store in module.stores.get(field, ()))
-        return any(store.base and not is_empty(store.value) for store in stores)
 
     def _best_store(self, searched: SearchedName, example: _Example) -> Keeper | None:
         candidates = candidate_stores(self, searched)
