@@ -432,3 +432,30 @@ def test_the_newest_in_a_store_may_be_held_by_variables(
     assert leak.verdict == verdict
     assert leak.owner is not None
     assert leak.owner.name == "_Registry.loaders"
+
+
+class _Painter:
+    """Hooks that a function makes, in the tables of modules that a dict has by name."""
+
+    def __init__(self, layers: dict[str, Any]) -> None:
+        for layer in layers.values():
+            canvas = torch.zeros(4096)
+            self.handle = layer.register_forward_hook(self.painter(canvas))
+
+    def painter(self, canvas: Any) -> Callable[..., None]:
+        def paint(_module: Any, _inputs: Any, output: Any) -> None:
+            canvas.add_(output.sum())
+
+        return paint
+
+
+def test_hooks_that_a_function_makes_are_kept_by_the_registration() -> None:
+    """And not by the line that makes the dict of modules, through which their table was reached."""
+    watched = {"first": torch.nn.Linear(4, 4), "second": torch.nn.Linear(4, 4)}
+    watch = LeakWatch()
+    for step in range(24):
+        if step % 2:
+            _Painter(watched).handle.remove()
+        watch.step()
+    source = _only_leak(watch).owner.source
+    assert source == "self.handle = layer.register_forward_hook(self.painter(canvas))"

@@ -11,6 +11,7 @@ from itertools import chain
 from vramlens.live.source.expressions import (
     arguments_of,
     hands_over,
+    is_made_by,
     last_name,
     names_read,
     text_of,
@@ -69,15 +70,17 @@ def _names_function(argument: ast.expr, function_name: str, line: int) -> bool:
 def registrations(
     source: UsersSource, code: types.CodeType
 ) -> Iterator[tuple[int, Module, CallSite]]:
-    """Yields the calls that are given a function, by its name or, for a lambda, by where it
-    stands; each with its points.
+    """Yields the calls that are given a function, by its name, by the call of the function that makes
+    it or, for a lambda, by where it stands; each with its points.
     """
     definition = source.function_of(code)
     line = None if definition is None else definition[1].line
+    maker = _maker_of(source, code)
     for module in source.modules():
         for name, sites in module.calls.items():
             for site in sites:
-                if not hands_over(site.call, code.co_name, line):
+                is_made = bool(maker) and is_made_by(site.call, maker)
+                if not is_made and not hands_over(site.call, code.co_name, line):
                     continue
                 points = site.loops + 10 * name.startswith(_REGISTERING)
                 if source.has_run(module.file, site.statement.lineno):
@@ -86,6 +89,21 @@ def registrations(
                     is_its_name = site.function.binds(code.co_name) is definition[1].outer
                     points += 5 * is_its_name
                 yield points, module, site
+
+
+def _maker_of(source: UsersSource, code: types.CodeType) -> str:
+    """The function that makes a function inside of it, and returns it; empty of others."""
+    definition = source.function_of(code)
+    outer = None if definition is None else definition[1].outer
+    if definition is None or outer is None or outer.node is None:
+        return ""
+    module, function = definition
+    returned = [value for value, around in module.returns if around is outer]
+    is_returned = any(
+        value is function.node or (isinstance(value, ast.Name) and value.id == code.co_name)
+        for value in returned
+    )
+    return outer.name.rpartition(".")[2] if is_returned else ""
 
 
 def caching_line(source: UsersSource, code: types.CodeType) -> tuple[str, int, str] | None:

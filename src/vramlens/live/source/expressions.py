@@ -197,6 +197,12 @@ def hands_over(call: ast.Call, function: str, line: int | None) -> bool:
     return any(_gives(argument, function, line) for argument in arguments_of(call))
 
 
+def is_made_by(call: ast.Call, maker: str) -> bool:
+    """Whether a call is given what a function returns: ``register(make(x))``."""
+    arguments = arguments_of(call)
+    return any(isinstance(part, ast.Call) and last_name(part.func) == maker for part in arguments)
+
+
 def _gives(argument: ast.expr, function: str, line: int | None) -> bool:
     if last_name(argument) == function:
         return True
