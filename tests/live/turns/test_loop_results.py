@@ -36,6 +36,15 @@ def main():
     study(recorder.matrix())
 main()
 """
+FILLED_BEFORE_AND_IN_EACH_TURN = """
+def main():
+    recorder = Recorder()
+    recorder.add(first)
+    for row in data:
+        study(recorder.matrix())
+        recorder.add(row)
+main()
+"""
 USED_IN_EACH_EPOCH = """
 def evaluate(recorder):
     for row in data:
@@ -99,6 +108,7 @@ def _use_in(path: Path, program: str) -> str:
     [
         (GATHERED_AND_USED, True),
         (USED_IN_EACH_TURN, False),
+        (FILLED_BEFORE_AND_IN_EACH_TURN, False),
         (USED_IN_EACH_EPOCH, False),
         (AT_MODULE_LEVEL, True),
         (USED_BEFORE, False),
@@ -109,6 +119,7 @@ def _use_in(path: Path, program: str) -> str:
     ids=[
         "after the loop",
         "in each turn",
+        "in each turn of a loop before which it began",
         "in each epoch",
         "at module level",
         "before the loop",

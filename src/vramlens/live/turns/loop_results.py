@@ -8,7 +8,8 @@ training loop's list of losses is used after it, too.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from vramlens.ground.verdict import Verdict
@@ -108,21 +109,25 @@ def _is_once_after(body: ast.Module, use: int, filling: int) -> bool:
         use: the line.
         filling: the line that fills.
     """
-    places, filled_in = _places_up(body, use), dict(_places_up(body, filling))
+    places, filled_in = _places_up(body, use), defaultdict[ast.AST, list[int]](list)
+    for scope, line in _places_up(body, filling):
+        filled_in[scope].append(line)
     if not places or any(_is_in_turns(*place, filled_in) for place in places):
         return False
     return any(
-        filled_in.get(scope, line) < line or _ends_a_loop_before(scope, line)
+        any(filled < line for filled in filled_in.get(scope, ()))
+        or _ends_a_loop_before(scope, line)
         for scope, line in places
     )
 
 
-def _is_in_turns(scope: ast.AST, line: int, filled_in: Mapping[ast.AST, int]) -> bool:
+def _is_in_turns(scope: ast.AST, line: int, filled_in: Mapping[ast.AST, Sequence[int]]) -> bool:
     """Whether a line is in a loop that does not come as a whole after what fills, as one over the
     columns of a table does.
     """
     return any(
-        filled_in.get(scope, loop.lineno) >= loop.lineno for loop in _loops_around(scope, line)
+        max(filled_in.get(scope, ()), default=loop.lineno) >= loop.lineno
+        for loop in _loops_around(scope, line)
     )
 
 
