@@ -156,3 +156,24 @@ def test_who_waits_for_all_of_it_takes_no_results(tmp_path: Path) -> None:
 def test_what_makes_one_of_all(text: str, is_combined: bool) -> None:
     call = ast.parse(text, mode="eval").body
     assert combines_all(call, "rows", ast.Attribute) == is_combined
+
+
+@pytest.mark.parametrize(
+    ("after", "is_result"),
+    [("return cat(self.rows)", True), ("return cat(self.rows[-8:])", False)],
+)
+def test_what_the_function_that_gathers_uses_after_its_loop_is_its_result(
+    tmp_path: Path, after: str, is_result: bool
+) -> None:
+    use = _use_in(
+        tmp_path / "train.py",
+        f"""\
+class Recorder:
+    def run(self):
+        for row in data: self.rows.append(row)
+        {after}
+
+Recorder().run()
+""",
+    )
+    assert use == ("line 4 uses all of Recorder.rows after the loop" if is_result else "")

@@ -93,13 +93,16 @@ def whole_use(owner: LeakOwner, is_use: IsUse = uses_all) -> str:
 
 def _first_use_elsewhere(body: ast.Module, owner: LeakOwner, is_use: IsUse) -> tuple[str, int]:
     """An attribute's name, and the first line that uses all of it outside of the function that fills
-    it; 0 where there is none.
+    it, or after its loop there; 0 where there is none.
     """
     path = owner.name.partition("[")[0]
     holder, _, name = path.rpartition(".")
     scope = _scope_of(body, owner.line)
     lines = sorted(_lines_that_use(body, holder, name, is_use)) if holder else []
-    return path, next((use for use in lines if not is_around(scope, use)), 0)
+    loop_ends = (_last_line(loop) for loop in _loops_around(scope, owner.line))
+    last_line = max(loop_ends, default=0) or _last_line_of(scope)
+    uses = (use for use in lines if use > last_line or not is_around(scope, use))
+    return path, next(uses, 0)
 
 
 def _is_once_after(body: ast.Module, use: int, filling: int) -> bool:
@@ -170,6 +173,10 @@ def _loops_in(scope: ast.AST) -> Iterator[_Loop]:
 
 def _last_line(loop: _Loop) -> int:
     return loop.end_lineno or loop.lineno
+
+
+def _last_line_of(scope: ast.AST) -> int:
+    return int(getattr(scope, "end_lineno", 0) or 0)
 
 
 def _lines_that_use(body: ast.Module, holder: str, name: str, is_use: IsUse) -> Iterator[int]:
