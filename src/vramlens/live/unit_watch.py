@@ -145,8 +145,11 @@ class UnitWatch:
         self._watch.stop()
 
     def program_ends(self) -> None:
-        """No step of it is in the making any more, and no other watch sees what came after it."""
-        self._watch.program_ends()
+        """No step of it is in the making any more, and no other watch sees what came after it. A call
+        or a turn ends with the next one: what the last of them uses came after no step.
+        """
+        if self._unit is None:
+            self._watch.program_ends()
 
     def end(self) -> None:
         """Looks for the last time, while the variables are there that the program ended with."""
