@@ -32,6 +32,7 @@ from vramlens.ranks.notes import (
     notes_of_recordings,
 )
 from vramlens.ranks.peers.common_factor import with_common_factors
+from vramlens.ranks.peers.placed_tables import PlacedTables
 from vramlens.ranks.peers.rank_cohorts import (
     ALL_RANKS,
     PROGRAMS,
@@ -177,10 +178,13 @@ class _Job:
         return strays_by_device(self.ranks, self._strays)
 
     def notes(self) -> list[str]:
-        """What differs between cohorts by nature, one sentence each."""
+        """What differs between ranks by nature, one sentence each."""
+        notes = [note for tables in self._tables for note in tables.notes]
         if self.cohorts.source == PROGRAMS:
-            return [] if self.strangers else note_of_programs(self.cohorts.members)
-        return [] if self.between_cohorts is None else self.between_cohorts.notes()
+            notes += [] if self.strangers else note_of_programs(self.cohorts.members)
+        elif self.between_cohorts is not None:
+            notes += self.between_cohorts.notes()
+        return notes
 
     def notes_of_slow_ranks(self, differing: Collection[int]) -> Iterator[str]:
         """Yields who takes longer for a step; of ranks that run other programs, longer than those
@@ -194,8 +198,8 @@ class _Job:
 
     def within_cohorts(self) -> Iterator[RankDifference]:
         """Yields the differences of ranks from those that do the same work."""
-        for members in self.cohorts.members:
-            peers = [self.ranks[rank] for rank in members if rank not in self.strangers]
+        for tables in self._tables:
+            peers = tables.peers
             if len(peers) < 2:
                 continue
             usual, by_card = Usual(peers), PeersByCard(peers)
@@ -205,6 +209,18 @@ class _Job:
             if usual_of_others is not None:
                 differences = list(self._among(usual_of_others, by_card))
             yield from differences
+
+    @cached_property
+    def _tables(self) -> list[PlacedTables]:
+        """By cohort, its ranks and the tables that each of them owns; stages own layers."""
+        is_pipeline = any(position.sends for position in self._positions.values())
+        return [
+            PlacedTables(
+                [self.ranks[rank] for rank in members if rank not in self.strangers],
+                may_be_placed=not is_pipeline,
+            )
+            for members in self.cohorts.members
+        ]
 
     def _among(self, usual: Usual, by_card: PeersByCard) -> Iterator[RankDifference]:
         """Yields the differences of peers from what is usual among them."""

@@ -1,6 +1,7 @@
 """Peers: who is compared with whom, and what is usual among them.
 
 rank_cohorts: which ranks do the same work.
+placed_tables: tables of which each rank owns other ones.
 roles: which ranks run programs of their own.
 common_factor: ranks that differ and are all of one host or process group.
 steps_against_peers: the peaks of steps beside each other.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from vramlens.ranks.hints import Hint
+from vramlens.ranks.peers.placed_tables import PlacedTables
 from vramlens.ranks.peers.roles import roles_of_code
 from vramlens.ranks.rank_summary import RankSummary, ranks_of_span
 from vramlens.trace.flight import FlightGroup
@@ -233,8 +234,9 @@ def _cohorts_of_parameters(ranks: Sequence[RankSummary], *, sends: bool) -> Rank
     the largest. None where there are fewer than two.
     """
     by_part = defaultdict(list)
+    tables = PlacedTables(ranks, may_be_placed=not sends)
     for summary in ranks:
-        by_part[_part(summary)].append(summary)
+        by_part[_part(summary, tables)].append(summary)
     cohorts = [part for part in by_part.values() if len(part) > 1]
     if len(cohorts) < 2:
         return None
@@ -273,9 +275,11 @@ def _joined(numbers: Sequence[int], groups: Sequence[set[int]]) -> tuple[tuple[i
     return tuple(sorted(map(tuple, cohorts.values())))
 
 
-def _part(summary: RankSummary) -> tuple[tuple[str, int], ...]:
+def _part(summary: RankSummary, tables: PlacedTables) -> tuple[tuple[str, int], ...]:
     """The part of the model that a rank holds: its lines that make parameters, and how many
-    tensors each makes.
+    tensors each makes; how many tables a rank owns does not say what it does.
     """
-    parameter_lines = (line for line in summary.lines if line.category == "parameters")
-    return tuple(sorted((str(line.place), line.allocations) for line in parameter_lines))
+    lines = (line for line in summary.lines if line.category == "parameters")
+    return tuple(
+        sorted((str(line.place), line.allocations) for line in lines if not tables.has(line))
+    )
