@@ -69,3 +69,29 @@ def test_other_settings_that_cost_nothing_are_a_note() -> None:
     assert _settings_notes([replace(rank, alloc_conf=None) for rank in ranks]) == []
     halves = [replace(rank, alloc_conf=PADDED * (rank.rank < 2)) for rank in ranks]
     assert _settings_notes(halves) == []
+
+
+@pytest.mark.parametrize(
+    ("odd_groups", "named"), [((2,), True), ((1, 3, 6), False), ((1, 2, 5, 7), False)]
+)
+def test_what_many_groups_cache_by_chance_is_no_difference(
+    odd_groups: tuple[int, ...], named: bool
+) -> None:
+    """Tensor-parallel groups of four, each with lengths of its own."""
+    ranks = []
+    for rank in trainers(32):
+        group = rank.rank // 4
+        more = 1.3 if group in odd_groups else 1.0
+        reserved = int(rank.peak_reserved_bytes * more)
+        groups = (("tp", ((4 * group, 4, 1),)),)
+        ranks.append(replace(rank, peak_reserved_bytes=reserved, groups=groups))
+    odd = tuple(rank.rank for rank in ranks if rank.rank // 4 in odd_groups)
+    assert named_causes(compare(ranks)) == [(odd, "allocator")] * named
+
+
+def test_a_few_ranks_that_reserve_more_are_told_whatever_they_have_in_common() -> None:
+    ranks = trainers(32)
+    for odd in (3, 9):
+        more = int(1.3 * ranks[odd].peak_reserved_bytes)
+        ranks[odd] = replace(ranks[odd], peak_reserved_bytes=more)
+    assert named_causes(compare(ranks)) == [((3, 9), "allocator")]

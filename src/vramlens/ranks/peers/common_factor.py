@@ -5,7 +5,7 @@ GPU, or one process group.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -18,18 +18,33 @@ _FACTORS: tuple[tuple[str, Callable[[RankSummary], object]], ...] = (
     ("host", lambda rank: rank.host),
 )
 
+_FEW_RANKS, _FEW = 2, 0.125
+"""So many ranks, or this share of all, may have one fault though nothing is common to them."""
+
 
 def with_common_factors(
     differences: Iterable[RankDifference], ranks: Sequence[RankSummary]
 ) -> tuple[RankDifference, ...]:
     """The differences, each that touches exactly the ranks of one host, local rank, GPU model or
-    group saying so in its evidence.
+    group saying so in its evidence; without what is chance.
     """
     names = _names_of_sets(ranks)
     return tuple(
         _with_factor(difference, names.get(frozenset(difference.ranks)))
         for difference in differences
+        if not _is_chance(difference, names, len(ranks))
     )
+
+
+def _is_chance(difference: RankDifference, names: Collection[frozenset[int]], world: int) -> bool:
+    """True if many ranks that have nothing in common reserve what they do not use: they had other
+    batches, and which of them fit what is cached is chance. Settings, or a line, would be a reason.
+    """
+    odd = frozenset(difference.ranks)
+    has_reason = difference.cause != "allocator" or difference.place is not None
+    if has_reason or len(odd) <= max(_FEW_RANKS, _FEW * world):
+        return False
+    return not any(odd <= members for members in names)
 
 
 def _with_factor(difference: RankDifference, name: str | None) -> RankDifference:
