@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from support.summaries import named_causes, trainers
+from support.summaries import MODEL, line, named_causes, trainers, with_lines
+from vramlens.analyses.finding import Place
 from vramlens.ranks import RankSummary, compare
+from vramlens.ranks.rank_summary import FrameUse
+from vramlens.units import MIB
 
 PADDED = "roundup_power2_divisions:2"
 
@@ -95,3 +98,21 @@ def test_a_few_ranks_that_reserve_more_are_told_whatever_they_have_in_common() -
         more = int(1.3 * ranks[odd].peak_reserved_bytes)
         ranks[odd] = replace(ranks[odd], peak_reserved_bytes=more)
     assert named_causes(compare(ranks)) == [((3, 9), "allocator")]
+
+
+@pytest.mark.parametrize(("sizes", "told_mib"), [(4, 1000), (1, 500)])
+def test_a_line_whose_requests_grow_costs_what_is_reserved_for_them(
+    sizes: int, told_mib: int
+) -> None:
+    """What it freed does not fit the next request; of one size it would be used again."""
+    ranks = trainers(4)
+    buffer = replace(line(26, "temporaries", 1, 500 * MIB), static=False, per_step=1)
+    buffer = replace(buffer, allocations=4, sizes=sizes, total_bytes=4 * buffer.peak_bytes)
+    ranks[2] = with_lines(ranks[2], buffer)
+    frame = FrameUse(Place(MODEL, 26, "f26"), 4, buffer.total_bytes, 500 * MIB, 1000 * MIB)
+    reserved = ranks[2].peak_reserved_bytes + 500 * MIB
+    ranks[2] = replace(ranks[2], frames=(frame,), peak_reserved_bytes=reserved)
+    (told,) = compare(ranks).differences
+    assert (told.ranks, told.cause, told.place) == ((2,), "rank_only", frame.place)
+    assert told.bytes == told_mib * MIB
+    assert ("does not fit the next" in told.evidence[-1]) == (sizes > 1)

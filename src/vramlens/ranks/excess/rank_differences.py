@@ -7,7 +7,7 @@ from math import inf
 
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
-from vramlens.ranks.excess.reserved_differences import reserved_differences
+from vramlens.ranks.excess.reserved_differences import reserved_differences, with_reserved
 from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_summary import LineUse
 from vramlens.units import MIB, format_size
@@ -26,7 +26,8 @@ def differences_of(beside: RankAgainstPeers) -> list[RankDifference]:
     leaks = beside.leak_differences()
     differences = [*leaks, *beside.line_differences(leaks)]
     differences += reserved_differences(beside, differences)
-    return [*differences, *_outside_differences(beside)]
+    told = [with_reserved(beside, difference) for difference in differences]
+    return [*told, *_outside_differences(beside)]
 
 
 def differences_beside_work(

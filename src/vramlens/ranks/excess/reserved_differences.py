@@ -9,7 +9,7 @@ from vramlens.ground.verdict import Verdict
 from vramlens.ranks.excess.lone_frames import lone_frame
 from vramlens.ranks.excess.rank_against_peers import ENOUGH_PEERS, SPREADS, RankAgainstPeers
 from vramlens.ranks.rank_difference import RankDifference
-from vramlens.ranks.rank_summary import FrameUse
+from vramlens.ranks.rank_summary import FrameUse, LineUse
 from vramlens.ranks.rank_words import DEFAULT_SETTINGS
 from vramlens.units import MIB, format_size
 
@@ -17,6 +17,8 @@ _LEAST_SHARE, _LEAST_BY_CHANCE = 0.1, 0.2
 """A rank's unused reserved memory differs by so large a share of what is usually reserved, where
 there is a reason for it; without one, less is chance where the ranks' sizes are a percent apart.
 """
+_FRAGMENTED = 1.5
+"""Times what a line holds: less is reserved for it where what was freed is used again."""
 _OF_LINES = ("leak", "rank0_gather", "rank_only", "object_collective", "full_state_dict")
 _FIX_OF_VARYING = (
     "pad its batches to a few fixed sizes, as its peers do, or set expandable_segments:True"
@@ -50,6 +52,38 @@ def reserved_differences(
         return [_difference(beside, "allocator", more)]
     fix = f"{_FIX_OF_VARYING}; about {format_size(more)}"
     return [replace(_difference(beside, "allocator", more, _VARIES), fix=fix)]
+
+
+def with_reserved(beside: RankAgainstPeers, difference: RankDifference) -> RankDifference:
+    """A difference of a line that only this rank has; where each of its requests has another size and
+    passes, with all that is reserved for them: what was freed does not fit the next.
+    """
+    reserved = sum(
+        frame.reserved_bytes for frame in beside.rank.frames if frame.place == difference.place
+    )
+    more = min(reserved, beside.rank.peak_reserved_bytes - beside.usual.reserved_bytes)
+    lines = [line for line in beside.rank.lines if line.place == difference.place]
+    is_fragmenting = difference.cause == "rank_only" and all(map(_is_never_the_same, lines))
+    if not lines or not is_fragmenting or more < _FRAGMENTED * difference.bytes:
+        return difference
+    held = format_size(difference.bytes)
+    return beside.difference(
+        difference.cause,
+        difference.verdict,
+        more,
+        place=difference.place,
+        evidence=[
+            *difference.evidence,
+            f"{format_size(reserved)} are reserved for calls there, {held} of them in use at the"
+            " peak: each call asks for another size, and what was freed does not fit the next",
+        ],
+    )
+
+
+def _is_never_the_same(line: LineUse) -> bool:
+    """True if a line makes what passes, in another size each time."""
+    passes = line.category == "temporaries" and not line.static
+    return passes and line.sizes == line.allocations > 1
 
 
 def _more(beside: RankAgainstPeers, of_lines: Sequence[RankDifference], *, is_padded: bool) -> int:
