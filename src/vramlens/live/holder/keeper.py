@@ -133,11 +133,10 @@ class Statements(UsersSource):
             return special
         example = _Example(kept, is_graph, made)
         best = self._best_of_names(chain, example)
-        best = (
-            self._of_linked_list(chain, best, example)
-            or self._of_linked_field(chain, below)
-            or best
-        )
+        linked = self._of_linked_list(chain, best, example)
+        if linked is None and not _moves_on(best):
+            linked = self._of_linked_field(chain, below)
+        best = linked or best
         warning_line = _warning_line(kept)
         if warning_line is not None:  # the container was made elsewhere, once
             return Keeper(*warning_line) if best is None else _moved(best, warning_line)
@@ -391,6 +390,12 @@ def _best_call(
 def _keeper_at(call: tuple[int, Module, CallSite], score: int) -> Keeper:
     _, module, site = call
     return Keeper(module.file, site.statement.lineno, site.function.name, score=score)
+
+
+def _moves_on(keeper: Keeper | None) -> bool:
+    """Whether a statement makes the next of linked objects the first: ``node = node.explore()``."""
+    store = store_of(keeper)
+    return store is not None and store.how == "assign" and store.refers_to_itself
 
 
 def _moved(keeper: Keeper, place: tuple[str, int, str]) -> Keeper:
