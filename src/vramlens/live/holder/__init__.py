@@ -6,6 +6,7 @@ keeper: the statement that keeps.
 keeper_position: the link of a chain that keeps.
 leak_class: the class of a leak.
 kept_value, leak_fix, object_fix: its fix.
+linked_fields: fields that the call of a class sets.
 owner: the name of what keeps.
 library_part: a private part of a library's object.
 registrations: calls that hand over a function.

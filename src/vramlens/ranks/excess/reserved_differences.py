@@ -75,7 +75,7 @@ def with_reserved(beside: RankAgainstPeers, difference: RankDifference) -> RankD
         evidence=[
             *difference.evidence,
             f"{format_size(reserved)} are reserved for calls there, {held} of them in use at the"
-            " peak: each call asks for another size, and what was freed does not fit the next",
+            " peak: each call requests another size, and what was freed does not fit the next",
         ],
     )
 
