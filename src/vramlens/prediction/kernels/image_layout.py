@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:
     from vramlens.ground.late_torch import torch
 
-_LINE_DIMS, _IMAGE_DIMS = 3, 4
+_LINE_DIMS, _IMAGE_DIMS, _HALF_BYTES = 3, 4, 2
 _ENLARGES = re.compile(r"aten\.upsample_(nearest|bilinear|bicubic)2d")
 _PLACES_OF_INPUT = {"aten.convolution": 0, "aten.convolution_backward": 1}
 
@@ -132,3 +132,8 @@ RULES: dict[str, Rule] = {
 def bytes_of(tensor: Any) -> int:
     """Bytes of a tensor's numbers."""
     return int(tensor.numel() * tensor.element_size())
+
+
+def is_half(tensor: Any) -> bool:
+    """Whether a tensor's numbers have 16 bits."""
+    return bool(tensor.element_size() == _HALF_BYTES)

@@ -66,6 +66,7 @@ from vramlens.prediction.kernels.convolutions.without_tf32 import Float32Convolu
 from vramlens.prediction.kernels.image_layout import (
     bytes_of,
     has_channels_last,
+    is_half,
     lies_channels_last,
     lies_otherwise,
 )
@@ -224,8 +225,8 @@ class Convolution:
             return bytes_of(self.tensor) + bytes_of(self.output)
         if self._is_pointwise or self.is_depthwise or self._has_few_wide_channels:
             return KERNEL_BYTES
-        if self.without_tf32 is not None:
-            return self.without_tf32.bytes_of_input_gradient or KERNEL_BYTES
+        if (without_tf32 := self.without_tf32) is not None:
+            return without_tf32.bytes_of_input_gradient or KERNEL_BYTES
         is_small = self.groups > _MANY_GROUPS if self._is_half else self._makes_few_products
         uncopied = bytes_of(self.weight) if self._is_point and self.groups == 1 else 0
         return KERNEL_BYTES if is_small else self.bytes_of_all_copies - uncopied
@@ -245,10 +246,10 @@ class Convolution:
             partial_sums = 0
         if self._is_grouped_point:
             return self.bytes_of_all_copies
-        if self.without_tf32 is not None:
-            is_copied = self.without_tf32.copies_for_weight_gradient
-            bytes_of_transforms = self.without_tf32.bytes_of_weight_gradient
-            return self.own_bytes if is_copied else bytes_of_transforms or KERNEL_BYTES
+        if (without_tf32 := self.without_tf32) is not None:
+            is_copied = without_tf32.copies_for_weight_gradient
+            transforms = without_tf32.bytes_of_weight_gradient
+            return self.own_bytes if is_copied else transforms or KERNEL_BYTES
         if self.has_channels_last:
             return self._bytes_of_weight_gradient_with_channels_last(partial_sum, partial_sums)
         if self._is_pointwise:
@@ -286,16 +287,16 @@ class Convolution:
     @property
     def most_of_weight_transforms(self) -> int:
         """Of a weight's gradient that may be made of transforms; 0 where it is not."""
-        if self.without_tf32 is not None:
-            return self.without_tf32.bytes_of_weight_gradient
+        if (without_tf32 := self.without_tf32) is not None:
+            return without_tf32.bytes_of_weight_gradient
         is_one = self._images_a_channel >= _MAY_TRANSFORM[False]
         return self._bytes_of_transforms(has_result=False) if is_one else 0
 
     @property
     def most_of_result_transforms(self) -> int:
         """Of a result that may be; 0 where it is not."""
-        if self.without_tf32 is not None:
-            return self.without_tf32.most_of_result
+        if (without_tf32 := self.without_tf32) is not None:
+            return without_tf32.most_of_result
         is_one = self._images_a_channel_of_second_gradient >= _MAY_TRANSFORM[True]
         return self._bytes_of_transforms(has_result=True) if is_one else 0
 
@@ -404,7 +405,7 @@ class Convolution:
 
     @property
     def _is_half(self) -> bool:
-        return bool(self.tensor.element_size() == 2)
+        return is_half(self.tensor)
 
     @property
     def _is_point(self) -> bool:

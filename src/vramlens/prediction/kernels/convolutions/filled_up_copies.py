@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramlens.prediction.kernels.image_layout import bytes_of
+from vramlens.prediction.kernels.image_layout import bytes_of, is_half
 
 HEADER_BYTES = 16
 _MULTIPLE_OF_HALF, _MULTIPLE = 8, 4
-_HALF_BYTES = 2
 
 
 def multiple_of(tensor: Any) -> int:
     """The number of channels whose multiples are taken as they are."""
-    return _MULTIPLE_OF_HALF if tensor.element_size() == _HALF_BYTES else _MULTIPLE
+    return _MULTIPLE_OF_HALF if is_half(tensor) else _MULTIPLE
 
 
 def bytes_of_copies(

@@ -15,10 +15,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from vramlens.prediction.kernels.image_layout import bytes_of
+from vramlens.prediction.kernels.image_layout import bytes_of, is_half
 
 _ALIGNED, _LEAST_ALIGNED, _MUCH_MORE = 8, 64, 1.25
-_HALF_BYTES, _VOLUME_DIMS = 2, 5
+_VOLUME_DIMS = 5
 _SEVERAL, _LARGE_IMAGE, _MANY_POINTS = 8, 4_000, 40_000
 """Images from which on there are several, numbers of a channel in a large one, and in all."""
 _FEW_CHANNELS, _MORE_CHANNELS, _LEAST_CHANNELS = 32, 64, 8
@@ -41,10 +41,9 @@ def bytes_of_pointwise_gradient(
     copies = bytes_of(tensor) + bytes_of(output)
     by_image = int(tensor.shape[0]) * partial_sum
     points = math.prod(tensor.shape[2:])
-    is_half = tensor.element_size() == _HALF_BYTES
     if points >= _LARGE_IMAGE and _has_few_channels(tensor, int(output.shape[1]), points):
         return copies + partial_sums
-    if is_half:
+    if is_half(tensor):
         is_aligned = points % _ALIGNED == 0 and points >= _LEAST_ALIGNED
         return by_image if is_aligned else min(by_image, copies)
     return by_image if by_image <= _MUCH_MORE * copies else copies
@@ -55,7 +54,7 @@ def copies_for_result(tensor: Any, output: Any) -> bool:
     inputs, outputs = int(tensor.shape[1]), int(output.shape[1])
     points = int(tensor.numel()) // inputs
     is_odd = math.prod(tensor.shape[2:]) % 2 > 0
-    if tensor.element_size() == _HALF_BYTES:
+    if is_half(tensor):
         return is_odd and max(inputs, outputs) >= _MANY_CHANNELS
     if outputs < inputs:
         return is_odd and inputs >= _VERY_MANY_CHANNELS and points >= _LEAST_POINTS
@@ -74,7 +73,7 @@ def _has_few_channels(tensor: Any, outputs: int, points: int) -> bool:
     images, inputs = map(int, tensor.shape[:2])
     if tensor.dim() == _VOLUME_DIMS:
         return inputs < _MORE_CHANNELS
-    if tensor.element_size() == _HALF_BYTES:
+    if is_half(tensor):
         is_few = 16 <= inputs <= _FEW_CHANNELS and 8 <= outputs <= _FEW_CHANNELS
         return is_few and images < _SEVERAL
     if inputs <= _FEW_CHANNELS:

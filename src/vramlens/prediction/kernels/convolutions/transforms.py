@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from vramlens.prediction.kernels.image_layout import bytes_of
@@ -18,12 +19,17 @@ def bytes_of_transforms(tensor: Any, weight: Any, copied: Any, *, has_result: bo
         copied: which is copied.
         has_result: whether those of results are there, too.
     """
-    sides = zip(tensor.shape[2:], weight.shape[2:], strict=True)
-    rows, columns = (_next_power(int(image + kernel) - 1) for image, kernel in sides)
     images, inputs = map(int, tensor.shape[:2])
     outputs = int(weight.shape[0])
     planes = images * (inputs + outputs) + (inputs * outputs if has_result else 0)
-    return bytes_of(copied) + 2 * planes * rows * (columns // 2 + 1) * _COMPLEX_BYTES
+    return bytes_of(copied) + 2 * planes * bytes_of_plane(tensor.shape[2:], weight.shape[2:])
+
+
+def bytes_of_plane(image_sides: Iterable[int], kernel_sides: Iterable[int]) -> int:
+    """Of the transform of one channel of an image, which is as large as that of its kernel."""
+    sides = zip(image_sides, kernel_sides, strict=True)
+    rows, columns = (_next_power(int(image + kernel) - 1) for image, kernel in sides)
+    return rows * (columns // 2 + 1) * _COMPLEX_BYTES
 
 
 def _next_power(size: int) -> int:

@@ -18,15 +18,16 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vramlens.prediction.kernels.convolutions.transforms import bytes_of_plane
+
 if TYPE_CHECKING:
     import torch
 else:
     from vramlens.ground.late_torch import torch
 
 _IMAGE_SIDES = 2
-_NUMBER_BYTES, _COMPLEX_BYTES = 4, 8
-_TILE_BYTES = 32 * 17 * _COMPLEX_BYTES
-_TILES_OF_IMAGE = 2
+_NUMBER_BYTES = 4
+_TILE_SIDES, _TILES_OF_IMAGE = (32, 32), 2
 _SEVERAL_CHANNELS, _MANY_CHANNELS = 33, 144
 _LEAST_TILED, _LEAST_OF_TILED = 30, 2_000_000
 """The shortest side of an image that is tiled, and numbers of so many channels as the side with
@@ -77,8 +78,7 @@ class Float32Convolution:
         """Of the largest workspace of a result: Fourier transforms, and a turned weight."""
         if not self._may_transform or max(self.sides) > _LARGEST_TRANSFORMED:
             return 0
-        plane = math.prod(map(self._transformed, self.sides[:-1]))
-        plane *= (self._transformed(self.sides[-1]) // 2 + 1) * _COMPLEX_BYTES
+        plane = bytes_of_plane(self.sides, (self.kernel, self.kernel))
         planes = 2 * self.inputs * (self.outputs + self.images)
         weight = self.inputs * self.outputs * self.kernel**2 * _NUMBER_BYTES
         return planes * plane + weight
@@ -91,7 +91,7 @@ class Float32Convolution:
         if not self._may_transform or not is_tiled:
             return 0
         images = _TILES_OF_IMAGE * self.images * (self.inputs + self.outputs)
-        return _TILE_BYTES * (images + self.inputs * self.outputs)
+        return bytes_of_plane(_TILE_SIDES, (1, 1)) * (images + self.inputs * self.outputs)
 
     @property
     def bytes_of_weight_gradient(self) -> int:
@@ -128,7 +128,3 @@ class Float32Convolution:
     def _results(self) -> int:
         """Numbers of one channel of all results."""
         return self.images * math.prod(self.result_sides)
-
-    def _transformed(self, side: int) -> int:
-        """The side of an image's transform: the next power of two."""
-        return 1 << (side + self.kernel - 2).bit_length()
