@@ -48,7 +48,7 @@ def _largest_leaks(rank: RankSummary) -> dict[Place | None, RankGrowth]:
         if leak.verdict != Verdict.NOT_A_PROBLEM and leak.bytes > 0:
             largest.setdefault(leak.place, leak)
     at_peak, most = Counter[Place | None](), Counter[Place | None]()
-    for line in rank.lines:
+    for line in rank.lines if largest else ():
         at_peak[line.place] += line.at_peak_bytes
         most[line.place] += line.peak_bytes
     steps = len(rank.step_peaks)
