@@ -288,3 +288,25 @@ def test_a_result_without_tf32_may_be_made_of_transforms() -> None:
     call = convolution(10, 64, 128, (37, 37))
     assert call.bytes_of_result < 1024
     assert call.most_of_result_transforms == 298_745_856
+
+
+@pytest.mark.parametrize(
+    ("images", "inputs", "outputs", "side", "partial_sums"),
+    [  # network_layers.json.xz in benchmarks/prediction
+        (8, 128, 512, 7, 0),
+        (8, 64, 256, 14, 24),
+        (8, 64, 256, 28, 66),
+        (32, 64, 256, 28, 131),
+        (96, 512, 128, 28, 66),
+        (32, 96, 384, 56, 44),
+        (32, 256, 1024, 14, 16),
+        (96, 256, 1024, 28, 33),
+        (32, 1024, 512, 14, 8),
+        (96, 512, 2048, 14, 8),
+    ],
+)
+def test_a_pointwise_gradient_with_channels_last_is_made_of_partial_sums(
+    images: int, inputs: int, outputs: int, side: int, partial_sums: int
+) -> None:
+    call = convolution(images, inputs, outputs, (side, side), kernel=1, is_last=True)
+    assert call.bytes_of_weight_gradient == partial_sums * call.weight.nbytes

@@ -60,6 +60,7 @@ from vramlens.prediction.kernels.convolutions.pointwise import (
     bytes_of_pointwise_gradient,
     copies_for_input_gradient,
     copies_for_result,
+    sums_with_channels_last,
 )
 from vramlens.prediction.kernels.convolutions.transforms import bytes_of_transforms
 from vramlens.prediction.kernels.convolutions.without_tf32 import Float32Convolution, allows_tf32
@@ -279,6 +280,9 @@ class Convolution:
                 return _SUMS_OF_IMAGE * int(self.tensor.shape[0]) * partial_sum
             odd = self._bytes_of_odd_copies
             return odd + usual if odd > KERNEL_BYTES else odd
+        if self._may_copy_points and allows_tf32():
+            inputs, outputs = int(self.tensor.shape[1]), int(self.output.shape[1])
+            return partial_sum * sums_with_channels_last(inputs, outputs, self._points)
         is_large = min(self.weight.shape[2:]) >= _LARGE_KERNEL
         if self._has_few_wide_channels:
             return self.bytes_of_all_copies if is_large else usual
