@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import IntFlag
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -23,6 +23,7 @@ from vramlens.read.json_bounds import refuse_costly
 _LARGEST = (1 << 62) - 1
 _MOST_ITEMS = 1_000_000
 _LONGEST_TEXT = 1 << 16
+_MOST_SHARED = 1 << 16
 _Made = TypeVar("_Made")
 _Reader = Callable[[object], Any]
 """Gives the value as its type wants it, lists as tuples; ValueError says where it is not."""
@@ -73,8 +74,8 @@ def _scalar(kind: Any, where: str) -> _Reader:
     if kind is int:
         return _number(where)
     if isinstance(kind, type) and issubclass(kind, IntFlag):
-        read = _number(where)
-        return lambda value: kind(read(value))
+        read, flags_of = _number(where), lru_cache(kind)
+        return lambda value: flags_of(read(value))
     return partial(_word, kind, where)
 
 
@@ -155,7 +156,8 @@ def _dataclass(kind: Any, where: str) -> _Reader:
         for field in fields(kind)
         if field.default is MISSING and field.default_factory is MISSING
     ]
-    in_order, names = tuple(readers.items()), readers.keys()
+    make = _maker(kind, where, hints, readers)
+    names = readers.keys()
     fewest = (len(required) + 1) // 2
     absent = {name: _nothing(hints[name]) for name in required}
 
@@ -163,12 +165,43 @@ def _dataclass(kind: Any, where: str) -> _Reader:
         if not isinstance(value, dict):
             raise _wrong(where)
         if value.keys() >= names:
-            return kind(*[read(value[name]) for name, read in in_order])
-        present = {name: read(value[name]) for name, read in in_order if name in value}
+            return make(value)
+        present = {name: read(value[name]) for name, read in readers.items() if name in value}
         missing = [name for name in required if name not in present]
         if len(required) - len(missing) < fewest:
             raise ValueError(f"{where} has other fields ({', '.join(missing)[:100]} missing)")
         return kind(**{**{name: absent[name] for name in missing}, **present})
+
+    return read
+
+
+def _maker(
+    kind: Any, where: str, hints: Mapping[str, Any], readers: Mapping[str, _Reader]
+) -> Callable[[dict[str, object]], Any]:
+    """What makes a dataclass of an object that has all of its fields."""
+    if all(hint in (str, int) for hint in hints.values()):
+        return _sharer(kind, where, readers)
+    in_order = tuple(readers.items())
+    return lambda value: kind(*[read(value[name]) for name, read in in_order])
+
+
+def _sharer(
+    kind: Any, where: str, readers: Mapping[str, _Reader]
+) -> Callable[[dict[str, object]], Any]:
+    """The same for one of few words and numbers, such as a line of the program: equal ones are one
+    object. Thousands of ranks name the same lines, and are compared by them.
+    """
+    in_order = tuple(readers.values())
+
+    @lru_cache(_MOST_SHARED, typed=True)
+    def make(*values: object) -> Any:
+        return kind(*[read(value) for read, value in zip(in_order, values, strict=True)])
+
+    def read(value: dict[str, object]) -> Any:
+        try:
+            return make(*[value[name] for name in readers])
+        except TypeError:  # a list: no word and no number
+            raise _wrong(where) from None
 
     return read
 

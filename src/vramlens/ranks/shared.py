@@ -49,8 +49,9 @@ def _largest_leaks(rank: RankSummary) -> dict[Place | None, RankGrowth]:
             largest.setdefault(leak.place, leak)
     at_peak, most = Counter[Place | None](), Counter[Place | None]()
     for line in rank.lines if largest else ():
-        at_peak[line.place] += line.at_peak_bytes
-        most[line.place] += line.peak_bytes
+        if line.place in largest:
+            at_peak[line.place] += line.at_peak_bytes
+            most[line.place] += line.peak_bytes
     steps = len(rank.step_peaks)
     return {
         place: replace(leak, bytes=leak.leaked_bytes(at_peak[place], most[place], steps))

@@ -33,10 +33,11 @@ def strangers_of(ranks: Sequence[RankSummary]) -> frozenset[int]:
     record joins them. Also those whose file does not say that it is of a rank, where these are of
     several programs; all ranks, where these are the most.
     """
+    if all((summary.world_size or 0) > 1 for summary in ranks):  # one job
+        return frozenset()
     bytes_of_lines = {summary.rank: _bytes_of_lines(summary) for summary in ranks}
     candidates = {rank: sizes for rank, sizes in bytes_of_lines.items() if sizes}
-    is_one_job = all((summary.world_size or 0) > 1 for summary in ranks)
-    if len(candidates) < 2 or is_one_job:
+    if len(candidates) < 2:
         return frozenset()
     strangers = _without_shared_lines(candidates)
     unnamed = frozenset(summary.rank for summary in ranks if not _says_its_rank(summary))
