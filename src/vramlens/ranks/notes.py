@@ -76,7 +76,10 @@ def ends_early(ranks: Sequence[RankSummary]) -> list[str]:
 def note_of_programs(cohorts: Sequence[Sequence[int]]) -> list[str]:
     """One sentence on ranks that run other programs than each other."""
     names = listed([named(members) for members in cohorts], _MOST_COHORTS)
-    return [f"{names} run programs of their own: each is compared with those that run the same"]
+    return [
+        f"the ranks run {len(cohorts)} different programs ({names}): each rank is compared with"
+        " those that run the same"
+    ]
 
 
 def note_of_slow_ranks(ranks: Sequence[RankSummary], differing: Collection[int]) -> list[str]:

@@ -75,8 +75,8 @@ def test_what_roles_hold_is_no_difference(grouped: bool) -> None:
     assert answer.cohorts.source == PROGRAMS
     assert answer.differences == ()
     assert answer.notes[:1] == (
-        "ranks 0-2, ranks 3-4, ranks 5-6, rank 7 run programs of their own: each is compared with those"
-        " that run the same",
+        "the ranks run 4 different programs (ranks 0-2, ranks 3-4, ranks 5-6, rank 7): each rank is"
+        " compared with those that run the same",
     )
 
 
@@ -207,7 +207,7 @@ def test_recordings_without_ranks_that_may_be_of_several_jobs_are_not_compared()
     ]
     answer = compare(ranks)
     assert answer.is_no_job
-    assert not [note for note in answer.notes if "programs of their own" in note]
+    assert not [note for note in answer.notes if "different programs" in note]
 
 
 def test_very_many_programs_are_no_roles() -> None:
