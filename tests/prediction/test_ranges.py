@@ -12,8 +12,9 @@ import pytest
 
 from vramlens.prediction.requests import request_log
 from vramlens.prediction.requests.compiled_requests import as_compiled
+from vramlens.prediction.requests.other_draws import with_other_draws
 from vramlens.prediction.requests.request_log import ALLOCATE, EMPTY_CACHE, FREE, RequestLog
-from vramlens.prediction.requests.served_requests import with_shifted_frees
+from vramlens.prediction.requests.served_requests import serve, with_shifted_frees
 
 RESCORED = Path(__file__).parents[2] / "benchmarks" / "prediction" / "rescored.json"
 MIB = 1 << 20
@@ -57,6 +58,44 @@ def test_frees_come_later_but_never_first_and_never_after_the_cache_is_emptied(
             if (FREE, row) in shifted:
                 assert shifted.index((ALLOCATE, row)) < shifted.index((FREE, row))
     assert any(list(history.kinds) != log.kinds for history in histories)
+
+
+def draw(log: RequestLog, *sizes: int) -> None:
+    """One drawn request after the other, freed before the next, each beside one that is not."""
+    for size in sizes:
+        log.note_draw()
+        for row in (log.allocate(size), log.allocate(16 * MIB)):
+            log.free(row)
+
+
+def test_what_is_drawn_may_come_in_another_order(log: RequestLog) -> None:
+    draw(log, 40 * MIB, 38 * MIB, 42 * MIB)
+    drawn = [other.sizes[::2] for other in with_other_draws(log)]
+    assert drawn == [
+        [42 * MIB, 40 * MIB, 38 * MIB],
+        [38 * MIB, 42 * MIB, 40 * MIB],
+    ]
+
+
+def test_a_draw_that_is_followed_by_more_keeps_that(log: RequestLog) -> None:
+    log.allocate(100 * MIB)  # before the first
+    draw(log, 40 * MIB, 42 * MIB)
+    log.allocate(7 * MIB)
+    most_first = next(with_other_draws(log)).sizes
+    assert most_first == [100 * MIB, 42 * MIB, 16 * MIB, 40 * MIB, 16 * MIB, 7 * MIB]
+
+
+def test_nothing_is_exchanged_where_all_draws_are_alike(log: RequestLog) -> None:
+    draw(log, 40 * MIB, 40 * MIB)
+    assert list(with_other_draws(log)) == []
+
+
+def test_the_range_includes_blocks_that_a_larger_draw_makes_useless(log: RequestLog) -> None:
+    """As in ``u13_gatv2_nodes``: 42 MiB and a bit reserve 44 MiB, in which 42 MiB fit, too."""
+    draw(log, 42 * MIB + 1024, 42 * MIB, 42 * MIB)
+    served = serve(log, "", "2.11", card_bytes=80 << 30)
+    assert served.peaks["reserved_bytes"] == 60 * MIB
+    assert served.high_bytes >= (44 + 42 + 16) * MIB
 
 
 def test_what_a_compiled_program_makes_again_lives_as_long_as_it_is_read(

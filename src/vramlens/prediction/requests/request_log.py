@@ -66,6 +66,7 @@ class RequestLog:
             guessed, and how many times it may be at most.
         bounds: rows whose size is not sure, with the least and the most bytes.
         undecided: what was requested only because a made-up number decided so.
+        drawn_at: the rows before which it was drawn how many random numbers are below a limit.
         nodes_made: of each row, how many nodes of autograd's graph this thread had made before.
         nodes_run: of each row, the number of the node whose backward asked for it; -1 for none.
         fused_from: rows that torch.compile may never ask for, with the rows that their operator
@@ -85,6 +86,7 @@ class RequestLog:
         self.guessed: dict[int, tuple[int, int]] = {}
         self.bounds: dict[int, tuple[int, int]] = {}
         self.undecided = Undecided()
+        self.drawn_at: list[int] = []
         self.nodes_made: list[int] = []
         self.nodes_run: list[int] = []
         self.allocated_bytes = self.peak_bytes = 0
@@ -218,6 +220,10 @@ class RequestLog:
         later.events = [event for _, event in sorted(enumerate(self.events), key=place_of)]
         return later
 
+    def note_draw(self) -> None:
+        """Notes that it is drawn how many random numbers are below a limit."""
+        self.drawn_at.append(len(self.sizes))
+
     def now(self) -> tuple[int, int]:
         """The row that the next request will have, and the number of the stack that runs now."""
         return len(self.sizes), self.stack_table.number()
@@ -289,6 +295,7 @@ class RequestLog:
         self.guessed.clear()
         self.bounds.clear()
         self.undecided = Undecided()
+        self.drawn_at.clear()
         self.fused_from.clear()
         self.written_by_fusion.clear()
         self.allocated_bytes = self.peak_bytes = 0
@@ -300,6 +307,7 @@ class RequestLog:
             setattr(copy, name, list(getattr(self, name)))
         copy.bounds = dict(self.bounds)
         copy.undecided = self.undecided
+        copy.drawn_at = list(self.drawn_at)
         copy.fused_from = dict(self.fused_from)
         copy.written_by_fusion = dict(self.written_by_fusion)
         copy.allocated_bytes, copy.peak_bytes = self.allocated_bytes, self.peak_bytes

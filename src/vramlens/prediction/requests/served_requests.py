@@ -17,6 +17,7 @@ from vramlens._native import Replay
 from vramlens.errors import InputError
 from vramlens.ground.allocator_sizes import SMALL_SEGMENT
 from vramlens.prediction.requests.compiled_requests import as_compiled
+from vramlens.prediction.requests.other_draws import with_other_draws
 from vramlens.prediction.requests.request_log import (
     ALLOCATE,
     EMPTY_CACHE,
@@ -161,6 +162,7 @@ def _others(eager: RequestLog, log: RequestLog) -> Iterator[RequestLog]:
     if log.undecided.rows:
         yield log.without_undecided()
         yield _at_their_least(eager).without_undecided()
+    yield from with_other_draws(eager)
     yield from with_shifted_frees(log)
 
 

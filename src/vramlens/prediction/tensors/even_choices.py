@@ -10,7 +10,7 @@ other: so a detector sends its boxes to a level of its pyramid (LevelMapper in t
 Of many random numbers between 0 and 1 as many are below a limit as the limit says, to a few in ten
 thousand: a mask of them, such as one that drops edges, is taken to be sure. How many is drawn each
 time, as what is a little larger than before needs a new block. Of fewer each is drawn
-(random_numbers).
+(random_numbers). When so was drawn is remembered: another run draws otherwise.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ _BOUND = {"aten.clamp", "aten.clamp_"}
 _ROUND = {"aten.floor", "aten.ceil", "aten.round", "aten.trunc"}
 _SHIFT = {"aten.add", "aten.sub"}
 _IS_UNIFORM, _IS_DRAWN = "vramlens_is_uniform", "vramlens_is_drawn"
-_LEAST_UNIFORM = 1 << 20
+_UNIFORM = {"aten.rand", "aten.rand_like"}
+_LEAST_SURE = 1 << 20
+"""Random numbers from which on the share below a limit is sure."""
 _ROUNDING = 1e-6
 """Of a row: a share of whole rows, multiplied by all, is no row more."""
 _BELOW, _ABOVE = {"aten.lt", "aten.le"}, {"aten.gt", "aten.ge"}
@@ -65,21 +67,28 @@ def limit_share_above_zero(numbers: Any, share: float) -> None:
 
 
 def follow_choices(
-    operator: Operator, args: Any, outputs: list[Any], deviation: Callable[[], float]
+    operator: Operator,
+    args: Any,
+    outputs: list[Any],
+    deviation: Callable[[], float],
+    note_draw: Callable[[], None],
 ) -> None:
     """Remembers which results are choices, and which masks compare one.
 
     Args:
         deviation: draws a number of the normal distribution.
+        note_draw: called when a mask of random numbers is drawn.
     """
     if not outputs:
         return
     name = operator.name
-    if name in ("aten.rand", "aten.rand_like"):
-        setattr(outputs[0], _IS_UNIFORM, outputs[0].numel() >= _LEAST_UNIFORM)
+    if name in _UNIFORM:
+        setattr(outputs[0], _IS_UNIFORM, True)
     elif args and isinstance(args[0], torch.Tensor):
         _follow_masks(operator, args, outputs)
         _follow_bounds(name, args, outputs[0])
+        if (name in _BELOW or name in _ABOVE) and args[0].__dict__.get(_IS_UNIFORM):
+            note_draw()
         _follow_drawn(name, args, outputs[0], deviation)
 
 
@@ -121,7 +130,7 @@ def _follow_drawn(name: str, args: Any, mask: Any, deviation: Callable[[], float
     if name in ("aten.bitwise_not", "aten.logical_not") and is_drawn(args[0]):
         share = 1 - (share_of(args[0]) or 0.0)
     elif (name in _BELOW or name in _ABOVE) and source.get(_IS_UNIFORM):
-        if not isinstance(args[1], (int, float)):
+        if not isinstance(args[1], (int, float)) or args[0].numel() < _LEAST_SURE:
             return
         below = min(1.0, max(0.0, float(args[1])))
         share = below if name in _BELOW else 1 - below

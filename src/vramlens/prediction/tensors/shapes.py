@@ -219,7 +219,7 @@ class OperatorRunner:
         follow_endings(operator, args, tensors, outputs, self._values.is_known)
         follow_counts(operator, args, outputs)
         self._values.follow(operator, args, kwargs, tensors, output)
-        follow_choices(operator, args, outputs, self._values.deviation)
+        follow_choices(operator, args, outputs, self._values.deviation, self.log.note_draw)
         self._origins.follow(operator, call, tensors, outputs)
         self._kernels.after(operator, args, kwargs, outputs)
         return output
