@@ -112,6 +112,19 @@ def test_growth_that_storages_explain() -> None:
     )
 
 
+@pytest.mark.parametrize(("scalars", "is_told"), [(100, False), (30, True)])
+def test_growth_that_many_small_tensors_explain(scalars: int, *, is_told: bool) -> None:
+    """A table of scalars that fills up: each takes some 380 bytes beside its number."""
+    sizes = [(step, 8) for step in range(1, 61) for _ in range(scalars)]
+    items = [
+        Item(number, size, step, Storage("cpu", 64 * number, size))
+        for number, (step, size) in enumerate(sizes)
+    ]
+    storages = [item.storage for item in items if item.storage is not None]
+    growth = account._beside_search(storages, items, _host([40_000 * step for step in range(60)]))
+    assert (growth is not None) == is_told
+
+
 @pytest.mark.parametrize(("views", "is_told"), [(1, True), (2049, False)])
 def test_growth_that_many_views_explain(views: int, *, is_told: bool) -> None:
     """Of each storage, as much again is in the tensors that look at its rows."""
