@@ -15,6 +15,7 @@ from vramlens.prediction.requests.compiled_requests import as_compiled
 from vramlens.prediction.requests.other_draws import with_other_draws
 from vramlens.prediction.requests.request_log import ALLOCATE, EMPTY_CACHE, FREE, RequestLog
 from vramlens.prediction.requests.served_requests import serve, with_shifted_frees
+from vramlens.prediction.requests.skipped_step import with_skipped_step
 
 RESCORED = Path(__file__).parents[2] / "benchmarks" / "prediction" / "rescored.json"
 MIB = 1 << 20
@@ -96,6 +97,41 @@ def test_the_range_includes_blocks_that_a_larger_draw_makes_useless(log: Request
     served = serve(log, "", "2.11", card_bytes=80 << 30)
     assert served.peaks["reserved_bytes"] == 60 * MIB
     assert served.high_bytes >= (44 + 42 + 16) * MIB
+
+
+def train(log: RequestLog, steps: int, *, scaler: str) -> None:
+    """Steps of an activation, a gradient and a temporary of the optimizer; the first makes a state."""
+    frame = {"filename": scaler, "line": 453, "name": "step"}
+    log.stack_table.stacks = [[], [frame]]
+    running = [0]
+    log.stack_table.number = lambda: running[0]  # type: ignore[method-assign]
+    for step in range(steps):
+        running[0] = 0
+        activation, gradient = log.allocate(40 * MIB), log.allocate(10 * MIB)
+        log.free(activation)
+        running[0] = 1
+        if step == 0:
+            log.allocate(20 * MIB)
+        log.scratch(2 * MIB)
+        log.free(gradient)
+
+
+def test_a_scaler_may_skip_the_first_step(log: RequestLog) -> None:
+    train(log, 3, scaler="site-packages/torch/amp/grad_scaler.py")
+    (skipped,) = with_skipped_step(log)
+    requested = [skipped.sizes[row] // MIB for kind, row in skipped.events if kind == ALLOCATE]
+    assert requested == [40, 10, 2, 40, 10, 20, 2, 40, 10, 2]
+    assert [row for kind, row in skipped.events if kind == ALLOCATE] == list(range(10))
+    freed = sorted(skipped.sizes[row] for kind, row in skipped.events if kind == FREE)
+    assert freed == sorted(log.sizes[row] for kind, row in log.events if kind == FREE)
+
+
+@pytest.mark.parametrize(
+    ("steps", "scaler"), [(1, "torch/amp/grad_scaler.py"), (3, "torch/optim/adamw.py")]
+)
+def test_no_step_is_skipped(log: RequestLog, steps: int, scaler: str) -> None:
+    train(log, steps, scaler=scaler)
+    assert list(with_skipped_step(log)) == []
 
 
 def test_what_a_compiled_program_makes_again_lives_as_long_as_it_is_read(

@@ -25,6 +25,7 @@ from vramlens.prediction.requests.request_log import (
     FREE,
     RequestLog,
 )
+from vramlens.prediction.requests.skipped_step import with_skipped_step
 from vramlens.replay.settings import Settings, parse_settings
 from vramlens.replay.versions import version_named
 from vramlens.trace import Action
@@ -163,6 +164,7 @@ def _others(eager: RequestLog, log: RequestLog) -> Iterator[RequestLog]:
         yield log.without_undecided()
         yield _at_their_least(eager).without_undecided()
     yield from with_other_draws(eager)
+    yield from with_skipped_step(log)
     yield from with_shifted_frees(log)
 
 
