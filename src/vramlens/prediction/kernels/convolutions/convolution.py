@@ -281,8 +281,7 @@ class Convolution:
             odd = self._bytes_of_odd_copies
             return odd + usual if odd > KERNEL_BYTES else odd
         if self._may_copy_points and allows_tf32():
-            inputs, outputs = int(self.tensor.shape[1]), int(self.output.shape[1])
-            return partial_sum * sums_with_channels_last(inputs, outputs, self._points)
+            return partial_sum * sums_with_channels_last(self.tensor, self.output)
         is_large = min(self.weight.shape[2:]) >= _LARGE_KERNEL
         if self._has_few_wide_channels:
             return self.bytes_of_all_copies if is_large else usual

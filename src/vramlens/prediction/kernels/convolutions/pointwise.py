@@ -75,16 +75,14 @@ def copies_for_input_gradient(tensor: Any, output: Any) -> bool:
     return is_large and int(tensor.numel()) // inputs <= _MOST_POINTS
 
 
-def sums_with_channels_last(inputs: int, outputs: int, points: int) -> int:
+def sums_with_channels_last(tensor: Any, output: Any) -> int:
     """How many partial sums a weight's gradient in 32 bits has where channels lie last; 0 where it is
     made at once.
-
-    Args:
-        points: numbers of one channel of all images.
     """
+    points = int(tensor.numel() // tensor.shape[1])
     if points < _LEAST_SUMMED:
         return 0
-    short, long = sorted((inputs, outputs))
+    short, long = sorted((int(tensor.shape[1]), int(output.shape[1])))
     long_tile = min((_LONG_TILE, _TILE), key=lambda tile: _filled_up(long, tile))
     tiles = -(-short // _TILE) * -(-long // long_tile)
     is_twice = tiles >= _MANY_TILES and points * tiles >= _LEAST_OF_TWO
