@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from vramlens.prediction.kernels.recurrent import RecurrentCall
+from vramlens.prediction.kernels.recurrent_sizes import RecurrentCall
 
 LSTM, GRU = 2, 3
+MEASURED = Path(__file__).parents[2] / "benchmarks/prediction/recurrent_inputs.json.xz"
 
 
 def call(mode: int, units: int, **different: int | bool) -> RecurrentCall:
@@ -58,3 +64,49 @@ def test_reserve_and_workspace_are_what_cudnn_asked_for(
     least, most = asked.workspace_bounds
     assert asked.workspace_bytes / 2**20 == pytest.approx(workspace_mib, rel=0.025)
     assert least <= workspace_mib * 2**20 <= most
+
+
+def measured(row: dict[str, Any]) -> RecurrentCall:
+    """The call of a layer that was measured."""
+    mode, units, directions = {"LSTM": LSTM, "GRU": GRU}[row["kind"]], row["units"], 1 + row["both"]
+    gates, size_each = {LSTM: 4, GRU: 3}[mode], 4 if row["dtype"] == "torch.float32" else 2
+    widths = [row["inputs"]] + [directions * units] * (row["layers"] - 1)
+    weights = sum(gates * units * (width + units) for width in widths) * directions
+    return RecurrentCall(
+        mode=mode,
+        units=units,
+        inputs=row["inputs"],
+        layers=row["layers"],
+        directions=directions,
+        dropout=False,
+        packed=row["packed"],
+        rows=row["rows"],
+        padded_rows=row["steps"] * row["batch"],
+        samples=row["batch"],
+        size_each=size_each,
+        weight_bytes=weights * size_each,
+    )
+
+
+def test_workspaces_of_all_measured_layers() -> None:
+    """Exact, but for 128 units in 32 bits, which take another algorithm."""
+    rows = json.loads(lzma.decompress(MEASURED.read_bytes()))["layers"]
+    assert len(rows) == 336
+    for row in rows:
+        asked = measured(row)
+        is_other = row["units"] == 128 and asked.size_each == 4 and not row["packed"]
+        error = 0.13 if is_other else 1e-9
+        assert asked.workspace_bytes == pytest.approx(row["workspace"], rel=error), row
+
+
+@pytest.mark.parametrize(
+    ("inputs", "units", "workspace"),
+    [(400, 1150, 194_093_504), (1150, 1150, 226_981_504), (1150, 400, 135_781_504)],
+)
+def test_workspaces_of_a_language_model(inputs: int, units: int, workspace: int) -> None:
+    """``r11_lstm_lm``: 80 samples of 78 words, recorded on an H200."""
+    row = {
+        "kind": "LSTM", "dtype": "torch.float32", "units": units, "inputs": inputs, "layers": 1,
+        "both": False, "packed": False, "rows": 6240, "steps": 78, "batch": 80,
+    }  # fmt: skip
+    assert measured(row).workspace_bytes == workspace

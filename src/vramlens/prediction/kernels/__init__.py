@@ -11,7 +11,8 @@ image_layout: where the channels of images lie.
 kernel_call: one operator that ran on the card, and how what its kernel asks for is written down.
 kernel_requests: all rules of one card, by operator.
 linear_algebra: products, solved systems and factorizations.
-recurrent: cuDNN's recurrent layers and their reserve.
+recurrent: cuDNN's recurrent layers.
+recurrent_sizes: what they keep, and work in.
 reductions: buffers for partial sums.
 scratch_memory: copies of inputs, and what single kernels work in.
 sorting: what sorts on the device, and gradients of what was looked up.

@@ -2,23 +2,18 @@
 reads.
 
 aten/src/ATen/native/cudnn/RNN.cpp (_cudnn_rnn, _cudnn_rnn_backward). The size of the reserve is
-asked of cuDNN, which does not document it; neither does it the workspaces. Both are as 288 layers
-of 256 and 512 units asked for them on an H200 (benchmarks/prediction/sweep.json.xz, cuDNN 9.19,
-padded and packed, 32 and 16 bits): the reserves are there to 256 bytes, the workspaces to 1% (GRU:
-5%). Layers of 96 units took another algorithm with up to twice as much (192 layers in
-workspaces.json.xz).
+asked of cuDNN, which does not document it; neither does it the workspaces (recurrent_sizes).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from vramlens.prediction.kernels.recurrent_sizes import RecurrentCall
 from vramlens.prediction.requests.request_log import RequestLog
-from vramlens.units import MIB
 
 if TYPE_CHECKING:
     import torch
@@ -32,104 +27,14 @@ SHARE = 0.01
 SEED_BYTES = 8
 """Of the number that the states of a layer's dropout begin from, drawn on the device."""
 _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # cudnnRNNMode_t
-_KEPT = {0: 1, 1: 1, 2: 5, 3: 6}
-"""Numbers that are kept for each unit and step, by mode."""
 _THREADS_OF_PROCESSOR, _STATE_OF_THREAD = 2048, 24
 """cuDNN's states of random numbers, which the first layer with dropout asks for and PyTorch keeps
 (cudnn/RNN.cpp, DropoutState): 6,488,064 bytes on the 132 processors of an H200.
 """
-_RESERVE_CONSTANT = 256
-_WORKSPACE_CONSTANT, _WORKSPACE_OF_SAMPLE = 256, 8
-"""Bytes for each sample only where sequences are padded."""
-_WORKSPACE_OF_LAYER = 8 * MIB
-"""Bytes for each layer and direction, beside a copy of its weights."""
-_LSTM, _GRU = 2, 3
 _IN_ONE_BUFFER = "vramlens_in_one_buffer"
 """Of weights that ``flatten_parameters`` moved; others are copied into one buffer by each call, which
 the backward reads.
 """
-_WELL_KNOWN_UNITS = 256
-_ERROR = 0.06
-"""By which a workspace may be off from the rule; with few units it may be more than twice it."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecurrentCall:
-    """One ``_cudnn_rnn``, or its backward.
-
-    Attributes:
-        mode: cudnnRNNMode_t.
-        units, inputs: numbers of a state, and of a row of the first layer's input.
-        rows: steps of all samples together; padded_rows: with each sample as long as the longest.
-        samples: in a batch.
-        size_each: bytes of a number.
-        weight_bytes: of the matrices of all layers.
-    """
-
-    mode: int
-    units: int
-    inputs: int
-    layers: int
-    directions: int
-    dropout: bool
-    packed: bool
-    rows: int
-    padded_rows: int
-    samples: int
-    size_each: int
-    weight_bytes: int
-
-    @property
-    def reserve_bytes(self) -> int:
-        """What the backward reads: of each layer its states, of all layers but the last what the
-        next one reads, and of that the bits that dropout took away.
-        """
-        numbers = _KEPT[self.mode] * self.layers + self.layers - 1
-        size = numbers * self.rows * self.units * self.directions * self.size_each
-        if self.dropout:
-            size += (self.layers - 1) * self.padded_rows * self.units * self.directions**2 // 8
-        return size + _RESERVE_CONSTANT
-
-    @property
-    def workspace_bytes(self) -> int:
-        """What cuDNN works in."""
-        by_row, by_sample = self._numbers_of_row(), self._numbers_of_sample()
-        numbers = self.rows * by_row + self.samples * self.units * self.layers * by_sample
-        constant = self.directions * self.layers * _WORKSPACE_OF_LAYER + self.weight_bytes
-        constant += _WORKSPACE_CONSTANT
-        if not self.packed:
-            constant += self.samples * _WORKSPACE_OF_SAMPLE
-        return constant + numbers * self.size_each
-
-    @property
-    def workspace_bounds(self) -> tuple[int, int]:
-        """The least and the most bytes of a workspace."""
-        size = self.workspace_bytes
-        if self.mode not in _KEPT_BY_ROW:
-            return size // 2, 2 * size
-        most_factor = 1 + _ERROR if self.units >= _WELL_KNOWN_UNITS else 2.5
-        return int(size * (1 - _ERROR)), int(size * most_factor)
-
-    def _numbers_of_row(self) -> int:
-        one_way, both_ways = _KEPT_BY_ROW.get(self.mode, (8, 14))
-        numbers = (both_ways if self.directions == 2 else one_way) * self.units
-        if self.dropout and self.directions == 1:
-            numbers += self.units
-        if self.packed:
-            return numbers
-        numbers += self.directions * self.units
-        is_double = self.mode == _GRU and (self.layers == 1) == (self.directions == 1)
-        return numbers + (2 * self.inputs if is_double else self.inputs)
-
-    def _numbers_of_sample(self) -> int:
-        table = {_LSTM: ((6, 16), (10, 24)), _GRU: ((3, 10), (5, 14))}.get(self.mode)
-        if table is None:
-            return 0
-        return table[0 if self.packed else 1][self.directions - 1]
-
-
-_KEPT_BY_ROW = {_LSTM: (4, 12), _GRU: (3, 10)}
-"""Numbers of a packed row, for each unit: in one direction and in both."""
 
 
 def put_recurrent_layers(runner: OperatorRunner) -> None:
