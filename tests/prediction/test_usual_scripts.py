@@ -226,6 +226,20 @@ def marks_and_figures():
     assert torch.cuda.memory._snapshot()["segments"] == []
     assert torch.cuda.max_memory_allocated(device="cuda:0") >= torch.cuda.memory_allocated(device=0)
     assert torch.jit.trace(torch.nn.ReLU(), torch.ones(2, device="cuda"))(torch.ones(2)).sum() == 2
+    assert torch.jit.script(scaled)(torch.ones(2, device="cuda")).is_cuda
+
+
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.tensor(2.0)
+
+
+def assertions():
+    # They hold in a run.
+    step = torch.rand((), device="cuda")
+    assert step + step > step, "underflow"
+    assert not step > 2 * step
+    if step > 2 * step:
+        raise ValueError("of another question nothing is known")
 
 
 def sparse_matrices():
@@ -358,6 +372,7 @@ CASES = (
     "threads", "data_in_threads", "generations", "pinned", "checkpoints", "files_by_other_ways",
     "a_whole_model_keeps_no_memory_of_the_device", "buffers", "files_on_disk", "safetensors_again", "old_types", "losses_of_aligned_sequences", "draws",
     "counts_of_unknown_values", "large_tensors_are_read", "one_of_one", "marks_and_figures",
+    "assertions",
     "sparse_matrices", "nested_tensors", "attention_by_a_score", "sums_within_formulas",
     "loops_until_convergence", "samples_of_a_detector", "libraries_built_for_a_gpu",
     "generators_of_the_device", "views_of_inference_tensors", "solvers",

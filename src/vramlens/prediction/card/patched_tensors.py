@@ -221,12 +221,15 @@ def put_copies_between_devices(torch: Any) -> None:
 
 
 def put_tracing(torch: Any) -> None:
-    """Makes what is traced run as it is, and marks for a profiler do nothing; for good."""
+    """Makes what is traced or scripted run as it is, and marks for a profiler do nothing; for good.
 
-    def trace(function: Any, *args: Any, **options: Any) -> Any:
+    TorchScript compiles by the sources of functions, which those have not that stand for PyTorch's.
+    """
+
+    def as_it_is(function: Any, *args: Any, **options: Any) -> Any:
         return function
 
-    torch.jit.trace = trace
+    torch.jit.trace = torch.jit.script = as_it_is
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         setattr(torch.cuda.nvtx, name, lambda *args: 0)
     after_import("torch.utils.tensorboard.writer", _leave_graphs_out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
 from types import CodeType, FrameType
@@ -31,9 +32,7 @@ class AskedValues:
 
     def note(self) -> None:
         """Notes the line that asks now; a library's own questions are not the user's."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and is_only_predicted(frame.f_code.co_filename):
-            frame = frame.f_back
+        frame = _asking_frame()
         if frame is None or not is_user_file(frame.f_code.co_filename):
             return
         self.moments.append(self._log.now())
@@ -47,3 +46,29 @@ class AskedValues:
             if is_user_file(caller) and not caller.startswith(_OURS):
                 self.files[caller] = None
             frame = frame.f_back
+
+
+def asserted_truth() -> bool | None:
+    """What an assertion wants to be true that asks now, as it holds in a run; None elsewhere, and
+    where it asks several questions one of which is negated.
+    """
+    frame = _asking_frame()
+    if frame is None:
+        return None
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    if not line.startswith("assert "):
+        return None
+    negations = line.count(" not ")
+    if negations and not (
+        negations == 1 and line.startswith("assert not ") and " and " not in line
+    ):
+        return None
+    return not negations
+
+
+def _asking_frame() -> FrameType | None:
+    """The frame of the program, or of a library of it, that asks for a value."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and is_only_predicted(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.prediction.lbfgs_history import holds_in_lbfgs
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors import even_choices
-from vramlens.prediction.tensors.asked_values import AskedValues
+from vramlens.prediction.tensors.asked_values import AskedValues, asserted_truth
 from vramlens.prediction.tensors.counts import count_of
 from vramlens.prediction.tensors.ended_sequences import (
     PARTS,
@@ -115,7 +115,8 @@ class KnownValues:
         if not is_about_endings(tensor):
             self.asked.note()
         if tensor.dtype is torch.bool:
-            return bool(tensor.__dict__.get(_GUESS, False))
+            guess = tensor.__dict__.get(_GUESS)
+            return bool(asserted_truth() if guess is None else guess)
         if not tensor.is_floating_point():
             return count_of(tensor)
         self._made_up *= _DECAY
