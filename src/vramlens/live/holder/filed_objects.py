@@ -47,8 +47,8 @@ _FILINGS = {
     ),
     ("torch.optim.optimizer", "Optimizer"): _Filing(
         ("add_param_group",),
-        "make a new optimizer when parameters are replaced, or take the old ones out: their group"
-        " from {receiver}.param_groups, and each of them from {receiver}.state",
+        "take replaced parameters out: their group from {receiver}.param_groups, and each of them"
+        " from {receiver}.state (a new optimizer would begin without the states of the others)",
     ),
 }
 """By module and class: of what is filed, of the table, or of the object that has the table."""
