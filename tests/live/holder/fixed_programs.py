@@ -432,6 +432,33 @@ def main(tick):
         ),
     ),
     Case(
+        "hooks of a loop, whose last handle alone is kept",
+        """
+layers = [torch.nn.Linear(128, 128) for _ in range(3)]
+def steered(push, x):
+    for layer in layers:
+        handle = layer.register_forward_hook(lambda m, i, o: o + push)
+    for layer in layers:
+        x = layer(x)
+    handle.remove()
+    return x
+def main(tick):
+    for _ in range(STEPS):
+        steered(batch(), batch())
+        tick()
+""",
+        "keep all handles of the loop in a list (handle is only the last one), and call remove() of"
+        " each when the hooks are no longer needed",
+        (
+            (
+                "    for layer in layers:\n        handle = layer",
+                "    handles = []\n    for layer in layers:\n        handle = layer",
+            ),
+            ("o + push)", "o + push)\n        handles.append(handle)"),
+            ("    handle.remove()", "    for handle in handles: handle.remove()"),
+        ),
+    ),
+    Case(
         "a module made anew with hooks that refer to it",
         """
 class Adapter(torch.nn.Linear):

@@ -23,6 +23,7 @@ from vramlens.live.holder.object_fix import (
     warning_fix,
 )
 from vramlens.live.source.source_stores import Store, read_source
+from vramlens.live.source.source_tree import is_in_loop
 from vramlens.live.source.statement_scores import ends_its_call, takes_from
 
 _LONGEST_CALL = 70
@@ -40,6 +41,7 @@ _KEEPS_HANDLE = re.compile(r"([A-Za-z_][\w.]*)(?:: [\w.\[\]]+)? = [\w.\[\]]+\.re
 _KEEPS_HANDLES = re.compile(r"([A-Za-z_][\w.]*)\.(?:append|add)\([\w.\[\]]+\.register_\w+\(")
 """Statements that keep what the registration of a hook returns: under a name, or in a collection."""
 _NOT_NEEDED = "when the hook is no longer needed"
+_REMOVE_EACH = "and call remove() of each when the hooks are no longer needed"
 _KEY_OF_STATE = re.compile(r"\w\[(?P<key>[^\[\]]+)\]$")
 """Of the one part of a state that was named: ``Streamer.state[1]``."""
 
@@ -315,16 +317,23 @@ def _hook_fix(keeper: Keeper | None, name: str) -> str:
     if registration is None:
         return fix_of_class("hook", name)
     kept_handle = _KEEPS_HANDLE.match(call)
+    is_in_a_loop = keeper is not None and is_in_loop(keeper.file, keeper.line)
+    if kept_handle and is_in_a_loop:
+        only_last = f"{kept_handle[1]} is only the last one"
+        return f"keep all handles of the loop in a list ({only_last}), {_REMOVE_EACH}"
     if kept_handle:
         return f"call {kept_handle[1]}.remove() {_NOT_NEEDED}"
     kept_handles = _KEEPS_HANDLES.match(call)
     if kept_handles:
         return f"call remove() of each handle in {kept_handles[1]} {_NOT_NEEDED}"
-    if re.match(r"[\w.]+\(", call) and call.endswith(")") and len(call) <= _LONGEST_CALL:
-        advice = f"keep the handle, handle = {call},"
-    else:
-        advice = f"keep what {registration[0]} returns as handle,"
-    return f"{advice} and call handle.remove() {_NOT_NEEDED}"
+    is_whole = re.match(r"[\w.]+\(", call) and call.endswith(")") and len(call) <= _LONGEST_CALL
+    if is_in_a_loop:
+        how = f", handles.append({call})," if is_whole else ""
+        return f"keep all handles of the loop in a list{how} {_REMOVE_EACH}"
+    if is_whole:
+        return f"keep the handle, handle = {call}, and call handle.remove() {_NOT_NEEDED}"
+    kept = f"keep what {registration[0]} returns as handle"
+    return f"{kept}, and call handle.remove() {_NOT_NEEDED}"
 
 
 def _augmented(store: Store) -> str:

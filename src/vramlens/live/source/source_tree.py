@@ -6,6 +6,9 @@ import ast
 import linecache
 from functools import lru_cache
 
+_FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
+_LOOPS = ast.For, ast.AsyncFor, ast.While
+
 
 @lru_cache(maxsize=64)
 def tree_of(file: str) -> ast.Module | None:
@@ -19,3 +22,16 @@ def parsed(text: str) -> ast.Module | None:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def is_in_loop(file: str, line: int) -> bool:
+    """Whether a line is in a loop of its own function."""
+    tree = tree_of(file)
+    around = [] if tree is None else [node for node in ast.walk(tree) if _holds(node, line)]
+    functions = [node for node in around if isinstance(node, _FUNCTIONS)]
+    begin = max((node.lineno for node in functions), default=0)
+    return any(isinstance(node, _LOOPS) and node.lineno > begin for node in around)
+
+
+def _holds(node: ast.AST, line: int) -> bool:
+    return isinstance(node, ast.stmt) and node.lineno < line <= (node.end_lineno or 0)
