@@ -242,6 +242,16 @@ def assertions():
         raise ValueError("of another question nothing is known")
 
 
+def steps_are_accepted():
+    # A ratio of errors, as solvers of differential equations have it.
+    time, steps = torch.zeros((), device="cuda"), 0
+    while time < 1:
+        ratio = torch.rand(8, device="cuda").norm() / 8
+        time = 1 if ratio <= 1 else time
+        steps += 1
+        assert steps < 10
+
+
 def sparse_matrices():
     places = torch.tensor([[0, 1, 2], [2, 0, 1]])
     matrix = torch.sparse_coo_tensor(places, torch.ones(3), (3, 3)).coalesce().cuda()
@@ -372,7 +382,7 @@ CASES = (
     "threads", "data_in_threads", "generations", "pinned", "checkpoints", "files_by_other_ways",
     "a_whole_model_keeps_no_memory_of_the_device", "buffers", "files_on_disk", "safetensors_again", "old_types", "losses_of_aligned_sequences", "draws",
     "counts_of_unknown_values", "large_tensors_are_read", "one_of_one", "marks_and_figures",
-    "assertions",
+    "assertions", "steps_are_accepted",
     "sparse_matrices", "nested_tensors", "attention_by_a_score", "sums_within_formulas",
     "loops_until_convergence", "samples_of_a_detector", "libraries_built_for_a_gpu",
     "generators_of_the_device", "views_of_inference_tensors", "solvers",

@@ -44,6 +44,7 @@ _SHAPED_BY_VALUES = {
     "aten.bincount", "aten.repeat_interleave", "torchvision.nms",
 }  # fmt: skip
 _ALL = {"aten.all", "aten._is_all_true"}
+_BELOW = {"aten.lt", "aten.le"}
 _SELECTIONS = {"aten.index", "aten.masked_select"}
 _FILLS = {"aten.zero_", "aten.fill_", "aten.bernoulli_"}
 _LEAVES_VALUES = {"aten._amp_foreach_non_finite_check_and_unscale_", "aten._amp_update_scale_"}
@@ -178,7 +179,7 @@ class KnownValues:
 
     def _follow_partly(self, name: str, args: Any, tensors: list[Any], output: Any) -> None:
         """What a result is where not all that it is made of is known."""
-        if holds_in_lbfgs(name, args):
+        if holds_in_lbfgs(name, args) or _is_below_one(name, args, output):
             setattr(output, _GUESS, True)
         elif name in _ALL or name == "aten.any":
             ask = all_hold if name in _ALL else any_holds
@@ -424,3 +425,11 @@ def _on_cpu(kwargs: dict[str, Any]) -> dict[str, Any]:
         kwargs["device"] = torch.device("cpu")
     kwargs.pop("pin_memory", None)
     return kwargs
+
+
+def _is_below_one(name: str, args: Any, output: Any) -> bool:
+    """Whether it is asked if a number is below a limit of one or more: made-up ones are, as when they
+    are read. A solver's step is accepted so.
+    """
+    is_asked = name in _BELOW and output.dim() == 0 and args[0].is_floating_point()
+    return is_asked and isinstance(args[1], (int, float)) and args[1] >= 1
