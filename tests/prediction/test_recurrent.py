@@ -17,31 +17,24 @@ MEASURED = Path(__file__).parents[2] / "benchmarks/prediction/recurrent_inputs.j
 
 def call(mode: int, units: int, **different: int | bool) -> RecurrentCall:
     """A call of 64 samples of 190 steps with rows of 256 numbers in float32."""
-    usual: dict[str, int] = {
+    usual: dict[str, Any] = {
+        "mode": mode,
+        "units": units,
+        "inputs": 256,
         "layers": 1,
         "directions": 1,
         "dropout": False,
         "packed": False,
         "rows": 190 * 64,
+        "padded_rows": 190 * 64,
+        "samples": 64,
+        "size_each": 4,
     }
     usual.update(different)
     gates = 4 if mode == LSTM else 3
-    widths = [256] + [usual["directions"] * units] * (usual["layers"] - 1)
+    widths = [usual["inputs"]] + [usual["directions"] * units] * (usual["layers"] - 1)
     weights = sum(gates * units * (width + units) for width in widths) * usual["directions"]
-    return RecurrentCall(
-        mode=mode,
-        units=units,
-        inputs=256,
-        layers=usual["layers"],
-        directions=usual["directions"],
-        dropout=bool(usual["dropout"]),
-        packed=bool(usual["packed"]),
-        rows=usual["rows"],
-        padded_rows=190 * 64,
-        samples=64,
-        size_each=4,
-        weight_bytes=weights * 4,
-    )
+    return RecurrentCall(**usual, weight_bytes=weights * usual["size_each"])
 
 
 @pytest.mark.parametrize(
@@ -68,23 +61,17 @@ def test_reserve_and_workspace_are_what_cudnn_asked_for(
 
 def measured(row: dict[str, Any]) -> RecurrentCall:
     """The call of a layer that was measured."""
-    mode, units, directions = {"LSTM": LSTM, "GRU": GRU}[row["kind"]], row["units"], 1 + row["both"]
-    gates, size_each = {LSTM: 4, GRU: 3}[mode], 4 if row["dtype"] == "torch.float32" else 2
-    widths = [row["inputs"]] + [directions * units] * (row["layers"] - 1)
-    weights = sum(gates * units * (width + units) for width in widths) * directions
-    return RecurrentCall(
-        mode=mode,
-        units=units,
+    return call(
+        {"LSTM": LSTM, "GRU": GRU}[row["kind"]],
+        row["units"],
         inputs=row["inputs"],
         layers=row["layers"],
-        directions=directions,
-        dropout=False,
+        directions=1 + row["both"],
         packed=row["packed"],
         rows=row["rows"],
         padded_rows=row["steps"] * row["batch"],
         samples=row["batch"],
-        size_each=size_each,
-        weight_bytes=weights * size_each,
+        size_each=4 if row["dtype"] == "torch.float32" else 2,
     )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,8 @@ _PART = "vramlens_guessed_part"
 ALLOCATE, FREE, EMPTY_CACHE = range(3)
 _LAST_NODE = (1 << 63) - 1
 """Nodes that only add to a gradient have the largest number that there is."""
-_COLUMNS = ("events", "sizes", "streams", "stacks", "marks", "nodes_made", "nodes_run")
+_OF_ROWS = ("sizes", "streams", "stacks", "marks", "nodes_made", "nodes_run")
+_COLUMNS = ("events", *_OF_ROWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +219,23 @@ class RequestLog:
 
         later = self.plain()
         later.events = [event for _, event in sorted(enumerate(self.events), key=place_of)]
+        return later
+
+    def with_later_requests(self, rows: Sequence[int], place: int) -> RequestLog:
+        """A copy in which some rows are requested only before a later event; rows are numbered anew,
+        in the order of their requests.
+        """
+        moved = {(ALLOCATE, row) for row in rows}
+        before = [event for event in self.events[:place] if event not in moved]
+        events = [*before, *((ALLOCATE, row) for row in rows), *self.events[place:]]
+        in_order = [row for kind, row in events if kind == ALLOCATE]
+        number_of = {row: number for number, row in enumerate(in_order)}
+        later = self.plain()
+        later.events = [(kind, number_of.get(row, row)) for kind, row in events]
+        for name in _OF_ROWS:
+            column = getattr(self, name)
+            setattr(later, name, [column[row] for row in in_order])
+        later.bounds = {number_of[row]: bounds for row, bounds in self.bounds.items()}
         return later
 
     def note_draw(self) -> None:

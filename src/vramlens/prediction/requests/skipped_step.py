@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from vramlens.prediction.requests.request_log import ALLOCATE, FREE, RequestLog
 
 _SCALER = "torch/amp/grad_scaler.py"
-_COLUMNS = "sizes", "streams", "stacks", "marks", "nodes_made", "nodes_run"
 
 
 def with_skipped_step(log: RequestLog) -> Iterator[RequestLog]:
@@ -28,7 +27,7 @@ def with_skipped_step(log: RequestLog) -> Iterator[RequestLog]:
     next_place = log.events.index((ALLOCATE, second.start))
     kept = [row for row in first if freed.get(row, len(log.events)) > next_place]
     if kept:
-        yield _with_later_rows(log, kept, next_place)
+        yield log.with_later_requests(kept, next_place)
 
 
 def _scaled_steps(log: RequestLog) -> list[range]:
@@ -47,21 +46,3 @@ def _scaled_steps(log: RequestLog) -> list[range]:
 
 def _is_of_scaler(file: str) -> bool:
     return file.replace("\\", "/").endswith(_SCALER)
-
-
-def _with_later_rows(log: RequestLog, rows: list[int], place: int) -> RequestLog:
-    """A copy in which some rows are requested only at a later place; rows are numbered anew, in the
-    order of their requests.
-    """
-    moved = {(ALLOCATE, row) for row in rows}
-    before = [event for event in log.events[:place] if event not in moved]
-    events = [*before, *((ALLOCATE, row) for row in rows), *log.events[place:]]
-    in_order = [row for kind, row in events if kind == ALLOCATE]
-    number_of = {row: number for number, row in enumerate(in_order)}
-    later = log.plain()
-    later.events = [(kind, number_of.get(row, row)) for kind, row in events]
-    for name in _COLUMNS:
-        column = getattr(log, name)
-        setattr(later, name, [column[row] for row in in_order])
-    later.bounds = {number_of[row]: bounds for row, bounds in log.bounds.items()}
-    return later

@@ -42,7 +42,7 @@ _LEAST_SURE = 1 << 20
 """Random numbers from which on the share below a limit is sure."""
 _ROUNDING = 1e-6
 """Of a row: a share of whole rows, multiplied by all, is no row more."""
-_BELOW, _ABOVE = {"aten.lt", "aten.le"}, {"aten.gt", "aten.ge"}
+BELOW, _ABOVE = {"aten.lt", "aten.le"}, {"aten.gt", "aten.ge"}
 
 
 def share_of(tensor: Any) -> float | None:
@@ -87,7 +87,7 @@ def follow_choices(
     elif args and isinstance(args[0], torch.Tensor):
         _follow_masks(operator, args, outputs)
         _follow_bounds(name, args, outputs[0])
-        if (name in _BELOW or name in _ABOVE) and args[0].__dict__.get(_IS_UNIFORM):
+        if (name in BELOW or name in _ABOVE) and args[0].__dict__.get(_IS_UNIFORM):
             note_draw()
         _follow_drawn(name, args, outputs[0], deviation)
 
@@ -129,11 +129,11 @@ def _follow_drawn(name: str, args: Any, mask: Any, deviation: Callable[[], float
     source = args[0].__dict__
     if name in ("aten.bitwise_not", "aten.logical_not") and is_drawn(args[0]):
         share = 1 - (share_of(args[0]) or 0.0)
-    elif (name in _BELOW or name in _ABOVE) and source.get(_IS_UNIFORM):
+    elif (name in BELOW or name in _ABOVE) and source.get(_IS_UNIFORM):
         if not isinstance(args[1], (int, float)) or args[0].numel() < _LEAST_SURE:
             return
         below = min(1.0, max(0.0, float(args[1])))
-        share = below if name in _BELOW else 1 - below
+        share = below if name in BELOW else 1 - below
         count = args[0].numel()
         share = round(share * count + deviation() * math.sqrt(share * (1 - share) * count)) / count
     else:

@@ -44,7 +44,6 @@ _SHAPED_BY_VALUES = {
     "aten.bincount", "aten.repeat_interleave", "torchvision.nms",
 }  # fmt: skip
 _ALL = {"aten.all", "aten._is_all_true"}
-_BELOW = {"aten.lt", "aten.le"}
 _SELECTIONS = {"aten.index", "aten.masked_select"}
 _FILLS = {"aten.zero_", "aten.fill_", "aten.bernoulli_"}
 _LEAVES_VALUES = {"aten._amp_foreach_non_finite_check_and_unscale_", "aten._amp_update_scale_"}
@@ -431,5 +430,5 @@ def _is_below_one(name: str, args: Any, output: Any) -> bool:
     """Whether it is asked if a number is below a limit of one or more: made-up ones are, as when they
     are read. A solver's step is accepted so.
     """
-    is_asked = name in _BELOW and output.dim() == 0 and args[0].is_floating_point()
+    is_asked = name in even_choices.BELOW and output.dim() == 0 and args[0].is_floating_point()
     return is_asked and isinstance(args[1], (int, float)) and args[1] >= 1
