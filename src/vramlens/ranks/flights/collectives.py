@@ -7,7 +7,7 @@ differ is where it went wrong; what comes after it is a consequence.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -36,8 +36,8 @@ class CollectiveProblem:
         state: scheduled, started, completed; "missing" if it called nothing.
         place: the user line that called it; None where unknown (the backward pass).
         problem: name_mismatch, size_mismatch, dtype_mismatch, missing (this rank never called it),
-            no_record (it left no flight record), waiting (it waits for those), not_completed (all
-            called it, and it never ended).
+            extra (it called it, most others never), no_record (it left no flight record), waiting
+            (it waits for those), not_completed (all called it, and it never ended).
         suspected: whether this rank is the odd one out; False where nobody can tell.
         detail: shapes, or what it did last.
     """
@@ -74,10 +74,32 @@ def collective_problems(flights: Mapping[int, FlightRecord]) -> tuple[Collective
             continue
         label = name if group.description in _PLAIN_GROUPS else f"{name} ({group.description})"
         rows = _first_problem(label, {rank: calls_by_rank.get(rank, {}) for rank in present})
+        if _is_of_the_callers(rows, _waiting_point_to_point(name, flights)):
+            rows = [
+                replace(row, problem="extra", suspected=row.problem == "waiting") for row in rows
+            ]
         if silent and rows and rows[0].problem == "not_completed":
             rows = _without_record(rows, silent)
         problems += rows
     return tuple(problems)
+
+
+def _is_of_the_callers(rows: Sequence[CollectiveProblem], waiting: Set[int]) -> bool:
+    """True if few ranks of a group are in a collective while the others all wait to send or receive
+    within the group: these went on, and those few called what they should not.
+    """
+    absent = {row.rank for row in rows if row.problem == "missing"}
+    return 2 * len(absent) > len(rows) and absent <= waiting
+
+
+def _waiting_point_to_point(group: str, flights: Mapping[int, FlightRecord]) -> set[int]:
+    """The ranks that wait to send or receive within a group."""
+    return {
+        rank
+        for rank, flight in flights.items()
+        for call in flight.collectives
+        if call.is_p2p and call.group == group and call.state != "completed"
+    }
 
 
 def _calls_by_group(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.flights.collectives import CollectiveProblem
@@ -15,6 +15,7 @@ _TITLES = {
     "no_record": "left no flight record, and the others are waiting:",
     "missing": "did not call the collective that the others are waiting in:",
     "waiting": "did not call the collective that the others are waiting in:",
+    "extra": "called a collective that the others of the group did not, and waits in it:",
     "not_completed": "all called the same collective, and it did not complete:",
 }
 _SAME_CALLS = "make every rank of the group call the same collectives in the same order"
@@ -25,15 +26,42 @@ def desync_differences(
     problems: Sequence[CollectiveProblem], failed: Set[int]
 ) -> list[RankDifference]:
     """The ranks that are at fault as far as flight records tell, one difference a group; none where
-    those that are missing failed: a rank that is gone calls nothing.
+    those that are missing failed, since a rank that is gone calls nothing, or wait in another group
+    for one that is at fault there.
     """
-    groups = _by_group(problems)
-    return [_difference(rows) for rows in groups if not _is_explained(rows, failed)]
+    return [
+        _difference(rows)
+        for rows in _by_group(problems)
+        if not _are_gone(rows, failed) and not _group_of_cause(rows, problems)
+    ]
 
 
-def notes_of_waiting(problems: Sequence[CollectiveProblem], failed: Set[int]) -> list[str]:
-    """One sentence a group whose ranks wait for one that failed."""
-    return [_note_of_waiting(rows) for rows in _by_group(problems) if _is_explained(rows, failed)]
+def notes_of_waiting(problems: Sequence[CollectiveProblem], failed: Set[int]) -> Iterator[str]:
+    """Yields one sentence a group whose ranks wait for one that failed, or that waits elsewhere."""
+    for rows in _by_group(problems):
+        group = _group_of_cause(rows, problems)
+        if _are_gone(rows, failed):
+            yield f"{_waiting(rows)}, which had failed"
+        elif group:
+            verb = "waits" if sum(row.suspected for row in rows) == 1 else "wait"
+            yield f"{_waiting(rows)}, which {verb} in process group {group}"
+
+
+def _group_of_cause(
+    rows: Sequence[CollectiveProblem], problems: Sequence[CollectiveProblem]
+) -> str:
+    """The other group in which all the ranks that did not come are stuck for a fault of one of
+    themselves; "" where there is none.
+    """
+    absent = {row.rank for row in rows if row.suspected and row.name is None}
+    waiting = {row.rank for row in rows if not row.suspected}
+    for others in _by_group(problems):
+        stuck = {row.rank for row in others}
+        at_fault = {row.rank for row in others if row.suspected}
+        is_other = others[0].group != rows[0].group
+        if is_other and absent and absent <= stuck and at_fault and not at_fault & waiting:
+            return others[0].group
+    return ""
 
 
 def _by_group(problems: Sequence[CollectiveProblem]) -> list[list[CollectiveProblem]]:
@@ -43,17 +71,17 @@ def _by_group(problems: Sequence[CollectiveProblem]) -> list[list[CollectiveProb
     return list(by_group.values())
 
 
-def _is_explained(rows: Sequence[CollectiveProblem], failed: Set[int]) -> bool:
+def _are_gone(rows: Sequence[CollectiveProblem], failed: Set[int]) -> bool:
     gone = [row for row in rows if row.suspected]
     return bool(gone) and all(row.name is None and row.rank in failed for row in gone)
 
 
-def _note_of_waiting(rows: Sequence[CollectiveProblem]) -> str:
+def _waiting(rows: Sequence[CollectiveProblem]) -> str:
     gone = named([row.rank for row in rows if row.suspected])
     waiting = [row for row in rows if not row.suspected]
     verb = "waits" if len(waiting) == 1 else "wait"
     call = f"call {rows[0].seq} of process group {rows[0].group}"
-    return f"{named([row.rank for row in waiting])} {verb} in {call} for {gone}, which had failed"
+    return f"{named([row.rank for row in waiting])} {verb} in {call} for {gone}"
 
 
 def _difference(rows: Sequence[CollectiveProblem]) -> RankDifference:

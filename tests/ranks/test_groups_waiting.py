@@ -1,0 +1,105 @@
+"""Hangs within a group: the ranks at fault are told in their own group, and the others wait for
+them in theirs.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from vramlens.ranks import compare
+from vramlens.ranks.flights.collectives import collective_problems
+from vramlens.trace.flight import Collective, FlightGroup, FlightRecord, Frame
+
+RINGS = {"1": (0, 1, 2, 3), "2": (4, 5, 6, 7)}
+WORLD = tuple(range(8))
+
+
+def call(
+    group: str, seq: int, line: int, *, state: str = "completed", is_p2p: bool = False
+) -> Collective:
+    return Collective(
+        group=group,
+        description={"0": "default_pg"}.get(group, "ring"),
+        seq=seq,
+        name="send" if is_p2p else "all_reduce",
+        is_p2p=is_p2p,
+        state=state,
+        input_sizes=((64,),),
+        output_sizes=((64,),),
+        dtypes=("Float",),
+        created_ns=None,
+        started_ns=None,
+        completed_ns=None,
+        frames=(Frame("train/ring.py", line, "step"),),
+    )
+
+
+def record(rank: int, *last: Collective) -> FlightRecord:
+    """A rank that called what all do, and these at last."""
+    ring = "1" if rank < 4 else "2"
+    calls = (call("0", 1, 10), call(ring, 1, 20), *last)
+    groups = {
+        "0": FlightGroup("0", "default_pg", WORLD),
+        ring: FlightGroup(ring, "ring", RINGS[ring]),
+    }
+    return FlightRecord(f"rank{rank}", "2.4", None, groups, {}, calls)
+
+
+def job(*, sending: bool = True) -> dict[int, FlightRecord]:
+    """Rank 5 calls a collective in its ring that the others do not; these wait to send to it, or
+    call nothing; the other ring waits for all.
+    """
+    flights = {}
+    for rank in WORLD:
+        if rank < 4:
+            last = [call("0", 2, 11, state="started")]
+        elif rank == 5:
+            last = [call("2", 2, 30, state="started")]
+        else:
+            last = [call("2", 1, 40, state="started", is_p2p=True)] * sending
+        flights[rank] = record(rank, *last)
+    return flights
+
+
+def test_who_calls_what_its_group_does_not_is_at_fault() -> None:
+    answer = compare((), job())
+    (told,) = answer.differences
+    assert (told.ranks, told.cause) == ((5,), "desync")
+    assert told.title == (
+        "rank 5 called a collective that the others of the group did not, and waits in it: call 2"
+        " of process group 2 (ring)"
+    )
+    assert str(told.place) == "train/ring.py:30 in step"
+    assert answer.notes[0] == (
+        "ranks 0-3 wait in call 2 of process group 0 for ranks 4-7, which wait in process group 2"
+        " (ring)"
+    )
+
+
+def test_ranks_that_wait_for_nothing_are_those_that_did_not_come() -> None:
+    (told,) = compare((), job(sending=False)).differences
+    assert told.ranks == (4, 6, 7)
+
+
+def test_one_rank_that_does_not_come_is_at_fault() -> None:
+    """Its ring waits for it, and the other ring for all of these."""
+    flights = {
+        rank: record(rank, *[call("0", 2, 11, state="started")] * (rank < 4),
+                     *[call("2", 2, 21, state="started")] * (rank in (4, 5, 7)))
+        for rank in WORLD
+    }  # fmt: skip
+    (told,) = compare((), flights).differences
+    assert (told.ranks, told.cause) == ((6,), "desync")
+
+
+@pytest.mark.parametrize("order", ["alike", "crossed"])
+def test_groups_that_wait_for_each_other_are_both_told(order: str) -> None:
+    """Half of the ranks call the groups' collectives in another order."""
+    flights = {rank: record(rank, call("0", 2, 11, state="started")) for rank in WORLD}
+    if order == "crossed":
+        for rank in (6, 7):
+            flights[rank] = record(rank, call("2", 2, 21, state="started"))
+    answer = compare((), flights)
+    groups = {row.group for row in collective_problems(flights) if row.suspected}
+    assert groups == ({"0", "2 (ring)"} if order == "crossed" else set())
+    assert len(answer.differences) == (2 if order == "crossed" else 1)
