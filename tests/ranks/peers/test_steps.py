@@ -33,12 +33,7 @@ def one_by_one(own: RankSummary, peers: list[RankSummary], least_bytes: float) -
     count = min(len(own.step_peaks), *(len(steps) for steps in others))
     theirs = np.array([steps[1:count] for steps in others], np.float64)
     mine = np.array(own.step_peaks[1:count], np.float64)
-    if (
-        max(
-            float(np.median(np.ptp(theirs, axis=1) / theirs.max(axis=1))), np.ptp(mine) / mine.max()
-        )
-        < 0.02
-    ):
+    if float(np.median(np.ptp(theirs, axis=1) / theirs.max(axis=1))) < 0.02:
         return False
     if count < 4:
         return True

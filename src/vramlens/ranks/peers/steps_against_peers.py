@@ -78,7 +78,7 @@ class PeerStepPeaks:
         if row is None or len(self._row) < 2:
             return not _is_even(summary, self.ranks)
         usual_variation = float(np.median(np.delete(self._variation, row)))
-        if max(usual_variation, self._variation[row]) < _VARIES:
+        if usual_variation < _VARIES:
             return False
         if self._count < _FEWEST_STEPS:
             return True
