@@ -10,6 +10,8 @@ from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.hints import Hint
 
+_SHORT = 0.9
+"""Memory is short on a device of which so much is reserved."""
 Span = tuple[int, int, int]
 """Ranks that are evenly apart: the first, how many, and the step."""
 
@@ -229,6 +231,12 @@ class RankSummary:
     def died(self) -> bool:
         """True if a request for memory that failed ended it."""
         return self.failure is not None and self.failure.died
+
+    @property
+    def is_short(self) -> bool:
+        """True if it ran out of memory, or nearly."""
+        has_none_left = self.peak_reserved_bytes >= _SHORT * (self.total_bytes or 1 << 62)
+        return self.died or has_none_left
 
     @property
     def recomputed_share(self) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -58,3 +59,48 @@ def test_layers_that_are_spread_are_no_tables() -> None:
         rank_of(stage, 8, layers(1 + stage, 8 - stage), recomputed_bytes=0) for stage in range(8)
     ]
     assert not any("tables" in note for note in compare(ranks).notes)
+
+
+STATES = ((9, 80), (20, 7), (20, 7), (18, 6), (18, 6), (18, 6), (17, 6), (20, 7))
+"""Of each rank: how many tensors of optimizer states, and their MiB; the first owns an embedding."""
+
+
+def zero(states: Sequence[tuple[int, int]] = STATES) -> list[RankSummary]:
+    """Trainers whose optimizer states are divided by whole tensors."""
+    return [
+        with_lines(rank, *[line(52, "optimizer_state", count, size * MIB)] * bool(count))
+        for rank, (count, size) in zip(trainers(len(states)), states, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("states", [STATES, (*STATES, (0, 1), (0, 1))])
+def test_states_that_are_divided_by_whole_tensors_differ_by_nature(
+    states: Sequence[tuple[int, int]],
+) -> None:
+    answer = compare(zero(states))
+    assert answer.differences == ()
+    least = "0 bytes on rank 8" if len(states) > 8 else "102.00 MiB on rank 6"
+    assert answer.notes[0].startswith(
+        "each rank has optimizer states of its own, so their sizes differ by nature:"
+        f" {least} to 720.00 MiB on rank 0, built at train/model.py:52"
+    )
+
+
+def test_a_rank_with_the_states_of_all_others_differs() -> None:
+    ranks = zero((*STATES[:5], (139, 11), *STATES[6:]))
+    answer = compare(ranks)
+    assert [told.ranks for told in answer.differences] == [(5,)]
+    assert "720.00 MiB on rank 0" in answer.notes[0]
+
+
+def test_a_fault_is_found_beside_states_of_any_size() -> None:
+    ranks = zero()
+    ranks[6] = with_lines(ranks[6], line(55, "other", 3, 100 * MIB))
+    (told,) = compare(ranks).differences
+    assert (told.ranks, told.cause, told.bytes) == ((6,), "rank_only", 300 * MIB)
+
+
+def test_states_are_told_where_memory_is_short_for_them() -> None:
+    ranks = zero()
+    ranks[0] = replace(ranks[0], total_bytes=ranks[0].peak_reserved_bytes)
+    assert [told.ranks for told in compare(ranks).differences] == [(0,)]

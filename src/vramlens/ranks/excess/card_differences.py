@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 
-from vramlens.ranks.excess.rank_against_peers import BY_STEP, RankAgainstPeers
+from vramlens.ranks.excess.causes import BY_STEP
+from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
 from vramlens.ranks.excess.rank_differences import differences_of
 from vramlens.ranks.peers.usual import Usual, lower_median
 from vramlens.ranks.rank_difference import RankDifference

@@ -37,6 +37,27 @@ _FIXED_ELSEWHERE = (
 )
 """Causes that no edit of the line mends."""
 
+BY_STEP = (
+    "uneven_batch",
+    "wider_numbers",
+    "workspaces",
+    "not_checkpointed",
+    "moe_hot_rank",
+    "pipeline_stage",
+    "uneven_shard",
+    "embedding_shard",
+    "larger_tensors",
+    "unknown",
+)
+"""Causes that show in the peaks of steps."""
+CERTAIN_CAUSES = (
+    "map_location",
+    "object_collective",
+    "data_parallel",
+    "full_state_dict",
+    "rank0_gather",
+)
+"""Causes that one call gives away."""
 POSSIBLE = ("unknown", "workspaces")
 """Causes that stay possible."""
 

@@ -23,8 +23,6 @@ from vramlens.ranks.rank_summary import LineUse, RankSummary
 from vramlens.ranks.rank_words import named
 from vramlens.units import format_size
 
-_SHORT = 0.9
-"""Memory is short on a device of which so much is reserved."""
 _Kind = tuple[bool, bool]
 """Whether a cohort trains, and whether it keeps nothing for a backward pass."""
 _NO_LAYOUT = LayoutBytes(0, 0)
@@ -141,10 +139,7 @@ class CohortComparison:
 
     def _is_short(self, members: Sequence[int]) -> bool:
         """True if one of some ranks ran out of memory, or nearly."""
-        return any(
-            summary.died or summary.peak_reserved_bytes >= _SHORT * (summary.total_bytes or 1 << 62)
-            for summary in (self.ranks[rank] for rank in members)
-        )
+        return any(self.ranks[rank].is_short for rank in members)
 
     def _difference_beside_layout(self, cohort: _Cohort) -> RankDifference:
         """What a cohort holds more beside its leaks, and not by the layout."""
@@ -153,6 +148,8 @@ class CohortComparison:
         if line is not None and _is_of_experts(line):
             cause = "moe_hot_rank"
         more = cohort.unexplained
+        if 2 * cohort.beside.wider_bytes >= more:
+            cause = "wider_numbers"
         holds_half = line is not None and 2 * cohort.excess_of(line) >= more
         place = line.place if line is not None and holds_half else None
         return self._difference_from(cohort, cause, more, place)

@@ -11,6 +11,8 @@ from vramlens.ground.verdict import Verdict
 from vramlens.ranks.excess.batches import are_all_larger, leveled
 from vramlens.ranks.excess.cause_evidence import LEAST_OF_LAYERS, is_divided, with_evidence
 from vramlens.ranks.excess.causes import (
+    BY_STEP,
+    CERTAIN_CAUSES,
     POSSIBLE,
     STAY,
     WORDS,
@@ -41,26 +43,7 @@ they normal.
 ENOUGH_PEERS, _LEAST_SPREAD = 8, 0.003
 """Of so many peers a line's own spread is known; and no spread is smaller than this share."""
 _STAGES = ("pipeline_stage", "first_last_stage")
-BY_STEP = (
-    "uneven_batch",
-    "wider_numbers",
-    "workspaces",
-    "not_checkpointed",
-    "moe_hot_rank",
-    "pipeline_stage",
-    "uneven_shard",
-    "embedding_shard",
-    "larger_tensors",
-    "unknown",
-)
 _BUILT_ONCE = ("parameters", "optimizer_state")
-_CERTAIN_CAUSES = (
-    "map_location",
-    "object_collective",
-    "data_parallel",
-    "full_state_dict",
-    "rank0_gather",
-)
 _OF_LONE_LINES = ("leak", "rank_only")
 _LESS_RECOMPUTED = 0.5
 """A rank computes less again than its peers where its share is under this part of theirs."""
@@ -232,6 +215,11 @@ class RankAgainstPeers:
         )
         return more_at_peak(excess for excess in excesses if excess.usual is not None)
 
+    @property
+    def wider_bytes(self) -> int:
+        """What numbers of twice the width hold more at the peak."""
+        return more_at_peak(self._excesses_by_cause(set()).get("wider_numbers", ()))
+
     def _by_main_cause(
         self, excess_bytes: int, by_cause: _Excesses, told: Set[str]
     ) -> list[RankDifference]:
@@ -250,7 +238,8 @@ class RankAgainstPeers:
         explained = min(excess_bytes, more_at_peak(explaining))
         differences = []
         if cause is not None and (explained >= self.least or 2 * explained >= excess_bytes):
-            differences.append(self._from_lines(cause, explained, left[cause]))
+            lines = explaining if cause == "unknown" else left[cause]
+            differences.append(self._from_lines(cause, explained, lines))
             excess_bytes -= explained
         # Where batches vary, chance decides what falls together.
         if excess_bytes >= max(self.least, _LEAST_PART * self.more) and not self.steps().vary:
@@ -262,7 +251,7 @@ class RankAgainstPeers:
         sums = {
             cause: max(bytes_of(excesses), more_at_peak(excesses))
             for cause, excesses in by_cause.items()
-            if cause in _CERTAIN_CAUSES
+            if cause in CERTAIN_CAUSES
         }
         return [
             self._from_lines(cause, min(size, total), by_cause[cause])
@@ -274,7 +263,10 @@ class RankAgainstPeers:
         """True if some bytes, or lines that chance does not move, would be a difference alone."""
         if self.differs and excess_bytes >= SPREADS * self.usual.spread_bytes:
             return True
-        return bytes_of(filter(self._is_certain, excesses)) >= self.least
+        certain = list(filter(self._is_certain, excesses))
+        alone = _alone(certain)
+        shared_bytes = bytes_of(excess for excess in certain if excess not in alone)
+        return shared_bytes + more_at_peak(alone) >= self.least
 
     def _excesses_by_cause(self, leaking: Set[Place | None]) -> _Excesses:
         by_cause: dict[str, list[LineExcess]] = defaultdict(list)
@@ -333,7 +325,7 @@ class RankAgainstPeers:
         sums = {
             cause: bytes_of(excesses)
             for cause, excesses in by_cause.items()
-            if cause not in _CERTAIN_CAUSES and not self._is_echo(excesses)
+            if cause not in CERTAIN_CAUSES and not self._is_echo(excesses)
         }
         if not sums:
             return None
@@ -431,7 +423,7 @@ class RankAgainstPeers:
             f"+{format_size(excess.bytes)} at {excess.place} ({way_of_differing(excess)})"
             for excess in ranked[:3]
         ]
-        is_sure = cause in _CERTAIN_CAUSES or cause == "rank_only"
+        is_sure = cause in CERTAIN_CAUSES or cause == "rank_only"
         verdict = Verdict.POSSIBLE if cause in POSSIBLE else Verdict.LIKELY
         if cause == "uneven_batch":
             evidence += leveled(excesses, self.rank, self.usual)
@@ -494,5 +486,5 @@ def _explained_by(cause: str, by_cause: _Excesses) -> list[LineExcess]:
 
     More layers or a larger batch show on many lines, each with what looks like a cause of its own.
     """
-    causes = set(by_cause) - set(_CERTAIN_CAUSES) if cause in BY_STEP else {cause}
+    causes = set(by_cause) - set(CERTAIN_CAUSES) if cause in BY_STEP else {cause}
     return list(chain.from_iterable(by_cause[other] for other in causes))

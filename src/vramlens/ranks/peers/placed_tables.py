@@ -1,15 +1,16 @@
-"""Tables that are placed: each rank owns other ones, so that their sizes differ by nature."""
+"""Tables that are placed, and optimizer states that are divided by whole tensors: each rank owns
+other ones, so that their sizes differ by nature.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 
-from vramlens.ranks.peers.usual import LineKey, key_of
+from vramlens.ranks.peers.usual import LineKey, key_of, most_alike
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 from vramlens.units import format_size
 
@@ -21,11 +22,17 @@ _SPREAD = 1.25
 """Times the smallest size: shards that were rounded up differ by less."""
 _MOST_ALIKE = 0.25
 """Of the ranks: where more have the same size, that one is usual, and others differ from it."""
+_FEWEST_SHARES = 3
+"""Ranks with so many different numbers of states divide them by whole tensors."""
+_TOO_MUCH = 0.5
+"""Of the states of all ranks: one that holds more, and in more tensors than usual, has those of
+others.
+"""
 
 
 class PlacedTables:
-    """The tables of ranks that do the same work, where each rank owns other ones and the rest of the
-    model is the same on all of them.
+    """The tables, or optimizer states, of ranks that do the same work, where each rank owns other
+    ones and the rest of the model is the same on all of them.
 
     Args:
         peers: the ranks.
@@ -42,46 +49,69 @@ class PlacedTables:
     @property
     def peers(self) -> list[RankSummary]:
         """The ranks as if each had the usual tables; as they are where no tables are placed."""
-        return list(map(self._with_usual_tables, self._peers))
+        return list(map(self._with_usual_tables, self._peers)) if self._usual else [*self._peers]
 
     @property
     def notes(self) -> list[str]:
         """One sentence on what the ranks own; none where no tables are placed."""
-        if not self._usual:
+        owned = {
+            rank.rank: sum(line.peak_bytes for line in rank.lines if key_of(line) in usual)
+            for rank in self._peers
+            if self._usual and (usual := self._usual_of(rank))
+        }
+        if not owned:
             return []
-        owned = {rank.rank: sum(line.peak_bytes for line in self._of(rank)) for rank in self._peers}
         least, most = min(owned, key=owned.__getitem__), max(owned, key=owned.__getitem__)
-        places = {str(line.place) for line in self._usual.values() if _makes_tables(line)}
+        tables = [line for line in self._usual.values() if _makes_tables(line)]
+        places = {str(line.place) for line in tables or self._usual.values()}
         return [
-            "each rank has tables of its own, so their sizes differ by nature:"
-            f" {format_size(owned[least])} on rank {least} to {format_size(owned[most])} on rank"
-            f" {most}, built at {' and '.join(sorted(places))}; the ranks are compared as if each"
-            " had the usual ones"
+            f"each rank has {'tables' if tables else 'optimizer states'} of its own, so their sizes"
+            f" differ by nature: {format_size(owned[least])} on rank {least} to"
+            f" {format_size(owned[most])} on rank {most}, built at {' and '.join(sorted(places))};"
+            " the ranks are compared as if each had the usual ones"
         ]
 
     def _with_usual_tables(self, rank: RankSummary) -> RankSummary:
-        if not self._usual:
-            return rank
-        own, usual = self._of(rank), self._usual.values()
-        more = _at_peak(usual) - _at_peak(own)
+        usual = self._usual_of(rank)
+        own = [line for line in rank.lines if key_of(line) in usual]
+        more = _at_peak(usual.values()) - _at_peak(own)
         return replace(
             rank,
             peak_requested_bytes=rank.peak_requested_bytes + more,
             peak_allocated_bytes=rank.peak_allocated_bytes + more,
             peak_reserved_bytes=rank.peak_reserved_bytes + more,
             step_peaks=tuple(peak + more for peak in rank.step_peaks),
-            lines=(*usual, *(line for line in rank.lines if not self.has(line))),
+            lines=(*usual.values(), *(line for line in rank.lines if key_of(line) not in usual)),
         )
 
-    def _of(self, rank: RankSummary) -> list[LineUse]:
-        return [line for line in rank.lines if self.has(line)]
+    def _usual_of(self, rank: RankSummary) -> dict[LineKey, LineUse]:
+        """The lines that are taken for a rank's own: not those of states for which it has too
+        little memory, or which are those of others.
+        """
+        keeps = self._states.keys() if rank.is_short or self._has_states_of_others(rank) else ()
+        return {key: line for key, line in self._usual.items() if key not in keeps}
+
+    def _has_states_of_others(self, rank: RankSummary) -> bool:
+        """True if one rank holds most of the states of all, and not because one tensor is large."""
+        return any(
+            line.peak_bytes > _TOO_MUCH * sum(of_rank.peak_bytes for of_rank in lines)
+            and line.allocations > _median(lines).allocations
+            for line in rank.lines
+            if (lines := self._states.get(key_of(line)))
+        )
 
     @cached_property
     def _usual(self) -> dict[LineKey, LineUse]:
         """The lines that make tables and what belongs to them, each as the usual rank uses it."""
         if not self._may_be_placed or len(self._peers) < _FEWEST_RANKS:
             return {}
-        of_all = self._lines_of_all
+        return self._tables() | {key: _median(lines) for key, lines in self._states.items()}
+
+    def _tables(self) -> dict[LineKey, LineUse]:
+        """The lines that make tables, and what belongs to them."""
+        of_all = {
+            key: lines for key, lines in self._built_once.items() if len(lines) == len(self._peers)
+        }
         spread = {key for key, lines in of_all.items() if _is_spread(lines)}
         made = {key for key, lines in of_all.items() if _makes_tables(lines[0])}
         if made <= spread:
@@ -94,13 +124,23 @@ class PlacedTables:
         }
 
     @cached_property
-    def _lines_of_all(self) -> dict[LineKey, list[LineUse]]:
-        """The lines at which all ranks build what stays, each as they use it."""
+    def _states(self) -> dict[LineKey, list[LineUse]]:
+        """The lines that make optimizer states, of which ranks have different numbers."""
+        return {
+            key: lines
+            for key, lines in self._built_once.items()
+            if any(line.category == "optimizer_state" for line in lines)
+            and len({line.allocations for line in lines}) >= _FEWEST_SHARES
+        }
+
+    @cached_property
+    def _built_once(self) -> dict[LineKey, list[LineUse]]:
+        """The lines at which ranks build what stays, each as they use it."""
         by_line: dict[LineKey, list[LineUse]] = defaultdict(list)
         for line in chain.from_iterable(rank.lines for rank in self._peers):
             if line.static:
                 by_line[key_of(line)].append(line)
-        return {key: lines for key, lines in by_line.items() if len(lines) == len(self._peers)}
+        return by_line
 
 
 def _is_spread(lines: Sequence[LineUse]) -> bool:
@@ -108,8 +148,7 @@ def _is_spread(lines: Sequence[LineUse]) -> bool:
     sizes = sorted(line.peak_bytes for line in lines)
     if not sizes[-1] >= _SPREAD * sizes[0] > 0:
         return False
-    alike = max(bisect_right(sizes, _SAME * size) - index for index, size in enumerate(sizes))
-    return alike <= _MOST_ALIKE * len(sizes)
+    return most_alike(sizes, _SAME) <= _MOST_ALIKE * len(sizes)
 
 
 def _makes_tables(line: LineUse) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence, Set
 from copy import copy
@@ -26,6 +27,12 @@ def lower_median(values: Iterable[_NumberT]) -> _NumberT:
     """
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2] if ordered else 0
+
+
+def most_alike(sizes: Iterable[int], times: float) -> int:
+    """The most of some sizes that are at most so many times the smallest of them."""
+    ordered = sorted(sizes)
+    return max(bisect_right(ordered, times * size) - at for at, size in enumerate(ordered))
 
 
 LineKey = tuple[Place | None, Hint]
