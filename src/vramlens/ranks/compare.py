@@ -19,6 +19,7 @@ from vramlens.ranks.excess.card_differences import PeersByCard
 from vramlens.ranks.excess.causes import FIXES, WORDS, Position
 from vramlens.ranks.excess.cohort_differences import CohortComparison
 from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
+from vramlens.ranks.excess.reserved_differences import with_all_of_settings
 from vramlens.ranks.excess.role_leaks import RoleLeaks
 from vramlens.ranks.flights.collectives import all_groups, collective_problems
 from vramlens.ranks.flights.desync import desync_differences, notes_of_waiting
@@ -30,14 +31,17 @@ from vramlens.ranks.notes import (
     note_of_slow_ranks,
     note_of_victims,
     notes_of_recordings,
+    notes_of_replicas,
 )
 from vramlens.ranks.peers.common_factor import with_common_factors
 from vramlens.ranks.peers.placed_tables import PlacedTables
 from vramlens.ranks.peers.rank_cohorts import (
     ALL_RANKS,
+    PLACES,
     PROGRAMS,
     ROLES,
     SAME_PARAMETERS,
+    WORKLOADS,
     RankCohorts,
     cohorts_of,
 )
@@ -66,7 +70,7 @@ _BY_SIZE = (
     "unknown",
 )
 """Causes that show on many lines at once; of these a rank has the one with most bytes."""
-_OTHER_WORK = (PROGRAMS, ROLES, SAME_PARAMETERS)
+_OTHER_WORK = (PROGRAMS, ROLES, SAME_PARAMETERS, PLACES, WORKLOADS)
 """Cohorts by these do other work than each other."""
 _ASIDE = ("other_process", "allocator")
 _GATHERS = ("gather", "all_gather", "reduce")
@@ -182,6 +186,8 @@ class _Job:
         notes = [note for tables in self._tables for note in tables.notes]
         if self.cohorts.source == PROGRAMS:
             notes += [] if self.strangers else note_of_programs(self.cohorts.members)
+        elif self.cohorts.source in (PLACES, WORKLOADS):
+            notes += notes_of_replicas(self.cohorts)
         elif self.between_cohorts is not None:
             notes += self.between_cohorts.notes()
         return notes
@@ -208,7 +214,7 @@ class _Job:
             usual_of_others = usual.without(odd)
             if usual_of_others is not None:
                 differences = list(self._among(usual_of_others, by_card))
-            yield from differences
+            yield from (with_all_of_settings(difference, peers) for difference in differences)
 
     @cached_property
     def _tables(self) -> list[PlacedTables]:
@@ -267,7 +273,7 @@ class _Job:
         """The position of each rank."""
         world_sizes = [summary.world_size or 0 for summary in self.ranks.values()]
         world = max([len(self.ranks) + len(self.missing), *world_sizes])
-        unlike = self.cohorts.source in (ALL_RANKS, ROLES, SAME_PARAMETERS)
+        unlike = self.cohorts.source in (ALL_RANKS, ROLES, SAME_PARAMETERS, PLACES)
         # Peers that are known to be of one stage differ for other reasons.
         sends = unlike and self._is_pipeline()
         first, last = min(self.ranks, default=0), max(self.ranks, default=0)

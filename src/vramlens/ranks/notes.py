@@ -5,16 +5,17 @@ ranks from being compared.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from math import prod
 
+from vramlens.ranks.peers.rank_cohorts import WORKLOADS, RankCohorts
 from vramlens.ranks.peers.usual import lower_median
 from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_failures import FailureOrder
 from vramlens.ranks.rank_summary import RankSummary
 from vramlens.ranks.rank_words import DEFAULT_SETTINGS, named
 from vramlens.trace.flight import FlightRecord
-from vramlens.units import listed
+from vramlens.units import format_size
 
 _FEWEST_TIMED = 3
 _SLOW = 1.15
@@ -75,11 +76,34 @@ def ends_early(ranks: Sequence[RankSummary]) -> list[str]:
 
 def note_of_programs(cohorts: Sequence[Sequence[int]]) -> list[str]:
     """One sentence on ranks that run other programs than each other."""
-    names = listed([named(members) for members in cohorts], _MOST_COHORTS)
     return [
-        f"the ranks run {len(cohorts)} different programs ({names}): each rank is compared with"
+        f"the ranks run {len(cohorts)} different programs ({_cohort_names(cohorts)}): each rank is compared with"
         " those that run the same"
     ]
+
+
+def notes_of_replicas(cohorts: RankCohorts) -> Iterator[str]:
+    """Yields one sentence on replicas that serve other requests than each other, and on each place
+    in process groups that has work of its own.
+    """
+    if cohorts.source == WORKLOADS:
+        yield (
+            "the ranks serve requests of several kinds, and hold more of other lines each"
+            f" ({_cohort_names(cohorts.members)}): each rank is compared with those of its kind"
+        )
+    for place in cohorts.places:
+        verb = "is" if len(place.members) == 1 else "are"
+        yield (
+            f"{named(place.members)} {verb} the {place.place} of each group {place.group}, and alone"
+            f" in what they do there: {format_size(place.bytes)}, most of it at {place.line}; they"
+            " are compared with each other"
+        )
+
+
+def _cohort_names(cohorts: Sequence[Sequence[int]]) -> str:
+    """The first cohorts by their ranks: ``ranks 0-3; ranks 4 and 6``."""
+    names = [named(members) for members in cohorts[:_MOST_COHORTS]]
+    return "; ".join([*names, "…"] if len(cohorts) > _MOST_COHORTS else names)
 
 
 def note_of_slow_ranks(ranks: Sequence[RankSummary], differing: Collection[int]) -> list[str]:

@@ -116,3 +116,35 @@ def test_a_line_whose_requests_grow_costs_what_is_reserved_for_them(
     assert (told.ranks, told.cause, told.place) == ((2,), "rank_only", frame.place)
     assert told.bytes == told_mib * MIB
     assert ("does not fit the next" in told.evidence[-1]) == (sizes > 1)
+
+
+def test_all_ranks_with_the_settings_that_cost_memory_are_named() -> None:
+    """Rank 6 has them as well: its shards are smaller, and little of it is padded."""
+    ranks = [replace(rank, alloc_conf="") for rank in trainers(8)]
+    ranks[4:6] = [padded(rank, 0.2) for rank in ranks[4:6]]
+    ranks[6] = padded(ranks[6], 0.05)
+    assert named_causes(compare(ranks)) == [((4, 5, 6), "allocator_settings")]
+
+
+def of_parts(odd: int, scratch: bool) -> list[RankSummary]:
+    """Ranks with parts of a graph, each of another size; one reserves more by half, for buffers
+    that only it makes, or for its part.
+    """
+    sizes = (1800, 2000, 2200, 2400, 2600, 2800)
+    ranks = [
+        with_lines(rank, line(60, "activations", 1, size * MIB, per_step=1))
+        for rank, size in zip(trainers(6), sizes, strict=True)
+    ]
+    reserved = int(1.5 * ranks[odd].peak_reserved_bytes)
+    frame = FrameUse(Place("graph/degrees.py", 22, "histogram"), 2, 2000 * MIB, 0, 1500 * MIB)
+    frames = (frame,) if scratch else ()
+    ranks[odd] = replace(ranks[odd], peak_reserved_bytes=reserved, frames=frames)
+    return ranks
+
+
+@pytest.mark.parametrize("odd", [0, 3])
+def test_of_ranks_with_unequal_parts_one_reserves_more_by_chance(odd: int) -> None:
+    assert compare(of_parts(odd, scratch=False)).differences == ()
+    (told,) = compare(of_parts(odd, scratch=True)).differences
+    assert (told.ranks, told.cause) == ((odd,), "allocator")
+    assert str(told.place) == "graph/degrees.py:22 in histogram"

@@ -75,7 +75,7 @@ def test_what_roles_hold_is_no_difference(grouped: bool) -> None:
     assert answer.cohorts.source == PROGRAMS
     assert answer.differences == ()
     assert answer.notes[:1] == (
-        "the ranks run 4 different programs (ranks 0-2, ranks 3-4, ranks 5-6, rank 7): each rank is"
+        "the ranks run 4 different programs (ranks 0-2; ranks 3-4; ranks 5-6; rank 7): each rank is"
         " compared with those that run the same",
     )
 

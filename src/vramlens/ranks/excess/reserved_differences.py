@@ -9,7 +9,7 @@ from vramlens.ground.verdict import Verdict
 from vramlens.ranks.excess.lone_frames import lone_frame
 from vramlens.ranks.excess.rank_against_peers import ENOUGH_PEERS, SPREADS, RankAgainstPeers
 from vramlens.ranks.rank_difference import RankDifference
-from vramlens.ranks.rank_summary import FrameUse, LineUse
+from vramlens.ranks.rank_summary import FrameUse, LineUse, RankSummary
 from vramlens.ranks.rank_words import DEFAULT_SETTINGS
 from vramlens.units import MIB, format_size
 
@@ -17,6 +17,8 @@ _LEAST_SHARE, _LEAST_BY_CHANCE = 0.1, 0.2
 """A rank's unused reserved memory differs by so large a share of what is usually reserved, where
 there is a reason for it; without one, less is chance where the ranks' sizes are a percent apart.
 """
+_APART = 0.02
+"""Peers have different batches if their peaks are so large a share apart."""
 _FRAGMENTED = 1.5
 """Times what a line holds: less is reserved for it where what was freed is used again."""
 _OF_LINES = ("leak", "rank0_gather", "rank_only", "object_collective", "full_state_dict")
@@ -46,12 +48,25 @@ def reserved_differences(
         return []
     if settings:
         return [_difference(beside, "allocator_settings", more, settings)]
-    if beside.steps().vary:
-        return []  # which rank's cache fits least to batches that vary is chance
+    if _is_chance(beside, more):
+        return []
     if not is_only_one_to_vary:
         return [_difference(beside, "allocator", more)]
     fix = f"{_FIX_OF_VARYING}; about {format_size(more)}"
     return [replace(_difference(beside, "allocator", more, _VARIES), fix=fix)]
+
+
+def _is_chance(beside: RankAgainstPeers, more: int) -> bool:
+    """True if batches vary, or differ from rank to rank, and no call of this rank alone is why: to
+    whose batches the cache fits least is chance.
+    """
+    are_apart = beside.usual.spread_bytes >= _APART * beside.usual.peak_bytes
+    return (beside.steps().vary or are_apart) and _lone_frame(beside, more) is None
+
+
+def _lone_frame(beside: RankAgainstPeers, more: int) -> FrameUse | None:
+    """The frame of this rank alone for which most of what it reserves more was reserved."""
+    return lone_frame(beside.rank, beside.usual, _reserved_bytes, more / 2)
 
 
 def with_reserved(beside: RankAgainstPeers, difference: RankDifference) -> RankDifference:
@@ -78,6 +93,16 @@ def with_reserved(beside: RankAgainstPeers, difference: RankDifference) -> RankD
             " peak: each call requests another size, and what was freed does not fit the next",
         ],
     )
+
+
+def with_all_of_settings(
+    difference: RankDifference, ranks: Sequence[RankSummary]
+) -> RankDifference:
+    """A difference of settings with all ranks that have these: on some they cost less."""
+    if difference.cause != "allocator_settings":
+        return difference
+    confs = {summary.alloc_conf for summary in ranks if summary.rank in difference.ranks}
+    return replace(difference, ranks=tuple(rank.rank for rank in ranks if rank.alloc_conf in confs))
 
 
 def _is_never_the_same(line: LineUse) -> bool:
@@ -130,7 +155,7 @@ def _difference(
 ) -> RankDifference:
     """The difference, at the line for which most of it was reserved, if only this rank has one."""
     rank, usual = beside.rank, beside.usual
-    frame = lone_frame(rank, usual, _reserved_bytes, more / 2)
+    frame = _lone_frame(beside, more)
     unused = rank.peak_reserved_bytes - rank.peak_requested_bytes
     evidence = [
         f"reserved but not requested: {format_size(unused)}, peers:"

@@ -9,8 +9,16 @@ from dataclasses import dataclass
 from itertools import chain
 
 from vramlens.ranks.hints import Hint
+from vramlens.ranks.peers.group_places import (
+    GroupPlace,
+    places_with_work,
+    stages_by_place,
+    tilings,
+    uneven_places,
+)
 from vramlens.ranks.peers.placed_tables import PlacedTables
-from vramlens.ranks.peers.roles import roles_of_code
+from vramlens.ranks.peers.roles import roles_of_code, roles_of_groups, roles_of_parts
+from vramlens.ranks.peers.workloads import ranks_by_workload
 from vramlens.ranks.rank_summary import RankSummary, ranks_of_span
 from vramlens.trace.flight import FlightGroup
 
@@ -27,8 +35,12 @@ SAME_PARAMETERS = "the parameters that they hold"
 ROLES = "who trains"
 PROGRAMS = "the programs that they run"
 LAST_STAGE = "the loss, which the last stage computes"
+PLACES = "their places in process groups"
+WORKLOADS = "what they serve"
 ALL_RANKS = "all ranks"
 """Where nothing says who does the same work."""
+_FEWEST_REPLICAS = 3
+"""Of fewer, either may be the odd one."""
 _INFERENCE = ("forward", "evaluation")
 _Group = tuple[str, tuple[int, ...]]
 """What a process group is called, and which of the ranks are in it."""
@@ -41,15 +53,17 @@ class RankCohorts:
     Attributes:
         members: each cohort's ranks, ascending.
         source: what says so: "the programs that they run", "process groups", "who trains", "the
-            loss, which the last stage computes", "the parameters that they hold", "given", or "all
-            ranks".
+            loss, which the last stage computes", "the parameters that they hold", "what they
+            serve", "their places in process groups", "given", or "all ranks".
         staged: whether the cohorts are parts of one model (pipeline stages), so that one may hold
             more than another.
+        places: places in process groups that have work of their own.
     """
 
     members: tuple[tuple[int, ...], ...]
     source: str
     staged: bool
+    places: tuple[GroupPlace, ...] = ()
 
 
 def cohorts_of(
@@ -65,8 +79,8 @@ def cohorts_of(
         or _cohorts_of_groups(ranks, named_groups)
         or _cohorts_of_stages(ranks)
         or _cohorts_of_roles(ranks)
-        or _cohorts_of_parameters(ranks, sends=sends)
-        or RankCohorts((_numbers(ranks),), ALL_RANKS, staged=False)
+        or _cohorts_of_parameters(ranks, named_groups, sends=sends)
+        or _cohorts_of_replicas(ranks, named_groups)
     )
 
 
@@ -94,10 +108,14 @@ def _cohorts_of_programs(
     ranks: Sequence[RankSummary], groups: Sequence[_Group]
 ) -> RankCohorts | None:
     """The ranks of each role, where roles run programs of their own; else None. That they are roles
-    is also known by process groups of a role's ranks alone, or by some that do not train.
+    is also known by process groups of a role's ranks alone, by some that do not train, or by how
+    many there are.
     """
     roles = roles_of_code(ranks)
     if not roles or not (_have_groups(roles, groups) or _cohorts_of_roles(ranks)):
+        inside = [members for _, members in groups]
+        roles = roles_of_groups(ranks, inside) or roles_of_parts(ranks)
+    if not roles:
         return None
     cohorts = chain.from_iterable(_replicas(role, groups) or [role] for role in roles)
     return RankCohorts(tuple(sorted(cohorts)), PROGRAMS, staged=False)
@@ -135,8 +153,9 @@ def _cohorts_of_groups(
     replicas = _replicas(_numbers(ranks), groups)
     if not replicas:
         return None
-    joined = _without_other_roles(replicas, ranks)
     stages = _stages_of(groups)
+    uneven = () if stages else uneven_places(ranks, groups)
+    joined = _without_other_roles(uneven or replicas, ranks)
     in_order = sorted(joined, key=lambda cohort: (stages.get(cohort[0], 0), cohort))
     has_stages = bool(stages) and len(joined) > 1
     return RankCohorts(tuple(in_order), "process groups", staged=has_stages)
@@ -229,7 +248,9 @@ def _strides(world: int, stages: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(range(stage, world, stages)) for stage in range(stages))
 
 
-def _cohorts_of_parameters(ranks: Sequence[RankSummary], *, sends: bool) -> RankCohorts | None:
+def _cohorts_of_parameters(
+    ranks: Sequence[RankSummary], groups: Sequence[_Group], *, sends: bool
+) -> RankCohorts | None:
     """Cohorts of ranks that hold the same part of a model; a rank whose part no other holds joins
     the largest. None where there are fewer than two.
     """
@@ -250,7 +271,54 @@ def _cohorts_of_parameters(ranks: Sequence[RankSummary], *, sends: bool) -> Rank
     lines = chain.from_iterable(summary.lines for summary in ranks)
     is_one_model = losing == 1 or sends or any(line.hints & Hint.POINT_TO_POINT for line in lines)
     members = tuple(sorted(map(_numbers, cohorts)))
-    return RankCohorts(members, SAME_PARAMETERS, staged=losing < 2 and is_one_model)
+    is_staged = losing < 2 and is_one_model
+    if is_staged:
+        present = {summary.rank: summary for summary in ranks}
+        members = stages_by_place(members, present, groups) or members
+        members = tuple(chain.from_iterable(_by_coordinate(stage, groups) for stage in members))
+    return RankCohorts(members, SAME_PARAMETERS, staged=is_staged)
+
+
+def _cohorts_of_replicas(ranks: Sequence[RankSummary], groups: Sequence[_Group]) -> RankCohorts:
+    """All ranks; those that serve other requests apart, and those with a place in their process
+    group that has work of its own.
+    """
+    loads = ranks_by_workload(ranks, _replicas_of_service(ranks, groups))
+    present = {summary.rank: summary for summary in ranks}
+    cohorts: list[tuple[int, ...]] = []
+    places: list[GroupPlace] = []
+    for members in loads or [_numbers(ranks)]:
+        with_work = places_with_work([present[rank] for rank in members], groups)
+        own = [place.members for place in with_work]
+        rest = tuple(sorted(set(members).difference(*own)))
+        cohorts += [*own, rest] if rest else own
+        places += with_work
+    source = WORKLOADS if loads else PLACES if places else ALL_RANKS
+    return RankCohorts(tuple(sorted(cohorts)), source, staged=False, places=tuple(places))
+
+
+def _replicas_of_service(
+    ranks: Sequence[RankSummary], groups: Sequence[_Group]
+) -> list[tuple[int, ...]]:
+    """The replicas of a model that is served: process groups that have each rank in one of them,
+    else single ranks.
+    """
+    widest = [members for _, members in groups if 1 < len(members) < len(ranks)]
+    is_tiled = sorted(chain.from_iterable(widest)) == sorted(_numbers(ranks))
+    return widest if is_tiled else [(rank,) for rank in _numbers(ranks)]
+
+
+def _by_coordinate(
+    members: tuple[int, ...], groups: Sequence[_Group]
+) -> tuple[tuple[int, ...], ...]:
+    """The ranks of a stage by their place in its groups of experts or tensors, where enough groups
+    tell what is usual at each.
+    """
+    named = [group for group in groups if _OTHER_WORK.search(group[0])]
+    for _, tiles in tilings(named, members):
+        if len(tiles) >= _FEWEST_REPLICAS:
+            return tuple(tuple(sorted(ranks)) for ranks in zip(*tiles, strict=True))
+    return (members,)
 
 
 def _joined(numbers: Sequence[int], groups: Sequence[set[int]]) -> tuple[tuple[int, ...], ...]:

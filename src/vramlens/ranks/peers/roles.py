@@ -5,7 +5,7 @@ reward models of reinforcement learning.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import chain, takewhile
 
 from vramlens.ranks.rank_summary import FrameUse, RankSummary
@@ -14,6 +14,12 @@ _MAIN_SHARE = 0.75
 """A program's own file calls nearly all that it does; another implementation of a part, such as of
 attention, less.
 """
+_PART_SHARE = 0.05
+"""A part of the work that some ranks do in place of others calls at least so much of it."""
+_FEWEST_PARTS = 3
+"""Of two ways to do a part, one may be a fault; of three, each is as it should be."""
+_OWN_SHARE = 0.25
+"""Where process groups tell the roles, so much of what each does is in files of its own."""
 _MOST_ROLES = 64
 """More programs than this are no roles of one job."""
 
@@ -25,7 +31,54 @@ def roles_of_code(ranks: Sequence[RankSummary]) -> tuple[tuple[int, ...], ...]:
 
     What some ranks do beside the work of all is no role: the others have no file of their own.
     """
-    main_files = {summary.rank: _main_files(summary) for summary in ranks}
+    return _roles_by_files(ranks, _MAIN_SHARE)
+
+
+def roles_of_parts(ranks: Sequence[RankSummary]) -> tuple[tuple[int, ...], ...]:
+    """The ranks by the part that they do in place of others, such as the task that each trains in
+    a model of several; each has a file of its own, and there are three and more. Else ().
+    """
+    roles = _roles_by_files(ranks, _PART_SHARE)
+    return roles if len(roles) >= _FEWEST_PARTS else ()
+
+
+def roles_of_groups(
+    ranks: Sequence[RankSummary], groups: Iterable[Sequence[int]]
+) -> tuple[tuple[int, ...], ...]:
+    """The process groups, and the ranks in none, where each of three and more does much in files
+    that no other has; else ().
+    """
+    inside = {frozenset(members) for members in groups if 1 < len(members) < len(ranks)}
+    widest = [members for members in inside if not any(members < other for other in inside)]
+    grouped = sorted(chain.from_iterable(widest))
+    if not widest or len(grouped) != len(set(grouped)):
+        return ()
+    alone = {summary.rank for summary in ranks}.difference(grouped)
+    roles = [*widest, *(frozenset({rank}) for rank in alone)]
+    shares = {summary.rank: _shares_of_files(summary, _PART_SHARE) for summary in ranks}
+    is_several = _FEWEST_PARTS <= len(roles) <= _MOST_ROLES
+    if not is_several or not all(_has_own(role, shares) for role in roles):
+        return ()
+    return tuple(sorted(tuple(sorted(members)) for members in roles))
+
+
+def _has_own(role: Set[int], shares: Mapping[int, Mapping[str, float]]) -> bool:
+    """True if all ranks of a role do much in a file that no other rank has."""
+    first, *others = (shares[rank] for rank in role)
+    own = {
+        file
+        for file, share in first.items()
+        if min(share, *(of_rank.get(file, 0) for of_rank in others), 1) >= _OWN_SHARE
+    }
+    for rank, of_rank in shares.items():
+        if rank not in role:
+            own -= of_rank.keys()
+    return bool(own)
+
+
+def _roles_by_files(ranks: Sequence[RankSummary], share: float) -> tuple[tuple[int, ...], ...]:
+    """The ranks by the files through which a share and more of what each requests is requested."""
+    main_files = {summary.rank: frozenset(_shares_of_files(summary, share)) for summary in ranks}
     if len(set(main_files.values())) < 2:
         return ()
     running = _ranks_by_file(main_files.items())
@@ -45,12 +98,16 @@ def roles_of_code(ranks: Sequence[RankSummary]) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted(tuple(sorted(members)) for members in roles))
 
 
-def _main_files(summary: RankSummary) -> frozenset[str]:
-    """The files that nearly all that a rank's code requests is requested through."""
-    most_bytes = max((frame.total_bytes for frame in summary.frames), default=0)
+def _shares_of_files(summary: RankSummary, least: float) -> dict[str, float]:
+    """The share of what a rank's code requests that is requested through a frame of each file; of
+    files with more than the least.
+    """
     # The frame with most bytes comes first.
-    least_bytes = _MAIN_SHARE * most_bytes
-    return _files(takewhile(lambda frame: frame.total_bytes > least_bytes, summary.frames))
+    most_bytes = max(1, *(frame.total_bytes for frame in summary.frames[:1]), 1)
+    shares: dict[str, float] = {}
+    for frame in takewhile(lambda frame: frame.total_bytes > least * most_bytes, summary.frames):
+        shares.setdefault(frame.place.file, frame.total_bytes / most_bytes)
+    return shares
 
 
 def _files(frames: Iterable[FrameUse]) -> frozenset[str]:

@@ -1,0 +1,153 @@
+"""Places in process groups: the first or the last rank of each group of one kind may do what the
+others do not, as one that samples for its tensor-parallel group does; and each place may have a
+part of its own size, or a stage of its own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from vramlens.analyses.finding import Place
+from vramlens.ranks.hints import Hint
+from vramlens.ranks.peers.usual import lower_median, most_alike
+from vramlens.ranks.rank_difference import LEAST_BYTES
+from vramlens.ranks.rank_summary import RankSummary
+
+_FAULTS = Hint.LOAD | Hint.OBJECTS | Hint.STATE_DICT | Hint.GATHER | Hint.DATA_PARALLEL
+"""What such lines hold is better told than taken for a rank's work."""
+_WORDS = {0: "first", -1: "last"}
+_FEWEST_PLACES = 4
+"""Of fewer places with unequal parts, one may be a fault's."""
+_SAME = 0.01
+"""Peaks that are less of a share apart are equal."""
+_MOST_ALIKE = 0.25
+"""Of the places: where more hold the same, others differ from it."""
+_MOST_EQUAL = 0.75
+"""Of the ranks: so many hold what is usual at their place."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlace:
+    """The ranks at one place of equal groups, which do work that no other rank does.
+
+    Attributes:
+        members: the ranks, ascending.
+        group: what the groups are called.
+        place: which in its group each of them is, in a word.
+        bytes: what the work holds at most, on the rank with least of it.
+        line: the line that holds most of it.
+    """
+
+    members: tuple[int, ...]
+    group: str
+    place: str
+    bytes: int
+    line: Place
+
+
+def places_with_work(
+    ranks: Sequence[RankSummary], groups: Iterable[tuple[str, Sequence[int]]]
+) -> list[GroupPlace]:
+    """The places of groups of one name that have work of their own, the first such name's; [] where
+    all ranks do the same.
+    """
+    present = {summary.rank: summary for summary in ranks}
+    for name, tiles in tilings(groups, present):
+        places = [
+            place
+            for at in _WORDS
+            if (place := _place_with_work(name, tiles, at, present)) is not None
+        ]
+        if places:
+            return places
+    return []
+
+
+def uneven_places(
+    ranks: Sequence[RankSummary], groups: Iterable[tuple[str, Sequence[int]]]
+) -> tuple[tuple[int, ...], ...]:
+    """The ranks by their place in groups where that alone says how much they hold, as in a ring whose
+    ranks have unequal parts of a sequence; () where it does not.
+    """
+    present = {summary.rank: summary for summary in ranks}
+    peaks = {rank: summary.peak_requested_bytes for rank, summary in present.items()}
+    for _, tiles in tilings(groups, present):
+        places = list(zip(*(sorted(tile) for tile in tiles), strict=True))
+        usual = [lower_median(peaks[rank] for rank in members) for members in places]
+        equal = sum(
+            abs(peaks[rank] - size) <= _SAME * size
+            for members, size in zip(places, usual, strict=True)
+            for rank in members
+        )
+        alike = most_alike(usual, 1 + _SAME)
+        is_uneven = len(places) >= _FEWEST_PLACES and alike <= _MOST_ALIKE * len(places)
+        if is_uneven and equal > _MOST_EQUAL * len(peaks):
+            return tuple(sorted(places))
+    return ()
+
+
+def stages_by_place(
+    cohorts: Sequence[Sequence[int]],
+    present: Mapping[int, RankSummary],
+    groups: Iterable[tuple[str, Sequence[int]]],
+) -> tuple[tuple[int, ...], ...]:
+    """The stages of a pipeline in their order, where groups tell which parts of a model belong to
+    one pipeline: the parts are known by what they hold, and stages in the middle hold the same.
+    () where no groups tell.
+    """
+    part_of = {rank: part for part, members in enumerate(cohorts) for rank in members}
+    for _, tiles in tilings(groups, present):
+        places = list(zip(*tiles, strict=True))
+        parts = [{part_of[rank] for rank in members} for members in places]
+        if all(len(of_place) == 1 for of_place in parts) and len(set().union(*parts)) > 1:
+            return tuple(tuple(sorted(members)) for members in places)
+    return ()
+
+
+def tilings(
+    groups: Iterable[tuple[str, Sequence[int]]], present: Collection[int]
+) -> Iterator[tuple[str, list[tuple[int, ...]]]]:
+    """Yields two and more groups of one name and size that have each of some ranks in one of them."""
+    by_name: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    inside = frozenset(present)
+    for name, members in groups:
+        if inside.issuperset(members):
+            by_name[name].add(tuple(members))
+    for name, tiles in sorted((name, sorted(tiles)) for name, tiles in by_name.items()):
+        sizes = {len(members) for members in tiles}
+        is_whole = sorted(chain.from_iterable(tiles)) == sorted(present)
+        if len(tiles) > 1 and len(sizes) == 1 and min(sizes) > 1 and is_whole:
+            yield name, tiles
+
+
+def _place_with_work(
+    name: str, tiles: Iterable[Sequence[int]], at: int, present: Mapping[int, RankSummary]
+) -> GroupPlace | None:
+    members = tuple(sorted(sorted(tile)[at] for tile in tiles))
+    first, *others = (_bytes_by_place(present[rank]) for rank in members)
+    own = {
+        place: min(size, *(of_rank[place] for of_rank in others))
+        for place, size in first.items()
+        if all(place in of_rank for of_rank in others)
+    }
+    for rank in present.keys() - set(members):
+        if not own:  # as a rule after the first
+            return None
+        for place in _bytes_by_place(present[rank], leaving_out=Hint.NONE):
+            own.pop(place, None)
+    if sum(own.values()) < LEAST_BYTES:
+        return None
+    largest = max(own, key=lambda place: (own[place], str(place)))
+    return GroupPlace(members, name, _WORDS[at], sum(own.values()), largest)
+
+
+def _bytes_by_place(summary: RankSummary, leaving_out: Hint = _FAULTS) -> dict[Place, int]:
+    """The most bytes of each recorded line, but those that such calls made."""
+    sizes: dict[Place, int] = defaultdict(int)
+    for line in summary.lines:
+        if line.place is not None and not line.hints & leaving_out:
+            sizes[line.place] += line.peak_bytes
+    return dict(sizes)

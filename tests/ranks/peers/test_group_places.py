@@ -1,0 +1,182 @@
+"""Places in process groups: what all ranks at one place do is their work, and parts that are uneven
+by place are the layout's; a fault beside them is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from support.summaries import (
+    MICROBATCHES,
+    embedding,
+    head,
+    layers,
+    line,
+    named_causes,
+    rank_of,
+    trainers,
+    with_lines,
+)
+from vramlens.analyses.finding import Place
+from vramlens.ranks import RankSummary, compare
+from vramlens.ranks.hints import Hint
+from vramlens.ranks.peers.group_places import tilings
+from vramlens.ranks.peers.rank_cohorts import PLACES, cohorts_of
+from vramlens.ranks.rank_summary import LineUse
+from vramlens.units import MIB
+
+RING = (1.0, 0.92, 0.84, 0.76)
+"""Parts of a sequence."""
+
+
+def in_tiles(ranks: Sequence[RankSummary], size: int, name: str) -> list[RankSummary]:
+    """Ranks in groups of so many, one after the other."""
+    return [
+        replace(rank, groups=(*rank.groups, (name, ((rank.rank // size * size, size, 1),))))
+        for rank in ranks
+    ]
+
+
+def beside(rank: RankSummary, *lines: LineUse) -> RankSummary:
+    return replace(with_lines(rank, *lines), groups=rank.groups)
+
+
+def sampler(hints: Hint = Hint.NONE) -> LineUse:
+    place = Place("serve/sampler.py", 29, "sample")
+    return replace(line(29, "temporaries", 1, 300 * MIB, per_step=1, hints=hints), place=place)
+
+
+def servers(at: int, hints: Hint = Hint.NONE) -> list[RankSummary]:
+    """Three tensor-parallel groups of four; a rank of each samples."""
+    ranks = in_tiles(trainers(12), 4, "tensor_parallel")
+    return [beside(rank, sampler(hints)) if rank.rank % 4 == at else rank for rank in ranks]
+
+
+@pytest.mark.parametrize(("at", "word"), [(0, "first"), (3, "last")])
+def test_what_the_first_or_last_of_each_group_does_is_its_work(at: int, word: str) -> None:
+    answer = compare(servers(at))
+    samplers = tuple(range(at, 12, 4))
+    assert answer.differences == ()
+    assert answer.cohorts.source == PLACES
+    assert samplers in answer.cohorts.members
+    ranks = ", ".join(map(str, samplers[:2]))
+    assert answer.notes[0] == (
+        f"ranks {ranks} and {samplers[2]} are the {word} of each group tensor_parallel, and alone"
+        " in what they do there: 300.00 MiB, most of it at serve/sampler.py:29 in sample; they are"
+        " compared with each other"
+    )
+
+
+def test_another_place_or_two_of_three_groups_do_it_for_no_such_reason() -> None:
+    assert named_causes(compare(servers(1))) == [((1, 5, 9), "rank_only")]
+    ranks = servers(0)
+    ranks[8] = in_tiles(trainers(12), 4, "tensor_parallel")[8]
+    assert named_causes(compare(ranks)) == [((0, 4), "rank_only")]
+
+
+def test_what_a_call_gives_away_is_told_of_all_first_ranks() -> None:
+    assert named_causes(compare(servers(0, Hint.STATE_DICT))) == [((0, 4, 8), "full_state_dict")]
+
+
+def test_a_fault_of_one_sampler_is_told_beside_the_others() -> None:
+    ranks = servers(0)
+    ranks[4] = beside(ranks[4], line(50, "other", 1, 400 * MIB))
+    assert named_causes(compare(ranks)) == [((4,), "rank_only")]
+
+
+def ring(rings: int, parts: Sequence[float] = RING) -> list[RankSummary]:
+    """Context-parallel rings whose ranks have parts of other lengths."""
+    return in_tiles(
+        [
+            rank_of(rank, rings * len(parts), of_part(parts[rank % len(parts)]), recomputed_bytes=0)
+            for rank in range(rings * len(parts))
+        ],
+        len(parts),
+        "context_ring",
+    )
+
+
+def of_part(part: float) -> list[LineUse]:
+    return [
+        *layers(2, 2)[:2],
+        line(12, "activations", 4, int(400 * part) * MIB, per_step=2 * MICROBATCHES),
+    ]
+
+
+@pytest.mark.parametrize("rings", [2, 4])
+def test_ranks_with_equal_parts_are_compared(rings: int) -> None:
+    """The odd rank holds less than the first of its ring, and more than all with its part."""
+    ranks = ring(rings)
+    assert cohorts_of(ranks, {}).members == tuple(tuple(range(at, 4 * rings, 4)) for at in range(4))
+    assert compare(ranks).differences == ()
+    ranks[6] = beside(ranks[6], line(44, "activations", 2, 60 * MIB, per_step=2))
+    assert named_causes(compare(ranks)) == [((6,), "rank_only")]
+
+
+def test_one_place_that_holds_more_is_no_uneven_part() -> None:
+    """In each of the rings the same rank is odd: others are alike."""
+    ranks = ring(4, (1.0, 1.0, 1.4, 1.0))
+    assert cohorts_of(ranks, {}).members != tuple(tuple(range(at, 16, 4)) for at in range(4))
+    assert named_causes(compare(ranks)) == [((2, 6, 10, 14), "uneven_batch")]
+
+
+def chains(replicas: int = 3) -> list[RankSummary]:
+    """Pipelines of four stages, whose groups have a name of their own: the two in the middle hold
+    the same parameters, and the first of them more microbatches.
+    """
+    ranks = []
+    for rank in range(4 * replicas):
+        stage = rank // replicas
+        own = [*layers(2, 4 - stage), *{0: embedding(), 3: head()}.get(stage, [])]
+        members = ((rank % replicas, 4, replicas),)
+        summary = rank_of(rank, 4 * replicas, own, recomputed_bytes=0)
+        ranks.append(replace(summary, groups=(("stage_chain", members),)))
+    return ranks
+
+
+def test_stages_in_the_middle_are_told_apart_by_their_pipelines() -> None:
+    answer = compare(chains())
+    assert answer.cohorts.members == ((0, 1, 2), (3, 4, 5), (6, 7, 8), (9, 10, 11))
+    assert answer.cohorts.staged
+    assert answer.differences == ()
+    ranks = chains()
+    for odd in (1, 4, 7, 10):  # one pipeline's microbatches are larger
+        grown = [
+            replace(use, peak_bytes=2 * use.peak_bytes, at_peak_bytes=2 * use.at_peak_bytes,
+                    total_bytes=2 * use.total_bytes)
+            if use.category == "activations" else use
+            for use in ranks[odd].lines
+        ]  # fmt: skip
+        larger = rank_of(odd, 12, grown, recomputed_bytes=0)
+        ranks[odd] = replace(larger, groups=ranks[odd].groups)
+    (told,) = compare(ranks).differences
+    assert (told.ranks, told.cause) == ((1, 4, 7, 10), "uneven_batch")
+    assert told.evidence[0].startswith("these are all the ranks of group stage_chain")
+
+
+def test_experts_that_are_popular_on_every_replica_are_no_difference() -> None:
+    """Three replicas of a stage of two experts' ranks; the first expert gets more tokens."""
+    ranks = []
+    for rank in range(24):
+        stage, expert = rank % 8 // 2, rank % 2
+        own = [
+            *layers(2, 4 - stage),
+            *{0: embedding(), 3: head()}.get(stage, []),
+            line(40, "activations", 2, (120 - 60 * expert) * MIB, per_step=2),
+        ]
+        chain, pair = rank // 8 * 8 + expert, rank // 2 * 2
+        groups = (("stage_chain", ((chain, 4, 2),)), ("expert_group", ((pair, 2, 1),)))
+        ranks.append(replace(rank_of(rank, 24, own, recomputed_bytes=0), groups=groups))
+    answer = compare(ranks)
+    assert (0, 8, 16) in answer.cohorts.members
+    assert answer.differences == ()
+
+
+def test_groups_that_leave_a_rank_out_tile_nothing() -> None:
+    groups = [("tp", (0, 1)), ("tp", (2, 3)), ("dp", (0, 2)), ("dp", (1,)), ("all", (0, 1, 2, 3))]
+    assert [name for name, _ in tilings(groups, range(4))] == ["tp"]
+    assert list(tilings(groups, range(5))) == []
+    assert [tiles for _, tiles in tilings([*groups, *groups], range(4))] == [[(0, 1), (2, 3)]]
