@@ -11,10 +11,11 @@ import pytest
 import vramlens
 from support.planted_ranks import CAUSES, CLEAN, base_of, planted, usual, where
 from support.recordings import DATA, data_of, read
+from support.summaries import trainers
 from vramlens.ranks import RankSummary, compare, summarise
 from vramlens.read.flight_record import read_flight_record
 from vramlens.report.ranks.ranks_page import comparison_to_html
-from vramlens.units import MIB
+from vramlens.units import GIB, MIB
 
 RANKS = DATA / "ranks"
 
@@ -197,3 +198,27 @@ def test_a_rank_that_holds_less_but_has_lines_of_its_own(other: str) -> None:
     ranks = [summarise(vramlens.load(file), rank) for rank, file in enumerate(files)]
     assert ranks[1].peak_requested_bytes < ranks[0].peak_requested_bytes
     assert {1} in [set(one.ranks) for one in compare(ranks).differences]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ((1, 1, 35, 1), ("rank 2 keeps", "35.00 GiB on rank 2, usually 1.00 GiB")),
+        ((4, 4, 7, 8, 4, 4), ("ranks 2-3 keep", "8.00 GiB on rank 3, usually 4.00 GiB")),
+        ((4, 4, 5, 4), ()),  # a quarter more
+        ((0, 0, 9, 9), ()),  # half of the ranks: none of them is usual
+        ((0, None, 9, None), ()),
+    ],
+)
+def test_page_locked_memory_of_the_host_is_a_note(
+    sizes: tuple[int | None, ...], told: tuple[str, ...]
+) -> None:
+    ranks = [
+        replace(rank, pinned_bytes=None if size is None else size * GIB)
+        for rank, size in zip(trainers(len(sizes)), sizes, strict=True)
+    ]
+    answer = compare(ranks)
+    assert answer.differences == ()
+    notes = [note for note in answer.notes if "page-locked" in note]
+    assert len(notes) == bool(told)
+    assert all(words in notes[0] for words in told)

@@ -26,6 +26,7 @@ from vramlens.ranks.flights.desync import desync_differences, notes_of_waiting
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.notes import (
     note_of_hot_experts,
+    note_of_pinned_memory,
     note_of_programs,
     note_of_settings,
     note_of_slow_ranks,
@@ -137,7 +138,7 @@ def compare(
             *note_of_hot_experts(flights),
             *job.notes(),
             *(note_of_settings(ordered, merged) if is_one_job else ()),
-            *job.notes_of_slow_ranks(differing),
+            *job.notes_of_processes(differing),
             *notes,
             *(notes_of_recordings(ordered) if is_one_job else ()),
         ),
@@ -192,15 +193,17 @@ class _Job:
             notes += self.between_cohorts.notes()
         return notes
 
-    def notes_of_slow_ranks(self, differing: Collection[int]) -> Iterator[str]:
-        """Yields who takes longer for a step; of ranks that run other programs, longer than those
-        that run the same.
+    def notes_of_processes(self, differing: Collection[int]) -> Iterator[str]:
+        """Yields who takes longer for a step, and who keeps more of the host's memory; of ranks that
+        run other programs, more than those that run the same.
         """
         if self.strangers:
             return
-        timed = self.cohorts.members if self.cohorts.source == PROGRAMS else [tuple(self.ranks)]
-        for members in timed:
-            yield from note_of_slow_ranks([self.ranks[rank] for rank in members], differing)
+        alike = self.cohorts.members if self.cohorts.source == PROGRAMS else [tuple(self.ranks)]
+        for members in alike:
+            ranks = [self.ranks[rank] for rank in members]
+            yield from note_of_slow_ranks(ranks, differing)
+            yield from note_of_pinned_memory(ranks)
 
     def within_cohorts(self) -> Iterator[RankDifference]:
         """Yields the differences of ranks from those that do the same work."""

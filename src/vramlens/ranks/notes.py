@@ -15,9 +15,9 @@ from vramlens.ranks.rank_failures import FailureOrder
 from vramlens.ranks.rank_summary import RankSummary
 from vramlens.ranks.rank_words import DEFAULT_SETTINGS, named
 from vramlens.trace.flight import FlightRecord
-from vramlens.units import format_size
+from vramlens.units import GIB, format_size
 
-_FEWEST_TIMED = 3
+_FEWEST_TOLD = 3
 _SLOW = 1.15
 """Times the usual step: less is what steps differ by anyway."""
 _SEVERAL_STEPS = 1.8
@@ -110,7 +110,7 @@ def note_of_slow_ranks(ranks: Sequence[RankSummary], differing: Collection[int])
     """One sentence on ranks whose steps take longer than the usual, and whether they hold more."""
     timed = [rank for rank in ranks if rank.step_us]
     times_us = {rank.rank: rank.step_us or 0 for rank in timed}
-    if len(times_us) < _FEWEST_TIMED:
+    if len(times_us) < _FEWEST_TOLD:
         return []
     usual_us = lower_median(times_us.values())
     usual_run_us = lower_median(map(_run_us, timed))
@@ -129,6 +129,25 @@ def note_of_slow_ranks(ranks: Sequence[RankSummary], differing: Collection[int])
     return [
         f"{named(slow)} {verb} longer for a step: {times_us[worst] / 1000:,.1f} ms on rank {worst},"
         f" usually {usual_us / 1000:,.1f} ms; {memory}"
+    ]
+
+
+def note_of_pinned_memory(ranks: Sequence[RankSummary]) -> list[str]:
+    """One sentence on ranks that keep more page-locked memory of their host than the usual."""
+    pinned = {rank.rank: rank.pinned_bytes for rank in ranks if rank.pinned_bytes is not None}
+    if len(pinned) < _FEWEST_TOLD:
+        return []
+    usual_bytes = lower_median(pinned.values())
+    least_bytes = usual_bytes + max(GIB, usual_bytes // 2)
+    most = [rank for rank, size in pinned.items() if size >= least_bytes]
+    if not most or 2 * len(most) >= len(pinned):
+        return []
+    verb = "keeps" if len(most) == 1 else "keep"
+    worst = max(most, key=pinned.__getitem__)
+    return [
+        f"{named(most)} {verb} more page-locked memory of the host: {format_size(pinned[worst])} on"
+        f" rank {worst}, usually {format_size(usual_bytes)}; no GPU holds it, loaders with"
+        " pin_memory and copies to the CPU do"
     ]
 
 

@@ -176,6 +176,8 @@ class RankSummary:
             (activation checkpointing); None where the summary is older than that question.
         ledger: kinds and bytes of the device's memory as the driver counted it at the end; empty if
             it was not asked.
+        pinned_bytes: page-locked memory of its host at the end, in use or kept for later; None where
+            the recording does not say.
         driver_pid: its process, as the driver counts processes; None if it was not asked.
         neighbors: the other processes on its device at the end: number and bytes, as the driver
             counts them.
@@ -214,6 +216,7 @@ class RankSummary:
     leaks: tuple[RankGrowth, ...] = ()
     recomputed_bytes: int | None = None
     ledger: tuple[tuple[str, int], ...] = ()
+    pinned_bytes: int | None = None
     driver_pid: int | None = None
     neighbors: tuple[tuple[int, int], ...] = ()
     failure: RankFailure | None = None

@@ -51,6 +51,7 @@ def summarise(
         device=index,
         total_bytes=trace.total_bytes.get(index),
         ledger=_ledger(trace, index),
+        pinned_bytes=_pinned_bytes(trace),
     )
     summary = _with_neighbors(summary, trace)
     device_trace = trace.devices.get(index)
@@ -219,6 +220,11 @@ def _process_bytes(trace: Trace, device: int) -> int | None:
 def _ledger(trace: Trace, device: int) -> tuple[tuple[str, int], ...]:
     ledger = None if trace.ledgers is None else trace.ledgers.end.get(device)
     return () if ledger is None else tuple((part.kind, part.bytes) for part in ledger.parts)
+
+
+def _pinned_bytes(trace: Trace) -> int | None:
+    host = {} if trace.ledgers is None else trace.ledgers.host.get("end", {})
+    return host.get("pinned_reserved_bytes")
 
 
 def _failure(view: Attribution) -> RankFailure | None:

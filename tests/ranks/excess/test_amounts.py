@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.summaries import STEPS, line, named_causes, rank_of, trainers, with_lines
+from support.summaries import MODEL, STEPS, line, named_causes, rank_of, trainers, with_lines
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks import RankSummary, compare
@@ -137,6 +137,21 @@ def test_what_stays_until_the_peak_is_told_where_no_line_holds_more() -> None:
     (told,) = compare(ranks).differences
     assert (told.ranks, told.cause, told.bytes) == ((2,), "overlap", 300 * MIB)
     assert told.place == cache.place
+
+
+def test_what_lines_hold_for_longer_is_of_the_same_unknown_cause() -> None:
+    """A teacher keeps its graph: some of its lines hold no more than their peers' at most."""
+    ranks = []
+    for rank in trainers(8):
+        kept = rank.rank == 3
+        higher = line(60, "activations", 10 if kept else 2, 50 * MIB, per_step=10)
+        longer = line(61, "activations", 6, 50 * MIB, per_step=10)
+        longer = replace(longer, at_peak_bytes=longer.peak_bytes if kept else 0)
+        ranks.append(with_lines(rank, higher, longer))
+    (told,) = compare(ranks).differences
+    assert (told.ranks, told.cause, told.bytes) == ((3,), "unknown", 700 * MIB)
+    assert told.place == Place(MODEL, 60, "f60")
+    assert "+300.00 MiB at train/model.py:61" in told.evidence[1]
 
 
 def test_a_workspace_is_no_embedding_table() -> None:

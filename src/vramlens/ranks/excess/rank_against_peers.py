@@ -235,6 +235,8 @@ class RankAgainstPeers:
         if is_echo or (cause is not None and not self._is_worth_it(cause, left[cause])):
             return []
         explaining = () if cause is None else _explained_by(cause, left)
+        if cause == "unknown":  # so is what other lines hold for longer
+            explaining = [*explaining, *self._longer_held(by_cause)]
         explained = min(excess_bytes, more_at_peak(explaining))
         differences = []
         if cause is not None and (explained >= self.least or 2 * explained >= excess_bytes):
@@ -245,6 +247,12 @@ class RankAgainstPeers:
         if excess_bytes >= max(self.least, _LEAST_PART * self.more) and not self.steps().vary:
             differences.append(self._overlap(excess_bytes))
         return differences
+
+    def _longer_held(self, by_cause: _Excesses) -> list[LineExcess]:
+        """The lines that hold no more than their peers' at most, but more at the peak."""
+        higher = {excess.line for excess in chain.from_iterable(by_cause.values())}
+        others = [self._excess(line) for line in self.rank.lines if line not in higher]
+        return [excess for excess in others if excess.bytes <= 0 < excess.at_peak_bytes]
 
     def _sure_differences(self, by_cause: _Excesses, total: int) -> list[RankDifference]:
         # What peers give back at once is never at their peak: all of what stays is more.
@@ -420,7 +428,8 @@ class RankAgainstPeers:
             excesses, key=lambda excess: (excess.at_peak_bytes, excess.bytes), reverse=True
         )
         evidence = [
-            f"+{format_size(excess.bytes)} at {excess.place} ({way_of_differing(excess)})"
+            f"+{format_size(max(excess.bytes, excess.at_peak_bytes))} at {excess.place}"
+            f" ({way_of_differing(excess)})"
             for excess in ranked[:3]
         ]
         is_sure = cause in CERTAIN_CAUSES or cause == "rank_only"

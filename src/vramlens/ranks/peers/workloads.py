@@ -14,7 +14,7 @@ _LARGER = 1.5
 """Times the bytes: requests of one kind are not so far apart."""
 _LEAST_PART = 0.05
 """Of the peak: what replicas of another kind hold more, and less, of such lines."""
-_LEAST_OF_LINE = 0.0005
+_LEAST_OF_LINE = 0.0001
 """Of the peak: what lines with less hold does not tell kinds apart."""
 _Replica = dict[LineKey, int]
 """What each line of a usual rank holds at most."""
