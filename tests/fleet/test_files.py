@@ -40,6 +40,25 @@ def test_names_that_say_the_rank(tmp_path: Path, pattern: str) -> None:
     assert found.notes == ()
 
 
+@pytest.mark.parametrize("folder", ["r1", "runs/R12"])
+def test_a_run_s_folder_says_no_rank(tmp_path: Path, folder: str) -> None:
+    """``runs/r1`` with the snapshots of several ranks; with one each they are ranks."""
+    put(tmp_path / folder, *(f"snapshot-{rank}.pickle.xz" for rank in range(3)))
+    found = find_ranks([tmp_path])
+    assert [files.rank for files in found.ranks] == [0, 1, 2]
+    assert "numbered in the order of their names" in found.notes[0]
+    assert found.several_jobs == ""
+    put(tmp_path / folder, "snapshot-rank7.pickle.xz")
+    assert 7 in [files.rank for files in find_ranks([tmp_path]).ranks]
+
+
+def test_folders_with_one_recording_each_say_the_ranks(tmp_path: Path) -> None:
+    put(tmp_path, *(f"r{rank}/snapshot.pickle.xz" for rank in (0, 3)))
+    found = find_ranks([tmp_path])
+    assert [files.rank for files in found.ranks] == [0, 3]
+    assert found.several_jobs == ""
+
+
 def test_names_that_do_not_say_it_are_numbered_in_order(tmp_path: Path) -> None:
     found = find_ranks(put(tmp_path, "b.pickle.xz", "a.pickle.xz"))
     assert [one.rank for one in found.ranks] == [0, 1]

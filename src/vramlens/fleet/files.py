@@ -24,6 +24,7 @@ from vramlens.fleet.rank_files import (
     examine,
     from_summary,
     may_be_of_rank,
+    with_run_folders,
 )
 from vramlens.fleet.summary_file import ENDING, UnreadSummary, open_summary
 from vramlens.ranks import RankSummary
@@ -251,7 +252,7 @@ def _candidates(paths: Sequence[str]) -> tuple[list[CandidateFile], list[str]]:
             raise InputError(f"{paths[0]}: is {_NEITHER}; name the ranks' files, or their folder")
         about = f" ({notes[0]})" if notes else ""
         raise InputError(f"{', '.join(paths)}: contains no recording and no flight record{about}")
-    return candidates, notes
+    return with_run_folders(candidates), notes
 
 
 def _examined(paths: Sequence[str]) -> Iterator[tuple[str, CandidateFile | str | None]]:

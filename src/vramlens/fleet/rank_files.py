@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from vramlens.errors import VramlensError
 from vramlens.fleet.process import Process, process_of_meta, process_of_summary
@@ -24,6 +25,7 @@ _HEAD_BYTES = 1 << 16
 _LOCAL = re.compile(r"attempt_\d+[/\\](\d{1,7})[/\\]error\.json$")
 # Kineto's metadata, before the events: "distributedInfo": {"backend": "nccl", "rank": 3, ...}
 _TRACE_RANK = re.compile(rb'"distributedInfo":\s*\{[^{}]{0,2000}?"rank":\s*(\d{1,7})\b')
+_LETTER_AND_NUMBER = re.compile(r"[rR]\d+")
 _FLIGHT_NAME = re.compile(r"(?i)nccl|flight|comm_lib_trace")
 # NCCL's own names end in the rank: nccl_trace_rank_3, comm_lib_trace_rank_3, and no ending at all.
 _FLIGHT_PLAIN = re.compile(r"(?i)(?:nccl|comm_lib)_trace_rank_?\d+$")
@@ -40,6 +42,8 @@ class CandidateFile:
         process: of a recording of vramlens: what wrote it.
         summary: of a recording: what lies beside it; None where it is to be read.
         is_profiler_trace: a recording that is a trace of PyTorch's profiler.
+        in_run_folder: whether its folder, whose name may be a rank's (``r1``), contains other ranks'
+            files as well.
     """
 
     path: str
@@ -48,12 +52,13 @@ class CandidateFile:
     process: Process | None = None
     summary: RankSummary | None = None
     is_profiler_trace: bool = False
+    in_run_folder: bool = False
 
     @property
     def job_folder(self) -> str:
         """The folder of its job: its own, or that above where only the folder says the rank."""
         folder, name = os.path.split(self.path)
-        if not names_a_rank(name) and names_a_rank(os.path.basename(folder)):
+        if not self.in_run_folder and not names_a_rank(name) and _is_of_rank(folder):
             folder = os.path.dirname(folder)
         return folder or os.curdir
 
@@ -75,6 +80,34 @@ class CandidateFile:
         """
         is_of_failure = self.process is not None and self.process.trigger == "oom"
         return is_of_failure, not self.is_profiler_trace, self.written_us, self.path
+
+
+def with_run_folders(candidates: Sequence[CandidateFile]) -> list[CandidateFile]:
+    """The files, those in folders whose names are a run's rather than a rank's without the rank
+    that the folder's name seemed to say: ``r1`` with several recordings of no known rank.
+    """
+    unnamed = {file.path for file in candidates if _is_numbered_by_letter(file)}
+    if len(unnamed) == len(set(map(os.path.dirname, unnamed))):
+        return list(candidates)
+    return [
+        replace(file, rank=None, in_run_folder=True) if file.path in unnamed else file
+        for file in candidates
+    ]
+
+
+def _is_numbered_by_letter(file: CandidateFile) -> bool:
+    """True if all that says a recording's rank is a letter and a number of its folder."""
+    folder, name = os.path.split(file.path)
+    says_itself = file.is_profiler_trace or (
+        file.process is not None and file.process.rank is not None
+    )
+    if file.kind != RECORDING or says_itself or names_a_rank(name):
+        return False
+    return _LETTER_AND_NUMBER.fullmatch(os.path.basename(folder)) is not None
+
+
+def _is_of_rank(folder: str) -> bool:
+    return names_a_rank(os.path.basename(folder))
 
 
 def may_be_of_rank(name: str) -> bool:
