@@ -71,6 +71,47 @@ def test_batches_and_not_the_few_epochs_around_them(tmp_path: Path) -> None:
     assert turns == 5 * 41 - 3
 
 
+HELPERS = """
+import time
+
+def code_of(text):
+    value = 7
+    for letter in text:
+        value = value * 31 + ord(letter)
+    return value
+
+def seat(names):
+    places = {}
+    for place, name in enumerate(names):
+        places[name] = place
+    return places
+
+def main():
+    for batch in range(12):
+        names = [f"guest {batch} {number}" for number in range(40)]
+        seat(names)
+        for _ in range(3):
+            time.sleep(0.001)
+        sum(map(code_of, names))
+
+main()
+"""
+
+
+def test_a_loop_that_does_a_part_of_a_turn_is_no_unit(tmp_path: Path) -> None:
+    """One is in a function that each turn calls forty times, one turns forty times in no time."""
+    chosen, turns = _turns(tmp_path, HELPERS)
+    assert chosen[-1] == 17
+    assert turns >= 6
+
+
+def test_a_loop_that_is_called_often_stays_where_no_loop_is_around_it(tmp_path: Path) -> None:
+    calls = HELPERS.rpartition("main()")[0].rpartition("def main")[0] + "code_of('abcd')\n" * 40
+    chosen, turns = _turns(tmp_path, calls)
+    assert chosen == [6]
+    assert turns == 40 * 5 - 3
+
+
 ONE_AFTER_ANOTHER = """
 for path in range(10):
     abs(path)

@@ -5,7 +5,7 @@ filed_objects: timers, loggers and others that a library files in a table of its
 keeper: the statement that keeps.
 keeper_position: the link of a chain that keeps.
 leak_class: the class of a leak.
-kept_value, leak_fix, object_fix: its fix.
+kept_value, leak_fix, object_fix, removal_fix: its fix.
 linked_fields: fields that the call of a class sets.
 owner: the name of what keeps.
 library_part: a private part of a library's object.

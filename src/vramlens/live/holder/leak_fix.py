@@ -22,9 +22,9 @@ from vramlens.live.holder.object_fix import (
     task_fix,
     warning_fix,
 )
+from vramlens.live.holder.removal_fix import removal_beside, removal_fix
 from vramlens.live.source.source_stores import Store, read_source
 from vramlens.live.source.source_tree import is_in_loop
-from vramlens.live.source.statement_scores import ends_its_call, takes_from
 
 _LONGEST_CALL = 70
 WORTH_DETACHING = 0.5
@@ -39,6 +39,7 @@ _BOUNDS = {
 """How a collection is limited, by its kind."""
 _KEEPS_HANDLE = re.compile(r"([A-Za-z_][\w.]*)(?:: [\w.\[\]]+)? = [\w.\[\]]+\.register_\w+\(")
 _KEEPS_HANDLES = re.compile(r"([A-Za-z_][\w.]*)\.(?:append|add)\([\w.\[\]]+\.register_\w+\(")
+_FINALIZES_ITSELF = re.compile(r"\bfinalize\(([A-Za-z_][\w.]*), \1\.(\w+)")
 """Statements that keep what the registration of a hook returns: under a name, or in a collection."""
 _NOT_NEEDED = "when the hook is no longer needed"
 _REMOVE_EACH = "and call remove() of each when the hooks are no longer needed"
@@ -63,8 +64,16 @@ def fix_of(kind: str, keeper: Keeper | None, owner: LeakOwner, kept: Kept | None
 
 
 def _fix_of_statement(keeper: Keeper | None) -> str:
-    """For a function that ``atexit`` holds: it has to be taken back by what registered it."""
+    """For a function that ``atexit`` holds: it has to be taken back by what registered it; for an
+    object whose own method is to run when it goes: it never goes.
+    """
     call = statement_source(keeper)
+    own_method = _FINALIZES_ITSELF.search(call)
+    if own_method:
+        return (
+            f"give weakref.finalize a function that does not hold {own_method[1]}: its method"
+            f" {own_method[2]} keeps {own_method[1]} alive; pass what it needs as arguments"
+        )
     if not re.match(r"(?:\w+ = )?@?atexit\.register\b", call):
         return ""
     return (
@@ -108,8 +117,10 @@ def _fix_of_holder(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Ke
     if kind == "container" or (kind == "cache" and _has_no_keys(facts)):
         moved = facts.or_off_gpu(_keep(facts.with_call(stored_source(keeper), "cpu()")))
         takes_too_little = facts.container == "queue"
-        removal = "" if takes_too_little else _removal_fix(keeper, facts)
-        return removal or _container_fix(owner, facts, moved)
+        removal = "" if takes_too_little else removal_fix(keeper, facts)
+        return removal or removal_beside(keeper) or _container_fix(owner, facts, moved)
+    if kind == "cache":
+        return removal_beside(keeper) or _fix_of_class(kind, keeper, owner, facts)
     return _fix_of_class(kind, keeper, owner, facts)
 
 
@@ -264,33 +275,6 @@ def _as_written(owner: LeakOwner) -> str:
     written, _, _ = owner.source.partition(".append(")
     is_name = all(part.isidentifier() for part in written.split("."))
     return written if is_name and written != owner.source else owner.name
-
-
-def removal_of(keeper: Keeper | None) -> Store | None:
-    """A statement with which the program empties what another one fills; None where there is
-    none.
-    """
-    if keeper is None or keeper.store is None:
-        return None
-    other_stores = (other for other in keeper.others if other.how != "assign")
-    return next((other for other in other_stores if takes_from(other, keeper.store)), None)
-
-
-def _removal_fix(keeper: Keeper | None, facts: Kept) -> str:
-    """For a container that the program empties, but not of these: a limit beside that may take
-    what is still to be used.
-    """
-    removal = removal_of(keeper)
-    if removal is None:
-        return ""
-    text = ast.unparse(removal.statement).partition("\n")[0]
-    place = f"line {removal.line}"
-    if len(text) <= _LONGEST_CALL:
-        place += f" ({text})"
-    if keeper is not None and keeper.store is not None and ends_its_call(removal, keeper.store):
-        return f"put {place} into a finally: it is passed over where its call fails or is cancelled"
-    so_far = "" if facts.is_emptied else ", which it has not done so far"
-    return f"make {place} take these entries out{so_far}"
 
 
 def _must_stay_a_list(owner: LeakOwner) -> bool:

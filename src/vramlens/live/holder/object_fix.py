@@ -24,7 +24,7 @@ from vramlens.live.source.source_tree import tree_of
 
 _TRACEBACK = "its traceback holds every variable of its frames"
 _GATHERING = ("gather", "wait", "as_completed")
-_TAKING_EXCEPTIONS = ("print_exception", "format_exception", "set_exception", "isinstance")
+_TAKING_EXCEPTIONS = ("print_exception", "format_exception", "set_exception", "isinstance", "type")
 _LEAVING = {"set": "discard", "list": "remove", "deque": "remove"}
 """What a collection's method is called by which an entry leaves it."""
 
@@ -45,11 +45,9 @@ def exception_fix(keeper: Keeper | None, name: str, kept: Kept) -> str:
     value = kept.value
     if is_kind(value, types.FrameType):
         return "keep names and numbers of the frame (f_code.co_name, f_lineno), not the frame"
-    if not is_kind(value, BaseException):
-        is_trace = is_exception(value)
-        text = "keep the text, traceback.format_exc(), instead: a traceback holds every variable"
-        return f"{text} of its frames" if is_trace else fix_of_class("exception", name)
     store = store_of(keeper)
+    if not is_kind(value, BaseException):
+        return _fix_of_entry(store, name, is_trace=is_exception(value))
     error = _caught_name(store) or stored_source(keeper) or "the exception"
     inside = f"{class_name(type(value))}{kept.path}"
     if store is None or not _is_used_as_exception(store):
@@ -57,6 +55,21 @@ def exception_fix(keeper: Keeper | None, name: str, kept: Kept) -> str:
         return f"keep repr({error}) instead of {error}: {reason}"
     if not _has_traceback(kept):
         return f"keep a number or text instead of the tensor in {inside}: {name} keeps it"
+    return _without_traceback(error)
+
+
+def _fix_of_entry(store: Store | None, name: str, *, is_trace: bool) -> str:
+    """For an entry that contains an exception, or a traceback alone."""
+    if is_trace:
+        text = "keep the text, traceback.format_exc(), instead: a traceback holds every variable"
+        return f"{text} of its frames"
+    error = _caught_name(store)
+    if store is not None and error and _is_used_as_exception(store):
+        return _without_traceback(error)
+    return fix_of_class("exception", name)
+
+
+def _without_traceback(error: str) -> str:
     return (
         f"keep {error}.with_traceback(None) instead of {error}: {_TRACEBACK}, and text cannot be"
         " used as an exception later"

@@ -31,9 +31,10 @@ from vramlens.live.holder.keeper_position import (
 )
 from vramlens.live.holder.kept_value import Kept, stored_form
 from vramlens.live.holder.leak_class import class_of
-from vramlens.live.holder.leak_fix import WORTH_DETACHING, fix_of, removal_of
+from vramlens.live.holder.leak_fix import WORTH_DETACHING, fix_of
 from vramlens.live.holder.library_part import library_fix
 from vramlens.live.holder.owner import name_of_parts, owner_of
+from vramlens.live.holder.removal_fix import removal_of
 from vramlens.live.holder.route import route_of
 from vramlens.live.leaks.allocating_line import (
     HeapScene,

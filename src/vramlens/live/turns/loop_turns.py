@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
 from threading import get_ident, main_thread
+from time import monotonic
 from types import FrameType
 
 from vramlens.capture.process.thread_trace import can_trace
 from vramlens.live.heap.objects import frames_from
+from vramlens.live.turns.loop_entries import Entries
 from vramlens.live.turns.monitored_heads import MonitoredHeads, can_monitor
 from vramlens.live.turns.traced_heads import TracedHeads
 from vramlens.live.turns.user_loops import Loop
@@ -27,8 +30,27 @@ _MOST_INNER_TURNS = 16
 epochs, of which there are too few to judge by. A request's own loops (three tries, eight chunks)
 stay below; few epochs have so few batches.
 """
+_LEAST_INNER_SHARE = 0.2
+"""Of the time of a turn: what the unit takes within it. A loop over epochs spends nearly all of it on its
+batches; a loop that looks up each name of a batch is none of these.
+"""
+_MOST_ENTRIES = 8
+"""Of the unit without a turn of a loop around it, where there is one: a function with a loop that is
+called so often does a part of a turn's work.
+"""
 _DEEPEST = 200
 """Functions around a loop that are asked whether they are in the unit's: recursion ends there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """The head of a loop around the unit: turns of the unit so far, the seconds that they took, and
+    when it was.
+    """
+
+    turns: int
+    inside_seconds: float
+    seconds: float
 
 
 class LoopTurns:
@@ -52,8 +74,10 @@ class LoopTurns:
         self.turns = 0
         self.all_turns = 0
         self._counts: dict[Loop, int] = {}
-        self._turns_before: dict[Loop, int] = {}
+        self._before: dict[Loop, _Moment] = {}
         self._former: set[Loop] = set()
+        self._entries = Entries()
+        self._inside_seconds = self._last_head = 0.0
         self._heads: MonitoredHeads | TracedHeads | None = None
 
     @property
@@ -90,10 +114,10 @@ class LoopTurns:
         that can become the unit as long as this one is.
         """
         self.all_turns += 1
+        is_entry = self._entries.came_to(loop, frame.f_lasti)
         if loop == self.loop:
-            self.turns += 1
-            self._turned(frame)
-            return True
+            return self._unit_turned(frame, is_entry=is_entry)
+        self._entries.of_unit = 0
         if loop in self._former:
             return False
         if not self._turns_on(loop):
@@ -103,18 +127,51 @@ class LoopTurns:
         self._choose(loop)
         return True
 
-    def _turns_on(self, loop: Loop) -> bool:
-        """Whether a loop has turned often, and takes a few of the unit's turns for one of its own."""
-        count = self._counts[loop] = self._counts.get(loop, 0) + 1
-        inner_turns = self.turns - self._turns_before.get(loop, self.turns)
-        self._turns_before[loop] = self.turns
-        return count >= _FIRST_TURNS and inner_turns <= _MOST_INNER_TURNS
+    def _unit_turned(self, frame: FrameType, *, is_entry: bool) -> bool:
+        """A turn of the unit; False where its loop is a part of a turn of another one."""
+        now = monotonic()
+        if is_entry:
+            self._entries.of_unit += 1
+            if self._entries.of_unit > _MOST_ENTRIES and self._is_enclosed(frame):
+                self._leave_unit()
+                return False
+        else:
+            self._inside_seconds += now - self._last_head
+        self._last_head = now
+        self.turns += 1
+        self._turned(frame)
+        return True
 
-    def _choose(self, loop: Loop) -> None:
+    def _is_enclosed(self, frame: FrameType) -> bool:
+        """Whether a function that called this one is in a loop of the user's."""
+        callers = islice(frames_from(frame.f_back), _DEEPEST)
+        return any(loop.runs_in(caller) for caller in callers for loop in self._counts)
+
+    def _turns_on(self, loop: Loop) -> bool:
+        """Whether a loop has turned often, and takes a few of the unit's turns for one of its own, or
+        little of its time for them.
+        """
+        count = self._counts[loop] = self._counts.get(loop, 0) + 1
+        now = _Moment(self.turns, self._inside_seconds, monotonic())
+        before = self._before.get(loop, now)
+        self._before[loop] = now
+        return count >= _FIRST_TURNS and (
+            now.turns - before.turns <= _MOST_INNER_TURNS
+            or now.inside_seconds - before.inside_seconds
+            < _LEAST_INNER_SHARE * (now.seconds - before.seconds)
+        )
+
+    def _leave_unit(self) -> None:
+        """Has no unit, until another loop turns often."""
         if self.loop is not None:
             self._former.add(self.loop)
-        self.loop, self.turns = loop, 0
-        self._turns_before.clear()
+        self.loop, self.turns = None, 0
+        self._before.clear()
+        self._entries.of_unit, self._inside_seconds = 0, 0.0
+
+    def _choose(self, loop: Loop) -> None:
+        self._leave_unit()
+        self.loop, self._last_head = loop, monotonic()
         if self._heads is not None:
             self._heads.another_unit()
         self._chosen()
