@@ -1,14 +1,14 @@
-"""Tensors that each step makes anew, a constant larger than the last: ``x = torch.cat((x, new))``."""
+"""Tensors that each step makes anew, larger than the last: ``x = torch.cat((x, new))``."""
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from vramlens.live.growth.births import Births
-from vramlens.live.growth.pace import Pace, pace_of
+from vramlens.live.growth.pace import pace_of
 from vramlens.live.growth.piles import Item, Pile
 
 _LONGEST_PROGRESSION = 512
@@ -17,11 +17,19 @@ _LEAST_PROGRESSION = 4
 """Sizes in a row: with three, larger batches of a warm-up pass; with eight, a text of seven tokens is
 not seen to grow.
 """
+_FEWEST_UNEVEN = 16
+"""Sizes in a row that grow by other amounts: batches of a warm-up are fewer."""
+_MOST_AT_ONCE = 8
+"""Times the usual amount: of a stretch of time, or of one step with many rows."""
+_MOST_CANDIDATES = 4
+"""Sizes of the step before that may be the tensor's."""
+_GROWN = 2
+"""Times its first size: a tensor that grew by other amounts each time has at least doubled."""
 
 
 def remade_larger(items: Iterable[Item], births: Births) -> list[Pile]:
-    """Tensors that each step makes anew, a constant larger than the last: ``all =
-    torch.cat((all, new))``.
+    """Tensors that each step makes anew, larger than the last: ``all = torch.cat((all, new))``.
+    As a rule by a constant, else by more or fewer rows.
     """
     # A program may end in the middle of a step: what that one has left counts, too.
     looked = sorted((step for step in births.sizes if 0 < step <= births.steps + 1), reverse=True)
@@ -30,46 +38,146 @@ def remade_larger(items: Iterable[Item], births: Births) -> list[Pile]:
     sizes = {step: set(births.sizes[step]) for step in looked}
     storages = [item for item in items if item.storage is not None]
     alive = {(item.size_bytes, item.born) for item in storages}
-    remade = []
-    for item in storages:
-        pace = _remade_pace(item, births, sizes, alive)
-        if pace is not None:
-            born = births.steps + 1 if item.born is None else item.born
-            remade.append(Pile(item.position, [replace(item, born=born)], pace, is_remade=True))
-    return remade
+    remade: dict[int, _Progression] = {}
+    for number, item in enumerate(storages):
+        even = _remade(item, births, sizes, alive)
+        if even is not None:
+            remade[number] = even
+    for progression in remade.values():
+        for step in looked:
+            sizes[step].discard(progression.size_at(step))
+    for number, item in enumerate(storages):
+        uneven = None if number in remade else _remade_unevenly(item, births, sizes, alive)
+        if uneven is not None:
+            remade[number] = uneven
+    piles = (
+        _pile_of(storages[number], progression, births) for number, progression in remade.items()
+    )
+    return [pile for pile in piles if pile is not None]
 
 
-def _remade_pace(
+@dataclass(frozen=True, slots=True)
+class _Progression:
+    """A size that grows with each step.
+
+    Attributes:
+        newest, size: the step that made the newest tensor, and how large it is.
+        added: bytes in each step, on average.
+    """
+
+    newest: int
+    size: int
+    added: int
+
+    def size_at(self, step: int) -> int:
+        return self.size - self.added * (self.newest - step)
+
+
+def _pile_of(item: Item, progression: _Progression, births: Births) -> Pile | None:
+    added = dict.fromkeys(range(1, progression.newest + 1), progression.added)
+    pace = pace_of(added, births.steps, births.looks)
+    born = births.steps + 1 if item.born is None else item.born
+    if pace is None:
+        return None
+    return Pile(item.position, [replace(item, born=born)], pace, is_remade=True)
+
+
+def _newest(item: Item, births: Births, sizes: Mapping[int, set[int]]) -> tuple[int, set[int]]:
+    """The latest step that left a tensor of that size, and all sizes that it left; 0 where none did
+    lately.
+
+    Args:
+        sizes: those that steps left, the latest step first.
+    """
+    if item.born is None:  # made since the last look, and old after a collection that nobody saw
+        return births.steps + 1, {item.size_bytes}
+    newest = next((step for step in sizes if item.size_bytes in sizes[step]), 0)
+    if min(item.born, newest) < max(births.steps - 1, 1):
+        return 0, set()
+    return newest, sizes[newest]
+
+
+def _remade(
     item: Item,
     births: Births,
-    sizes: dict[int, set[int]],
-    alive: set[tuple[int, int | None]],
-) -> Pace | None:
-    """The pace at which a tensor grew by being made anew; None where it did not.
+    sizes: Mapping[int, set[int]],
+    alive: Set[tuple[int, int | None]],
+) -> _Progression | None:
+    """How a tensor grew by being made anew, a constant larger each time; None where it did not.
 
     Args:
         sizes: those that steps left, the latest step first.
         alive: size and birth of all that is alive.
     """
-    size, last_ended = item.size_bytes, births.steps - 1
-    if item.born is None:  # made since the last look, and old after a collection that nobody saw
-        newest, newest_sizes = births.steps + 1, {size}
-    else:
-        newest = next((step for step in sizes if size in sizes[step]), 0)
-        newest_sizes = sizes.get(newest, set())
-        if min(item.born, newest) < max(last_ended, 1):
-            return None
+    size = item.size_bytes
+    newest, newest_sizes = _newest(item, births, sizes)
+    if not newest:
+        return None
     older = list(islice((step for step in sizes if step < newest), _LONGEST_PROGRESSION))
     # A look before a collection, in the middle of a step, is not among the looks at steps' ends.
     earliest = max(births.looks.earliest(newest), older[0] + 1 if older else 0)
     for made in range(newest, earliest - 1, -1):
-        added = _progression(size, [made, *older], ChainMap({made: newest_sizes}, sizes))
+        added = _progression(size, [made, *older], ChainMap({made: newest_sizes}, dict(sizes)))
         if added is not None and not _keeps_smaller(size, made, added, alive):
-            return pace_of(dict.fromkeys(range(1, made + 1), added), births.steps, births.looks)
+            return _Progression(made, size, added)
     return None
 
 
-def _keeps_smaller(size: int, newest: int, added: int, alive: set[tuple[int, int | None]]) -> bool:
+def _remade_unevenly(
+    item: Item,
+    births: Births,
+    sizes: Mapping[int, set[int]],
+    alive: Set[tuple[int, int | None]],
+) -> _Progression | None:
+    """How a tensor grew by being made anew, each time larger, but not by a constant."""
+    newest, _ = _newest(item, births, sizes)
+    older = list(islice((step for step in sizes if step < newest), _LONGEST_PROGRESSION))
+    added = _uneven_growth(item.size_bytes, [newest, *older], sizes)
+    if added is None or _are_many(item.size_bytes, added, alive):
+        return None
+    return _Progression(newest, item.size_bytes, added)
+
+
+def _are_many(size: int, added: int, alive: Set[tuple[int, int | None]]) -> bool:
+    """Whether some that are a little smaller are still there: it is one of many."""
+    nearby = sum(0 < size - other <= _MOST_AT_ONCE * added for other, _ in alive)
+    return nearby >= _LEAST_PROGRESSION
+
+
+def _uneven_growth(size: int, looked: list[int], sizes: Mapping[int, set[int]]) -> int | None:
+    """By how much a size grew with each step on average, all the way back; None where it did not."""
+    if len(looked) <= _FEWEST_UNEVEN:
+        return None
+    before = sorted((smaller for smaller in sizes[looked[1]] if smaller < size), reverse=True)
+    for smaller in before[:_MOST_CANDIDATES]:
+        smallest, steps = _smaller_and_smaller(size, smaller, looked, sizes)
+        if steps >= max(_FEWEST_UNEVEN, 0.6 * len(looked)) and size >= _GROWN * smallest:
+            return (size - smallest) // (looked[0] - looked[steps])
+    return None
+
+
+def _smaller_and_smaller(
+    size: int, smaller: int, looked: list[int], sizes: Mapping[int, set[int]]
+) -> tuple[int, int]:
+    """Back from two sizes in a row, each step's that is nearest to what the average says, as long as
+    there is one that is smaller: the last of them, and how many they are.
+    """
+    for steps in range(2, len(looked)):
+        usual = (size - smaller) / (looked[0] - looked[steps - 1])
+        gap = looked[steps - 1] - looked[steps]
+        nearby = [
+            other
+            for other in sizes[looked[steps]]
+            if 0 < smaller - other <= _MOST_AT_ONCE * usual * gap
+        ]
+        if not nearby:
+            return smaller, steps - 1
+        expected = smaller - usual * gap
+        smaller = min(nearby, key=lambda other: abs(other - expected))
+    return smaller, len(looked) - 1
+
+
+def _keeps_smaller(size: int, newest: int, added: int, alive: Set[tuple[int, int | None]]) -> bool:
     """Whether the smaller ones of a progression are still there: it is one of many."""
     older = range(max(newest - _LONGEST_PROGRESSION, 1), newest)
     still_alive = sum(1 for step in older if (size - added * (newest - step), step) in alive)

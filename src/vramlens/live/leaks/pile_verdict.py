@@ -120,7 +120,8 @@ def read_in_vain(statements: Statements, growth: Growth) -> str:
 def _pace_text(pile: Pile) -> str:
     pace = pile.pace
     if pile.is_remade:
-        return f"one tensor, created again {pace.bytes_per_step:,} bytes larger in each step"
+        size = f"{pace.bytes_per_step:,} bytes"
+        return f"one tensor, created again {size} larger in each step, on average"
     steps = counted(pace.leaving_steps, "step")
     if pace.filled * pace.leaving_steps >= _EVERY_STEP * pace.steps:
         steps = f"all {steps}"
