@@ -4,7 +4,8 @@ NumPy arrays.
 The iterator of a ``for`` loop and the context manager of a ``with`` block are on the interpreter's
 own stack, where nobody can look; but their objects are known to the collector, and nothing that it
 knows holds them. A NumPy array that shares a tensor's memory holds that tensor, and tells the
-collector nothing. Both are looked for only where tensors were born that the search has not reached.
+collector nothing; so does a tuple of such arrays and numbers. Both are looked for only where
+tensors were born that the search has not reached.
 """
 
 from __future__ import annotations
@@ -152,7 +153,8 @@ def _look_behind_arrays_of(search: Search, low: int, array: type) -> bool:
         end = min(start + _CHUNK, last)
         if search.is_over:
             return False
-        if any(type(value) is array for value in search.referents.of(search.order[start:end])):
+        held = search.referents.of(search.order[start:end])
+        if any(type(value) is array or _is_untracked(value) for value in held):
             for place in range(start, end):
                 _take_in_arrays_of(search, place, array)
     return True
@@ -160,8 +162,22 @@ def _look_behind_arrays_of(search: Search, low: int, array: type) -> bool:
 
 def _take_in_arrays_of(search: Search, place: int, array: type) -> None:
     for value in search.referents.of_one(search.order[place]):
-        if type(value) is array and id(value) not in search.seen:
+        if id(value) in search.seen:
+            continue
+        if type(value) is array:
             _take_in_array(search, place, value, array)
+        elif _is_untracked(value) and _may_hold_arrays(search, value, array):
+            search.take_in(place, (("", value),))  # and what it holds in the next round
+
+
+def _is_untracked(value: Any) -> bool:
+    """Whether the collector leaves a tuple or dict alone: arrays and numbers are all that it holds."""
+    return (type(value) is tuple or type(value) is dict) and not gc.is_tracked(value)
+
+
+def _may_hold_arrays(search: Search, value: Any, array: type) -> bool:
+    held = search.referents.of_one(value)
+    return any(type(inside) is array or _is_untracked(inside) for inside in held)
 
 
 def _take_in_array(search: Search, place: int, value: Any, array: type) -> None:
