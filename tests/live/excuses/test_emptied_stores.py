@@ -388,3 +388,43 @@ def test_a_removal_that_ran_after_the_traced_steps_is_not_said_to_have_taken_not
     leak = next(leak for leak in watched.leaks if leak.owner.name == "Captions.decoders")
     assert leak.sure
     assert leak.fix == "make line 21 (del self.decoders[number]) take these entries out"
+
+
+QUEUE = """\
+import heapq
+
+class Dispatcher:
+    def __init__(self):
+        self.line, self.ranks, self.number = [], {}, 0
+
+    def put(self, job):
+        for rank in (2, 1):
+            self.number += 1
+            self.ranks[job] = rank
+            heapq.heappush(self.line, (rank, self.number, job, torch.zeros(4096)))
+
+    def drain(self):
+        while self.ranks:
+            rank, _, job, picture = heapq.heappop(self.line)
+            if self.ranks.get(job) == rank:
+                del self.ranks[job]
+
+def run(steps):
+    desk = Dispatcher()
+    for job in range(steps):
+        desk.put(job)
+        desk.drain()
+        tick()
+"""
+
+
+def test_the_loop_that_leaves_some_behind_is_named(
+    load_program: Callable[..., types.ModuleType],
+) -> None:
+    watched = Watched(300)
+    load_program(QUEUE, tick=watched.tick).run(300)
+    (leak,) = [leak for leak in watched.leaks if leak.fix]
+    assert leak.fix == (
+        "make line 15 (rank, _, job, picture = heapq.heappop(self.line)) take these entries out: its"
+        " loop (line 14: while self.ranks) ends while some are left"
+    )

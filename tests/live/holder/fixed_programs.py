@@ -366,6 +366,95 @@ def main(tick):
         (("len(self.dirty) == 5", "len(self.dirty) >= 4"),),
     ),
     Case(
+        "a table beside one that is emptied",
+        """
+class Desk:
+    def __init__(self):
+        self.turns, self.states = {}, {}
+    def open(self, ticket):
+        self.turns[ticket] = 0
+    def turn(self, ticket):
+        self.states[ticket] = batch()
+        self.turns[ticket] += 1
+    def close(self, ticket):
+        return self.turns.pop(ticket)
+def main(tick):
+    desk = Desk()
+    for ticket in range(STEPS):
+        desk.open(ticket)
+        desk.turn(ticket)
+        desk.close(ticket)
+        tick()
+""",
+        "take the key out of self.states, too, where line 20 (return self.turns.pop(ticket)) is done"
+        " with it",
+        (("        return self", "        self.states.pop(ticket)\n        return self"),),
+    ),
+    Case(
+        "an object whose own method is to run when it goes",
+        """
+import weakref
+class Trial:
+    def __init__(self):
+        self.weight, self.log = batch(), []
+        weakref.finalize(self, self.flush)
+    def flush(self):
+        self.log.clear()
+def main(tick):
+    for _ in range(STEPS):
+        Trial()
+        tick()
+""",
+        "give weakref.finalize a function that does not hold self: its method flush keeps self alive",
+        (("weakref.finalize(self, self.flush)", "weakref.finalize(self, list.clear, self.log)"),),
+    ),
+    Case(
+        "exceptions in entries whose type is asked for",
+        """
+errors = []
+def read(number):
+    values = batch()
+    raise ValueError(number)
+def note(number, exc):
+    errors.append((number, exc))
+def kinds():
+    return {type(exc).__name__ for _, exc in errors}
+def main(tick):
+    for number in range(STEPS):
+        try:
+            read(number)
+        except ValueError as exc:
+            note(number, exc)
+        tick()
+    assert kinds() == {"ValueError"}
+""",
+        "keep exc.with_traceback(None) instead of exc",
+        (("(number, exc))", "(number, exc.with_traceback(None)))"),),
+    ),
+    Case(
+        "a tensor that is made anew, larger",
+        """
+class Sentinel:
+    def __init__(self):
+        self.seen = torch.zeros(0, 128)
+    def look(self, rows):
+        self.seen = torch.cat([self.seen, rows])
+        return self.seen[-128:].mean()
+def main(tick):
+    sentinel = Sentinel()
+    for _ in range(STEPS):
+        sentinel.look(batch())
+        tick()
+""",
+        "cut self.seen to the rows that are still used (self.seen = self.seen[-n:])",
+        (
+            (
+                "        return self.seen[-128:]",
+                "        self.seen = self.seen[-128:]\n        return self.seen[-128:]",
+            ),
+        ),
+    ),
+    Case(
         "hooks of a parameter",
         """
 gate = torch.nn.Linear(128, 128)

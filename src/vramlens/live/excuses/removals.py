@@ -18,10 +18,12 @@ from vramlens.live.source.expressions import (
     is_call_of,
     is_empty,
     last_name,
+    names_read,
     nodes_in,
     receiver_of,
 )
 from vramlens.live.source.source_stores import CallSite, Function, Store
+from vramlens.live.source.source_tree import loop_around
 from vramlens.live.source.statement_scores import ends_its_call, takes_from
 from vramlens.units import counted
 
@@ -322,8 +324,24 @@ def _drains(removal: Store, store: Store) -> bool:
 
 
 def _has_loop_of_its_own(removal: Store, store: Store) -> bool:
-    loops_around = store.loops if removal.function is store.function else 0
-    return removal.loops > loops_around
+    """Whether a removal is in a loop in which nothing is put there."""
+    if removal.function is store.function:
+        return removal.loops > store.loops
+    return removal.loops > 0 and not _is_loop_of_both(removal, store)
+
+
+def _is_loop_of_both(removal: Store, store: Store) -> bool:
+    """Whether each turn of a removal's loop, which does not go over what is there, calls the function
+    that puts something there.
+    """
+    loop = loop_around(removal.file, removal.line)
+    if loop is None or store.name in names_read(
+        loop.test if isinstance(loop, ast.While) else loop.iter
+    ):
+        return False
+    name = store.function.name.rpartition(".")[2]
+    calls = (node for node in ast.walk(loop) if isinstance(node, ast.Call))
+    return any(last_name(call.func) == name for call in calls)
 
 
 def _makes_room(removal: Store, store: Store) -> bool:

@@ -105,9 +105,21 @@ def _fix_of_tensor(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Ke
     if facts.pinned_size:
         return _pinned_fix(source, facts)
     if facts.is_remade:
-        moved = facts.or_off_gpu("move its parts off the GPU")
-        return f"write into a tensor that is allocated once{moved}: {owner.name} grows each step"
+        return _remade_fix(keeper, owner, facts.or_off_gpu("move its parts off the GPU"))
     return ""
+
+
+def _remade_fix(keeper: Keeper | None, owner: LeakOwner, moved: str) -> str:
+    """For a tensor that is made anew, larger, each time: there is a number of rows that is enough."""
+    store = store_of(keeper)
+    is_plain = store is not None and store.how == "assign" and not store.key_path
+    target = owner.name if store is None else ".".join(filter(None, (store.base, store.name)))
+    cut = f" ({target} = {target}[-n:])" if is_plain else ""
+    conjunction = "," if moved else ", or"
+    return (
+        f"cut {target} to the rows that are still used{cut}{conjunction} write into a tensor that is"
+        f" allocated once{moved}: it grows each step"
+    )
 
 
 def _fix_of_holder(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Kept) -> str:
@@ -121,6 +133,8 @@ def _fix_of_holder(kind: str, keeper: Keeper | None, owner: LeakOwner, facts: Ke
         return removal or removal_beside(keeper) or _container_fix(owner, facts, moved)
     if kind == "cache":
         return removal_beside(keeper) or _fix_of_class(kind, keeper, owner, facts)
+    if kind == "closure":
+        return removal_fix(keeper, facts) or _fix_of_class(kind, keeper, owner, facts)
     return _fix_of_class(kind, keeper, owner, facts)
 
 

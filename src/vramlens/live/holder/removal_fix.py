@@ -12,7 +12,7 @@ from vramlens.live.holder.keeper import Keeper
 from vramlens.live.holder.kept_value import Kept
 from vramlens.live.source.expressions import last_name
 from vramlens.live.source.source_stores import Store, read_source
-from vramlens.live.source.source_tree import tree_of
+from vramlens.live.source.source_tree import loop_around
 from vramlens.live.source.statement_scores import ends_its_call, is_removal, takes_from
 
 _LONGEST_STATEMENT = 70
@@ -102,15 +102,9 @@ def _place_of(removal: Store) -> str:
 
 def _early_end_of_loop(removal: Store) -> str:
     """The loop around a removal, where its condition does not look at what is emptied."""
-    tree = tree_of(removal.file)
-    around = [
-        node
-        for node in ([] if tree is None else ast.walk(tree))
-        if isinstance(node, ast.While) and node.lineno < removal.line <= (node.end_lineno or 0)
-    ]
-    if not around:
+    loop = loop_around(removal.file, removal.line)
+    if not isinstance(loop, ast.While):
         return ""
-    loop = max(around, key=lambda node: node.lineno)
     test = ast.unparse(loop.test)
     is_open = isinstance(loop.test, ast.Constant) or removal.name in test
     if is_open or len(test) > _LONGEST_STATEMENT:

@@ -26,11 +26,17 @@ def parsed(text: str) -> ast.Module | None:
 
 def is_in_loop(file: str, line: int) -> bool:
     """Whether a line is in a loop of its own function."""
+    return loop_around(file, line) is not None
+
+
+def loop_around(file: str, line: int) -> ast.For | ast.AsyncFor | ast.While | None:
+    """The innermost loop of its own function that a line is in; None where it is in none."""
     tree = tree_of(file)
     around = [] if tree is None else [node for node in ast.walk(tree) if _holds(node, line)]
     functions = [node for node in around if isinstance(node, _FUNCTIONS)]
     begin = max((node.lineno for node in functions), default=0)
-    return any(isinstance(node, _LOOPS) and node.lineno > begin for node in around)
+    loops = [node for node in around if isinstance(node, _LOOPS) and node.lineno > begin]
+    return max(loops, key=lambda node: node.lineno, default=None)
 
 
 def _holds(node: ast.AST, line: int) -> bool:
