@@ -362,6 +362,25 @@ def views_of_inference_tensors():
         assert view.shape == (8, 4) and view.is_inference() == tensor.is_inference()
 
 
+def marks_in_masks_of_attention():
+    # a row of a large mask is marked, and asked for the marks; what is written is known no longer
+    keep = torch.ones(3, 1500, dtype=torch.bool)
+    keep[1, 900:] = False
+    keep = keep.cuda()
+    whole = keep[:, None, None, :] & torch.ones(1, 1, 1500, 1, dtype=torch.bool, device="cuda")
+    mask = torch.where(whole, torch.zeros((), device="cuda"), torch.finfo(torch.float32).min)
+    assert mask.nbytes > 4 << 20
+    row = mask[:, 0, 0, :]
+    assert not (row > 0).any().item() and int((row < 0).sum()) == 600
+    marked = torch.zeros(3, 1500, dtype=torch.long)
+    marked[:, 0] = marked[2, 40] = 1
+    row[marked.cuda() == 1] = torch.finfo(torch.float32).max
+    assert (row > 0).flatten().any().item()
+    assert (row > 0).nonzero().tolist() == [[0, 0], [1, 0], [2, 0], [2, 40]]
+    mask.masked_fill_(torch.rand(mask.shape, device="cuda") > 0.5, 1.0)
+    assert not (mask[:, 0, 1, :] < 0).any().item()  # what nobody knows holds nowhere
+
+
 def solvers():
     tall = torch.randn(6000, 80, device="cuda")
     solution = torch.linalg.lstsq(tall, torch.randn(6000, 2, device="cuda")).solution
@@ -385,7 +404,8 @@ CASES = (
     "assertions", "steps_are_accepted",
     "sparse_matrices", "nested_tensors", "attention_by_a_score", "sums_within_formulas",
     "loops_until_convergence", "samples_of_a_detector", "libraries_built_for_a_gpu",
-    "generators_of_the_device", "views_of_inference_tensors", "solvers",
+    "generators_of_the_device", "views_of_inference_tensors", "marks_in_masks_of_attention",
+    "solvers",
 )  # fmt: skip
 
 

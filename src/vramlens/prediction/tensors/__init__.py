@@ -14,4 +14,5 @@ remembered_shapes: the shapes that operators returned before.
 sampled_proposals: the proposals of a detector that are taken for objects.
 shapes: the mode in which operators run with shapes.
 sparse_gradients: gradients with few rows.
+two_numbers: large tensors of two numbers, as attention masks.
 """

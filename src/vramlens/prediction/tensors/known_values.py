@@ -22,6 +22,7 @@ from vramlens.prediction.tensors.ended_sequences import (
 )
 from vramlens.prediction.tensors.operator_schema import ABSORBING, Operator
 from vramlens.prediction.tensors.random_numbers import CardNumbers
+from vramlens.prediction.tensors.two_numbers import follow_two_numbers, forget_two_numbers
 
 if TYPE_CHECKING:
     import torch
@@ -158,7 +159,13 @@ class KnownValues:
         if operator.written:
             self._follow_written(operator, args, kwargs, tensors)
             return
-        if not self._are_worth_following(operator.name, outputs, tensors):
+        is_worth_it = self._are_worth_following(operator.name, outputs, tensors)
+        if not is_worth_it or not self._are_known(tensors):
+            content = follow_two_numbers(operator, args, kwargs, result, self.of)
+            if content is not None:
+                self.set(result, content)
+                return
+        if not is_worth_it:
             return
         finite = _finite(operator, args)
         if finite is not None:
@@ -250,6 +257,8 @@ class KnownValues:
             return
         written = [args[place] for place in operator.written if place < len(args)]
         stand_ins = [tensor for tensor in written if hasattr(tensor, "fake_device")]
+        for tensor in stand_ins:
+            forget_two_numbers(tensor)
         if self._is_set_by_one_side(operator.name, tensors, stand_ins):
             return
         contents = [content for content in map(self.of, stand_ins) if content is not None]
