@@ -375,8 +375,11 @@ def _merged(
     """
     by_cause: dict[tuple[str, Place | None], list[RankDifference]] = defaultdict(list)
     for difference in differences:
-        place = None if difference.cause in _BY_SIZE else difference.place
-        by_cause[difference.cause, place].append(difference)
+        # Of an unknown cause are as many faults as there are lines that hold most of it.
+        is_of_many_lines = difference.cause in _BY_SIZE and difference.cause != "unknown"
+        by_cause[difference.cause, None if is_of_many_lines else difference.place].append(
+            difference
+        )
     return tuple(
         sorted(
             map(_worst_of_all, by_cause.values()),

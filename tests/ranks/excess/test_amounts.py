@@ -154,6 +154,56 @@ def test_what_lines_hold_for_longer_is_of_the_same_unknown_cause() -> None:
     assert "+300.00 MiB at train/model.py:61" in told.evidence[1]
 
 
+@pytest.mark.parametrize(("share", "told"), [(1.0, True), (1.06, True), (1.3, False)])
+def test_as_much_that_is_held_at_once_is_no_chance(share: float, told: bool) -> None:
+    """Two steps were recorded: larger batches may be chance, more of what all make is none."""
+    ranks = []
+    for rank in trainers(4):
+        odd = rank.rank == 2
+        use = line(66, "activations", 8 if odd else 2, 40 * MIB, per_step=8)
+        total = int(use.total_bytes * (share if odd else 1))
+        own = with_lines(rank, replace(use, total_bytes=total))
+        peak = own.peak_requested_bytes
+        ranks.append(replace(own, step_peaks=(peak - 9 * MIB, peak)))
+    answer = compare(ranks)
+    assert [difference.ranks for difference in answer.differences] == [(2,)] * told
+    assert [difference.bytes for difference in answer.differences] == [240 * MIB] * told
+
+
+def test_fewer_of_what_is_no_part_of_a_model_are_no_shard() -> None:
+    """A rank keeps the weights of all layers as numbers, which its peers make and free."""
+    ranks = []
+    for rank in trainers(8):
+        kept = rank.rank == 5
+        alive, count = (6, 6) if kept else (1, 48)
+        use = replace(line(30, "other", alive, 96 * MIB, phase="other"), allocations=count)
+        ranks.append(with_lines(rank, replace(use, total_bytes=count * 96 * MIB)))
+    (told,) = compare(ranks).differences
+    assert (told.ranks, told.cause, told.bytes) == ((5,), "unknown", 480 * MIB)
+
+
+def test_unknown_causes_of_two_lines_are_two_faults() -> None:
+    ranks = trainers(8)
+    for odd, number in ((1, 60), (6, 61)):
+        for rank in range(8):
+            alive = 8 if rank == odd else 1
+            use = line(number, "activations", alive, 40 * MIB, per_step=8)
+            ranks[rank] = with_lines(ranks[rank], use)
+    answer = compare(ranks)
+    assert named_causes(answer) == [((1,), "unknown"), ((6,), "unknown")]
+    assert [told.place.line for told in answer.differences if told.place] == [60, 61]
+
+
+def test_of_three_ranks_with_unequal_parts_one_leaks_and_none_is_usual() -> None:
+    """Two are left without the one that leaks: the larger of them has no fault."""
+    ranks = [
+        with_lines(rank, line(31, "parameters", 1, size * MIB, phase="other"))
+        for rank, size in zip(trainers(3), (1400, 1200, 1000), strict=True)
+    ]
+    ranks[1] = with_lines(ranks[1], line(61, "other", 6, 60 * MIB, per_step=1))
+    assert [told.ranks for told in compare(ranks).differences] == [(1,)]
+
+
 def test_a_workspace_is_no_embedding_table() -> None:
     ranks = trainers(4)
     sizes = [30 * MIB, 200 * MIB, 30 * MIB, 30 * MIB]

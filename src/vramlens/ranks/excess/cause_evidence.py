@@ -32,10 +32,19 @@ def with_evidence(
         by_cause["larger_tensors"] += [excess for excess in larger if is_of_users(excess.line)]
         by_cause[other_cause] += [excess for excess in larger if not is_of_users(excess.line)]
     shards = by_cause.get("uneven_shard", [])
+    by_cause["unknown"] += filter(_is_no_shard, shards)
+    shards[:] = [excess for excess in shards if not _is_no_shard(excess)]
     # What is served has pools of its own beside the shards of its parameters.
     if not rank.trains and all(is_of_users(excess.line) for excess in shards):
         by_cause["larger_tensors"] += by_cause.pop("uneven_shard", [])
     return {cause: excesses for cause, excesses in by_cause.items() if excesses}
+
+
+def _is_no_shard(excess: LineExcess) -> bool:
+    """True if a line makes what is no part of a model, in another number than its peers'."""
+    line, usual = excess.line, excess.usual
+    is_other_number = usual is not None and line.allocations != usual.allocations
+    return line.category not in STAY and is_other_number
 
 
 def _has_divided_states(by_cause: _Excesses, usual: Usual) -> bool:

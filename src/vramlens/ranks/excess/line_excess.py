@@ -12,6 +12,8 @@ from vramlens.ranks.rank_summary import LineUse
 
 _LARGE_PART = 0.3
 """What lines of one file hold of those of several is a fault of its own from this share on."""
+_AS_MUCH = 1.1
+"""Times what peers make: batches that vary make a little more or less of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,17 @@ def growth_of(excesses: Sequence[LineExcess]) -> float:
     """The share by which some lines hold more than is usual."""
     usual_bytes = sum(excess.usual.peak_bytes for excess in excesses if excess.usual is not None)
     return bytes_of(excesses) / max(1, usual_bytes)
+
+
+def is_kept_for_longer(excess: LineExcess, more_bytes: int) -> bool:
+    """True if a rank makes no more at a line than its peers do, and holds most of what it holds more
+    there at once: no batch does that.
+    """
+    line, usual = excess.line, excess.usual
+    if usual is None or line.allocations != usual.allocations:
+        return False
+    is_as_much = line.total_bytes <= _AS_MUCH * usual.total_bytes
+    return is_as_much and 2 * excess.bytes >= more_bytes
 
 
 def place_to_blame(excesses: Iterable[LineExcess], excess_bytes: int) -> Place | None:

@@ -25,6 +25,7 @@ from vramlens.ranks.excess.line_excess import (
     LineExcess,
     bytes_of,
     faults_of,
+    is_kept_for_longer,
     more_at_peak,
     place_to_blame,
     way_of_differing,
@@ -372,7 +373,7 @@ class RankAgainstPeers:
         if cause == "uneven_shard" and is_divided(largest, self.usual):
             return self.more >= STAGE_SHARE * self.usual.peak_bytes  # so it is by nature
         stays = largest.static and largest.category in _BUILT_ONCE
-        if not shows_by_step or stays:
+        if not shows_by_step or stays or is_kept_for_longer(self._excess(largest), self.more):
             return True
         is_why_it_died = self.died_first and self.steps().has_step_above_all(self.rank, self.least)
         return is_why_it_died or not self.steps().is_chance(self.rank, self.least)

@@ -83,7 +83,7 @@ class Usual:
 
     def without(self, odd: Set[int]) -> Usual | None:
         """The same with the peak of the others, and what lines hold at it; None where their peak is as
-        high, or they are few.
+        high, or they are few, or two that do not agree.
 
         Each of two differences may be of half of the ranks at most. Together they are of more, and
         the median of all peaks contains one of them.
@@ -95,6 +95,9 @@ class Usual:
         if self.peak_bytes - peak_bytes < max(LEAST_SHARE * self.peak_bytes, LEAST_BYTES):
             return None
         others = Usual(ranks)
+        highest = max(summary.peak_requested_bytes for summary in ranks)
+        if len(ranks) == 2 and highest - peak_bytes >= LEAST_SHARE * peak_bytes:
+            return None
         usual = copy(self)
         usual.peak_bytes, usual.spread_bytes = others.peak_bytes, others.spread_bytes
         usual._at_peak = others._at_peak
