@@ -1,5 +1,6 @@
 """Turns: what ends a step where no optimizer does: a call of the model, a turn of a loop, or time.
 
+loop_entries: heads that are reached from before a loop.
 loop_results: what a loop gathers for a use after it.
 loop_turns: turns of the program's outermost loop.
 module_calls: calls of the outermost module.

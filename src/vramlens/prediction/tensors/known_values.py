@@ -160,13 +160,17 @@ class KnownValues:
             self._follow_written(operator, args, kwargs, tensors)
             return
         is_worth_it = self._are_worth_following(operator.name, outputs, tensors)
-        if not is_worth_it or not self._are_known(tensors):
-            content = follow_two_numbers(operator, args, kwargs, result, self.of)
-            if content is not None:
-                self.set(result, content)
-                return
-        if not is_worth_it:
-            return
+        is_known = is_worth_it and self._are_known(tensors)
+        content = None if is_known else follow_two_numbers(operator, args, kwargs, result, self.of)
+        if content is not None:
+            self.set(result, content)
+        elif is_worth_it:
+            self._follow_small(operator, args, kwargs, tensors, outputs)
+
+    def _follow_small(
+        self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any], outputs: list[Any]
+    ) -> None:
+        """Computes the values of results that are small."""
         finite = _finite(operator, args)
         if finite is not None:
             self.set(outputs[0], torch.full(outputs[0].shape, finite, dtype=torch.bool))
