@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from vramlens.ranks.excess.batches import cause_of_larger
-from vramlens.ranks.excess.causes import STAY, Position, is_built_once, is_of_users, may_be_table
+from vramlens.ranks.excess.causes import (
+    BY_STEP,
+    CERTAIN_CAUSES,
+    STAY,
+    Position,
+    is_built_once,
+    is_of_users,
+    may_be_table,
+)
 from vramlens.ranks.excess.line_excess import LineExcess, bytes_of
 from vramlens.ranks.peers.usual import Usual
+from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_summary import LineUse, RankSummary
+from vramlens.units import format_size
 
 LEAST_OF_LAYERS = 0.1
 """What more layers hold is parameters to at least this share, and activations, too."""
@@ -38,6 +50,26 @@ def with_evidence(
     if not rank.trains and all(is_of_users(excess.line) for excess in shards):
         by_cause["larger_tensors"] += by_cause.pop("uneven_shard", [])
     return {cause: excesses for cause, excesses in by_cause.items() if excesses}
+
+
+def explained_by(cause: str, by_cause: Mapping[str, Sequence[LineExcess]]) -> list[LineExcess]:
+    """The lines that a main cause explains.
+
+    More layers or a larger batch show on many lines, each with what looks like a cause of its own.
+    """
+    causes = set(by_cause) - set(CERTAIN_CAUSES) if cause in BY_STEP else {cause}
+    return list(chain.from_iterable(by_cause[other] for other in causes))
+
+
+def told_of_lines(difference: RankDifference) -> RankDifference:
+    """A difference of no known cause, of which the lines are recorded: they are where to look."""
+    size = format_size(difference.bytes)
+    place = "" if difference.place is None else f" ({difference.place})"
+    return replace(
+        difference,
+        title=f"keeps more at once of what its peers make, too: {size} more than its peers",
+        fix=f"free it as early as its peers do, or make as much of it as they do{place}; about {size}",
+    )
 
 
 def _is_no_shard(excess: LineExcess) -> bool:

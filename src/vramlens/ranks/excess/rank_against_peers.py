@@ -9,7 +9,13 @@ from itertools import chain
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.excess.batches import are_all_larger, leveled
-from vramlens.ranks.excess.cause_evidence import LEAST_OF_LAYERS, is_divided, with_evidence
+from vramlens.ranks.excess.cause_evidence import (
+    LEAST_OF_LAYERS,
+    explained_by,
+    is_divided,
+    told_of_lines,
+    with_evidence,
+)
 from vramlens.ranks.excess.causes import (
     BY_STEP,
     CERTAIN_CAUSES,
@@ -235,7 +241,7 @@ class RankAgainstPeers:
         is_echo = cause is None and any(left.values())
         if is_echo or (cause is not None and not self._is_worth_it(cause, left[cause])):
             return []
-        explaining = () if cause is None else _explained_by(cause, left)
+        explaining = () if cause is None else explained_by(cause, left)
         if cause == "unknown":  # so is what other lines hold for longer
             explaining = [*explaining, *self._longer_held(by_cause)]
         explained = min(excess_bytes, more_at_peak(explaining))
@@ -439,13 +445,15 @@ class RankAgainstPeers:
             evidence += leveled(excesses, self.rank, self.usual)
             is_sure = excess_bytes * 2 >= self.more
         evidence.append(self._part_of_peak(excess_bytes))
-        return self.difference(
+        difference = self.difference(
             cause,
             Verdict.PROVEN if is_sure else verdict,
             excess_bytes,
             place=place_to_blame(ranked, excess_bytes),
             evidence=evidence,
         )
+        is_recorded = cause == "unknown" and ranked[0].line.place is not None
+        return told_of_lines(difference) if is_recorded else difference
 
     def difference(
         self,
@@ -489,12 +497,3 @@ def _alone(excesses: Iterable[LineExcess]) -> list[LineExcess]:
 def _recomputes_less(rank: RankSummary, usual: Usual) -> bool:
     share = rank.recomputed_share
     return share is not None and share < _LESS_RECOMPUTED * usual.recomputed_share
-
-
-def _explained_by(cause: str, by_cause: _Excesses) -> list[LineExcess]:
-    """The lines that a main cause explains.
-
-    More layers or a larger batch show on many lines, each with what looks like a cause of its own.
-    """
-    causes = set(by_cause) - set(CERTAIN_CAUSES) if cause in BY_STEP else {cause}
-    return list(chain.from_iterable(by_cause[other] for other in causes))
