@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from math import prod
 
-from vramlens.ranks.peers.rank_cohorts import WORKLOADS, RankCohorts
+from vramlens.ranks.peers.rank_cohorts import RankCohorts
 from vramlens.ranks.peers.usual import lower_median
 from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_failures import FailureOrder
@@ -86,17 +86,16 @@ def notes_of_replicas(cohorts: RankCohorts) -> Iterator[str]:
     """Yields one sentence on replicas that serve other requests than each other, and on each place
     in process groups that has work of its own.
     """
-    if cohorts.source == WORKLOADS:
+    if cohorts.kinds:
         yield (
-            "the ranks serve requests of several kinds, and hold more of other lines each"
-            f" ({_cohort_names(cohorts.members)}): each rank is compared with those of its kind"
+            f"the ranks serve requests of {len(cohorts.kinds)} kinds ({_cohort_names(cohorts.kinds)}),"
+            " and each kind holds more of other lines: each rank is compared with those of its kind"
         )
     for place in cohorts.places:
-        verb = "is" if len(place.members) == 1 else "are"
         yield (
-            f"{named(place.members)} {verb} the {place.place} of each group {place.group}, and alone"
-            f" in what they do there: {format_size(place.bytes)}, most of it at {place.line}; they"
-            " are compared with each other"
+            f"{named(place.members)}, the {place.place} of each group {place.group}, do what no other"
+            f" rank does: {format_size(place.bytes)}, most of it at {place.line}; they are compared"
+            " with each other"
         )
 
 

@@ -58,12 +58,14 @@ class RankCohorts:
         staged: whether the cohorts are parts of one model (pipeline stages), so that one may hold
             more than another.
         places: places in process groups that have work of their own.
+        kinds: the ranks by what they serve, where that differs.
     """
 
     members: tuple[tuple[int, ...], ...]
     source: str
     staged: bool
     places: tuple[GroupPlace, ...] = ()
+    kinds: tuple[tuple[int, ...], ...] = ()
 
 
 def cohorts_of(
@@ -294,7 +296,8 @@ def _cohorts_of_replicas(ranks: Sequence[RankSummary], groups: Sequence[_Group])
         cohorts += [*own, rest] if rest else own
         places += with_work
     source = WORKLOADS if loads else PLACES if places else ALL_RANKS
-    return RankCohorts(tuple(sorted(cohorts)), source, staged=False, places=tuple(places))
+    members = tuple(sorted(cohorts))
+    return RankCohorts(members, source, staged=False, places=tuple(places), kinds=loads)
 
 
 def _replicas_of_service(
