@@ -38,6 +38,8 @@ _MOST_ENTRIES = 8
 """Of the unit without a turn of a loop around it, where there is one: a function with a loop that is
 called so often does a part of a turn's work.
 """
+_UNASKED_ENTRIES = 1000
+"""Until it is asked again whether a loop is around: asking takes up to a millisecond."""
 _DEEPEST = 200
 """Functions around a loop that are asked whether they are in the unit's: recursion ends there."""
 
@@ -132,9 +134,11 @@ class LoopTurns:
         now = monotonic()
         if is_entry:
             self._entries.of_unit += 1
-            if self._entries.of_unit > _MOST_ENTRIES and self._is_enclosed(frame):
-                self._leave_unit()
-                return False
+            if self._entries.of_unit > _MOST_ENTRIES:
+                if self._is_enclosed(frame):
+                    self._leave_unit()
+                    return False
+                self._entries.of_unit = -_UNASKED_ENTRIES
         else:
             self._inside_seconds += now - self._last_head
         self._last_head = now

@@ -296,8 +296,8 @@ def _cohorts_of_replicas(ranks: Sequence[RankSummary], groups: Sequence[_Group])
         cohorts += [*own, rest] if rest else own
         places += with_work
     source = WORKLOADS if loads else PLACES if places else ALL_RANKS
-    members = tuple(sorted(cohorts))
-    return RankCohorts(members, source, staged=False, places=tuple(places), kinds=loads)
+    in_order = tuple(sorted(cohorts))
+    return RankCohorts(in_order, source, staged=False, places=tuple(places), kinds=loads)
 
 
 def _replicas_of_service(
