@@ -52,10 +52,14 @@ def test_a_run_s_folder_says_no_rank(tmp_path: Path, folder: str) -> None:
     assert 7 in [files.rank for files in find_ranks([tmp_path]).ranks]
 
 
-def test_folders_with_one_recording_each_say_the_ranks(tmp_path: Path) -> None:
-    put(tmp_path, *(f"r{rank}/snapshot.pickle.xz" for rank in (0, 3)))
+@pytest.mark.parametrize("second", [(), ("r3/oom.pickle.xz",)])
+def test_folders_with_one_recording_each_say_the_ranks(
+    tmp_path: Path, second: tuple[str, ...]
+) -> None:
+    """Also where one of the ranks left two."""
+    put(tmp_path, *(f"r{rank}/snapshot.pickle.xz" for rank in (0, 1, 3)), *second)
     found = find_ranks([tmp_path])
-    assert [files.rank for files in found.ranks] == [0, 3]
+    assert [files.rank for files in found.ranks] == [0, 1, 3]
     assert found.several_jobs == ""
 
 

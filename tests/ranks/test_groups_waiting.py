@@ -4,6 +4,8 @@ them in theirs.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from vramlens.ranks import compare
@@ -66,8 +68,8 @@ def test_who_calls_what_its_group_does_not_is_at_fault() -> None:
     (told,) = answer.differences
     assert (told.ranks, told.cause) == ((5,), "desync")
     assert told.title == (
-        "rank 5 called a collective that the others of the group did not, and waits in it: call 2"
-        " of process group 2 (ring)"
+        "rank 5 called a collective that the rest of the group did not call: call 2 of process group"
+        " 2 (ring)"
     )
     assert str(told.place) == "train/ring.py:30 in step"
     assert answer.notes[0] == (
@@ -103,3 +105,45 @@ def test_groups_that_wait_for_each_other_are_both_told(order: str) -> None:
     groups = {row.group for row in collective_problems(flights) if row.suspected}
     assert groups == ({"0", "2 (ring)"} if order == "crossed" else set())
     assert len(answer.differences) == (2 if order == "crossed" else 1)
+
+
+def crossing(calls: dict[int, str], groups: dict[str, tuple[int, ...]]) -> dict[int, FlightRecord]:
+    """Ranks of groups that cross each other: each waits in one of its groups, or in none."""
+    flights = {}
+    for rank in sorted({rank for members in groups.values() for rank in members}):
+        own = {name: FlightGroup(name, "mesh", of) for name, of in groups.items() if rank in of}
+        done = [replace(call(name, 1, 20), description="mesh") for name in own]
+        waits = [call(calls[rank], 2, 21, state="started")] if rank in calls else []
+        mine = (*done, *(replace(last, description="mesh") for last in waits))
+        flights[rank] = FlightRecord(f"rank{rank}", "2.4", None, own, {}, mine)
+    return flights
+
+
+MESH = {"tp0": (0, 1, 2, 3), "tp1": (4, 5, 6, 7), "dp0": (0, 4), "dp1": (1, 5), "dp2": (2, 6), "dp3": (3, 7)}  # fmt: skip
+
+
+def test_a_rank_that_hangs_is_told_though_all_its_groups_wait() -> None:
+    """Its tensor-parallel peers wait for it, and the other replica's ranks for these."""
+    calls = {0: "dp0", 1: "dp1", 2: "dp2", 3: "dp3", 4: "tp1", 6: "tp1", 7: "tp1"}
+    answer = compare((), crossing(calls, MESH))
+    assert {told.ranks for told in answer.differences} == {(5,)}
+    waiting = [note for note in answer.notes if "which wait" in note]
+    assert waiting == [
+        f"rank {rank} waits in call 2 of process group dp{rank} (mesh) for rank {4 + rank}, which"
+        " waits in process group tp1 (mesh)"
+        for rank in (0, 2, 3)
+    ]
+
+
+def test_a_rank_that_is_missing_in_two_groups_is_told() -> None:
+    groups = {"A": (0, 1, 3), "B": (1, 2, 4)}
+    answer = compare((), crossing({0: "A", 3: "A", 2: "B", 4: "B"}, groups))
+    assert {told.ranks for told in answer.differences} == {(1,)}
+    assert not any("which wait" in note for note in answer.notes)
+
+
+def test_a_circle_of_groups_that_wait_for_each_other_is_told() -> None:
+    groups = {"A": (0, 1), "B": (1, 2), "C": (2, 0)}
+    answer = compare((), crossing({0: "A", 1: "B", 2: "C"}, groups))
+    assert {rank for told in answer.differences for rank in told.ranks} == {0, 1, 2}
+    assert not any("which wait" in note for note in answer.notes)

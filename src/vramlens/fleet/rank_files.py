@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -87,7 +88,9 @@ def with_run_folders(candidates: Sequence[CandidateFile]) -> list[CandidateFile]
     that the folder's name seemed to say: ``r1`` with several recordings of no known rank.
     """
     unnamed = {file.path for file in candidates if _is_numbered_by_letter(file)}
-    if len(unnamed) == len(set(map(os.path.dirname, unnamed))):
+    count = Counter(map(os.path.dirname, unnamed))
+    # A rank may have left several, too: then most folders beside its own have one.
+    if 2 * sum(files > 1 for files in count.values()) <= len(count):
         return list(candidates)
     return [
         replace(file, rank=None, in_run_folder=True) if file.path in unnamed else file

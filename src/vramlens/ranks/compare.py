@@ -217,7 +217,7 @@ class _Job:
             usual_of_others = usual.without(odd)
             if usual_of_others is not None:
                 differences = list(self._among(usual_of_others, by_card))
-            yield from (with_all_of_settings(difference, peers) for difference in differences)
+            yield from with_all_of_settings(differences, peers)
 
     @cached_property
     def _tables(self) -> list[PlacedTables]:

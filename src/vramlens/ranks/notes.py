@@ -88,14 +88,14 @@ def notes_of_replicas(cohorts: RankCohorts) -> Iterator[str]:
     """
     if cohorts.kinds:
         yield (
-            f"the ranks serve requests of {len(cohorts.kinds)} kinds ({_cohort_names(cohorts.kinds)}),"
-            " and each kind holds more of other lines: each rank is compared with those of its kind"
+            f"the ranks serve {len(cohorts.kinds)} kinds of requests ({_cohort_names(cohorts.kinds)}), so"
+            " other lines hold most of their memory: each rank is compared with those of its kind"
         )
     for place in cohorts.places:
         yield (
-            f"{named(place.members)}, the {place.place} of each group {place.group}, do what no other"
-            f" rank does: {format_size(place.bytes)}, most of it at {place.line}; they are compared"
-            " with each other"
+            f"{named(place.members)}, each the {place.place} rank of its group {place.group}, do work"
+            f" that no other rank does: {format_size(place.bytes)}, most of it at {place.line}; they are"
+            " compared with each other"
         )
 
 
@@ -145,8 +145,8 @@ def note_of_pinned_memory(ranks: Sequence[RankSummary]) -> list[str]:
     worst = max(most, key=pinned.__getitem__)
     return [
         f"{named(most)} {verb} more page-locked memory of the host: {format_size(pinned[worst])} on"
-        f" rank {worst}, usually {format_size(usual_bytes)}; no GPU holds it, loaders with"
-        " pin_memory and copies to the CPU do"
+        f" rank {worst}, usually {format_size(usual_bytes)}; this is no GPU memory: data loaders with"
+        " pin_memory=True and copies to the CPU use it"
     ]
 
 

@@ -426,5 +426,5 @@ def test_the_loop_that_leaves_some_behind_is_named(
     (leak,) = [leak for leak in watched.leaks if leak.fix]
     assert leak.fix == (
         "make line 15 (rank, _, job, picture = heapq.heappop(self.line)) take these entries out: its"
-        " loop (line 14: while self.ranks) ends while some are left"
+        " loop (line 14: while self.ranks) can end while some are left"
     )

@@ -64,9 +64,9 @@ def test_what_the_first_or_last_of_each_group_does_is_its_work(at: int, word: st
     assert samplers in answer.cohorts.members
     ranks = ", ".join(map(str, samplers[:2]))
     assert answer.notes[0] == (
-        f"ranks {ranks} and {samplers[2]}, the {word} of each group tensor_parallel, do what no other"
-        " rank does: 300.00 MiB, most of it at serve/sampler.py:29 in sample; they are compared with"
-        " each other"
+        f"ranks {ranks} and {samplers[2]}, each the {word} rank of its group tensor_parallel, do work"
+        " that no other rank does: 300.00 MiB, most of it at serve/sampler.py:29 in sample; they are"
+        " compared with each other"
     )
 
 

@@ -42,8 +42,8 @@ def test_replicas_that_read_and_those_that_write_are_of_two_kinds(grouped: bool)
     assert answer.cohorts.source == WORKLOADS
     assert answer.cohorts.members == ((0, 1, 2, 3), (4, 5, 6, 7))
     assert answer.notes[0] == (
-        "the ranks serve requests of 2 kinds (ranks 0-3; ranks 4-7), and each kind holds more of other"
-        " lines: each rank is compared with those of its kind"
+        "the ranks serve 2 kinds of requests (ranks 0-3; ranks 4-7), so other lines hold most of their"
+        " memory: each rank is compared with those of its kind"
     )
 
 

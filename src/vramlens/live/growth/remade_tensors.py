@@ -100,7 +100,7 @@ def _newest(item: Item, births: Births, sizes: Mapping[int, set[int]]) -> tuple[
 def _remade(
     item: Item,
     births: Births,
-    sizes: Mapping[int, set[int]],
+    sizes: dict[int, set[int]],
     alive: Set[tuple[int, int | None]],
 ) -> _Progression | None:
     """How a tensor grew by being made anew, a constant larger each time; None where it did not.
@@ -117,7 +117,7 @@ def _remade(
     # A look before a collection, in the middle of a step, is not among the looks at steps' ends.
     earliest = max(births.looks.earliest(newest), older[0] + 1 if older else 0)
     for made in range(newest, earliest - 1, -1):
-        added = _progression(size, [made, *older], ChainMap({made: newest_sizes}, dict(sizes)))
+        added = _progression(size, [made, *older], ChainMap({made: newest_sizes}, sizes))
         if added is not None and not _keeps_smaller(size, made, added, alive):
             return _Progression(made, size, added)
     return None

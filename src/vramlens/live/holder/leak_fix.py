@@ -39,8 +39,9 @@ _BOUNDS = {
 """How a collection is limited, by its kind."""
 _KEEPS_HANDLE = re.compile(r"([A-Za-z_][\w.]*)(?:: [\w.\[\]]+)? = [\w.\[\]]+\.register_\w+\(")
 _KEEPS_HANDLES = re.compile(r"([A-Za-z_][\w.]*)\.(?:append|add)\([\w.\[\]]+\.register_\w+\(")
-_FINALIZES_ITSELF = re.compile(r"\bfinalize\(([A-Za-z_][\w.]*), \1\.(\w+)")
 """Statements that keep what the registration of a hook returns: under a name, or in a collection."""
+_FINALIZES_ITSELF = re.compile(r"\bfinalize\(([A-Za-z_][\w.]*), \1\.(\w+)\s*[,)]")
+"""Statements that have an object's own method called when the object goes."""
 _NOT_NEEDED = "when the hook is no longer needed"
 _REMOVE_EACH = "and call remove() of each when the hooks are no longer needed"
 _KEY_OF_STATE = re.compile(r"\w\[(?P<key>[^\[\]]+)\]$")

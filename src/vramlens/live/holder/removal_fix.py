@@ -10,7 +10,7 @@ from itertools import chain
 
 from vramlens.live.holder.keeper import Keeper
 from vramlens.live.holder.kept_value import Kept
-from vramlens.live.source.expressions import last_name
+from vramlens.live.source.expressions import last_name, names_read
 from vramlens.live.source.source_stores import Store, read_source
 from vramlens.live.source.source_tree import loop_around
 from vramlens.live.source.statement_scores import ends_its_call, is_removal, takes_from
@@ -106,7 +106,7 @@ def _early_end_of_loop(removal: Store) -> str:
     if not isinstance(loop, ast.While):
         return ""
     test = ast.unparse(loop.test)
-    is_open = isinstance(loop.test, ast.Constant) or removal.name in test
+    is_open = isinstance(loop.test, ast.Constant) or removal.name in names_read(loop.test)
     if is_open or len(test) > _LONGEST_STATEMENT:
         return ""
-    return f": its loop (line {loop.lineno}: while {test}) ends while some are left"
+    return f": its loop (line {loop.lineno}: while {test}) can end while some are left"

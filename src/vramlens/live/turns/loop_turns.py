@@ -147,9 +147,10 @@ class LoopTurns:
         return True
 
     def _is_enclosed(self, frame: FrameType) -> bool:
-        """Whether a function that called this one is in a loop of the user's."""
-        callers = islice(frames_from(frame.f_back), _DEEPEST)
-        return any(loop.runs_in(caller) for caller in callers for loop in self._counts)
+        """Whether a function that called this one is in another loop that can be the unit."""
+        callers = list(islice(frames_from(frame.f_back), _DEEPEST))
+        others = self._counts.keys() - self._former - {self.loop}
+        return any(loop.runs_in(caller) for caller in callers for loop in others)
 
     def _turns_on(self, loop: Loop) -> bool:
         """Whether a loop has turned often, and takes a few of the unit's turns for one of its own, or

@@ -62,7 +62,9 @@ def _chosen(
         return None
     mask = value_of(args[0])
     first, second = (_number(side, value_of) for side in args[1:3])
-    return None if mask is None or first is None or second is None else (mask, first, second)
+    if mask is None or first is None or second is None:
+        return None
+    return mask.clone(memory_format=torch.contiguous_format), first, second
 
 
 def _number(side: Any, value_of: Callable[[Any], Any | None]) -> float | None:
@@ -74,10 +76,14 @@ def _number(side: Any, value_of: Callable[[Any], Any | None]) -> float | None:
 
 def _part(operator: Operator, args: Any, kwargs: Any) -> tuple[Any, float, float] | None:
     """The part of such a tensor that a view shows; None for all else."""
-    if not operator.is_view or not args or not isinstance(args[0], torch.Tensor):
+    is_plain_view = operator.is_view and operator.name != "aten.as_strided"
+    if not is_plain_view or not args or not isinstance(args[0], torch.Tensor):
         return None
     two = args[0].__dict__.get(_TWO)
     if two is None:
         return None
     mask, first, second = two
-    return operator.function(mask, *args[1:], **kwargs), first, second
+    try:
+        return operator.function(mask, *args[1:], **kwargs), first, second
+    except (RuntimeError, NotImplementedError, TypeError, IndexError):
+        return None

@@ -57,7 +57,8 @@ def explained_by(cause: str, by_cause: Mapping[str, Sequence[LineExcess]]) -> li
 
     More layers or a larger batch show on many lines, each with what looks like a cause of its own.
     """
-    causes = set(by_cause) - set(CERTAIN_CAUSES) if cause in BY_STEP else {cause}
+    others = [other for other in by_cause if other not in CERTAIN_CAUSES]
+    causes = others if cause in BY_STEP else [cause]
     return list(chain.from_iterable(by_cause[other] for other in causes))
 
 
@@ -67,8 +68,10 @@ def told_of_lines(difference: RankDifference) -> RankDifference:
     place = "" if difference.place is None else f" ({difference.place})"
     return replace(
         difference,
-        title=f"keeps more at once of what its peers make, too: {size} more than its peers",
-        fix=f"free it as early as its peers do, or make as much of it as they do{place}; about {size}",
+        title=f"holds more memory at its peak, from lines that its peers have, too: {size} more than its"
+        " peers",
+        fix="check whether this rank keeps these tensors longer than its peers do, or makes more of"
+        f" them{place}; about {size}",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from vramlens.ground.verdict import Verdict
@@ -96,13 +96,21 @@ def with_reserved(beside: RankAgainstPeers, difference: RankDifference) -> RankD
 
 
 def with_all_of_settings(
-    difference: RankDifference, ranks: Sequence[RankSummary]
-) -> RankDifference:
-    """A difference of settings with all ranks that have these: on some they cost less."""
-    if difference.cause != "allocator_settings":
-        return difference
-    confs = {summary.alloc_conf for summary in ranks if summary.rank in difference.ranks}
-    return replace(difference, ranks=tuple(rank.rank for rank in ranks if rank.alloc_conf in confs))
+    differences: Sequence[RankDifference], ranks: Sequence[RankSummary]
+) -> Iterator[RankDifference]:
+    """Yields the differences; the first of some settings with all ranks that have these, as they
+    cost less on some.
+    """
+    conf_of = {summary.rank: summary.alloc_conf for summary in ranks}
+    named: set[str | None] = set()
+    for difference in differences:
+        conf = conf_of.get(difference.ranks[0])
+        if difference.cause != "allocator_settings" or conf in named:
+            yield difference
+            continue
+        named.add(conf)
+        alike = tuple(rank for rank, own in conf_of.items() if own == conf)
+        yield replace(difference, ranks=alike)
 
 
 def _is_never_the_same(line: LineUse) -> bool:

@@ -66,6 +66,7 @@ def collective_problems(flights: Mapping[int, FlightRecord]) -> tuple[Collective
     """The first collective of each group in which its ranks differ; () if they all agree."""
     groups = all_groups(flights)
     problems: list[CollectiveProblem] = []
+    waiting_by_group = _waiting_point_to_point(flights)
     for name, calls_by_rank in sorted(_calls_by_group(flights).items()):
         group = groups.get(name, FlightGroup(name, "", ()))
         present = sorted(set(group.ranks) & set(flights)) if group.ranks else sorted(calls_by_rank)
@@ -74,7 +75,7 @@ def collective_problems(flights: Mapping[int, FlightRecord]) -> tuple[Collective
             continue
         label = name if group.description in _PLAIN_GROUPS else f"{name} ({group.description})"
         rows = _first_problem(label, {rank: calls_by_rank.get(rank, {}) for rank in present})
-        if _is_of_the_callers(rows, _waiting_point_to_point(name, flights)):
+        if _is_of_the_callers(rows, waiting_by_group[name]):
             rows = [
                 replace(row, problem="extra", suspected=row.problem == "waiting") for row in rows
             ]
@@ -92,14 +93,14 @@ def _is_of_the_callers(rows: Sequence[CollectiveProblem], waiting: Set[int]) -> 
     return 2 * len(absent) > len(rows) and absent <= waiting
 
 
-def _waiting_point_to_point(group: str, flights: Mapping[int, FlightRecord]) -> set[int]:
-    """The ranks that wait to send or receive within a group."""
-    return {
-        rank
-        for rank, flight in flights.items()
-        for call in flight.collectives
-        if call.is_p2p and call.group == group and call.state != "completed"
-    }
+def _waiting_point_to_point(flights: Mapping[int, FlightRecord]) -> dict[str, set[int]]:
+    """The ranks that wait to send or receive, by the group within which they do."""
+    waiting: dict[str, set[int]] = defaultdict(set)
+    for rank, flight in flights.items():
+        for call in flight.collectives:
+            if call.is_p2p and call.state != "completed":
+                waiting[call.group].add(rank)
+    return waiting
 
 
 def _calls_by_group(

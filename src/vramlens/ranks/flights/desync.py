@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.flights.collectives import CollectiveProblem
@@ -15,7 +15,7 @@ _TITLES = {
     "no_record": "left no flight record, and the others are waiting:",
     "missing": "did not call the collective that the others are waiting in:",
     "waiting": "did not call the collective that the others are waiting in:",
-    "extra": "called a collective that the others of the group did not, and waits in it:",
+    "extra": "called a collective that the rest of the group did not call:",
     "not_completed": "all called the same collective, and it did not complete:",
 }
 _SAME_CALLS = "make every rank of the group call the same collectives in the same order"
@@ -29,46 +29,81 @@ def desync_differences(
     those that are missing failed, since a rank that is gone calls nothing, or wait in another group
     for one that is at fault there.
     """
+    groups = _by_group(problems)
+    causes = _groups_of_causes(groups)
     return [
         _difference(rows)
-        for rows in _by_group(problems)
-        if not _are_gone(rows, failed) and not _group_of_cause(rows, problems)
+        for group, rows in groups.items()
+        if not _are_gone(rows, failed) and group not in causes
     ]
 
 
 def notes_of_waiting(problems: Sequence[CollectiveProblem], failed: Set[int]) -> Iterator[str]:
     """Yields one sentence a group whose ranks wait for one that failed, or that waits elsewhere."""
-    for rows in _by_group(problems):
-        group = _group_of_cause(rows, problems)
+    groups = _by_group(problems)
+    causes = _groups_of_causes(groups)
+    for group, rows in groups.items():
         if _are_gone(rows, failed):
             yield f"{_waiting(rows)}, which had failed"
-        elif group:
+        elif group in causes:
             verb = "waits" if sum(row.suspected for row in rows) == 1 else "wait"
-            yield f"{_waiting(rows)}, which {verb} in process group {group}"
+            yield f"{_waiting(rows)}, which {verb} in process group {causes[group]}"
 
 
-def _group_of_cause(
-    rows: Sequence[CollectiveProblem], problems: Sequence[CollectiveProblem]
-) -> str:
-    """The other group in which all the ranks that did not come are stuck for a fault of one of
-    themselves; "" where there is none.
+def _groups_of_causes(groups: Mapping[str, Sequence[CollectiveProblem]]) -> dict[str, str]:
+    """Of groups whose ranks wait for some that are stuck in another group, that one, where it is a
+    fault of its own or leads to one. Groups that wait for each other in a circle are all faults.
     """
-    absent = {row.rank for row in rows if row.suspected and row.name is None}
-    waiting = {row.rank for row in rows if not row.suspected}
-    for others in _by_group(problems):
-        stuck = {row.rank for row in others}
-        at_fault = {row.rank for row in others if row.suspected}
-        is_other = others[0].group != rows[0].group
-        if is_other and absent and absent <= stuck and at_fault and not at_fault & waiting:
-            return others[0].group
+    taking_part: dict[int, set[str]] = defaultdict(set)
+    for group, rows in groups.items():
+        for row in rows:
+            if row.suspected or _is_stuck(row):
+                taking_part[row.rank].add(group)
+    causes = {group: _cause_of(group, groups, taking_part) for group in groups}
+    return {group: cause for group, cause in causes.items() if cause and _ends(group, causes)}
+
+
+def _cause_of(
+    group: str,
+    groups: Mapping[str, Sequence[CollectiveProblem]],
+    taking_part: Mapping[int, Set[str]],
+) -> str:
+    """The other group in which all the ranks that did not come take part, one of them stuck, for a
+    fault of none that waits here; "" where there is none.
+    """
+    absent = {row.rank for row in groups[group] if row.suspected and row.name is None}
+    waiting = {row.rank for row in groups[group] if not row.suspected}
+    shared = set[str].intersection(*(set(taking_part[rank]) for rank in absent)) if absent else ()
+    for other in sorted(shared):
+        rows = groups[other]
+        is_stuck = any(row.rank in absent and _is_stuck(row) for row in rows)
+        at_fault = {row.rank for row in rows if row.suspected}
+        if other != group and is_stuck and at_fault and not at_fault & waiting:
+            return other
     return ""
 
 
-def _by_group(problems: Sequence[CollectiveProblem]) -> list[list[CollectiveProblem]]:
-    by_group = defaultdict(list)
+def _is_stuck(row: CollectiveProblem) -> bool:
+    """True if a rank waits within its group; where few called what they should not, all do."""
+    return row.name is not None or row.problem == "extra"
+
+
+def _ends(group: str, causes: Mapping[str, str]) -> bool:
+    """True if one cause after the other leads to a group that has none."""
+    passed = {group}
+    while causes[group]:
+        group = causes[group]
+        if group in passed:
+            return False
+        passed.add(group)
+    return True
+
+
+def _by_group(problems: Sequence[CollectiveProblem]) -> dict[str, list[CollectiveProblem]]:
+    by_group: dict[str, list[CollectiveProblem]] = defaultdict(list)
     for row in problems:
         by_group[row.group].append(row)
-    return list(by_group.values())
+    return dict(by_group)
 
 
 def _are_gone(rows: Sequence[CollectiveProblem], failed: Set[int]) -> bool:

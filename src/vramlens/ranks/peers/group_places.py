@@ -91,7 +91,7 @@ def uneven_places(
 
 def stages_by_place(
     cohorts: Sequence[Sequence[int]],
-    present: Mapping[int, RankSummary],
+    present: Collection[int],
     groups: Iterable[tuple[str, Sequence[int]]],
 ) -> tuple[tuple[int, ...], ...]:
     """The stages of a pipeline in their order, where groups tell which parts of a model belong to

@@ -94,11 +94,20 @@ class PlacedTables:
     def _has_states_of_others(self, rank: RankSummary) -> bool:
         """True if one rank holds most of the states of all, and not because one tensor is large."""
         return any(
-            line.peak_bytes > _TOO_MUCH * sum(of_rank.peak_bytes for of_rank in lines)
-            and line.allocations > _median(lines).allocations
+            line.peak_bytes > too_much and line.allocations > usual
             for line in rank.lines
-            if (lines := self._states.get(key_of(line)))
+            for too_much, usual in self._limits_of_states.get(key_of(line), ())
         )
+
+    @cached_property
+    def _limits_of_states(self) -> dict[LineKey, list[tuple[float, int]]]:
+        """By line that makes states, the bytes that are too many for one rank, and how many tensors
+        are usual.
+        """
+        return {
+            key: [(_TOO_MUCH * sum(line.peak_bytes for line in lines), _median(lines).allocations)]
+            for key, lines in self._states.items()
+        }
 
     @cached_property
     def _usual(self) -> dict[LineKey, LineUse]:

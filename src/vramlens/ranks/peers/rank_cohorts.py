@@ -103,7 +103,9 @@ def _named_groups(
             for name, spans in {group for summary in ranks for group in summary.groups}
         ),
     )
-    return tuple((name, tuple(filter(present.__contains__, inside))) for name, inside in members)
+    return tuple(
+        sorted((name, tuple(filter(present.__contains__, inside))) for name, inside in members)
+    )
 
 
 def _cohorts_of_programs(
@@ -275,8 +277,7 @@ def _cohorts_of_parameters(
     members = tuple(sorted(map(_numbers, cohorts)))
     is_staged = losing < 2 and is_one_model
     if is_staged:
-        present = {summary.rank: summary for summary in ranks}
-        members = stages_by_place(members, present, groups) or members
+        members = stages_by_place(members, _numbers(ranks), groups) or members
         members = tuple(chain.from_iterable(_by_coordinate(stage, groups) for stage in members))
     return RankCohorts(members, SAME_PARAMETERS, staged=is_staged)
 
@@ -306,9 +307,9 @@ def _replicas_of_service(
     """The replicas of a model that is served: process groups that have each rank in one of them,
     else single ranks.
     """
-    widest = [members for _, members in groups if 1 < len(members) < len(ranks)]
-    is_tiled = sorted(chain.from_iterable(widest)) == sorted(_numbers(ranks))
-    return widest if is_tiled else [(rank,) for rank in _numbers(ranks)]
+    numbers = _numbers(ranks)
+    tiled = next((tiles for _, tiles in tilings(groups, numbers)), None)
+    return tiled if tiled is not None else [(rank,) for rank in numbers]
 
 
 def _by_coordinate(

@@ -49,7 +49,12 @@ def roles_of_groups(
     that no other has; else ().
     """
     inside = {frozenset(members) for members in groups if 1 < len(members) < len(ranks)}
-    widest = [members for members in inside if not any(members < other for other in inside)]
+    widest: list[frozenset[int]] = []
+    in_widest: set[int] = set()
+    for members in sorted(inside, key=lambda members: (-len(members), min(members))):
+        if not members <= in_widest:
+            widest.append(members)
+            in_widest |= members
     grouped = sorted(chain.from_iterable(widest))
     if not widest or len(grouped) != len(set(grouped)):
         return ()
@@ -71,6 +76,8 @@ def _has_own(role: Set[int], shares: Mapping[int, Mapping[str, float]]) -> bool:
         if min(share, *(of_rank.get(file, 0) for of_rank in others), 1) >= _OWN_SHARE
     }
     for rank, of_rank in shares.items():
+        if not own:
+            return False
         if rank not in role:
             own -= of_rank.keys()
     return bool(own)
@@ -103,7 +110,7 @@ def _shares_of_files(summary: RankSummary, least: float) -> dict[str, float]:
     files with more than the least.
     """
     # The frame with most bytes comes first.
-    most_bytes = max(1, *(frame.total_bytes for frame in summary.frames[:1]), 1)
+    most_bytes = summary.frames[0].total_bytes if summary.frames else 0
     shares: dict[str, float] = {}
     for frame in takewhile(lambda frame: frame.total_bytes > least * most_bytes, summary.frames):
         shares.setdefault(frame.place.file, frame.total_bytes / most_bytes)

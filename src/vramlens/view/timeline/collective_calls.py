@@ -66,6 +66,10 @@ def problems_of(flights: Sequence[RankFlight | None]) -> Problems:
 
 
 def _words(rows: Sequence[CollectiveProblem]) -> str:
+    if rows[0].problem == "extra":
+        callers = [f"rank {row.rank}" for row in rows if row.suspected]
+        names = ", ".join(callers[:_MOST_NAMED])
+        return f"Only {names}{_more(callers)} called it; the rest of the group did not."
     absent = [row for row in rows if row.problem in ("missing", "no_record")]
     if absent:
         named = [f"rank {row.rank}, {_absence(row)}" for row in absent[:_MOST_NAMED]]
@@ -82,7 +86,7 @@ def _absence(problem: CollectiveProblem) -> str:
     return f"which never called it ({problem.detail})"
 
 
-def _more(rows: Sequence[CollectiveProblem]) -> str:
+def _more(rows: Sequence[object]) -> str:
     return f"; {len(rows) - _MOST_NAMED:,} more" if len(rows) > _MOST_NAMED else ""
 
 
