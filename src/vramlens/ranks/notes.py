@@ -145,7 +145,7 @@ def note_of_pinned_memory(ranks: Sequence[RankSummary]) -> list[str]:
     worst = max(most, key=pinned.__getitem__)
     return [
         f"{named(most)} {verb} more page-locked memory of the host: {format_size(pinned[worst])} on"
-        f" rank {worst}, usually {format_size(usual_bytes)}; this is no GPU memory: data loaders with"
+        f" rank {worst}, usually {format_size(usual_bytes)}; this is host memory: data loaders with"
         " pin_memory=True and copies to the CPU use it"
     ]
 
