@@ -59,7 +59,8 @@ class CandidateFile:
     def job_folder(self) -> str:
         """The folder of its job: its own, or that above where only the folder says the rank."""
         folder, name = os.path.split(self.path)
-        if not self.in_run_folder and not names_a_rank(name) and _is_of_rank(folder):
+        is_of_rank = not self.in_run_folder and names_a_rank(os.path.basename(folder))
+        if is_of_rank and not names_a_rank(name):
             folder = os.path.dirname(folder)
         return folder or os.curdir
 
@@ -107,10 +108,6 @@ def _is_numbered_by_letter(file: CandidateFile) -> bool:
     if file.kind != RECORDING or says_itself or names_a_rank(name):
         return False
     return _LETTER_AND_NUMBER.fullmatch(os.path.basename(folder)) is not None
-
-
-def _is_of_rank(folder: str) -> bool:
-    return names_a_rank(os.path.basename(folder))
 
 
 def may_be_of_rank(name: str) -> bool:

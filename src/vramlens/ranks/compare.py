@@ -22,7 +22,7 @@ from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
 from vramlens.ranks.excess.reserved_differences import with_all_of_settings
 from vramlens.ranks.excess.role_leaks import RoleLeaks
 from vramlens.ranks.flights.collectives import all_groups, collective_problems
-from vramlens.ranks.flights.desync import desync_differences, notes_of_waiting
+from vramlens.ranks.flights.desync import Desyncs
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.notes import (
     note_of_hot_experts,
@@ -68,9 +68,10 @@ _BY_SIZE = (
     "uneven_shard",
     "embedding_shard",
     "larger_tensors",
-    "unknown",
 )
-"""Causes that show on many lines at once; of these a rank has the one with most bytes."""
+"""Causes that show on many lines at once; of these a rank has the one with most bytes. Of an unknown
+cause are as many faults as there are lines that hold most of it.
+"""
 _OTHER_WORK = (PROGRAMS, ROLES, SAME_PARAMETERS, PLACES, WORKLOADS)
 """Cohorts by these do other work than each other."""
 _ASIDE = ("other_process", "allocator")
@@ -113,8 +114,8 @@ def compare(
     failures = failure_order(ordered, flights, errors)
     is_one_job = not ordered or len(strangers) < len(ordered)
     gone = {failure.rank for failure in failures.failed if not failure.follows}
-    desyncs = desync_differences(problems, gone)
-    differences = [*desyncs, *job.differences()] if is_one_job else []
+    desyncs = Desyncs(problems, gone)
+    differences = [*desyncs.differences(), *job.differences()] if is_one_job else []
     failed = frozenset(failure.rank for failure in failures.failed)
     merged = with_common_factors(_merged(differences, failed), ordered)
     if failed:
@@ -134,7 +135,7 @@ def compare(
         notes=(
             *strangers_note(strangers, len(ordered)),
             *note_of_victims(failures, ordered, missing),
-            *notes_of_waiting(problems, gone),
+            *desyncs.notes(),
             *note_of_hot_experts(flights),
             *job.notes(),
             *(note_of_settings(ordered, merged) if is_one_job else ()),
@@ -375,11 +376,8 @@ def _merged(
     """
     by_cause: dict[tuple[str, Place | None], list[RankDifference]] = defaultdict(list)
     for difference in differences:
-        # Of an unknown cause are as many faults as there are lines that hold most of it.
-        is_of_many_lines = difference.cause in _BY_SIZE and difference.cause != "unknown"
-        by_cause[difference.cause, None if is_of_many_lines else difference.place].append(
-            difference
-        )
+        place = None if difference.cause in _BY_SIZE else difference.place
+        by_cause[difference.cause, place].append(difference)
     return tuple(
         sorted(
             map(_worst_of_all, by_cause.values()),

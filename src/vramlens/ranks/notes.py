@@ -18,6 +18,7 @@ from vramlens.trace.flight import FlightRecord
 from vramlens.units import GIB, format_size
 
 _FEWEST_TOLD = 3
+"""Of fewer ranks that say something none is usual."""
 _SLOW = 1.15
 """Times the usual step: less is what steps differ by anyway."""
 _SEVERAL_STEPS = 1.8
@@ -77,8 +78,8 @@ def ends_early(ranks: Sequence[RankSummary]) -> list[str]:
 def note_of_programs(cohorts: Sequence[Sequence[int]]) -> list[str]:
     """One sentence on ranks that run other programs than each other."""
     return [
-        f"the ranks run {len(cohorts)} different programs ({_cohort_names(cohorts)}): each rank is compared with"
-        " those that run the same"
+        f"the ranks run {len(cohorts)} different programs ({_cohort_names(cohorts)}): each rank is"
+        " compared with those that run the same"
     ]
 
 

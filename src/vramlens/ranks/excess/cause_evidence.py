@@ -43,12 +43,11 @@ def with_evidence(
         larger = by_cause.pop("embedding_shard")
         by_cause["larger_tensors"] += [excess for excess in larger if is_of_users(excess.line)]
         by_cause[other_cause] += [excess for excess in larger if not is_of_users(excess.line)]
-    shards = by_cause.get("uneven_shard", [])
-    by_cause["unknown"] += filter(_is_no_shard, shards)
-    shards[:] = [excess for excess in shards if not _is_no_shard(excess)]
+    for excess in by_cause.pop("uneven_shard", []):
+        by_cause["unknown" if _is_no_shard(excess) else "uneven_shard"].append(excess)
     # What is served has pools of its own beside the shards of its parameters.
-    if not rank.trains and all(is_of_users(excess.line) for excess in shards):
-        by_cause["larger_tensors"] += by_cause.pop("uneven_shard", [])
+    if not rank.trains and all(is_of_users(excess.line) for excess in by_cause["uneven_shard"]):
+        by_cause["larger_tensors"] += by_cause.pop("uneven_shard")
     return {cause: excesses for cause, excesses in by_cause.items() if excesses}
 
 

@@ -279,9 +279,8 @@ class RankAgainstPeers:
         if self.differs and excess_bytes >= SPREADS * self.usual.spread_bytes:
             return True
         certain = list(filter(self._is_certain, excesses))
-        alone = _alone(certain)
-        shared_bytes = bytes_of(excess for excess in certain if excess not in alone)
-        return shared_bytes + more_at_peak(alone) >= self.least
+        shared_bytes = bytes_of(excess for excess in certain if not excess.is_alone)
+        return shared_bytes + more_at_peak(_alone(certain)) >= self.least
 
     def _excesses_by_cause(self, leaking: Set[Place | None]) -> _Excesses:
         by_cause: dict[str, list[LineExcess]] = defaultdict(list)

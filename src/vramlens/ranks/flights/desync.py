@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
 
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.flights.collectives import CollectiveProblem
@@ -22,32 +24,47 @@ _SAME_CALLS = "make every rank of the group call the same collectives in the sam
 _MISMATCH = "called different collectives as"
 
 
-def desync_differences(
-    problems: Sequence[CollectiveProblem], failed: Set[int]
-) -> list[RankDifference]:
-    """The ranks that are at fault as far as flight records tell, one difference a group; none where
-    those that are missing failed, since a rank that is gone calls nothing, or wait in another group
-    for one that is at fault there.
+@dataclass(frozen=True, eq=False)
+class Desyncs:
+    """What flight records tell together of ranks that wait for each other.
+
+    Attributes:
+        problems: the calls in which ranks differ.
+        failed: ranks that failed by themselves: one that is gone calls nothing.
     """
-    groups = _by_group(problems)
-    causes = _groups_of_causes(groups)
-    return [
-        _difference(rows)
-        for group, rows in groups.items()
-        if not _are_gone(rows, failed) and group not in causes
-    ]
 
+    problems: Sequence[CollectiveProblem]
+    failed: Set[int]
 
-def notes_of_waiting(problems: Sequence[CollectiveProblem], failed: Set[int]) -> Iterator[str]:
-    """Yields one sentence a group whose ranks wait for one that failed, or that waits elsewhere."""
-    groups = _by_group(problems)
-    causes = _groups_of_causes(groups)
-    for group, rows in groups.items():
-        if _are_gone(rows, failed):
-            yield f"{_waiting(rows)}, which had failed"
-        elif group in causes:
-            verb = "waits" if sum(row.suspected for row in rows) == 1 else "wait"
-            yield f"{_waiting(rows)}, which {verb} in process group {causes[group]}"
+    def differences(self) -> list[RankDifference]:
+        """The ranks that are at fault as far as flight records tell, one difference a group; none
+        where those that are missing failed, or wait in another group for one that is at fault there.
+        """
+        return [
+            _difference(rows)
+            for group, rows in self._groups.items()
+            if not _are_gone(rows, self.failed) and group not in self._causes
+        ]
+
+    def notes(self) -> Iterator[str]:
+        """Yields one sentence a group whose ranks wait for one that failed, or that waits elsewhere."""
+        for group, rows in self._groups.items():
+            if _are_gone(rows, self.failed):
+                yield f"{_waiting(rows)}, which had failed"
+            elif group in self._causes:
+                verb = "waits" if sum(row.suspected for row in rows) == 1 else "wait"
+                yield f"{_waiting(rows)}, which {verb} in process group {self._causes[group]}"
+
+    @cached_property
+    def _groups(self) -> dict[str, list[CollectiveProblem]]:
+        by_group: dict[str, list[CollectiveProblem]] = defaultdict(list)
+        for row in self.problems:
+            by_group[row.group].append(row)
+        return by_group
+
+    @cached_property
+    def _causes(self) -> dict[str, str]:
+        return _groups_of_causes(self._groups)
 
 
 def _groups_of_causes(groups: Mapping[str, Sequence[CollectiveProblem]]) -> dict[str, str]:
@@ -97,13 +114,6 @@ def _ends(group: str, causes: Mapping[str, str]) -> bool:
             return False
         passed.add(group)
     return True
-
-
-def _by_group(problems: Sequence[CollectiveProblem]) -> dict[str, list[CollectiveProblem]]:
-    by_group: dict[str, list[CollectiveProblem]] = defaultdict(list)
-    for row in problems:
-        by_group[row.group].append(row)
-    return dict(by_group)
 
 
 def _are_gone(rows: Sequence[CollectiveProblem], failed: Set[int]) -> bool:

@@ -56,13 +56,13 @@ def places_with_work(
     """
     present = {summary.rank: summary for summary in ranks}
     for name, tiles in tilings(groups, present):
-        places = [
-            place
-            for at in _WORDS
-            if (place := _place_with_work(name, tiles, at, present)) is not None
-        ]
-        if places:
-            return places
+        ranks_at = by_place(tiles)
+        places = (
+            _place_with_work(name, word, ranks_at[at], present) for at, word in _WORDS.items()
+        )
+        with_work = [place for place in places if place is not None]
+        if with_work:
+            return with_work
     return []
 
 
@@ -75,7 +75,7 @@ def uneven_places(
     present = {summary.rank: summary for summary in ranks}
     peaks = {rank: summary.peak_requested_bytes for rank, summary in present.items()}
     for _, tiles in tilings(groups, present):
-        places = list(zip(*(sorted(tile) for tile in tiles), strict=True))
+        places = by_place(tiles)
         usual = [lower_median(peaks[rank] for rank in members) for members in places]
         equal = sum(
             abs(peaks[rank] - size) <= _SAME * size
@@ -100,11 +100,16 @@ def stages_by_place(
     """
     part_of = {rank: part for part, members in enumerate(cohorts) for rank in members}
     for _, tiles in tilings(groups, present):
-        places = list(zip(*tiles, strict=True))
+        places = by_place(tiles)
         parts = [{part_of[rank] for rank in members} for members in places]
         if all(len(of_place) == 1 for of_place in parts) and len(set().union(*parts)) > 1:
-            return tuple(tuple(sorted(members)) for members in places)
+            return places
     return ()
+
+
+def by_place(tiles: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """The ranks of equal groups by their place in these, ascending at each."""
+    return tuple(tuple(sorted(ranks)) for ranks in zip(*tiles, strict=True))
 
 
 def tilings(
@@ -124,9 +129,8 @@ def tilings(
 
 
 def _place_with_work(
-    name: str, tiles: Iterable[Sequence[int]], at: int, present: Mapping[int, RankSummary]
+    name: str, word: str, members: tuple[int, ...], present: Mapping[int, RankSummary]
 ) -> GroupPlace | None:
-    members = tuple(sorted(sorted(tile)[at] for tile in tiles))
     first, *others = (_bytes_by_place(present[rank]) for rank in members)
     own = {
         place: min(size, *(of_rank[place] for of_rank in others))
@@ -141,7 +145,7 @@ def _place_with_work(
     if sum(own.values()) < LEAST_BYTES:
         return None
     largest = max(own, key=lambda place: (own[place], str(place)))
-    return GroupPlace(members, name, _WORDS[at], sum(own.values()), largest)
+    return GroupPlace(members, name, word, sum(own.values()), largest)
 
 
 def _bytes_by_place(summary: RankSummary, leaving_out: Hint = _FAULTS) -> dict[Place, int]:

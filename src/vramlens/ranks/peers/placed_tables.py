@@ -93,19 +93,18 @@ class PlacedTables:
 
     def _has_states_of_others(self, rank: RankSummary) -> bool:
         """True if one rank holds most of the states of all, and not because one tensor is large."""
+        own = {key_of(line): line for line in rank.lines}
         return any(
-            line.peak_bytes > too_much and line.allocations > usual
-            for line in rank.lines
-            for too_much, usual in self._limits_of_states.get(key_of(line), ())
+            own[key].peak_bytes > too_much and own[key].allocations > self._usual[key].allocations
+            for key, too_much in self._most_of_states.items()
+            if key in own
         )
 
     @cached_property
-    def _limits_of_states(self) -> dict[LineKey, list[tuple[float, int]]]:
-        """By line that makes states, the bytes that are too many for one rank, and how many tensors
-        are usual.
-        """
+    def _most_of_states(self) -> dict[LineKey, float]:
+        """By line that makes states, the bytes from which on they are too many for one rank."""
         return {
-            key: [(_TOO_MUCH * sum(line.peak_bytes for line in lines), _median(lines).allocations)]
+            key: _TOO_MUCH * sum(line.peak_bytes for line in lines)
             for key, lines in self._states.items()
         }
 

@@ -11,6 +11,7 @@ from itertools import chain
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.peers.group_places import (
     GroupPlace,
+    by_place,
     places_with_work,
     stages_by_place,
     tilings,
@@ -308,8 +309,7 @@ def _replicas_of_service(
     else single ranks.
     """
     numbers = _numbers(ranks)
-    tiled = next((tiles for _, tiles in tilings(groups, numbers)), None)
-    return tiled if tiled is not None else [(rank,) for rank in numbers]
+    return next((tiles for _, tiles in tilings(groups, numbers)), [(rank,) for rank in numbers])
 
 
 def _by_coordinate(
@@ -321,7 +321,7 @@ def _by_coordinate(
     named = [group for group in groups if _OTHER_WORK.search(group[0])]
     for _, tiles in tilings(named, members):
         if len(tiles) >= _FEWEST_REPLICAS:
-            return tuple(tuple(sorted(ranks)) for ranks in zip(*tiles, strict=True))
+            return by_place(tiles)
     return (members,)
 
 

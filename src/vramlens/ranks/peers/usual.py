@@ -94,10 +94,10 @@ class Usual:
         peak_bytes = lower_median(summary.peak_requested_bytes for summary in ranks)
         if self.peak_bytes - peak_bytes < max(LEAST_SHARE * self.peak_bytes, LEAST_BYTES):
             return None
-        others = Usual(ranks)
         highest = max(summary.peak_requested_bytes for summary in ranks)
         if len(ranks) == 2 and highest - peak_bytes >= LEAST_SHARE * peak_bytes:
             return None
+        others = Usual(ranks)
         usual = copy(self)
         usual.peak_bytes, usual.spread_bytes = others.peak_bytes, others.spread_bytes
         usual._at_peak = others._at_peak
