@@ -38,20 +38,21 @@ def remade_larger(items: Iterable[Item], births: Births) -> list[Pile]:
     sizes = {step: set(births.sizes[step]) for step in looked}
     storages = [item for item in items if item.storage is not None]
     alive = {(item.size_bytes, item.born) for item in storages}
-    remade: dict[int, _Progression] = {}
-    for number, item in enumerate(storages):
-        even = _remade(item, births, sizes, alive)
-        if even is not None:
-            remade[number] = even
-    for progression in remade.values():
+    made_lately = [(item, _newest(item, births, sizes)) for item in storages]
+    made_lately = [(item, newest) for item, newest in made_lately if newest]
+    even = [_remade(item, newest, births, sizes, alive) for item, newest in made_lately]
+    # What one tensor was is no other's.
+    for progression in filter(None, even):
         for step in looked:
             sizes[step].discard(progression.size_at(step))
-    for number, item in enumerate(storages):
-        uneven = None if number in remade else _remade_unevenly(item, births, sizes, alive)
-        if uneven is not None:
-            remade[number] = uneven
+    progressions = [
+        progression or _remade_unevenly(item, newest, sizes, alive)
+        for (item, newest), progression in zip(made_lately, even, strict=True)
+    ]
     piles = (
-        _pile_of(storages[number], progression, births) for number, progression in remade.items()
+        _pile_of(item, progression, births)
+        for (item, _), progression in zip(made_lately, progressions, strict=True)
+        if progression is not None
     )
     return [pile for pile in piles if pile is not None]
 
@@ -82,23 +83,21 @@ def _pile_of(item: Item, progression: _Progression, births: Births) -> Pile | No
     return Pile(item.position, [replace(item, born=born)], pace, is_remade=True)
 
 
-def _newest(item: Item, births: Births, sizes: Mapping[int, set[int]]) -> tuple[int, set[int]]:
-    """The latest step that left a tensor of that size, and all sizes that it left; 0 where none did
-    lately.
+def _newest(item: Item, births: Births, sizes: Mapping[int, set[int]]) -> int:
+    """The latest step that left a tensor of that size; 0 where none did lately.
 
     Args:
         sizes: those that steps left, the latest step first.
     """
     if item.born is None:  # made since the last look, and old after a collection that nobody saw
-        return births.steps + 1, {item.size_bytes}
+        return births.steps + 1
     newest = next((step for step in sizes if item.size_bytes in sizes[step]), 0)
-    if min(item.born, newest) < max(births.steps - 1, 1):
-        return 0, set()
-    return newest, sizes[newest]
+    return 0 if min(item.born, newest) < max(births.steps - 1, 1) else newest
 
 
 def _remade(
     item: Item,
+    newest: int,
     births: Births,
     sizes: dict[int, set[int]],
     alive: Set[tuple[int, int | None]],
@@ -106,13 +105,12 @@ def _remade(
     """How a tensor grew by being made anew, a constant larger each time; None where it did not.
 
     Args:
+        newest: the step that left it.
         sizes: those that steps left, the latest step first.
         alive: size and birth of all that is alive.
     """
     size = item.size_bytes
-    newest, newest_sizes = _newest(item, births, sizes)
-    if not newest:
-        return None
+    newest_sizes = {size} if item.born is None else sizes[newest]
     older = list(islice((step for step in sizes if step < newest), _LONGEST_PROGRESSION))
     # A look before a collection, in the middle of a step, is not among the looks at steps' ends.
     earliest = max(births.looks.earliest(newest), older[0] + 1 if older else 0)
@@ -125,12 +123,11 @@ def _remade(
 
 def _remade_unevenly(
     item: Item,
-    births: Births,
+    newest: int,
     sizes: Mapping[int, set[int]],
     alive: Set[tuple[int, int | None]],
 ) -> _Progression | None:
     """How a tensor grew by being made anew, each time larger, but not by a constant."""
-    newest, _ = _newest(item, births, sizes)
     older = list(islice((step for step in sizes if step < newest), _LONGEST_PROGRESSION))
     added = _uneven_growth(item.size_bytes, [newest, *older], sizes)
     if added is None or _are_many(item.size_bytes, added, alive):

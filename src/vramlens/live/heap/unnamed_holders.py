@@ -32,6 +32,8 @@ _MOST_OBJECTS = 1_000_000
 """Elements of an array of objects that are read: 8 MB for their list."""
 _DEEPEST_VIEW = 8
 """Arrays that are views of arrays: NumPy itself folds views of views, so two are usual."""
+_DEEPEST_TUPLE = 8
+"""Tuples in tuples that are looked into; one that is deeper may hold arrays."""
 _EXITS = ("__exit__", "__aexit__")
 LOOP, BLOCK = "the iterator of a running loop", "the context manager of a running with block"
 
@@ -153,8 +155,8 @@ def _look_behind_arrays_of(search: Search, low: int, array: type) -> bool:
         end = min(start + _CHUNK, last)
         if search.is_over:
             return False
-        held = search.referents.of(search.order[start:end])
-        if any(type(value) is array or _is_untracked(value) for value in held):
+        referents = search.referents.of(search.order[start:end])
+        if any(_may_hold_arrays(search, value, array) for value in referents):
             for place in range(start, end):
                 _take_in_arrays_of(search, place, array)
     return True
@@ -166,18 +168,22 @@ def _take_in_arrays_of(search: Search, place: int, array: type) -> None:
             continue
         if type(value) is array:
             _take_in_array(search, place, value, array)
-        elif _is_untracked(value) and _may_hold_arrays(search, value, array):
+        elif _may_hold_arrays(search, value, array):
             search.take_in(place, (("", value),))  # and what it holds in the next round
 
 
-def _is_untracked(value: Any) -> bool:
-    """Whether the collector leaves a tuple or dict alone: arrays and numbers are all that it holds."""
-    return (type(value) is tuple or type(value) is dict) and not gc.is_tracked(value)
-
-
-def _may_hold_arrays(search: Search, value: Any, array: type) -> bool:
-    held = search.referents.of_one(value)
-    return any(type(inside) is array or _is_untracked(inside) for inside in held)
+def _may_hold_arrays(
+    search: Search, value: Any, array: type, deepest: int = _DEEPEST_TUPLE
+) -> bool:
+    """Whether something is an array, or a tuple or dict that the collector leaves alone with one inside:
+    arrays, numbers and such tuples are all that it holds.
+    """
+    if type(value) is array or not deepest:
+        return True
+    if (type(value) is not tuple and type(value) is not dict) or gc.is_tracked(value):
+        return False
+    inside = search.referents.of_one(value)
+    return any(_may_hold_arrays(search, part, array, deepest - 1) for part in inside)
 
 
 def _take_in_array(search: Search, place: int, value: Any, array: type) -> None:

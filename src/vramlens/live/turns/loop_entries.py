@@ -10,14 +10,9 @@ from vramlens.live.turns.user_loops import Loop
 
 
 class Entries:
-    """Tells entries from turns.
-
-    Attributes:
-        of_unit: entries of the unit that are counted.
-    """
+    """Tells entries from turns."""
 
     def __init__(self) -> None:
-        self.of_unit = 0
         self._first: dict[Loop, int] = {}
         self._has_turned: set[Loop] = set()
 

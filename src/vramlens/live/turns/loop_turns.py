@@ -78,7 +78,7 @@ class LoopTurns:
         self._counts: dict[Loop, int] = {}
         self._before: dict[Loop, _Moment] = {}
         self._former: set[Loop] = set()
-        self._entries = Entries()
+        self._entries, self._unit_entries = Entries(), 0
         self._inside_seconds = self._last_head = 0.0
         self._heads: MonitoredHeads | TracedHeads | None = None
 
@@ -119,7 +119,7 @@ class LoopTurns:
         is_entry = self._entries.came_to(loop, frame.f_lasti)
         if loop == self.loop:
             return self._unit_turned(frame, is_entry=is_entry)
-        self._entries.of_unit = 0
+        self._unit_entries = 0
         if loop in self._former:
             return False
         if not self._turns_on(loop):
@@ -133,12 +133,12 @@ class LoopTurns:
         """A turn of the unit; False where its loop is a part of a turn of another one."""
         now = monotonic()
         if is_entry:
-            self._entries.of_unit += 1
-            if self._entries.of_unit > _MOST_ENTRIES:
+            self._unit_entries += 1
+            if self._unit_entries > _MOST_ENTRIES:
                 if self._is_enclosed(frame):
                     self._leave_unit()
                     return False
-                self._entries.of_unit = -_UNASKED_ENTRIES
+                self._unit_entries = -_UNASKED_ENTRIES
         else:
             self._inside_seconds += now - self._last_head
         self._last_head = now
@@ -172,7 +172,7 @@ class LoopTurns:
             self._former.add(self.loop)
         self.loop, self.turns = None, 0
         self._before.clear()
-        self._entries.of_unit, self._inside_seconds = 0, 0.0
+        self._unit_entries, self._inside_seconds = 0, 0.0
 
     def _choose(self, loop: Loop) -> None:
         self._leave_unit()
