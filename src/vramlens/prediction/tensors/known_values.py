@@ -20,7 +20,7 @@ from vramlens.prediction.tensors.ended_sequences import (
     is_about_endings,
     tell_endings,
 )
-from vramlens.prediction.tensors.operator_schema import ABSORBING, Operator
+from vramlens.prediction.tensors.operator_schema import ABSORBING, UNABLE, Operator
 from vramlens.prediction.tensors.random_numbers import CardNumbers
 from vramlens.prediction.tensors.two_numbers import follow_two_numbers, forget_two_numbers
 
@@ -165,19 +165,30 @@ class KnownValues:
         if content is not None:
             self.set(result, content)
         elif is_worth_it:
-            self._follow_small(operator, args, kwargs, tensors, outputs)
+            self._follow_small(operator, args, kwargs, tensors, outputs, is_known=is_known)
 
     def _follow_small(
-        self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any], outputs: list[Any]
+        self,
+        operator: Operator,
+        args: Any,
+        kwargs: Any,
+        tensors: list[Any],
+        outputs: list[Any],
+        *,
+        is_known: bool,
     ) -> None:
-        """Computes the values of results that are small."""
+        """Computes the values of results that are small.
+
+        Args:
+            is_known: whether all that they are made of is known.
+        """
         finite = _finite(operator, args)
         if finite is not None:
             self.set(outputs[0], torch.full(outputs[0].shape, finite, dtype=torch.bool))
             return
         if operator.is_random and outputs[0].is_floating_point() and operator.name not in _DRAWS:
             return
-        if not self._are_known(tensors):
+        if not is_known:
             self._follow_partly(operator.name, args, tensors, outputs[0])
             return
         if not all(hasattr(tensor, "fake_device") or self.is_worth(tensor) for tensor in tensors):
@@ -331,7 +342,7 @@ class KnownValues:
                 return operator.function(
                     *_replaced(args, self), **_on_cpu(_replaced_in(kwargs, self))
                 )
-        except (RuntimeError, NotImplementedError, TypeError, IndexError):
+        except UNABLE:
             return None
 
     def _drawn(self, operator: Operator) -> Any:

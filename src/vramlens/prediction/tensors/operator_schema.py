@@ -32,6 +32,8 @@ ABSORBING = {
     "aten.bitwise_and": False, "aten.logical_and": False,
 }  # fmt: skip
 """Operators on booleans, with the value of one side that decides the result alone."""
+UNABLE = (RuntimeError, NotImplementedError, TypeError, IndexError)
+"""What an operator raises on the CPU for values that it does not take there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vramlens.prediction.tensors.operator_schema import Operator
+from vramlens.prediction.tensors.operator_schema import UNABLE, Operator
 
 if TYPE_CHECKING:
     import torch
@@ -85,5 +85,5 @@ def _part(operator: Operator, args: Any, kwargs: Any) -> tuple[Any, float, float
     mask, first, second = two
     try:
         return operator.function(mask, *args[1:], **kwargs), first, second
-    except (RuntimeError, NotImplementedError, TypeError, IndexError):
+    except UNABLE:
         return None
