@@ -140,13 +140,14 @@ def _replicas(numbers: Sequence[int], groups: Sequence[_Group]) -> tuple[tuple[i
     """Some ranks by the groups of replicas or shards that they share; () where these do not cover
     them.
     """
+    inside = set(numbers)
     cohorts = [
-        set(numbers).intersection(members)
+        inside.intersection(members)
         for name, members in groups
         if _SAME_WORK.search(name) and not _OTHER_WORK.search(name)
     ]
     cohorts = [cohort for cohort in cohorts if cohort]
-    if max(map(len, cohorts), default=0) < 2 or set().union(*cohorts) != set(numbers):
+    if max(map(len, cohorts), default=0) < 2 or set().union(*cohorts) != inside:
         return ()
     return _joined(numbers, cohorts)
 

@@ -47,6 +47,7 @@ class PeerStepPeaks:
         self._highest = peaks.max(axis=1, initial=0)
         lowest = peaks.min(axis=1, initial=np.inf)
         self._variation = (self._highest - lowest) / np.maximum(self._highest, 1)
+        self._ascending_variation = np.sort(self._variation)
         self._ascending = np.sort(peaks, axis=0)
 
     @property
@@ -61,8 +62,7 @@ class PeerStepPeaks:
         row = self._row.get(id(summary))
         if row is None or len(self._row) < 2:
             return False
-        usual_variation = float(np.median(np.delete(self._variation, row)))
-        return bool(usual_variation < _VARIES <= self._variation[row])
+        return bool(self._usual_variation(row) < _VARIES <= self._variation[row])
 
     def is_chance(self, summary: RankSummary, least_bytes: float) -> bool:
         """True if a rank's higher peak comes of batches that vary from step to step, on every rank
@@ -77,8 +77,7 @@ class PeerStepPeaks:
         row = self._row.get(id(summary))
         if row is None or len(self._row) < 2:
             return not _is_even(summary, self.ranks)
-        usual_variation = float(np.median(np.delete(self._variation, row)))
-        if usual_variation < _VARIES:
+        if self._usual_variation(row) < _VARIES:
             return False
         if self._count < _FEWEST_STEPS:
             return True
@@ -91,6 +90,14 @@ class PeerStepPeaks:
         excess = peaks - self._median_without(peaks)
         error = float(excess.std(ddof=1)) / len(excess) ** 0.5
         return bool(excess.mean() < max(least_bytes, _CERTAIN * error))
+
+    def _usual_variation(self, row: int) -> float:
+        """The median variation of all ranks but one."""
+        ascending = self._ascending_variation
+        own_place = int(np.searchsorted(ascending, self._variation[row]))
+        count = len(ascending) - 1
+        middle = [(count - 1) // 2, count // 2]
+        return float(sum(ascending[n + (n >= own_place)] for n in middle)) / 2
 
     def has_step_above_all(self, summary: RankSummary, least_bytes: float) -> bool:
         """True if a rank, one of these, once needed more than any other ever did, where these agree
