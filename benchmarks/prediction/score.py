@@ -2,7 +2,7 @@
 
     python score.py FILE.json [NAME...]
 
-All programs of six tables of docs/predict.md, or those named; each in a process of its own, forked
+All programs of six tables of docs/predict_measured.md, or those named; each in a process of its own, forked
 from one that has imported everything. Truth is what an H200 said (``measured.json``, and those of
 ``fresh``, ``held_out``, ``spring`` and ``summer``) or an H100 (``autumn_measured.json``), with
 PyTorch 2.11.

@@ -57,7 +57,7 @@ _MARGIN = 0.01
 
 
 _NCCL_BYTES = 600 * MIB
-"""Outside the allocator, of a rank: two H200 took 1,129 MiB with NCCL (docs/predict.md)."""
+"""Outside the allocator, of a rank: two H200 took 1,129 MiB with NCCL (docs/predict_measured.md)."""
 
 
 class EnoughSteps(BaseException):
