@@ -92,7 +92,13 @@ class HeapLook:
         series = CounterSeries() if counters is None else counters.host
         allocator = connect()
         history_events = allocator.history_events() if allocator is not None else 0
-        self._host = HostHeap(series, allocated_bytes(), births.steps, history_events, births.sums)
+        self._host = HostHeap(
+            series=series,
+            now=allocated_bytes(),
+            step=births.steps,
+            history_events=history_events,
+            sums=births.sums,
+        )
         births.look_now()
         self._search = Search(torch, allowed)
         self._failures: list[str] = []

@@ -157,7 +157,7 @@ def holders(top: int = 10) -> HolderTable:
     """
     torch = loaded()
     if torch is None:
-        return HolderTable((), 0, 0.0, 0, _NO_TORCH)
+        return HolderTable(rows=(), live_bytes=0, seconds=0.0, objects=0, notes=_NO_TORCH)
     search = Search(torch)
     with undisturbed(), torch.torch._C.DisableTorchFunction(), closing(search.run()):
         return _holder_table(search, retained_by(search), top)
@@ -174,7 +174,9 @@ def nearest_holders(top: int, allowed: SearchTime, *, most_looks: int = 0) -> He
     """
     torch = loaded()
     if torch is None:
-        return HeldNow(HolderTable((), 0, 0.0, 0, _NO_TORCH), (), {})
+        return HeldNow(
+            HolderTable(rows=(), live_bytes=0, seconds=0.0, objects=0, notes=_NO_TORCH), (), {}
+        )
     search = Search(torch, allowed)
     with undisturbed(), torch.torch._C.DisableTorchFunction(), closing(search.run()):
         table = _holder_table(search, nearest_by(search), top)

@@ -110,7 +110,15 @@ class _Decided:
     def branch(self, statement: ast.If, loops: Sequence[ast.stmt]) -> None:
         """A test chooses a branch, and ends the innermost loop around it where a branch does."""
         first = max(statement.body[0].lineno, _last_line(statement.test) + 1)
-        self._add(Decision(self._file, statement.lineno, False, first, _last_line(statement)))
+        self._add(
+            Decision(
+                file=self._file,
+                line=statement.lineno,
+                is_loop=False,
+                first=first,
+                last=_last_line(statement),
+            )
+        )
         if loops and _leaves(statement):
             self._ending(statement.lineno, loops[-1].lineno, loops[-1], _last_line(statement.test))
 
@@ -122,7 +130,17 @@ class _Decided:
     def _ending(self, line: int, first: int, loop: ast.stmt, asked_by: int | None) -> None:
         has_other_end = _count_of_ends(loop) > 1
         last = _last_line(loop)
-        self._add(Decision(self._file, line, True, first, last, asked_by, has_other_end))
+        self._add(
+            Decision(
+                file=self._file,
+                line=line,
+                is_loop=True,
+                first=first,
+                last=last,
+                asked_by=asked_by,
+                has_other_end=has_other_end,
+            )
+        )
 
     def _add(self, decision: Decision) -> None:
         """Of two ways to find one, that counts which leaves less sure."""

@@ -181,7 +181,7 @@ def _strays(trace: Trace, home: DeviceTrace) -> list[Stray]:
     measured = {} if trace.ledgers is None else trace.ledgers.end
     contexts = {device: context_bytes(trace, device, ledger) for device, ledger in measured.items()}
     return strays + [
-        Stray(device, 0, size, None, Hint.NONE)
+        Stray(device=device, reserved_bytes=0, process_bytes=size, place=None, hints=Hint.NONE)
         for device, size in contexts.items()
         if size and device not in known_devices
     ]

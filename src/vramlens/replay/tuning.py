@@ -258,7 +258,13 @@ def tune_trace(
     answers = ask(proven, [*questions, *per_card], progress)
     rows, card_rows = answers[: len(questions)], answers[len(questions) :]
     on_cards = [
-        CardUnderSetting(size, row, outside, sure_bytes, may_need_more)
+        CardUnderSetting(
+            size_bytes=size,
+            row=row,
+            outside_bytes=outside,
+            sure_bytes=sure_bytes,
+            may_need_more=may_need_more,
+        )
         for size, row in zip(itertools.cycle(sizes), card_rows, strict=False)
     ]
     on_cards = _with_usual_room(proven, on_cards)

@@ -70,7 +70,11 @@ def check_run(
         passed=not broken,
         results=results,
         predicted=predicted,
-        findings=tuple(findings_of(BrokenLimits(run, broken, budget, diff, predicted))),
+        findings=tuple(
+            findings_of(
+                BrokenLimits(run=run, results=broken, budget=budget, diff=diff, predicted=predicted)
+            )
+        ),
     )
 
 

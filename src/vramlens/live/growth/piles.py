@@ -206,7 +206,7 @@ def live_items(
             # A gradient that Python never looked at; it is as old as what was made to get it, or a
             # little younger.
             born = births.born(search.storage_at[parent], order[parent]) or None
-        items.append(Item(position, storage.size_bytes, born, storage, is_seen))
+        items.append(Item(position, storage.size_bytes, born, storage=storage, is_seen=is_seen))
     return [*items, *_node_items(search, births)]
 
 

@@ -206,7 +206,14 @@ class _Reader:
 
     def module(self, tree: ast.Module) -> None:
         """Reads the whole file."""
-        module = Function("<module>", 1, None, "", None, bound=frozenset(bound_in(tree.body)))
+        module = Function(
+            name="<module>",
+            line=1,
+            node=None,
+            owner="",
+            outer=None,
+            bound=frozenset(bound_in(tree.body)),
+        )
         self._module.functions.setdefault(0, []).append(module)
         self._body(tree.body, module, "")
 
@@ -366,7 +373,13 @@ class _Reader:
             return
         name = last_name(call.func)
         if name:
-            site = CallSite(call, function, self._statement, self._loops, self._guards)
+            site = CallSite(
+                call=call,
+                function=function,
+                statement=self._statement,
+                loops=self._loops,
+                guards=self._guards,
+            )
             self._module.calls.setdefault(name, []).append(site)
         arguments = arguments_of(call)
         target, key = _target_of_call(call, name, arguments)

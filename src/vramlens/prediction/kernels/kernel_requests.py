@@ -189,7 +189,7 @@ class Kernels:
         rule = _FIRST.get(operator.name)
         if rule is None:
             return
-        call = KernelCall(operator.name, args, kwargs, [], self._card)
+        call = KernelCall(name=operator.name, args=args, kwargs=kwargs, outputs=[], card=self._card)
         if _are_on_card(call.tensors):
             self._held = self._left_of(rule(call))
 
@@ -198,7 +198,7 @@ class Kernels:
         if not _are_on_card(outputs):
             return
         name = operator.name
-        call = KernelCall(name, args, kwargs, outputs, self._card)
+        call = KernelCall(name=name, args=args, kwargs=kwargs, outputs=outputs, card=self._card)
         self._held += self._left_of(linear_algebra.copied_factors(call))
         self._handles.follow(name, args)
         if linear_algebra.is_rough(call):

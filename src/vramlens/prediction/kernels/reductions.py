@@ -116,7 +116,13 @@ def partial_sums(
     if not tensor.numel() or not results:
         return []
     inputs = tensor.numel() // results
-    reduction = Reduction(results, inputs, _is_inner(tensor, dims), bytes_each, card.processors)
+    reduction = Reduction(
+        outputs=results,
+        inputs=inputs,
+        is_inner=_is_inner(tensor, dims),
+        bytes_each=bytes_each,
+        processors=card.processors,
+    )
     buffer, semaphores = reduction.buffers()
     return [buffer, semaphores] if buffer else []
 

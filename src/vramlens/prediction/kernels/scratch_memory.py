@@ -140,7 +140,13 @@ def _distances(call: KernelCall, others: int, power: float) -> list[int]:
     if power == 0 or not gradient.numel():
         return []
     element_bytes = int(gradient.element_size())
-    reduction = Reduction(gradient.numel(), others, False, element_bytes, call.card.processors)
+    reduction = Reduction(
+        outputs=gradient.numel(),
+        inputs=others,
+        is_inner=False,
+        bytes_each=element_bytes,
+        processors=call.card.processors,
+    )
     return [others * gradient.nbytes, *reduction.buffers()]
 
 

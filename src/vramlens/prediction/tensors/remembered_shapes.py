@@ -145,12 +145,12 @@ class RememberedShapes:
             None,
         )
         result = _TensorResult(
-            tuple(value.shape),
-            value.stride(),
-            value.storage_offset(),
-            value.dtype,
-            value.fake_device,
-            viewed,
+            shape=tuple(value.shape),
+            strides=value.stride(),
+            offset=value.storage_offset(),
+            dtype=value.dtype,
+            device=value.fake_device,
+            viewed=viewed,
         )
         if (
             viewed is None

@@ -130,7 +130,15 @@ class CohortComparison:
         layers = layout.layers_of(summary) if is_staged else 1.0
         of_layers = layout.bytes_of_layers(summary, places) if is_staged else 0
         return _Cohort(
-            members, alike, leaks, beside_work, places, more, by_layout, layers, of_layers
+            members=members,
+            beside=alike,
+            leaks=leaks,
+            beside_work=beside_work,
+            places=places,
+            more=more,
+            layout=by_layout,
+            layers=layers,
+            layer_bytes=of_layers,
         )
 
     def _leaking(self, members: Sequence[int], place: Place | None) -> tuple[int, ...]:

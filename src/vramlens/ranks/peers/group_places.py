@@ -145,7 +145,9 @@ def _place_with_work(
     if sum(own.values()) < LEAST_BYTES:
         return None
     largest = max(own, key=lambda place: (own[place], str(place)))
-    return GroupPlace(members, name, word, sum(own.values()), largest)
+    return GroupPlace(
+        members=members, group=name, place=word, bytes=sum(own.values()), line=largest
+    )
 
 
 def _bytes_by_place(summary: RankSummary, leaving_out: Hint = _FAULTS) -> dict[Place, int]:

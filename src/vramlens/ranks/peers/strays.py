@@ -28,7 +28,15 @@ def strays_of_ranks(ranks: Sequence[RankSummary]) -> dict[int, tuple[Stray, ...]
             if owner is None or devices[owner] == summary.device:
                 continue
             if all(stray.device != summary.device for stray in strays[owner]):
-                strays[owner].append(Stray(summary.device, 0, size, None, Hint.NONE))
+                strays[owner].append(
+                    Stray(
+                        device=summary.device,
+                        reserved_bytes=0,
+                        process_bytes=size,
+                        place=None,
+                        hints=Hint.NONE,
+                    )
+                )
     return {rank: tuple(of_rank) for rank, of_rank in strays.items()}
 
 

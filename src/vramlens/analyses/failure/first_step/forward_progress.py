@@ -93,11 +93,11 @@ def progress_of(
     if alike_bytes is not None:
         to_come = min(to_come, alike_bytes * (blocks_to_come + 1))
     return Progress(
-        len(own_blocks),
-        place,
-        _least_of_blocks(blocks, latest, min(filter(None, done))),
-        to_come + request.size_bytes + max(after_bytes, again_bytes),
-        alike_bytes,
+        blocks=len(own_blocks),
+        done=place,
+        low_bytes=_least_of_blocks(blocks, latest, min(filter(None, done))),
+        high_bytes=to_come + request.size_bytes + max(after_bytes, again_bytes),
+        alike_bytes=alike_bytes,
     )
 
 

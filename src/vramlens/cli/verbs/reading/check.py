@@ -130,7 +130,7 @@ def _budget(arguments: argparse.Namespace) -> Budget | None:
     cards = tuple(Limit(CARD, SIZE, size, None) for size in arguments.cards)
     if cards and not is_named and not os.path.lexists(arguments.budget):
         arguments.budget = ""
-        return Budget("", "", cards, 0.0, {})
+        return Budget(source="", text="", limits=cards, tolerance=0.0, recorded={})
     budget = _read(arguments.budget)
     budget = replace(budget, limits=(*budget.limits, *cards))
     if not budget.limits:
