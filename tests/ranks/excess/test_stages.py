@@ -155,23 +155,44 @@ def test_the_only_stage_that_trains_is_no_pipeline() -> None:
     assert answer.differences == ()
 
 
-def encoder_and_decoder(counts: Sequence[int]) -> list[RankSummary]:
-    """Two stages of an encoder, two of a decoder."""
-    waiting = (4, 3, 2, 1)
+def encoder_and_decoder(
+    counts: Sequence[int], kept: Sequence[int] | None = None
+) -> list[RankSummary]:
+    """As many stages of an encoder as of a decoder; where it is given how many times a layer's
+    activations are kept, they are computed again, unless that is more than once.
+    """
+    stages = len(counts)
     ranks = []
     for stage, count in enumerate(counts):
-        lines = layers(count, waiting[stage])
-        if stage > 1:
-            moved = [replace(one, place=Place("train/decoder.py", 7, "f")) for one in lines[::2]]
+        times = 1 if kept is None else kept[stage]
+        lines = layers(count, (stages - stage) * times)
+        if 2 * stage >= stages:
+            moved = [
+                replace(one, place=Place("train/decoder.py", number, "f"))
+                for number, one in enumerate(lines[::2], 7)
+            ]
             lines = [moved[0], lines[1], moved[1], lines[3]]
-        ends = {0: embedding(), 3: head()}
-        ranks.append(rank_of(stage, 4, [*lines, *ends.get(stage, [])]))
+        ends = {0: embedding(), stages - 1: head()}
+        recomputed = None if kept is None else GIB * (times == 1)
+        lines = [*lines, *ends.get(stage, [])]
+        ranks.append(rank_of(stage, stages, lines, recomputed_bytes=recomputed))
     return ranks
 
 
 def test_more_layers_than_the_other_stage_of_an_encoder_are_told() -> None:
     assert compare(encoder_and_decoder((2, 2, 2, 2))).differences == ()
     assert named_causes(compare(encoder_and_decoder((4, 2, 2, 2)))) == [((0,), "pipeline_stage")]
+
+
+@pytest.mark.parametrize("odd", [1, 4])
+def test_a_stage_of_an_encoder_or_decoder_that_keeps_its_activations_is_told(odd: int) -> None:
+    """Beside the stages with the same layers; the others have no such lines."""
+    counts = (2,) * 6
+    assert compare(encoder_and_decoder(counts, (1,) * 6)).differences == ()
+    kept = [5 if stage == odd else 1 for stage in range(6)]
+    (difference,) = compare(encoder_and_decoder(counts, kept)).differences
+    assert (difference.ranks, difference.cause) == ((odd,), "not_checkpointed")
+    assert difference.title.endswith("more than a stage with the same layers")
 
 
 def test_of_two_stages_both_are_an_end() -> None:

@@ -38,9 +38,17 @@ def test_tables_that_are_placed_differ_by_nature(counts: Sequence[int]) -> None:
     )
 
 
-def test_one_rank_with_larger_tables_than_all_others_differs() -> None:
-    answer = compare(recommenders((900, 900, 900, 2900, 900, 900, 900, 900)))
-    assert named_causes(answer) == [((3,), "embedding_shard")]
+def test_tables_of_a_planner_are_of_few_sizes_and_many_numbers() -> None:
+    """Few large ones on one rank, many small ones on another: as large a share, or nearly."""
+    answer = compare(recommenders((2800, 2400, 2000, 2000, 2400, 2400), (2, 1, 4, 2, 2, 3)))
+    assert answer.differences == ()
+    assert answer.notes[0].startswith("each rank has tables of its own")
+
+
+@pytest.mark.parametrize("counts", [(3,) * 8, (6, 6, 7, 10, 6, 7, 6, 6)])
+def test_one_rank_with_larger_tables_than_all_others_differs(counts: Sequence[int]) -> None:
+    answer = compare(recommenders((900, 900, 900, 2900, 900, 900, 900, 900), counts))
+    assert [difference.ranks for difference in answer.differences] == [(3,)]
     assert not any("tables" in note for note in answer.notes)
 
 

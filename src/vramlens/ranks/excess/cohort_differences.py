@@ -49,9 +49,8 @@ class CohortComparison:
         for cohort in self._compared:
             yield from cohort.leaks
             yield from cohort.beside_work
-            kept = cohort.kept_bytes
-            if kept >= cohort.beside.least:
-                yield self._difference_from(cohort, "not_checkpointed", kept, None)
+            if cohort.is_not_checkpointed:
+                yield self._difference_of_checkpoints(cohort)
             elif cohort.has_more_layers:
                 yield self._difference_of_layers(cohort)
             elif cohort.unexplained >= cohort.least:
@@ -101,11 +100,42 @@ class CohortComparison:
 
     @cached_property
     def _alike(self) -> dict[_Kind, StageLayout]:
-        """The cohorts that train, and those that do not or are frozen: these keep less."""
+        """The cohorts that train, and those that do not or are frozen: these keep less. What keeps
+        activations that others compute again is not usual.
+        """
+        return {
+            kind: StageLayout(stages, Usual(self._checkpointed(stages) or stages))
+            for kind, stages in self._kinds.items()
+        }
+
+    @cached_property
+    def _kinds(self) -> dict[_Kind, list[RankSummary]]:
         kinds: dict[_Kind, list[RankSummary]] = defaultdict(list)
         for summary in self._typical.values():
             kinds[_kind_of(summary)].append(summary)
-        return {kind: StageLayout(stages, Usual(stages)) for kind, stages in kinds.items()}
+        return kinds
+
+    def _checkpointed(self, stages: Sequence[RankSummary]) -> list[RankSummary]:
+        """The stages but those that compute less again than others with the same layers."""
+        return [
+            stage
+            for stage in stages
+            if not self._beside_same_layers(stage, self.positions[stage.rank]).recomputes_less
+        ]
+
+    def _beside_same_layers(self, summary: RankSummary, position: Position) -> RankAgainstPeers:
+        """A stage beside those of its kind with the same layers: an encoder's has others than a
+        decoder's.
+        """
+        usual = self._same_layers(summary).usual
+        return RankAgainstPeers(summary, usual.beside(summary), position, ())
+
+    def _same_layers(self, summary: RankSummary) -> StageLayout:
+        """The stages of its kind that have the layers of one of them."""
+        stages = [
+            other for other in self._kinds[_kind_of(summary)] if _has_layers_of(other, summary)
+        ]
+        return StageLayout(stages, Usual(stages))
 
     def _cohort(self, members: tuple[int, ...], summary: RankSummary) -> _Cohort:
         position = replace(self.positions[summary.rank], is_stage=self.cohorts.staged)
@@ -127,8 +157,10 @@ class CohortComparison:
         more = alike.more - sum(difference.bytes for difference in of_lines)
         is_staged = self.cohorts.staged
         by_layout = layout.bytes_of(summary, places) if is_staged else _NO_LAYOUT
-        layers = layout.layers_of(summary) if is_staged else 1.0
-        of_layers = layout.bytes_of_layers(summary, places) if is_staged else 0
+        same_layers = self._same_layers(summary)
+        layers = same_layers.layers_of(summary) if is_staged else 1.0
+        of_layers = same_layers.bytes_of_layers(summary, places) if is_staged else 0
+        beside_same = self._beside_same_layers(summary, position)
         return _Cohort(
             members=members,
             beside=alike,
@@ -139,6 +171,7 @@ class CohortComparison:
             layout=by_layout,
             layers=layers,
             layer_bytes=of_layers,
+            kept_bytes=beside_same.more_activations(places) if beside_same.recomputes_less else 0,
         )
 
     def _leaking(self, members: Sequence[int], place: Place | None) -> tuple[int, ...]:
@@ -161,6 +194,17 @@ class CohortComparison:
         holds_half = line is not None and 2 * cohort.excess_of(line) >= more
         place = line.place if line is not None and holds_half else None
         return self._difference_from(cohort, cause, more, place)
+
+    def _difference_of_checkpoints(self, cohort: _Cohort) -> RankDifference:
+        """What a cohort keeps that others with the same layers compute again."""
+        kept = cohort.kept_bytes
+        difference = self._difference_from(cohort, "not_checkpointed", kept, None)
+        peer = "a stage" if self.cohorts.staged else "ranks"
+        return replace(
+            difference,
+            title=f"{WORDS[difference.cause]}: {format_size(kept)} more than {peer} with the same"
+            " layers",
+        )
 
     def _difference_of_layers(self, cohort: _Cohort) -> RankDifference:
         """What a stage holds more because it has more layers."""
@@ -217,6 +261,8 @@ class _Cohort:
         layout: what of that is by the layout of a pipeline.
         layers: how many times as many layers it has as the usual stage.
         layer_bytes: what it holds because of those it has more.
+        kept_bytes: what its activations hold more because it does not compute them again, as
+            others with the same layers do.
     """
 
     members: tuple[int, ...]
@@ -228,6 +274,7 @@ class _Cohort:
     layout: LayoutBytes
     layers: float
     layer_bytes: int
+    kept_bytes: int
 
     @property
     def least(self) -> float:
@@ -247,11 +294,9 @@ class _Cohort:
         return self.more >= self.beside.least and self.layer_bytes >= self.least
 
     @property
-    def kept_bytes(self) -> int:
-        """What its activations hold more because it does not compute them again."""
-        if not self.beside.recomputes_less:
-            return 0
-        return self.beside.more_activations(self.places)
+    def is_not_checkpointed(self) -> bool:
+        """True if so much is worth telling."""
+        return self.kept_bytes >= self.beside.least
 
     @property
     def largest_line(self) -> LineUse | None:
@@ -266,6 +311,16 @@ class _Cohort:
 
 def _kind_of(summary: RankSummary) -> _Kind:
     return summary.trains, summary.is_frozen
+
+
+def _has_layers_of(other: RankSummary, summary: RankSummary) -> bool:
+    """True if a stage has most lines of another's layers."""
+    own = _places_of_layers(summary)
+    return 2 * len(own & _places_of_layers(other)) >= len(own)
+
+
+def _places_of_layers(summary: RankSummary) -> set[Place | None]:
+    return {line.place for line in summary.lines if line.phase == "forward" and not line.static}
 
 
 def _is_none_of_work(_line: LineUse) -> bool:

@@ -23,7 +23,7 @@ _SPREAD = 1.25
 _MOST_ALIKE = 0.25
 """Of the ranks: where more have the same size, that one is usual, and others differ from it."""
 _FEWEST_SHARES = 3
-"""Ranks with so many different numbers of states divide them by whole tensors."""
+"""Ranks with so many different numbers of tables, or of states, divide them by whole tensors."""
 _TOO_MUCH = 0.5
 """Of the states of all ranks: one that holds more, and in more tensors than usual, has those of
 others.
@@ -137,8 +137,7 @@ class PlacedTables:
         return {
             key: lines
             for key, lines in self._built_once.items()
-            if any(line.category == "optimizer_state" for line in lines)
-            and len({line.allocations for line in lines}) >= _FEWEST_SHARES
+            if any(line.category == "optimizer_state" for line in lines) and _is_divided(lines)
         }
 
     @cached_property
@@ -152,11 +151,19 @@ class PlacedTables:
 
 
 def _is_spread(lines: Sequence[LineUse]) -> bool:
-    """True if none of the sizes is a usual one."""
-    sizes = sorted(line.peak_bytes for line in lines)
+    """True if none of the sizes is a usual one; or if all but the largest come in different
+    numbers: a planner gives few large tables to one rank and many small ones to another.
+    """
+    ascending = sorted(lines, key=lambda line: line.peak_bytes)
+    sizes = [line.peak_bytes for line in ascending]
     if not sizes[-1] >= _SPREAD * sizes[0] > 0:
         return False
-    return most_alike(sizes, _SAME) <= _MOST_ALIKE * len(sizes)
+    return most_alike(sizes, _SAME) <= _MOST_ALIKE * len(sizes) or _is_divided(ascending[:-1])
+
+
+def _is_divided(lines: Sequence[LineUse]) -> bool:
+    """True if ranks have different numbers of tensors of a line."""
+    return len({line.allocations for line in lines}) >= _FEWEST_SHARES
 
 
 def _makes_tables(line: LineUse) -> bool:
