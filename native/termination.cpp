@@ -1,11 +1,16 @@
-// SIGTERM and SIGHUP without the interpreter: says that one came, and ends the process if nobody
-// does so in time.
+// SIGTERM, SIGHUP and SIGABRT without the interpreter: says that one came, and ends the process if
+// nobody does so in time.
 //
 // A handler written in Python never runs while the main thread waits in C++, as in a collective.
 // This one wakes a thread of Python's that waits at a semaphore, and starts a timer. The timer's
 // own signal is the one that came: it ends the process also where C code keeps the interpreter's
 // lock, so that no such thread can run. There is no descriptor in it: programs close those that are
 // not theirs, and use their numbers again.
+//
+// A process aborts in the thread that asks for it, as NCCL's watchdog does when a collective times
+// out. That thread waits in the handler until the recording is written, for as long at most, and
+// then goes on to abort. One that holds the interpreter's lock does not wait: nothing could be
+// written.
 
 #include "vramlens.h"
 
@@ -32,6 +37,8 @@ pid_t watched = 0;
 itimerspec limit = {};
 timespec deadline = {};
 std::atomic<int> came{0};  // the first signal that came
+std::atomic<bool> is_written{false};
+int (*holds_interpreter)() = nullptr;  // CPython's PyGILState_Check
 
 void die(int number) {
     signal(number, SIG_DFL);
@@ -45,7 +52,7 @@ bool is_over() {
                                          : now.tv_nsec >= deadline.tv_nsec;
 }
 
-void start_timer(int number) {
+void set_deadline() {
     clock_gettime(CLOCK_MONOTONIC, &deadline);
     deadline.tv_sec += limit.it_value.tv_sec;
     deadline.tv_nsec += limit.it_value.tv_nsec;
@@ -53,6 +60,10 @@ void start_timer(int number) {
         deadline.tv_sec += 1;
         deadline.tv_nsec -= 1'000'000'000;
     }
+}
+
+void start_timer(int number) {
+    set_deadline();
     for (const Watched& entry : signals) {
         if (entry.signal == number) timer_settime(entry.timer, 0, &limit, nullptr);
     }
@@ -73,6 +84,28 @@ void on_signal(int number) {
     errno = saved;
 }
 
+void wait_until_written() {
+    const timespec pause = {0, 10'000'000};
+    while (!is_written && !is_over()) nanosleep(&pause, nullptr);
+}
+
+// Only what POSIX calls async-signal-safe, and a question that reads a variable of this thread's.
+void on_abort(int number) {
+    const int saved = errno;
+    int none = 0;
+    if (getpid() == watched && !holds_interpreter()) {
+        if (came.compare_exchange_strong(none, number)) {
+            set_deadline();
+            if (sem_post(&wakes) == 0) wait_until_written();
+        } else if (none != number) {
+            wait_until_written();  // another one came before: its timer ends the process
+        }
+    }
+    signal(number, SIG_DFL);
+    raise(number);  // to this thread, blocked inside of the handler: delivered when it returns
+    errno = saved;
+}
+
 bool has_default(int number) {
     struct sigaction action = {};
     if (sigaction(number, nullptr, &action) != 0) return false;
@@ -81,8 +114,17 @@ bool has_default(int number) {
 
 bool is_ours(int number) {
     struct sigaction action = {};
-    if (sigaction(number, nullptr, &action) != 0) return false;
-    return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == on_signal;
+    if (sigaction(number, nullptr, &action) != 0 || (action.sa_flags & SA_SIGINFO) != 0)
+        return false;
+    return action.sa_handler == (number == SIGABRT ? on_abort : on_signal);
+}
+
+bool handle(int number, void (*handler)(int)) {
+    struct sigaction action = {};
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    return sigaction(number, &action, nullptr) == 0;
 }
 
 bool watch(Watched& entry) {
@@ -91,22 +133,20 @@ bool watch(Watched& entry) {
     event.sigev_notify = SIGEV_SIGNAL;
     event.sigev_signo = entry.signal;
     if (timer_create(CLOCK_MONOTONIC, &event, &entry.timer) != 0) return false;
-    struct sigaction action = {};
-    action.sa_handler = on_signal;
-    action.sa_flags = SA_RESTART | SA_ONSTACK;
-    sigemptyset(&action.sa_mask);
-    return sigaction(entry.signal, &action, nullptr) == 0;
+    return handle(entry.signal, on_signal);
 }
 
 }  // namespace
 
-int32_t vl_termination_watch(int64_t limit_ms) {
+int32_t vl_termination_watch(int64_t limit_ms, int (*holds_lock)(void)) {
     if (watched == getpid() || sem_init(&wakes, 0, 0) != 0) return 0;
     limit.it_value.tv_sec = static_cast<time_t>(limit_ms / 1000);
     limit.it_value.tv_nsec = static_cast<long>(limit_ms % 1000) * 1'000'000;
     watched = getpid();
     came = 0;
-    bool any = false;
+    is_written = false;
+    holds_interpreter = holds_lock;
+    bool any = has_default(SIGABRT) && handle(SIGABRT, on_abort);
     for (Watched& entry : signals) {
         if (watch(entry)) any = true;
     }
@@ -128,16 +168,18 @@ int32_t vl_termination_leave(void) {
     for (const Watched& entry : signals) {
         if (is_ours(entry.signal)) signal(entry.signal, SIG_DFL);
     }
+    if (is_ours(SIGABRT)) signal(SIGABRT, SIG_DFL);
     return watched == getpid() ? came.load() : 0;
 }
 
 void vl_termination_die(int32_t number) {
-    die(number);
+    is_written = true;
+    if (number != SIGABRT) die(number);
 }
 
 #else
 
-int32_t vl_termination_watch(int64_t) {
+int32_t vl_termination_watch(int64_t, int (*)(void)) {
     return 0;
 }
 int32_t vl_termination_wait(void) {

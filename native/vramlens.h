@@ -205,22 +205,23 @@ typedef struct {
  * where a program runs with shapes instead of a GPU. */
 VL_EXPORT vl_device_and_stream vl_one_device(void* guard);
 
-/* ---- SIGTERM and SIGHUP (Linux) ----------------------------------------- */
+/* ---- SIGTERM, SIGHUP and SIGABRT (Linux) --------------------------------- */
 
-/* From now on SIGTERM and SIGHUP wake vl_termination_wait instead of ending the process, and end it
- * `limit_ms` later, whatever the process does. Returns whether either does: not where it is handled
- * or ignored, and on Linux only. A handler that the program sets takes its place; in a forked child
- * they do what they do by default. */
-VL_EXPORT int32_t vl_termination_watch(int64_t limit_ms);
+/* From now on these signals wake vl_termination_wait instead of ending the process, and end it
+ * `limit_ms` later, whatever the process does. The thread that aborts waits for as long at most,
+ * unless `holds_lock` says that it holds the interpreter's lock. Returns whether any does: not
+ * where it is handled or ignored, and on Linux only. A handler that the program sets takes its
+ * place; in a forked child they do what they do by default. */
+VL_EXPORT int32_t vl_termination_watch(int64_t limit_ms, int (*holds_lock)(void));
 
 /* Waits until one has come, and returns its number. For one thread. */
 VL_EXPORT int32_t vl_termination_wait(void);
 
-/* Gives both back, unless one has come already or the program has set a handler. Returns which has
+/* Gives them back, unless one has come already or the program has set a handler. Returns which has
  * come, or 0. */
 VL_EXPORT int32_t vl_termination_leave(void);
 
-/* Ends the process by this signal. */
+/* Ends the process by this signal; a thread that aborts, and waits, goes on. */
 VL_EXPORT void vl_termination_die(int32_t number);
 
 #ifdef __cplusplus

@@ -615,4 +615,5 @@ def test_a_leak_that_is_too_small_to_matter_says_so() -> None:
         watch.step()
     text = str(watch.report())
     del large
-    assert text.startswith("LEAK proven, too small to matter: 200 bytes per step")
+    assert text.startswith("Too small to matter: 200 bytes per step")
+    assert text.splitlines()[0].endswith("(proven)")

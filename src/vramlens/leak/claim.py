@@ -54,20 +54,25 @@ def claim_of(leak: Leak, *, unseen: str, where: str = "", end: str = "") -> Leak
         where: on which device, as an end of "1.00 MiB per step".
         end: what follows the headline: when memory is full.
     """
-    label = f"LEAK {leak.verdict}" if leak.sure else "GROWTH, maybe a leak"
-    small = ", too small to matter" if leak.is_small else ""
     allocated = _allocated(leak)
     if leak.owner is None:
         facts = (*allocated, _keeper_by_class(leak) or unseen)
     else:
         facts = (*_chain_words(leak.owner.chain), *allocated)
     return LeakClaim(
-        headline=f"{label}{small}: {growth_words(leak, where)}{end}",
+        headline=_headline(leak, f"{growth_words(leak, where)}{end}"),
         owner="" if leak.owner is None else owner_words(leak, leak.owner),
         facts=facts,
         fix=leak.advice or "",
         notes=tuple(notes_of(leak)),
     )
+
+
+def _headline(leak: Leak, growth: str) -> str:
+    """How certain it is, before how much grows; what takes the run nowhere is not cried out."""
+    if leak.is_small:
+        return f"Too small to matter: {growth} ({leak.verdict})"
+    return f"LEAK {leak.verdict}: {growth}" if leak.sure else f"GROWTH, maybe a leak: {growth}"
 
 
 def growth_words(leak: Leak, where: str = "") -> str:

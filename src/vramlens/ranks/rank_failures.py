@@ -133,9 +133,13 @@ def failure_order(
 def _failed_ranks(
     ranks: Sequence[RankSummary], errors: Mapping[int, RankError]
 ) -> list[FailedRank]:
-    """The ranks that ran out of memory, raised, or left an error file; by number."""
+    """The ranks that ran out of memory, raised, aborted, or left an error file; by number."""
     deaths = {summary.rank: summary.failure for summary in ranks if summary.died}
-    raised = {summary.rank: summary for summary in ranks if summary.was_ended_by("error")}
+    raised = {
+        summary.rank: summary
+        for summary in ranks
+        if summary.was_ended_by("error") or summary.was_ended_by("sigabrt")
+    }
     errors = {**{rank: _error_of(summary) for rank, summary in raised.items()}, **errors}
     ended_us = {
         rank: summary.ended[1] for rank, summary in raised.items() if summary.ended is not None
@@ -153,14 +157,16 @@ def _failed_ranks(
 
 
 def _error_of(summary: RankSummary) -> RankError:
-    """The exception that ended a program, as far as its recording tells of it."""
+    """The exception that ended a program, as far as its recording tells of it. One that aborts did
+    so for another, as far as it can be seen: NCCL's watchdog does, when a collective times out.
+    """
     message = summary.ending or _NO_MESSAGE
     return RankError(
         source=summary.source,
         message=message,
         time_s=None,
         frames=(),
-        follows=tells_of_another(message),
+        follows=tells_of_another(message) or summary.was_ended_by("sigabrt"),
     )
 
 

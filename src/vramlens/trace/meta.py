@@ -99,7 +99,8 @@ class Meta:
     Attributes:
         vramlens, torch, cuda, driver, python, platform: versions.
         command: the program and its arguments.
-        trigger: why it was written: oom, error, sigterm, sighup, exit, signal, steps, every or api.
+        trigger: why it was written: oom, error, sigterm, sighup, sigabrt, exit, signal, steps,
+            every or api.
         ending: how the program ended, in one line: the exception that nobody caught, or where a
             signal found it.
         pid, host, rank, local_rank, world_size: which process of which job.

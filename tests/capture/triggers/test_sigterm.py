@@ -290,3 +290,48 @@ def test_descriptors_that_the_program_closes_are_its_own(tmp_path: Path) -> None
     for program, status in zip(ended, (-signal.SIGTERM, 5), strict=True):
         assert program.end()[:2] == (status, ["run.vram"])
     assert [program.end()[2].count("\n") for program in ended] == [2, 2]
+
+
+# What ctypes calls has let go of the interpreter's lock, as NCCL's watchdog has none.
+ABORTS = "time.sleep(0.3); ctypes.CDLL(None).abort()"
+
+
+def aborted(folder: Path, texts: Sequence[str]) -> list[Program]:
+    """Programs that abort by themselves, in folders of their own."""
+    programs = [Program(folder / str(number), text) for number, text in enumerate(texts)]
+    return [each.terminate(times=0) for each in programs]
+
+
+def test_an_abort_leaves_a_recording(tmp_path: Path) -> None:
+    in_thread = f"def aborts():\n    {ABORTS}\nthreading.Thread(target=aborts).start()\n"
+    texts = [
+        f"gpu.use()\n{READY}{ABORTS}\n",
+        f"gpu.use()\n{in_thread}{READY}{IN_C}",
+        f"import faulthandler\ngpu.use()\nfaulthandler.enable()\n{READY}{ABORTS}\n",
+    ]
+    for number, program in enumerate(aborted(tmp_path, texts)):
+        status, files, errors, seconds = program.end()
+        assert (status, files) == (-signal.SIGABRT, ["run.vram"])
+        assert errors.count("vramlens: wrote") == 1
+        assert errors.count("Fatal Python error: Aborted") == (number == 2)
+        assert seconds < PATIENCE_S
+        meta = meta_of(tmp_path / f"{number}/out/run.vram")
+        assert meta["trigger"] == "sigabrt"
+        assert meta["ending"].startswith(f"SIGABRT, at {tmp_path}/{number}/train.py:")
+
+
+def test_an_abort_is_over_within_the_bound(tmp_path: Path) -> None:
+    """With the interpreter's lock nothing can be written; nor in a child; nor by a slow disk."""
+    slow = "gpu.snapshot = lambda: time.sleep(60)\n"
+    forked = "child = os.fork()\nif not child: ctypes.CDLL(None).abort()\n"
+    forked += "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGABRT\n"
+    texts = [
+        f"gpu.use()\n{READY}os.abort()\n",
+        f"{READY}{ABORTS}\n",
+        f"{QUICK}{slow}gpu.use()\n{READY}{ABORTS}\n",
+        f"{QUICK}gpu.use()\n{READY}{forked}os.abort()\n",
+    ]
+    for program in aborted(tmp_path, texts):
+        status, files, _, seconds = program.end()
+        assert (status, files) == (-signal.SIGABRT, [])
+        assert seconds < PATIENCE_S

@@ -1,6 +1,7 @@
 """Recording: what is kept of a running program, and the file that it is written to.
 
 device_facts: the devices' names, limits and ledgers.
+flight_file: the last collectives of a rank, beside its recording.
 output_path: the files of a process.
 private_facts: what of machine, user and run is private.
 process_facts: what a recording says about its process.

@@ -14,7 +14,7 @@ from vramlens.ground.program_errors import answer_of
 
 _MOST_FAILURES = 8
 _LONGEST_META = 1 << 24
-_FAILED = ("oom", "error", "sigterm", "sighup")
+_FAILED = ("oom", "error", "sigterm", "sighup", "sigabrt")
 
 
 def rank_of_process() -> int | None:

@@ -41,7 +41,7 @@ _SETTINGS = (
 )
 
 
-_IN_TROUBLE = ("oom", "error", "sigterm", "sighup", "signal")
+_IN_TROUBLE = ("oom", "error", "sigterm", "sighup", "sigabrt", "signal")
 """The triggers at which the program may hang or have failed."""
 
 
@@ -50,7 +50,7 @@ class WriteRequest:
     """A request to write a recording: for what, and how.
 
     Attributes:
-        trigger: oom, error, sigterm, sighup, exit, signal, steps, every or api.
+        trigger: oom, error, sigterm, sighup, sigabrt, exit, signal, steps, every or api.
         failure: the request that failed, for meta.json.
         since_us: events before this moment (microseconds since the epoch) are left out.
         quiet: whether nothing is printed on success.
@@ -75,6 +75,7 @@ class Recorder:
         gpu: what it records; None until torch is imported.
         steps: the program's steps.
         recording: whether events are being recorded now.
+        started_us: when that began, in microseconds since the epoch; 0 where it has not.
         wanted_events: how many each ring is to hold from the next start on; None lets the host's
             memory decide.
         naming_seconds: what naming tensors that no model has may take; None for the usual.
@@ -100,7 +101,7 @@ class Recorder:
         if redacted:
             self.redact()
         self._max_events = 0
-        self._started_us = 0
+        self.started_us = 0
         self._start_state: bytes | None = None
         self._by_the_program = False
         self._marks: ModuleMarks | None = None
@@ -122,6 +123,11 @@ class Recorder:
         """Leaves out what is private from now on, of every recording."""
         if self._redaction is None:
             self._redaction = Redaction(self._command or ())
+
+    @property
+    def is_redacting(self) -> bool:
+        """Whether it leaves out what is private."""
+        return self._redaction is not None or self._open_redactions > 0
 
     @contextlib.contextmanager
     def redacting(self, is_wanted: bool) -> Iterator[None]:
@@ -146,7 +152,7 @@ class Recorder:
         self._by_the_program = gpu.history_is_on()
         if not self._by_the_program:
             self._start_history(gpu)
-        self._started_us = time.time_ns() // 1000
+        self.started_us = time.time_ns() // 1000
         # Those of an earlier block: other tensors may have their addresses by now.
         self._earlier_names = []
         self.recording = True
@@ -367,7 +373,7 @@ class Recorder:
             "module_marks": self._marks is not None and self._marks.is_on,
             "autocast": self._marks is not None and self._marks.has_seen_autocast,
             "oom": request.failure,
-            "started_us": self._started_us,
+            "started_us": self.started_us,
             "written_us": time.time_ns() // 1000,
         }
 

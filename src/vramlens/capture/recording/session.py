@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from vramlens.capture.process_group import warn_if_not_destroyed, watch_device
+from vramlens.capture.recording.flight_file import write_flight_record
 from vramlens.capture.recording.output_path import RecordingPaths, absolute, rank_of_process
 from vramlens.capture.recording.profiled_steps import NvtxMarks, ProfiledSteps
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
@@ -260,7 +261,10 @@ class Session:
     def _terminated(self, name: str, where: FrameType | None) -> None:
         gpu = self.recorder.gpu
         if gpu is not None and gpu.is_initialized() and not self._died_of_a_failure():
-            self.recorder.write(WriteRequest(name.lower(), ending=ending_of_signal(name, where)))
+            request = WriteRequest(name.lower(), ending=ending_of_signal(name, where))
+            path = self.recorder.write(request).get("path")
+            if path is not None and not self.recorder.is_redacting:
+                write_flight_record(path, self.recorder.started_us)
 
     def _tell_leaks(self) -> None:
         """Says what leaks at a signal that ends the program."""

@@ -1,9 +1,10 @@
-"""SIGTERM and SIGHUP: a recording before the process dies of the signal, as it would have.
+"""SIGTERM, SIGHUP and SIGABRT: a recording before the process dies of the signal, as it would have.
 
 When one rank fails, its launcher sends SIGTERM to the others, which wait in a collective, in C++,
-where no handler written in Python ever runs; when a terminal closes, its programs get SIGHUP. So
-the handler is the native core's (native/termination.cpp): it wakes a thread that waits in the core,
-writes the recording and lets the process die.
+where no handler written in Python ever runs; when a terminal closes, its programs get SIGHUP; when
+a collective times out, NCCL's watchdog aborts the process. So the handler is the native core's
+(native/termination.cpp): it wakes a thread that waits in the core, writes the recording and lets
+the process die.
 
 - The program sees nothing of it: ``signal.getsignal`` says SIG_DFL, and whatever handler the
 program sets takes the
@@ -11,8 +12,8 @@ program sets takes the
   done about it.
 - No descriptor is used: a program may close all that it does not know, and use their numbers again.
 - If the recording takes longer than some seconds, the process dies without. If C code keeps the
-interpreter's lock, so
-  that no thread of Python's runs, the handler's own timer ends the process.
+interpreter's lock, so that no thread of Python's runs, the handler's own timer ends the process; a
+thread that aborts with the lock does so at once.
 - A second signal while the recording is written changes nothing. Forked children die of theirs at
 once.
 """
@@ -61,15 +62,14 @@ class Termination:
 
     @harmless("preparing SIGTERM")
     def arm(self) -> None:
-        """From now on SIGTERM and SIGHUP leave a recording, where they would simply end the
-        program.
-        """
+        """From now on the signals leave a recording, where they would simply end the program."""
         if self._core is not None or sys.platform != "linux":
             return
         core = load_core()
-        core.vl_termination_watch.argtypes = [ctypes.c_int64]
+        core.vl_termination_watch.argtypes = [ctypes.c_int64, ctypes.c_void_p]
         core.vl_termination_die.argtypes = [ctypes.c_int32]
-        if not core.vl_termination_watch(int(_BEYOND * _WITHIN_S * 1000)):
+        holds_lock = ctypes.cast(ctypes.pythonapi.PyGILState_Check, ctypes.c_void_p)
+        if not core.vl_termination_watch(int(_BEYOND * _WITHIN_S * 1000), holds_lock):
             return
         self._core = core
         OwnThread(lambda: self._wait(core)).start()

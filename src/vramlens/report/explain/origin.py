@@ -21,6 +21,7 @@ _TRIGGERS = {
     "error": "when the program failed",
     "sigterm": "when SIGTERM ended the program",
     "sighup": "when SIGHUP ended the program",
+    "sigabrt": "when the program aborted (SIGABRT)",
     "signal": "on a signal",
     "exit": "when the program ended",
     "steps": "after the steps to record (--steps)",
