@@ -16,7 +16,7 @@ from operator import or_
 from vramlens.analyses.finding import Finding, Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.excess.card_differences import PeersByCard
-from vramlens.ranks.excess.causes import FIXES, WORDS, Position
+from vramlens.ranks.excess.causes import FIXES, STAY, WORDS, Position
 from vramlens.ranks.excess.cohort_differences import CohortComparison
 from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
 from vramlens.ranks.excess.reserved_differences import with_all_of_settings
@@ -26,6 +26,7 @@ from vramlens.ranks.flights.desync import Desyncs
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.notes import (
     note_of_hot_experts,
+    note_of_other_jobs,
     note_of_pinned_memory,
     note_of_programs,
     note_of_settings,
@@ -167,13 +168,27 @@ class _Job:
 
     def differences(self) -> Iterator[RankDifference]:
         """Yields what one rank does and its peers do not."""
-        yield from self.within_cohorts()
+        for difference in self.within_cohorts():
+            if not self._is_copied_from_stray(difference):
+                yield difference
         if self.between_cohorts is not None:
             yield from self.between_cohorts.differences()
         else:
             yield from self.of_roles()
         for rank, strays in self._strays.items():
             yield from (_stray(self.ranks[rank], stray) for stray in strays)
+
+    def _is_copied_from_stray(self, difference: RankDifference) -> bool:
+        """True if a rank has at a line of its own what it loaded to another's GPU, and then copied
+        to its own: its peers use what they loaded.
+        """
+        if difference.cause != "rank_only":
+            return False
+        (rank,) = difference.ranks
+        loaded = [stray for stray in self._strays.get(rank, ()) if stray.hints & Hint.LOAD]
+        lines = [line for line in self.ranks[rank].lines if line.place == difference.place]
+        stays = bool(lines) and all(line.category in STAY for line in lines)
+        return stays and difference.bytes <= sum(stray.reserved_bytes for stray in loaded)
 
     @cached_property
     def _strays(self) -> dict[int, tuple[Stray, ...]]:
@@ -195,11 +210,12 @@ class _Job:
         return notes
 
     def notes_of_processes(self, differing: Collection[int]) -> Iterator[str]:
-        """Yields who takes longer for a step, and who keeps more of the host's memory; of ranks that
-        run other programs, more than those that run the same.
+        """Yields whether all share their GPUs, who takes longer for a step, and who keeps more of
+        the host's memory; of ranks that run other programs, more than those that run the same.
         """
         if self.strangers:
             return
+        yield from note_of_other_jobs(tuple(self.ranks.values()))
         alike = self.cohorts.members if self.cohorts.source == PROGRAMS else [tuple(self.ranks)]
         for members in alike:
             ranks = [self.ranks[rank] for rank in members]

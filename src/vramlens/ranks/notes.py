@@ -151,6 +151,17 @@ def note_of_pinned_memory(ranks: Sequence[RankSummary]) -> list[str]:
     ]
 
 
+def note_of_other_jobs(ranks: Sequence[RankSummary]) -> list[str]:
+    """One sentence where other processes hold much on the GPUs of all ranks."""
+    shared = [dict(rank.ledger).get("other_processes", 0) for rank in ranks if rank.ledger]
+    if not shared or min(shared) < GIB:
+        return []
+    return [
+        "the GPUs of all ranks are shared with other processes, which hold"
+        f" {format_size(min(shared))} to {format_size(max(shared))} there"
+    ]
+
+
 def note_of_settings(
     ranks: Sequence[RankSummary], differences: Sequence[RankDifference]
 ) -> list[str]:

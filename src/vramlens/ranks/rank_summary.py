@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.hints import Hint
+from vramlens.units import format_size
 
 _SHORT = 0.9
 """Memory is short on a device of which so much is reserved."""
@@ -119,6 +120,13 @@ class RankGrowth:
         if 2 * at_peak >= self.bytes:
             return at_peak
         return max(self.bytes, min(most_bytes, of_all_steps))
+
+    def words(self, recorded_steps: int) -> str:
+        """How it grows: with each step, or with some of them."""
+        size = format_size(self.bytes_per_step)
+        if 2 * self.steps <= recorded_steps:
+            return f"{size} more per step on average, in {self.steps:,} of {recorded_steps:,} steps"
+        return f"{size} more after each of {self.steps:,} steps"
 
 
 @dataclass(frozen=True, slots=True)

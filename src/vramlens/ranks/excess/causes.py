@@ -312,6 +312,8 @@ def _looks_gathered(own: LineUse, position: Position) -> bool:
     """
     world = position.world
     is_one_a_rank = own.per_step % world == own.allocations % world == 0
+    if world == 2 and own.per_step != world:
+        return False  # every even number is a multiple of it
     steps = max(2, 0 if outlives_steps(own) else position.steps - 1)  # the last may be cut short
     is_each_step = 0 < steps * own.per_step <= own.allocations
     return world > 1 and own.sizes == 1 and not own.static and is_one_a_rank and is_each_step

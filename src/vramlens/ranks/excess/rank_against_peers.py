@@ -113,8 +113,7 @@ class RankAgainstPeers:
             leaked_bytes,
             place=leak.place,
             evidence=[
-                f"{format_size(leak.bytes_per_step)} more after each of {leak.steps:,} steps;"
-                " no peer grows there",
+                f"{leak.words(len(self.rank.step_peaks))}; no peer grows there",
                 self._part_of_peak(leaked_bytes),
             ],
             fix=leak.fix if cause == "leak" else None,

@@ -12,6 +12,8 @@ from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_summary import LineUse
 from vramlens.units import MIB, format_size
 
+_OF_ALL = 0.5
+"""Of what other processes hold on a rank's GPU: where its peers' GPUs have as much, all are shared."""
 _NOT_TOLD_APART = "this may be the CUDA context, loaded kernels, NCCL or other libraries"
 _OUTSIDE = (
     ("nccl", "nccl", Verdict.PROVEN),
@@ -34,11 +36,17 @@ def differences_beside_work(
     beside: RankAgainstPeers, leaks: Sequence[RankDifference], is_of_work: Callable[[LineUse], bool]
 ) -> list[RankDifference]:
     """What a rank holds beside its part of the work that all divide: what single calls and lines
-    give away, the allocator, memory outside of PyTorch.
+    give away, what is reserved for them, memory outside of PyTorch. That other work leaves other
+    gaps in what is reserved is nature.
     """
     differences = beside.differences_of_calls(leaks, is_of_work)
-    of_lines = [*leaks, *differences]
-    return [*differences, *reserved_differences(beside, of_lines), *_outside_differences(beside)]
+    work = {line.place for line in beside.rank.lines if is_of_work(line)}
+    reserved = [
+        difference
+        for difference in reserved_differences(beside, [*leaks, *differences])
+        if difference.cause != "allocator" or difference.place not in {None, *work}
+    ]
+    return [*differences, *reserved, *_outside_differences(beside)]
 
 
 def _bytes_of_strays(beside: RankAgainstPeers) -> float:
@@ -60,7 +68,7 @@ def _outside_differences(beside: RankAgainstPeers) -> list[RankDifference]:
         more: float = size - usual
         if kind == "other_processes":
             more -= _bytes_of_strays(beside)
-        if more < max(0.1 * usual, 64 * MIB):
+        if more < max(0.1 * usual, 64 * MIB) or _is_of_other_jobs(kind, size, usual):
             continue
         evidence = [f"{kind}: {format_size(size)}; its peers: {format_size(usual)}"]
         if kind == "this_process_other":
@@ -68,3 +76,8 @@ def _outside_differences(beside: RankAgainstPeers) -> list[RankDifference]:
         evidence.append(beside.peaks)
         differences.append(beside.difference(cause, verdict, int(more), evidence=evidence))
     return differences
+
+
+def _is_of_other_jobs(kind: str, size: int, usual: int) -> bool:
+    """True if the GPUs of all ranks are shared with others: how they are spread is not this job's."""
+    return kind == "other_processes" and usual >= _OF_ALL * size
