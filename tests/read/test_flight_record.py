@@ -9,6 +9,7 @@ import json
 import lzma
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -125,6 +126,26 @@ def test_a_real_record() -> None:
         "all_gather", 6, "completed", ((1048576,),), ("Float",),
     )  # fmt: skip
     assert str(last.user_frame) == "train/multi.py:63 in desync"
+
+
+def test_what_the_watchdog_gave_up_was_never_complete() -> None:
+    """A real hang: after 20 s the calls end as if they were complete, and both ranks go on."""
+    waiting = []
+    for rank in (0, 1):
+        path = DATA / f"ranks/given_up/hang.rank{rank}.nccl.pickle.xz"
+        record = read_flight_record(path)
+        assert len(record.collectives) < len(read_pickle(path)["entries"])
+        waiting.append([(c.group, c.seq, c.name) for c in record.collectives if not c.completed_ns])
+        assert record.last_completed == {"0": 93, "1": 1 if rank else 2}
+    assert waiting == [
+        [("0", number, "all_reduce") for number in (94, 95, 96)],
+        [("1", 2, "all_gather")],
+    ]
+
+
+def read_pickle(path: Path) -> dict[str, Any]:
+    value: dict[str, Any] = pickle.loads(lzma.decompress(path.read_bytes()))
+    return value
 
 
 def test_json_is_read_too() -> None:

@@ -11,6 +11,7 @@ from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.capture.torch_api import connect
 from vramlens.ground.program_errors import let_through
 from vramlens.leak.leak import is_too_small, least_bytes_per_step
+from vramlens.live.counters.gpu_memory import find_gpu
 from vramlens.live.counters.host_allocator import allocated_bytes
 from vramlens.live.counters.step_counters import CounterSeries, StepCounters
 from vramlens.live.growth.accounting import (
@@ -249,16 +250,9 @@ class HeapLook:
         return [*search.storages.values(), *search.graph_nodes()]
 
     def _headroom(self) -> int | None:
-        """Free memory of the current GPU, PyTorch's cache included; None where no GPU is in use."""
-        cuda = self._torch.torch.cuda
-        try:
-            if not cuda.is_initialized():
-                return None
-            free, _ = cuda.mem_get_info()
-            return int(free) + int(cuda.memory_reserved()) - int(cuda.memory_allocated())
-        except Exception as error:  # no such figure here
-            let_through(error)
-            return None
+        """Free memory of the GPU, PyTorch's cache included; None where no GPU is in use."""
+        gpus = find_gpu(self._torch.torch)
+        return None if gpus is None else gpus.headroom()
 
 
 def _owned_storages(

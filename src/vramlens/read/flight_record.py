@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from vramlens.errors import InputError, NotARecording, UnsafeInput
@@ -102,14 +103,67 @@ def flight_record(data: bytes, name: str) -> FlightRecord:
 
     shared = _Shared()
     library_version = text_of(parsed.get("comm_lib_version", parsed.get("nccl_version")))
+    collectives = shared.all_of(_collective, entries[:_MOST_ENTRIES])
+    waiting = _before_giving_up(collectives)
+    last_completed = _last_completed(parsed.get("pg_status"))
     return FlightRecord(
         source=name,
         version=text_of(parsed.get("version")),
         library_version=library_version or None,
         groups=_groups(parsed.get("pg_config"), shared),
-        last_completed=_last_completed(parsed.get("pg_status")),
-        collectives=shared.all_of(_collective, entries[:_MOST_ENTRIES]),
+        last_completed=last_completed
+        if waiting is None
+        else _completed_of(waiting, last_completed),
+        collectives=collectives if waiting is None else waiting,
     )
+
+
+def _before_giving_up(calls: tuple[Collective, ...]) -> tuple[Collective, ...] | None:
+    """The calls as they were when the first of them timed out; None where none did.
+
+    The watchdog gives up what waits: it ends as if it were complete, after more than its time, and
+    the program may go on for a while.
+    """
+    ends_ns = [end_ns for call in calls if (end_ns := _given_up_ns(call)) is not None]
+    if not ends_ns:
+        return None
+    end_ns = min(ends_ns)
+    return tuple(
+        _waiting(call) if (call.completed_ns or 0) >= end_ns else call
+        for call in calls
+        if (call.created_ns or 0) <= end_ns
+    )
+
+
+def _given_up_ns(call: Collective) -> int | None:
+    """When a call's time was over, if it took longer than that; None where it did not."""
+    if call.created_ns is None or call.completed_ns is None or not call.timeout_ms:
+        return None
+    end_ns = call.created_ns + call.timeout_ms * 1_000_000
+    return end_ns if call.completed_ns >= end_ns else None
+
+
+def _waiting(call: Collective) -> Collective:
+    """A call that was given up, as it was before."""
+    state = "scheduled" if call.started_ns is None else "started"
+    return replace(call, state=state, completed_ns=None)
+
+
+def _completed_of(calls: Sequence[Collective], last_completed: Mapping[str, int]) -> dict[str, int]:
+    """By group, the last number that was complete before any call was given up."""
+    before_end: dict[str, int] = {}
+    before_waiting: dict[str, int] = {}
+    for call in calls:
+        if call.is_p2p:
+            continue
+        before_end[call.group] = max(call.seq, before_end.get(call.group, 0))
+        if call.completed_ns is None:
+            number = call.seq - 1
+            before_waiting[call.group] = min(number, before_waiting.get(call.group, number))
+    bounds = {**before_end, **before_waiting}
+    return {
+        group: min(number, bounds.get(group, number)) for group, number in last_completed.items()
+    }
 
 
 def _last_completed(statuses: object) -> dict[str, int]:

@@ -73,6 +73,22 @@ class ProcessGpus:
             let_through(error)
             return None
 
+    def headroom(self) -> int | None:
+        """What is free on the device that holds most of the tensors, PyTorch's cache included;
+        None where that cannot be told.
+
+        Never asks of the current device: that of a thread of ours is the first one, on which a
+        rank of a job has nothing, and the question would make a context there.
+        """
+        try:
+            held = {device: self._cuda.memory_allocated(device) for device in self.contexts()}
+            fullest = max(held, key=held.__getitem__)
+            free, _ = self._cuda.mem_get_info(fullest)
+            return int(free) + int(self._cuda.memory_reserved(fullest)) - int(held[fullest])
+        except Exception as error:  # no context, or no such figure here
+            let_through(error)
+            return None
+
     def pinned(self) -> Pinned | None:
         """Page-locked memory; None before PyTorch 2.7."""
         active, owned = pinned_memory()

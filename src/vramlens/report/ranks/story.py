@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -261,7 +262,8 @@ def _failure_parts(comparison: Comparison) -> Iterator[Part]:
 def _failure_words(rank: FailedRank, *, is_first: bool) -> str:
     after = "later" if rank.after_s is None else f"{rank.after_s:.1f} s later"
     where = f" at {place_name(rank.place)}" if rank.place else ""
-    words = f"rank {rank.rank}, {'first' if is_first else after}: {failed_words(rank)}{where}"
+    happened = failed_words(replace(rank, follows=False) if is_first else rank)
+    words = f"rank {rank.rank}, {'first' if is_first else after}: {happened}{where}"
     if rank.waiting_in:
         words += f"; its last collective: {visible(rank.waiting_in)}"
     return words
