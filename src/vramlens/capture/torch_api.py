@@ -160,6 +160,8 @@ class Allocator:
         devices = range(self.device_count())
         contexts = {device for device in devices if ask is not None and ask(device)}
         current = self.current_device()
+        if contexts and current not in contexts:
+            current = min(contexts)  # a thread's own, on which the question would make a context
         return DeviceState(current, device_memory(self._module, current), frozenset(contexts))
 
     def become_copy(self, state: DeviceState) -> None:
