@@ -5,6 +5,7 @@ is not there: one function each, called once.
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 import sys
 import types
@@ -224,7 +225,10 @@ def put_tracing(torch: Any) -> None:
     """Makes what is traced or scripted run as it is, and marks for a profiler do nothing; for good.
 
     TorchScript compiles by the sources of functions, which those have not that stand for PyTorch's.
+    What forward mode is made of is PyTorch's own, and is compiled before.
     """
+
+    importlib.import_module("torch._decomp.decompositions_for_jvp")
 
     def as_it_is(function: Any, *args: Any, **options: Any) -> Any:
         return function

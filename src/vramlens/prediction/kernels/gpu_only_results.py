@@ -7,6 +7,8 @@ CTC loss: aten/src/ATen/native/cuda/LossCTC.cu (ctc_loss_gpu_template and its ba
 gradient lies contiguous wherever the chances lie).
 Losses that keep their parts: BinaryOps.cpp and PointwiseOps (mse_loss_out, smooth_l1_loss_out in
 aten/src/ATen/native/Loss.cpp, binary_cross_entropy_out_cuda in cuda/Loss.cu).
+Images sampled at a grid by cuDNN, where corners are aligned:
+aten/src/ATen/native/cudnn/GridSampler.cpp.
 """
 
 from __future__ import annotations
@@ -90,6 +92,12 @@ def _summed_columns(args: Any) -> Any:
     return columns.new_empty(room).resize_(shape)
 
 
+def _sampled_image(args: Any) -> Any:
+    """As many channels as the image has, at each point of the grid."""
+    image, grid = args
+    return image.new_empty((*image.shape[:2], *grid.shape[1:3]))
+
+
 _RESULTS: dict[str, Callable[[Any], Any]] = {
     "aten.batch_norm_stats": lambda args: _by_channel(args[0], 2),
     "aten.batch_norm_gather_stats": lambda args: _by_channel(args[0], 2),
@@ -104,6 +112,11 @@ _RESULTS: dict[str, Callable[[Any], Any]] = {
     "aten.smooth_l1_loss": _reduced_loss((0, 1), 2),
     "aten.col2im": _summed_columns,
     "aten.binary_cross_entropy": _reduced_loss((0, 1), 3),
+    "aten.cudnn_grid_sampler": _sampled_image,
+    "aten.cudnn_grid_sampler_backward": lambda args: (
+        args[0].new_empty(args[0].shape),
+        args[1].new_empty(args[1].shape),
+    ),
     "aten._ctc_loss_backward": lambda args: args[1].new_empty(args[1].shape),
 }
 
