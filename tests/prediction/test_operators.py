@@ -62,6 +62,12 @@ with run.going():
     print("gru_cell", round(size))
     print("nonzero_static", torch.nonzero_static(rows > 0, size=1000).shape[0])
     print("gru_backward", round(most_of(lambda: torch.autograd.grad(state.sum(), sequence))[0]))
+    image = torch.randn(8, 64, 64, 64, device="cuda", requires_grad=True)  # 8 MiB
+    grid = torch.randn(8, 128, 128, 2, device="cuda", requires_grad=True)  # 1 MiB
+    size, sampled = most_of(lambda: torch.cudnn_grid_sampler(image, grid))
+    gradient = torch.ones_like(sampled)
+    print("grid", round(size),
+          round(most_of(lambda: torch.autograd.grad(sampled, (image, grid), gradient))[0]))
     sounds = torch.randn(512, 64, 128, device="cuda", requires_grad=True)  # 16 MiB
     targets, long, short = torch.ones(64, 127).long(), torch.full((64,), 512), torch.full((64,), 127)
     for name, lengths in (("host", (long, short)), ("device", (long.cuda(), short.cuda())),
@@ -220,6 +226,10 @@ def test_a_softmax_holds_a_product_in_its_backward(said: dict[str, str]) -> None
 
 def test_a_stated_count_of_positions_needs_no_values(said: dict[str, str]) -> None:
     assert said["nonzero_static"] == "1000"
+
+
+def test_a_grid_that_cudnn_samples_asks_for_its_results(said: dict[str, str]) -> None:
+    assert said["grid"] == "32 9"
 
 
 def test_a_gru_cell_keeps_five_numbers_a_unit(said: dict[str, str]) -> None:

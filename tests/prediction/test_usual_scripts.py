@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("torch")
 
 PROGRAM = """
-import argparse, glob, io, os, shutil, sys, traceback
+import argparse, functools, glob, io, os, shutil, sys, traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import numpy
@@ -233,6 +233,15 @@ def scaled(x: torch.Tensor) -> torch.Tensor:
     return x * torch.tensor(2.0)
 
 
+def forward_mode():
+    # A PINN's derivatives: PyTorch compiles what these are made of.
+    layers = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    weights = {name: value.detach() for name, value in layers.cuda().state_dict().items()}
+    points, along = torch.rand(9, 2, device="cuda"), torch.ones(9, 2, device="cuda")
+    call = functools.partial(torch.func.functional_call, layers, weights)
+    assert torch.func.jvp(call, (points,), (along,))[1].shape == (9, 1)
+
+
 def assertions():
     # They hold in a run.
     step = torch.rand((), device="cuda")
@@ -401,6 +410,7 @@ CASES = (
     "threads", "data_in_threads", "generations", "pinned", "checkpoints", "files_by_other_ways",
     "a_whole_model_keeps_no_memory_of_the_device", "buffers", "files_on_disk", "safetensors_again", "old_types", "losses_of_aligned_sequences", "draws",
     "counts_of_unknown_values", "large_tensors_are_read", "one_of_one", "marks_and_figures",
+    "forward_mode",
     "assertions", "steps_are_accepted",
     "sparse_matrices", "nested_tensors", "attention_by_a_score", "sums_within_formulas",
     "loops_until_convergence", "samples_of_a_detector", "libraries_built_for_a_gpu",
