@@ -173,8 +173,11 @@ int32_t vl_termination_leave(void) {
 }
 
 void vl_termination_die(int32_t number) {
-    is_written = true;
-    if (number != SIGABRT) die(number);
+    if (number == SIGABRT) {
+        is_written = true;
+    } else {
+        die(number);
+    }
 }
 
 #else

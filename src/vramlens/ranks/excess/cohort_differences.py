@@ -131,11 +131,33 @@ class CohortComparison:
         return RankAgainstPeers(summary, usual.beside(summary), position, ())
 
     def _same_layers(self, summary: RankSummary) -> StageLayout:
-        """The stages of its kind that have the layers of one of them."""
-        stages = [
-            other for other in self._kinds[_kind_of(summary)] if _has_layers_of(other, summary)
-        ]
-        return StageLayout(stages, Usual(stages))
+        """The stages of its kind that have most lines of its layers."""
+        key = _kind_of(summary), self._layers[summary.rank]
+        if key not in self._by_layers:
+            stages = [
+                other
+                for other in self._kinds[key[0]]
+                if 2 * len(key[1] & self._layers[other.rank]) >= len(key[1])
+            ]
+            self._by_layers[key] = StageLayout(stages, Usual(stages))
+        return self._by_layers[key]
+
+    @cached_property
+    def _by_layers(self) -> dict[tuple[_Kind, frozenset[Place | None]], StageLayout]:
+        """The stages with the same layers, as far as they were asked for: there may be thousands
+        of cohorts, and few kinds of layers.
+        """
+        return {}
+
+    @cached_property
+    def _layers(self) -> dict[int, frozenset[Place | None]]:
+        """By rank, the lines of its layers."""
+        return {
+            summary.rank: frozenset(
+                line.place for line in summary.lines if line.phase == "forward" and not line.static
+            )
+            for summary in self._typical.values()
+        }
 
     def _cohort(self, members: tuple[int, ...], summary: RankSummary) -> _Cohort:
         position = replace(self.positions[summary.rank], is_stage=self.cohorts.staged)
@@ -311,16 +333,6 @@ class _Cohort:
 
 def _kind_of(summary: RankSummary) -> _Kind:
     return summary.trains, summary.is_frozen
-
-
-def _has_layers_of(other: RankSummary, summary: RankSummary) -> bool:
-    """True if a stage has most lines of another's layers."""
-    own = _places_of_layers(summary)
-    return 2 * len(own & _places_of_layers(other)) >= len(own)
-
-
-def _places_of_layers(summary: RankSummary) -> set[Place | None]:
-    return {line.place for line in summary.lines if line.phase == "forward" and not line.static}
 
 
 def _is_none_of_work(_line: LineUse) -> bool:
