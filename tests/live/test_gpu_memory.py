@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from vramlens.capture import torch_api
 from vramlens.live.counters.gpu_memory import ProcessGpus
+from vramlens.live.heap.tensors import TorchObjects
 from vramlens.units import GIB
 
 RANKS_GPU = 3
@@ -45,3 +48,21 @@ def test_headroom_of_no_device_is_unknown() -> None:
     asked: list[int] = []
     assert ProcessGpus(torch_of(set(), asked)).headroom() is None
     assert asked == []
+
+
+def test_no_more_pinned_memory_is_handed_out_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch 2.11 under FSDP2, 60 steps: 222,170,113 bytes of 2,195,461."""
+    stats = {"active_bytes": {"current": 222_170_113}, "allocated_bytes": {"current": 2_195_461}}
+    cuda = SimpleNamespace(host_memory_stats_as_nested_dict=lambda: stats)
+    monkeypatch.setattr(torch_api, "cuda_in_use", lambda: cuda)
+    assert torch_api.pinned_memory() == (2_195_461, 2_195_461)
+
+
+def test_shapes_without_values_are_not_asked_for_their_address() -> None:
+    torch = pytest.importorskip("torch")
+    fake_mode = torch._subclasses.fake_tensor.FakeTensorMode()
+    with fake_mode:
+        fake = torch.empty(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert TorchObjects(torch).place_of(fake) is None

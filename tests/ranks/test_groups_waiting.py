@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from support.recordings import DATA
 from vramlens.ranks import compare
 from vramlens.ranks.flights.collectives import collective_problems
+from vramlens.read.flight_record import read_flight_record
 from vramlens.trace.flight import Collective, FlightGroup, FlightRecord, Frame
 
 RINGS = {"1": (0, 1, 2, 3), "2": (4, 5, 6, 7)}
@@ -147,3 +149,20 @@ def test_a_circle_of_groups_that_wait_for_each_other_is_told() -> None:
     answer = compare((), crossing({0: "A", 1: "B", 2: "C"}, groups))
     assert {rank for told in answer.differences for rank in told.ranks} == {0, 1, 2}
     assert not any("which wait" in note for note in answer.notes)
+
+
+def test_two_groups_that_wait_for_each_other_are_said_to() -> None:
+    """A real hang (``given_up``): one rank trains on, the other one evaluates."""
+    records = {
+        rank: read_flight_record(DATA / f"ranks/given_up/hang.rank{rank}.nccl.pickle.xz")
+        for rank in (0, 1)
+    }
+    answer = compare((), flights=records)
+    assert [(each.ranks, each.cause) for each in answer.differences] == [
+        ((1,), "desync"),
+        ((0,), "desync"),
+    ]
+    assert answer.differences[0].title.endswith(
+        "that rank 0 is waiting in: call 94 of process group 0"
+    )
+    assert [note for note in answer.notes if note.startswith("process groups 0 and 1 wait")] != []

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from vramlens.cli.main import main
+from vramlens.read.watchdog_log import read_watchdog_lines
 
 LINE = (
     "[rank{rank}]:[E1122 10:00:00.123456789 ProcessGroupNCCL.cpp:685] {head} Watchdog caught"
@@ -90,3 +91,23 @@ def test_json_is_json(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[s
     file.write_text(text)
     assert main(["explain", str(file)]) == 3
     assert "is JSON" in capsys.readouterr().err
+
+
+def test_the_group_of_a_call_is_in_the_next_line() -> None:
+    """PyTorch 2.11 names it there only."""
+    lines = [
+        "[rank1]:[E1127 18:29:41 ProcessGroupNCCL.cpp:689] [Rank 1] Watchdog caught collective"
+        " operation timeout: WorkNCCL(SeqNum=2, OpType=ALLGATHER, NumelIn=1, NumelOut=2,"
+        " Timeout(ms)=20000) ran for 20072 milliseconds before timing out.",
+        "[rank1]:[E1127 18:29:41 ProcessGroupNCCL.cpp:2303] [PG ID 1 PG GUID 1 Rank 1]  failure"
+        " detected by watchdog at work sequence id: 2 PG status: last enqueued work: 2",
+        "[rank0]:[E1127 18:29:41 ProcessGroupNCCL.cpp:689] [Rank 0] Watchdog caught collective"
+        " operation timeout: WorkNCCL(SeqNum=94, OpType=ALLREDUCE, NumelIn=4202497,"
+        " NumelOut=4202497, Timeout(ms)=20000) ran for 20023 milliseconds before timing out.",
+    ]
+    records = read_watchdog_lines(lines, "train.log")
+    assert {
+        rank: [(call.group, call.seq) for call in record.collectives]
+        for rank, record in records.items()
+    } == {0: [("0", 94)], 1: [("1", 2)]}
+    assert records[0].groups["0"].ranks == (0, 1)  # all are in the default group

@@ -118,8 +118,9 @@ def pinned_memory() -> tuple[int | None, int | None]:
         stats = {} if cuda is None else cuda.host_memory_stats_as_nested_dict()
         is_older = "reserved_bytes" in stats
         keys = ("allocated", "reserved") if is_older else ("active", "allocated")
-        handed_out, reserved = (stats[f"{key}_bytes"]["current"] for key in keys)
-        return int(handed_out), int(reserved)
+        handed_out, reserved = (int(stats[f"{key}_bytes"]["current"]) for key in keys)
+        # PyTorch 2.11 counts on what has been freed: under FSDP2 the first grows with every step.
+        return min(handed_out, reserved), reserved
     except Exception as error:  # before PyTorch 2.7
         let_through(error)
         return None, None

@@ -169,7 +169,7 @@ class _Job:
     def differences(self) -> Iterator[RankDifference]:
         """Yields what one rank does and its peers do not."""
         for difference in self.within_cohorts():
-            if not self._is_copied_from_stray(difference):
+            if not self._follows_from_stray(difference):
                 yield difference
         if self.between_cohorts is not None:
             yield from self.between_cohorts.differences()
@@ -178,17 +178,21 @@ class _Job:
         for rank, strays in self._strays.items():
             yield from (_stray(self.ranks[rank], stray) for stray in strays)
 
-    def _is_copied_from_stray(self, difference: RankDifference) -> bool:
-        """True if a rank has at a line of its own what it loaded to another's GPU, and then copied
-        to its own: its peers use what they loaded.
+    def _follows_from_stray(self, difference: RankDifference) -> bool:
+        """True if ranks differ because one of them loaded to another's GPU: that one copied it to
+        its own then, at a line that its peers do not have, and these have it where they loaded it.
         """
-        if difference.cause != "rank_only":
-            return False
-        (rank,) = difference.ranks
+        rank = difference.ranks[0]
+        if difference.cause == "map_location":
+            others = chain.from_iterable(
+                strays for other, strays in self._strays.items() if other != rank
+            )
+            return difference.place in {stray.place for stray in others}
         loaded = [stray for stray in self._strays.get(rank, ()) if stray.hints & Hint.LOAD]
         lines = [line for line in self.ranks[rank].lines if line.place == difference.place]
         stays = bool(lines) and all(line.category in STAY for line in lines)
-        return stays and difference.bytes <= sum(stray.reserved_bytes for stray in loaded)
+        is_copy = difference.bytes <= sum(stray.reserved_bytes for stray in loaded)
+        return difference.cause == "rank_only" and stays and is_copy
 
     @cached_property
     def _strays(self) -> dict[int, tuple[Stray, ...]]:
@@ -387,13 +391,14 @@ def _without_other_jobs(
 def _merged(
     differences: Sequence[RankDifference], failed: frozenset[int]
 ) -> tuple[RankDifference, ...]:
-    """One difference a cause and line, with all its ranks; the worst first, and last what no line
-    of the program does and no rank failed of.
+    """One difference a cause and line, or a call of a hang, with all its ranks; the worst first,
+    and last what no line of the program does and no rank failed of.
     """
-    by_cause: dict[tuple[str, Place | None], list[RankDifference]] = defaultdict(list)
+    by_cause: dict[tuple[str, Place | None, str], list[RankDifference]] = defaultdict(list)
     for difference in differences:
         place = None if difference.cause in _BY_SIZE else difference.place
-        by_cause[difference.cause, place].append(difference)
+        call = difference.title if difference.cause == "desync" else ""
+        by_cause[difference.cause, place, call].append(difference)
     return tuple(
         sorted(
             map(_worst_of_all, by_cause.values()),

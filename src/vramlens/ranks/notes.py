@@ -42,7 +42,10 @@ def note_of_victims(
     verb, noun = ("was", "a victim") if len(victims) == 1 else ("were", "victims")
     ended = f"{named(victims)} {verb} ended by SIGTERM"
     if failures.failed:
-        return [f"{ended} and did not fail: {noun} of rank {failures.failed[0].rank}"]
+        first = failures.failed[0]
+        if first.follows:
+            return [f"{ended} when rank {first.rank} had ended, which did not fail by itself"]
+        return [f"{ended} and did not fail: {noun} of rank {first.rank}"]
     survivors = [summary.rank for summary in ranks if summary.rank not in victims]
     if survivors:
         return [
@@ -156,9 +159,10 @@ def note_of_other_jobs(ranks: Sequence[RankSummary]) -> list[str]:
     shared = [dict(rank.ledger).get("other_processes", 0) for rank in ranks if rank.ledger]
     if not shared or min(shared) < GIB:
         return []
+    sizes = dict.fromkeys(map(format_size, (min(shared), max(shared))))
     return [
         "the GPUs of all ranks are shared with other processes, which hold"
-        f" {format_size(min(shared))} to {format_size(max(shared))} there"
+        f" {' to '.join(sizes)} there"
     ]
 
 
@@ -215,6 +219,9 @@ def _note_of_steps(ranks: Sequence[RankSummary]) -> list[str]:
     counts = {summary.rank: len(summary.step_peaks) for summary in ranks}
     if len(set(counts.values())) < 2:
         return []
+    if len(counts) == _FEWEST_RANKS:
+        steps = ", ".join(f"rank {rank} recorded {count:,} steps" for rank, count in counts.items())
+        return [f"{steps}: only those that both have are compared"]
     usual = lower_median(counts.values())
     odd = [rank for rank, count in counts.items() if count != usual]
     return [

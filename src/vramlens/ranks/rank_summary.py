@@ -123,10 +123,10 @@ class RankGrowth:
 
     def words(self, recorded_steps: int) -> str:
         """How it grows: with each step, or with some of them."""
-        size = format_size(self.bytes_per_step)
         if 2 * self.steps <= recorded_steps:
-            return f"{size} more per step on average, in {self.steps:,} of {recorded_steps:,} steps"
-        return f"{size} more after each of {self.steps:,} steps"
+            size = format_size(self.bytes // self.steps)
+            return f"{size} more each time, {self.steps:,} times in {recorded_steps:,} steps"
+        return f"{format_size(self.bytes_per_step)} more after each of {self.steps:,} steps"
 
 
 @dataclass(frozen=True, slots=True)

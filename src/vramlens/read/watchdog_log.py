@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
+from itertools import islice
 
 from vramlens.read.values import MOST_RANKS
 from vramlens.trace.flight import Collective, FlightGroup, FlightRecord
@@ -22,9 +24,11 @@ _LINE = re.compile(
     r"NumelIn=(?P<inputs>\d{1,15}), NumelOut=(?P<outputs>\d{1,15}), "
     r"Timeout\(ms\)=(?P<timeout>\d{1,12})\)"
 )
+_DETECTED = re.compile(r"failure detected by watchdog at work sequence id: (?P<seq>\d{1,15})")
+"""What the next line says of the same call; it names the group, which PyTorch 2.11's first does not."""
 _GROUP = re.compile(r"PG GUID (?P<name>[\w.-]{1,60})(?:\((?P<description>[^)]{1,60})\))?")
 _PREFIX = re.compile(r"\[rank(?P<rank>\d{1,7})\]:")
-_DEFAULT_GROUP = "0"
+_DEFAULT_GROUP = FlightGroup("0", "", ())
 _MOST_LINES = 10_000_000
 _NAMES = {
     "ALLREDUCE": "all_reduce",
@@ -46,20 +50,27 @@ def read_watchdog_lines(lines: Iterable[str], source: str) -> dict[int, FlightRe
         lines: of the log.
         source: its name.
     """
+    timed_out: list[tuple[int, re.Match[str], FlightGroup | None]] = []
+    detected: dict[tuple[int, str], FlightGroup] = {}
+    for line in islice(lines, _MOST_LINES):
+        match = _LINE.search(line)
+        if match is not None:
+            timed_out.append((_rank_of(line, match), match, _group_of(line)))
+            continue
+        detection, prefix, group = _DETECTED.search(line), _PREFIX.search(line), _group_of(line)
+        if detection is not None and prefix is not None and group is not None:
+            detected[int(prefix["rank"]), detection["seq"]] = group
     calls: dict[int, dict[str, Collective]] = {}
     groups: dict[str, FlightGroup] = {}
-    for number, line in enumerate(lines):
-        if number >= _MOST_LINES:
-            break
-        match = _LINE.search(line)
-        if match is None:
-            continue
-        group = _group_of(line)
+    for rank, match, named in timed_out:
+        group = named or detected.get((rank, match["seq"]), _DEFAULT_GROUP)
         groups.setdefault(group.name, group)
-        rank = _rank_of(line, match)
         if rank <= MOST_RANKS:
             # Of several lines of a rank and group the first is the one that hung.
             calls.setdefault(rank, {}).setdefault(group.name, _call(match, group))
+    default = groups.get(_DEFAULT_GROUP.name)
+    if default is not None:
+        groups[default.name] = replace(default, ranks=tuple(sorted(calls)))
     return {
         rank: FlightRecord(
             source=source,
@@ -79,10 +90,10 @@ def _rank_of(line: str, match: re.Match[str]) -> int:
     return int(prefix["rank"] if prefix is not None else match["group_rank"])
 
 
-def _group_of(line: str) -> FlightGroup:
+def _group_of(line: str) -> FlightGroup | None:
     match = _GROUP.search(line)
     if match is None:
-        return FlightGroup(_DEFAULT_GROUP, "", ())
+        return None
     return FlightGroup(match["name"], match["description"] or "", ())
 
 

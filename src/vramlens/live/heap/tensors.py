@@ -133,6 +133,8 @@ class TorchObjects:
             storage = (
                 value if id(type(value)) in self.storage_types else self.base.untyped_storage(value)
             )
+            if storage.device.type == "meta":
+                return None
             address = int(storage.data_ptr())
             return Storage(str(storage.device), address, int(storage.nbytes())) if address else None
         except Exception as error:
@@ -146,6 +148,8 @@ class TorchObjects:
         """
         try:
             storage = self.base.untyped_storage(tensor)
+            if storage.device.type == "meta":  # of a FakeTensor, too: to ask for its address warns
+                return None
             address = int(storage.data_ptr())
             return (address, int(storage.nbytes())) if address else None
         except Exception as error:

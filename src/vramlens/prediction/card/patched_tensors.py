@@ -9,6 +9,7 @@ import importlib
 import itertools
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -228,7 +229,9 @@ def put_tracing(torch: Any) -> None:
     What forward mode is made of is PyTorch's own, and is compiled before.
     """
 
-    importlib.import_module("torch._decomp.decompositions_for_jvp")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch deprecates TorchScript, and uses it here
+        importlib.import_module("torch._decomp.decompositions_for_jvp")
 
     def as_it_is(function: Any, *args: Any, **options: Any) -> Any:
         return function

@@ -19,7 +19,7 @@ _ANY_SIZES = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv", "co
 """Of calls whose sizes may differ from rank to rank, a part of the name (``reduce_scatter`` is
 told apart below).
 """
-_PLAIN_GROUPS = ("", "default_pg")
+_PLAIN_GROUPS = ("", "default_pg", "undefined")
 Calls = Mapping[int, Collective]
 """The collectives of one rank in one group, by number."""
 

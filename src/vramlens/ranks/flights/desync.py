@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.flights.collectives import CollectiveProblem
@@ -54,6 +55,12 @@ class Desyncs:
             elif group in self._causes:
                 verb = "waits" if sum(row.suspected for row in rows) == 1 else "wait"
                 yield f"{_waiting(rows)}, which {verb} in process group {self._causes[group]}"
+        for one, other in combinations(self._groups, 2):
+            if _wait_for_each_other(self._groups[one], self._groups[other]):
+                yield (
+                    f"process groups {one} and {other} wait for each other: a rank that is missing"
+                    " in one of them waits in the other"
+                )
 
     @cached_property
     def _groups(self) -> dict[str, list[CollectiveProblem]]:
@@ -116,6 +123,20 @@ def _ends(group: str, causes: Mapping[str, str]) -> bool:
     return True
 
 
+def _wait_for_each_other(
+    rows: Sequence[CollectiveProblem], other_rows: Sequence[CollectiveProblem]
+) -> bool:
+    """True if ranks that are missing in each of two groups wait in the other one."""
+    absent, other_absent = (
+        {row.rank for row in of_group if row.suspected and row.name is None}
+        for of_group in (rows, other_rows)
+    )
+    waiting, other_waiting = (
+        {row.rank for row in of_group if not row.suspected} for of_group in (rows, other_rows)
+    )
+    return bool(absent & other_waiting and other_absent & waiting)
+
+
 def _are_gone(rows: Sequence[CollectiveProblem], failed: Set[int]) -> bool:
     gone = [row for row in rows if row.suspected]
     return bool(gone) and all(row.name is None and row.rank in failed for row in gone)
@@ -141,7 +162,7 @@ def _difference(rows: Sequence[CollectiveProblem]) -> RankDifference:
         verdict=Verdict.LIKELY if problem == "no_record" else Verdict.PROVEN,
         bytes=0,
         place=place,
-        title=f"{_TITLES.get(problem, _MISMATCH)} call {seq} of process group {group}",
+        title=f"{_title(problem, rows)} call {seq} of process group {group}",
         evidence=(
             f"process group {group}, call {seq}: {_calls(rows)}",
             *(row.detail for row in suspected[:2] if row.name is None and row.detail),
@@ -149,6 +170,12 @@ def _difference(rows: Sequence[CollectiveProblem]) -> RankDifference:
         ),
         fix=f"{_SAME_CALLS}{where}",
     )
+
+
+def _title(problem: str, rows: Sequence[CollectiveProblem]) -> str:
+    title = _TITLES.get(problem, _MISMATCH)
+    waiting = [row.rank for row in rows if not row.suspected]
+    return title.replace("the others are", f"{named(waiting)} is") if len(waiting) == 1 else title
 
 
 def _caveat(suspected: Sequence[CollectiveProblem]) -> list[str]:

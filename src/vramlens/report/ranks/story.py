@@ -149,6 +149,8 @@ def _agreement(comparison: Comparison) -> str:
     """The answer where no rank differs, and none failed."""
     noun = "device" if comparison.by_device else "rank"
     count = max(len(comparison.ranks), len(comparison.flights))
+    if count < 2 and comparison.missing:
+        return f"Only one {noun} left files, so there is nothing to compare"
     if count < 2:
         return f"There is only one {noun}, so there is nothing to compare"
     peaks = [rank.peak_requested_bytes for rank in comparison.ranks]
