@@ -46,6 +46,7 @@ void die(int number) {
 }
 
 bool is_over() {
+    if (deadline.tv_sec == 0) return false;  // another thread is about to set it
     timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec != deadline.tv_sec ? now.tv_sec > deadline.tv_sec
@@ -97,8 +98,8 @@ void on_abort(int number) {
         if (came.compare_exchange_strong(none, number)) {
             set_deadline();
             if (sem_post(&wakes) == 0) wait_until_written();
-        } else if (none != number) {
-            wait_until_written();  // another one came before: its timer ends the process
+        } else {
+            wait_until_written();  // for what came before: another thread's abort, or SIGTERM
         }
     }
     signal(number, SIG_DFL);
@@ -169,7 +170,8 @@ int32_t vl_termination_leave(void) {
         if (is_ours(entry.signal)) signal(entry.signal, SIG_DFL);
     }
     if (is_ours(SIGABRT)) signal(SIGABRT, SIG_DFL);
-    return watched == getpid() ? came.load() : 0;
+    watched = 0;  // a handler that the program set since may call ours
+    return 0;
 }
 
 void vl_termination_die(int32_t number) {

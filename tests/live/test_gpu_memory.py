@@ -37,7 +37,7 @@ def torch_of(devices_in_use: set[int], asked: list[int]) -> Any:
 
 
 @pytest.mark.parametrize("devices_in_use", [{RANKS_GPU}, {0, RANKS_GPU}])
-def test_headroom_is_that_of_the_devices_in_use(devices_in_use: set[int]) -> None:
+def test_headroom_is_that_of_a_device_with_tensors(devices_in_use: set[int]) -> None:
     """To ask of another would make a context there, of some hundred MiB."""
     asked: list[int] = []
     assert ProcessGpus(torch_of(devices_in_use, asked)).headroom() == 54 * GIB

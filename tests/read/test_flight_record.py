@@ -143,6 +143,14 @@ def test_what_the_watchdog_gave_up_was_never_complete() -> None:
     ]
 
 
+def test_a_slow_call_after_which_the_program_goes_on_is_no_end() -> None:
+    value = read_pickle(DATA / "ranks/given_up/hang.rank0.nccl.pickle.xz")
+    late = value["entries"][-1]["time_created_ns"] + 1_000_000_000_000
+    value["entries"].append({**value["entries"][0], "time_created_ns": late})
+    record = flight_record(json.dumps(value).encode(), "x")
+    assert len(record.collectives) == len(value["entries"])
+
+
 def read_pickle(path: Path) -> dict[str, Any]:
     value: dict[str, Any] = pickle.loads(lzma.decompress(path.read_bytes()))
     return value

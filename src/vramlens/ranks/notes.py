@@ -157,7 +157,7 @@ def note_of_pinned_memory(ranks: Sequence[RankSummary]) -> list[str]:
 def note_of_other_jobs(ranks: Sequence[RankSummary]) -> list[str]:
     """One sentence where other processes hold much on the GPUs of all ranks."""
     shared = [dict(rank.ledger).get("other_processes", 0) for rank in ranks if rank.ledger]
-    if not shared or min(shared) < GIB:
+    if len(shared) < len(ranks) or min(shared, default=0) < GIB:
         return []
     sizes = dict.fromkeys(map(format_size, (min(shared), max(shared))))
     return [

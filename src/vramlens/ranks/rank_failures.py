@@ -95,7 +95,7 @@ def failure_order(
         flights: flight records: what each was in, and how far the clocks are apart.
         errors: error files, by rank.
     """
-    failed = _failed_ranks(ranks, errors or {})
+    failed = _failed_ranks(ranks, flights, errors or {})
     failed_numbers = {failed_rank.rank for failed_rank in failed}
     victims = tuple(
         summary.rank
@@ -131,7 +131,9 @@ def failure_order(
 
 
 def _failed_ranks(
-    ranks: Sequence[RankSummary], errors: Mapping[int, RankError]
+    ranks: Sequence[RankSummary],
+    flights: Mapping[int, FlightRecord],
+    errors: Mapping[int, RankError],
 ) -> list[FailedRank]:
     """The ranks that ran out of memory, raised, aborted, or left an error file; by number."""
     deaths = {summary.rank: summary.failure for summary in ranks if summary.died}
@@ -140,7 +142,8 @@ def _failed_ranks(
         for summary in ranks
         if summary.was_ended_by("error") or summary.was_ended_by("sigabrt")
     }
-    errors = {**{rank: _error_of(summary) for rank, summary in raised.items()}, **errors}
+    own_errors = {rank: _error_of(summary, flights.get(rank)) for rank, summary in raised.items()}
+    errors = {**own_errors, **errors}
     ended_us = {
         rank: summary.ended[1] for rank, summary in raised.items() if summary.ended is not None
     }
@@ -156,17 +159,30 @@ def _failed_ranks(
     ]
 
 
-def _error_of(summary: RankSummary) -> RankError:
-    """The exception that ended a program, as far as its recording tells of it. One that aborts did
-    so for another, as far as it can be seen: NCCL's watchdog does, when a collective times out.
-    """
+def _error_of(summary: RankSummary, flight: FlightRecord | None) -> RankError:
+    """The exception that ended a program, as far as its recording tells of it."""
     message = summary.ending or _NO_MESSAGE
     return RankError(
         source=summary.source,
         message=message,
         time_s=None,
         frames=(),
-        follows=tells_of_another(message) or summary.was_ended_by("sigabrt"),
+        follows=tells_of_another(message) or _was_aborted_by_watchdog(summary, flight),
+    )
+
+
+def _was_aborted_by_watchdog(summary: RankSummary, flight: FlightRecord | None) -> bool:
+    """True if a rank was aborted because a collective had timed out; without a flight record, every
+    abort is taken for that.
+    """
+    if summary.ended is None or not summary.was_ended_by("sigabrt"):
+        return False
+    end_ns = summary.ended[1] * 1000
+    return flight is None or any(
+        call.completed_ns is None
+        and call.created_ns is not None
+        and call.created_ns + (call.timeout_ms or 0) * 1_000_000 <= end_ns
+        for call in flight.collectives
     )
 
 

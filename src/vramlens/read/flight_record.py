@@ -28,6 +28,8 @@ _MOST_GROUPS = 256
 _LONGEST_RANKS = 1 << 22
 """Characters of the text that lists a group's ranks."""
 _LARGEST = (1 << 62) - 1
+_MOST_LATER, _LATEST_NS = 100, 900 * 1_000_000_000
+"""Calls, and nanoseconds, that a program may go on for when the watchdog has given up a call."""
 _HEAD_BYTES = 1 << 16
 _KEYS = ("pg_config", "nccl_comm_state", "collective_seq_id")
 """Of a record's start, one at least; a snapshot of memory has none of them."""
@@ -125,9 +127,11 @@ def _before_giving_up(calls: tuple[Collective, ...]) -> tuple[Collective, ...] |
     the program may go on for a while.
     """
     ends_ns = [end_ns for call in calls if (end_ns := _given_up_ns(call)) is not None]
-    if not ends_ns:
-        return None
-    end_ns = min(ends_ns)
+    end_ns = min(ends_ns, default=_LARGEST)
+    later = [call.created_ns for call in calls if (call.created_ns or 0) > end_ns]
+    goes_on = len(later) > _MOST_LATER or max(filter(None, later), default=0) > end_ns + _LATEST_NS
+    if not ends_ns or goes_on:
+        return None  # where nothing is given up, a slow call is no end
     return tuple(
         _waiting(call) if (call.completed_ns or 0) >= end_ns else call
         for call in calls
@@ -162,7 +166,8 @@ def _completed_of(calls: Sequence[Collective], last_completed: Mapping[str, int]
             before_waiting[call.group] = min(number, before_waiting.get(call.group, number))
     bounds = {**before_end, **before_waiting}
     return {
-        group: min(number, bounds.get(group, number)) for group, number in last_completed.items()
+        group: max(0, min(number, bounds.get(group, number)))
+        for group, number in last_completed.items()
     }
 
 

@@ -320,6 +320,19 @@ def test_an_abort_leaves_a_recording(tmp_path: Path) -> None:
         assert meta["ending"].startswith(f"SIGABRT, at {tmp_path}/{number}/train.py:")
 
 
+def test_a_second_abort_and_one_that_is_no_longer_watched_change_nothing(tmp_path: Path) -> None:
+    slow = "gpu.snapshot = lambda old=gpu.snapshot: (time.sleep(1), old())[1]\n"
+    aborts = f"def aborts():\n    {ABORTS}\n"
+    two = "for _ in range(2): threading.Thread(target=aborts).start()\n"
+    disarmed = (
+        "import faulthandler\nfrom vramlens.capture.recording.session import current_session\n"
+        "gpu.use()\nfaulthandler.enable()\ncurrent_session()._termination.disarm()\n"
+    )
+    texts = [f"{slow}gpu.use()\n{aborts}{two}{READY}{IN_C}", f"{disarmed}{READY}{ABORTS}\n"]
+    ended = [program.end()[:2] for program in aborted(tmp_path, texts)]
+    assert ended == [(-signal.SIGABRT, ["run.vram"]), (-signal.SIGABRT, [])]
+
+
 def test_an_abort_is_over_within_the_bound(tmp_path: Path) -> None:
     """With the interpreter's lock nothing can be written; nor in a child; nor by a slow disk."""
     slow = "gpu.snapshot = lambda: time.sleep(60)\n"

@@ -22,8 +22,8 @@ def write_flight_record(recording: str, since_us: int) -> None:
     """Writes the file beside a recording, by PyTorch's name for it; unless PyTorch has done so.
 
     Args:
-        since_us: when the process began to record, in microseconds since the epoch: an older file
-            is another job's.
+        since_us: when the process began, in microseconds since the epoch: an older file is another
+            job's.
     """
     rank, ask = rank_of_process(), _question()
     if rank is None or ask is None:

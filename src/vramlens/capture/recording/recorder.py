@@ -75,7 +75,6 @@ class Recorder:
         gpu: what it records; None until torch is imported.
         steps: the program's steps.
         recording: whether events are being recorded now.
-        started_us: when that began, in microseconds since the epoch; 0 where it has not.
         wanted_events: how many each ring is to hold from the next start on; None lets the host's
             memory decide.
         naming_seconds: what naming tensors that no model has may take; None for the usual.
@@ -101,7 +100,7 @@ class Recorder:
         if redacted:
             self.redact()
         self._max_events = 0
-        self.started_us = 0
+        self._started_us = 0
         self._start_state: bytes | None = None
         self._by_the_program = False
         self._marks: ModuleMarks | None = None
@@ -152,7 +151,7 @@ class Recorder:
         self._by_the_program = gpu.history_is_on()
         if not self._by_the_program:
             self._start_history(gpu)
-        self.started_us = time.time_ns() // 1000
+        self._started_us = time.time_ns() // 1000
         # Those of an earlier block: other tensors may have their addresses by now.
         self._earlier_names = []
         self.recording = True
@@ -373,7 +372,7 @@ class Recorder:
             "module_marks": self._marks is not None and self._marks.is_on,
             "autocast": self._marks is not None and self._marks.has_seen_autocast,
             "oom": request.failure,
-            "started_us": self.started_us,
+            "started_us": self._started_us,
             "written_us": time.time_ns() // 1000,
         }
 

@@ -120,8 +120,10 @@ class Session:
             self.recorder.owners = leaks.owners
         self._dump_server = DumpServer(self._on_demand, self.recorder.tick)
         self._termination = Termination(
-            self._terminated, lambda: self.recorder.paths.folder, self._tell_leaks
+            self._terminated, lambda: self.recorder.paths.folder, self._end_at_signal
         )
+        self._began_us = time.time_ns() // 1000
+        self._written_at_signal: str | None = None
         self._open_blocks = 0
         self._trace = (
             ProfiledSteps(self.recorder.paths, plan.first_step or 0) if plan.profile else None
@@ -262,14 +264,15 @@ class Session:
         gpu = self.recorder.gpu
         if gpu is not None and gpu.is_initialized() and not self._died_of_a_failure():
             request = WriteRequest(name.lower(), ending=ending_of_signal(name, where))
-            path = self.recorder.write(request).get("path")
-            if path is not None and not self.recorder.is_redacting:
-                write_flight_record(path, self.recorder.started_us)
+            self._written_at_signal = self.recorder.write(request).get("path")
 
-    def _tell_leaks(self) -> None:
-        """Says what leaks at a signal that ends the program."""
+    def _end_at_signal(self) -> None:
+        """Says what leaks at a signal that ends the program, and leaves the flight record."""
         if self._leaks is not None and not self._done:
             self._leaks.tell_after_step()
+        # The last: the question may wait for a lock that nobody gives back.
+        if self._written_at_signal is not None and not self.recorder.is_redacting:
+            write_flight_record(self._written_at_signal, self._began_us)
 
     def _on_demand(self, trigger: str, path: str | None, *, redacted: bool) -> dict[str, Any]:
         if self._leaks is not None:

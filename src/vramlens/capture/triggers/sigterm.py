@@ -90,7 +90,7 @@ class Termination:
     def _wait(self, core: ctypes.CDLL) -> None:
         """On the thread: waits for a signal, has the recording written, and ends the process."""
         # A program may wait for them in a thread of its own.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP, signal.SIGABRT})
         number = core.vl_termination_wait()
         name = signal.Signals(number).name
         end = time.monotonic() + _WITHIN_S

@@ -74,17 +74,21 @@ class ProcessGpus:
             return None
 
     def headroom(self) -> int | None:
-        """What is free on the device that holds most of the tensors, PyTorch's cache included;
-        None where that cannot be told.
+        """What is free on the fullest device that holds tensors, PyTorch's cache included; None
+        where that cannot be told.
 
         Never asks of the current device: that of a thread of ours is the first one, on which a
         rank of a job has nothing, and the question would make a context there.
         """
         try:
             held = {device: self._cuda.memory_allocated(device) for device in self.contexts()}
-            fullest = max(held, key=held.__getitem__)
-            free, _ = self._cuda.mem_get_info(fullest)
-            return int(free) + int(self._cuda.memory_reserved(fullest)) - int(held[fullest])
+            return min(
+                int(self._cuda.mem_get_info(device)[0])
+                + int(self._cuda.memory_reserved(device))
+                - int(size)
+                for device, size in held.items()
+                if size
+            )
         except Exception as error:  # no context, or no such figure here
             let_through(error)
             return None

@@ -156,7 +156,8 @@ def _look_behind_arrays_of(search: Search, low: int, array: type) -> bool:
         if search.is_over:
             return False
         referents = search.referents.of(search.order[start:end])
-        if any(_may_hold_arrays(search, value, array) for value in referents):
+        asked: set[int] = set()
+        if any(_may_hold_arrays(search, value, array, asked) for value in referents):
             for place in range(start, end):
                 _take_in_arrays_of(search, place, array)
     return True
@@ -168,22 +169,27 @@ def _take_in_arrays_of(search: Search, place: int, array: type) -> None:
             continue
         if type(value) is array:
             _take_in_array(search, place, value, array)
-        elif _may_hold_arrays(search, value, array):
+        elif _may_hold_arrays(search, value, array, set()):
             search.take_in(place, (("", value),))  # and what it holds in the next round
 
 
 def _may_hold_arrays(
-    search: Search, value: Any, array: type, deepest: int = _DEEPEST_TUPLE
+    search: Search, value: Any, array: type, asked: set[int], deepest: int = _DEEPEST_TUPLE
 ) -> bool:
     """Whether something is an array, or a tuple or dict that the collector leaves alone with one inside:
     arrays, numbers and such tuples are all that it holds.
+
+    Args:
+        asked: the identities of those that hold none, which others may share.
     """
     if type(value) is array or not deepest:
         return True
-    if (type(value) is not tuple and type(value) is not dict) or gc.is_tracked(value):
+    is_left_alone = type(value) in (tuple, dict) and not gc.is_tracked(value)
+    if not is_left_alone or id(value) in asked:
         return False
+    asked.add(id(value))
     inside = search.referents.of_one(value)
-    return any(_may_hold_arrays(search, part, array, deepest - 1) for part in inside)
+    return any(_may_hold_arrays(search, part, array, asked, deepest - 1) for part in inside)
 
 
 def _take_in_array(search: Search, place: int, value: Any, array: type) -> None:

@@ -131,23 +131,29 @@ class CohortComparison:
         return RankAgainstPeers(summary, usual.beside(summary), position, ())
 
     def _same_layers(self, summary: RankSummary) -> StageLayout:
-        """The stages of its kind that have most lines of its layers."""
-        key = _kind_of(summary), self._layers[summary.rank]
-        if key not in self._by_layers:
-            stages = [
-                other
-                for other in self._kinds[key[0]]
-                if 2 * len(key[1] & self._layers[other.rank]) >= len(key[1])
-            ]
-            self._by_layers[key] = StageLayout(stages, Usual(stages))
-        return self._by_layers[key]
+        """The stages of its kind that have its layers."""
+        return self._by_layers[summary.rank]
 
     @cached_property
-    def _by_layers(self) -> dict[tuple[_Kind, frozenset[Place | None]], StageLayout]:
-        """The stages with the same layers, as far as they were asked for: there may be thousands
-        of cohorts, and few kinds of layers.
+    def _by_layers(self) -> dict[int, StageLayout]:
+        """By rank, the stages of its kind that have most lines of one stage's layers; in one pass,
+        as there may be thousands of cohorts.
         """
-        return {}
+        layouts: dict[int, StageLayout] = {}
+        for of_kind in self._kinds.values():
+            alike: list[list[RankSummary]] = []
+            for summary in of_kind:
+                own = self._layers[summary.rank]
+                for stages in alike:
+                    if 2 * len(own & self._layers[stages[0].rank]) >= len(own):
+                        stages.append(summary)
+                        break
+                else:
+                    alike.append([summary])
+            for stages in alike:
+                layout = StageLayout(stages, Usual(stages))
+                layouts.update((stage.rank, layout) for stage in stages)
+        return layouts
 
     @cached_property
     def _layers(self) -> dict[int, frozenset[Place | None]]:
@@ -193,7 +199,7 @@ class CohortComparison:
             layout=by_layout,
             layers=layers,
             layer_bytes=of_layers,
-            kept_bytes=beside_same.more_activations(places) if beside_same.recomputes_less else 0,
+            beside_same=beside_same,
         )
 
     def _leaking(self, members: Sequence[int], place: Place | None) -> tuple[int, ...]:
@@ -222,10 +228,16 @@ class CohortComparison:
         kept = cohort.kept_bytes
         difference = self._difference_from(cohort, "not_checkpointed", kept, None)
         peer = "a stage" if self.cohorts.staged else "ranks"
+        beside = cohort.beside_same
+        own_peak_bytes, usual_peak_bytes = beside.rank.peak_requested_bytes, beside.usual.peak_bytes
         return replace(
             difference,
             title=f"{WORDS[difference.cause]}: {format_size(kept)} more than {peer} with the same"
             " layers",
+            evidence=(
+                f"peak {format_size(own_peak_bytes)}; of those with the same layers"
+                f" {format_size(usual_peak_bytes)} (median)",
+            ),
         )
 
     def _difference_of_layers(self, cohort: _Cohort) -> RankDifference:
@@ -283,8 +295,7 @@ class _Cohort:
         layout: what of that is by the layout of a pipeline.
         layers: how many times as many layers it has as the usual stage.
         layer_bytes: what it holds because of those it has more.
-        kept_bytes: what its activations hold more because it does not compute them again, as
-            others with the same layers do.
+        beside_same: the typical one beside those with the same layers.
     """
 
     members: tuple[int, ...]
@@ -296,7 +307,16 @@ class _Cohort:
     layout: LayoutBytes
     layers: float
     layer_bytes: int
-    kept_bytes: int
+    beside_same: RankAgainstPeers
+
+    @property
+    def kept_bytes(self) -> int:
+        """What its activations hold more because it does not compute them again, as others with
+        the same layers do.
+        """
+        if not self.beside_same.recomputes_less:
+            return 0
+        return self.beside_same.more_activations(self.places)
 
     @property
     def least(self) -> float:
@@ -318,7 +338,7 @@ class _Cohort:
     @property
     def is_not_checkpointed(self) -> bool:
         """True if so much is worth telling."""
-        return self.kept_bytes >= self.beside.least
+        return self.kept_bytes >= self.beside_same.least
 
     @property
     def largest_line(self) -> LineUse | None:

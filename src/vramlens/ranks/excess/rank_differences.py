@@ -10,7 +10,7 @@ from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
 from vramlens.ranks.excess.reserved_differences import reserved_differences, with_reserved
 from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_summary import LineUse
-from vramlens.units import MIB, format_size
+from vramlens.units import GIB, MIB, format_size
 
 _OF_ALL = 0.5
 """Of what other processes hold on a rank's GPU: where its peers' GPUs have as much, all are shared."""
@@ -80,4 +80,4 @@ def _outside_differences(beside: RankAgainstPeers) -> list[RankDifference]:
 
 def _is_of_other_jobs(kind: str, size: int, usual: int) -> bool:
     """True if the GPUs of all ranks are shared with others: how they are spread is not this job's."""
-    return kind == "other_processes" and usual >= _OF_ALL * size
+    return kind == "other_processes" and usual >= max(_OF_ALL * size, GIB)

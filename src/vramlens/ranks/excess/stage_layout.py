@@ -119,8 +119,16 @@ class StageLayout:
         ]
 
     def _is_of_layers(self, line: LineUse) -> bool:
-        sizes = [other.mean_bytes for other in self._lines_of_owners[key_of(line)]]
-        return self._is_of_all(line) and max(sizes) <= (1 + SAME_SHARE) * min(sizes)
+        return key_of(line) in self._keys_of_layers
+
+    @cached_property
+    def _keys_of_layers(self) -> set[LineKey]:
+        """The lines that all stages have, in one size."""
+        return {
+            key
+            for key, lines in self._lines_of_owners.items()
+            if self._is_of_all(lines[0]) and _is_one_size([line.mean_bytes for line in lines])
+        }
 
     def _is_of_all(self, line: LineUse) -> bool:
         return len(self._owners[key_of(line)]) == len(self._stages)
@@ -225,6 +233,10 @@ class StageLayout:
         ]
         of_step = sum(line.per_step * line.mean_bytes for line in lines)
         return sum(line.peak_bytes for line in lines) / max(1.0, of_step)
+
+
+def _is_one_size(sizes: Sequence[float]) -> bool:
+    return max(sizes) <= (1 + SAME_SHARE) * min(sizes)
 
 
 def _times(line: LineUse) -> int:
