@@ -539,7 +539,11 @@ test("replayed settings are drawn over the recorded ones: values, names, words, 
       const x = axis === "events" ? `&x=${event - 2}_${event + 2}` : "";
       await page.evaluate((hash) => (location.hash = hash), `view=memory&by=category&axis=${axis}&at=${event}${x}`);
       await page.waitForFunction((event) => document.querySelector(".legend .line .soft").title.endsWith("at the cursor") && new RegExp(`event ${event.toLocaleString("en")}\\b`).test(document.querySelector(".drawer .facts").textContent), event);
-      assert.deepEqual(await page.$$eval(".legend .line .soft", (all) => all.map((one) => one.textContent)), lines.map(({ after }) => after[i]));
+      const values = lines.map(({ after }) => after[i]);
+      // The facts may be there a frame before the legend.
+      const isShown = (wanted) => [...document.querySelectorAll(".legend .line .soft")].map((one) => one.textContent).join() === wanted;
+      await page.waitForFunction(isShown, values.join()).catch(() => {});
+      assert.deepEqual(await page.$$eval(".legend .line .soft", (all) => all.map((one) => one.textContent)), values);
       if (axis === "time") continue;
       const [left, top, width] = (await page.getAttribute("canvas.picture", "data-plot")).split(",").map(Number);
       const box = await page.locator("canvas.picture").boundingBox();
