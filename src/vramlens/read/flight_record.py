@@ -106,17 +106,17 @@ def flight_record(data: bytes, name: str) -> FlightRecord:
     shared = _Shared()
     library_version = text_of(parsed.get("comm_lib_version", parsed.get("nccl_version")))
     collectives = shared.all_of(_collective, entries[:_MOST_ENTRIES])
-    waiting = _before_giving_up(collectives)
     last_completed = _last_completed(parsed.get("pg_status"))
+    waiting = _before_giving_up(collectives)
+    if waiting is not None:
+        collectives, last_completed = waiting, _completed_of(waiting, last_completed)
     return FlightRecord(
         source=name,
         version=text_of(parsed.get("version")),
         library_version=library_version or None,
         groups=_groups(parsed.get("pg_config"), shared),
-        last_completed=last_completed
-        if waiting is None
-        else _completed_of(waiting, last_completed),
-        collectives=collectives if waiting is None else waiting,
+        last_completed=last_completed,
+        collectives=collectives,
     )
 
 
@@ -127,11 +127,12 @@ def _before_giving_up(calls: tuple[Collective, ...]) -> tuple[Collective, ...] |
     the program may go on for a while.
     """
     ends_ns = [end_ns for call in calls if (end_ns := _given_up_ns(call)) is not None]
-    end_ns = min(ends_ns, default=_LARGEST)
-    later = [call.created_ns for call in calls if (call.created_ns or 0) > end_ns]
-    goes_on = len(later) > _MOST_LATER or max(filter(None, later), default=0) > end_ns + _LATEST_NS
-    if not ends_ns or goes_on:
-        return None  # where nothing is given up, a slow call is no end
+    if not ends_ns:
+        return None
+    end_ns = min(ends_ns)
+    later = [created_ns for call in calls if (created_ns := call.created_ns or 0) > end_ns]
+    if len(later) > _MOST_LATER or max(later, default=0) > end_ns + _LATEST_NS:
+        return None  # it went on: a call that was slow, and complete
     return tuple(
         _waiting(call) if (call.completed_ns or 0) >= end_ns else call
         for call in calls

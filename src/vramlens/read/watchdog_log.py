@@ -50,20 +50,24 @@ def read_watchdog_lines(lines: Iterable[str], source: str) -> dict[int, FlightRe
         lines: of the log.
         source: its name.
     """
-    timed_out: list[tuple[int, re.Match[str], FlightGroup | None]] = []
+    timed_out: dict[tuple[int, str, FlightGroup | None], re.Match[str]] = {}
     detected: dict[tuple[int, str], FlightGroup] = {}
     for line in islice(lines, _MOST_LINES):
         match = _LINE.search(line)
         if match is not None:
-            timed_out.append((_rank_of(line, match), match, _group_of(line)))
+            call = _rank_of(line, match), match["seq"], _group_of(line)
+            timed_out.setdefault(call, match)
             continue
-        detection, prefix, group = _DETECTED.search(line), _PREFIX.search(line), _group_of(line)
-        if detection is not None and prefix is not None and group is not None:
+        detection = _DETECTED.search(line)
+        if detection is None:
+            continue
+        prefix, group = _PREFIX.search(line), _group_of(line)
+        if prefix is not None and group is not None:
             detected[int(prefix["rank"]), detection["seq"]] = group
     calls: dict[int, dict[str, Collective]] = {}
     groups: dict[str, FlightGroup] = {}
-    for rank, match, named in timed_out:
-        group = named or detected.get((rank, match["seq"]), _DEFAULT_GROUP)
+    for (rank, number, named), match in timed_out.items():
+        group = named or detected.get((rank, number), _DEFAULT_GROUP)
         groups.setdefault(group.name, group)
         if rank <= MOST_RANKS:
             # Of several lines of a rank and group the first is the one that hung.

@@ -15,6 +15,7 @@ from typing import Any
 from vramlens.capture.process_group import initialized_group
 from vramlens.capture.recording.output_path import rank_of_process
 from vramlens.capture.warn import harmless
+from vramlens.whole_file import whole_file
 
 
 @harmless("writing the flight record")
@@ -34,12 +35,8 @@ def write_flight_record(recording: str, since_us: int) -> None:
     content = ask()
     if not pickle.loads(content).get("entries"):  # PyTorch's own bytes; it keeps none here
         return
-    partial = os.path.join(
-        os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.partial"
-    )
-    with open(partial, "wb") as file:
+    with whole_file(path, is_private=True) as file:
         file.write(content)
-    os.replace(partial, path)
 
 
 def _question() -> Callable[[], bytes] | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from vramlens.capture.torch_api import pinned_memory
+from vramlens.capture.torch_api import device_memory, pinned_memory
 from vramlens.ground.program_errors import let_through
 
 _COUNTED = ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes")
@@ -83,7 +83,7 @@ class ProcessGpus:
         try:
             held = {device: self._cuda.memory_allocated(device) for device in self.contexts()}
             return min(
-                int(self._cuda.mem_get_info(device)[0])
+                device_memory(self._cuda, device)[0]
                 + int(self._cuda.memory_reserved(device))
                 - int(size)
                 for device, size in held.items()

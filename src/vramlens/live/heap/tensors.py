@@ -133,9 +133,7 @@ class TorchObjects:
             storage = (
                 value if id(type(value)) in self.storage_types else self.base.untyped_storage(value)
             )
-            if storage.device.type == "meta":
-                return None
-            address = int(storage.data_ptr())
+            address = _address_of(storage)
             return Storage(str(storage.device), address, int(storage.nbytes())) if address else None
         except Exception as error:
             let_through(error)
@@ -148,9 +146,7 @@ class TorchObjects:
         """
         try:
             storage = self.base.untyped_storage(tensor)
-            if storage.device.type == "meta":  # of a FakeTensor, too: to ask for its address warns
-                return None
-            address = int(storage.data_ptr())
+            address = _address_of(storage)
             return (address, int(storage.nbytes())) if address else None
         except Exception as error:
             let_through(error)
@@ -309,6 +305,13 @@ class TorchObjects:
                 name for name in dir(cls) if name.startswith(_RAW)
             )
         return names
+
+
+def _address_of(storage: Any) -> int:
+    """The address of a storage's memory; 0 where it has none, as that of a FakeTensor, which would
+    warn in the program's output.
+    """
+    return 0 if storage.device.type == "meta" else int(storage.data_ptr())
 
 
 def loaded() -> TorchObjects | None:

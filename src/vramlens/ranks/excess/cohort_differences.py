@@ -127,12 +127,8 @@ class CohortComparison:
         """A stage beside those of its kind with the same layers: an encoder's has others than a
         decoder's.
         """
-        usual = self._same_layers(summary).usual
+        usual = self._by_layers[summary.rank].usual
         return RankAgainstPeers(summary, usual.beside(summary), position, ())
-
-    def _same_layers(self, summary: RankSummary) -> StageLayout:
-        """The stages of its kind that have its layers."""
-        return self._by_layers[summary.rank]
 
     @cached_property
     def _by_layers(self) -> dict[int, StageLayout]:
@@ -185,7 +181,7 @@ class CohortComparison:
         more = alike.more - sum(difference.bytes for difference in of_lines)
         is_staged = self.cohorts.staged
         by_layout = layout.bytes_of(summary, places) if is_staged else _NO_LAYOUT
-        same_layers = self._same_layers(summary)
+        same_layers = self._by_layers[summary.rank]
         layers = same_layers.layers_of(summary) if is_staged else 1.0
         of_layers = same_layers.bytes_of_layers(summary, places) if is_staged else 0
         beside_same = self._beside_same_layers(summary, position)
