@@ -60,9 +60,15 @@ def _reader(kind: Any, where: str) -> _Reader:
     return _scalar(kind, where)
 
 
+def _kind_of(hint: Any) -> Any:
+    """The type itself, of one that may be missing, too."""
+    if get_origin(hint) in (Union, UnionType):
+        return next(part for part in get_args(hint) if part is not NoneType)
+    return hint
+
+
 def _optional(kind: Any, where: str) -> _Reader:
-    inner = next(part for part in get_args(kind) if part is not NoneType)
-    read = _reader(inner, where)
+    read = _reader(_kind_of(kind), where)
     return lambda value: None if value is None else read(value)
 
 
@@ -179,31 +185,54 @@ def _maker(
     kind: Any, where: str, hints: Mapping[str, Any], readers: Mapping[str, _Reader]
 ) -> Callable[[dict[str, object]], Any]:
     """What makes a dataclass of an object that has all of its fields."""
-    if all(hint in (str, int) for hint in hints.values()):
-        return _sharer(kind, where, readers)
+    if all(map(_is_shared, hints.values())):
+        return _sharer(kind, where, hints, readers)
     in_order = tuple(readers.items())
     return lambda value: kind(*[read(value[name]) for name, read in in_order])
 
 
+def _is_shared(hint: Any) -> bool:
+    """Whether values of a type are words and numbers, or an object of nothing else."""
+    kind = _kind_of(hint)
+    if is_dataclass(kind):
+        return all(map(_is_shared, get_type_hints(kind).values()))
+    return isinstance(kind, type) and issubclass(kind, str | int)
+
+
 def _sharer(
-    kind: Any, where: str, readers: Mapping[str, _Reader]
+    kind: Any, where: str, hints: Mapping[str, Any], readers: Mapping[str, _Reader]
 ) -> Callable[[dict[str, object]], Any]:
-    """The same for one of few words and numbers, such as a line of the program: equal ones are one
-    object. Thousands of ranks name the same lines, and are compared by them.
+    """The same for one of few words and numbers, such as a line of the program and what it held:
+    equal ones are one object. Thousands of ranks name the same lines, and are compared by them.
     """
-    in_order = tuple(readers.values())
+    objects = {
+        position: readers[name]
+        for position, name in enumerate(readers)
+        if is_dataclass(_kind_of(hints[name]))
+    }
+    # Objects are read before they are looked up, everything else once for all that are equal.
+    in_order = [
+        _as_it_is if position in objects else read for position, read in enumerate(readers.values())
+    ]
 
     @lru_cache(_MOST_SHARED, typed=True)
     def make(*values: object) -> Any:
         return kind(*[read(value) for read, value in zip(in_order, values, strict=True)])
 
     def read(value: dict[str, object]) -> Any:
+        values = [value[name] for name in readers]
+        for position, read_object in objects.items():
+            values[position] = read_object(values[position])
         try:
-            return make(*[value[name] for name in readers])
+            return make(*values)
         except TypeError:  # a list: no word and no number
             raise _wrong(where) from None
 
     return read
+
+
+def _as_it_is(value: object) -> object:
+    return value
 
 
 def _nothing(kind: Any) -> Any:
