@@ -10,7 +10,7 @@
 // A process aborts in the thread that asks for it, as NCCL's watchdog does when a collective times
 // out. That thread waits in the handler until the recording is written, for as long at most, and
 // then goes on to abort. One that holds the interpreter's lock does not wait: nothing could be
-// written.
+// written. Python's faulthandler, where it was there first, prints its stacks after that.
 
 #include "vramlens.h"
 
@@ -39,6 +39,7 @@ timespec deadline = {};
 std::atomic<int> came{0};  // the first signal that came
 std::atomic<bool> is_written{false};
 int (*holds_interpreter)() = nullptr;  // CPython's PyGILState_Check
+struct sigaction former_abort = {};    // what SIGABRT did before
 
 void die(int number) {
     signal(number, SIG_DFL);
@@ -102,7 +103,7 @@ void on_abort(int number) {
             wait_until_written();  // for what came before: another thread's abort, or SIGTERM
         }
     }
-    signal(number, SIG_DFL);
+    sigaction(number, &former_abort, nullptr);
     raise(number);  // to this thread, blocked inside of the handler: delivered when it returns
     errno = saved;
 }
@@ -128,6 +129,11 @@ bool handle(int number, void (*handler)(int)) {
     return sigaction(number, &action, nullptr) == 0;
 }
 
+bool watch_abort(bool is_faulthandlers) {
+    if (!is_faulthandlers && !has_default(SIGABRT)) return false;
+    return sigaction(SIGABRT, nullptr, &former_abort) == 0 && handle(SIGABRT, on_abort);
+}
+
 bool watch(Watched& entry) {
     if (!has_default(entry.signal)) return false;
     struct sigevent event = {};
@@ -139,7 +145,7 @@ bool watch(Watched& entry) {
 
 }  // namespace
 
-int32_t vl_termination_watch(int64_t limit_ms, int (*holds_lock)(void)) {
+int32_t vl_termination_watch(int64_t limit_ms, int (*holds_lock)(void), int32_t is_faulthandlers) {
     if (watched == getpid() || sem_init(&wakes, 0, 0) != 0) return 0;
     limit.it_value.tv_sec = static_cast<time_t>(limit_ms / 1000);
     limit.it_value.tv_nsec = static_cast<long>(limit_ms % 1000) * 1'000'000;
@@ -147,7 +153,7 @@ int32_t vl_termination_watch(int64_t limit_ms, int (*holds_lock)(void)) {
     came = 0;
     is_written = false;
     holds_interpreter = holds_lock;
-    bool any = has_default(SIGABRT) && handle(SIGABRT, on_abort);
+    bool any = watch_abort(is_faulthandlers != 0);
     for (Watched& entry : signals) {
         if (watch(entry)) any = true;
     }
@@ -169,7 +175,7 @@ int32_t vl_termination_leave(void) {
     for (const Watched& entry : signals) {
         if (is_ours(entry.signal)) signal(entry.signal, SIG_DFL);
     }
-    if (is_ours(SIGABRT)) signal(SIGABRT, SIG_DFL);
+    if (is_ours(SIGABRT)) sigaction(SIGABRT, &former_abort, nullptr);
     watched = 0;  // a handler that the program set since may call ours
     return 0;
 }
@@ -184,7 +190,7 @@ void vl_termination_die(int32_t number) {
 
 #else
 
-int32_t vl_termination_watch(int64_t, int (*)(void)) {
+int32_t vl_termination_watch(int64_t, int (*)(void), int32_t) {
     return 0;
 }
 int32_t vl_termination_wait(void) {

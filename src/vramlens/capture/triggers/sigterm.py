@@ -9,7 +9,7 @@ the process die.
 - The program sees nothing of it: ``signal.getsignal`` says SIG_DFL, and whatever handler the
 program sets takes the
   place of this one, for good. Where a signal is handled or ignored already (``nohup``), nothing is
-  done about it.
+  done about it; but Python's own faulthandler prints its stacks once the recording is written.
 - No descriptor is used: a program may close all that it does not know, and use their numbers again.
 - If the recording takes longer than some seconds, the process dies without. If C code keeps the
 interpreter's lock, so that no thread of Python's runs, the handler's own timer ends the process; a
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import glob
 import os
 import signal
@@ -66,10 +67,11 @@ class Termination:
         if self._core is not None or sys.platform != "linux":
             return
         core = load_core()
-        core.vl_termination_watch.argtypes = [ctypes.c_int64, ctypes.c_void_p]
+        core.vl_termination_watch.argtypes = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32]
         core.vl_termination_die.argtypes = [ctypes.c_int32]
         holds_lock = ctypes.cast(ctypes.pythonapi.PyGILState_Check, ctypes.c_void_p)
-        if not core.vl_termination_watch(int(_BEYOND * _WITHIN_S * 1000), holds_lock):
+        limit_ms = int(_BEYOND * _WITHIN_S * 1000)
+        if not core.vl_termination_watch(limit_ms, holds_lock, faulthandler.is_enabled()):
             return
         self._core = core
         OwnThread(lambda: self._wait(core)).start()
