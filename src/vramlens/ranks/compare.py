@@ -26,6 +26,7 @@ from vramlens.ranks.flights.desync import Desyncs
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.notes import (
     note_of_hot_experts,
+    note_of_kinds_of_work,
     note_of_other_jobs,
     note_of_pinned_memory,
     note_of_programs,
@@ -39,6 +40,7 @@ from vramlens.ranks.peers.common_factor import with_common_factors
 from vramlens.ranks.peers.placed_tables import PlacedTables
 from vramlens.ranks.peers.rank_cohorts import (
     ALL_RANKS,
+    PARTS,
     PLACES,
     PROGRAMS,
     ROLES,
@@ -73,7 +75,7 @@ _BY_SIZE = (
 """Causes that show on many lines at once; of these a rank has the one with most bytes. Of an unknown
 cause are as many faults as there are lines that hold most of it.
 """
-_OTHER_WORK = (PROGRAMS, ROLES, SAME_PARAMETERS, PLACES, WORKLOADS)
+_OTHER_WORK = (PROGRAMS, ROLES, SAME_PARAMETERS, PLACES, WORKLOADS, PARTS)
 """Cohorts by these do other work than each other."""
 _ASIDE = ("other_process", "allocator")
 _GATHERS = ("gather", "all_gather", "reduce")
@@ -211,6 +213,8 @@ class _Job:
             notes += notes_of_replicas(self.cohorts)
         elif self.between_cohorts is not None:
             notes += self.between_cohorts.notes()
+        if not notes and not self.strangers:
+            notes += note_of_kinds_of_work(self.cohorts, self.ranks)
         return notes
 
     def notes_of_processes(self, differing: Collection[int]) -> Iterator[str]:
@@ -399,6 +403,7 @@ def _merged(
         place = None if difference.cause in _BY_SIZE else difference.place
         call = difference.title if difference.cause == "desync" else ""
         by_cause[difference.cause, place, call].append(difference)
+    _join_without_place(by_cause)
     return tuple(
         sorted(
             map(_worst_of_all, by_cause.values()),
@@ -409,6 +414,24 @@ def _merged(
             ),
         )
     )
+
+
+def _join_without_place(
+    by_cause: dict[tuple[str, Place | None, str], list[RankDifference]],
+) -> None:
+    """Moves differences for which no one line is to blame to those of the same first line: where two
+    lines hold a half each, some bytes decide.
+    """
+    placed = {
+        (cause, difference.evidence[:1]): (cause, place, call)
+        for (cause, place, call), differences in by_cause.items()
+        for difference in differences
+        if place is not None
+    }
+    for key in [key for key in by_cause if key[1] is None and key[0] not in _BY_SIZE]:
+        for difference in by_cause.pop(key):
+            new_key = placed.get((key[0], difference.evidence[:1]), key)
+            by_cause[new_key].append(replace(difference, place=new_key[1]))
 
 
 def _worst_of_all(differences: Sequence[RankDifference]) -> RankDifference:

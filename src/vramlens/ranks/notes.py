@@ -27,6 +27,8 @@ _CUT = "the file ends early"
 """Of what a recording does not hold, the words of ``read`` for a truncated one."""
 _MOST_COHORTS = 6
 _FEWEST_RANKS = 2
+_APART = 1.02
+"""Times the peak of ranks that do other work: as for a rank that differs from its peers."""
 _HOT = 1.5
 """Times what the usual rank receives: less is how tokens fall."""
 _EXCHANGES = ("all_to_all", "alltoall")
@@ -83,6 +85,22 @@ def note_of_programs(cohorts: Sequence[Sequence[int]]) -> list[str]:
     return [
         f"the ranks run {len(cohorts)} different programs ({_cohort_names(cohorts)}): each rank is"
         " compared with those that run the same"
+    ]
+
+
+def note_of_kinds_of_work(cohorts: RankCohorts, ranks: Mapping[int, RankSummary]) -> list[str]:
+    """One sentence on ranks that do other work than each other, where some hold more by it."""
+    members = [[rank for rank in cohort if rank in ranks] for cohort in cohorts.members]
+    peaks = [
+        lower_median(ranks[rank].peak_requested_bytes for rank in cohort)
+        for cohort in members
+        if cohort
+    ]
+    if len(peaks) < 2 or max(peaks) < _APART * min(peaks):
+        return []
+    return [
+        f"the ranks do {len(members)} kinds of work, told by {cohorts.source}"
+        f" ({_cohort_names(members)}): one kind may hold more than another"
     ]
 
 

@@ -123,3 +123,20 @@ def test_what_is_left_beside_a_fault_is_told_where_it_would_be_alone(
     told = compare([*ranks[:5], alone, *ranks[6:]]).differences
     assert sorted((one.ranks, one.cause) for one in told) == [((5,), cause) for cause in causes]
     assert [one.cause for one in compare(ranks).differences] == causes[1:]
+
+
+def test_what_is_built_larger_is_a_fault_beside_larger_batches() -> None:
+    """No batch has a part in what is there before the first step."""
+    activations = line(12, "activations", 4, 100 * MIB, per_step=8)
+    buffers = line(70, "other", 2, 50 * MIB)
+    alike = [with_lines(rank, activations, buffers) for rank in trainers(4)]
+    larger_batch = replace(activations, peak_bytes=600 * MIB, at_peak_bytes=600 * MIB,
+                           total_bytes=activations.total_bytes * 3 // 2)  # fmt: skip
+    larger_buffers = replace(buffers, peak_bytes=400 * MIB, at_peak_bytes=400 * MIB,
+                             total_bytes=400 * MIB)  # fmt: skip
+    odd = with_lines(trainers(4)[0], larger_batch, larger_buffers)
+    answer = compare([odd, *alike[1:]])
+    assert {(one.ranks, one.cause, one.bytes) for one in answer.differences} == {
+        ((0,), "uneven_batch", 200 * MIB),
+        ((0,), "larger_tensors", 300 * MIB),
+    }

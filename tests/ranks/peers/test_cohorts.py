@@ -5,6 +5,7 @@ else from what they hold.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.recordings import data_of, read
+from support.summaries import layers, line, rank_of
 from support.vram_files import vram
 from vramlens.analyses.finding import Place
 from vramlens.api import load
@@ -23,8 +25,7 @@ from vramlens.fleet.summary_json import summary_from_json, summary_to_json
 from vramlens.ranks import RankSummary, compare, summarise
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.peers.rank_cohorts import cohorts_of
-
-GIB = 1 << 30
+from vramlens.units import MIB
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +158,49 @@ def test_experts_that_get_more_tokens_are_told_between_cohorts(clean: RankSummar
         "moe_hot_rank",
         "moe.py:7 in forward",
     )
+
+
+def copies(groups: Sequence[str], sizes: Sequence[int]) -> list[RankSummary]:
+    """Shards of two ranks, each shard in a group; the n-th holds so many MiB beside its parameters."""
+    world = 2 * len(sizes)
+    ranks = []
+    for rank in range(world):
+        own = [*layers(2, 2)[:2], line(12, "activations", 1, sizes[rank // 2] * MIB, per_step=2)]
+        spans = (((rank // 2 * 2, 2, 1),), ((rank % 2, len(sizes), 2),))
+        summary = rank_of(rank, world, own, recomputed_bytes=0)
+        ranks.append(replace(summary, groups=tuple(zip(groups, spans, strict=True))))
+    return ranks
+
+
+def test_shards_that_are_copies_of_each_other_are_compared() -> None:
+    """No name says that the second groups hold copies: most hold the same, the last ones more."""
+    answer = compare(copies(("shard", "other"), (800, 800, 800, 1100)))
+    assert answer.cohorts.members == (tuple(range(8)),)
+    assert [told.ranks for told in answer.differences] == [(6, 7)]
+
+
+@pytest.mark.parametrize(
+    ("names", "sizes"),
+    [
+        (("shard", "pp"), (800, 800, 800, 1100)),
+        (("shard", "ep"), (800, 800, 800, 1100)),
+        (("shard", "other"), (800, 1100, 950, 1300)),
+        (("shard", "other"), (800, 1100)),
+    ],
+    ids=["stages", "experts", "all differ", "two"],
+)
+def test_shards_that_may_be_parts_of_a_model_are_not_joined(
+    names: Sequence[str], sizes: Sequence[int]
+) -> None:
+    assert len(cohorts_of(copies(names, sizes), {}).members) == len(sizes)
+
+
+def test_that_kinds_of_work_hold_more_is_said() -> None:
+    answer = compare(copies(("shard", "other"), (800, 1000)))
+    assert answer.differences == ()
+    assert answer.notes[0] == (
+        "the ranks do 2 kinds of work, told by process groups (ranks 0-1; ranks 2-3): one kind may"
+        " hold more than another"
+    )
+    alike = compare(copies(("shard", "other"), (800, 800)))
+    assert not any("kinds of work" in note for note in alike.notes)

@@ -123,6 +123,50 @@ def test_one_place_that_holds_more_is_no_uneven_part() -> None:
     assert named_causes(compare(ranks)) == [((2, 6, 10, 14), "uneven_batch")]
 
 
+def of_heads(heads: int) -> list[LineUse]:
+    """What a tensor-parallel rank holds that has so many heads of attention."""
+    return [
+        *layers(2, 2)[:2],
+        line(15, "parameters", 2, 8 * heads * MIB, phase="other"),
+        line(16, "activations", 4, 100 * heads * MIB, per_step=2 * MICROBATCHES),
+    ]
+
+
+def attending(heads: Sequence[int], replicas: int = 2) -> list[RankSummary]:
+    ranks = [
+        rank_of(rank, replicas * len(heads), of_heads(heads[rank % len(heads)]), recomputed_bytes=0)
+        for rank in range(replicas * len(heads))
+    ]
+    return in_tiles(ranks, len(heads), "shards")
+
+
+def test_ranks_with_one_head_more_are_compared_with_each_other() -> None:
+    ranks = attending((2, 2, 1, 1))
+    answer = compare(ranks)
+    assert answer.cohorts.members == ((0, 1, 4, 5), (2, 3, 6, 7))
+    assert answer.differences == ()
+    assert answer.notes[0] == (
+        "the ranks do 2 kinds of work, told by the sizes of their parts (ranks 0-1 and 4-5; ranks 2-3"
+        " and 6-7): one kind may hold more than another"
+    )
+    ranks[6] = beside(ranks[6], line(44, "other", 1, 60 * MIB))
+    assert named_causes(compare(ranks)) == [((6,), "rank_only")]
+
+
+@pytest.mark.parametrize("heads", [(1, 1, 2, 1), (3, 1, 1, 1), (2, 1)])
+def test_other_parts_are_no_division(heads: Sequence[int]) -> None:
+    """PyTorch gives what is left over to the first ranks; three times as much, or one of two, may
+    not have been divided at all.
+    """
+    assert len(cohorts_of(attending(heads), {}).members) == 1
+
+
+def test_parts_that_differ_between_replicas_are_no_division() -> None:
+    ranks = attending((2, 2, 1, 1))
+    ranks[1] = in_tiles(attending((1, 1, 1, 1)), 4, "shards")[1]
+    assert len(cohorts_of(ranks, {}).members) == 1
+
+
 def chains(replicas: int = 3) -> list[RankSummary]:
     """Pipelines of four stages, whose groups have a name of their own: the two in the middle hold
     the same parameters, and the first of them more microbatches.

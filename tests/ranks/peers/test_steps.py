@@ -137,3 +137,34 @@ def test_of_very_many_steps_some_are_enough(
     monkeypatch.setattr(steps_module, "_MOST_CELLS", 1000)
     assert [PeerStepPeaks(ranks).is_chance(own, 20) for own in ranks] == whole
     assert whole == [rank != 3 for rank in range(8)]
+
+
+USUAL = (900, 1000, 1010, 1005, 1000, 1010, 1000, 1005, 1010, 1000)
+
+
+@pytest.mark.parametrize(
+    ("more", "rises"),
+    [
+        ((0, 0, 5, 30, 60, 90, 120, 150, 180, 210), True),
+        ((0, 0, 32, 3, 8, 83, 139, 120, 204, 295), True),
+        ((0, 300, 300, 300, 300, 300, 300, 300, 300, 300), False),
+        ((0, 0, 300, 0, 0, 300, 0, 0, 300, 0), False),
+        ((0, 200, 210, 220, 230, 240, 250, 260, 270, 280), False),
+    ],
+)
+def test_an_excess_that_rises_to_the_end(more: tuple[int, ...], rises: bool) -> None:
+    odd = tuple(usual + excess for usual, excess in zip(USUAL, more, strict=True))
+    ranks = [rank_of(rank, 4, [], step_peaks=USUAL if rank else odd) for rank in range(4)]
+    assert PeerStepPeaks(ranks).rises(ranks[0]) == rises
+    assert not PeerStepPeaks(ranks[:1]).rises(ranks[0])
+
+
+def test_what_more_of_is_in_use_with_every_step_leaks() -> None:
+    """Entries of a cache come and go, some of them never: no one lifetime shows that."""
+    held = line(12, "temporaries", 8, 100 * MIB, per_step=20)
+    more = replace(held, peak_bytes=1200 * MIB, at_peak_bytes=1200 * MIB)
+    usual = [rank_of(rank, 4, [held], step_peaks=(800 * MIB,) * 12) for rank in range(4)]
+    rising = tuple((800 + 40 * min(step, 10)) * MIB for step in range(12))
+    odd = rank_of(0, 4, [more], step_peaks=rising)
+    (told,) = compare([odd, *usual[1:]]).differences
+    assert (told.ranks, told.cause, told.bytes) == ((0,), "leak", 400 * MIB)

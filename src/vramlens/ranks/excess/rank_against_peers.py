@@ -8,9 +8,8 @@ from itertools import chain
 
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
-from vramlens.ranks.excess.batches import are_all_larger, leveled
+from vramlens.ranks.excess.batches import leveled
 from vramlens.ranks.excess.cause_evidence import (
-    LEAST_OF_LAYERS,
     explained_by,
     is_divided,
     told_of_lines,
@@ -37,6 +36,7 @@ from vramlens.ranks.excess.line_excess import (
     way_of_differing,
 )
 from vramlens.ranks.excess.lone_frames import is_of_lone_lines, lone_frame
+from vramlens.ranks.excess.main_cause import BUILT_LARGER, is_beside_batches, main_cause
 from vramlens.ranks.peers.steps_against_peers import PeerStepPeaks
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, RankDifference
@@ -145,6 +145,9 @@ class RankAgainstPeers:
             return []
         total = max(self.more, alone_bytes)
         sure = self._sure_differences(by_cause, total)
+        by_cause = {
+            cause: by_cause[cause] for cause in by_cause.keys() - {one.cause for one in sure}
+        }
         unexplained = total - sum(difference.bytes for difference in (*sure, *leaks))
         alone = self._lone_differences(unexplained, by_cause)
         unexplained -= sum(difference.bytes for difference in alone)
@@ -236,7 +239,8 @@ class RankAgainstPeers:
             cause: [excess for excess in excesses if not (cause in told and excess.is_alone)]
             for cause, excesses in by_cause.items()
         }
-        cause = self._main_cause(left)
+        own = {cause: excesses for cause, excesses in left.items() if not self._is_echo(excesses)}
+        cause = main_cause(own, self.more)
         is_echo = cause is None and any(left.values())
         if is_echo or (cause is not None and not self._is_worth_it(cause, left[cause])):
             return []
@@ -265,7 +269,7 @@ class RankAgainstPeers:
         sums = {
             cause: max(bytes_of(excesses), more_at_peak(excesses))
             for cause, excesses in by_cause.items()
-            if cause in CERTAIN_CAUSES
+            if cause in CERTAIN_CAUSES or (cause == BUILT_LARGER and is_beside_batches(by_cause))
         }
         return [
             self._from_lines(cause, min(size, total), by_cause[cause])
@@ -332,26 +336,6 @@ class RankAgainstPeers:
         least_spread = _LEAST_SPREAD * usual.peak_bytes
         has_spread = len(self.usual.ranks) >= ENOUGH_PEERS
         return has_spread and excess.bytes > SPREADS * max(spread, least_spread)
-
-    def _main_cause(self, by_cause: _Excesses) -> str | None:
-        """Of the causes that show on many lines, the one that explains the others."""
-        sums = {
-            cause: bytes_of(excesses)
-            for cause, excesses in by_cause.items()
-            if cause not in CERTAIN_CAUSES and not self._is_echo(excesses)
-        }
-        if not sums:
-            return None
-        stages = by_cause.get("pipeline_stage", ())
-        layers = bytes_of(excess for excess in stages if excess.line.category in STAY)
-        if layers > max(LEAST_OF_LAYERS * self.more, 0):
-            return "pipeline_stage"  # more layers have more activations, too
-        main = max(sums, key=lambda cause: (sums[cause], cause != "unknown"))
-        if main == "moe_hot_rank" and are_all_larger(
-            by_cause[main], by_cause.get("uneven_batch", ())
-        ):
-            return "uneven_batch"
-        return main
 
     def _is_echo(self, excesses: Sequence[LineExcess]) -> bool:
         """True if this is what a peer put on this rank's device, seen from the one whose device
@@ -429,6 +413,8 @@ class RankAgainstPeers:
     def _from_lines(
         self, cause: str, excess_bytes: int, excesses: Sequence[LineExcess]
     ) -> RankDifference:
+        if cause == "unknown" and self.steps().rises(self.rank):
+            cause = "leak"
         ranked = sorted(
             excesses, key=lambda excess: (excess.at_peak_bytes, excess.bytes), reverse=True
         )

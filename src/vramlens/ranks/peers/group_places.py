@@ -12,7 +12,7 @@ from itertools import chain
 
 from vramlens.analyses.finding import Place
 from vramlens.ranks.hints import Hint
-from vramlens.ranks.peers.usual import lower_median, most_alike
+from vramlens.ranks.peers.usual import LineKey, key_of, lower_median, most_alike
 from vramlens.ranks.rank_difference import LEAST_BYTES
 from vramlens.ranks.rank_summary import RankSummary
 
@@ -21,6 +21,8 @@ _FAULTS = Hint.LOAD | Hint.OBJECTS | Hint.STATE_DICT | Hint.GATHER | Hint.DATA_P
 _WORDS = {0: "first", -1: "last"}
 _FEWEST_PLACES = 4
 """Of fewer places with unequal parts, one may be a fault's."""
+_FEWEST_DIVIDED = 3
+"""Of two parts, one may hold what was to be divided."""
 _SAME = 0.01
 """Peaks that are less of a share apart are equal."""
 _MOST_ALIKE = 0.25
@@ -87,6 +89,40 @@ def uneven_places(
         if is_uneven and equal > _MOST_EQUAL * len(peaks):
             return tuple(sorted(places))
     return ()
+
+
+def larger_parts(
+    ranks: Sequence[RankSummary], groups: Iterable[tuple[str, Sequence[int]]]
+) -> frozenset[int]:
+    """The ranks that hold one unit more of what does not divide, such as heads of attention: the
+    first ones of each group then, as PyTorch divides. Empty where all parts are equal.
+    """
+    present = {summary.rank: summary for summary in ranks}
+    for _, tiles in tilings(groups, present):
+        places = by_place(tiles)
+        parameters = [_parameters_at([present[rank] for rank in members]) for members in places]
+        lines = set(parameters[0]).intersection(*parameters[1:])
+        count = max((_larger_at([at[line] for at in parameters]) for line in lines), default=0)
+        if len(places) >= _FEWEST_DIVIDED and count:
+            return frozenset(chain.from_iterable(places[:count]))
+    return frozenset()
+
+
+def _parameters_at(ranks: Sequence[RankSummary]) -> dict[tuple[LineKey, int], int]:
+    """The parameters of ranks at one place by line and number: the bytes, where all agree."""
+    sizes: dict[tuple[LineKey, int], set[int]] = defaultdict(set)
+    for line in chain.from_iterable(summary.lines for summary in ranks):
+        if line.category == "parameters" and not line.hints & Hint.EMBEDDING:
+            sizes[key_of(line), line.allocations].add(line.peak_bytes)
+    return {line: min(of_line) for line, of_line in sizes.items() if len(of_line) == 1}
+
+
+def _larger_at(sizes: Sequence[int]) -> int:
+    """How many places, the first ones, hold one unit more than the others; 0 where none does."""
+    small, large = min(sizes), max(sizes)
+    count = sizes.count(large)
+    is_divided = list(sizes) == [large] * count + [small] * (len(sizes) - count)
+    return count if is_divided and small < large <= 2 * small else 0
 
 
 def stages_by_place(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
@@ -12,6 +12,7 @@ from vramlens.ranks.hints import Hint
 from vramlens.ranks.peers.group_places import (
     GroupPlace,
     by_place,
+    larger_parts,
     places_with_work,
     stages_by_place,
     tilings,
@@ -19,7 +20,9 @@ from vramlens.ranks.peers.group_places import (
 )
 from vramlens.ranks.peers.placed_tables import PlacedTables
 from vramlens.ranks.peers.roles import roles_of_code, roles_of_groups, roles_of_parts
+from vramlens.ranks.peers.usual import most_alike
 from vramlens.ranks.peers.workloads import ranks_by_workload
+from vramlens.ranks.rank_difference import LEAST_SHARE
 from vramlens.ranks.rank_summary import RankSummary, ranks_of_span
 from vramlens.trace.flight import FlightGroup
 
@@ -38,6 +41,7 @@ PROGRAMS = "the programs that they run"
 LAST_STAGE = "the loss, which the last stage computes"
 PLACES = "their places in process groups"
 WORKLOADS = "what they serve"
+PARTS = "the sizes of their parts"
 ALL_RANKS = "all ranks"
 """Where nothing says who does the same work."""
 _FEWEST_REPLICAS = 3
@@ -55,7 +59,7 @@ class RankCohorts:
         members: each cohort's ranks, ascending.
         source: what says so: "the programs that they run", "process groups", "who trains", "the
             loss, which the last stage computes", "the parameters that they hold", "what they
-            serve", "their places in process groups", "given", or "all ranks".
+            serve", "their places in process groups", "the sizes of their parts", or "all ranks".
         staged: whether the cohorts are parts of one model (pipeline stages), so that one may hold
             more than another.
         places: places in process groups that have work of their own.
@@ -161,10 +165,47 @@ def _cohorts_of_groups(
         return None
     stages = _stages_of(groups)
     uneven = () if stages else uneven_places(ranks, groups)
-    joined = _without_other_roles(uneven or replicas, ranks)
+    are_named = any(_OTHER_WORK.search(name) for name, _ in groups)
+    alike = uneven or (replicas if are_named else _with_copies_joined(replicas, ranks))
+    joined = _without_other_roles(alike, ranks)
     in_order = sorted(joined, key=lambda cohort: (stages.get(cohort[0], 0), cohort))
     has_stages = bool(stages) and len(joined) > 1
     return RankCohorts(tuple(in_order), "process groups", staged=has_stages)
+
+
+def _with_copies_joined(
+    cohorts: Sequence[tuple[int, ...]], ranks: Sequence[RankSummary]
+) -> tuple[tuple[int, ...], ...]:
+    """The cohorts, as one those that hold the same parameters, where most of these have the same
+    peak, too: no group's name says that they are copies of each other.
+    """
+    present = {summary.rank: summary for summary in ranks}
+    usual_ranks = [_usual_rank([present[rank] for rank in cohort]) for cohort in cohorts]
+    parameters = [_parameters_of(summary) for summary in usual_ranks]
+    most_common, _ = Counter(parameters).most_common(1)[0]
+    copies = [index for index, held in enumerate(parameters) if held == most_common]
+    peaks = [usual_ranks[index].peak_requested_bytes for index in copies]
+    alike = most_alike(peaks, 1 + LEAST_SHARE)
+    if len(copies) < _FEWEST_REPLICAS or 2 * alike <= len(cohorts) or not most_common:
+        return tuple(cohorts)
+    of_copies = tuple(sorted(chain.from_iterable(cohorts[index] for index in copies)))
+    others = [cohort for index, cohort in enumerate(cohorts) if index not in copies]
+    return tuple(sorted([of_copies, *others]))
+
+
+def _usual_rank(ranks: Sequence[RankSummary]) -> RankSummary:
+    """The one with the median peak."""
+    by_peak = sorted(ranks, key=lambda summary: summary.peak_requested_bytes)
+    return by_peak[(len(by_peak) - 1) // 2]
+
+
+def _parameters_of(summary: RankSummary) -> frozenset[tuple[str, int, int]]:
+    """The lines that make parameters, how many, and of which size."""
+    return frozenset(
+        (str(line.place), line.allocations, line.peak_bytes)
+        for line in summary.lines
+        if line.category == "parameters"
+    )
 
 
 def _stages_of(groups: Iterable[_Group]) -> dict[int, int]:
@@ -298,9 +339,21 @@ def _cohorts_of_replicas(ranks: Sequence[RankSummary], groups: Sequence[_Group])
         rest = tuple(sorted(set(members).difference(*own)))
         cohorts += [*own, rest] if rest else own
         places += with_work
-    source = WORKLOADS if loads else PLACES if places else ALL_RANKS
+    larger = larger_parts(ranks, groups)
+    cohorts = _divided_by(larger, cohorts)
+    source = WORKLOADS if loads else PLACES if places else PARTS if larger else ALL_RANKS
     in_order = tuple(sorted(cohorts))
     return RankCohorts(in_order, source, staged=False, places=tuple(places), kinds=loads)
+
+
+def _divided_by(inside: Set[int], cohorts: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The cohorts, those with ranks inside a set and outside of it in two."""
+    divided = [
+        tuple(rank for rank in cohort if (rank in inside) == is_inside)
+        for cohort in cohorts
+        for is_inside in (True, False)
+    ]
+    return [cohort for cohort in divided if cohort]
 
 
 def _replicas_of_service(

@@ -5,6 +5,7 @@ large step by chance.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,10 @@ _OUTLIER = 1.25
 _BY_CHANCE = 0.05
 """Chance that is small enough: so often it puts all of the largest steps on one rank."""
 
+_WINDOWS = 4
+"""Of steps, in which an excess rises from each to the next."""
+_LITTLE = 0.25
+"""Of the last window's excess: that of the first, of what grows."""
 _ALIKE = 0.1
 """Two excesses are the same when they differ by so little."""
 _MOST_CELLS = 1 << 24
@@ -90,6 +95,19 @@ class PeerStepPeaks:
         excess = peaks - self._median_without(peaks)
         error = float(excess.std(ddof=1)) / len(excess) ** 0.5
         return bool(excess.mean() < max(least_bytes, _CERTAIN * error))
+
+    def rises(self, summary: RankSummary) -> bool:
+        """True if what a rank, one of these, holds more than the others rises to the end, and was
+        little at first.
+        """
+        row = self._row.get(id(summary))
+        if row is None or len(self._row) < 2 or self._count <= _WINDOWS * 2:
+            return False
+        peaks = np.array(self._peaks_of(summary), np.float64)
+        excess = peaks - self._median_without(peaks)
+        levels = [float(np.median(window)) for window in np.array_split(excess, _WINDOWS)]
+        is_ascending = all(before < after for before, after in pairwise(levels))
+        return is_ascending and max(levels[0], 0.0) < _LITTLE * levels[-1]
 
     def _usual_variation(self, row: int) -> float:
         """The median variation of all ranks but one."""
