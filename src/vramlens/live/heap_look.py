@@ -143,7 +143,7 @@ class HeapLook:
         ]
         leaks.sort(key=lambda pair: pair[0].is_small)
         unexplained = self._unexplained(items, kept_leaks)
-        kernels = kernels_note(self._torch.torch, unexplained, births.sizes)
+        kernels = kernels_note(self._torch.torch, unexplained, births.sizes, self._host.series)
         notes = [*search.skipped, *self._failures, *filter(None, [kernels])]
         gone = self._gone(items, unexplained)
         is_late = gone is not None and grew_lately(gone, births.steps)

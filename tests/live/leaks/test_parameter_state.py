@@ -98,7 +98,7 @@ def test_state_of_layers_that_are_unfrozen_one_after_the_other(
     assert not [leak for leak in leaks if leak.verdict in ALARMS]
     state = next(leak for leak in leaks if leak.owner.name == "Layers.optimizer.state")
     assert state.verdict == Verdict.NOT_A_PROBLEM
-    assert state.reason.startswith("an optimizer makes it once for each of its parameters")
+    assert state.reason.startswith("training makes it once for each parameter")
 
 
 def test_state_of_parameters_that_keep_coming() -> None:
@@ -113,6 +113,48 @@ def test_state_of_parameters_that_keep_coming() -> None:
     leak = leaks_of(step)[0]
     assert leak.verdict == Verdict.PROVEN
     assert leak.owner.source.startswith("model.optimizer.add_param_group(")
+
+
+class Member:
+    """A model that is trained for some steps by an optimizer that is dropped then."""
+
+    def __init__(self) -> None:
+        self.layer = torch.nn.Linear(64, 64)
+
+    def train(self, optimizer: Any) -> None:
+        """One step."""
+        optimizer.zero_grad()
+        self.layer(torch.randn(4, 64)).square().mean().backward()
+        optimizer.step()
+
+
+def test_gradients_of_members_that_are_trained_in_turn() -> None:
+    """They stay when the optimizers are gone."""
+    members = [Member() for _ in range(STEPS // 3)]
+    optimizers: list[Any] = []
+
+    def step(number: int) -> None:
+        member = members[number // 3]
+        if number % 3 == 0:
+            optimizers[:] = [torch.optim.Adam(member.layer.parameters())]
+        member.train(optimizers[0])
+
+    leaks = leaks_of(step)
+    assert not [leak for leak in leaks if leak.verdict in ALARMS]
+    assert leaks[0].reason.startswith("training makes it once for each parameter")
+
+
+def test_members_that_keep_coming_leave_their_gradients() -> None:
+    members = []
+
+    def step(number: int) -> None:
+        member = Member()
+        members.append(member)
+        member.train(torch.optim.Adam(member.layer.parameters()))
+
+    leak = leaks_of(step)[0]
+    assert leak.verdict == Verdict.PROVEN
+    assert leak.owner.source == "members.append(member)"
 
 
 @pytest.mark.parametrize("optimizer_class", [Recording, Listing])

@@ -49,7 +49,7 @@ class Growth:
         kept_steps: how many steps it took until all entries were there, those from before the watch
             included; at least ``span``.
         whole_steps: the steps that left something, where all of it is there; 0 elsewhere.
-        is_parameter_state: whether it is what optimizers keep once for each of their parameters.
+        is_parameter_state: whether it is what training makes once for each parameter.
         is_in_use: whether its older entries are still written to.
         late_share: of the bytes that it keeps, those from the second half of its steps.
     """
@@ -136,7 +136,7 @@ def container_excuse(growth: Growth) -> Excuse | None:
     container = growth.container
     kind = class_name(type(container))
     if growth.is_parameter_state:
-        reason = "an optimizer makes it once for each of its parameters, and no parameters came"
+        reason = "training makes it once for each parameter, and no parameters were added"
         return Verdict.NOT_A_PROBLEM, reason
     if is_tee(container):
         return _tee_excuse(container)

@@ -79,8 +79,8 @@ class Pile:
         is_in_parts: the object's parts grow, as the lists of a dict do, and few are new.
         is_spread: of one variable of a function that runs many times at once (in threads, in
             itself): the object is what one of them holds.
-        is_parameter_state: it is what optimizers keep once for each of their parameters, all of
-            them older than the watch.
+        is_parameter_state: it is what training makes once for each parameter, all of them older than
+            the watch.
         is_in_use: its older entries are still written to.
         is_of_few: fewer steps left something in its object than are needed to speak of growth.
     """

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vramlens.live.counters.step_counters import CounterSeries
+from vramlens.live.growth.pace import WARM_UP
 from vramlens.live.leaks.leak_report import Unexplained
 from vramlens.units import KIB, MIB, format_size
 
@@ -26,8 +28,20 @@ would excuse any growth; with all, a length that comes twice would end the excus
 """
 
 
+_FINE = 2
+"""Steps from one reading to the next, where it is known which of them brought something."""
+_FEWEST_FINE = 6
+_MOST_WITH_NEW, _MOST_NEW = 0.9, 0.6
+"""Of what came between such readings, so much came with a new shape; and of these, at most so many had one:
+else growth of every step would be taken for it.
+"""
+
+
 def kernels_note(
-    torch: Any, growth: Unexplained | None, sizes: Mapping[int, Sequence[int]]
+    torch: Any,
+    growth: Unexplained | None,
+    sizes: Mapping[int, Sequence[int]],
+    series: CounterSeries,
 ) -> str | None:
     """What is said of growth that kernels for new shapes explain; None where they do not.
 
@@ -35,14 +49,17 @@ def kernels_note(
         torch: the module.
         growth: what nobody was found to hold.
         sizes: of each step, the sizes of the largest storages that it left.
+        series: what the C library's allocator had handed out, by step.
     """
     if growth is None or growth.is_reached or growth.bytes > _MOST_BYTES:
         return None
     if not torch.backends.mkldnn.is_available():
         return None
-    new_steps = _steps_with_new_sizes(growth, sizes)
+    with_new = _steps_with_new_sizes(sizes)
+    new_steps = sum(growth.first_step < step <= growth.last_step for step in with_new)
     steps = growth.last_step - growth.first_step
-    if new_steps < _LEAST_STEPS * steps or growth.bytes > new_steps * _MOST_BYTES_A_STEP:
+    is_with_new = new_steps >= _LEAST_STEPS * steps or _came_with(with_new, series)
+    if not is_with_new or growth.bytes > new_steps * _MOST_BYTES_A_STEP:
         return None
     return (
         f"{format_size(growth.bytes)} more was taken outside of tensors while {new_steps:,} of"
@@ -51,12 +68,34 @@ def kernels_note(
     )
 
 
-def _steps_with_new_sizes(growth: Unexplained, sizes: Mapping[int, Sequence[int]]) -> int:
-    """How many steps of a growth left a storage of a size that no earlier step had left."""
+def _steps_with_new_sizes(sizes: Mapping[int, Sequence[int]]) -> list[int]:
+    """The steps that left a storage of a size that no earlier step had left."""
     earlier: set[int] = set()
-    new_steps = 0
+    with_new = []
     for step in sorted(sizes):
-        fresh = set(sizes[step]) - earlier
-        new_steps += bool(fresh) and growth.first_step < step <= growth.last_step
-        earlier |= fresh
-    return new_steps
+        if set(sizes[step]) - earlier:
+            with_new.append(step)
+        earlier.update(sizes[step])
+    return with_new
+
+
+def _came_with(new_steps: Sequence[int], series: CounterSeries) -> bool:
+    """True if nearly all came in steps with a new shape, where readings are near enough to say so, and
+    most steps had none.
+    """
+    # What a step made may be seen by the look after the next one.
+    near = {step + later for step in new_steps for later in (-1, 0)}
+    rises = series.left_behind()
+    fine = [
+        place
+        for place in range(1, len(series.steps))
+        if series.steps[place] > WARM_UP and series.steps[place] - series.steps[place - 1] <= _FINE
+    ]
+    with_new = [place for place in fine if series.steps[place] in near]
+    came = sum(rises.get(place, 0) for place in fine)
+    came_with_new = sum(rises.get(place, 0) for place in with_new)
+    return (
+        len(with_new) >= _FEWEST_FINE
+        and len(with_new) <= _MOST_NEW * len(fine)
+        and came_with_new >= _MOST_WITH_NEW * came > 0
+    )

@@ -1,4 +1,4 @@
-"""What an optimizer keeps for a parameter: it comes once, with that parameter's first gradient.
+"""What training makes for a parameter: its gradient, and what an optimizer keeps for it, come once.
 
 Layers that are unfrozen one after the other bring their moments with them. Seen from the middle of
 such a run, the optimizer's state grows at a steady pace; it ends with the parameters that are there
@@ -33,8 +33,8 @@ _HOPS_TO_OPTIMIZER = 2
 def with_parameter_state(
     search: Search, piles: Iterable[Pile], births: Births, parents: Parents
 ) -> list[Pile]:
-    """Piles, with those marked that are what optimizers keep once for each of their parameters,
-    of which no new ones keep coming.
+    """Piles, with those marked that are what training makes once for each parameter, of which no new
+    ones keep coming.
     """
     tables = _Tables(search, births, parents)
     return [replace(pile, is_parameter_state=tables.hold(pile)) for pile in piles]
@@ -49,8 +49,8 @@ class _Tables:
         self._ids_by_state: dict[int, set[int]] = {}
 
     def hold(self, pile: Pile) -> bool:
-        """Whether all of a pile lies directly in such dicts, one of each parameter, and steps pile
-        up in none of them; parameters and gradients may lie beside it.
+        """Whether all of a pile are gradients, or lies directly in such dicts, one of each parameter,
+        and steps pile up in none of them; parameters may lie beside it.
         """
         births_by_table: dict[int, set[int | None]] = {}
         parameters: dict[int, int] = {}
@@ -63,7 +63,8 @@ class _Tables:
             if label == ".grad":
                 parameter_births.add(self._born(self._search.order[holder]))
                 continue
-            if id(value) in self._parameters_of_state(holder):
+            is_of_group = id(value) in self._parameters_of_state(holder)
+            if is_of_group or class_name(type(value)) == "Parameter":
                 parameter_births.add(item.born)
                 continue
             parameter = self._parameter_of(holder)
@@ -72,7 +73,7 @@ class _Tables:
             parameter_births.add(self._born(parameter))
             parameters[holder] = id(parameter)
             births_by_table.setdefault(holder, set()).add(item.born)
-        are_apart = len(set(parameters.values())) == len(parameters) > 0
+        are_apart = len(set(parameters.values())) == len(parameters)
         # A parameter that was made just before the watch may count as one of its first steps.
         few_births = None not in parameter_births and len(parameter_births) < FEWEST
         return (
