@@ -27,6 +27,7 @@ from vramlens.ranks.hints import Hint
 from vramlens.ranks.notes import (
     note_of_hot_experts,
     note_of_kinds_of_work,
+    note_of_limits,
     note_of_other_jobs,
     note_of_pinned_memory,
     note_of_programs,
@@ -77,6 +78,11 @@ cause are as many faults as there are lines that hold most of it.
 """
 _OTHER_WORK = (PROGRAMS, ROLES, SAME_PARAMETERS, PLACES, WORKLOADS, PARTS)
 """Cohorts by these do other work than each other."""
+_OF_THREADS = (
+    "a new thread begins on GPU 0, also that of torch.distributed.checkpoint.async_save: set its device, or"
+    " show each rank only its own GPU (CUDA_VISIBLE_DEVICES)"
+)
+"""A thread's first copy to the host makes a context there: measured with async_save, PyTorch 2.11."""
 _ASIDE = ("other_process", "allocator")
 _GATHERS = ("gather", "all_gather", "reduce")
 
@@ -138,6 +144,7 @@ def compare(
         notes=(
             *strangers_note(strangers, len(ordered)),
             *note_of_victims(failures, ordered, missing),
+            *note_of_limits(failures, ordered),
             *desyncs.notes(),
             *note_of_hot_experts(flights),
             *job.notes(),
@@ -365,6 +372,8 @@ def _stray(summary: RankSummary, stray: Stray) -> RankDifference:
         evidence.append("it was allocated before recording began, so the line is unknown")
     if stray.hints & Hint.PIN_MEMORY:
         evidence.append("a thread that pins memory created it: such threads start on GPU 0")
+    if is_context:
+        evidence.append(_OF_THREADS)
     return RankDifference(
         ranks=(summary.rank,),
         cause=cause,

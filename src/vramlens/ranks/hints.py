@@ -74,6 +74,9 @@ _PATTERNS = {
     }.items()
 }
 
+_SENT_AS_FILE = re.compile(r"torch[/\\]distributed[/\\]optim[/\\]")
+"""Sends states to another rank as the bytes of a file, and loads them there."""
+
 RECOMPUTING = re.compile(
     r"checkpoint\w*\.py:(?:recompute_\w+|unpack_hook|backward)$|tensor_parallel[/\\]random\.py:backward$"
 )
@@ -96,7 +99,15 @@ def hints_of(stacks: Stacks) -> NDArray[np.int64]:
     # Of several assignments to one stack, the last stays: the innermost.
     reach[stack[::-1]] = user_frames[::-1] + 1
     for hint, pattern in _PATTERNS.items():
-        matches = np.flatnonzero(stacks.mark_frames(pattern)[stacks.frames])
-        stack = np.searchsorted(stacks.starts, matches, side="right") - 1
-        hints[stack[matches < reach[stack]]] |= int(hint)
+        hints[_stacks_with(stacks, pattern, reach)] |= int(hint)
+    hints[_stacks_with(stacks, _SENT_AS_FILE, reach)] &= ~int(Hint.LOAD)
     return hints
+
+
+def _stacks_with(
+    stacks: Stacks, pattern: re.Pattern[str], reach: NDArray[np.integer]
+) -> NDArray[np.integer]:
+    """The stacks that have such a frame before the end of what their user line called."""
+    matches = np.flatnonzero(stacks.mark_frames(pattern)[stacks.frames])
+    stack = np.searchsorted(stacks.starts, matches, side="right") - 1
+    return stack[matches < reach[stack]]

@@ -32,12 +32,16 @@ def line_uses(view: Attribution) -> tuple[LineUse, ...]:
     total_bytes = lines.bytes_of(slice(None))
     peak_event = view.device.requested.peak_event
     at_peak_bytes = lines.bytes_of(view.device.allocations.alive_after(peak_event))
-    static_bytes = lines.bytes_of(_static_allocations(view))
+    static = _static_allocations(view)
     peak_bytes = lines.peak_bytes()
+    is_static = lines.bytes_of(static) * 2 >= peak_bytes
     per_step = lines.births_of_a_step()
     sizes = lines.counts_of_sizes()
-    category = lines.main_kind(view.categories.category)
-    phase = lines.main_kind(view.phases.phase)
+    # What stays says what a line is for, not what passes at it in each step.
+    category, phase = (
+        np.where(is_static, lines.main_kind(kind, static), lines.main_kind(kind))
+        for kind in (view.categories.category, view.phases.phase)
+    )
 
     largest = np.argsort(-peak_bytes, kind="stable")[:_MOST_LINES]
     return tuple(
@@ -52,7 +56,7 @@ def line_uses(view: Attribution) -> tuple[LineUse, ...]:
             total_bytes=int(total_bytes[i]),
             per_step=int(per_step[i]),
             sizes=int(sizes[i]),
-            static=bool(static_bytes[i] * 2 >= peak_bytes[i]),
+            static=bool(is_static[i]),
         )
         for i in largest.tolist()
     )
@@ -149,10 +153,12 @@ class _Lines:
         is_new[1:] = (lines[1:] != lines[:-1]) | (sizes[1:] != sizes[:-1])
         return np.bincount(lines[is_new], minlength=self.count)
 
-    def main_kind(self, kind: NDArray[np.integer]) -> NDArray[np.int64]:
-        """The kind that most bytes of each line have."""
+    def main_kind(
+        self, kind: NDArray[np.integer], rows: NDArray[np.integer] | slice = slice(None)
+    ) -> NDArray[np.int64]:
+        """The kind that most bytes of each line have, of all allocations or of some."""
         table = np.zeros((self.count, int(kind.max()) + 1), np.int64)
-        np.add.at(table, (self.line, kind), self.sizes)
+        np.add.at(table, (self.line[rows], kind[rows]), self.sizes[rows])
         return np.asarray(table.argmax(axis=1), np.int64)
 
 

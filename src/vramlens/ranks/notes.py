@@ -23,6 +23,8 @@ _SLOW = 1.15
 """Times the usual step: less is what steps differ by anyway."""
 _SEVERAL_STEPS = 1.8
 """Times the usual step: two or more may be taken for one."""
+_FAR_BELOW = 1.1
+"""Times what a rank reserved when it failed: others could reserve that, and lived."""
 _CUT = "the file ends early"
 """Of what a recording does not hold, the words of ``read`` for a truncated one."""
 _MOST_COHORTS = 6
@@ -61,6 +63,26 @@ def note_of_victims(
     return [
         f"{ended}, which is every rank here: the job was stopped from outside, or a rank "
         "without a recording failed"
+    ]
+
+
+def note_of_limits(failures: FailureOrder, ranks: Sequence[RankSummary]) -> list[str]:
+    """One sentence on the first rank that ran out of memory, where another one reserved more on an
+    equal GPU and lived.
+    """
+    first = next(iter(failures.failed), None)
+    failed = next((rank for rank in ranks if first is not None and rank.rank == first.rank), None)
+    if failed is None or not failed.died:
+        return []
+    peers = [rank for rank in ranks if not rank.died and rank.device_name == failed.device_name]
+    most = max(peers, key=lambda rank: rank.peak_reserved_bytes, default=failed)
+    if most.peak_reserved_bytes < _FAR_BELOW * failed.peak_reserved_bytes:
+        return []
+    return [
+        f"rank {failed.rank} ran out of memory with {format_size(failed.peak_reserved_bytes)} reserved,"
+        f" and rank {most.rank} reserved {format_size(most.peak_reserved_bytes)}: a limit of its own"
+        " (set_per_process_memory_fraction) or another process on its GPU left it less; vramlens"
+        " explain of its recording says which"
     ]
 
 

@@ -27,6 +27,7 @@ _CAUSES_OF_HINTS = {
 _HINTS_OF_WHAT_STAYS = (Hint.LOAD, Hint.STATE_DICT)
 BESIDE_TRAINING = Hint.EVALUATION | Hint.LOGGING
 _FIXED_ELSEWHERE = (
+    "separate_gradients",
     "uneven_batch",
     "wider_numbers",
     "workspaces",
@@ -58,6 +59,8 @@ CERTAIN_CAUSES = (
     "rank0_gather",
 )
 """Causes that one call gives away."""
+OF_ALL_LINES = ("separate_gradients",)
+"""Causes of which no line is to blame: all of a model's have a part in them."""
 POSSIBLE = ("unknown", "workspaces")
 """Causes that stay possible."""
 
@@ -72,6 +75,8 @@ FIXES = {
     "rank0_gather": "keep a number or .cpu() of what is gathered, delete the list after use, "
     "or reduce instead of gathering",
     "leak": "delete, detach or move to the CPU what this line leaves behind after each step",
+    "separate_gradients": "build DistributedDataParallel with gradient_as_bucket_view=True on all"
+    " ranks: gradients are views of its buckets then",
     "uneven_batch": "give the ranks batches of the same cost: DataLoader(batch_sampler="
     "vramlens.BalancedBatchSampler(lengths, batch_size)), or equal batch sizes and drop_last=True",
     "wider_numbers": "run its forward pass under the torch.autocast of its peers, in the same dtype; "
@@ -115,6 +120,7 @@ WORDS = {
     "full_state_dict": "gathers the full state of the model",
     "rank0_gather": "keeps what it gathers from the other ranks",
     "leak": "leaks: memory grows with every step, only on this rank",
+    "separate_gradients": "stores its gradients a second time, beside DDP's buckets",
     "uneven_batch": "has larger batches or longer sequences",
     "wider_numbers": "holds numbers of twice the width: its peers use autocast",
     "workspaces": "requests larger buffers for a short time, maybe for another algorithm of a library",

@@ -58,6 +58,11 @@ def more_at_peak(excesses: Iterable[LineExcess]) -> int:
     return sum(max(0, excess.at_peak_bytes) for excess in excesses)
 
 
+def lone_lines(excesses: Iterable[LineExcess]) -> list[LineExcess]:
+    """Those of lines that most peers do not have."""
+    return [excess for excess in excesses if excess.is_alone]
+
+
 def faults_of(excesses: Sequence[LineExcess]) -> list[list[LineExcess]]:
     """Some lines by the fault that they are of: all of one, unless lines of several files hold a
     large part each; those with less are of the largest.

@@ -18,7 +18,9 @@ from vramlens.ranks.excess.cause_evidence import (
 from vramlens.ranks.excess.causes import (
     BY_STEP,
     CERTAIN_CAUSES,
+    OF_ALL_LINES,
     POSSIBLE,
+    SAME_SHARE,
     STAY,
     WORDS,
     Position,
@@ -31,12 +33,18 @@ from vramlens.ranks.excess.line_excess import (
     bytes_of,
     faults_of,
     is_kept_for_longer,
+    lone_lines,
     more_at_peak,
     place_to_blame,
     way_of_differing,
 )
 from vramlens.ranks.excess.lone_frames import is_of_lone_lines, lone_frame
-from vramlens.ranks.excess.main_cause import BUILT_LARGER, is_beside_batches, main_cause
+from vramlens.ranks.excess.main_cause import (
+    BUILT_LARGER,
+    cause_together,
+    is_beside_batches,
+    main_cause,
+)
 from vramlens.ranks.peers.steps_against_peers import PeerStepPeaks
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, RankDifference
@@ -56,6 +64,8 @@ _LESS_RECOMPUTED = 0.5
 """A rank computes less again than its peers where its share is under this part of theirs."""
 _LEAST_PART = 0.3
 """What is left of a difference is told where it is more than this share of all of it."""
+_OTHER_REQUESTS = 2
+"""Times the steps of its peers: ranks that take turns with each other take as many."""
 _Excesses = Mapping[str, Sequence[LineExcess]]
 """Lines that hold more, by the cause of it."""
 
@@ -166,7 +176,7 @@ class RankAgainstPeers:
         """What makes the peak higher though lines of all ranks hold it: they were called from where
         only this rank comes.
         """
-        alone_bytes = more_at_peak(_alone(excesses))
+        alone_bytes = more_at_peak(lone_lines(excesses))
         if self.position.sends or 2 * alone_bytes >= excess_bytes:
             return []  # ranks may do other work, or lines of this rank alone explain it
         frame = lone_frame(
@@ -186,7 +196,7 @@ class RankAgainstPeers:
         """What lines of this rank alone make its peak higher by: all that stays; what passes does
         so at a moment when other memory may be gone, so no more than its peak is higher.
         """
-        alone = _alone(excesses)
+        alone = lone_lines(excesses)
         if self.more >= self.least_sure:
             alone = [excess for excess in alone if excess.stays]
         return more_at_peak(alone)
@@ -199,7 +209,7 @@ class RankAgainstPeers:
         """
         by_cause = self._excesses_by_cause({leak.place for leak in leaks})
         differences = self._sure_differences(by_cause, self.rank.peak_requested_bytes)
-        alone = _alone(by_cause.get("rank_only", ()))
+        alone = lone_lines(by_cause.get("rank_only", ()))
         beside_work = [excess for excess in alone if not is_of_work(excess.line)]
         excess_bytes = more_at_peak(beside_work)
         if excess_bytes >= self.least:
@@ -211,7 +221,7 @@ class RankAgainstPeers:
         by_cause = self._excesses_by_cause({leak.place for leak in leaks})
         return [
             self._from_lines("leak", excess.at_peak_bytes, [excess])
-            for excess in _alone(by_cause.get("leak", ()))
+            for excess in lone_lines(by_cause.get("leak", ()))
             if excess.at_peak_bytes >= self.least
         ]
 
@@ -253,8 +263,9 @@ class RankAgainstPeers:
             lines = explaining if cause == "unknown" else left[cause]
             differences.append(self._from_lines(cause, explained, lines))
             excess_bytes -= explained
-        # Where batches vary, chance decides what falls together.
-        if excess_bytes >= max(self.least, _LEAST_PART * self.more) and not self.steps().vary:
+        # Where batches vary, chance decides what falls together; a step that the peers died in is cut.
+        is_told = not self.outlived and not self.steps().vary
+        if is_told and excess_bytes >= max(self.least, _LEAST_PART * self.more):
             differences.append(self._overlap(excess_bytes))
         return differences
 
@@ -267,7 +278,7 @@ class RankAgainstPeers:
     def _sure_differences(self, by_cause: _Excesses, total: int) -> list[RankDifference]:
         # What peers give back at once is never at their peak: all of what stays is more.
         sums = {
-            cause: max(bytes_of(excesses), more_at_peak(excesses))
+            cause: max(bytes_of(each for each in excesses if each.stays), more_at_peak(excesses))
             for cause, excesses in by_cause.items()
             if cause in CERTAIN_CAUSES or (cause == BUILT_LARGER and is_beside_batches(by_cause))
         }
@@ -283,7 +294,7 @@ class RankAgainstPeers:
             return True
         certain = list(filter(self._is_certain, excesses))
         shared_bytes = bytes_of(excess for excess in certain if not excess.is_alone)
-        return shared_bytes + more_at_peak(_alone(certain)) >= self.least
+        return shared_bytes + more_at_peak(lone_lines(certain)) >= self.least
 
     def _excesses_by_cause(self, leaking: Set[Place | None]) -> _Excesses:
         by_cause: dict[str, list[LineExcess]] = defaultdict(list)
@@ -314,7 +325,7 @@ class RankAgainstPeers:
         line, usual = excess.line, excess.usual
         if usual is None:
             return None if self.outlived else cause_of(line, None, self.position)
-        is_larger = line.mean_bytes > usual.mean_bytes
+        is_larger = line.mean_bytes > (1 + SAME_SHARE) * usual.mean_bytes
         if self.outlived and not is_larger:
             return None
         if self.died_first and line.allocations < usual.allocations:
@@ -360,11 +371,21 @@ class RankAgainstPeers:
         largest = max(excesses, key=lambda excess: excess.bytes).line
         if cause == "uneven_shard" and is_divided(largest, self.usual):
             return self.more >= STAGE_SHARE * self.usual.peak_bytes  # so it is by nature
+        if self._serves_others() and not largest.static:
+            return False
         stays = largest.static and largest.category in _BUILT_ONCE
         if not shows_by_step or stays or is_kept_for_longer(self._excess(largest), self.more):
             return True
         is_why_it_died = self.died_first and self.steps().has_step_above_all(self.rank, self.least)
         return is_why_it_died or not self.steps().is_chance(self.rank, self.least)
+
+    def _serves_others(self) -> bool:
+        """True if it trains nothing, and took far more or fewer steps than its peers: it serves
+        requests of its own.
+        """
+        own, usual = len(self.rank.step_peaks), self.usual.steps_count
+        are_apart = max(own, usual) >= _OTHER_REQUESTS * max(1, min(own, usual))
+        return are_apart and not self.rank.trains and not self.rank.died
 
     def steps(self) -> PeerStepPeaks:
         if self.is_among:
@@ -375,7 +396,7 @@ class RankAgainstPeers:
         """What lines of this rank alone hold: each a fault of its own."""
         differences = []
         for cause in _OF_LONE_LINES:
-            for alone in faults_of(_alone(by_cause.get(cause, ()))):
+            for alone in faults_of(lone_lines(by_cause.get(cause, ()))):
                 excess_bytes = self._lone_bytes(alone, most_bytes)
                 if excess_bytes >= self.least and not self._is_echo(alone):
                     differences.append(self._from_lines(cause, excess_bytes, alone))
@@ -413,8 +434,8 @@ class RankAgainstPeers:
     def _from_lines(
         self, cause: str, excess_bytes: int, excesses: Sequence[LineExcess]
     ) -> RankDifference:
-        if cause == "unknown" and self.steps().rises(self.rank):
-            cause = "leak"
+        if cause == "unknown":
+            cause = cause_together(excesses, self.rank, self.steps())
         ranked = sorted(
             excesses, key=lambda excess: (excess.at_peak_bytes, excess.bytes), reverse=True
         )
@@ -433,7 +454,7 @@ class RankAgainstPeers:
             cause,
             Verdict.PROVEN if is_sure else verdict,
             excess_bytes,
-            place=place_to_blame(ranked, excess_bytes),
+            place=None if cause in OF_ALL_LINES else place_to_blame(ranked, excess_bytes),
             evidence=evidence,
         )
         is_recorded = cause == "unknown" and ranked[0].line.place is not None
@@ -472,10 +493,6 @@ class RankAgainstPeers:
             return self.peaks
         total, part = format_size(self.more), format_size(cause_bytes)
         return f"{self.peaks}; this explains {part} of the {total} more"
-
-
-def _alone(excesses: Iterable[LineExcess]) -> list[LineExcess]:
-    return [excess for excess in excesses if excess.is_alone]
 
 
 def _recomputes_less(rank: RankSummary, usual: Usual) -> bool:

@@ -5,11 +5,12 @@ other ones, so that their sizes differ by nature.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 
+from vramlens.ranks.hints import Hint
 from vramlens.ranks.peers.usual import LineKey, key_of, most_alike
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 from vramlens.units import format_size
@@ -22,6 +23,7 @@ _SPREAD = 1.25
 """Times the smallest size: shards that were rounded up differ by less."""
 _MOST_ALIKE = 0.25
 """Of the ranks: where more have the same size, that one is usual, and others differ from it."""
+_FEWEST_OWNERS = 2
 _FEWEST_SHARES = 3
 """Ranks with so many different numbers of tables, or of states, divide them by whole tensors."""
 _TOO_MUCH = 0.5
@@ -106,14 +108,16 @@ class PlacedTables:
         return {
             key: _TOO_MUCH * sum(line.peak_bytes for line in lines)
             for key, lines in self._states.items()
+            if not self._are_sharded
         }
 
     @cached_property
     def _usual(self) -> dict[LineKey, LineUse]:
         """The lines that make tables and what belongs to them, each as the usual rank uses it."""
-        if not self._may_be_placed or len(self._peers) < _FEWEST_RANKS:
+        if not self._may_be_placed:
             return {}
-        return self._tables() | {key: _median(lines) for key, lines in self._states.items()}
+        tables = self._tables() if len(self._peers) >= _FEWEST_RANKS else {}
+        return tables | {key: _median(lines) for key, lines in self._states.items()}
 
     def _tables(self) -> dict[LineKey, LineUse]:
         """The lines that make tables, and what belongs to them."""
@@ -137,8 +141,28 @@ class PlacedTables:
         return {
             key: lines
             for key, lines in self._built_once.items()
-            if any(line.category == "optimizer_state" for line in lines) and _is_divided(lines)
+            if any(line.category == "optimizer_state" for line in lines)
+            and self._are_by_tensor(lines)
         }
+
+    def _are_by_tensor(self, lines: Sequence[LineUse]) -> bool:
+        """True if the optimizer states of a line are of whole tensors, which some ranks own."""
+        if len(lines) < _FEWEST_OWNERS:
+            return False
+        if self._are_sharded:
+            return len({line.allocations for line in lines}) > 1
+        if len(self._peers) >= _FEWEST_RANKS:
+            return _is_divided(lines)
+        least, *_, most = sorted(lines, key=lambda line: line.peak_bytes)
+        return most.allocations < least.allocations
+
+    @cached_property
+    def _are_sharded(self) -> bool:
+        """True if all ranks hold as much of sharded parameters: FSDP pads them to one size, and what
+        it cannot divide is one rank's.
+        """
+        sizes = [sum(line.peak_bytes for line in _shards(rank)) for rank in self._peers]
+        return 0 < max(sizes, default=0) <= _SAME * min(sizes)
 
     @cached_property
     def _built_once(self) -> dict[LineKey, list[LineUse]]:
@@ -164,6 +188,13 @@ def _is_spread(lines: Sequence[LineUse]) -> bool:
 def _is_divided(lines: Sequence[LineUse]) -> bool:
     """True if ranks have different numbers of tensors of a line."""
     return len({line.allocations for line in lines}) >= _FEWEST_SHARES
+
+
+def _shards(rank: RankSummary) -> Iterator[LineUse]:
+    """Yields the lines that make sharded parameters."""
+    for line in rank.lines:
+        if line.category == "parameters" and line.hints & Hint.SHARDED:
+            yield line
 
 
 def _makes_tables(line: LineUse) -> bool:

@@ -127,6 +127,11 @@ class Usual:
         return self._spreads.get(key_of(line), 0)
 
     @cached_property
+    def steps_count(self) -> int:
+        """The number of steps that a typical rank recorded."""
+        return lower_median(len(summary.step_peaks) for summary in self.ranks)
+
+    @cached_property
     def frames(self) -> dict[Place, int]:
         """The frames that most ranks have, each with the median of its bytes at the peak."""
         by_place: dict[Place, list[int]] = defaultdict(list)
