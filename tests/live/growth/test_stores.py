@@ -7,11 +7,11 @@ import queue
 import random
 import threading
 import weakref
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
@@ -459,3 +459,25 @@ def test_hooks_that_a_function_makes_are_kept_by_the_registration() -> None:
         watch.step()
     source = _only_leak(watch).owner.source
     assert source == "self.handle = layer.register_forward_hook(self.painter(canvas))"
+
+
+class _Candidate:
+    """One of a population; its class keeps the weights of all that ever were."""
+
+    bank: ClassVar[dict[int, dict[str, Any]]] = {}
+
+    def __init__(self, number: int) -> None:
+        self.weights = {"inner": torch.zeros(_BYTES // 4), "outer": torch.zeros(_BYTES // 4)}
+        _Candidate.bank[number] = self.weights
+
+
+def test_the_newest_are_a_stores_too_where_objects_of_a_short_list_have_them() -> None:
+    _Candidate.bank = {}
+    population: deque[_Candidate] = deque(maxlen=10)
+    watch = LeakWatch()
+    for number in range(60):
+        population.append(_Candidate(number))
+        watch.step()
+    leak = _only_leak(watch)
+    assert leak.owner.name == "_Candidate.bank"
+    assert leak.bytes >= 56 * 2 * _BYTES

@@ -197,7 +197,7 @@ def parents_with_all_parts(
     search: Search, piles: Iterable[Pile], parents: Parents
 ) -> Parents | None:
     """The parents with every part of a container that seems to have stopped below it, also those
-    that a shorter list of its best or latest parts holds; None where they are so already.
+    that its best or latest owners, or a shorter list of them, hold; None where they are so already.
     """
     places = {id(search.order[place]): place for place in parents}
     moved: dict[int, tuple[int, str]] = {}
@@ -212,7 +212,9 @@ def parents_with_all_parts(
 def _parts_elsewhere(
     search: Search, pile: Pile, places: Mapping[int, int], parents: Parents
 ) -> Iterator[int]:
-    """Yields the positions of a container's parts that a variable or a shorter one holds, too."""
+    """Yields the positions of a container's parts that a variable, an attribute or a shorter one holds,
+    too.
+    """
     container = search.order[pile.position]
     if not is_kind(container, *_KINDS):
         return
@@ -225,12 +227,13 @@ def _parts_elsewhere(
 
 
 def _is_shorter(search: Search, holder: int, container: Any) -> bool:
-    """Whether a holder is a variable, or a container with fewer parts."""
+    """Whether a holder is a variable, an attribute, or a container with fewer parts."""
     if holder < 0:
         return True
     other = search.order[holder]
-    is_container = is_kind(other, *_KINDS)
-    return is_container and (length_of(other) or 0) < (length_of(container) or 0)
+    if is_kind(other, *_KINDS):
+        return (length_of(other) or 0) < (length_of(container) or 0)
+    return bool(attributes_of(other))
 
 
 def all_lead_to_roots(parents: Parents, places: Iterable[int]) -> bool:
