@@ -283,6 +283,24 @@ def test_without_tf32_nothing_is_copied(
 
 
 @pytest.mark.usefixtures("without_tf32")
+@pytest.mark.parametrize(
+    ("call", "of_weight"),
+    [  # without_tf32.json.xz in benchmarks/prediction
+        ((2, 16, 32, (32, 32, 32), 3), 12_638_224),
+        ((8, 32, 32, (8, 28, 28), 3), 0),
+        ((2, 64, 64, (8, 28, 28), 3), 6_864_912),
+        ((8, 64, 64, (32, 32, 32), 1), 134_217_744),
+        ((2, 64, 64, (32, 32, 32), 1), 0),
+    ],
+)
+def test_most_volumes_without_tf32_are_copied_for_the_weights_gradient(
+    call: tuple[Any, ...], of_weight: int
+) -> None:
+    told = convolution(*call).bytes_of_weight_gradient
+    assert abs(told - of_weight) <= max(400, of_weight // 5000)
+
+
+@pytest.mark.usefixtures("without_tf32")
 def test_a_result_without_tf32_may_be_made_of_transforms() -> None:
     # without_tf32.json.xz in benchmarks/prediction: 10 of 64 channels to 128 have them
     call = convolution(10, 64, 128, (37, 37))

@@ -7,9 +7,10 @@ most ask for nothing; the others ask for transforms, to the byte:
   whole images, and few have them: odd sides, most of all. Of the input's gradient they are tiles of
   32 x 32, two for each image;
 - the weight's gradient: Winograd's transforms, of tiles of 6 x 6 for kernels of 3 x 3, and of
-  13 x 13 for 5 x 5; copies with a stride, of small images.
+  13 x 13 for 5 x 5; copies with a stride, of small images, and of most volumes of 16 channels and
+  more.
 
-So it is for 1,739 results, 1,721 gradients of inputs, and 1,496 of weights.
+So it is for 1,739 results, 1,721 gradients of inputs, and 1,523 of weights.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ _WINOGRAD_SIDES = {3: 6, 5: 13}
 _IMAGES_TOGETHER = {3: 1, 5: 16}
 """By kernel: the side of what one tile gives, the tile's own, and how many images are one group."""
 _LEAST_RESULTS, _FEW_RESULTS, _FEW_IMAGES = 600, 12_000, 16
+_CHANNELS_OF_VOLUMES, _RESULTS_OF_VOLUMES = 16, 60_000
+_CHANNELS_OF_POINTS, _NUMBERS_OF_POINTS = 64, 5_000_000
+"""Of volumes that are copied for their weight's gradient: the fewest channels, and results of one channel
+without a stride; of 1 x 1 x 1 kernels the fewest channels, and numbers of results.
+"""
 
 
 def allows_tf32() -> bool:
@@ -107,12 +113,22 @@ class Float32Convolution:
     @property
     def copies_for_weight_gradient(self) -> bool:
         """Whether the gradient of the weight is made of copies of all three tensors."""
+        if len(self.sides) > _IMAGE_SIDES:
+            return self._copies_volumes
         if self.kernel == 1 or self._least_channels < _SEVERAL_CHANNELS:
             return False
-        if len(self.sides) > _IMAGE_SIDES:
-            return True
         is_large = self._least_channels >= _MANY_CHANNELS and self.images <= _FEW_IMAGES
         return self.stride > 1 and (self._results <= _FEW_RESULTS or is_large)
+
+    @property
+    def _copies_volumes(self) -> bool:
+        if self.kernel == 1:
+            numbers = self._results * self._least_channels
+            return self._least_channels >= _CHANNELS_OF_POINTS and numbers >= _NUMBERS_OF_POINTS
+        if self._least_channels >= _SEVERAL_CHANNELS:
+            return True
+        is_large = self.stride > 1 or self._results >= _RESULTS_OF_VOLUMES
+        return self._least_channels >= _CHANNELS_OF_VOLUMES and is_large
 
     @property
     def _may_transform(self) -> bool:
