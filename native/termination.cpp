@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <semaphore.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -40,6 +41,7 @@ std::atomic<int> came{0};  // the first signal that came
 std::atomic<bool> is_written{false};
 int (*holds_interpreter)() = nullptr;  // CPython's PyGILState_Check
 struct sigaction former_abort = {};    // what SIGABRT did before
+std::atomic<long> passing_on{0};       // the thread that has handed its abort on
 
 void die(int number) {
     signal(number, SIG_DFL);
@@ -91,20 +93,47 @@ void wait_until_written() {
     while (!is_written && !is_over()) nanosleep(&pause, nullptr);
 }
 
+void wait_until_over() {
+    const timespec pause = {0, 10'000'000};
+    while (!is_over()) nanosleep(&pause, nullptr);
+}
+
+// Python's faulthandler has one handler for all signals that end a process by a fault.
+bool is_of_faulthandler(const struct sigaction& action) {
+    struct sigaction of_faults = {};
+    if (sigaction(SIGFPE, nullptr, &of_faults) != 0) return false;
+    return action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN &&
+           action.sa_handler == of_faults.sa_handler;
+}
+
+// Each thread does so once: what was there before may hand the signal back.
+void pass_on(int number, long thread) {
+    const bool is_first = passing_on.exchange(thread) != thread;
+    if (is_first && is_of_faulthandler(former_abort)) {
+        sigaction(number, &former_abort, nullptr);
+    } else {
+        signal(number, SIG_DFL);
+    }
+    raise(number);  // to this thread, blocked inside of the handler: delivered when it returns
+}
+
 // Only what POSIX calls async-signal-safe, and a question that reads a variable of this thread's.
 void on_abort(int number) {
     const int saved = errno;
+    const long thread = syscall(SYS_gettid);
     int none = 0;
-    if (getpid() == watched && !holds_interpreter()) {
-        if (came.compare_exchange_strong(none, number)) {
-            set_deadline();
-            if (sem_post(&wakes) == 0) wait_until_written();
-        } else {
-            wait_until_written();  // for what came before: another thread's abort, or SIGTERM
-        }
+    const bool is_watched = getpid() == watched && !holds_interpreter() && passing_on != thread;
+    if (is_watched && came.compare_exchange_strong(none, number)) {
+        set_deadline();
+        if (sem_post(&wakes) == 0) wait_until_written();
+        pass_on(number, thread);
+    } else if (is_watched) {
+        wait_until_over();  // another thread's abort, or SIGTERM, ends the process before that
+        signal(number, SIG_DFL);
+        raise(number);
+    } else {
+        pass_on(number, thread);
     }
-    sigaction(number, &former_abort, nullptr);
-    raise(number);  // to this thread, blocked inside of the handler: delivered when it returns
     errno = saved;
 }
 
@@ -129,9 +158,11 @@ bool handle(int number, void (*handler)(int)) {
     return sigaction(number, &action, nullptr) == 0;
 }
 
-bool watch_abort(bool is_faulthandlers) {
-    if (!is_faulthandlers && !has_default(SIGABRT)) return false;
-    return sigaction(SIGABRT, nullptr, &former_abort) == 0 && handle(SIGABRT, on_abort);
+bool watch_abort(bool may_be_faulthandlers) {
+    if (sigaction(SIGABRT, nullptr, &former_abort) != 0) return false;
+    const bool is_free = has_default(SIGABRT);
+    if (!is_free && !(may_be_faulthandlers && is_of_faulthandler(former_abort))) return false;
+    return handle(SIGABRT, on_abort);
 }
 
 bool watch(Watched& entry) {
@@ -145,15 +176,16 @@ bool watch(Watched& entry) {
 
 }  // namespace
 
-int32_t vl_termination_watch(int64_t limit_ms, int (*holds_lock)(void), int32_t is_faulthandlers) {
+int32_t vl_termination_watch(int64_t limit_ms, int (*holds_lock)(void), int32_t has_faulthandler) {
     if (watched == getpid() || sem_init(&wakes, 0, 0) != 0) return 0;
     limit.it_value.tv_sec = static_cast<time_t>(limit_ms / 1000);
     limit.it_value.tv_nsec = static_cast<long>(limit_ms % 1000) * 1'000'000;
     watched = getpid();
     came = 0;
+    passing_on = 0;
     is_written = false;
     holds_interpreter = holds_lock;
-    bool any = watch_abort(is_faulthandlers != 0);
+    bool any = watch_abort(has_faulthandler != 0);
     for (Watched& entry : signals) {
         if (watch(entry)) any = true;
     }

@@ -210,11 +210,12 @@ VL_EXPORT vl_device_and_stream vl_one_device(void* guard);
 /* From now on these signals wake vl_termination_wait instead of ending the process, and end it
  * `limit_ms` later, whatever the process does. The thread that aborts waits for as long at most,
  * unless `holds_lock` says that it holds the interpreter's lock. Returns whether any does: not
- * where it is handled or ignored, and on Linux only. `is_faulthandlers` says that Python's
- * faulthandler handles SIGABRT: it prints its stacks once the recording is written. A handler that
- * the program sets takes its place; in a forked child they do what they do by default. */
+ * where it is handled or ignored, and on Linux only. `has_faulthandler` says that Python's
+ * faulthandler is on: where it handles SIGABRT, it prints its stacks once the recording is written.
+ * A handler that the program sets takes its place; in a forked child they do what they do by
+ * default. */
 VL_EXPORT int32_t vl_termination_watch(int64_t limit_ms, int (*holds_lock)(void),
-                                       int32_t is_faulthandlers);
+                                       int32_t has_faulthandler);
 
 /* Waits until one has come, and returns its number. For one thread. */
 VL_EXPORT int32_t vl_termination_wait(void);

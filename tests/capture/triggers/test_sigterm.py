@@ -325,13 +325,34 @@ def test_a_second_abort_and_one_that_is_no_longer_watched_change_nothing(tmp_pat
     slow = "gpu.snapshot = lambda old=gpu.snapshot: (time.sleep(1), old())[1]\n"
     aborts = f"def aborts():\n    {ABORTS}\n"
     two = "for _ in range(2): threading.Thread(target=aborts).start()\n"
+    stacks = (
+        "for _ in range(60): threading.Thread(target=time.sleep, args=[9], daemon=True).start()\n"
+    )
+    faults = f"import faulthandler\nfaulthandler.enable()\n{stacks}"
     disarmed = (
         "import faulthandler\nfrom vramlens.capture.recording.session import current_session\n"
         "gpu.use()\nfaulthandler.enable()\ncurrent_session()._termination.disarm()\n"
     )
-    texts = [f"{slow}gpu.use()\n{aborts}{two}{READY}{IN_C}", f"{disarmed}{READY}{ABORTS}\n"]
-    ended = [program.end()[:2] for program in aborted(tmp_path, texts)]
-    assert ended == [(-signal.SIGABRT, ["run.vram"]), (-signal.SIGABRT, [])]
+    texts = [
+        f"{slow}gpu.use()\n{aborts}{two}{READY}{IN_C}",
+        f"{faults}{slow}gpu.use()\n{aborts}{two}{READY}{IN_C}",
+        f"{disarmed}{READY}{ABORTS}\n",
+    ]
+    ended = [program.end()[:3] for program in aborted(tmp_path, texts)]
+    files = ["run.vram"]
+    assert [end[:2] for end in ended] == [(-signal.SIGABRT, kept) for kept in (files, files, [])]
+    assert [end[2].count("Fatal Python error") for end in ended] == [0, 1, 1]
+
+
+@pytest.mark.parametrize("handler", ["signal.SIG_IGN", "lambda *_: print('mine', flush=True)"])
+def test_a_handler_beside_faulthandler_stays_the_programs(tmp_path: Path, handler: str) -> None:
+    own = f"import faulthandler\nfaulthandler.enable()\nsignal.signal(signal.SIGABRT, {handler})\n"
+    kills = "os.kill(os.getpid(), signal.SIGABRT)\n"
+    (program,) = aborted(tmp_path, [f"{own}gpu.use()\n{READY}{kills}time.sleep(0.2)\n{kills}"])
+    status, files, errors, _ = program.end()
+    assert status == 0
+    assert files == ["run.vram"]
+    assert "SIGABRT" not in errors
 
 
 def test_an_abort_is_over_within_the_bound(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from vramlens.live.heap.objects import is_kind
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage
 
-_SHARE_SPREAD = 0.5
+_SHARE_SPREAD = 0.4
 """Of the steps, that left something: from there on, variables of many threads are one pile (a quarter
 are also two pools that took turns).
 """

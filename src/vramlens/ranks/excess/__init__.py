@@ -11,6 +11,7 @@ cause_evidence: what all lines together say of a cause.
 line_excess: a line that holds more.
 causes: why a line does.
 batches: larger batches.
+bucket_copies: gradients beside the buckets of DDP.
 lone_frames: callers that only one rank has.
 reserved_differences: memory that is reserved and not used.
 """

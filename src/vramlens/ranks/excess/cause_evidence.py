@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import chain
 
 from vramlens.ranks.excess.batches import cause_of_larger
+from vramlens.ranks.excess.bucket_copies import are_beside_buckets
 from vramlens.ranks.excess.causes import (
     BY_STEP,
     CERTAIN_CAUSES,
@@ -34,6 +35,10 @@ def with_evidence(
     """The lines of a rank by the causes that have their evidence; the others' are unknown, or those
     of states that are divided.
     """
+    kept = [*by_cause["pipeline_stage"], *by_cause["unknown"]]
+    if are_beside_buckets(kept, rank):
+        by_cause["separate_gradients"] = kept
+        by_cause["pipeline_stage"], by_cause["unknown"] = [], []
     other_cause = "uneven_shard" if _has_divided_states(by_cause, usual) else "unknown"
     if not _may_have_more_layers(by_cause, position):
         by_cause[other_cause] += by_cause.pop("pipeline_stage")

@@ -1,6 +1,4 @@
-"""The main cause: of those that show on many lines of a rank, the one that explains the others; and
-what lines show together that have no cause of their own.
-"""
+"""The main cause: of those that show on many lines of a rank, the one that explains the others."""
 
 from __future__ import annotations
 
@@ -8,15 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from vramlens.ranks.excess.batches import are_all_larger
 from vramlens.ranks.excess.cause_evidence import LEAST_OF_LAYERS
-from vramlens.ranks.excess.causes import CERTAIN_CAUSES, SAME_SHARE, STAY
-from vramlens.ranks.excess.line_excess import LineExcess, bytes_of, more_at_peak
-from vramlens.ranks.hints import Hint
-from vramlens.ranks.peers.steps_against_peers import PeerStepPeaks
-from vramlens.ranks.rank_summary import RankSummary
+from vramlens.ranks.excess.causes import CERTAIN_CAUSES, STAY
+from vramlens.ranks.excess.line_excess import LineExcess, bytes_of
 
 BUILT_LARGER = "larger_tensors"
-_MOST = 0.75
-"""Of what is held for longer: that, or more, is gradients; of the buckets: as much as those hold."""
 _OF_BATCHES = ("uneven_batch", "moe_hot_rank", "wider_numbers")
 
 
@@ -49,30 +42,3 @@ def is_beside_batches(by_cause: Mapping[str, Sequence[LineExcess]]) -> bool:
     the first step, which is a fault of its own then.
     """
     return any(by_cause.get(cause) for cause in _OF_BATCHES)
-
-
-def cause_together(excesses: Sequence[LineExcess], rank: RankSummary, steps: PeerStepPeaks) -> str:
-    """The cause that lines without one of their own show together; "unknown" where they show none."""
-    if _are_beside_buckets(excesses, rank):
-        return "separate_gradients"
-    return "leak" if steps.rises(rank) else "unknown"
-
-
-def _are_beside_buckets(excesses: Sequence[LineExcess], rank: RankSummary) -> bool:
-    """True if what backward passes make, and peers let go of, is as large as the buckets of DDP."""
-    buckets = sum(
-        line.at_peak_bytes
-        for line in rank.lines
-        if line.category == "gradients" and line.hints & Hint.DDP
-    )
-    kept = more_at_peak(excess for excess in excesses if _is_kept_backward(excess))
-    more = more_at_peak(excesses)
-    return _MOST * buckets <= kept <= buckets / _MOST and kept >= _MOST * more > 0
-
-
-def _is_kept_backward(excess: LineExcess) -> bool:
-    """True if a backward pass makes as many at a line as on the peers, as large, and keeps more."""
-    line, usual = excess.line, excess.usual
-    if usual is None or line.phase != "backward" or line.allocations != usual.allocations:
-        return False
-    return abs(line.total_bytes - usual.total_bytes) <= SAME_SHARE * usual.total_bytes

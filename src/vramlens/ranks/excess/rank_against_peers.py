@@ -41,7 +41,6 @@ from vramlens.ranks.excess.line_excess import (
 from vramlens.ranks.excess.lone_frames import is_of_lone_lines, lone_frame
 from vramlens.ranks.excess.main_cause import (
     BUILT_LARGER,
-    cause_together,
     is_beside_batches,
     main_cause,
 )
@@ -434,8 +433,8 @@ class RankAgainstPeers:
     def _from_lines(
         self, cause: str, excess_bytes: int, excesses: Sequence[LineExcess]
     ) -> RankDifference:
-        if cause == "unknown":
-            cause = cause_together(excesses, self.rank, self.steps())
+        if cause == "unknown" and self.steps().rises(self.rank):
+            cause = "leak"
         ranked = sorted(
             excesses, key=lambda excess: (excess.at_peak_bytes, excess.bytes), reverse=True
         )

@@ -19,6 +19,10 @@ there is a reason for it; without one, less is chance where the ranks' sizes are
 """
 _APART = 0.02
 """Peers have different batches if their peaks are so large a share apart."""
+_LARGE_PART, _MANY_SIZES = 0.2, 5
+"""Of a rank's peak, that a line holds, and how many sizes it requests: parts of a store that come and go,
+each of its own size.
+"""
 _FRAGMENTED = 1.5
 """Times what a line holds: less is reserved for it where what was freed is used again."""
 _OF_LINES = ("leak", "rank0_gather", "rank_only", "object_collective", "full_state_dict")
@@ -57,11 +61,17 @@ def reserved_differences(
 
 
 def _is_chance(beside: RankAgainstPeers, more: int) -> bool:
-    """True if batches vary, or differ from rank to rank, and no call of this rank alone is why: to
-    whose batches the cache fits least is chance.
+    """True if batches vary, or differ from rank to rank, or much is requested in many sizes, and no
+    call of this rank alone is why: to whose sizes the cache fits least is chance.
     """
     are_apart = beside.usual.spread_bytes >= _APART * beside.usual.peak_bytes
-    return (beside.steps().vary or are_apart) and _lone_frame(beside, more) is None
+    least_bytes = _LARGE_PART * beside.rank.peak_requested_bytes
+    is_in_many_sizes = any(
+        line.sizes >= _MANY_SIZES and line.peak_bytes >= least_bytes and not line.per_step > 1
+        for line in beside.rank.lines
+    )
+    may_be_chance = beside.steps().vary or are_apart or is_in_many_sizes
+    return may_be_chance and _lone_frame(beside, more) is None
 
 
 def _lone_frame(beside: RankAgainstPeers, more: int) -> FrameUse | None:

@@ -281,6 +281,26 @@ def _train_at_the_end(layout: Sequence[tuple[int, ...]], training: Set[int]) -> 
     return are_last and len(layout) - frozen > 1
 
 
+def _are_stages(ranks: Sequence[RankSummary]) -> bool:
+    """True if ranks hold different numbers of the same layers, three of them and more, and the first
+    and the last have parameters that no other rank has.
+    """
+    if len(ranks) < _FEWEST_REPLICAS:
+        return False
+    counts: dict[object, list[int]] = defaultdict(list)
+    for line in chain.from_iterable(summary.lines for summary in ranks):
+        if line.category == "parameters":
+            counts[line.place].append(line.allocations)
+    have_layers = any(
+        len(of_line) == len(ranks) and len(set(of_line)) > 1 for of_line in counts.values()
+    )
+    ends = [
+        any(line.category == "parameters" and len(counts[line.place]) == 1 for line in end.lines)
+        for end in (ranks[0], ranks[-1])
+    ]
+    return have_layers and all(ends)
+
+
 def _computes_loss(summary: RankSummary) -> bool:
     return any(line.hints & Hint.LOSS and line.phase == "forward" for line in summary.lines)
 
@@ -301,10 +321,17 @@ def _cohorts_of_parameters(
     """Cohorts of ranks that hold the same part of a model; a rank whose part no other holds joins
     the largest. None where there are fewer than two.
     """
+    # What a line is for is known by the steps: it is not the same where some ranks have none.
+    if len({bool(summary.step_peaks) for summary in ranks}) > 1:
+        return None
     by_part = defaultdict(list)
     tables = PlacedTables(ranks, may_be_placed=not sends)
+    copied = _copies(ranks)
     for summary in ranks:
-        by_part[_part(summary, tables)].append(summary)
+        by_part[_part(summary, tables, copied)].append(summary)
+    if _are_stages(ranks):
+        stages = tuple(sorted(map(_numbers, by_part.values())))
+        return RankCohorts(stages, SAME_PARAMETERS, staged=True)
     cohorts = [part for part in by_part.values() if len(part) > 1]
     if len(cohorts) < 2:
         return None
@@ -401,11 +428,31 @@ def _joined(numbers: Sequence[int], groups: Sequence[set[int]]) -> tuple[tuple[i
     return tuple(sorted(map(tuple, cohorts.values())))
 
 
-def _part(summary: RankSummary, tables: PlacedTables) -> tuple[tuple[str, int], ...]:
+def _part(
+    summary: RankSummary, tables: PlacedTables, copied: Set[object]
+) -> tuple[tuple[str, int], ...]:
     """The part of the model that a rank holds: its lines that make parameters, and how many
-    tensors each makes; how many tables a rank owns does not say what it does.
+    tensors each makes; how many tables a rank owns does not say what it does, nor does a copy.
     """
-    lines = (line for line in summary.lines if line.category == "parameters")
     return tuple(
-        sorted((str(line.place), line.allocations) for line in lines if not tables.has(line))
+        sorted(
+            (str(line.place), line.allocations)
+            for line in summary.lines
+            if line.category == "parameters" and not tables.has(line) and line.place not in copied
+        )
     )
+
+
+def _copies(ranks: Sequence[RankSummary]) -> Set[object]:
+    """The lines, on half of the ranks at most, that make as many parameters as all others of a rank:
+    copies of the weights.
+    """
+    places = Counter(
+        line.place for summary in ranks for line in summary.lines if line.category == "parameters"
+    )
+    copied = set()
+    for summary in ranks:
+        lines = [line for line in summary.lines if line.category == "parameters"]
+        total = sum(line.allocations for line in lines)
+        copied |= {line.place for line in lines if 2 * line.allocations == total}
+    return {place for place in copied if 2 * places[place] <= len(ranks)}
