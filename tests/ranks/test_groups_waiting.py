@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from support.recordings import DATA
-from vramlens.ranks import compare
+from vramlens.ranks import RankSummary, compare
 from vramlens.ranks.flights.collectives import collective_problems
 from vramlens.read.flight_record import read_flight_record
 from vramlens.trace.flight import Collective, FlightGroup, FlightRecord, Frame
@@ -166,3 +166,29 @@ def test_two_groups_that_wait_for_each_other_are_said_to() -> None:
         "that rank 0 is waiting in: call 94 of process group 0"
     )
     assert [note for note in answer.notes if note.startswith("process groups 0 and 1 wait")] != []
+
+
+def test_a_rank_whose_program_came_to_its_end_is_said_to() -> None:
+    """It stopped early and left no record; the others wait for it."""
+    flights = {
+        rank: FlightRecord(
+            f"rank{rank}",
+            "2.4",
+            None,
+            {"0": FlightGroup("0", "default_pg", (0, 1, 2))},
+            {},
+            (call("0", 1, 10), call("0", 2, 11, state="started")),
+        )
+        for rank in (0, 2)
+    }
+    ranks = [
+        RankSummary(
+            rank, f"rank{rank}.vram", world_size=3, ended=("exit", 1) if rank == 1 else None
+        )
+        for rank in range(3)
+    ]
+    (told,) = compare(ranks, flights).differences
+    assert told.title == (
+        "rank 1 came to the end of its program, and the others are waiting: call 2 of process group 0"
+    )
+    assert "decide together when to stop" in told.fix

@@ -226,6 +226,8 @@ def _sharer(
         try:
             return make(*values)
         except TypeError:  # a list: no word and no number
+            for read_value, field_value in zip(in_order, values, strict=True):
+                read_value(field_value)
             raise _wrong(where) from None
 
     return read

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 LONGEST_NAME = 1000
 # Not the user's: synthetic files (but a notebook's cells are), installed packages, the standard
-# library, torch from its source tree, code that torch.compile wrote, and C++.
+# library, torch from its source tree, code that torch.compile or PyTorch Geometric wrote, and C++.
 NOT_THE_USERS = re.compile(
     r"^<(?!ipython-input)"
     r"|^$|^\?\?"
@@ -20,6 +20,7 @@ NOT_THE_USERS = re.compile(
     r"|linalg|library|serialization|storage|functional|_tensor|_refs|_prims|_decomp|export|ao|profiler|testing"
     r"|random|backends|accelerator|nested|sparse|special|masked|jit|multiprocessing|_C)(?:[/\\]|\.py)"
     r"|torchinductor_|[/\\]torch_compile_debug[/\\]|__compiled_fn|(?:^|[/\\])fx_generated_"
+    r"|[/\\]torch_geometric\.nn\.[\w.]+_propagate_\w+\.py"
     r"|\.(?:cpp|cc|c|cu|cuh|h|hpp|cxx|so|pyx)(?:$|[.:])"
 )
 

@@ -123,7 +123,8 @@ def compare(
     failures = failure_order(ordered, flights, errors)
     is_one_job = not ordered or len(strangers) < len(ordered)
     gone = {failure.rank for failure in failures.failed if not failure.follows}
-    desyncs = Desyncs(problems, gone)
+    ended = {summary.rank for summary in ordered if summary.was_ended_by("exit")}
+    desyncs = Desyncs(problems, gone, ended)
     differences = [*desyncs.differences(), *job.differences()] if is_one_job else []
     failed = frozenset(failure.rank for failure in failures.failed)
     merged = with_common_factors(_merged(differences, failed), ordered)
@@ -190,8 +191,14 @@ class _Job:
     def _follows_from_stray(self, difference: RankDifference) -> bool:
         """True if ranks differ because one of them loaded to another's GPU: that one copied it to
         its own then, at a line that its peers do not have, and these have it where they loaded it.
+        Or a line of all ranks puts it on one's GPU, which is no fault of that rank's.
         """
         rank = difference.ranks[0]
+        put_here = self._strays_by_device.get((self.ranks[rank].host, self.ranks[rank].device), ())
+        if difference.cause == "rank_only" and difference.place is not None:
+            of_others = [stray for stray in put_here if stray not in self._strays.get(rank, ())]
+            if difference.place in {stray.place for stray in of_others}:
+                return True
         if difference.cause == "map_location":
             others = chain.from_iterable(
                 strays for other, strays in self._strays.items() if other != rank
@@ -372,7 +379,7 @@ def _stray(summary: RankSummary, stray: Stray) -> RankDifference:
         evidence.append("it was allocated before recording began, so the line is unknown")
     if stray.hints & Hint.PIN_MEMORY:
         evidence.append("a thread that pins memory created it: such threads start on GPU 0")
-    if is_context:
+    if is_context and stray.device == 0:
         evidence.append(_OF_THREADS)
     return RankDifference(
         ranks=(summary.rank,),
@@ -435,7 +442,7 @@ def _join_without_place(
         (cause, difference.evidence[:1]): (cause, place, call)
         for (cause, place, call), differences in by_cause.items()
         for difference in differences
-        if place is not None
+        if place is not None and str(place) in "".join(difference.evidence[:1])
     }
     for key in [key for key in by_cause if key[1] is None and key[0] not in _BY_SIZE]:
         for difference in by_cause.pop(key):

@@ -24,7 +24,7 @@ _SLOW = 1.15
 _SEVERAL_STEPS = 1.8
 """Times the usual step: two or more may be taken for one."""
 _FAR_BELOW = 1.1
-"""Times what a rank reserved when it failed: others could reserve that, and lived."""
+"""Times what a rank needed when it failed: others reserved that, and lived."""
 _CUT = "the file ends early"
 """Of what a recording does not hold, the words of ``read`` for a truncated one."""
 _MOST_COHORTS = 6
@@ -72,11 +72,13 @@ def note_of_limits(failures: FailureOrder, ranks: Sequence[RankSummary]) -> list
     """
     first = next(iter(failures.failed), None)
     failed = next((rank for rank in ranks if first is not None and rank.rank == first.rank), None)
-    if failed is None or not failed.died:
+    if failed is None or failed.failure is None or not failed.died or failed.device_name is None:
         return []
-    peers = [rank for rank in ranks if not rank.died and rank.device_name == failed.device_name]
-    most = max(peers, key=lambda rank: rank.peak_reserved_bytes, default=failed)
-    if most.peak_reserved_bytes < _FAR_BELOW * failed.peak_reserved_bytes:
+    needed_bytes = failed.peak_reserved_bytes + failed.failure.requested_bytes
+    card = (failed.device_name, failed.total_bytes)
+    alike = [rank for rank in ranks if (rank.device_name, rank.total_bytes) == card]
+    most = max(alike, key=lambda rank: rank.peak_reserved_bytes)
+    if most.died or most.peak_reserved_bytes < _FAR_BELOW * needed_bytes:
         return []
     return [
         f"rank {failed.rank} ran out of memory with {format_size(failed.peak_reserved_bytes)} reserved,"
@@ -118,7 +120,7 @@ def note_of_kinds_of_work(cohorts: RankCohorts, ranks: Mapping[int, RankSummary]
         for cohort in members
         if cohort
     ]
-    if len(peaks) < 2 or max(peaks) < _APART * min(peaks):
+    if len(peaks) < 2 or max(peaks) < _APART * max(1, min(peaks)):
         return []
     return [
         f"the ranks do {len(members)} kinds of work, told by {cohorts.source}"
@@ -136,8 +138,9 @@ def notes_of_replicas(cohorts: RankCohorts) -> Iterator[str]:
             " other lines hold most of their memory: each rank is compared with those of its kind"
         )
     for place in cohorts.places:
+        of_group = f"each the {place.place} rank of its" if place.place else "the ranks of"
         yield (
-            f"{named(place.members)}, each the {place.place} rank of its group {place.group}, do work"
+            f"{named(place.members)}, {of_group} group {place.group}, do work"
             f" that no other rank does: {format_size(place.bytes)}, most of it at {place.line}; they are"
             " compared with each other"
         )

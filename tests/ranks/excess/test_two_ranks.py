@@ -11,7 +11,7 @@ from support.summaries import layers, line, named_causes, rank_of, trainers, wit
 from vramlens.analyses.finding import Place
 from vramlens.ranks import RankSummary, compare, summarise
 from vramlens.ranks.hints import Hint
-from vramlens.ranks.rank_summary import LineUse, RankFailure
+from vramlens.ranks.rank_summary import LineUse, RankFailure, Stray
 from vramlens.units import GIB, MIB
 
 OOM = RankFailure(1_700_000_000_000_000, 3, GIB, Place("train.py", 10, "step"), died=True)
@@ -103,17 +103,20 @@ def forward_only(allocations: int, size: int) -> list[LineUse]:
 
 def test_what_a_rank_does_that_lived_longer_is_no_difference() -> None:
     """The step that the other one died in goes on: more at once, and as large on average."""
-    died = rank_of(1, 2, forward_only(600, 40), failure=OOM)
-    lived = rank_of(0, 2, forward_only(606, 200))
+    failure = replace(OOM, requested_bytes=100 * MIB)
+    died = rank_of(1, 2, forward_only(600, 40), failure=failure, device_name="H200")
+    lived = rank_of(0, 2, forward_only(606, 200), device_name="H200")
     answer = compare([lived, died])
     assert answer.differences == ()
     assert any("a limit of its own" in note for note in answer.notes)
 
 
 @pytest.mark.parametrize(
-    ("reserved", "model"), [(2 * GIB, "H200"), (4 * GIB, "L4")], ids=["as much", "another GPU"]
+    ("reserved", "model"),
+    [(3 * GIB, "H200"), (4 * GIB, "L4"), (4 * GIB, None)],
+    ids=["not what it asked for", "another GPU", "unknown"],
 )
-def test_a_limit_is_told_where_an_equal_gpu_gave_more(reserved: int, model: str) -> None:
+def test_a_limit_is_told_where_an_equal_gpu_gave_more(reserved: int, model: str | None) -> None:
     died = rank_of(1, 2, layers(2, 2), failure=OOM, peak_reserved_bytes=2 * GIB, device_name="H200")
     lived = rank_of(0, 2, layers(2, 2), peak_reserved_bytes=reserved, device_name=model)
     assert not any("a limit of its own" in note for note in compare([lived, died]).notes)
@@ -124,3 +127,61 @@ def test_what_stays_says_what_a_line_is_for() -> None:
     summary = summarise(read(data_of("recordings/gpt")), 0)
     categories = {use.category for use in summary.lines if use.static}
     assert categories == {"optimizer_state", "parameters"}
+
+
+def works_alone(rank: int, at: int, common: int = 100) -> RankSummary:
+    """A rank whose lines the other one does not have, but for a common one of so many MiB."""
+    own = [
+        line(at, "parameters", 2, 100 * MIB, phase="other"),
+        line(at + 1, "activations", 6, 100 * MIB, per_step=8),
+        line(at + 2, "optimizer_state", 4, 100 * MIB * (1 + rank), phase="optimizer"),
+    ]
+    return rank_of(rank, 2, [*own, line(9, "activations", 1, common * MIB, per_step=2)])
+
+
+def test_a_generator_and_its_discriminator_are_no_peers() -> None:
+    answer = compare([works_alone(0, 20), works_alone(1, 40)])
+    assert answer.differences == ()
+    assert answer.notes[0].startswith("the ranks run 2 different programs (rank 0; rank 1)")
+    shared = [works_alone(0, 20, common=2000), works_alone(1, 40, common=2000)]
+    assert len(compare(shared).differences) == 2
+
+
+def test_what_all_put_on_one_gpu_is_no_fault_of_its_rank() -> None:
+    """``.to("cuda:0")`` on every rank: on rank 0 that is where it belongs."""
+    table = line(48, "other", 1, 900 * MIB)
+    first, second = (replace(rank, host="h", device=rank.rank) for rank in trainers(2))
+    first = replace(with_lines(first, table), host="h", device=0)
+    stray = Stray(
+        device=0, reserved_bytes=900 * MIB, process_bytes=None, place=table.place, hints=Hint.NONE
+    )
+    (told,) = compare([first, replace(second, strays=(stray,))]).differences
+    assert (told.ranks, told.cause) == ((1,), "stray_context")
+    assert named_causes(compare([first, second])) == [((0,), "rank_only")]
+
+
+def test_equal_states_have_no_note() -> None:
+    """FSDP's ranks own as much each, in other numbers of allocations."""
+    notes = compare(owners((63, 4), (62, 4), hints=Hint.SHARDED)).notes
+    assert not any("optimizer states" in note for note in notes)
+
+
+def experts(count: int, tokens: float = 1.0) -> list[LineUse]:
+    parameters = line(50, "parameters", 4, 20 * count * MIB, phase="other", hints=Hint.EXPERTS)
+    size = int(30 * count * tokens * MIB)
+    return [parameters, line(51, "temporaries", 4, size, per_step=8, hints=Hint.EXPERTS)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "tokens", "told"),
+    [((6, 5, 5), 1.0, False), ((6, 5, 5), 1.3, True), ((5, 5, 5), 1.2, True)],
+    ids=["one expert more", "and more tokens", "as many experts"],
+)
+def test_who_has_one_expert_more_gets_its_tokens(
+    counts: tuple[int, ...], tokens: float, told: bool
+) -> None:
+    ranks = [
+        rank_of(rank, 3, [*layers(1, 1)[:1], *experts(count, 1.0 if rank else tokens)])
+        for rank, count in enumerate(counts)
+    ]
+    assert bool(compare(ranks).differences) == told

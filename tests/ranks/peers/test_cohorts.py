@@ -204,3 +204,53 @@ def test_that_kinds_of_work_hold_more_is_said() -> None:
     )
     alike = compare(copies(("shard", "other"), (800, 800)))
     assert not any("kinds of work" in note for note in alike.notes)
+
+
+def test_a_copy_of_the_weights_is_no_other_part_of_the_model() -> None:
+    """An average of all weights, on three ranks of nine."""
+    average = line(21, "parameters", 2, 150 * MIB, phase="other")
+    ranks = [
+        rank_of(rank, 9, [*layers(2, 2), *[average] * (rank in (3, 4, 5))], recomputed_bytes=0)
+        for rank in range(9)
+    ]
+    answer = compare(ranks)
+    assert [(told.ranks, told.cause, told.bytes) for told in answer.differences] == [
+        ((3, 4, 5), "rank_only", 300 * MIB)
+    ]
+
+
+def test_a_pipeline_without_replicas_and_calls_is_one() -> None:
+    """An encoder, layers, and a decoder: fewer layers at both ends."""
+    ends = {0: line(20, "parameters", 3, 300 * MIB, phase="other"),
+            5: line(30, "parameters", 3, 30 * MIB, phase="other")}  # fmt: skip
+    counts = (3, 4, 4, 4, 4, 3)
+
+    def stage(rank: int, count: int) -> RankSummary:
+        own = [
+            line(10, "parameters", count, 100 * MIB, phase="other"),
+            line(13, "temporaries", 1, 50 * MIB, per_step=count),
+        ]
+        return rank_of(rank, 6, [*own, *([ends[rank]] if rank in ends else [])])
+
+    ranks = [stage(rank, count) for rank, count in enumerate(counts)]
+    answer = compare(ranks)
+    assert answer.cohorts.staged
+    assert answer.differences == ()
+    without_end = [ranks[0], *(replace(ranks[1], rank=rank) for rank in range(1, 6))]
+    assert not compare(without_end).cohorts.staged
+
+
+def test_ranks_whose_steps_are_not_known_are_compared_as_one() -> None:
+    """What a line is for is known by the steps; two of four ranks have none."""
+    named = [rank_of(rank, 4, layers(2, 2)) for rank in range(4)]
+    ranks = [
+        replace(
+            rank,
+            step_peaks=(),
+            lines=tuple(replace(use, category="parameters") for use in rank.lines),
+        )
+        if rank.rank in (1, 2)
+        else rank
+        for rank in named
+    ]
+    assert cohorts_of(ranks, {}).members == ((0, 1, 2, 3),)

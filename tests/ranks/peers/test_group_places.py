@@ -224,3 +224,55 @@ def test_groups_that_leave_a_rank_out_tile_nothing() -> None:
     assert [name for name, _ in tilings(groups, range(4))] == ["tp"]
     assert list(tilings(groups, range(5))) == []
     assert [tiles for _, tiles in tilings([*groups, *groups], range(4))] == [[(0, 1), (2, 3)]]
+
+
+def with_group(
+    ranks: Sequence[RankSummary], name: str, members: Sequence[int]
+) -> list[RankSummary]:
+    spans = tuple((rank, 1, 1) for rank in members)
+    return [
+        replace(rank, groups=(*rank.groups, (name, spans))) if rank.rank in members else rank
+        for rank in ranks
+    ]
+
+
+def test_what_the_only_group_of_its_name_does_is_its_work() -> None:
+    """The leaders of islands hold the outer optimizer."""
+    leaders = (0, 6, 10)
+    ranks = with_group(trainers(12), "leaders", leaders)
+    ranks = [beside(rank, sampler()) if rank.rank in leaders else rank for rank in ranks]
+    answer = compare(ranks)
+    assert answer.differences == ()
+    assert answer.notes[0].startswith(
+        "ranks 0, 6 and 10, the ranks of group leaders, do work that no other rank does: 300.00 MiB"
+    )
+    numbered = with_group(with_group(trainers(12), "node 0", (0, 1, 2)), "node 1", (3, 4, 5))
+    odd = [beside(rank, sampler()) if rank.rank < 3 else rank for rank in numbered]
+    assert named_causes(compare(odd)) == [((0, 1, 2), "rank_only")]
+
+
+def of_domains(sizes: Sequence[int]) -> list[RankSummary]:
+    """Ranks in domains of so many, over which each divides its states."""
+    ranks: list[RankSummary] = []
+    for size in sizes:
+        members = range(len(ranks), len(ranks) + size)
+        states = line(11, "optimizer_state", 1, 1200 * MIB // size, phase="optimizer")
+        own = [layers(2, 2)[0], states, *layers(2, 2)[2:]]
+        ranks += [
+            replace(
+                rank_of(rank, sum(sizes), own, recomputed_bytes=0),
+                groups=(("domain", ((members[0], size, 1),)),),
+            )
+            for rank in members
+        ]
+    return ranks
+
+
+def test_shards_of_groups_of_other_sizes_are_not_compared() -> None:
+    ranks = of_domains((4, 3, 3, 2))
+    answer = compare(ranks)
+    assert answer.cohorts.members == ((0, 1, 2, 3), (4, 5, 6, 7, 8, 9), (10, 11))
+    assert answer.differences == ()
+    ranks[5] = beside(ranks[5], line(44, "other", 1, 300 * MIB))
+    assert named_causes(compare(ranks)) == [((5,), "rank_only")]
+    assert len(cohorts_of(of_domains((4, 4, 4)), {}).members) == 1

@@ -30,7 +30,8 @@ would excuse any growth; with all, a length that comes twice would end the excus
 
 _FINE = 2
 """Steps from one reading to the next, where it is known which of them brought something."""
-_FEWEST_FINE = 6
+_FEWEST_FINE, _LEAST_FINE = 6, 0.5
+"""Such readings with a new shape; and of all that came, what came between such readings."""
 _MOST_WITH_NEW, _MOST_NEW = 0.9, 0.6
 """Of what came between such readings, so much came with a new shape; and of these, at most so many had one:
 else growth of every step would be taken for it.
@@ -84,18 +85,23 @@ def _came_with(new_steps: Sequence[int], series: CounterSeries) -> bool:
     most steps had none.
     """
     # What a step made may be seen by the look after the next one.
-    near = {step + later for step in new_steps for later in (-1, 0)}
-    rises = series.left_behind()
+    near = {step - earlier for step in new_steps for earlier in (0, 1)}
+    rises, steps = series.left_behind(), series.steps
     fine = [
         place
-        for place in range(1, len(series.steps))
-        if series.steps[place] > WARM_UP and series.steps[place] - series.steps[place - 1] <= _FINE
+        for place in range(1, len(steps))
+        if steps[place] > WARM_UP and steps[place] - steps[place - 1] <= _FINE
     ]
-    with_new = [place for place in fine if series.steps[place] in near]
+    with_new = [
+        place
+        for place in fine
+        if not near.isdisjoint(range(steps[place - 1] + 1, steps[place] + 1))
+    ]
     came = sum(rises.get(place, 0) for place in fine)
     came_with_new = sum(rises.get(place, 0) for place in with_new)
     return (
         len(with_new) >= _FEWEST_FINE
         and len(with_new) <= _MOST_NEW * len(fine)
         and came_with_new >= _MOST_WITH_NEW * came > 0
+        and came >= _LEAST_FINE * series.grown
     )

@@ -15,6 +15,8 @@ _LEAST = 0.1
 _TWICE = (1.98, 2.02)
 """Numbers of 32 instead of 16 bits: nothing is larger than twice, and most is so exactly."""
 _MOST = 2 / 3
+_MOST_UNITS, _NEAR = 16, 0.03
+"""Units of a part that one more makes larger; and by how much tokens are apart that were dealt evenly."""
 _LEAST_EQUAL_BYTES = 1 << 16
 
 
@@ -102,3 +104,22 @@ def leveled(excesses: Sequence[LineExcess], rank: RankSummary, usual: Usual) -> 
         f" {rank.rank} and {100 * even:.0f}% for the others, with the same number of samples "
         f"in total; the highest peak drops to about {format_size(peak)}"
     ]
+
+
+def are_of_larger_part(larger: Sequence[LineExcess], rank: RankSummary, usual: Usual) -> bool:
+    """True if lines are larger by no more than a rank's part of the model is, and that is by one of a
+    few units: of 16 experts on three ranks the first has six, and the others five.
+    """
+    pairs = [(line, usual.line(line)) for line in rank.lines if line.category == "parameters"]
+    ratios = [
+        line.peak_bytes / peer.peak_bytes
+        for line, peer in pairs
+        if peer is not None and line.allocations == peer.allocations and peer.peak_bytes
+    ]
+    ratio = max(ratios, default=1.0)
+    units = 1 / (ratio - 1) if ratio > 1 else 0.0
+    is_one_unit = 1 <= units <= _MOST_UNITS and abs(units - round(units)) <= _NEAR * units
+    most = max(
+        (_growth(excess.line, excess.usual) for excess in larger if excess.usual), default=0.0
+    )
+    return is_one_unit and most <= (1 + _NEAR) * ratio

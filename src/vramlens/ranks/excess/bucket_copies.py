@@ -13,6 +13,8 @@ from vramlens.ranks.rank_summary import RankSummary
 
 _MOST = 0.75
 """Of what a rank holds more: that, or more, is gradients; of the buckets: as much as those hold."""
+_FEWEST_LINES = 3
+"""A hook keeps gradients, too, at its own line."""
 
 
 def are_beside_buckets(excesses: Sequence[LineExcess], rank: RankSummary) -> bool:
@@ -22,9 +24,10 @@ def are_beside_buckets(excesses: Sequence[LineExcess], rank: RankSummary) -> boo
         for line in rank.lines
         if line.category == "gradients" and line.hints & Hint.DDP
     )
-    kept = more_at_peak(excess for excess in excesses if _is_kept_backward(excess))
-    more = more_at_peak(excesses)
-    return _MOST * buckets <= kept <= buckets / _MOST and kept >= _MOST * more > 0
+    gradients = list(filter(_is_kept_backward, excesses))
+    kept, more = more_at_peak(gradients), more_at_peak(excesses)
+    is_as_much = _MOST * buckets <= kept <= buckets / _MOST
+    return len(gradients) >= _FEWEST_LINES and is_as_much and kept >= _MOST * more > 0
 
 
 def _is_kept_backward(excess: LineExcess) -> bool:

@@ -9,8 +9,7 @@ from vramlens.ranks.excess.cause_evidence import LEAST_OF_LAYERS
 from vramlens.ranks.excess.causes import CERTAIN_CAUSES, STAY
 from vramlens.ranks.excess.line_excess import LineExcess, bytes_of
 
-BUILT_LARGER = "larger_tensors"
-_OF_BATCHES = ("uneven_batch", "moe_hot_rank", "wider_numbers")
+OF_BATCHES = ("uneven_batch", "moe_hot_rank", "wider_numbers")
 
 
 def main_cause(by_cause: Mapping[str, Sequence[LineExcess]], more_bytes: int) -> str | None:
@@ -37,8 +36,9 @@ def main_cause(by_cause: Mapping[str, Sequence[LineExcess]], more_bytes: int) ->
     return main
 
 
-def is_beside_batches(by_cause: Mapping[str, Sequence[LineExcess]]) -> bool:
-    """True if lines hold more because of larger batches: these have no part in what was built before
-    the first step, which is a fault of its own then.
+def sure_causes(by_cause: Mapping[str, Sequence[LineExcess]]) -> Sequence[str]:
+    """The causes that are told by themselves: those that one call gives away; and beside larger
+    batches what was built before the first step, in which batches have no part.
     """
-    return any(by_cause.get(cause) for cause in _OF_BATCHES)
+    is_beside_batches = any(by_cause.get(cause) for cause in OF_BATCHES)
+    return (*CERTAIN_CAUSES, "larger_tensors") if is_beside_batches else CERTAIN_CAUSES

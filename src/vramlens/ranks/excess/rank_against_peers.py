@@ -8,7 +8,7 @@ from itertools import chain
 
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
-from vramlens.ranks.excess.batches import leveled
+from vramlens.ranks.excess.batches import are_of_larger_part, leveled
 from vramlens.ranks.excess.cause_evidence import (
     explained_by,
     is_divided,
@@ -39,11 +39,7 @@ from vramlens.ranks.excess.line_excess import (
     way_of_differing,
 )
 from vramlens.ranks.excess.lone_frames import is_of_lone_lines, lone_frame
-from vramlens.ranks.excess.main_cause import (
-    BUILT_LARGER,
-    is_beside_batches,
-    main_cause,
-)
+from vramlens.ranks.excess.main_cause import OF_BATCHES, main_cause, sure_causes
 from vramlens.ranks.peers.steps_against_peers import PeerStepPeaks
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, RankDifference
@@ -153,10 +149,9 @@ class RankAgainstPeers:
         if self.more < self.least_sure and alone_bytes < self.least:
             return []
         total = max(self.more, alone_bytes)
-        sure = self._sure_differences(by_cause, total)
-        by_cause = {
-            cause: by_cause[cause] for cause in by_cause.keys() - {one.cause for one in sure}
-        }
+        sure = self._sure_differences(by_cause, total, sure_causes(by_cause))
+        told_causes = {difference.cause for difference in sure}
+        by_cause = {cause: held for cause, held in by_cause.items() if cause not in told_causes}
         unexplained = total - sum(difference.bytes for difference in (*sure, *leaks))
         alone = self._lone_differences(unexplained, by_cause)
         unexplained -= sum(difference.bytes for difference in alone)
@@ -274,12 +269,14 @@ class RankAgainstPeers:
         others = [self._excess(line) for line in self.rank.lines if line not in higher]
         return [excess for excess in others if excess.bytes <= 0 < excess.at_peak_bytes]
 
-    def _sure_differences(self, by_cause: _Excesses, total: int) -> list[RankDifference]:
+    def _sure_differences(
+        self, by_cause: _Excesses, total: int, causes: Sequence[str] = CERTAIN_CAUSES
+    ) -> list[RankDifference]:
         # What peers give back at once is never at their peak: all of what stays is more.
         sums = {
             cause: max(bytes_of(each for each in excesses if each.stays), more_at_peak(excesses))
             for cause, excesses in by_cause.items()
-            if cause in CERTAIN_CAUSES or (cause == BUILT_LARGER and is_beside_batches(by_cause))
+            if cause in causes
         }
         return [
             self._from_lines(cause, min(size, total), by_cause[cause])
@@ -372,6 +369,8 @@ class RankAgainstPeers:
             return self.more >= STAGE_SHARE * self.usual.peak_bytes  # so it is by nature
         if self._serves_others() and not largest.static:
             return False
+        if cause in OF_BATCHES and are_of_larger_part(excesses, self.rank, self.usual):
+            return False
         stays = largest.static and largest.category in _BUILT_ONCE
         if not shows_by_step or stays or is_kept_for_longer(self._excess(largest), self.more):
             return True
@@ -379,12 +378,12 @@ class RankAgainstPeers:
         return is_why_it_died or not self.steps().is_chance(self.rank, self.least)
 
     def _serves_others(self) -> bool:
-        """True if it trains nothing, and took far more or fewer steps than its peers: it serves
+        """True if it trains nothing, and took far more or fewer steps than its only peer: each serves
         requests of its own.
         """
         own, usual = len(self.rank.step_peaks), self.usual.steps_count
         are_apart = max(own, usual) >= _OTHER_REQUESTS * max(1, min(own, usual))
-        return are_apart and not self.rank.trains and not self.rank.died
+        return are_apart and not (self.is_among or self.rank.trains or self.rank.died)
 
     def steps(self) -> PeerStepPeaks:
         if self.is_among:

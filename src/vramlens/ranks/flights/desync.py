@@ -16,12 +16,16 @@ from vramlens.ranks.rank_words import named
 _MOST_CALLS = 4
 _TITLES = {
     "no_record": "left no flight record, and the others are waiting:",
+    "ended": "came to the end of its program, and the others are waiting:",
     "missing": "did not call the collective that the others are waiting in:",
     "waiting": "did not call the collective that the others are waiting in:",
     "extra": "called a collective that the rest of the group did not call:",
     "not_completed": "all called the same collective, and it did not complete:",
 }
 _SAME_CALLS = "make every rank of the group call the same collectives in the same order"
+_SAME_STEPS = (
+    "let all ranks take as many steps, and decide together when to stop (all_reduce the decision)"
+)
 _MISMATCH = "called different collectives as"
 
 
@@ -32,17 +36,19 @@ class Desyncs:
     Attributes:
         problems: the calls in which ranks differ.
         failed: ranks that failed by themselves: one that is gone calls nothing.
+        ended: ranks whose program came to its end.
     """
 
     problems: Sequence[CollectiveProblem]
     failed: Set[int]
+    ended: Set[int] = frozenset()
 
     def differences(self) -> list[RankDifference]:
         """The ranks that are at fault as far as flight records tell, one difference a group; none
         where those that are missing failed, or wait in another group for one that is at fault there.
         """
         return [
-            _difference(rows)
+            _difference(rows, self.ended)
             for group, rows in self._groups.items()
             if not _are_gone(rows, self.failed) and group not in self._causes
         ]
@@ -150,25 +156,27 @@ def _waiting(rows: Sequence[CollectiveProblem]) -> str:
     return f"{named([row.rank for row in waiting])} {verb} in {call} for {gone}"
 
 
-def _difference(rows: Sequence[CollectiveProblem]) -> RankDifference:
+def _difference(rows: Sequence[CollectiveProblem], ended: Set[int]) -> RankDifference:
     suspected = [row for row in rows if row.suspected]
     blamed = suspected or rows
     group, seq, problem = rows[0].group, rows[0].seq, rows[0].problem
+    if problem == "no_record" and suspected and all(row.rank in ended for row in suspected):
+        problem = "ended"
     place = next((row.place for row in blamed if row.place is not None), None)
     where = f" ({place})" if place else ""
     return RankDifference(
         ranks=tuple(sorted(row.rank for row in blamed)),
         cause="desync",
-        verdict=Verdict.LIKELY if problem == "no_record" else Verdict.PROVEN,
+        verdict=Verdict.LIKELY if problem in ("no_record", "ended") else Verdict.PROVEN,
         bytes=0,
         place=place,
         title=f"{_title(problem, rows)} call {seq} of process group {group}",
         evidence=(
             f"process group {group}, call {seq}: {_calls(rows)}",
             *(row.detail for row in suspected[:2] if row.name is None and row.detail),
-            *_caveat(suspected),
+            *([] if problem == "ended" else _caveat(suspected)),
         ),
-        fix=f"{_SAME_CALLS}{where}",
+        fix=_SAME_STEPS if problem == "ended" else f"{_SAME_CALLS}{where}",
     )
 
 

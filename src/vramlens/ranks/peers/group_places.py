@@ -5,6 +5,7 @@ part of its own size, or a stage of its own.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from vramlens.ranks.rank_summary import RankSummary
 
 _FAULTS = Hint.LOAD | Hint.OBJECTS | Hint.STATE_DICT | Hint.GATHER | Hint.DATA_PARALLEL
 """What such lines hold is better told than taken for a rank's work."""
+_NUMBER = re.compile(r"\d+")
 _WORDS = {0: "first", -1: "last"}
 _FEWEST_PLACES = 4
 """Of fewer places with unequal parts, one may be a fault's."""
@@ -38,7 +40,7 @@ class GroupPlace:
     Attributes:
         members: the ranks, ascending.
         group: what the groups are called.
-        place: which in its group each of them is, in a word.
+        place: which in its group each of them is, in a word; "" for all ranks of the only such group.
         bytes: what the work holds at most, on the rank with least of it.
         line: the line that holds most of it.
     """
@@ -65,7 +67,59 @@ def places_with_work(
         with_work = [place for place in places if place is not None]
         if with_work:
             return with_work
-    return []
+    return [
+        place
+        for name, members in _lone_groups(groups, present)
+        if (place := _place_with_work(name, "", members, present)) is not None
+    ]
+
+
+def _lone_groups(
+    groups: Iterable[tuple[str, Sequence[int]]], present: Collection[int]
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yields the groups of several ranks, but not all, that are the only ones of their name: those
+    of hosts differ by a number.
+    """
+    by_name: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for name, members in groups:
+        by_name[_NUMBER.sub("", name)].add(tuple(sorted(members)))
+    for name, of_name in sorted(by_name.items()):
+        only = next(iter(of_name))
+        if len(of_name) == 1 and 1 < len(only) < len(present):
+            yield name, only
+
+
+def by_size_of_group(
+    ranks: Sequence[RankSummary], groups: Iterable[tuple[str, Sequence[int]]]
+) -> tuple[tuple[int, ...], ...]:
+    """The ranks by the size of their group, where some of one name have other sizes and what each rank
+    builds once is a share of its group's; () elsewhere.
+    """
+    by_name: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for name, members in groups:
+        by_name[name].add(tuple(members))
+    for _, tiles in sorted(by_name.items()):
+        size_of = {rank: len(members) for members in tiles for rank in members}
+        is_whole = sum(map(len, tiles)) == len(size_of) == len(ranks)
+        if is_whole and len(set(size_of.values())) > 1 and _has_shares(ranks, size_of):
+            sizes = sorted(set(size_of.values()))
+            return tuple(
+                tuple(sorted(rank for rank in size_of if size_of[rank] == size)) for size in sizes
+            )
+    return ()
+
+
+def _has_shares(ranks: Sequence[RankSummary], size_of: Mapping[int, int]) -> bool:
+    """True if a line builds once on each rank what its group has, divided by the group's size."""
+    wholes: dict[LineKey, list[int]] = defaultdict(list)
+    for summary in ranks:
+        for line in summary.lines:
+            if line.static:
+                wholes[key_of(line)].append(line.peak_bytes * size_of.get(summary.rank, 0))
+    return any(
+        len(of_line) == len(ranks) and 0 < max(of_line) <= (1 + _SAME) * min(of_line)
+        for of_line in wholes.values()
+    )
 
 
 def uneven_places(
@@ -102,9 +156,13 @@ def larger_parts(
         places = by_place(tiles)
         parameters = [_parameters_at([present[rank] for rank in members]) for members in places]
         lines = set(parameters[0]).intersection(*parameters[1:])
-        count = max((_larger_at([at[line] for at in parameters]) for line in lines), default=0)
-        if len(places) >= _FEWEST_DIVIDED and count:
-            return frozenset(chain.from_iterable(places[:count]))
+        sizes = [[at[line] for at in parameters] for line in lines]
+        divided = [of_line for of_line in sizes if min(of_line) < max(of_line)]
+        counts = set(map(_larger_at, divided))
+        # A whole model that is larger was not divided.
+        is_part = 2 * sum(map(max, divided)) <= sum(map(max, sizes))
+        if len(places) >= _FEWEST_DIVIDED and is_part and len(counts) == 1 and counts != {0}:
+            return frozenset(chain.from_iterable(places[: counts.pop()]))
     return frozenset()
 
 
@@ -122,7 +180,9 @@ def _larger_at(sizes: Sequence[int]) -> int:
     small, large = min(sizes), max(sizes)
     count = sizes.count(large)
     is_divided = list(sizes) == [large] * count + [small] * (len(sizes) - count)
-    return count if is_divided and small < large <= 2 * small else 0
+    units = small / max(1, large - small)
+    is_one_unit = round(units) >= 1 and abs(units - round(units)) <= _SAME * units
+    return count if is_divided and is_one_unit else 0
 
 
 def stages_by_place(

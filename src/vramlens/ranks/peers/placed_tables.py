@@ -23,6 +23,8 @@ _SPREAD = 1.25
 """Times the smallest size: shards that were rounded up differ by less."""
 _MOST_ALIKE = 0.25
 """Of the ranks: where more have the same size, that one is usual, and others differ from it."""
+_FEW_MORE = 1.1
+"""Times the number of states: a tensor or two that cannot be sharded, and not all states again."""
 _FEWEST_OWNERS = 2
 _FEWEST_SHARES = 3
 """Ranks with so many different numbers of tables, or of states, divide them by whole tensors."""
@@ -61,7 +63,7 @@ class PlacedTables:
             for rank in self._peers
             if self._usual and (usual := self._usual_of(rank))
         }
-        if not owned:
+        if not owned or max(owned.values()) <= _SAME * min(owned.values()):
             return []
         least, most = min(owned, key=owned.__getitem__), max(owned, key=owned.__getitem__)
         tables = [line for line in self._usual.values() if _makes_tables(line)]
@@ -150,7 +152,8 @@ class PlacedTables:
         if len(lines) < _FEWEST_OWNERS:
             return False
         if self._are_sharded:
-            return len({line.allocations for line in lines}) > 1
+            counts = [line.allocations for line in lines]
+            return min(counts) < max(counts) <= _FEW_MORE * min(counts)
         if len(self._peers) >= _FEWEST_RANKS:
             return _is_divided(lines)
         least, *_, most = sorted(lines, key=lambda line: line.peak_bytes)

@@ -12,6 +12,7 @@ from vramlens.ranks.hints import Hint
 from vramlens.ranks.peers.group_places import (
     GroupPlace,
     by_place,
+    by_size_of_group,
     larger_parts,
     places_with_work,
     stages_by_place,
@@ -19,7 +20,12 @@ from vramlens.ranks.peers.group_places import (
     uneven_places,
 )
 from vramlens.ranks.peers.placed_tables import PlacedTables
-from vramlens.ranks.peers.roles import roles_of_code, roles_of_groups, roles_of_parts
+from vramlens.ranks.peers.roles import (
+    roles_of_code,
+    roles_of_groups,
+    roles_of_parts,
+    roles_of_two,
+)
 from vramlens.ranks.peers.usual import most_alike
 from vramlens.ranks.peers.workloads import ranks_by_workload
 from vramlens.ranks.rank_difference import LEAST_SHARE
@@ -44,6 +50,8 @@ WORKLOADS = "what they serve"
 PARTS = "the sizes of their parts"
 ALL_RANKS = "all ranks"
 """Where nothing says who does the same work."""
+_COPY = (0.33, 0.67)
+"""Of weights and a copy together, the copy: one of half the width is a third, one of twice two thirds."""
 _FEWEST_REPLICAS = 3
 """Of fewer, either may be the odd one."""
 _INFERENCE = ("forward", "evaluation")
@@ -124,6 +132,7 @@ def _cohorts_of_programs(
     if not roles or not (_have_groups(roles, groups) or _cohorts_of_roles(ranks)):
         inside = [members for _, members in groups]
         roles = roles_of_groups(ranks, inside) or roles_of_parts(ranks)
+        roles = roles or roles_of_two(ranks)
     if not roles:
         return None
     cohorts = chain.from_iterable(_replicas(role, groups) or [role] for role in roles)
@@ -366,9 +375,11 @@ def _cohorts_of_replicas(ranks: Sequence[RankSummary], groups: Sequence[_Group])
         rest = tuple(sorted(set(members).difference(*own)))
         cohorts += [*own, rest] if rest else own
         places += with_work
-    larger = larger_parts(ranks, groups)
-    cohorts = _divided_by(larger, cohorts)
-    source = WORKLOADS if loads else PLACES if places else PARTS if larger else ALL_RANKS
+    larger, sizes = larger_parts(ranks, groups), by_size_of_group(ranks, groups)
+    for inside in (larger, *sizes[1:]):
+        cohorts = _divided_by(frozenset(inside), cohorts)
+    known = ((WORKLOADS, loads), (PLACES, places), (PARTS, larger or sizes), (ALL_RANKS, True))
+    source = next(source for source, is_so in known if is_so)
     in_order = tuple(sorted(cohorts))
     return RankCohorts(in_order, source, staged=False, places=tuple(places), kinds=loads)
 
@@ -444,8 +455,8 @@ def _part(
 
 
 def _copies(ranks: Sequence[RankSummary]) -> Set[object]:
-    """The lines, on half of the ranks at most, that make as many parameters as all others of a rank:
-    copies of the weights.
+    """The lines, on half of the ranks at most, that make as many parameters as all others of a rank, of
+    the same or another width: copies of the weights.
     """
     places = Counter(
         line.place for summary in ranks for line in summary.lines if line.category == "parameters"
@@ -453,6 +464,11 @@ def _copies(ranks: Sequence[RankSummary]) -> Set[object]:
     copied = set()
     for summary in ranks:
         lines = [line for line in summary.lines if line.category == "parameters"]
-        total = sum(line.allocations for line in lines)
-        copied |= {line.place for line in lines if 2 * line.allocations == total}
+        count = sum(line.allocations for line in lines)
+        size = sum(line.peak_bytes for line in lines)
+        copied |= {
+            line.place
+            for line in lines
+            if 2 * line.allocations == count and _COPY[0] <= line.peak_bytes / size <= _COPY[1]
+        }
     return {place for place in copied if 2 * places[place] <= len(ranks)}

@@ -23,6 +23,9 @@ _OWN_SHARE = 0.25
 _MOST_ROLES = 64
 """More programs than this are no roles of one job."""
 
+_TWO, _OWN_OF_TWO = 2, 2 / 3
+"""Of the peak of each of two ranks: a fault of one is no work of the other."""
+
 
 def roles_of_code(ranks: Sequence[RankSummary]) -> tuple[tuple[int, ...], ...]:
     """The ranks by the program that they run, where each role has a file of its own: nearly all
@@ -127,3 +130,22 @@ def _ranks_by_file(files_of_ranks: Iterable[tuple[int, frozenset[str]]]) -> dict
         for file in files:
             ranks[file].add(rank)
     return ranks
+
+
+def roles_of_two(ranks: Sequence[RankSummary]) -> tuple[tuple[int, ...], ...]:
+    """Two ranks of which each holds most of its peak at lines that the other does not have, as a
+    generator and its discriminator do; () for any others.
+    """
+    if len(ranks) != _TWO:
+        return ()
+    first, second = ranks
+    places = [{line.place for line in summary.lines if line.at_peak_bytes} for summary in ranks]
+    own = [
+        sum(line.at_peak_bytes for line in summary.lines if line.place not in others)
+        for summary, others in ((first, places[1]), (second, places[0]))
+    ]
+    are_apart = all(
+        size >= _OWN_OF_TWO * summary.peak_requested_bytes > 0
+        for size, summary in zip(own, ranks, strict=True)
+    )
+    return ((first.rank,), (second.rank,)) if are_apart else ()
