@@ -174,14 +174,20 @@ def experts(count: int, tokens: float = 1.0) -> list[LineUse]:
 
 @pytest.mark.parametrize(
     ("counts", "tokens", "told"),
-    [((6, 5, 5), 1.0, False), ((6, 5, 5), 1.3, True), ((5, 5, 5), 1.2, True)],
-    ids=["one expert more", "and more tokens", "as many experts"],
+    [
+        ((6, 5, 5), 1.0, False),
+        ((6, 6, 5, 5, 5), 1.0, False),
+        ((5, 6, 5), 1.0, True),
+        ((6, 5, 5), 1.3, True),
+        ((5, 5, 5), 1.2, True),
+    ],
+    ids=["one expert more", "two of five", "not the first", "and more tokens", "as many experts"],
 )
 def test_who_has_one_expert_more_gets_its_tokens(
     counts: tuple[int, ...], tokens: float, told: bool
 ) -> None:
     ranks = [
-        rank_of(rank, 3, [*layers(1, 1)[:1], *experts(count, 1.0 if rank else tokens)])
+        rank_of(rank, len(counts), [*layers(1, 1)[:1], *experts(count, 1.0 if rank else tokens)])
         for rank, count in enumerate(counts)
     ]
     assert bool(compare(ranks).differences) == told

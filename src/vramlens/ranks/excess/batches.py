@@ -108,8 +108,13 @@ def leveled(excesses: Sequence[LineExcess], rank: RankSummary, usual: Usual) -> 
 
 def are_of_larger_part(larger: Sequence[LineExcess], rank: RankSummary, usual: Usual) -> bool:
     """True if lines are larger by no more than a rank's part of the model is, and that is by one of a
-    few units: of 16 experts on three ranks the first has six, and the others five.
+    few units, which the first ranks have: of 16 experts on three ranks the first has six, and the
+    others five.
     """
+    own_bytes = _bytes_of_parameters(rank)
+    before = (peer for peer in usual.ranks if peer.rank < rank.rank)
+    if any(_bytes_of_parameters(peer) < own_bytes for peer in before):
+        return False
     pairs = [(line, usual.line(line)) for line in rank.lines if line.category == "parameters"]
     ratios = [
         line.peak_bytes / peer.peak_bytes
@@ -123,3 +128,7 @@ def are_of_larger_part(larger: Sequence[LineExcess], rank: RankSummary, usual: U
         (_growth(excess.line, excess.usual) for excess in larger if excess.usual), default=0.0
     )
     return is_one_unit and most <= (1 + _NEAR) * ratio
+
+
+def _bytes_of_parameters(rank: RankSummary) -> int:
+    return sum(line.peak_bytes for line in rank.lines if line.category == "parameters")
