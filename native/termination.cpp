@@ -41,7 +41,7 @@ std::atomic<int> came{0};  // the first signal that came
 std::atomic<bool> is_written{false};
 int (*holds_interpreter)() = nullptr;  // CPython's PyGILState_Check
 struct sigaction former_abort = {};    // what SIGABRT did before
-std::atomic<long> passing_on{0};       // the thread that has handed its abort on
+std::atomic<long> passing_on{0};       // the first thread that has handed its abort on
 
 void die(int number) {
     signal(number, SIG_DFL);
@@ -93,9 +93,10 @@ void wait_until_written() {
     while (!is_written && !is_over()) nanosleep(&pause, nullptr);
 }
 
+// Another thread is ending the process: not for ever, where nobody set a deadline.
 void wait_until_over() {
     const timespec pause = {0, 10'000'000};
-    while (!is_over()) nanosleep(&pause, nullptr);
+    for (int pauses = 0; pauses < 2'000 && !is_over(); ++pauses) nanosleep(&pause, nullptr);
 }
 
 // Python's faulthandler has one handler for all signals that end a process by a fault.
@@ -106,12 +107,14 @@ bool is_of_faulthandler(const struct sigaction& action) {
            action.sa_handler == of_faults.sa_handler;
 }
 
-// Each thread does so once: what was there before may hand the signal back.
+// One thread of the process hands its abort on to what was there before, once: faulthandler may
+// hand it back to this thread, and must not be put back while it ends the process.
 void pass_on(int number, long thread) {
-    const bool is_first = passing_on.exchange(thread) != thread;
-    if (is_first && is_of_faulthandler(former_abort)) {
+    long first = 0;
+    if (passing_on.compare_exchange_strong(first, thread) && is_of_faulthandler(former_abort)) {
         sigaction(number, &former_abort, nullptr);
     } else {
+        if (first != 0 && first != thread) wait_until_over();
         signal(number, SIG_DFL);
     }
     raise(number);  // to this thread, blocked inside of the handler: delivered when it returns

@@ -196,8 +196,13 @@ class _Job:
         rank = difference.ranks[0]
         put_here = self._strays_by_device.get((self.ranks[rank].host, self.ranks[rank].device), ())
         if difference.cause == "rank_only" and difference.place is not None:
-            of_others = [stray for stray in put_here if stray not in self._strays.get(rank, ())]
-            if difference.place in {stray.place for stray in of_others}:
+            alike = [
+                stray
+                for stray in put_here
+                if stray.place == difference.place and 2 * stray.reserved_bytes >= difference.bytes
+            ]
+            neighbors = [own for own in self.ranks.values() if own.host == self.ranks[rank].host]
+            if 2 * len(alike) >= len(neighbors) - 1 > 0:
                 return True
         if difference.cause == "map_location":
             others = chain.from_iterable(

@@ -239,15 +239,17 @@ def with_group(
 def test_what_the_only_group_of_its_name_does_is_its_work() -> None:
     """The leaders of islands hold the outer optimizer."""
     leaders = (0, 6, 10)
-    ranks = with_group(trainers(12), "leaders", leaders)
-    ranks = [beside(rank, sampler()) if rank.rank in leaders else rank for rank in ranks]
-    answer = compare(ranks)
+    ranks = trainers(12)
+    for island in (range(6), range(6, 10), range(10, 12)):
+        ranks = with_group(ranks, "island", island)
+    led = with_group(ranks, "leaders", leaders)
+    answer = compare([beside(rank, sampler()) if rank.rank in leaders else rank for rank in led])
     assert answer.differences == ()
     assert answer.notes[0].startswith(
         "ranks 0, 6 and 10, the ranks of group leaders, do work that no other rank does: 300.00 MiB"
     )
-    numbered = with_group(with_group(trainers(12), "node 0", (0, 1, 2)), "node 1", (3, 4, 5))
-    odd = [beside(rank, sampler()) if rank.rank < 3 else rank for rank in numbered]
+    grouped = with_group(ranks, "some", (0, 1, 2))
+    odd = [beside(rank, sampler()) if rank.rank < 3 else rank for rank in grouped]
     assert named_causes(compare(odd)) == [((0, 1, 2), "rank_only")]
 
 

@@ -17,6 +17,8 @@ _TWICE = (1.98, 2.02)
 _MOST = 2 / 3
 _MOST_UNITS, _NEAR = 16, 0.03
 """Units of a part that one more makes larger; and by how much tokens are apart that were dealt evenly."""
+_LEAST_PART = 0.25
+"""Of a rank's parameters, that are its part."""
 _LEAST_EQUAL_BYTES = 1 << 16
 
 
@@ -116,16 +118,27 @@ def are_of_larger_part(larger: Sequence[LineExcess], rank: RankSummary, usual: U
     if any(_bytes_of_parameters(peer) < own_bytes for peer in before):
         return False
     pairs = [(line, usual.line(line)) for line in rank.lines if line.category == "parameters"]
-    ratios = [
-        line.peak_bytes / peer.peak_bytes
+    divided = [
+        (line.peak_bytes, peer.peak_bytes)
         for line, peer in pairs
-        if peer is not None and line.allocations == peer.allocations and peer.peak_bytes
+        if peer is not None and line.allocations == peer.allocations
+        if line.peak_bytes > peer.peak_bytes
     ]
-    ratio = max(ratios, default=1.0)
-    units = 1 / (ratio - 1) if ratio > 1 else 0.0
+    part_bytes, usual_bytes = (
+        (sum(size) for size in zip(*divided, strict=True)) if divided else (0, 0)
+    )
+    if part_bytes < _LEAST_PART * own_bytes or not usual_bytes:
+        return False
+    ratio = part_bytes / usual_bytes
+    units = 1 / (ratio - 1)
     is_one_unit = 1 <= units <= _MOST_UNITS and abs(units - round(units)) <= _NEAR * units
     most = max(
-        (_growth(excess.line, excess.usual) for excess in larger if excess.usual), default=0.0
+        (
+            excess.line.peak_bytes / max(1, excess.usual.peak_bytes)
+            for excess in larger
+            if excess.usual is not None
+        ),
+        default=0.0,
     )
     return is_one_unit and most <= (1 + _NEAR) * ratio
 

@@ -33,7 +33,9 @@ def are_beside_buckets(excesses: Sequence[LineExcess], rank: RankSummary) -> boo
 def _is_kept_backward(excess: LineExcess) -> bool:
     """True if a backward pass makes as much at a line as on the peers, or the gradients beside it."""
     line, usual = excess.line, excess.usual
-    if usual is None or line.phase != "backward" or line.allocations < usual.allocations:
+    if usual is None or line.phase != "backward":
+        return False
+    if not usual.allocations <= line.allocations <= 2 * usual.allocations:
         return False
     is_as_much = abs(line.total_bytes - usual.total_bytes) <= SAME_SHARE * usual.total_bytes
     return is_as_much or line.category == "gradients"

@@ -23,6 +23,8 @@ _LARGE_PART, _MANY_SIZES = 0.2, 5
 """Of a rank's peak, that a line holds, and how many sizes it requests: parts of a store that come and go,
 each of its own size.
 """
+_COMES_AND_GOES = 1.5
+"""Times the most that a line holds, that it requests in all."""
 _FRAGMENTED = 1.5
 """Times what a line holds: less is reserved for it where what was freed is used again."""
 _OF_LINES = ("leak", "rank0_gather", "rank_only", "object_collective", "full_state_dict")
@@ -67,7 +69,10 @@ def _is_chance(beside: RankAgainstPeers, more: int) -> bool:
     are_apart = beside.usual.spread_bytes >= _APART * beside.usual.peak_bytes
     least_bytes = _LARGE_PART * beside.rank.peak_requested_bytes
     is_in_many_sizes = any(
-        line.sizes >= _MANY_SIZES and line.peak_bytes >= least_bytes and not line.per_step > 1
+        line.sizes >= _MANY_SIZES
+        and line.peak_bytes >= least_bytes
+        and line.total_bytes >= _COMES_AND_GOES * line.peak_bytes
+        and line.per_step <= 1
         for line in beside.rank.lines
     )
     may_be_chance = beside.steps().vary or are_apart or is_in_many_sizes

@@ -42,8 +42,7 @@ def _is_chance(difference: RankDifference, names: Collection[frozenset[int]], wo
     """
     odd = frozenset(difference.ranks)
     has_reason = difference.cause != "allocator" or difference.place is not None
-    is_few = len(odd) <= max(_FEW_RANKS, _FEW * world) and 2 * len(odd) < world
-    if has_reason or is_few or len(odd) == 1:
+    if has_reason or len(odd) <= max(_FEW_RANKS, _FEW * world):
         return False
     return not any(odd <= members for members in names)
 

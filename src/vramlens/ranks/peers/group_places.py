@@ -5,7 +5,6 @@ part of its own size, or a stage of its own.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,8 @@ from vramlens.ranks.rank_summary import RankSummary
 
 _FAULTS = Hint.LOAD | Hint.OBJECTS | Hint.STATE_DICT | Hint.GATHER | Hint.DATA_PARALLEL
 """What such lines hold is better told than taken for a rank's work."""
-_NUMBER = re.compile(r"\d+")
+_LEAST_SHARE = 0.1
+"""Of the peak, that a share of a group's is."""
 _WORDS = {0: "first", -1: "last"}
 _FEWEST_PLACES = 4
 """Of fewer places with unequal parts, one may be a fault's."""
@@ -67,26 +67,35 @@ def places_with_work(
         with_work = [place for place in places if place is not None]
         if with_work:
             return with_work
-    return [
-        place
-        for name, members in _lone_groups(groups, present)
-        if (place := _place_with_work(name, "", members, present)) is not None
-    ]
+    for name, members in _groups_of_leaders(groups, present):
+        place = _place_with_work(name, "", members, present)
+        if place is not None:
+            return [place]
+    return []
 
 
-def _lone_groups(
+def _groups_of_leaders(
     groups: Iterable[tuple[str, Sequence[int]]], present: Collection[int]
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yields the groups of several ranks, but not all, that are the only ones of their name: those
-    of hosts differ by a number.
+    """Yields the groups that are the only ones of their name, and have one rank of each group of
+    another name.
     """
     by_name: dict[str, set[tuple[int, ...]]] = defaultdict(set)
     for name, members in groups:
-        by_name[_NUMBER.sub("", name)].add(tuple(sorted(members)))
+        by_name[name].add(tuple(sorted(members)))
+    divided = [tiles for tiles in by_name.values() if len(tiles) > 1 and _cover(tiles, present)]
     for name, of_name in sorted(by_name.items()):
         only = next(iter(of_name))
-        if len(of_name) == 1 and 1 < len(only) < len(present):
+        leads = any(
+            all(len(set(tile).intersection(only)) == 1 for tile in tiles) for tiles in divided
+        )
+        if len(of_name) == 1 and 1 < len(only) < len(present) and leads:
             yield name, only
+
+
+def _cover(tiles: Iterable[tuple[int, ...]], present: Collection[int]) -> bool:
+    """True if some groups have each rank in one of them."""
+    return sorted(chain.from_iterable(tiles)) == sorted(present)
 
 
 def by_size_of_group(
@@ -100,9 +109,10 @@ def by_size_of_group(
         by_name[name].add(tuple(members))
     for _, tiles in sorted(by_name.items()):
         size_of = {rank: len(members) for members in tiles for rank in members}
-        is_whole = sum(map(len, tiles)) == len(size_of) == len(ranks)
-        if is_whole and len(set(size_of.values())) > 1 and _has_shares(ranks, size_of):
-            sizes = sorted(set(size_of.values()))
+        sizes = sorted(set(size_of.values()))
+        is_whole = _cover(tiles, [summary.rank for summary in ranks])
+        have_peers = all(list(size_of.values()).count(size) > 1 for size in sizes)
+        if is_whole and len(sizes) > 1 and have_peers and _has_shares(ranks, size_of):
             return tuple(
                 tuple(sorted(rank for rank in size_of if size_of[rank] == size)) for size in sizes
             )
@@ -110,11 +120,13 @@ def by_size_of_group(
 
 
 def _has_shares(ranks: Sequence[RankSummary], size_of: Mapping[int, int]) -> bool:
-    """True if a line builds once on each rank what its group has, divided by the group's size."""
+    """True if a line builds once on each rank what its group has, divided by the group's size, and
+    that is a part of the peak.
+    """
     wholes: dict[LineKey, list[int]] = defaultdict(list)
     for summary in ranks:
         for line in summary.lines:
-            if line.static:
+            if line.static and line.peak_bytes >= _LEAST_SHARE * summary.peak_requested_bytes:
                 wholes[key_of(line)].append(line.peak_bytes * size_of.get(summary.rank, 0))
     return any(
         len(of_line) == len(ranks) and 0 < max(of_line) <= (1 + _SAME) * min(of_line)

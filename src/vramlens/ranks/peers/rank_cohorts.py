@@ -50,8 +50,8 @@ WORKLOADS = "what they serve"
 PARTS = "the sizes of their parts"
 ALL_RANKS = "all ranks"
 """Where nothing says who does the same work."""
-_COPY = (0.33, 0.67)
-"""Of weights and a copy together, the copy: one of half the width is a third, one of twice two thirds."""
+_COPY = 2.05
+"""Times the weights, or their part, that a copy of another width is."""
 _FEWEST_REPLICAS = 3
 """Of fewer, either may be the odd one."""
 _INFERENCE = ("forward", "evaluation")
@@ -93,6 +93,7 @@ def cohorts_of(
         _cohorts_of_programs(ranks, named_groups)
         or _cohorts_of_groups(ranks, named_groups)
         or _cohorts_of_stages(ranks)
+        or _cohorts_of_two(ranks)
         or _cohorts_of_roles(ranks)
         or _cohorts_of_parameters(ranks, named_groups, sends=sends)
         or _cohorts_of_replicas(ranks, named_groups)
@@ -132,7 +133,6 @@ def _cohorts_of_programs(
     if not roles or not (_have_groups(roles, groups) or _cohorts_of_roles(ranks)):
         inside = [members for _, members in groups]
         roles = roles_of_groups(ranks, inside) or roles_of_parts(ranks)
-        roles = roles or roles_of_two(ranks)
     if not roles:
         return None
     cohorts = chain.from_iterable(_replicas(role, groups) or [role] for role in roles)
@@ -244,6 +244,12 @@ def _without_other_roles(
     return tuple(sorted(divided))
 
 
+def _cohorts_of_two(ranks: Sequence[RankSummary]) -> RankCohorts | None:
+    """Two ranks that do different work, each a cohort; else None."""
+    roles = roles_of_two(ranks)
+    return RankCohorts(roles, PROGRAMS, staged=False) if roles else None
+
+
 def _cohorts_of_roles(ranks: Sequence[RankSummary]) -> RankCohorts | None:
     """Those that train, and those that only generate or judge for them; None where all do one.
 
@@ -291,8 +297,8 @@ def _train_at_the_end(layout: Sequence[tuple[int, ...]], training: Set[int]) -> 
 
 
 def _are_stages(ranks: Sequence[RankSummary]) -> bool:
-    """True if ranks hold different numbers of the same layers, three of them and more, and the first
-    and the last have parameters that no other rank has.
+    """True if ranks hold the same layers, three of them and more, of which the first or the last has
+    fewer, and these two have parameters that no other rank has.
     """
     if len(ranks) < _FEWEST_REPLICAS:
         return False
@@ -301,7 +307,8 @@ def _are_stages(ranks: Sequence[RankSummary]) -> bool:
         if line.category == "parameters":
             counts[line.place].append(line.allocations)
     have_layers = any(
-        len(of_line) == len(ranks) and len(set(of_line)) > 1 for of_line in counts.values()
+        len(of_line) == len(ranks) and min(of_line[0], of_line[-1]) < min(of_line[1:-1])
+        for of_line in counts.values()
     )
     ends = [
         any(line.category == "parameters" and len(counts[line.place]) == 1 for line in end.lines)
@@ -331,7 +338,7 @@ def _cohorts_of_parameters(
     the largest. None where there are fewer than two.
     """
     # What a line is for is known by the steps: it is not the same where some ranks have none.
-    if len({bool(summary.step_peaks) for summary in ranks}) > 1:
+    if len({bool(summary.step_peaks) for summary in ranks if not summary.died}) > 1:
         return None
     by_part = defaultdict(list)
     tables = PlacedTables(ranks, may_be_placed=not sends)
@@ -455,20 +462,24 @@ def _part(
 
 
 def _copies(ranks: Sequence[RankSummary]) -> Set[object]:
-    """The lines, on half of the ranks at most, that make as many parameters as all others of a rank, of
-    the same or another width: copies of the weights.
+    """The lines, on half of the ranks at most, that make as many parameters as all others of a rank,
+    which most ranks have, of the same or another width: copies of the weights.
     """
-    places = Counter(
-        line.place for summary in ranks for line in summary.lines if line.category == "parameters"
-    )
+    parameters = [
+        [line for line in summary.lines if line.category == "parameters"] for summary in ranks
+    ]
+    counts = Counter(line.place for lines in parameters for line in lines)
+    common = {place for place, count in counts.items() if 2 * count > len(ranks)}
     copied = set()
-    for summary in ranks:
-        lines = [line for line in summary.lines if line.category == "parameters"]
-        count = sum(line.allocations for line in lines)
-        size = sum(line.peak_bytes for line in lines)
+    for lines in parameters:
+        weights = [line for line in lines if line.place in common]
+        number = sum(line.allocations for line in weights)
+        size = sum(line.peak_bytes for line in weights)
         copied |= {
             line.place
             for line in lines
-            if 2 * line.allocations == count and _COPY[0] <= line.peak_bytes / size <= _COPY[1]
+            if line.place not in common
+            and line.allocations == number
+            and size <= _COPY * line.peak_bytes <= _COPY * _COPY * size
         }
-    return {place for place in copied if 2 * places[place] <= len(ranks)}
+    return copied

@@ -141,7 +141,7 @@ def roles_of_two(ranks: Sequence[RankSummary]) -> tuple[tuple[int, ...], ...]:
     first, second = ranks
     places = [{line.place for line in summary.lines if line.at_peak_bytes} for summary in ranks]
     own = [
-        sum(line.at_peak_bytes for line in summary.lines if line.place not in others)
+        sum(line.at_peak_bytes for line in summary.lines if line.place not in {*others, None})
         for summary, others in ((first, places[1]), (second, places[0]))
     ]
     are_apart = all(
