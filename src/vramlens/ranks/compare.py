@@ -179,7 +179,7 @@ class _Job:
     def differences(self) -> Iterator[RankDifference]:
         """Yields what one rank does and its peers do not."""
         for difference in self.within_cohorts():
-            if not self._follows_from_stray(difference):
+            if not (self._follows_from_stray(difference) or self._is_put_here(difference)):
                 yield difference
         if self.between_cohorts is not None:
             yield from self.between_cohorts.differences()
@@ -191,19 +191,8 @@ class _Job:
     def _follows_from_stray(self, difference: RankDifference) -> bool:
         """True if ranks differ because one of them loaded to another's GPU: that one copied it to
         its own then, at a line that its peers do not have, and these have it where they loaded it.
-        Or a line of all ranks puts it on one's GPU, which is no fault of that rank's.
         """
         rank = difference.ranks[0]
-        put_here = self._strays_by_device.get((self.ranks[rank].host, self.ranks[rank].device), ())
-        if difference.cause == "rank_only" and difference.place is not None:
-            alike = [
-                stray
-                for stray in put_here
-                if stray.place == difference.place and 2 * stray.reserved_bytes >= difference.bytes
-            ]
-            neighbors = [own for own in self.ranks.values() if own.host == self.ranks[rank].host]
-            if 2 * len(alike) >= len(neighbors) - 1 > 0:
-                return True
         if difference.cause == "map_location":
             others = chain.from_iterable(
                 strays for other, strays in self._strays.items() if other != rank
@@ -214,6 +203,20 @@ class _Job:
         stays = bool(lines) and all(line.category in STAY for line in lines)
         is_copy = difference.bytes <= sum(stray.reserved_bytes for stray in loaded)
         return difference.cause == "rank_only" and stays and is_copy
+
+    def _is_put_here(self, difference: RankDifference) -> bool:
+        """True if half of the other ranks of a host put as much on a rank's GPU at the same line: that is
+        no fault of the rank whose GPU it is.
+        """
+        own = self.ranks[difference.ranks[0]]
+        alike = [
+            stray
+            for stray in self._strays_by_device.get((own.host, own.device), ())
+            if stray.place == difference.place and 2 * stray.reserved_bytes >= difference.bytes
+        ]
+        others = sum(rank.host == own.host for rank in self.ranks.values()) - 1
+        is_of_line = difference.cause == "rank_only" and difference.place is not None
+        return is_of_line and 2 * len(alike) >= others > 0
 
     @cached_property
     def _strays(self) -> dict[int, tuple[Stray, ...]]:

@@ -121,12 +121,12 @@ def are_of_larger_part(larger: Sequence[LineExcess], rank: RankSummary, usual: U
     divided = [
         (line.peak_bytes, peer.peak_bytes)
         for line, peer in pairs
-        if peer is not None and line.allocations == peer.allocations
-        if line.peak_bytes > peer.peak_bytes
+        if peer is not None
+        and line.allocations == peer.allocations
+        and line.peak_bytes > peer.peak_bytes
     ]
-    part_bytes, usual_bytes = (
-        (sum(size) for size in zip(*divided, strict=True)) if divided else (0, 0)
-    )
+    part_bytes = sum(own for own, _ in divided)
+    usual_bytes = sum(peers for _, peers in divided)
     if part_bytes < _LEAST_PART * own_bytes or not usual_bytes:
         return False
     ratio = part_bytes / usual_bytes
