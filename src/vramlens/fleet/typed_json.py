@@ -196,7 +196,10 @@ def _is_shared(hint: Any) -> bool:
     kind = _kind_of(hint)
     if is_dataclass(kind):
         return all(map(_is_shared, get_type_hints(kind).values()))
-    return isinstance(kind, type) and issubclass(kind, str | int)
+    is_class = get_origin(kind) is None and isinstance(
+        kind, type
+    )  # Python 3.10: tuple[int] is a type
+    return is_class and issubclass(kind, str | int)
 
 
 def _sharer(
