@@ -196,10 +196,8 @@ def _is_shared(hint: Any) -> bool:
     kind = _kind_of(hint)
     if is_dataclass(kind):
         return all(map(_is_shared, get_type_hints(kind).values()))
-    is_class = get_origin(kind) is None and isinstance(
-        kind, type
-    )  # Python 3.10: tuple[int] is a type
-    return is_class and issubclass(kind, str | int)
+    is_generic = get_origin(kind) is not None  # tuple[int] is a type, too, on Python 3.10
+    return not is_generic and isinstance(kind, type) and issubclass(kind, str | int)
 
 
 def _sharer(

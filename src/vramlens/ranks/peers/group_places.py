@@ -5,7 +5,7 @@ part of its own size, or a stage of its own.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -80,22 +80,15 @@ def _groups_of_leaders(
     """Yields the groups that are the only ones of their name, and have one rank of each group of
     another name.
     """
-    by_name: dict[str, set[tuple[int, ...]]] = defaultdict(set)
-    for name, members in groups:
-        by_name[name].add(tuple(sorted(members)))
+    by_name = _by_name((name, sorted(members)) for name, members in groups)
     divided = [tiles for tiles in by_name.values() if len(tiles) > 1 and _cover(tiles, present)]
-    for name, of_name in sorted(by_name.items()):
-        only = next(iter(of_name))
+    for name, of_name in by_name.items():
+        only = of_name[0]
         leads = any(
             all(len(set(tile).intersection(only)) == 1 for tile in tiles) for tiles in divided
         )
         if len(of_name) == 1 and 1 < len(only) < len(present) and leads:
             yield name, only
-
-
-def _cover(tiles: Iterable[tuple[int, ...]], present: Collection[int]) -> bool:
-    """True if some groups have each rank in one of them."""
-    return sorted(chain.from_iterable(tiles)) == sorted(present)
 
 
 def by_size_of_group(
@@ -104,14 +97,13 @@ def by_size_of_group(
     """The ranks by the size of their group, where some of one name have other sizes and what each rank
     builds once is a share of its group's; () elsewhere.
     """
-    by_name: dict[str, set[tuple[int, ...]]] = defaultdict(set)
-    for name, members in groups:
-        by_name[name].add(tuple(members))
-    for _, tiles in sorted(by_name.items()):
+    present = [summary.rank for summary in ranks]
+    for tiles in _by_name(groups).values():
         size_of = {rank: len(members) for members in tiles for rank in members}
-        sizes = sorted(set(size_of.values()))
-        is_whole = _cover(tiles, [summary.rank for summary in ranks])
-        have_peers = all(list(size_of.values()).count(size) > 1 for size in sizes)
+        counts = Counter(size_of.values())
+        sizes = sorted(counts)
+        is_whole = _cover(tiles, present)
+        have_peers = min(counts.values(), default=0) > 1
         if is_whole and len(sizes) > 1 and have_peers and _has_shares(ranks, size_of):
             return tuple(
                 tuple(sorted(rank for rank in size_of if size_of[rank] == size)) for size in sizes
@@ -224,16 +216,26 @@ def tilings(
     groups: Iterable[tuple[str, Sequence[int]]], present: Collection[int]
 ) -> Iterator[tuple[str, list[tuple[int, ...]]]]:
     """Yields two and more groups of one name and size that have each of some ranks in one of them."""
-    by_name: dict[str, set[tuple[int, ...]]] = defaultdict(set)
     inside = frozenset(present)
-    for name, members in groups:
-        if inside.issuperset(members):
-            by_name[name].add(tuple(members))
-    for name, tiles in sorted((name, sorted(tiles)) for name, tiles in by_name.items()):
+    for name, tiles in _by_name(group for group in groups if inside.issuperset(group[1])).items():
         sizes = {len(members) for members in tiles}
-        is_whole = sorted(chain.from_iterable(tiles)) == sorted(present)
-        if len(tiles) > 1 and len(sizes) == 1 and min(sizes) > 1 and is_whole:
+        if len(tiles) > 1 and len(sizes) == 1 and min(sizes) > 1 and _cover(tiles, present):
             yield name, tiles
+
+
+def _by_name(
+    groups: Iterable[tuple[str, Sequence[int]]],
+) -> dict[str, list[tuple[int, ...]]]:
+    """The groups of each name, once each; both in order."""
+    by_name: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for name, members in groups:
+        by_name[name].add(tuple(members))
+    return {name: sorted(by_name[name]) for name in sorted(by_name)}
+
+
+def _cover(tiles: Iterable[tuple[int, ...]], present: Collection[int]) -> bool:
+    """True if some groups have each rank in one of them."""
+    return sorted(chain.from_iterable(tiles)) == sorted(present)
 
 
 def _place_with_work(
