@@ -143,6 +143,11 @@ def test_a_generator_and_its_discriminator_are_no_peers() -> None:
     answer = compare([works_alone(0, 20), works_alone(1, 40)])
     assert answer.differences == ()
     assert answer.notes[0].startswith("the ranks run 2 different programs (rank 0; rank 1)")
+    loss = line(60, "activations", 1, 10 * MIB, per_step=2, hints=Hint.LOSS)
+    losing = compare([works_alone(0, 20), with_lines(works_alone(1, 40), loss)])
+    assert (
+        losing.notes[0] == answer.notes[0]
+    )  # a server's worker computes a loss: it is no last stage
     shared = [works_alone(0, 20, common=2000), works_alone(1, 40, common=2000)]
     assert len(compare(shared).differences) == 2
 

@@ -92,8 +92,8 @@ def cohorts_of(
     return (
         _cohorts_of_programs(ranks, named_groups)
         or _cohorts_of_groups(ranks, named_groups)
-        or _cohorts_of_stages(ranks)
         or _cohorts_of_two(ranks)
+        or _cohorts_of_stages(ranks)
         or _cohorts_of_roles(ranks)
         or _cohorts_of_parameters(ranks, named_groups, sends=sends)
         or _cohorts_of_replicas(ranks, named_groups)
