@@ -187,7 +187,7 @@ class HeapLook:
                 parents = by_store
                 growing, doubtful = piles(search, items, parents, births.steps, births.looks)
         remade = remade_larger(items, births)
-        growing = with_unseen(growing, items, parents)
+        growing = with_unseen(growing, items, parents, births.steps)
         growing = with_complete(search, growing, births.steps)
         handed_out = {} if self._counters is None else self._counters.handed_out
         growing = with_rising(growing, births, handed_out, self._host.tensors)

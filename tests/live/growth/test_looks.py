@@ -109,6 +109,25 @@ def test_steps_that_no_look_came_after_are_counted_by_their_bytes(every: int, le
     assert pace.leaving_steps == left
 
 
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("apart", [0, 1])
+def test_what_a_graph_dates_and_what_a_look_finds_are_of_the_same_steps(
+    every: int, apart: int
+) -> None:
+    """A loss tells its step; the data that is kept beside it, maybe a step later, tells the look."""
+    looks = Looks([*range(1, 50), *range(50, 301, 4)])
+    seen: dict[int, int] = {}
+    for step in range(3, 300, every):
+        found = looks.finder(min(step + apart, 300)) or 300
+        seen[step] = seen.get(step, 0) + 4
+        seen[found] = seen.get(found, 0) + 8000
+    pace = pace_of(seen, 301, looks)
+    assert pace is not None
+    steps = len(range(3, 300, every))
+    assert pace.leaving_steps == pytest.approx(steps, abs=3)
+    assert pace.bytes_per_step == pytest.approx(8004 / every, rel=0.03)
+
+
 @pytest.mark.parametrize(
     ("unseen_bytes", "is_steady"), [(0, False), (40 * 100, False), (300 * 100, True)]
 )

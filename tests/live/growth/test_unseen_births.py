@@ -21,7 +21,7 @@ def _items(count: int, position: int, born: int | None) -> list[Item]:
 def test_what_a_store_holds_counts_though_its_birth_was_not_seen() -> None:
     seen = _items(80, 1, 2)
     unseen, elsewhere = _items(20, 1, None), _items(20, 2, None)
-    (pile,) = with_unseen([Pile(0, seen, PACE)], [*seen, *unseen, *elsewhere], PARENTS)
+    (pile,) = with_unseen([Pile(0, seen, PACE)], [*seen, *unseen, *elsewhere], PARENTS, 101)
     assert pile.bytes == 100_000
     assert pile.pace.bytes_per_step == 1000
 
@@ -29,4 +29,10 @@ def test_what_a_store_holds_counts_though_its_birth_was_not_seen() -> None:
 def test_a_few_views_change_nothing() -> None:
     seen = _items(80, 1, 2)
     pile = Pile(0, seen, PACE)
-    assert with_unseen([pile], [*seen, *_items(1, 1, None)], PARENTS) == [pile]
+    assert with_unseen([pile], [*seen, *_items(1, 1, None)], PARENTS, 101) == [pile]
+
+
+def test_what_nobody_saw_may_be_of_the_steps_after_the_last_look() -> None:
+    seen, unseen = _items(80, 1, 2), _items(100, 1, None)
+    (pile,) = with_unseen([Pile(0, seen, PACE)], [*seen, *unseen], PARENTS, 181)
+    assert pile.pace.bytes_per_step == 1000

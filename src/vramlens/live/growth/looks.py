@@ -46,6 +46,11 @@ class Looks:
         place = bisect_left(self.steps, step)
         return (self.steps[place - 1] if place else 0) + 1
 
+    def finder(self, step: int) -> int | None:
+        """The step at whose end a birth of this step was looked for; None where none came after it."""
+        place = bisect_left(self.steps, step)
+        return self.steps[place] if place < len(self.steps) else None
+
     def judged_until(self, births: Collection[int], steps: int) -> int:
         """The last step by whose births growth may be judged.
 

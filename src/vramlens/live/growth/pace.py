@@ -28,6 +28,8 @@ step is 0.5).
 """
 ALIKE = 0.02
 """Of the usual size, within which steps left as much: a batch of 32 that lacks one differs by 3%."""
+LEAST_OF_A_STEP = 0.01
+"""Of the usual step's bytes: the scalar that a graph's latest node made is less, and came alone."""
 PAUSE = 1.5
 """Usual distances between births, after which it has stopped. At one, growth would stop before each
 burst; at two, a cache that filled in ten epochs would be a leak for two more.
@@ -62,7 +64,9 @@ class Pace:
         filled: the share of all steps that they are.
         bytes_per_step: bytes that a step adds.
         earliest: the step that the first may be of, where looks were left out before it.
-        leaving_steps: how many steps left something, those included that no look was made after.
+        leaving_steps: how many steps left something that counts, those included that no look was
+            made after.
+        unlooked_steps: of these, those that no look was made after.
         has_just_ended: from early on, through most of the run, and none since.
     """
 
@@ -75,6 +79,7 @@ class Pace:
     bytes_per_step: int
     earliest: int = 0
     leaving_steps: int = 0
+    unlooked_steps: int = 0
     has_just_ended: bool = False
 
     @property
@@ -107,6 +112,8 @@ def pace_of(
     goes_on = 2 * (len(born) - first_half) + unseen / 2 >= first_half  # as many are of each half
     is_most_of_run = len(born) >= _MANY and born[-1] - WARM_UP >= _MOST_OF_RUN * window
     filled = len(born) / window
+    bytes_by_find = _bytes_by_find({step: bytes_by_step[step] for step in born}, looks)
+    leaving_steps = _leaving_steps(bytes_by_find, looks)
     return Pace(
         steps=len(born),
         is_steady=goes_to_the_end and is_from_early and goes_on,
@@ -114,24 +121,50 @@ def pace_of(
         first=born[0],
         last=born[-1],
         filled=filled,
-        bytes_per_step=round(_rate(born, [bytes_by_step[step] for step in born], filled)),
+        bytes_per_step=round(_rate(bytes_by_find, window)),
         earliest=looks.earliest(born[0]),
-        leaving_steps=_leaving_steps({step: bytes_by_step[step] for step in born}, looks),
+        leaving_steps=leaving_steps,
+        unlooked_steps=leaving_steps - len(bytes_by_find),
         has_just_ended=not goes_to_the_end and is_from_early and goes_on and is_most_of_run,
     )
 
 
-def _leaving_steps(bytes_by_step: Mapping[int, int], looks: Looks) -> int:
+def _bytes_by_find(bytes_by_step: Mapping[int, int], looks: Looks) -> dict[int, int]:
+    """Bytes by the step in which they were found, without next to nothing.
+
+    An autograd node tells its step, a tensor of no graph only the look that found it: where a look
+    found more than any step since the one before, that step and these are one.
+    """
+    by_look: dict[int, dict[int, int]] = {}
+    for step, size in bytes_by_step.items():
+        by_look.setdefault(looks.finder(step) or step, {})[step] = size
+    by_find: dict[int, int] = {}
+    for look, sizes in by_look.items():
+        largest_between = max((size for step, size in sizes.items() if step != look), default=0)
+        if sizes.get(look, 0) > (1 + ALIKE) * largest_between:
+            by_find[look] = sum(sizes.values())
+        else:
+            by_find.update(sizes)
+    least_bytes = LEAST_OF_A_STEP * sum(by_find.values()) / len(by_find)
+    return {step: size for step, size in sorted(by_find.items()) if size >= least_bytes}
+
+
+def _leaving_steps(bytes_by_find: Mapping[int, int], looks: Looks) -> int:
     """How many steps left something. One look finds what several steps left, as many as it has
     times the usual bytes of those that were looked at alone.
     """
-    spans = {step: step - looks.earliest(step) + 1 for step in bytes_by_step}
-    alone = [size for step, size in bytes_by_step.items() if spans[step] == 1]
+    spans: dict[int, int] = {}
+    before = 0
+    for step in bytes_by_find:
+        is_look = looks.finder(step) == step
+        spans[step] = step - max(before, looks.earliest(step) - 1) if is_look else 1
+        before = step
+    alone = [size for step, size in bytes_by_find.items() if spans[step] == 1]
     usual = median(alone) if len(alone) >= FEWEST else 0
     if not usual:
-        return len(bytes_by_step)
+        return len(bytes_by_find)
     return sum(
-        min(spans[step], max(round(size / usual), 1)) for step, size in bytes_by_step.items()
+        min(spans[step], max(round(size / usual), 1)) for step, size in bytes_by_find.items()
     )
 
 
@@ -148,8 +181,12 @@ def gaps_of(steps: list[int]) -> list[int]:
     return [after - before for before, after in pairwise(steps)]
 
 
-def _rate(born: list[int], sums: list[int], filled: float) -> float:
-    return _even_rate(born, sums) if filled >= _SHARE_FILLED else _burst_rate(born, sums)
+def _rate(bytes_by_find: Mapping[int, int], window: int) -> float:
+    born, sums = list(bytes_by_find), list(bytes_by_find.values())
+    if len(born) == 1:
+        return sums[0] / window
+    is_filled = len(born) >= _SHARE_FILLED * window
+    return _even_rate(born, sums) if is_filled else _burst_rate(born, sums)
 
 
 def _even_rate(born: list[int], sums: list[int]) -> float:

@@ -23,9 +23,16 @@ With twice as much, bytes a step would be off by what was not seen.
 
 
 def with_unseen(
-    piles: Sequence[Pile], items: Iterable[Item], parents: Mapping[int, tuple[int, str]]
+    piles: Sequence[Pile],
+    items: Iterable[Item],
+    parents: Mapping[int, tuple[int, str]],
+    steps: int,
 ) -> list[Pile]:
-    """Piles, with the storages below them whose births nobody saw, and the rate of all of them."""
+    """Piles, with the storages below them whose births nobody saw, and the rate of all of them.
+
+    Args:
+        steps: how many steps have ended: what nobody saw may be of the last ones, too.
+    """
     unseen: dict[int, list[Item]] = {
         pile.position: [] for pile in piles if pile.pace.is_steady and not pile.is_remade
     }
@@ -34,7 +41,7 @@ def with_unseen(
             position = place_around(item.position, unseen, parents)
             if position >= 0:
                 unseen[position].append(item)
-    return [_with_items(pile, unseen.get(pile.position, [])) for pile in piles]
+    return [_with_items(pile, unseen.get(pile.position, []), steps) for pile in piles]
 
 
 def place_around(
@@ -46,10 +53,10 @@ def place_around(
     return position
 
 
-def _with_items(pile: Pile, unseen: Sequence[Item]) -> Pile:
+def _with_items(pile: Pile, unseen: Sequence[Item], steps: int) -> Pile:
     size_bytes = sum(item.size_bytes for item in unseen)
     if size_bytes <= _WORTH_COUNTING * pile.bytes:
         return pile
-    rate = round((pile.bytes + size_bytes) / (pile.pace.last - WARM_UP))
+    rate = round((pile.bytes + size_bytes) / (steps - WARM_UP))
     pace = replace(pile.pace, bytes_per_step=max(rate, pile.pace.bytes_per_step))
     return replace(pile, items=[*pile.items, *unseen], pace=pace)

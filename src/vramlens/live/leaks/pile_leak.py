@@ -12,7 +12,7 @@ from vramlens.leak.leak import LeakOwner
 from vramlens.live.excuses.container_bounds import Growth
 from vramlens.live.excuses.removals import waits_for_keys
 from vramlens.live.growth.births import BEFORE
-from vramlens.live.growth.pace import FEWEST
+from vramlens.live.growth.pace import FEWEST, LEAST_OF_A_STEP
 from vramlens.live.growth.piles import Item, Pile, bytes_by_birth
 from vramlens.live.heap.objects import is_users, length_of
 from vramlens.live.heap.search import Search
@@ -54,8 +54,6 @@ gates, which are kept together; a sixteenth would leave out one row of a batch o
 """
 _LEAST_PINNED_BYTES = 1024
 """Of a storage that is worth a copy: a smaller one is a row of numbers itself."""
-_LEAST_OF_A_STEP = 0.01
-"""Of what a step usually leaves: less is not counted as a step that left something."""
 _MANY_IN_ONE = 16
 """Times as many things in one of a table's entries as there are entries: a table of sessions, each with
 some turns, has fewer, and lets go of whole sessions.
@@ -311,10 +309,9 @@ def _steps_of(pile: Pile) -> int:
     """
     by_step = bytes_by_birth(pile.items)
     pace = pile.pace
-    least_bytes = _LEAST_OF_A_STEP * pace.bytes_per_step
+    least_bytes = LEAST_OF_A_STEP * pace.bytes_per_step
     steps = [step for step, size in by_step.items() if step > BEFORE and size >= least_bytes]
-    unseen = pace.leaving_steps - pace.steps  # no look came after them
-    return len(steps) + max(unseen, 0)
+    return len(steps) + pace.unlooked_steps
 
 
 def _kept_steps(pile: Pile, container: Any) -> int:
