@@ -101,7 +101,7 @@ class HeapLook:
             sums=births.sums,
         )
         births.look_now()
-        self._search = Search(torch, allowed)
+        self._search = Search(torch, allowed, is_brief=is_brief)
         self._failures: list[str] = []
         traced_lines = observer.lines if observer is not None and observer.steps else None
         traced_steps = 0 if observer is None else len(observer.steps)
@@ -169,7 +169,7 @@ class HeapLook:
             search_generators(self._search)
             return False
         has_unreached = unreached_tensors(self._search, self._births) >= FEWEST
-        if has_unreached:
+        if has_unreached and not self._search.has_cut_graphs:
             search_loose(self._search)
         return has_unreached
 

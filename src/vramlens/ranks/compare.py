@@ -16,8 +16,9 @@ from operator import or_
 from vramlens.analyses.finding import Finding, Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.excess.card_differences import PeersByCard
-from vramlens.ranks.excess.causes import FIXES, STAY, WORDS, Position
+from vramlens.ranks.excess.causes import BY_STEP, FIXES, STAY, WORDS, Position
 from vramlens.ranks.excess.cohort_differences import CohortComparison
+from vramlens.ranks.excess.own_work import without_own_work
 from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
 from vramlens.ranks.excess.reserved_differences import with_all_of_settings
 from vramlens.ranks.excess.role_leaks import RoleLeaks
@@ -124,8 +125,10 @@ def compare(
     is_one_job = not ordered or len(strangers) < len(ordered)
     gone = {failure.rank for failure in failures.failed if not failure.follows}
     ended = {summary.rank for summary in ordered if summary.was_ended_by("exit")}
-    desyncs = Desyncs(problems, gone, ended)
+    stopped = {summary.rank for summary in ordered if summary.was_ended_by("sigterm")}
+    desyncs = Desyncs(problems, gone, ended, stopped)
     differences = [*desyncs.differences(), *job.differences()] if is_one_job else []
+    differences, notes_of_work = without_own_work(differences)
     failed = frozenset(failure.rank for failure in failures.failed)
     merged = with_common_factors(_merged(differences, failed), ordered)
     if failed:
@@ -149,6 +152,7 @@ def compare(
             *desyncs.notes(),
             *note_of_hot_experts(flights),
             *job.notes(),
+            *notes_of_work,
             *(note_of_settings(ordered, merged) if is_one_job else ()),
             *job.notes_of_processes(differing),
             *notes,
@@ -264,7 +268,12 @@ class _Job:
             usual_of_others = usual.without(odd)
             if usual_of_others is not None:
                 differences = list(self._among(usual_of_others, by_card))
-            yield from with_all_of_settings(differences, peers)
+            told = [
+                difference
+                for difference in differences
+                if not (difference.cause in BY_STEP and tables.explains(difference.bytes))
+            ]
+            yield from with_all_of_settings(told, peers)
 
     @cached_property
     def _tables(self) -> list[PlacedTables]:

@@ -105,10 +105,10 @@ def ends_early(ranks: Sequence[RankSummary]) -> list[str]:
 
 
 def note_of_programs(cohorts: Sequence[Sequence[int]]) -> list[str]:
-    """One sentence on ranks that run other programs than each other."""
+    """One sentence on ranks that run other code than each other."""
     return [
-        f"the ranks run {len(cohorts)} different programs ({_cohort_names(cohorts)}): each rank is"
-        " compared with those that run the same"
+        f"the ranks do {len(cohorts)} kinds of work ({_cohort_names(cohorts)}), told by the code that"
+        " they run: each rank is compared with those that do the same"
     ]
 
 

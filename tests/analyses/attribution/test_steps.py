@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.recordings import DATA, truth_of
+from support.recordings import DATA, event, read, snapshot, truth_of
 from vramlens import explain
-from vramlens.analyses.attribution.steps import Steps
+from vramlens.analyses.attribution.steps import PATTERN, Steps, steps_of
 from vramlens.trace import BEFORE
 
 COUNTS = {
@@ -99,9 +100,9 @@ def test_every_event_has_one_step_and_later_events_later_ones(
     ordered = np.sort(np.array(events, np.int64))
     found = steps.of(ordered)
     assert (np.diff(found) >= 0).all()
-    for event, step in zip(ordered.tolist(), found.tolist(), strict=True):
+    for place, step in zip(ordered.tolist(), found.tolist(), strict=True):
         assert step == (
-            BEFORE if event < 0 else sum(start <= event for start in starts.tolist()) - 1
+            BEFORE if place < 0 else sum(start <= place for start in starts.tolist()) - 1
         )
 
 
@@ -109,3 +110,33 @@ def test_without_steps_nothing_is_in_one() -> None:
     none = Steps(np.zeros(0, np.int64), np.zeros(0, np.int64), None)
     assert len(none) == 0
     assert none.of(np.array([-1, 0, 9])).tolist() == [BEFORE] * 3
+
+
+@pytest.mark.parametrize("microbatches", [1, 3])
+def test_steps_after_an_optimizer_that_allocates_in_the_first_alone(microbatches: int) -> None:
+    """Its states; then it updates in place, and a repeating sequence tells the steps."""
+    frames = {
+        name: [{"filename": file, "line": 7, "name": name}]
+        for name, file in {
+            "build": "model.py",
+            "forward": "model.py",
+            "loss": "model.py",
+            "step": "torch/optim/adamw.py",
+        }.items()
+    }
+    events = [event("alloc", 1 << 20, 4096, frames=frames["build"])]
+
+    def passing(name: str, address: int) -> None:
+        events.append(event("alloc", address, 2048, frames=frames[name]))
+        events.append(event("free_completed", address, 2048))
+
+    for step in range(6):
+        for _ in range(microbatches):
+            for address in (1, 2, 3):
+                passing("forward", address << 22)
+            passing("loss", 1 << 25)
+        if not step:
+            events.append(event("alloc", 1 << 26, 8192, frames=frames["step"]))
+    trace = read(pickle.dumps(snapshot(events, [])))
+    steps = steps_of(trace, trace.devices[0])
+    assert (len(steps), steps.source) == (6, PATTERN)

@@ -285,7 +285,7 @@ def test_equal_tensors_of_some_steps_are_gathered_where_they_stay(
 def test_a_cause_explains_a_part_of_the_difference_or_all_of_it(more: int, told: str) -> None:
     """DDP's second set of buckets was the peers' peak: a leak explained 320 of 224 MiB."""
     beside: Any = SimpleNamespace(more=more * MIB, peaks="peaks")
-    assert RankAgainstPeers._part_of_peak(beside, 320 * MIB) == f"peaks{told}"
+    assert RankAgainstPeers.part_of_peak(beside, 320 * MIB) == f"peaks{told}"
 
 
 def test_what_half_of_the_ranks_hold_is_not_usual_for_another_one() -> None:

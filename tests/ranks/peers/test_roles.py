@@ -14,7 +14,7 @@ from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks import RankSummary, compare
 from vramlens.ranks.peers.rank_cohorts import PROGRAMS, cohorts_of
-from vramlens.ranks.peers.roles import roles_of_code
+from vramlens.ranks.peers.roles import roles_of_calls, roles_of_code
 from vramlens.ranks.rank_summary import FrameUse, LineUse, RankGrowth
 from vramlens.units import GIB, MIB
 
@@ -75,8 +75,8 @@ def test_what_roles_hold_is_no_difference(grouped: bool) -> None:
     assert answer.cohorts.source == PROGRAMS
     assert answer.differences == ()
     assert answer.notes[:1] == (
-        "the ranks run 4 different programs (ranks 0-2; ranks 3-4; ranks 5-6; rank 7): each rank is"
-        " compared with those that run the same",
+        "the ranks do 4 kinds of work (ranks 0-2; ranks 3-4; ranks 5-6; rank 7), told by the code that"
+        " they run: each rank is compared with those that do the same",
     )
 
 
@@ -182,13 +182,16 @@ def test_other_files_of_a_part_of_the_work_are_no_roles(share: float) -> None:
     assert (cohorts_of(hosts(own), {}).source == PROGRAMS) == (share == 0.9)
 
 
-def test_programs_without_groups_that_all_train_are_compared() -> None:
-    """Nothing but a file says that the ranks are to do other work."""
+def test_a_call_through_which_nearly_all_comes_tells_roles_without_groups() -> None:
+    """Of several ranks each, or of two; a rank alone among others may be at fault."""
     ranks = [replace(rank, groups=()) for rank in hosts([frames("a.py"), frames("b.py")])]
-    assert roles_of_code(ranks) == ((0, 1), (2, 3))
-    assert cohorts_of(ranks, {}).source != PROGRAMS
-    alone = [replace(rank, rank=at) for at, rank in enumerate(ranks[1:3])]
-    assert cohorts_of(alone, {}).source != PROGRAMS
+    assert roles_of_calls(ranks) == ((0, 1), (2, 3))
+    assert cohorts_of(ranks, {}).source == PROGRAMS
+    two = [replace(rank, rank=at) for at, rank in enumerate(ranks[1:3])]
+    assert cohorts_of(two, {}).members == ((0,), (1,))
+    assert roles_of_calls(ranks[:3]) == ()
+    computing_again = [replace(ranks[0], recomputed_bytes=1 << 30), *ranks[1:]]
+    assert roles_of_calls(computing_again) == ()
 
 
 def test_a_rank_that_also_calls_the_code_of_another_role_keeps_its_own() -> None:
@@ -207,7 +210,7 @@ def test_recordings_without_ranks_that_may_be_of_several_jobs_are_not_compared()
     ]
     answer = compare(ranks)
     assert answer.is_no_job
-    assert not [note for note in answer.notes if "different programs" in note]
+    assert not [note for note in answer.notes if "kinds of work" in note]
 
 
 def test_very_many_programs_are_no_roles() -> None:

@@ -85,6 +85,10 @@ def steps_of(trace: Trace, device: DeviceTrace) -> Steps:
         sources = (profiler_steps, *sources)
     for source, find in sources:
         boundaries = find()
+        if source == "optimizer frames" and len(boundaries) == 1:
+            repeated = _steps_like_the_first(device, int(boundaries[0]))
+            if len(repeated) > 1:
+                source, boundaries = PATTERN, repeated
         if len(boundaries):
             starts = np.unique(np.concatenate(([0], boundaries)))
             starts = _drop_tail(device, starts[starts < events])
@@ -149,7 +153,13 @@ def _optimizer_frames(trace: Trace, device: DeviceTrace) -> NDArray[np.int64]:
 
 
 def _pattern(device: DeviceTrace) -> NDArray[np.int64]:
-    """The events at which a repeating sequence of allocations begins anew.
+    """The events at which a repeating sequence of allocations begins anew."""
+    return _cycles(device)[1]
+
+
+def _cycles(device: DeviceTrace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The events that come once in each cycle of a repeating sequence of allocations, and those at
+    which each cycle after the first begins.
 
     The rarest stack (size, where there are no stacks) that comes at even distances counts the
     cycles; a cycle begins
@@ -171,8 +181,25 @@ def _pattern(device: DeviceTrace) -> NDArray[np.int64]:
         usual = np.median(gaps)
         even = (np.abs(gaps - usual) <= usual / 2).mean()
         if usual >= 2 and even >= 0.8 and anchors[-1] - anchors[0] >= 0.3 * len(births):
-            return births[_cycle_starts(kind_of_birth, first, anchors)]
-    return np.zeros(0, np.int64)
+            return births[anchors], births[_cycle_starts(kind_of_birth, first, anchors)]
+    return np.zeros(0, np.int64), np.zeros(0, np.int64)
+
+
+def _steps_like_the_first(device: DeviceTrace, first_end: int) -> NDArray[np.int64]:
+    """The events at which steps begin after the first, where an optimizer allocates in that one
+    alone: its states, if it updates in place. A step is as many cycles of a repeating sequence as
+    the first one is.
+
+    Args:
+        first_end: the event after the first step's optimizer.
+    """
+    anchors, starts = _cycles(device)
+    cycles = int(np.searchsorted(anchors, first_end))
+    if not cycles or not len(starts):
+        return np.zeros(0, np.int64)
+    # What a cycle begins with may come before the optimizer's last allocation.
+    second = int(np.argmin(np.abs(starts - first_end)))
+    return starts[second::cycles]
 
 
 def _cycle_starts(

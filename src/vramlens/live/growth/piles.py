@@ -21,7 +21,7 @@ from vramlens.live.growth.births import BEFORE, Births
 from vramlens.live.growth.looks import Looks
 from vramlens.live.growth.pace import ALIKE, FEWEST, Pace, gaps_of, pace_of
 from vramlens.live.growth.stores import is_namespace, is_store_of_stores
-from vramlens.live.growth.unseen_births import place_around
+from vramlens.live.heap.ancestors import Ancestors
 from vramlens.live.heap.objects import is_kind
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage
@@ -407,9 +407,10 @@ def _nodes_on_the_way(
 ) -> dict[int, _Node]:
     """Every object on the way from a root to what was born while it was watched, by position."""
     nodes: dict[int, _Node] = {}
+    entries = _entries(search, parents)
     for item in items:
         if item.born is not None and item.born > BEFORE:
-            entry = _entry(search, item.position, parents)
+            entry = entries.nearest(item.position)
             nodes.setdefault(entry, _Node(entry)).direct_items.append(item)
     waiting = sorted(nodes, reverse=True)
     while waiting:
@@ -423,9 +424,10 @@ def _nodes_on_the_way(
                 above.append(parent)
             nodes[parent].below.append(nodes[position])
         waiting = above
+    around_items = Ancestors(parents, nodes.__contains__)
     for item in items:
         if item.born is None and item.storage is not None:
-            around = place_around(item.position, nodes, parents)
+            around = around_items.nearest(item.position)
             if around >= 0:
                 nodes[around].unseen_bytes += item.size_bytes
     return nodes
@@ -477,17 +479,11 @@ def _tops_by_variable(search: Search, tops: Iterable[_Node]) -> list[list[_Node]
     return [nodes for nodes in by_variable.values() if len(nodes) >= FEWEST]
 
 
-def _entry(search: Search, position: int, parents: Mapping[int, tuple[int, str]]) -> int:
-    """Where the way to an item leaves Python's own references for an autograd graph; the item
-    itself otherwise.
+def _entries(search: Search, parents: Mapping[int, tuple[int, str]]) -> Ancestors:
+    """Where the ways to items leave Python's own references for an autograd graph; the items
+    themselves otherwise.
     """
-    entry = position
-    while search.in_graph(position):
-        position = parents[position][0]
-        if position < 0:
-            break
-        entry = position
-    return entry
+    return Ancestors(parents, lambda place: not search.in_graph(place) or parents[place][0] < 0)
 
 
 def bytes_by_birth(items: Iterable[Item]) -> dict[int, int]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramlens.live.growth.pace import WARM_UP
+from vramlens.live.heap.ancestors import Ancestors
 
 if TYPE_CHECKING:
     from vramlens.live.growth.piles import Item, Pile
@@ -36,21 +37,13 @@ def with_unseen(
     unseen: dict[int, list[Item]] = {
         pile.position: [] for pile in piles if pile.pace.is_steady and not pile.is_remade
     }
+    piles_around = Ancestors(parents, unseen.__contains__)
     for item in items:
         if item.born is None and item.storage is not None:
-            position = place_around(item.position, unseen, parents)
+            position = piles_around.nearest(item.position)
             if position >= 0:
                 unseen[position].append(item)
     return [_with_items(pile, unseen.get(pile.position, []), steps) for pile in piles]
-
-
-def place_around(
-    position: int, places: Mapping[int, object], parents: Mapping[int, tuple[int, str]]
-) -> int:
-    """The innermost of some places around something; -1 where there is none."""
-    while position >= 0 and position not in places:
-        position = parents[position][0] if position in parents else -1
-    return position
 
 
 def _with_items(pile: Pile, unseen: Sequence[Item], steps: int) -> Pile:

@@ -1,8 +1,11 @@
 """Heap: the living objects of the interpreter, searched from the roots to every tensor.
 
+ancestors: the nearest of some objects on the way to a root.
 cycles: circles of objects, and the edge to make weak.
 dominators: bytes that would go if an object let go.
+graph_depths: how deep into an autograd graph a search may look.
 objects: reading an object without running its code.
+parents: who held what a search found.
 roots: where everything that is alive is reached from.
 search: the search itself.
 search_time: how long it may take.

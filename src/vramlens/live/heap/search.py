@@ -12,16 +12,17 @@ from __future__ import annotations
 import gc
 import sys
 import types
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from heapq import heappop, heappush
-from itertools import chain, compress
+from heapq import heapify, heappop, heappush
+from itertools import chain, compress, count
 from time import monotonic
 from typing import Any
 
 from vramlens.capture.process.referents import Referents, without_giants
 from vramlens.capture.process.undisturbed import undisturbed
+from vramlens.live.heap.graph_depths import GraphDepths
 from vramlens.live.heap.objects import is_array, is_users_class
+from vramlens.live.heap.parents import FoundIn, parents_of
 from vramlens.live.heap.roots import Root, all_roots, module_objects
 from vramlens.live.heap.search_time import LONG, SearchTime
 from vramlens.live.heap.tensors import Storage, TorchObjects
@@ -56,12 +57,15 @@ class Search:
         seconds: how long it took.
     """
 
-    def __init__(self, torch: TorchObjects, allowed: SearchTime = LONG) -> None:
+    def __init__(
+        self, torch: TorchObjects, allowed: SearchTime = LONG, *, is_brief: bool = False
+    ) -> None:
         """Prepares.
 
         Args:
             torch: PyTorch's objects.
             allowed: the time after which it ends, and says so.
+            is_brief: whether it is one of many on the way to others.
         """
         self.torch = torch
         self.order: list[Any] = []
@@ -80,6 +84,8 @@ class Search:
         self._labels: dict[int, str] = {}  # how a child was reached where only we know
         self._later: list[Any] = []  # classes of libraries: searched with the libraries
         self._waiting_graphs: list[int] = []
+        self._graph_depths = GraphDepths(torch.torch, is_brief=is_brief)
+        self._cut_age: int | None = None  # of the newest node that is not looked behind
         self._optimizers = WaitingOptimizers()
         self._special: dict[int, str] = {}
         self._tier = 0
@@ -167,6 +173,11 @@ class Search:
         """Whether everything was searched."""
         return not self.skipped
 
+    @property
+    def has_cut_graphs(self) -> bool:
+        """Whether autograd graphs are so deep that their oldest nodes were not looked at."""
+        return self._cut_age is not None
+
     def in_graph(self, position: int) -> bool:
         """Whether something was reached only through an autograd graph."""
         return any(start <= position < end for start, end in self.graph_from)
@@ -198,45 +209,8 @@ class Search:
         """For these positions and all above them: the parent's position (-1 for a root) and a
         label if we made one.
         """
-        parents: dict[int, tuple[int, str]] = {}
-        by_chunk: dict[int, dict[int, int]] = {}
-        chunks: list[int] = []
-
-        def want(position: int) -> None:
-            if position in parents:
-                return
-            if position in self.roots:
-                parents[position] = (-1, "")
-                return
-            chunk = bisect_right(self._starts, position) - 1
-            if chunk not in by_chunk:
-                by_chunk[chunk] = {}
-                heappush(chunks, -chunk)
-            by_chunk[chunk][id(self.order[position])] = position
-
-        for position in positions:
-            want(position)
-        with undisturbed():
-            while chunks:
-                chunk = -heappop(chunks)
-                wanted_places = by_chunk.pop(chunk)
-                low, high = self._parents[chunk]
-                if high - low == 1:
-                    for position in wanted_places.values():
-                        parents[position] = (low, self._labels.get(position, ""))
-                    want(low)
-                    continue
-                for parent in range(low, high):
-                    for referent in self.referents.of_one(self.order[parent]):
-                        child = wanted_places.pop(id(referent), None)
-                        if child is not None:
-                            parents[child] = (parent, "")
-                            want(parent)
-                    if not wanted_places:
-                        break
-                for position in wanted_places.values():  # the program changed it meanwhile
-                    parents[position] = (-1, "")
-        return parents
+        tables = FoundIn(self.order, self.roots, self._starts, self._parents, self._labels)
+        return parents_of(positions, tables, self.referents)
 
     def path(
         self, position: int, parents: Mapping[int, tuple[int, str]] | None = None
@@ -434,7 +408,7 @@ class Search:
             if not self.torch.is_tensor(tensor):
                 continue
             waiting += self._adopt(place, self.torch.held_by_tensor(tensor))
-            if self.torch.grad_fn(tensor) is not None:
+            if self.torch.has_grad_fn(tensor):
                 self._waiting_graphs.append(place)
 
     def _explore_graphs(self) -> None:
@@ -464,17 +438,42 @@ class Search:
         if not self.torch.is_tensor(holder):
             nodes = filter(self.torch.is_node, self.referents.of_one(holder))
             return self._adopt(place, [("", node) for node in nodes])
+        depth = self._graph_depths.depth_of(holder)
+        if not self._graph_depths.has_room(depth):
+            return []
         node = self.torch.grad_fn(holder)
-        return [] if node is None else self._adopt(place, [(".grad_fn", node)])
+        if node is None:
+            return []
+        self._graph_depths.is_below(node, depth)
+        return self._adopt(place, [(".grad_fn", node)])
 
     def _expand_nodes(self, nodes: list[int]) -> bool:
-        """Adds all nodes behind these, and takes in what they hold; false where the search ends."""
-        for done, place in enumerate(nodes, 1):
+        """Adds all nodes behind these, and takes in what they hold; false where the search ends.
+
+        The newest nodes come first: what holds a node was made after it, so that its depth is known.
+        """
+        waiting = [(-(self.torch.sequence_of(self.order[place]) or 0), place) for place in nodes]
+        heapify(waiting)
+        for done in count(1):
+            if not waiting:
+                return True
+            age, place = heappop(waiting)
             if done % _DEPTH_CHECK == 0 and self.is_over:
                 self._give_up(place)
                 return False
-            children = self._adopt(place, self.torch.held_by_node(self.order[place]))
-            nodes += [child for child in children if self.torch.is_node(self.order[child])]
+            depth = self._graph_depths.depth_of(self.order[place])
+            # What is older than where a graph was cut may be a part of it, whoever else holds it.
+            is_older = self._cut_age is not None and age > self._cut_age
+            if is_older or not self._graph_depths.has_room(depth):
+                self._cut_age = age if self._cut_age is None else min(age, self._cut_age)
+                continue
+            held = list(self.torch.held_by_node(self.order[place]))
+            for _, value in held:
+                self._graph_depths.is_below(value, depth + 1)
+            for child in self._adopt(place, held):
+                if self.torch.is_node(self.order[child]):
+                    nodes.append(child)
+                    heappush(waiting, (-(self.torch.sequence_of(self.order[child]) or 0), child))
         return True
 
     @property

@@ -189,6 +189,13 @@ class TorchObjects:
             self._node_types.setdefault(id(type(node)), type(node))
         return node
 
+    def has_grad_fn(self, tensor: Any) -> bool:
+        """Whether a node made a tensor; without a look at it."""
+        with own_errors():
+            is_leaf = self.base.is_leaf.__get__(tensor)
+            return not is_leaf and bool(self.base.requires_grad.__get__(tensor))
+        return False
+
     def held_by_tensor(self, tensor: Any) -> Iterator[tuple[str, Any]]:
         """What a tensor holds beside its Python attributes and its node: gradient, base of the
         view, hooks.

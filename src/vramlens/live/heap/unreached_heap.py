@@ -86,8 +86,10 @@ GroupMembers = list[tuple[int, UnreachedGroup]]
 
 
 def read_unreached(search: Search, births: Births) -> UnreachedHeap:
-    """The objects that no root reaches; none where there are no tensors among them, or no time."""
-    if unreached_tensors(search, births) < FEWEST:
+    """The objects that no root reaches; none where there are no tensors among them, or no time, or a
+    search did not go to the end of an autograd graph.
+    """
+    if search.has_cut_graphs or unreached_tensors(search, births) < FEWEST:
         return UnreachedHeap()
     search.go_further()
     heap = UnreachedHeap(_unreached_objects(search, births))

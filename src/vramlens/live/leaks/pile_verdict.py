@@ -28,6 +28,12 @@ script's own variables were a leak in one of four runs on a busy machine.
 """
 _CONTAINERS = (list, tuple, set, dict, frozenset)
 _FULL_OR_ENDED = "it is full, or what fills it has ended"
+_MOST_ASKED = 100
+"""Of a pile's items, for what they have in common."""
+_CUT = (
+    "it keeps an autograd graph of thousands of nodes, of which only the newest were looked at"
+    " (PyTorch 2.13 cannot free a long chain of nodes that Python has looked at)"
+)
 Judgment = tuple[Verdict, tuple[str, ...], str]
 """A verdict, its evidence, and why it is not more certain."""
 
@@ -45,6 +51,9 @@ def pile_verdict(
     falls_behind = falls_behind_by(statements, growth)
     if falls_behind and (pace.is_steady or pace.is_late):
         return Verdict.LIKELY, (), falls_behind
+    is_of_graph = any(search.in_graph(item.position) for item in pile.items[:_MOST_ASKED])
+    if pace.is_late and search.has_cut_graphs and is_of_graph:
+        return Verdict.POSSIBLE, (), _CUT
     if not pace.is_steady:
         if pace.has_just_ended and excuse is None:
             return _ended_verdict(pace, growth, in_vain)

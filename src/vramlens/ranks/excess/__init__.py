@@ -6,6 +6,8 @@ card_differences: the same, where ranks have cards of several models.
 cohort_differences: cohorts beside each other, such as the stages of a pipeline.
 role_leaks: leaks of cohorts that do other work than each other.
 stage_layout: what a stage holds more by the layout.
+leak_differences: what grows on one rank alone.
+own_work: what one rank alone does in every step.
 main_cause: the main one of several causes.
 cause_evidence: what all lines together say of a cause.
 line_excess: a line that holds more.

@@ -232,7 +232,8 @@ def _has_other_layers(own: LineUse, peer: LineUse, position: Position) -> bool:
 def _cause_of_calls(own: LineUse, peer: LineUse | None, position: Position) -> str | None:
     """The cause that the functions called give away."""
     cause = _cause_of_hints(own)
-    if cause is not None:
+    are_loading = peer is not None and peer.peak_bytes > 0  # each to its own GPU
+    if cause is not None and not (cause == "map_location" and are_loading):
         return cause
     if peer is None:
         return "rank0_gather" if _calls_gather(own, position) else None

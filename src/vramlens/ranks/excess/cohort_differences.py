@@ -12,6 +12,7 @@ from functools import cached_property
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.excess.causes import STAY, WORDS, Position, fix_of, only_grows
+from vramlens.ranks.excess.leak_differences import leak_differences
 from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
 from vramlens.ranks.excess.rank_differences import differences_beside_work
 from vramlens.ranks.excess.stage_layout import LayoutBytes, StageLayout
@@ -165,7 +166,7 @@ class CohortComparison:
         position = replace(self.positions[summary.rank], is_stage=self.cohorts.staged)
         beside = RankAgainstPeers(summary, self._usual.beside(summary), position, ())
         layout = self._alike[_kind_of(summary)]
-        grown = beside.leak_differences()
+        grown = leak_differences(beside, only_sure=len(members) == 1)
         leaks = [
             replace(leak, ranks=self._leaking(members, leak.place))
             for leak in (*grown, *beside.lone_leaks(grown))

@@ -27,6 +27,7 @@ from vramlens.ranks.excess.causes import (
     cause_of,
     fix_of,
     is_built_once,
+    outlives_steps,
 )
 from vramlens.ranks.excess.line_excess import (
     LineExcess,
@@ -38,12 +39,14 @@ from vramlens.ranks.excess.line_excess import (
     place_to_blame,
     way_of_differing,
 )
-from vramlens.ranks.excess.lone_frames import is_of_lone_lines, lone_frame
+from vramlens.ranks.excess.lone_frames import lone_frame
 from vramlens.ranks.excess.main_cause import OF_BATCHES, main_cause, sure_causes
+from vramlens.ranks.excess.own_work import difference_of_own_work, lines_of_own_work
+from vramlens.ranks.hints import Hint
 from vramlens.ranks.peers.steps_against_peers import PeerStepPeaks
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, RankDifference
-from vramlens.ranks.rank_summary import LineUse, RankGrowth, RankSummary, Stray
+from vramlens.ranks.rank_summary import LineUse, RankSummary, Stray
 from vramlens.units import MIB, format_size
 
 SPREADS = 5.0 * 1.4826
@@ -52,6 +55,8 @@ they normal.
 """
 ENOUGH_PEERS, _LEAST_SPREAD = 8, 0.003
 """Of so many peers a line's own spread is known; and no spread is smaller than this share."""
+OF_SIZE = ("uneven_batch", "larger_tensors", "embedding_shard", "uneven_shard")
+"""Causes that are a larger size of the same."""
 _STAGES = ("pipeline_stage", "first_last_stage")
 _BUILT_ONCE = ("parameters", "optimizer_state")
 _OF_LONE_LINES = ("leak", "rank_only")
@@ -83,66 +88,15 @@ class RankAgainstPeers:
         self.outlived = peers_died and not rank.died
         self.recomputes_less = rank.trains and _recomputes_less(rank, usual)
 
-    def leak_differences(self) -> list[RankDifference]:
-        """The leaks that most of its peers do not have: the first, and those that are sure."""
-        differences: dict[Place | None, RankDifference] = {}
-        for leak in self.rank.leaks:
-            is_new = leak.place not in differences and (leak.verdict.is_sure or not differences)
-            if is_new and self._is_worth_telling(leak) and not self._is_common(leak):
-                differences[leak.place] = self._difference_of_leak(leak)
-        return list(differences.values())
-
-    def _is_worth_telling(self, leak: RankGrowth) -> bool:
-        is_problem = leak.verdict != Verdict.NOT_A_PROBLEM
-        if not is_problem or is_of_lone_lines(leak, self.rank, self.usual):
-            return False
-        # That no peer grows there tells it from a buffer that fills, also where few steps were
-        # recorded.
-        if leak.verdict.is_sure:
-            return leak.bytes >= LEAST_BYTES / 4
-        return leak.bytes >= max(LEAST_BYTES, self.usual.peak_bytes * LEAST_SHARE / 2)
-
-    def _is_common(self, leak: RankGrowth) -> bool:
-        """True if half of the other ranks grow there, too."""
-        peers, leaking_peers = len(self.usual.ranks), self.usual.leaking[leak.place]
-        if self.is_among:
-            peers, leaking_peers = peers - 1, leaking_peers - 1
-        return leaking_peers * 2 >= peers and leaking_peers != 0
-
-    def _difference_of_leak(self, leak: RankGrowth) -> RankDifference:
-        cause = "rank0_gather" if self._is_gathered(leak) else "leak"
-        leaked_bytes = self._leaked_bytes(leak)
-        return self.difference(
-            cause,
-            leak.verdict if leak.verdict.is_sure else Verdict.LIKELY,
-            leaked_bytes,
-            place=leak.place,
-            evidence=[
-                f"{leak.words(len(self.rank.step_peaks))}; no peer grows there",
-                self._part_of_peak(leaked_bytes),
-            ],
-            fix=leak.fix if cause == "leak" else None,
-        )
-
-    def _leaked_bytes(self, leak: RankGrowth) -> int:
-        """What leaked, by what its line holds more."""
-        lines = [line for line in self.rank.lines if line.place == leak.place]
-        excesses = list(map(self._excess, lines))
-        steps = len(self.rank.step_peaks)
-        return leak.leaked_bytes(more_at_peak(excesses), bytes_of(excesses), steps)
-
-    def _is_gathered(self, leak: RankGrowth) -> bool:
-        """True if what grows is what was gathered."""
-        lines = [line for line in self.rank.lines if line.place == leak.place]
-        causes = (cause_of(line, self.usual.line(line), self.position) for line in lines)
-        return "rank0_gather" in causes
-
     def line_differences(self, leaks: Sequence[RankDifference]) -> list[RankDifference]:
         """The differences of single lines beside those that leak: each sure cause, then the main
         one of those that show on many lines.
         """
         by_cause = self._excesses_by_cause({leak.place for leak in leaks})
         excesses = list(chain.from_iterable(by_cause.values()))
+        own_work = lines_of_own_work(by_cause, self.rank)
+        if own_work:
+            return self._beside_own_work(own_work, by_cause)
         alone_bytes = self._bytes_alone(excesses)
         # The peak of a rank is the sum of many lines' noise; single lines may stand out of their
         # own.
@@ -164,6 +118,17 @@ class RankAgainstPeers:
         causes = {difference.cause for difference in alone}
         return [*told, *(calls or self._by_main_cause(unexplained, by_cause, causes))]
 
+    def _beside_own_work(
+        self, own_work: Sequence[LineExcess], by_cause: _Excesses
+    ) -> list[RankDifference]:
+        """The work that this rank alone does, and what single calls hold beside it."""
+        other = {
+            cause: [excess for excess in excesses if excess not in own_work]
+            for cause, excesses in by_cause.items()
+        }
+        work = difference_of_own_work(self.rank.rank, own_work)
+        return [work, *self._sure_differences(other, self.more)]
+
     def _lone_calls(
         self, excess_bytes: int, excesses: Iterable[LineExcess]
     ) -> list[RankDifference]:
@@ -171,7 +136,7 @@ class RankAgainstPeers:
         only this rank comes.
         """
         alone_bytes = more_at_peak(lone_lines(excesses))
-        if self.position.sends or 2 * alone_bytes >= excess_bytes:
+        if self.position.sends or self.recomputes_less or 2 * alone_bytes >= excess_bytes:
             return []  # ranks may do other work, or lines of this rank alone explain it
         frame = lone_frame(
             self.rank, self.usual, lambda frame: frame.at_peak_bytes - alone_bytes, excess_bytes
@@ -181,7 +146,7 @@ class RankAgainstPeers:
         size, place = format_size(frame.at_peak_bytes), frame.place
         evidence = [
             f"{size} of the peak are from calls at {place}, which no peer makes",
-            self._part_of_peak(excess_bytes),
+            self.part_of_peak(excess_bytes),
         ]
         verdict = Verdict.PROVEN
         return [self.difference("rank_only", verdict, excess_bytes, place=place, evidence=evidence)]
@@ -222,7 +187,7 @@ class RankAgainstPeers:
     def more_activations(self, leaving_out: Collection[Place | None]) -> int:
         """What lines that peers have, too, hold more at the peak, beside what is built once."""
         excesses = (
-            self._excess(line)
+            self.excess(line)
             for line in self.rank.lines
             if not is_built_once(line) and line.place not in leaving_out
         )
@@ -266,7 +231,7 @@ class RankAgainstPeers:
     def _longer_held(self, by_cause: _Excesses) -> list[LineExcess]:
         """The lines that hold no more than their peers' at most, but more at the peak."""
         higher = {excess.line for excess in chain.from_iterable(by_cause.values())}
-        others = [self._excess(line) for line in self.rank.lines if line not in higher]
+        others = [self.excess(line) for line in self.rank.lines if line not in higher]
         return [excess for excess in others if excess.bytes <= 0 < excess.at_peak_bytes]
 
     def _sure_differences(
@@ -295,14 +260,28 @@ class RankAgainstPeers:
     def _excesses_by_cause(self, leaking: Set[Place | None]) -> _Excesses:
         by_cause: dict[str, list[LineExcess]] = defaultdict(list)
         for line in self.rank.lines:
-            excess = self._excess(line)
+            excess = self.excess(line)
             is_leak = line.place in leaking
             cause = None if excess.bytes <= 0 or is_leak else self._cause(excess)
             if cause is not None:
                 by_cause[cause].append(excess)
-        return with_evidence(by_cause, self.rank, self.usual, self.position)
+        evident = with_evidence(by_cause, self.rank, self.usual, self.position)
+        return {
+            cause: self._without_own_sizes(cause, excesses) for cause, excesses in evident.items()
+        }
 
-    def _excess(self, line: LineUse) -> LineExcess:
+    def _without_own_sizes(self, cause: str, excesses: list[LineExcess]) -> list[LineExcess]:
+        """The lines but those that build what has another size on each rank."""
+        if cause not in OF_SIZE:
+            return excesses
+        return [
+            excess
+            for excess in excesses
+            if not (excess.line.static and self.usual.has_several_sizes(excess.line))
+        ]
+
+    def excess(self, line: LineUse) -> LineExcess:
+        """What a line holds more on this rank."""
         usual = self.usual.line(line)
         return LineExcess(
             line=line,
@@ -320,7 +299,9 @@ class RankAgainstPeers:
         """
         line, usual = excess.line, excess.usual
         if usual is None:
-            return None if self.outlived else cause_of(line, None, self.position)
+            # Which line is the first to need a library's workspace is chance.
+            is_chance = self.outlived or line.category == "workspace"
+            return None if is_chance else cause_of(line, None, self.position)
         is_larger = line.mean_bytes > (1 + SAME_SHARE) * usual.mean_bytes
         if self.outlived and not is_larger:
             return None
@@ -362,20 +343,33 @@ class RankAgainstPeers:
         """
         shows_by_step = cause in BY_STEP
         is_stage = cause in _STAGES or (shows_by_step and self.position.unlike)
-        if self.position.sends and is_stage:
-            return self.more >= STAGE_SHARE * self.usual.peak_bytes
         largest = max(excesses, key=lambda excess: excess.bytes).line
+        may_be_of_size = cause in OF_SIZE or (cause == "pipeline_stage" and largest.static)
+        if may_be_of_size and self._has_size_of_its_own(largest):
+            return False
+        if self.position.sends and is_stage:
+            is_chance = cause in OF_BATCHES and self.steps().is_chance(self.rank, self.least)
+            return self.more >= STAGE_SHARE * self.usual.peak_bytes and not is_chance
         if cause == "uneven_shard" and is_divided(largest, self.usual):
             return self.more >= STAGE_SHARE * self.usual.peak_bytes  # so it is by nature
         if self._serves_others() and not largest.static:
             return False
+        if is_stage and _is_of_owned_experts(largest) and not self.rank.is_short:
+            return False
         if cause in OF_BATCHES and are_of_larger_part(excesses, self.rank, self.usual):
             return False
         stays = largest.static and largest.category in _BUILT_ONCE
-        if not shows_by_step or stays or is_kept_for_longer(self._excess(largest), self.more):
+        if not shows_by_step or stays or is_kept_for_longer(self.excess(largest), self.more):
             return True
         is_why_it_died = self.died_first and self.steps().has_step_above_all(self.rank, self.least)
         return is_why_it_died or not self.steps().is_chance(self.rank, self.least)
+
+    def _has_size_of_its_own(self, line: LineUse) -> bool:
+        """True if a line has another size on each rank, or on most: parts of what is not equal, or
+        requests of each rank's own. Batches that vary from step to step have other sizes as well.
+        """
+        is_lasting = line.static or (outlives_steps(line) and not self.rank.trains)
+        return (is_lasting or not self.steps().vary) and self.usual.has_several_sizes(line)
 
     def _serves_others(self) -> bool:
         """True if it trains nothing, and took far more or fewer steps than its only peer: each serves
@@ -411,7 +405,7 @@ class RankAgainstPeers:
     def _overlap(self, excess_bytes: int) -> RankDifference:
         """Memory that its peers hold as well, but never at one moment."""
         excesses = sorted(
-            map(self._excess, self.rank.lines),
+            map(self.excess, self.rank.lines),
             key=lambda excess: excess.at_peak_bytes,
             reverse=True,
         )
@@ -422,7 +416,7 @@ class RankAgainstPeers:
             for excess in excesses[:3]
             if excess.at_peak_bytes > 0
         ]
-        evidence.append(self._part_of_peak(excess_bytes))
+        evidence.append(self.part_of_peak(excess_bytes))
         has_main_line = bool(excesses) and 2 * excesses[0].at_peak_bytes >= excess_bytes
         place = excesses[0].line.place if has_main_line else None
         return self.difference(
@@ -447,7 +441,7 @@ class RankAgainstPeers:
         if cause == "uneven_batch":
             evidence += leveled(excesses, self.rank, self.usual)
             is_sure = excess_bytes * 2 >= self.more
-        evidence.append(self._part_of_peak(excess_bytes))
+        evidence.append(self.part_of_peak(excess_bytes))
         difference = self.difference(
             cause,
             Verdict.PROVEN if is_sure else verdict,
@@ -485,12 +479,17 @@ class RankAgainstPeers:
         own, usual = self.rank.peak_requested_bytes, self.usual.peak_bytes
         return f"peak {format_size(own)}; its peers: {format_size(usual)} (median)"
 
-    def _part_of_peak(self, cause_bytes: int) -> str:
+    def part_of_peak(self, cause_bytes: int) -> str:
         """Both peaks; where they are apart by more than this cause, that is said."""
         if cause_bytes >= self.more or format_size(self.more) == format_size(cause_bytes):
             return self.peaks
         total, part = format_size(self.more), format_size(cause_bytes)
         return f"{self.peaks}; this explains {part} of the {total} more"
+
+
+def _is_of_owned_experts(line: LineUse) -> bool:
+    """True if a line makes parameters or states of experts: who owns how many is placement."""
+    return bool(line.hints & Hint.EXPERTS) and line.category in STAY
 
 
 def _recomputes_less(rank: RankSummary, usual: Usual) -> bool:

@@ -10,6 +10,7 @@ from functools import cached_property
 from vramlens.analyses.finding import Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.excess.causes import Position
+from vramlens.ranks.excess.leak_differences import leak_differences
 from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import RankDifference
@@ -42,9 +43,12 @@ class RoleLeaks:
                 yield from self._of_cohort(members)
 
     def _of_lone_rank(self, rank: int) -> list[RankDifference]:
+        """The sure leaks of one that nobody does the same work as: a buffer that fills grows, too; and
+        what only grows, where too few steps are there to judge.
+        """
         beside = self._beside(rank, self._usual)
-        leaks = beside.leak_differences()
-        return [*leaks, *beside.lone_leaks(leaks)]
+        leaks = leak_differences(beside, only_sure=True)
+        return leaks if self.ranks[rank].leaks else [*leaks, *beside.lone_leaks(leaks)]
 
     def _of_cohort(self, members: Sequence[int]) -> Iterator[RankDifference]:
         others = self.ranks.keys() - set(members)
@@ -52,7 +56,7 @@ class RoleLeaks:
             typical = leaking[(len(leaking) - 1) // 2]
             usual = Usual([self.ranks[rank] for rank in sorted({typical, *others})])
             beside = self._beside(typical, usual)
-            for leak in beside.leak_differences():
+            for leak in leak_differences(beside):
                 if leak.place == place:
                     yield replace(leak, ranks=tuple(sorted(leaking)))
 

@@ -37,11 +37,13 @@ class Desyncs:
         problems: the calls in which ranks differ.
         failed: ranks that failed by themselves: one that is gone calls nothing.
         ended: ranks whose program came to its end.
+        stopped: ranks that were stopped from outside.
     """
 
     problems: Sequence[CollectiveProblem]
     failed: Set[int]
     ended: Set[int] = frozenset()
+    stopped: Set[int] = frozenset()
 
     def differences(self) -> list[RankDifference]:
         """The ranks that are at fault as far as flight records tell, one difference a group; none
@@ -50,13 +52,28 @@ class Desyncs:
         return [
             _difference(rows, self.ended)
             for group, rows in self._groups.items()
-            if not _are_gone(rows, self.failed) and group not in self._causes
+            if not _are_gone(rows, self.failed)
+            and group not in self._causes
+            and not self._was_under_way(rows)
         ]
+
+    def _was_under_way(self, rows: Sequence[CollectiveProblem]) -> bool:
+        """True if all ranks of a group called the same, and were stopped from outside before it was
+        done.
+        """
+        is_same = all(row.problem == "not_completed" for row in rows)
+        return is_same and all(row.rank in self.stopped for row in rows)
 
     def notes(self) -> Iterator[str]:
         """Yields one sentence a group whose ranks wait for one that failed, or that waits elsewhere."""
         for group, rows in self._groups.items():
-            if _are_gone(rows, self.failed):
+            if self._was_under_way(rows):
+                ranks = named([row.rank for row in rows])
+                yield (
+                    f"{ranks} were in call {rows[0].seq} of process group {group}, all in the same"
+                    " one, when they were stopped"
+                )
+            elif _are_gone(rows, self.failed):
                 yield f"{_waiting(rows)}, which had failed"
             elif group in self._causes:
                 verb = "waits" if sum(row.suspected for row in rows) == 1 else "wait"

@@ -25,6 +25,8 @@ _MOST_ALIKE = 0.25
 """Of the ranks: where more have the same size, that one is usual, and others differ from it."""
 _FEW_MORE = 1.1
 """Times the number of states: a tensor or two that cannot be sharded, and not all states again."""
+_FOLLOWING = 0.1
+"""Of what one owns more than another."""
 _FEWEST_OWNERS = 2
 _FEWEST_SHARES = 3
 """Ranks with so many different numbers of tables, or of states, divide them by whole tensors."""
@@ -55,14 +57,26 @@ class PlacedTables:
         """The ranks as if each had the usual tables; as they are where no tables are placed."""
         return list(map(self._with_usual_tables, self._peers)) if self._usual else [*self._peers]
 
-    @property
-    def notes(self) -> list[str]:
-        """One sentence on what the ranks own; none where no tables are placed."""
-        owned = {
+    def explains(self, excess_bytes: int) -> bool:
+        """True if so little is more beside what ranks own more that it follows from that: the
+        temporaries of larger tables.
+        """
+        sizes = self._owned.values()
+        return excess_bytes <= _FOLLOWING * (max(sizes, default=0) - min(sizes, default=0))
+
+    @cached_property
+    def _owned(self) -> dict[int, int]:
+        """What each rank owns, in bytes."""
+        return {
             rank.rank: sum(line.peak_bytes for line in rank.lines if key_of(line) in usual)
             for rank in self._peers
             if self._usual and (usual := self._usual_of(rank))
         }
+
+    @property
+    def notes(self) -> list[str]:
+        """One sentence on what the ranks own; none where no tables are placed."""
+        owned = self._owned
         if not owned or max(owned.values()) <= _SAME * min(owned.values()):
             return []
         least, most = min(owned, key=owned.__getitem__), max(owned, key=owned.__getitem__)
@@ -118,8 +132,22 @@ class PlacedTables:
         """The lines that make tables and what belongs to them, each as the usual rank uses it."""
         if not self._may_be_placed:
             return {}
-        tables = self._tables() if len(self._peers) >= _FEWEST_RANKS else {}
+        are_few = len(self._peers) < _FEWEST_RANKS
+        tables = self._tables_of_few() if are_few else self._tables()
         return tables | {key: _median(lines) for key, lines in self._states.items()}
+
+    def _tables_of_few(self) -> dict[LineKey, LineUse]:
+        """The lines that make embedding tables, where the rank that holds most has fewer of them: few
+        large ones, and its peers many small ones.
+        """
+        return {
+            key: _median(lines)
+            for key, lines in self._built_once.items()
+            if len(lines) == len(self._peers) > 1
+            and key[1] & Hint.EMBEDDING
+            and _makes_tables(lines[0])
+            and _has_fewer_and_larger(lines)
+        }
 
     def _tables(self) -> dict[LineKey, LineUse]:
         """The lines that make tables, and what belongs to them."""
@@ -156,8 +184,7 @@ class PlacedTables:
             return min(counts) < max(counts) <= _FEW_MORE * min(counts)
         if len(self._peers) >= _FEWEST_RANKS:
             return _is_divided(lines)
-        least, *_, most = sorted(lines, key=lambda line: line.peak_bytes)
-        return most.allocations < least.allocations
+        return _has_fewer_and_larger(lines)
 
     @cached_property
     def _are_sharded(self) -> bool:
@@ -191,6 +218,12 @@ def _is_spread(lines: Sequence[LineUse]) -> bool:
 def _is_divided(lines: Sequence[LineUse]) -> bool:
     """True if ranks have different numbers of tensors of a line."""
     return len({line.allocations for line in lines}) >= _FEWEST_SHARES
+
+
+def _has_fewer_and_larger(lines: Sequence[LineUse]) -> bool:
+    """True if the rank that holds most of a line has fewer tensors of it than the one with least."""
+    least, *_, most = sorted(lines, key=lambda line: line.peak_bytes)
+    return most.allocations < least.allocations
 
 
 def _shards(rank: RankSummary) -> Iterator[LineUse]:

@@ -21,6 +21,7 @@ from vramlens.ranks.peers.group_places import (
 )
 from vramlens.ranks.peers.placed_tables import PlacedTables
 from vramlens.ranks.peers.roles import (
+    roles_of_calls,
     roles_of_code,
     roles_of_groups,
     roles_of_parts,
@@ -52,6 +53,8 @@ ALL_RANKS = "all ranks"
 """Where nothing says who does the same work."""
 _COPY = 2.05
 """Times the weights, or their part, that a copy of another width is."""
+_LARGER_STAGE = 4
+"""Times the ranks of another stage, at most: one that is divided by tensors has more of them."""
 _FEWEST_REPLICAS = 3
 """Of fewer, either may be the odd one."""
 _INFERENCE = ("forward", "evaluation")
@@ -132,7 +135,7 @@ def _cohorts_of_programs(
     roles = roles_of_code(ranks)
     if not roles or not (_have_groups(roles, groups) or _cohorts_of_roles(ranks)):
         inside = [members for _, members in groups]
-        roles = roles_of_groups(ranks, inside) or roles_of_parts(ranks)
+        roles = roles_of_groups(ranks, inside) or roles_of_parts(ranks) or roles_of_calls(ranks)
     if not roles:
         return None
     cohorts = chain.from_iterable(_replicas(role, groups) or [role] for role in roles)
@@ -267,7 +270,8 @@ def _cohorts_of_roles(ranks: Sequence[RankSummary]) -> RankCohorts | None:
 def _only_infers(summary: RankSummary) -> bool:
     if summary.trains or summary.died:  # one that ran out of memory would have trained
         return False
-    return any(line.phase in _INFERENCE for line in summary.lines)
+    is_spare = not summary.step_peaks and bool(summary.lines)
+    return is_spare or any(line.phase in _INFERENCE for line in summary.lines)
 
 
 def _cohorts_of_stages(ranks: Sequence[RankSummary]) -> RankCohorts | None:
@@ -361,7 +365,8 @@ def _cohorts_of_parameters(
     lines = chain.from_iterable(summary.lines for summary in ranks)
     is_one_model = losing == 1 or sends or any(line.hints & Hint.POINT_TO_POINT for line in lines)
     members = tuple(sorted(map(_numbers, cohorts)))
-    is_staged = losing < 2 and is_one_model
+    are_blocks = max(map(len, cohorts)) <= _LARGER_STAGE * min(map(len, cohorts))
+    is_staged = losing < 2 and is_one_model and are_blocks
     if is_staged:
         members = stages_by_place(members, _numbers(ranks), groups) or members
         members = tuple(chain.from_iterable(_by_coordinate(stage, groups) for stage in members))

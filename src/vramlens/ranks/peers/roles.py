@@ -5,8 +5,9 @@ reward models of reinforcement learning.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from itertools import chain, takewhile
+from typing import TypeVar
 
 from vramlens.ranks.rank_summary import FrameUse, RankSummary
 
@@ -86,24 +87,51 @@ def _has_own(role: Set[int], shares: Mapping[int, Mapping[str, float]]) -> bool:
     return bool(own)
 
 
+def roles_of_calls(ranks: Sequence[RankSummary]) -> tuple[tuple[int, ...], ...]:
+    """The ranks by the call through which nearly all is requested that they request, such as one of a
+    worker's loop; each role has a call that the others do not make, and several ranks, unless there
+    are two in all. () where they all make one.
+
+    Where only some compute activations again, their calls are other ways to do the same work.
+    """
+    if len({bool(summary.recomputed_bytes) for summary in ranks}) > 1:
+        return ()
+    roles = _roles_by(ranks, _MAIN_SHARE, lambda frame: frame.place)
+    are_several = len(ranks) == _TWO or all(len(role) > 1 for role in roles)
+    return roles if are_several else ()
+
+
 def _roles_by_files(ranks: Sequence[RankSummary], share: float) -> tuple[tuple[int, ...], ...]:
     """The ranks by the files through which a share and more of what each requests is requested."""
-    main_files = {summary.rank: frozenset(_shares_of_files(summary, share)) for summary in ranks}
-    if len(set(main_files.values())) < 2:
+    return _roles_by(ranks, share, lambda frame: frame.place.file)
+
+
+def _roles_by(
+    ranks: Sequence[RankSummary], share: float, part_of: Callable[[FrameUse], Hashable]
+) -> tuple[tuple[int, ...], ...]:
+    """The ranks by the parts of the program through which a share and more of what each requests is
+    requested.
+    """
+    main_parts = {
+        summary.rank: frozenset(_shares_of_parts(summary, share, part_of)) for summary in ranks
+    }
+    if len(set(main_parts.values())) < 2:
         return ()
-    running = _ranks_by_file(main_files.items())
-    having = _ranks_by_file((summary.rank, _files(summary.frames)) for summary in ranks)
+    running = _ranks_by_part(main_parts.items())
+    having = _ranks_by_part(
+        (summary.rank, frozenset(map(part_of, summary.frames))) for summary in ranks
+    )
     own = {
         frozenset(members)
-        for file, members in running.items()
-        if 2 * len(having[file] - members) < len(ranks) - len(members)
+        for part, members in running.items()
+        if 2 * len(having[part] - members) < len(ranks) - len(members)
     }
     if not 1 < len(own) <= _MOST_ROLES:
         return ()
-    # A rank may also come through a file that no other of its role has.
+    # A rank may also come through a part that no other of its role has.
     roles = [members for members in own if not any(members < other for other in own)]
     in_roles = sorted(chain.from_iterable(roles))
-    if in_roles != sorted(main_files):
+    if in_roles != sorted(main_parts):
         return ()
     return tuple(sorted(tuple(sorted(members)) for members in roles))
 
@@ -112,23 +140,30 @@ def _shares_of_files(summary: RankSummary, least: float) -> dict[str, float]:
     """The share of what a rank's code requests that is requested through a frame of each file; of
     files with more than the least.
     """
+    return _shares_of_parts(summary, least, lambda frame: frame.place.file)
+
+
+_PartT = TypeVar("_PartT", bound=Hashable)
+
+
+def _shares_of_parts(
+    summary: RankSummary, least: float, part_of: Callable[[FrameUse], _PartT]
+) -> dict[_PartT, float]:
     # The frame with most bytes comes first.
     most_bytes = summary.frames[0].total_bytes if summary.frames else 0
-    shares: dict[str, float] = {}
+    shares: dict[_PartT, float] = {}
     for frame in takewhile(lambda frame: frame.total_bytes > least * most_bytes, summary.frames):
-        shares.setdefault(frame.place.file, frame.total_bytes / most_bytes)
+        shares.setdefault(part_of(frame), frame.total_bytes / most_bytes)
     return shares
 
 
-def _files(frames: Iterable[FrameUse]) -> frozenset[str]:
-    return frozenset(frame.place.file for frame in frames)
-
-
-def _ranks_by_file(files_of_ranks: Iterable[tuple[int, frozenset[str]]]) -> dict[str, set[int]]:
-    ranks: dict[str, set[int]] = defaultdict(set)
-    for rank, files in files_of_ranks:
-        for file in files:
-            ranks[file].add(rank)
+def _ranks_by_part(
+    parts_of_ranks: Iterable[tuple[int, Iterable[Hashable]]],
+) -> dict[Hashable, set[int]]:
+    ranks: dict[Hashable, set[int]] = defaultdict(set)
+    for rank, parts in parts_of_ranks:
+        for part in parts:
+            ranks[part].add(rank)
     return ranks
 
 

@@ -18,6 +18,12 @@ from vramlens.ranks.rank_summary import LineUse, RankSummary
 
 _LEAST_OTHERS = 0.25
 """Of ranks that do not differ, so large a share says what is usual."""
+_FEWEST_OF_SIZES, _FEWEST_SIZES = 4, 3
+"""Ranks, of which two may differ by a fault; and amounts of a line, of which two are what is usual and
+what a fault makes of it.
+"""
+_ALIKE = 1.02
+"""Times an amount: what differs by less is as much."""
 _NumberT = TypeVar("_NumberT", int, float)
 
 
@@ -33,6 +39,15 @@ def most_alike(sizes: Iterable[int], times: float) -> int:
     """The most of some sizes that are at most so many times the smallest of them."""
     ordered = sorted(sizes)
     return max(bisect_right(ordered, times * size) - at for at, size in enumerate(ordered))
+
+
+def _levels(sizes: Iterable[int]) -> list[int]:
+    """The least of each group of sizes that are alike, ascending."""
+    levels: list[int] = []
+    for size in sorted(sizes):
+        if not levels or size > _ALIKE * levels[-1]:
+            levels.append(size)
+    return levels
 
 
 LineKey = tuple[Place | None, Hint]
@@ -59,10 +74,12 @@ class Usual:
         self._spreads: dict[LineKey, int] = {}
         self._at_peak: dict[LineKey, int] = {}
         self._allocations: dict[LineKey, frozenset[int]] = {}
+        self._sizes: dict[LineKey, list[int]] = {}
         for key, lines in by_line.items():
             self._add_line(key, lines)
 
     def _add_line(self, key: LineKey, lines: list[LineUse]) -> None:
+        self._sizes[key] = [line.peak_bytes for line in lines]
         self._allocations[key] = frozenset(line.allocations for line in lines)
         # Ranks without the line come first: they hold nothing of it.
         without = len(self.ranks) - len(lines)
@@ -106,6 +123,18 @@ class Usual:
     def line(self, line: LineUse) -> LineUse | None:
         """The same line on a typical rank; None where most have none."""
         return self._lines.get(key_of(line))
+
+    def has_several_sizes(self, line: LineUse) -> bool:
+        """True if the same line holds three amounts and more on the ranks, none of them on most, and is
+        no further above the others than these are apart.
+        """
+        sizes = sorted(self._sizes.get(key_of(line), []))
+        if not _FEWEST_OF_SIZES <= len(sizes) <= len(self.ranks):
+            return False
+        others = [size for size in sizes if size < line.peak_bytes] or sizes
+        is_among = line.peak_bytes - others[-1] <= others[-1] - others[0]
+        is_usual = 2 * most_alike(sizes, _ALIKE) > len(sizes)
+        return is_among and not is_usual and len(_levels(sizes)) >= _FEWEST_SIZES
 
     def allocations_of(self, line: LineUse) -> frozenset[int]:
         """The numbers of allocations that ranks make at the same line."""

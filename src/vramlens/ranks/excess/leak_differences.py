@@ -1,0 +1,96 @@
+"""What grows on one rank and not on its peers."""
+
+from __future__ import annotations
+
+from vramlens.analyses.finding import Place
+from vramlens.ground.verdict import Verdict
+from vramlens.ranks.excess.causes import cause_of
+from vramlens.ranks.excess.line_excess import bytes_of, more_at_peak
+from vramlens.ranks.excess.lone_frames import is_of_lone_lines
+from vramlens.ranks.excess.rank_against_peers import RankAgainstPeers
+from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, RankDifference
+from vramlens.ranks.rank_summary import LineUse, RankGrowth
+
+_MANY_STEPS = 100
+"""That left something behind: what fills is full by then."""
+
+
+def leak_differences(beside: RankAgainstPeers, *, only_sure: bool = False) -> list[RankDifference]:
+    """The leaks that most of a rank's peers do not have: the first, and those that are sure.
+
+    Args:
+        beside: the rank beside its peers.
+        only_sure: whether nobody does the same work, so that a leak that is only possible may be
+            what fills.
+    """
+    differences: dict[Place | None, RankDifference] = {}
+    for leak in beside.rank.leaks:
+        is_sure = leak.verdict.is_sure or (only_sure and leak.steps >= _MANY_STEPS)
+        may_be_told = is_sure or not (differences or only_sure)
+        is_new = leak.place not in differences and may_be_told
+        if is_new and _is_worth_telling(beside, leak) and not _is_common(beside, leak):
+            differences[leak.place] = _difference(beside, leak)
+    return list(differences.values())
+
+
+def _is_worth_telling(beside: RankAgainstPeers, leak: RankGrowth) -> bool:
+    is_problem = leak.verdict != Verdict.NOT_A_PROBLEM
+    if not is_problem or is_of_lone_lines(leak, beside.rank, beside.usual):
+        return False
+    if leak.verdict != Verdict.PROVEN and _is_filling(beside, leak):
+        return False
+    # That no peer grows there tells it from a buffer that fills, also where few steps were
+    # recorded.
+    if leak.verdict.is_sure:
+        return leak.bytes >= LEAST_BYTES / 4
+    return leak.bytes >= max(LEAST_BYTES, beside.usual.peak_bytes * LEAST_SHARE / 2)
+
+
+def _is_filling(beside: RankAgainstPeers, leak: RankGrowth) -> bool:
+    """True if what grows holds no more than a rank's peers hold at the same line."""
+    lines = _lines_of(beside, leak)
+    usual_bytes = sum(map(beside.usual.line_bytes, lines))
+    return 0 < sum(line.peak_bytes for line in lines) <= usual_bytes
+
+
+def _is_common(beside: RankAgainstPeers, leak: RankGrowth) -> bool:
+    """True if half of the other ranks grow there, too."""
+    peers, leaking_peers = len(beside.usual.ranks), beside.usual.leaking[leak.place]
+    if beside.is_among:
+        peers, leaking_peers = peers - 1, leaking_peers - 1
+    return leaking_peers * 2 >= peers and leaking_peers != 0
+
+
+def _difference(beside: RankAgainstPeers, leak: RankGrowth) -> RankDifference:
+    cause = "rank0_gather" if _is_gathered(beside, leak) else "leak"
+    leaked_bytes = _leaked_bytes(beside, leak)
+    return beside.difference(
+        cause,
+        leak.verdict if leak.verdict.is_sure else Verdict.LIKELY,
+        leaked_bytes,
+        place=leak.place,
+        evidence=[
+            f"{leak.words(len(beside.rank.step_peaks))}; no peer grows there",
+            beside.part_of_peak(leaked_bytes),
+        ],
+        fix=leak.fix if cause == "leak" else None,
+    )
+
+
+def _leaked_bytes(beside: RankAgainstPeers, leak: RankGrowth) -> int:
+    """What leaked, by what its line holds more."""
+    excesses = list(map(beside.excess, _lines_of(beside, leak)))
+    steps = len(beside.rank.step_peaks)
+    return leak.leaked_bytes(more_at_peak(excesses), bytes_of(excesses), steps)
+
+
+def _is_gathered(beside: RankAgainstPeers, leak: RankGrowth) -> bool:
+    """True if what grows is what was gathered."""
+    causes = (
+        cause_of(line, beside.usual.line(line), beside.position) for line in _lines_of(beside, leak)
+    )
+    return "rank0_gather" in causes
+
+
+def _lines_of(beside: RankAgainstPeers, leak: RankGrowth) -> list[LineUse]:
+    return [line for line in beside.rank.lines if line.place == leak.place]
