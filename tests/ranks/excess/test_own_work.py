@@ -61,6 +61,15 @@ def test_parts_of_another_size_on_each_rank_are_nature() -> None:
     assert named_causes(compare(with_table([400, 410, 420, 780]))) == [((3,), "larger_tensors")]
 
 
+def test_where_nothing_but_parts_of_another_size_is_more_nothing_is_told() -> None:
+    sizes = (400, 500, 620, 780)
+    ranks = [
+        replace(rank, peak_requested_bytes=rank.peak_requested_bytes + size * MIB)
+        for rank, size in zip(with_table(list(sizes)), sizes, strict=True)
+    ]
+    assert compare(ranks).differences == ()
+
+
 def test_replicas_that_all_load_to_their_own_gpu_name_no_map_location() -> None:
     ranks = [
         with_lines(rank, line(58, "other", 12, size * MIB, hints=Hint.LOAD))

@@ -2,6 +2,7 @@
 nothing.
 
 gpu_files: whether this machine has a GPU at all, by its files.
+graph_depths: how deep into an autograd graph one may look.
 late_errors: errors of signal handlers inside callbacks of C code.
 own_socket: sockets of vramlens's own in the user's program.
 own_thread: threads of vramlens's own in the user's program.

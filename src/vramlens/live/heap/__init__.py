@@ -2,8 +2,8 @@
 
 ancestors: the nearest of some objects on the way to a root.
 cycles: circles of objects, and the edge to make weak.
+deep_searches: how deep searches may look into autograd graphs.
 dominators: bytes that would go if an object let go.
-graph_depths: how deep into an autograd graph a search may look.
 objects: reading an object without running its code.
 parents: who held what a search found.
 roots: where everything that is alive is reached from.

@@ -14,13 +14,14 @@ import sys
 import types
 from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush
-from itertools import chain, compress, count
+from itertools import chain, compress
 from time import monotonic
 from typing import Any
 
+from vramlens.capture.process.graph_depths import GraphDepths
 from vramlens.capture.process.referents import Referents, without_giants
 from vramlens.capture.process.undisturbed import undisturbed
-from vramlens.live.heap.graph_depths import GraphDepths
+from vramlens.live.heap.deep_searches import deepest_of
 from vramlens.live.heap.objects import is_array, is_users_class
 from vramlens.live.heap.parents import FoundIn, parents_of
 from vramlens.live.heap.roots import Root, all_roots, module_objects
@@ -84,7 +85,7 @@ class Search:
         self._labels: dict[int, str] = {}  # how a child was reached where only we know
         self._later: list[Any] = []  # classes of libraries: searched with the libraries
         self._waiting_graphs: list[int] = []
-        self._graph_depths = GraphDepths(torch.torch, is_brief=is_brief)
+        self._graph_depths = GraphDepths(torch.torch, deepest_of(is_brief=is_brief))
         self._cut_age: int | None = None  # of the newest node that is not looked behind
         self._optimizers = WaitingOptimizers()
         self._special: dict[int, str] = {}
@@ -439,9 +440,8 @@ class Search:
             nodes = filter(self.torch.is_node, self.referents.of_one(holder))
             return self._adopt(place, [("", node) for node in nodes])
         depth = self._graph_depths.depth_of(holder)
-        if not self._graph_depths.has_room(depth):
-            return []
-        node = self.torch.grad_fn(holder)
+        has_room = self._graph_depths.has_room(depth)
+        node = self.torch.grad_fn(holder) if has_room else None
         if node is None:
             return []
         self._graph_depths.is_below(node, depth)
@@ -454,10 +454,10 @@ class Search:
         """
         waiting = [(-(self.torch.sequence_of(self.order[place]) or 0), place) for place in nodes]
         heapify(waiting)
-        for done in count(1):
-            if not waiting:
-                return True
+        done = 0
+        while waiting:
             age, place = heappop(waiting)
+            done += 1
             if done % _DEPTH_CHECK == 0 and self.is_over:
                 self._give_up(place)
                 return False
@@ -468,9 +468,11 @@ class Search:
                 self._cut_age = age if self._cut_age is None else min(age, self._cut_age)
                 continue
             held = list(self.torch.held_by_node(self.order[place]))
+            children = self._adopt(place, held)
             for _, value in held:
-                self._graph_depths.is_below(value, depth + 1)
-            for child in self._adopt(place, held):
+                if id(value) in self.seen:  # else its identity may become another's
+                    self._graph_depths.is_below(value, depth + 1)
+            for child in children:
                 if self.torch.is_node(self.order[child]):
                     nodes.append(child)
                     heappush(waiting, (-(self.torch.sequence_of(self.order[child]) or 0), child))

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from vramlens.capture.process.graph_depths import sequence_of
 from vramlens.ground.program_errors import let_through, own_errors
 from vramlens.live.heap.objects import attributes_of, class_module, class_name
 
@@ -287,15 +288,8 @@ class TorchObjects:
         )
 
     def sequence_of(self, node: Any) -> int | None:
-        """The number of a node in the order in which its thread made nodes; None for gradient
-        accumulators.
-        """
-        try:
-            number = int(node._sequence_nr())
-        except Exception as error:
-            let_through(error)
-            return None
-        return number if 0 <= number < 1 << 62 else None
+        """As ``graph_depths.sequence_of``."""
+        return sequence_of(node)
 
     def sequence_now(self) -> int | None:
         """The number that this thread's next node gets."""

@@ -16,6 +16,7 @@ from vramlens.live.counters.step_counters import CounterSeries
 from vramlens.live.growth.backlogs import has_slowed
 from vramlens.live.growth.piles import Pile
 from vramlens.live.growth.stores import Parents
+from vramlens.live.heap.ancestors import Ancestors
 from vramlens.live.heap.objects import dict_items, elements_of, is_kind
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage
@@ -88,13 +89,11 @@ def _births_in_order(search: Search, pile: Pile, parents: Parents) -> list[int]:
     """The births of a table's entries, as they lie in it, without those that are not known."""
     container = search.order[pile.position]
     born_by_entry: dict[int, int] = {}
+    entries_around = Ancestors(parents, lambda place: parents[place][0] in (pile.position, -1))
     for item in pile.items:
         if item.storage is None or not item.born:
             continue
-        position = item.position
-        while parents[position][0] not in (pile.position, -1):
-            position = parents[position][0]
-        entry = id(search.order[position])
+        entry = id(search.order[entries_around.nearest(item.position)])
         born_by_entry[entry] = max(item.born, born_by_entry.get(entry, 0))
     entries = [value for _, value in dict_items(container)]
     if is_kind(container, list):

@@ -289,6 +289,11 @@ def is_built_once(own: LineUse) -> bool:
     return own.category in STAY or own.static
 
 
+def are_owned_experts(own: LineUse) -> bool:
+    """True if a line makes parameters or states of experts: who owns how many is placement."""
+    return bool(own.hints & Hint.EXPERTS) and own.category in STAY
+
+
 def may_be_table(own: LineUse) -> bool:
     """True if a line makes a table itself: what follows from one, such as the state of an
     optimizer or the buckets of DDP, follows from other parameters as well.

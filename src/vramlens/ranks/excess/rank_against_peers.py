@@ -24,6 +24,7 @@ from vramlens.ranks.excess.causes import (
     STAY,
     WORDS,
     Position,
+    are_owned_experts,
     cause_of,
     fix_of,
     is_built_once,
@@ -42,7 +43,6 @@ from vramlens.ranks.excess.line_excess import (
 from vramlens.ranks.excess.lone_frames import lone_frame
 from vramlens.ranks.excess.main_cause import OF_BATCHES, main_cause, sure_causes
 from vramlens.ranks.excess.own_work import difference_of_own_work, lines_of_own_work
-from vramlens.ranks.hints import Hint
 from vramlens.ranks.peers.steps_against_peers import PeerStepPeaks
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, RankDifference
@@ -208,7 +208,11 @@ class RankAgainstPeers:
             cause: [excess for excess in excesses if not (cause in told and excess.is_alone)]
             for cause, excesses in by_cause.items()
         }
-        own = {cause: excesses for cause, excesses in left.items() if not self._is_echo(excesses)}
+        own = {
+            cause: excesses
+            for cause, excesses in left.items()
+            if excesses and not self._is_echo(excesses)
+        }
         cause = main_cause(own, self.more)
         is_echo = cause is None and any(left.values())
         if is_echo or (cause is not None and not self._is_worth_it(cause, left[cause])):
@@ -267,7 +271,9 @@ class RankAgainstPeers:
                 by_cause[cause].append(excess)
         evident = with_evidence(by_cause, self.rank, self.usual, self.position)
         return {
-            cause: self._without_own_sizes(cause, excesses) for cause, excesses in evident.items()
+            cause: left
+            for cause, excesses in evident.items()
+            if (left := self._without_own_sizes(cause, excesses))
         }
 
     def _without_own_sizes(self, cause: str, excesses: list[LineExcess]) -> list[LineExcess]:
@@ -354,7 +360,7 @@ class RankAgainstPeers:
             return self.more >= STAGE_SHARE * self.usual.peak_bytes  # so it is by nature
         if self._serves_others() and not largest.static:
             return False
-        if is_stage and _is_of_owned_experts(largest) and not self.rank.is_short:
+        if is_stage and are_owned_experts(largest) and not self.rank.is_short:
             return False
         if cause in OF_BATCHES and are_of_larger_part(excesses, self.rank, self.usual):
             return False
@@ -485,11 +491,6 @@ class RankAgainstPeers:
             return self.peaks
         total, part = format_size(self.more), format_size(cause_bytes)
         return f"{self.peaks}; this explains {part} of the {total} more"
-
-
-def _is_of_owned_experts(line: LineUse) -> bool:
-    """True if a line makes parameters or states of experts: who owns how many is placement."""
-    return bool(line.hints & Hint.EXPERTS) and line.category in STAY
 
 
 def _recomputes_less(rank: RankSummary, usual: Usual) -> bool:

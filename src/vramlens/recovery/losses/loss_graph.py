@@ -7,8 +7,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
+from vramlens.capture.process.graph_depths import GraphDepths, sequence_of
 from vramlens.recovery.training.rollback import on_host
 
 if TYPE_CHECKING:
@@ -17,10 +19,7 @@ else:
     from vramlens.ground.late_torch import torch
 
 _MOST_TERMS = 32
-_MOST_NODES = 10_000
-"""That are asked for their names. PyTorch 2.13 ends a program that lets go of a chain of 35,000 nodes that
-Python has looked at.
-"""
+_MOST_NODES = 200_000
 _MEANS_OF_TOTAL_WEIGHT = ("NllLossBackward0", "NllLoss2DBackward0")
 _MEANS_OF_ELEMENTS = (
     "MseLossBackward0",
@@ -114,18 +113,32 @@ def terms_of(loss: torch.Tensor) -> list[Term] | None:
 
 
 def operations_of(loss: torch.Tensor) -> frozenset[str]:
-    """The names of all differentiable operations that a loss came from."""
+    """The names of all differentiable operations that a loss came from, but those in the depths of a
+    very deep graph.
+
+    The newest come first: what holds a node was made after it, so that its depth is known.
+    """
     names: set[str] = set()
     visited: set[Any] = set()
-    waiting = [loss.grad_fn]
+    depths = GraphDepths(torch)
+    waiting = [] if loss.grad_fn is None else [_entry(loss.grad_fn)]
     while waiting and len(visited) < _MOST_NODES:
-        node = waiting.pop()
-        if node is None or node in visited:
+        *_, node = heappop(waiting)
+        if node in visited:
             continue
         visited.add(node)
         names.add(node.name())
-        waiting += [below for below, _ in node.next_functions]
+        depth = depths.depth_of(node)
+        for below, _ in node.next_functions if depths.has_room(depth) else ():
+            if below is not None:
+                depths.is_below(below, depth + 1)
+                heappush(waiting, _entry(below))
     return frozenset(names)
+
+
+def _entry(node: Any) -> tuple[int, int, Any]:
+    """A node that waits: the newest first, each once."""
+    return -(sequence_of(node) or 0), id(node), node
 
 
 def numbers_of(terms: Sequence[Term]) -> list[float]:
