@@ -124,9 +124,7 @@ def compare(
     failures = failure_order(ordered, flights, errors)
     is_one_job = not ordered or len(strangers) < len(ordered)
     gone = {failure.rank for failure in failures.failed if not failure.follows}
-    ended = {summary.rank for summary in ordered if summary.was_ended_by("exit")}
-    stopped = {summary.rank for summary in ordered if summary.was_ended_by("sigterm")}
-    desyncs = Desyncs(problems, gone, ended, stopped)
+    desyncs = Desyncs(problems, gone, _ended_by("exit", ordered), _ended_by("sigterm", ordered))
     differences = [*desyncs.differences(), *job.differences()] if is_one_job else []
     differences, notes_of_work = without_own_work(differences)
     failed = frozenset(failure.rank for failure in failures.failed)
@@ -360,6 +358,11 @@ class _Job:
         losing = [rank for rank, of_rank in hints.items() if of_rank & Hint.LOSS]
         is_last_alone = len(hints) > 1 and losing == [max(hints)]
         return is_last_alone or any(of_rank & Hint.POINT_TO_POINT for of_rank in hints.values())
+
+
+def _ended_by(trigger: str, ranks: Iterable[RankSummary]) -> set[int]:
+    """The ranks whose recordings were written for a reason."""
+    return {summary.rank for summary in ranks if summary.was_ended_by(trigger)}
 
 
 def _sends(flights: Mapping[int, FlightRecord]) -> bool:

@@ -51,8 +51,7 @@ def pile_verdict(
     falls_behind = falls_behind_by(statements, growth)
     if falls_behind and (pace.is_steady or pace.is_late):
         return Verdict.LIKELY, (), falls_behind
-    is_of_graph = any(search.in_graph(item.position) for item in pile.items[:_MOST_ASKED])
-    if pace.is_late and search.has_cut_graphs and is_of_graph:
+    if pace.is_late and _is_of_cut_graph(search, pile):
         return Verdict.POSSIBLE, (), _CUT
     if not pace.is_steady:
         if pace.has_just_ended and excuse is None:
@@ -72,6 +71,12 @@ def pile_verdict(
         reason = "but something different each time: state that is created when it is needed"
         return Verdict.POSSIBLE, evidence, reason
     return (Verdict.PROVEN if pace.is_sure else Verdict.LIKELY), evidence, ""
+
+
+def _is_of_cut_graph(search: Search, pile: Pile) -> bool:
+    """Whether it may be of an autograd graph whose oldest nodes were not looked at."""
+    items = pile.items[:_MOST_ASKED]
+    return search.has_cut_graphs and any(search.in_graph(item.position) for item in items)
 
 
 def _unsteady_verdict(pace: Pace, excuse: Excuse | None, emptied: str) -> Judgment:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from vramlens.analyses.finding import Place
@@ -75,6 +75,17 @@ def faults_of(excesses: Sequence[LineExcess]) -> list[list[LineExcess]]:
     large = [lines for lines in ordered[1:] if more_at_peak(lines) >= least_bytes]
     small = [excess for lines in ordered[1:] if lines not in large for excess in lines]
     return [[*lines, *small] for lines in ordered[:1]] + large
+
+
+def without_told(
+    by_cause: Mapping[str, Sequence[LineExcess]], told: Set[str]
+) -> dict[str, list[LineExcess]]:
+    """The lines without those of a rank alone whose cause was told; the causes that have some."""
+    left = {
+        cause: [excess for excess in excesses if not (cause in told and excess.is_alone)]
+        for cause, excesses in by_cause.items()
+    }
+    return {cause: excesses for cause, excesses in left.items() if excesses}
 
 
 def growth_of(excesses: Sequence[LineExcess]) -> float:

@@ -39,6 +39,7 @@ from vramlens.ranks.excess.line_excess import (
     more_at_peak,
     place_to_blame,
     way_of_differing,
+    without_told,
 )
 from vramlens.ranks.excess.lone_frames import lone_frame
 from vramlens.ranks.excess.main_cause import OF_BATCHES, main_cause, sure_causes
@@ -204,17 +205,10 @@ class RankAgainstPeers:
         """The main cause with no more bytes than its lines hold more at the peak; what they do
         not hold overlaps.
         """
-        left = {
-            cause: [excess for excess in excesses if not (cause in told and excess.is_alone)]
-            for cause, excesses in by_cause.items()
-        }
-        own = {
-            cause: excesses
-            for cause, excesses in left.items()
-            if excesses and not self._is_echo(excesses)
-        }
+        left = without_told(by_cause, told)
+        own = {cause: excesses for cause, excesses in left.items() if not self._is_echo(excesses)}
         cause = main_cause(own, self.more)
-        is_echo = cause is None and any(left.values())
+        is_echo = cause is None and bool(left)
         if is_echo or (cause is not None and not self._is_worth_it(cause, left[cause])):
             return []
         explaining = () if cause is None else explained_by(cause, left)
@@ -358,17 +352,23 @@ class RankAgainstPeers:
             return self.more >= STAGE_SHARE * self.usual.peak_bytes and not is_chance
         if cause == "uneven_shard" and is_divided(largest, self.usual):
             return self.more >= STAGE_SHARE * self.usual.peak_bytes  # so it is by nature
-        if self._serves_others() and not largest.static:
-            return False
-        if is_stage and are_owned_experts(largest) and not self.rank.is_short:
-            return False
-        if cause in OF_BATCHES and are_of_larger_part(excesses, self.rank, self.usual):
+        if self._is_of_part(cause, excesses, largest, is_stage=is_stage):
             return False
         stays = largest.static and largest.category in _BUILT_ONCE
         if not shows_by_step or stays or is_kept_for_longer(self.excess(largest), self.more):
             return True
         is_why_it_died = self.died_first and self.steps().has_step_above_all(self.rank, self.least)
         return is_why_it_died or not self.steps().is_chance(self.rank, self.least)
+
+    def _is_of_part(
+        self, cause: str, excesses: Sequence[LineExcess], largest: LineUse, *, is_stage: bool
+    ) -> bool:
+        """True if this rank has another part of the work: requests, experts, or more of what is divided."""
+        if self._serves_others() and not largest.static:
+            return True
+        if is_stage and are_owned_experts(largest) and not self.rank.is_short:
+            return True
+        return cause in OF_BATCHES and are_of_larger_part(excesses, self.rank, self.usual)
 
     def _has_size_of_its_own(self, line: LineUse) -> bool:
         """True if a line has another size on each rank, or on most: parts of what is not equal, or

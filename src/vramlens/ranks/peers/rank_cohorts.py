@@ -365,8 +365,7 @@ def _cohorts_of_parameters(
     lines = chain.from_iterable(summary.lines for summary in ranks)
     is_one_model = losing == 1 or sends or any(line.hints & Hint.POINT_TO_POINT for line in lines)
     members = tuple(sorted(map(_numbers, cohorts)))
-    are_blocks = max(map(len, cohorts)) <= _LARGER_STAGE * min(map(len, cohorts))
-    is_staged = losing < 2 and is_one_model and are_blocks
+    is_staged = is_one_model and _may_be_stages(cohorts, losing)
     if is_staged:
         members = stages_by_place(members, _numbers(ranks), groups) or members
         members = tuple(chain.from_iterable(_by_coordinate(stage, groups) for stage in members))
@@ -394,6 +393,12 @@ def _cohorts_of_replicas(ranks: Sequence[RankSummary], groups: Sequence[_Group])
     source = next(source for source, is_so in known if is_so)
     in_order = tuple(sorted(cohorts))
     return RankCohorts(in_order, source, staged=False, places=tuple(places), kinds=loads)
+
+
+def _may_be_stages(cohorts: Sequence[Sequence[RankSummary]], losing: int) -> bool:
+    """True if one of them computes a loss at most, and none is many times as many ranks as another."""
+    sizes = list(map(len, cohorts))
+    return losing < 2 and max(sizes) <= _LARGER_STAGE * min(sizes)
 
 
 def _divided_by(inside: Set[int], cohorts: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
