@@ -84,6 +84,16 @@ def test_a_tensor_now_and_then_is_not_one_of_every_step(storages: int, told: str
     assert claim_of(leak, unseen="").owner.endswith(told)
 
 
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [(50, "keeps 2 tensors of every step"), (12, "keeps 2 tensors per step on average")],
+)
+def test_tensors_of_some_steps_are_not_those_of_every_step(steps: int, told: str) -> None:
+    leak = replace(LEAK, kind="container", bytes=80 * MIB, steps=steps, storages=160)
+    watched = replace(leak, first_step=1, last_step=80)
+    assert claim_of(watched, unseen="").owner.endswith(told)
+
+
 def test_all_of_a_claim() -> None:
     claim = claim_of(LEAK, unseen="unseen", end="; soon")
     assert claim.headline == "LEAK proven: 1.00 MiB per step, 12.00 MiB so far in 12 steps; soon"
@@ -131,8 +141,8 @@ def test_a_doubt_stands_last_and_says_what_it_is() -> None:
 
 def test_growth_without_steps_or_bytes() -> None:
     assert growth_words(replace(LEAK, steps=0)) == "12.00 MiB over the recording"
-    nodes = replace(LEAK, bytes_per_step=0, nodes=9)
-    assert growth_words(nodes).startswith("autograd nodes without data, ")
+    nodes = replace(LEAK, bytes_per_step=0, nodes=2990)
+    assert growth_words(nodes) == "autograd nodes without data, 2,990 so far"
 
 
 def test_every_class_has_its_fix() -> None:

@@ -81,6 +81,8 @@ def growth_words(leak: Leak, where: str = "") -> str:
     Args:
         where: on which device, or at which line.
     """
+    if _is_of_nodes(leak):
+        return f"autograd nodes without data{where}, {leak.nodes:,} so far"
     total = format_size(leak.bytes)
     outside = ", outside PyTorch" if leak.kind == "external" else ""
     if not leak.steps:
@@ -88,10 +90,13 @@ def growth_words(leak: Leak, where: str = "") -> str:
     return f"{_rate_words(leak)}{where}, {total} so far{_steps_words(leak)}{outside}"
 
 
+def _is_of_nodes(leak: Leak) -> bool:
+    """Whether autograd nodes stay, whose backward pass has freed their tensors."""
+    return leak.nodes > 0 and leak.steps > 0 and not leak.bytes_per_step
+
+
 def _rate_words(leak: Leak) -> str:
     """How much a step leaves; in a recording, how much each time, where most steps leave nothing."""
-    if leak.nodes and not leak.bytes_per_step:
-        return "autograd nodes without data"
     is_watched = leak.first_step is not None
     is_usual = is_watched and leak.owner is not None and leak.unit_steps == 1
     is_measured = bool(_steps_words(leak)) or (is_watched and not is_usual)
@@ -180,11 +185,19 @@ def _keeps(leak: Leak) -> str:
             return "keeps 1 tensor, which is larger after every step"
         if steps_per_tensor > 1:
             return f"keeps 1 tensor of about every {steps_per_tensor} steps"
-        return f"keeps {counted(max(tensors, 1), 'tensor')} of every step"
+        how_often = "of every step" if _is_of_every_step(leak) else "per step on average"
+        return f"keeps {counted(max(tensors, 1), 'tensor')} {how_often}"
     if not tensors:
         return "keeps the autograd graph of every step, without its tensors"
     freed = " (backward has freed the saved ones)" if leak.is_freed else ""
     return f"keeps the autograd graph of every step, each with {counted(tensors, 'tensor')}{freed}"
+
+
+def _is_of_every_step(leak: Leak) -> bool:
+    """Whether most steps left something, as far as a watch can tell; a recording counts no others."""
+    if leak.first_step is None or leak.last_step is None:
+        return True
+    return 2 * leak.steps * leak.unit_steps > leak.last_step - leak.first_step + 1
 
 
 def _chain_words(chain: Sequence[str]) -> tuple[str, ...]:

@@ -109,6 +109,12 @@ def test_steps_that_no_look_came_after_are_counted_by_their_bytes(every: int, le
     assert pace.leaving_steps == left
 
 
+def test_looks_that_are_steps_apart_count_no_steps() -> None:
+    pace = _pace(range(2, 101, 3), range(1, 101, 9), 101)
+    assert pace is not None
+    assert pace.leaving_steps is None
+
+
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("apart", [0, 1])
 def test_what_a_graph_dates_and_what_a_look_finds_are_of_the_same_steps(

@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from vramlens.ground.verdict import Verdict  # noqa: E402
 from vramlens.live.watch import LeakWatch  # noqa: E402
 
 
@@ -23,3 +24,24 @@ def test_the_bytes_of_a_growing_graph_are_of_the_steps_it_names() -> None:
     assert leak.kind == "graph"
     assert leak.is_rate_times_steps
     assert f"so far in {leak.steps} steps" in str(report)
+
+
+def test_a_sum_that_keeps_nodes_alone_is_proven_whatever_else_goes() -> None:
+    """Its one number is as large as one that was there before, and went: no reason for doubt."""
+    model = torch.nn.Linear(8, 1)
+    older = [torch.zeros(1) for _ in range(8)]
+    watch = LeakWatch()
+    total: object = 0.0
+    for _ in range(60):
+        loss = model(torch.randn(16, 8)).tanh().pow(2).mean()
+        loss.backward()
+        total += loss  # type: ignore[operator]
+        older.clear()
+        watch.step()
+    report = watch.report()
+    watch.stop()
+    (leak,) = report.found
+    assert leak.verdict == Verdict.PROVEN
+    assert "autograd nodes without data" in str(report)
+    assert leak.fix is not None
+    assert "total += loss.detach()" in leak.fix

@@ -165,7 +165,7 @@ def _is_level(
     """
     device = device_of(pile.storages)
     series = counters.get(device)
-    if series is None or pile.span < _STRETCHES:
+    if series is None or pile.span < _STRETCHES or _is_of_nodes(pile):
         return False
     stretch = pile.span / _STRETCHES
     low, high = pile.pace.first + 2 * stretch, pile.pace.last - stretch
@@ -242,12 +242,19 @@ def _floors_of(series: CounterSeries) -> list[tuple[int, int]]:
 
 
 def _is_turning(pile: Pile, turning_sizes: set[int]) -> bool:
-    if pile.span < _FEWEST_TURNING:
+    if pile.span < _FEWEST_TURNING or _is_of_nodes(pile):
         return False
     sizes = _sizes_of(pile)
     turning_bytes = sum(size * count for size, count in sizes.items() if size in turning_sizes)
     came_bytes = sum(size * count for size, count in sizes.items())
     return turning_bytes > _MOSTLY_TURNING * came_bytes
+
+
+def _is_of_nodes(pile: Pile) -> bool:
+    """Whether most steps left autograd nodes alone, whose backward pass has freed their tensors: of the
+    few bytes beside them nothing follows.
+    """
+    return 2 * len(set(pile.storage_births)) < pile.pace.steps
 
 
 def _turning_sizes(piles: Sequence[Pile], births: Births) -> set[int]:

@@ -65,7 +65,7 @@ class Pace:
         bytes_per_step: bytes that a step adds.
         earliest: the step that the first may be of, where looks were left out before it.
         leaving_steps: how many steps left something that counts, those included that no look was
-            made after.
+            made after; None where hardly any step was looked at alone.
         unlooked_steps: of these, those that no look was made after.
         has_just_ended: from early on, through most of the run, and none since.
     """
@@ -78,7 +78,7 @@ class Pace:
     filled: float
     bytes_per_step: int
     earliest: int = 0
-    leaving_steps: int = 0
+    leaving_steps: int | None = 0
     unlooked_steps: int = 0
     has_just_ended: bool = False
 
@@ -124,7 +124,7 @@ def pace_of(
         bytes_per_step=round(_rate(bytes_by_find, window)),
         earliest=looks.earliest(born[0]),
         leaving_steps=leaving_steps,
-        unlooked_steps=leaving_steps - len(bytes_by_find),
+        unlooked_steps=0 if leaving_steps is None else leaving_steps - len(bytes_by_find),
         has_just_ended=not goes_to_the_end and is_from_early and goes_on and is_most_of_run,
     )
 
@@ -149,9 +149,9 @@ def _bytes_by_find(bytes_by_step: Mapping[int, int], looks: Looks) -> dict[int, 
     return {step: size for step, size in sorted(by_find.items()) if size >= least_bytes}
 
 
-def _leaving_steps(bytes_by_find: Mapping[int, int], looks: Looks) -> int:
-    """How many steps left something. One look finds what several steps left, as many as it has
-    times the usual bytes of those that were looked at alone.
+def _leaving_steps(bytes_by_find: Mapping[int, int], looks: Looks) -> int | None:
+    """How many steps left something; None where that cannot be told. One look finds what several
+    steps left, as many as it has times the usual bytes of those that were looked at alone.
     """
     spans: dict[int, int] = {}
     before = 0
@@ -160,9 +160,11 @@ def _leaving_steps(bytes_by_find: Mapping[int, int], looks: Looks) -> int:
         spans[step] = step - max(before, looks.earliest(step) - 1) if is_look else 1
         before = step
     alone = [size for step, size in bytes_by_find.items() if spans[step] == 1]
+    if len(alone) == len(bytes_by_find):
+        return len(bytes_by_find)
     usual = median(alone) if len(alone) >= FEWEST else 0
     if not usual:
-        return len(bytes_by_find)
+        return None
     return sum(
         min(spans[step], max(round(size / usual), 1)) for step, size in bytes_by_find.items()
     )

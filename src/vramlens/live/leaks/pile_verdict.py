@@ -136,6 +136,9 @@ def _pace_text(pile: Pile) -> str:
     if pile.is_remade:
         size = f"{pace.bytes_per_step:,} bytes"
         return f"one tensor, created again {size} larger in each step, on average"
+    if pace.leaving_steps is None:
+        looks = f"{counted(pace.steps, 'look')} from step {pace.first} to {pace.last}"
+        return f"{looks} found more memory that is still in use"
     steps = counted(pace.leaving_steps, "step")
     if pace.filled * pace.leaving_steps >= _EVERY_STEP * pace.steps:
         steps = f"all {steps}"
