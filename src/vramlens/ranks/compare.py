@@ -15,6 +15,7 @@ from operator import or_
 
 from vramlens.analyses.finding import Finding, Place
 from vramlens.ground.verdict import Verdict
+from vramlens.ranks.avoidable import shared_avoidable_uses, with_avoidable_uses
 from vramlens.ranks.excess.card_differences import PeersByCard
 from vramlens.ranks.excess.causes import BY_STEP, FIXES, STAY, WORDS, Position
 from vramlens.ranks.excess.cohort_differences import CohortComparison
@@ -129,6 +130,7 @@ def compare(
     differences, notes_of_work = without_own_work(differences)
     failed = frozenset(failure.rank for failure in failures.failed)
     merged = with_common_factors(_merged(differences, failed), ordered)
+    merged = with_avoidable_uses(merged, job.ranks)
     if failed:
         merged, asides = _without_other_jobs(merged, failed)
         notes = (*asides, *notes)
@@ -295,12 +297,17 @@ class _Job:
             )
 
     @cached_property
-    def shared(self) -> tuple[Finding, ...]:
+    def shared_leaks(self) -> tuple[Finding, ...]:
         """Leaks that most ranks have alike; without those of one of several programs."""
         leaks = shared_leaks(tuple(self.ranks.values()))
         if self.cohorts.source != PROGRAMS:
             return leaks
         return tuple(leak for leak in leaks if self._is_of_several_cohorts(leak.place))
+
+    @property
+    def shared(self) -> tuple[Finding, ...]:
+        """The trouble that most ranks have alike: leaks, and what they need not hold."""
+        return (*self.shared_leaks, *shared_avoidable_uses(tuple(self.ranks.values())))
 
     def _is_of_several_cohorts(self, place: Place | None) -> bool:
         leaking = {
@@ -313,7 +320,7 @@ class _Job:
     def of_roles(self) -> Iterator[RankDifference]:
         """Yields the leaks of cohorts that are not compared."""
         if not self.strangers:
-            shared = {finding.place for finding in self.shared}
+            shared = {finding.place for finding in self.shared_leaks}
             roles = RoleLeaks(self.ranks, self.cohorts.members, self._positions, shared)
             yield from roles.differences()
 

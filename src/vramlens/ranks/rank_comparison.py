@@ -26,7 +26,8 @@ class Comparison(PrintedAnswer):
         missing: numbers of the ranks of which there is nothing.
         cohorts: who was compared with whom.
         differences: worst first; none where nothing is worth acting on.
-        shared: leaks that more than half of the ranks have alike, the largest first.
+        shared: leaks, and memory that one edit gives back, that more than half of the ranks have
+            alike, the largest first.
         collectives: the first collective of each group that went wrong.
         failures: who failed, in order.
         flights: the flight records, by rank.

@@ -130,6 +130,27 @@ class RankGrowth:
 
 
 @dataclass(frozen=True, slots=True)
+class AvoidableUse:
+    """Memory that one edit gives back, as a finding of the rank alone tells it.
+
+    Attributes:
+        id: of the finding, listed in docs/findings.md.
+        verdict: how certain it is.
+        bytes: how much.
+        place: the line; None where there is none.
+        title, evidence, fix: of the finding.
+    """
+
+    id: str
+    verdict: Verdict
+    bytes: int
+    place: Place | None
+    title: str
+    evidence: tuple[str, ...]
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
 class RankFailure:
     """The request that failed on a rank: when (microseconds since the epoch), in which step, for
     how much, where, whether it ended the program, and why it failed.
@@ -180,6 +201,7 @@ class RankSummary:
         frames: what each frame of the user's code and all that it calls held, likewise.
         strays: memory on other devices.
         leaks: what grew with every step.
+        avoidable: what one edit would give back; () in a summary that is older than that question.
         recomputed_bytes: requested in all by backward passes that computed again what was not kept
             (activation checkpointing); None where the summary is older than that question.
         ledger: kinds and bytes of the device's memory as the driver counted it at the end; empty if
@@ -222,6 +244,7 @@ class RankSummary:
     frames: tuple[FrameUse, ...] = field(default=(), repr=False)
     strays: tuple[Stray, ...] = ()
     leaks: tuple[RankGrowth, ...] = ()
+    avoidable: tuple[AvoidableUse, ...] = ()
     recomputed_bytes: int | None = None
     ledger: tuple[tuple[str, int], ...] = ()
     pinned_bytes: int | None = None

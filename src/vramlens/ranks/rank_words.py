@@ -57,3 +57,10 @@ def rank_in_name(text: str) -> int | None:
 def names_a_rank(path: str) -> bool:
     """True if a path contains the number of a rank."""
     return RANK_IN_NAME.search(path) is not None
+
+
+def who_of(count: int, ranks: int) -> str:
+    """So many of the ranks: ``Both ranks``, ``3 of 4 ranks``."""
+    if count < ranks:
+        return f"{count} of {ranks} ranks"
+    return "Both ranks" if ranks == 2 else f"All {ranks} ranks"

@@ -11,6 +11,7 @@ from vramlens.analyses.leaks.growth import leaks_of
 from vramlens.analyses.leaks.outside_pytorch import context_bytes
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.ground.conf_text import recorded_conf
+from vramlens.ranks.avoidable import avoidable_uses
 from vramlens.ranks.frame_uses import frame_uses
 from vramlens.ranks.hints import RECOMPUTING, Hint, hints_of
 from vramlens.ranks.line_uses import line_uses
@@ -131,6 +132,7 @@ def _with_memory(summary: RankSummary, view: Attribution) -> RankSummary:
         lines=line_uses(view),
         frames=frame_uses(view),
         leaks=tuple(_growth(leak) for leak in leaks_of(view)),
+        avoidable=tuple(avoidable_uses(view)),
         recomputed_bytes=_recomputed_bytes(view),
         failure=_failure(view),
     )

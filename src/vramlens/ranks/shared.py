@@ -1,4 +1,4 @@
-"""Trouble that the ranks share: no rank differs, and yet there is something to act on."""
+"""Leaks that the ranks share: no rank differs, and yet there is something to act on."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from vramlens.ground.verdict import Verdict
 from vramlens.ranks.peers.usual import lower_median
 from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE
 from vramlens.ranks.rank_summary import RankGrowth, RankSummary
+from vramlens.ranks.rank_words import who_of
 from vramlens.units import format_size
 
 
@@ -70,7 +71,7 @@ def _shared_leak(place: Place | None, leaks: Sequence[RankGrowth], ranks: int) -
     return Finding(
         id="leak",
         verdict=verdict,
-        title=f"{_who(len(leaks), ranks)} have the same {trouble}:"
+        title=f"{who_of(len(leaks), ranks)} have the same {trouble}:"
         f" {format_size(per_step)} more on each rank after every step",
         bytes=_median_bytes(leaks),
         place=place,
@@ -83,9 +84,3 @@ def _verdict(verdicts: Set[Verdict]) -> Verdict:
     if verdicts == {Verdict.PROVEN}:
         return Verdict.PROVEN
     return Verdict.LIKELY if all(verdict.is_sure for verdict in verdicts) else Verdict.POSSIBLE
-
-
-def _who(leaking: int, ranks: int) -> str:
-    if leaking < ranks:
-        return f"{leaking} of {ranks} ranks"
-    return "Both ranks" if ranks == 2 else f"All {ranks} ranks"

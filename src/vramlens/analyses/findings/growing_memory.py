@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.remedies_in_use import uses_checkpoints
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure.step_evidence import leaks_of_steps, may_be_inside_step
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.leaks.rate import TimeToFull, time_to_full_text
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak, rows_of
 from vramlens.analyses.leaks.sampled_growth import sampled_growth
@@ -131,12 +133,21 @@ def gathered_outputs(scene: Scene) -> Iterator[Finding]:
         title="the Trainer gathers the outputs of all evaluation batches on the GPU:"
         f" {format_size(size_bytes)} so far{asks}",
         bytes=size_bytes + asked_bytes,
+        place=_place_of_most(view, rows),
         evidence=("it keeps them until the evaluation ends, for compute_metrics",),
         fix="set TrainingArguments(eval_accumulation_steps=1), which moves them to the CPU after each"
         " batch, or keep less of them with preprocess_logits_for_metrics (the argmax, say): about"
         f" {saved} less",
         extent=Extent(event, np.asarray(rows, np.int64)),
     )
+
+
+def _place_of_most(view: Attribution, rows: NDArray[np.int64]) -> Place | None:
+    """The user's line at which the largest of some blocks was requested."""
+    if not len(rows):
+        return None
+    largest = int(rows[np.argmax(view.device.allocations.requested_bytes[rows])])
+    return view.place(int(view.phases.frame[largest]))
 
 
 def growth_in_samples(scene: Scene) -> Iterator[Finding]:

@@ -29,6 +29,7 @@ class FindingRow(Generic[SceneT]):
             bytes count.
         important_from_share: of the peak; one with less has no importance.
         at_any_size: whether it matters however few its bytes are.
+        is_avoidable: whether one edit gives its bytes back, and nothing is lost.
         takes_place_of: the id of the finding that says less about the same bytes; "" without one.
         unless: tells of another finding whether it makes this one superfluous.
     """
@@ -38,6 +39,7 @@ class FindingRow(Generic[SceneT]):
     importance: int | None = None
     important_from_share: float = 0.0
     at_any_size: bool = False
+    is_avoidable: bool = False
     takes_place_of: str = ""
     unless: Callable[[SceneT, Finding], bool] | None = None
 

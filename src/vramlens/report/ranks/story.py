@@ -129,7 +129,7 @@ def headline(comparison: Comparison) -> str:
         peers = "; no rank uses more than its peers" if comparison.ranks else ""
         return f"Rank {first.rank} {failed_words(first, 'first')}{where}{peers}{missing}."
     if comparison.shared and not comparison.by_device:
-        return f"{_leak_title(comparison.shared[0])}{missing}."
+        return f"{_shared_title(comparison.shared[0])}{missing}."
     if not comparison.ranks and len(comparison.flights) == 1:
         return _one_flight(*next(iter(comparison.flights.items())))
     return f"{_agreement(comparison)}{missing}."
@@ -193,9 +193,9 @@ def difference_title(difference: RankDifference) -> str:
     return f"{title} at {place_name(difference.place)}"
 
 
-def _leak_title(leak: Finding) -> str:
-    where = f" at {place_name(leak.place)}" if leak.place is not None else ""
-    return f"{visible(leak.title)}{where}"
+def _shared_title(trouble: Finding) -> str:
+    where = f" at {place_name(trouble.place)}" if trouble.place is not None else ""
+    return f"{visible(trouble.title)}{where}"
 
 
 def _difference_parts(comparison: Comparison) -> Iterator[Part]:
@@ -206,12 +206,12 @@ def _difference_parts(comparison: Comparison) -> Iterator[Part]:
             yield Blank()
             yield Heading(f"{visible(difference_title(difference))}.", level=2)
         yield from _evidence(how_sure(difference.verdict), difference.evidence, difference.fix)
-    for leak in comparison.shared[: _MOST_DIFFERENCES if differences else 1]:
+    for trouble in comparison.shared[: _MOST_DIFFERENCES if differences else 1]:
         if differences or failed:
             yield Blank()
-            yield Heading(f"{_leak_title(leak)}.", level=2)
-        shared = f"{how_sure(leak.verdict)}; on most ranks"
-        yield from _evidence(shared, leak.evidence, leak.fix)
+            yield Heading(f"{_shared_title(trouble)}.", level=2)
+        shared = f"{how_sure(trouble.verdict)}; on most ranks"
+        yield from _evidence(shared, trouble.evidence, trouble.fix)
     if len(differences) > _MOST_DIFFERENCES:
         more = and_more(len(differences) - _MOST_DIFFERENCES, "difference", "--json")
         yield Sentences((more,), is_aside=True)
@@ -387,7 +387,8 @@ def _is_about_a_leak(comparison: Comparison, rank: RankSummary) -> bool:
     if comparison.differences:
         worst = comparison.differences[0]
         return worst.cause == "leak" and rank.rank in worst.ranks
-    return bool(comparison.shared) and not comparison.failures.failed
+    is_leak = bool(comparison.shared) and comparison.shared[0].id == "leak"
+    return is_leak and not comparison.failures.failed
 
 
 def _worth_a_look(comparison: Comparison) -> RankSummary | None:
