@@ -158,6 +158,47 @@ def test_small_images_of_few_channels_are_transformed(
     assert (call.bytes_of_weight_gradient > 3 * copies) == is_transformed
 
 
+@pytest.mark.parametrize(
+    ("images", "inputs", "outputs", "side", "kernel", "asked"),
+    [  # odd_batches.json.xz in benchmarks/prediction
+        (1344, 20, 20, 42, 3, 2_006_323_200),
+        (1344, 20, 36, 42, 3, 2_884_718_592),
+        (1344, 20, 20, 10, 3, 0),
+        (256, 24, 24, 28, 3, 0),
+        (256, 18, 18, 16, 3, 0),
+        (1344, 12, 24, 28, 3, 0),
+    ],
+)
+def test_which_weights_of_large_batches_are_transformed(
+    images: int, inputs: int, outputs: int, side: int, kernel: int, asked: int
+) -> None:
+    call = convolution(images, inputs, outputs, (side, side), kernel)
+    copies = call.tensor.nbytes + call.output.nbytes
+    if asked:
+        assert call.bytes_of_weight_gradient == asked
+    elif images == 256 and inputs == 18:
+        assert call.bytes_of_weight_gradient > 4 * copies
+    else:
+        assert call.bytes_of_weight_gradient < 1.1 * copies + 14 * call.weight.nbytes + 1024
+
+
+@pytest.mark.parametrize(
+    ("images", "inputs", "outputs", "side", "asked"),
+    [  # odd_batches.json.xz in benchmarks/prediction
+        (1344, 20, 20, 42, 469_667_840),
+        (1344, 20, 36, 42, 658_231_296),
+        (1344, 20, 36, 28, 330_682_368),
+        (1344, 36, 36, 21, 170_698_752 + 46_672),
+    ],
+)
+def test_which_input_gradients_are_made_in_tiles(
+    images: int, inputs: int, outputs: int, side: int, asked: int
+) -> None:
+    call = convolution(images, inputs, outputs, (side, side))
+    assert call.bytes_of_input_gradient == asked
+    assert call.most_of_input_tiles >= asked
+
+
 def test_results_of_few_channels_are_made_without_copies() -> None:
     # batches_volumes.json.xz in benchmarks/prediction
     assert convolution(768, 16, 32, (42, 42)).bytes_of_result < 1024

@@ -24,20 +24,13 @@ convolutions in recordings of programs on an H100 and an H200:
   outputs; so are large ones for their weight's gradient (few_channels.json.xz);
 - that of another weight has 14 partial sums beside the copies, or 8 MiB of them; large weights of 16
   bits have none;
-- that of a weight in 32 bits without stride, of at most 32 channels and many small images, is made of
-  Fourier transforms: a copy of the output's gradient, and twice the transforms of each channel's
-  input and output, with each side the next power of two (sweep.json.xz: 256 images of 32 channels,
-  to the byte; batches_volumes.json.xz: up to 6,144 images, of 64 channels or larger sides none, but
-  with more outputs than inputs; 512 of 32 without padding in ``drq_sac`` are copied);
+- some in 32 bits of many images are made of Fourier transforms (transforms.py);
 - a result in 32 bits of a small image whose channels eight does not divide is written as it lies,
   with 33 to 64 of them (odd_channels.json.xz);
 - copies have their channels filled up: to a multiple of eight with 16 bits, of four with 32, but
   for images of fewer than four (odd_channels.json.xz, to the byte);
 - few results (8,000 of a channel) have a weight's gradient of one sum with 16 bits, and with 32 bits
   of Winograd's transforms;
-- so is the result where a kernel is as large as the image, with its own transforms (``p13_maml``:
-  200 of 48 channels; ``wgan_gp_faces`` has no room for those of 32 of 48). In between nobody
-  measured: there the range has both;
 - a volume's result in 32 bits is written as it lies, and only input and weight are copied, where it
   has 64 channels made of 32 and more, is small, or of a 1 x 1 x 1 kernel with more channels
   (batches_volumes.json.xz; ``p05_videomoco``'s peak to the byte; a 3-d U-Net's recording has 32
@@ -62,7 +55,7 @@ from vramlens.prediction.kernels.convolutions.pointwise import (
     copies_for_result,
     sums_with_channels_last,
 )
-from vramlens.prediction.kernels.convolutions.transforms import bytes_of_transforms
+from vramlens.prediction.kernels.convolutions.transforms import PlainConvolution
 from vramlens.prediction.kernels.convolutions.without_tf32 import Float32Convolution, allows_tf32
 from vramlens.prediction.kernels.image_layout import (
     bytes_of,
@@ -81,6 +74,8 @@ else:
 KERNEL_BYTES = 400
 _FEW_SUMMED, _FEW_FOR_WEIGHT = {True: 50, False: 86}, {True: 25, False: 56}
 """Numbers that a result is a sum of, by whether they have 16 bits; for the weight's gradient."""
+_FEW_FOR_FEW_OUTPUTS = 128
+"""The same of a weight in 32 bits with few outputs (odd_batches.json.xz)."""
 _FEW_PRODUCTS, _FEW_OF_MANY, _FEW_POINTS = 500_000_000, 120_000_000, 20_000
 """Of the input's gradient: products with few channels and with more, which are only few of so many
 numbers of one channel.
@@ -107,13 +102,6 @@ _SUMS_OF_IMAGE = 8
 _DEPTHWISE_OF_HALF = 5
 """The largest kernel of float16 that cuDNN runs depthwise, without stride."""
 _IMAGE_DIMS, _VOLUME_DIMS = 4, 5
-_MAY_TRANSFORM, _TRANSFORMS = {False: 4, True: 2}, {False: 8, True: 4}
-"""Images for each channel from which on a weight's gradient may be made of Fourier transforms, and
-from which on it is, by whether it is of a second gradient.
-"""
-_LARGEST_TRANSFORMED = 32
-"""The longest side of an image whose weight's gradient is; of one with more outputs, twice that."""
-_LARGEST_USUAL_KERNEL = 7
 _MANY_OF_VOLUME = 64
 """Channels from which on a volume's result is written as it lies."""
 
@@ -188,8 +176,9 @@ class Convolution:
             return bytes_of(self.tensor) + bytes_of(self.output)
         if self._is_pointwise or self._sums_few or self.without_tf32 is not None:
             return KERNEL_BYTES
-        if self._images_a_channel_of_second_gradient >= _TRANSFORMS[True]:
-            return self._bytes_of_transforms(has_result=True)
+        plain = self._plain
+        if plain is not None and plain.makes_result_of_transforms:
+            return plain.bytes_of_result_transforms
         if self._is_small_image:
             return KERNEL_BYTES
         is_image = self.tensor.dim() == _IMAGE_DIMS
@@ -228,6 +217,9 @@ class Convolution:
             return KERNEL_BYTES
         if (without_tf32 := self.without_tf32) is not None:
             return without_tf32.bytes_of_input_gradient or KERNEL_BYTES
+        plain = self._plain
+        if plain is not None and plain.makes_input_in_tiles:
+            return plain.bytes_of_input_tiles
         is_small = self.groups > _MANY_GROUPS if self._is_half else self._makes_few_products
         uncopied = bytes_of(self.weight) if self._is_point and self.groups == 1 else 0
         return KERNEL_BYTES if is_small else self.bytes_of_all_copies - uncopied
@@ -259,8 +251,9 @@ class Convolution:
             return KERNEL_BYTES
         if not self._is_half and int(self.output.shape[1]) < _LEAST_WIDE_CHANNELS:
             return _SUMS_OF_FEW_RESULTS * partial_sum
-        if self._is_transformed:
-            return self._bytes_of_transforms(has_result=False)
+        plain = self._plain
+        if plain is not None and plain.makes_weight_of_transforms:
+            return plain.bytes_of_weight_transforms
         if self.tensor.dtype is torch.float32 and self._result_points < _FEW_RESULTS:
             return self._bytes_of_few_results(partial_sums)
         return self.bytes_of_all_copies + partial_sums
@@ -292,51 +285,38 @@ class Convolution:
         """Of a weight's gradient that may be made of transforms; 0 where it is not."""
         if (without_tf32 := self.without_tf32) is not None:
             return without_tf32.bytes_of_weight_gradient
-        is_one = self._images_a_channel >= _MAY_TRANSFORM[False]
-        return self._bytes_of_transforms(has_result=False) if is_one else 0
+        plain = self._plain
+        if plain is None or not plain.may_make_weight_of_transforms:
+            return 0
+        return plain.bytes_of_weight_transforms
+
+    @property
+    def most_of_input_tiles(self) -> int:
+        """Of an input's gradient that may be made of transforms in tiles; 0 where it is not."""
+        plain = None if self.without_tf32 is not None else self._plain
+        if plain is None or not plain.may_make_input_in_tiles:
+            return 0
+        return plain.bytes_of_input_tiles
 
     @property
     def most_of_result_transforms(self) -> int:
         """Of a result that may be; 0 where it is not."""
         if (without_tf32 := self.without_tf32) is not None:
             return without_tf32.most_of_result
-        is_one = self._images_a_channel_of_second_gradient >= _MAY_TRANSFORM[True]
-        return self._bytes_of_transforms(has_result=True) if is_one else 0
-
-    @property
-    def _is_transformed(self) -> bool:
-        inputs, outputs = int(self.tensor.shape[1]), int(self.output.shape[1])
-        most = _LARGEST_TRANSFORMED * (2 if inputs < outputs else 1)
-        is_small = max(inputs, outputs) <= _FEW_CHANNELS and max(self.tensor.shape[2:]) <= most
-        return is_small and self._images_a_channel >= _TRANSFORMS[False]
-
-    @property
-    def _images_a_channel(self) -> float:
-        """Images for each channel of a convolution that cuDNN may transform; 0 of another."""
-        is_padded = self.output.shape[2:] == self.tensor.shape[2:]
-        sums_many = self._summed >= _FEW_FOR_WEIGHT[False]
-        if not self._is_plain_image or not is_padded or not sums_many:
+        plain = self._plain
+        if plain is None or not plain.may_make_result_of_transforms:
             return 0
-        return int(self.tensor.shape[0]) / max(int(self.tensor.shape[1]), int(self.output.shape[1]))
+        return plain.bytes_of_result_transforms
 
     @property
-    def _images_a_channel_of_second_gradient(self) -> float:
-        """The same of kernels as large as images, whose result is a weight's gradient once more:
-        there the channels are the images (_convolution_double_backward in Convolution.cpp).
-        """
-        if not self._is_plain_image or min(self.weight.shape[2:]) <= _LARGEST_USUAL_KERNEL:
-            return 0
-        return int(self.tensor.shape[1]) / max(int(self.tensor.shape[0]), int(self.weight.shape[0]))
-
-    @property
-    def _is_plain_image(self) -> bool:
+    def _plain(self) -> PlainConvolution | None:
+        """The same convolution where cuDNN may transform it; None where it does not."""
         is_wide = self.tensor.dtype is torch.float32 and not self.has_channels_last
         is_image = self.tensor.dim() == _IMAGE_DIMS and not self.is_transposed
-        return is_wide and is_image and self.stride == 1 and self.groups == 1 and not self._is_point
-
-    def _bytes_of_transforms(self, *, has_result: bool) -> int:
-        copied = self.tensor if has_result else self.output
-        return bytes_of_transforms(self.tensor, self.weight, copied, has_result=has_result)
+        is_single = self.stride == 1 and self.groups == 1 and not self._is_point
+        if not (is_wide and is_image and is_single):
+            return None
+        return PlainConvolution(self.tensor, self.weight, self.output)
 
     @property
     def most_of_plans(self) -> int:
@@ -460,7 +440,10 @@ class Convolution:
         if self._is_thin_image and int(self.output.shape[1]) <= _MOST_OF_THIN:
             points = self.output.numel() // int(self.output.shape[1])
             return self._summed < _FEW_OF_THIN and points >= _MANY_POINTS
-        return self.is_depthwise or self._summed < _FEW_FOR_WEIGHT[self._is_half]
+        few = _FEW_FOR_WEIGHT[self._is_half]
+        if not self._is_half and int(self.output.shape[1]) <= _FEW_CHANNELS:
+            few = _FEW_FOR_FEW_OUTPUTS
+        return self.is_depthwise or self._summed < few
 
     @property
     def _is_thin_image(self) -> bool:

@@ -1,28 +1,171 @@
-"""The Fourier transforms that cuDNN makes results and gradients of, as a workspace has them."""
+"""The Fourier transforms that cuDNN makes results and gradients of in float32, as a workspace has them.
+
+Which convolutions are transformed was measured on an H200 (sweep.json.xz, batches_volumes.json.xz,
+odd_batches.json.xz in benchmarks/prediction, cuDNN 9.19):
+
+- a weight's gradient without stride, of few channels and many small images: a copy of the output's
+  gradient, and twice the transforms of each channel's input and output, with each side the next power
+  of two (256 images of 32 channels, to the byte; up to 6,144 images, of 64 channels or larger sides
+  none; 512 of 32 without padding in ``drq_sac`` are copied);
+- an input's gradient of 20 or 28 channels: the same in tiles of 32 x 32, without a copy (to the byte);
+- a result whose kernel is as large as the image, with its own transforms (``p13_maml``: 200 of 48
+  channels; ``wgan_gp_faces`` has no room for those of 32 of 48). In between nobody measured: there
+  the range has both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from vramlens.prediction.kernels.image_layout import bytes_of
 
 _COMPLEX_BYTES = 8
+_TILE_SIDE = 32
+_FEW_CHANNELS, _EIGHT, _SMALL_KERNEL = 32, 8, 3
+_LEAST_SUMMED = 56
+"""Numbers that one result is a sum of; of fewer no gradient is transformed."""
+_MAY_TRANSFORM, _TRANSFORMS = 4, 8
+"""Images for each channel from which on a weight's gradient may be made of transforms, and from which
+on it is, with 32 channels.
+"""
+_MAY_TRANSFORM_SECOND, _TRANSFORMS_SECOND = 2, 4
+"""The same of a second gradient."""
+_LARGEST_TRANSFORMED = 32
+"""The longest side of an image whose weight's gradient is; of one with more outputs, twice that."""
+_MORE_OUTPUTS, _LEAST_POINTS = range(20, 37), 1 << 16
+"""Outputs of a weight that need four times as many numbers of a channel as fewer outputs do, and so
+many of these.
+"""
+_TILED_INPUTS, _LEAST_TILED_POINTS = (20, 28), 150_000
+"""Inputs whose gradient is made in tiles, where an image is larger than one, or of more outputs and so
+many numbers of a channel: multiples of four that are none of eight; of 12 and 36 it is copied.
+"""
+_LARGEST_USUAL_KERNEL = 7
 
 
-def bytes_of_transforms(tensor: Any, weight: Any, copied: Any, *, has_result: bool) -> int:
-    """Of the transforms of two operands, twice, and a copy of one of them.
+@dataclass(frozen=True, slots=True)
+class PlainConvolution:
+    """A convolution of images in 32 bits whose channels lie first, without stride or groups.
 
-    Args:
-        tensor, weight: two of the convolution's; its images' sides, each with the kernel's, are
-            filled up to the next power of two.
-        copied: which is copied.
-        has_result: whether those of results are there, too.
+    Attributes:
+        tensor, weight, output: the images, the weight, and the result or its gradient.
     """
-    images, inputs = map(int, tensor.shape[:2])
-    outputs = int(weight.shape[0])
-    planes = images * (inputs + outputs) + (inputs * outputs if has_result else 0)
-    return bytes_of(copied) + 2 * planes * bytes_of_plane(tensor.shape[2:], weight.shape[2:])
+
+    tensor: Any
+    weight: Any
+    output: Any
+
+    @property
+    def makes_weight_of_transforms(self) -> bool:
+        """Whether the weight's gradient is made of transforms."""
+        if not self._images_a_channel:
+            return False
+        side = max(self.tensor.shape[2:])
+        if self._inputs == self._outputs == _FEW_CHANNELS:
+            return self._images_a_channel >= _TRANSFORMS and side <= _LARGEST_TRANSFORMED
+        if self._outputs < _MORE_OUTPUTS.start:
+            is_small = self._inputs <= _FEW_CHANNELS and side <= _LARGEST_TRANSFORMED
+            return is_small and self._points >= _LEAST_POINTS
+        is_small = self._inputs < _FEW_CHANNELS and side <= 2 * _LARGEST_TRANSFORMED
+        return is_small and self._points >= 4 * _LEAST_POINTS and self._outputs in _MORE_OUTPUTS
+
+    @property
+    def may_make_weight_of_transforms(self) -> bool:
+        """Whether it may be."""
+        return self._images_a_channel >= _MAY_TRANSFORM
+
+    @property
+    def makes_result_of_transforms(self) -> bool:
+        """Whether the result of a kernel as large as the images is."""
+        return self._images_a_channel_of_second_gradient >= _TRANSFORMS_SECOND
+
+    @property
+    def may_make_result_of_transforms(self) -> bool:
+        """Whether it may be."""
+        return self._images_a_channel_of_second_gradient >= _MAY_TRANSFORM_SECOND
+
+    @property
+    def makes_input_in_tiles(self) -> bool:
+        """Whether the input's gradient is made of transforms in tiles."""
+        if not self._is_padded or self._inputs not in _TILED_INPUTS:
+            return False
+        if self._inputs < self._outputs and self._points >= _LEAST_TILED_POINTS:
+            return True
+        return self._inputs <= self._outputs and self._reaches_over_one_tile
+
+    @property
+    def may_make_input_in_tiles(self) -> bool:
+        """Whether it may be: larger kernels, or channels that eight does not divide."""
+        is_odd = self._inputs % _EIGHT > 0 or self._outputs % _EIGHT > 0
+        return self._is_padded and (is_odd or max(self.weight.shape[2:]) > _SMALL_KERNEL)
+
+    @property
+    def bytes_of_weight_transforms(self) -> int:
+        """Of two operands' transforms, twice, and a copy of the output's gradient."""
+        planes = int(self.tensor.shape[0]) * (self._inputs + self._outputs)
+        return bytes_of(self.output) + 2 * planes * self._bytes_of_plane
+
+    @property
+    def bytes_of_result_transforms(self) -> int:
+        """The same of the images, with the transforms of the results."""
+        planes = int(self.tensor.shape[0]) * (self._inputs + self._outputs)
+        planes += self._inputs * self._outputs
+        return bytes_of(self.tensor) + 2 * planes * self._bytes_of_plane
+
+    @property
+    def bytes_of_input_tiles(self) -> int:
+        """Of the images' transforms, two tiles at a time of larger ones, and of the weight's."""
+        planes = int(self.tensor.shape[0]) * (self._inputs + self._outputs)
+        planes *= 2 if self._reaches_over_one_tile else 1
+        tile = bytes_of_plane((_TILE_SIDE, _TILE_SIDE), (1, 1))
+        return (planes + self._inputs * self._outputs) * tile
+
+    @property
+    def _inputs(self) -> int:
+        return int(self.tensor.shape[1])
+
+    @property
+    def _outputs(self) -> int:
+        return int(self.output.shape[1])
+
+    @property
+    def _points(self) -> int:
+        """Numbers of one channel of all images."""
+        return int(self.tensor.numel() // self._inputs)
+
+    @property
+    def _is_padded(self) -> bool:
+        return bool(self.output.shape[2:] == self.tensor.shape[2:])
+
+    @property
+    def _bytes_of_plane(self) -> int:
+        return bytes_of_plane(self.tensor.shape[2:], self.weight.shape[2:])
+
+    @property
+    def _reaches_over_one_tile(self) -> bool:
+        sides = zip(self.tensor.shape[2:], self.weight.shape[2:], strict=True)
+        return any(int(image + kernel) - 1 > _TILE_SIDE for image, kernel in sides)
+
+    @property
+    def _images_a_channel(self) -> float:
+        """Images for each channel of a convolution whose weight's gradient cuDNN may transform; 0
+        of another.
+        """
+        summed = self._inputs * int(self.weight.shape[2:].numel())
+        if not self._is_padded or summed < _LEAST_SUMMED:
+            return 0
+        return int(self.tensor.shape[0]) / max(self._inputs, self._outputs)
+
+    @property
+    def _images_a_channel_of_second_gradient(self) -> float:
+        """The same of kernels as large as images, whose result is a weight's gradient once more:
+        there the channels are the images (_convolution_double_backward in Convolution.cpp).
+        """
+        if min(self.weight.shape[2:]) <= _LARGEST_USUAL_KERNEL:
+            return 0
+        return self._inputs / max(int(self.tensor.shape[0]), int(self.weight.shape[0]))
 
 
 def bytes_of_plane(image_sides: Iterable[int], kernel_sides: Iterable[int]) -> int:

@@ -99,7 +99,7 @@ def bounds_of_gradients(args: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     most_of_weight = tensors + _BEYOND_OF_GRADIENT + partial_sums
     most_of_transforms = call.most_of_weight_transforms
     return (
-        (KERNEL_BYTES, tensors + _BEYOND_OF_GRADIENT),
+        (KERNEL_BYTES, max(tensors + _BEYOND_OF_GRADIENT, call.most_of_input_tiles)),
         (KERNEL_BYTES, max(most_of_weight, most_of_transforms)),
     )
 
