@@ -55,7 +55,7 @@ def test_what_all_ranks_need_not_hold_is_told() -> None:
         with_use(trainers(4), [0, 1]),
         with_use(trainers(4), range(4), bytes=40 * MIB),
         with_use(trainers(4), range(4), verdict=Verdict.POSSIBLE),
-        with_use(trainers(4), range(4), id="unused_graph"),
+        with_use(trainers(4), range(4), id="unused_graph", bytes=200 * MIB),
     ],
     ids=["half of the ranks", "a little", "not sure", "by lifetimes alone"],
 )

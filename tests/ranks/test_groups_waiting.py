@@ -192,3 +192,13 @@ def test_a_rank_whose_program_came_to_its_end_is_said_to() -> None:
         "rank 1 came to the end of its program, and the others are waiting: call 2 of process group 0"
     )
     assert "decide together when to stop" in told.fix
+
+
+def test_of_what_is_queued_behind_a_call_that_nobody_completed_nothing_follows() -> None:
+    """Two ranks were recorded half a second apart: one has queued more calls by then."""
+    queued = [call("0", number, 11, state="scheduled") for number in range(2, 6)]
+    flights = {rank: record(rank, *queued[: 1 + rank % 2 * 3]) for rank in WORLD}
+    rows = collective_problems(flights)
+    assert {row.problem for row in rows} == {"not_completed"}
+    assert {row.seq for row in rows} == {2}
+    assert not any(row.suspected for row in rows)

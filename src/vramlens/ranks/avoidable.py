@@ -23,9 +23,9 @@ stay until the next step are told of healthy jobs; with a fifth, half of a batch
 """
 _EXPLAINED = 0.5
 """Of a difference, that a rank's avoidable use must be: a smaller part is one cause of several."""
-_BY_LIFETIMES = ("unused_graph", "gradients_kept")
-"""Findings that rest on when blocks came and went: enough to explain a difference, too little to say
-something of a job whose ranks agree.
+_LEAST_SHARES = {"unused_graph": 0.3, "gradients_kept": 1.0}
+"""The same of findings that rest on when blocks came and went: enough to explain a difference, too little
+to say something of a job whose ranks agree, but for graphs that nearly make its peak.
 """
 _BY_LINES = ("rank_only", "unknown", "larger_tensors", "uneven_batch")
 """Causes that only tell which lines hold more, and not why."""
@@ -62,10 +62,10 @@ def shared_avoidable_uses(ranks: Sequence[RankSummary]) -> tuple[Finding, ...]:
     """
     alike: dict[str, list[AvoidableUse]] = defaultdict(list)
     for rank in ranks:
-        least_bytes = max(LEAST_BYTES, _LEAST_SHARE * rank.peak_requested_bytes)
         for use in rank.avoidable:
-            is_told = use.verdict.is_sure and use.id not in _BY_LIFETIMES
-            if is_told and use.bytes >= least_bytes:
+            share = _LEAST_SHARES.get(use.id, _LEAST_SHARE)
+            least_bytes = max(LEAST_BYTES, share * rank.peak_requested_bytes)
+            if use.verdict.is_sure and use.bytes >= least_bytes:
                 alike[use.id].append(use)
     shared = [uses for uses in alike.values() if len(uses) > max(1, len(ranks) / 2)]
     findings = [_shared(uses, len(ranks)) for uses in shared]

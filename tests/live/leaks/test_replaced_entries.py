@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -181,3 +182,26 @@ def test_entries_in_order_are_told_while_other_memory_goes() -> None:
     (leak,) = watch.report().found
     watch.stop()
     assert (leak.verdict, leak.owner.name) == ("proven", "_Bank.rows")
+
+
+class _Recent(_Bank):
+    """The last of each user: what is full lets go of its oldest."""
+
+    def push(self, key: Any) -> None:
+        self.rows.setdefault(key, deque(maxlen=3)).append(torch.zeros(NUMBERS))
+
+
+def _users_who_come_again(steps: int) -> Iterable[list[Any]]:
+    rng = random.Random(12)
+    return ([f"user {rng.randrange(min(40, 1 + step // 2))}"] * 2 for step in range(steps))
+
+
+def test_deques_that_are_full_grow_no_more() -> None:
+    report = _report(_users_who_come_again(160), _Recent())
+    assert not report.found
+
+
+def test_deques_of_users_who_come_once_are_told() -> None:
+    keys = ([f"user {step}"] * 3 for step in range(160))
+    (leak,) = _report(keys, _Recent()).found
+    assert leak.verdict == "proven"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from vramlens.ground.program_errors import own_errors
@@ -13,6 +16,7 @@ from vramlens.live.heap.objects import (
     attributes_of,
     class_module,
     class_name,
+    dict_items,
     is_kind,
     length_of,
 )
@@ -25,6 +29,8 @@ from vramlens.live.source.statement_scores import is_removal
 from vramlens.units import GIB, counted, format_size
 
 _MOST_TO_COME = GIB
+_MOST_ASKED = 16
+"""Of a table's entries, whether they hold their keys: all are made by one statement."""
 Excuse = tuple[Verdict, str]
 """The verdict that growth is lowered to, and why."""
 
@@ -155,7 +161,21 @@ def container_excuse(growth: Growth) -> Excuse | None:
         return Verdict.NOT_A_PROBLEM, reason
     if kind in ("LRUCache", "TTLCache", "LFUCache"):
         return Verdict.POSSIBLE, "a cache with a limit"
+    if is_kind(container, weakref.WeakKeyDictionary) and not _holds_its_keys(container):
+        return Verdict.POSSIBLE, "an entry goes when its key does: what holds the keys grows"
     return None
+
+
+def _holds_its_keys(table: Any) -> bool:
+    """Whether the values of a WeakKeyDictionary hold the keys."""
+    entries = islice(dict_items(table.data), _MOST_ASKED)
+    return any(_holds(value, reference()) for reference, value in entries)
+
+
+def _holds(value: object, key: object) -> bool:
+    """Whether an object holds another, by itself or by its attributes."""
+    attributes = [part for _, part in attributes_of(value)]
+    return any(part is key for part in (*attributes, *gc.get_referents(value, *attributes)))
 
 
 def _tee_excuse(tee: object) -> Excuse | None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from vramlens.live.heap.objects import QUEUES, class_module, class_name, code_of, namespace_of
+from vramlens.live.heap.objects import (
+    QUEUES,
+    class_module,
+    class_name,
+    code_of,
+    is_kind,
+    namespace_of,
+)
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tees import is_tee
 from vramlens.live.holder.chain import Chain
@@ -77,11 +85,12 @@ def is_result(below: Sequence[Any]) -> bool:
 
 def is_shell(value: object) -> bool:
     """Whether an object is what a person means where its insides pile up: a cached function, a
-    queue, a half of a tee.
+    queue, a half of a tee, a table with weak keys.
     """
     kind = type(value)
     is_cache = class_name(kind) == "_lru_cache_wrapper"
-    return is_cache or class_module(kind) in QUEUES or is_tee(value)
+    is_weak = is_kind(value, weakref.WeakKeyDictionary)
+    return is_cache or is_weak or class_module(kind) in QUEUES or is_tee(value)
 
 
 def outermost_table(chain: Chain, at: int) -> int:

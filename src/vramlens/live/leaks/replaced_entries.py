@@ -9,6 +9,7 @@ them alone, and by the keys themselves, where they are all the numbers of a set.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -27,6 +28,10 @@ where there was no time for looking; with half, a table of which a third came ag
 """
 _FEWEST_NUMBERS = 32
 """That are all of a set: of half as many, a few that are handed out in disorder look the same."""
+_FULL = 0.75
+"""Of a table's deques, that hold as many as they can: the last keys may have had less time. With half,
+users who come once would fill the other half of it.
+"""
 _SPREAD = 0.75
 """Of all numbers, over which each half of the keys goes. Half of those that are given out one after the
 other goes over a half, or little more where some wait for others; of a set in no order over nearly all.
@@ -49,11 +54,32 @@ def with_replaced(
     """
     return [
         replace(pile, is_turning=True, is_rising=False)
-        if (has_slowed(pile, counters, tensors) or _has_every_number(search, pile))
-        and _is_replaced(search, pile, parents)
+        if _may_be_full(search, pile, counters, tensors) and _is_replaced(search, pile, parents)
         else pile
         for pile in piles
     ]
+
+
+def _may_be_full(
+    search: Search,
+    pile: Pile,
+    counters: Mapping[str, CounterSeries],
+    tensors: Mapping[Storage, int],
+) -> bool:
+    """Whether a table may have got all that it will hold."""
+    is_complete = _has_every_number(search, pile) or _has_full_deques(search, pile)
+    return is_complete or has_slowed(pile, counters, tensors)
+
+
+def _has_full_deques(search: Search, pile: Pile) -> bool:
+    """Whether most of a table's values are deques that hold as many as they can."""
+    values = [value for _, value in dict_items(search.order[pile.position])]
+    full = sum(
+        deque.maxlen.__get__(value) == deque.__len__(value)
+        for value in values
+        if is_kind(value, deque)
+    )
+    return len(values) >= _FEWEST_NUMBERS and full >= _FULL * len(values)
 
 
 def _has_every_number(search: Search, pile: Pile) -> bool:

@@ -175,11 +175,32 @@ def own_expressions(statement: ast.stmt) -> Iterator[ast.expr]:
 
 
 def is_own_slice(value: ast.expr | None, name: str, base: str) -> bool:
-    """``x = x[-100:]``."""
+    """``x = x[-100:]``; ``x = x[::2] + [newest]``, which thins it out."""
+    if not isinstance(value, ast.BinOp):
+        return _is_slice_of(value, name, base)
+    parts = [part for part in _summands(value) if _is_slice_of(part, name, base)]
+    return len(parts) == 1 and _has_step(parts[0])
+
+
+def _summands(value: ast.expr) -> Iterator[ast.expr]:
+    """Yields what a sum is made of."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+        yield from _summands(value.left)
+        yield from _summands(value.right)
+    else:
+        yield value
+
+
+def _is_slice_of(value: ast.expr | None, name: str, base: str) -> bool:
     if not (isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice)):
         return False
     receiver = receiver_of(value.value)
     return receiver is not None and receiver[:2] == (name, base)
+
+
+def _has_step(part: ast.expr) -> bool:
+    cut = part.slice if isinstance(part, ast.Subscript) else None
+    return isinstance(cut, ast.Slice) and cut.step is not None
 
 
 def text_of(expression: ast.expr) -> str:

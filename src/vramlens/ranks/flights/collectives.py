@@ -137,8 +137,7 @@ def _without_record(rows: list[CollectiveProblem], silent: list[int]) -> list[Co
 
 
 def _first_problem(group: str, calls_by_rank: Mapping[int, Calls]) -> list[CollectiveProblem]:
-    numbers = _comparable_numbers(calls_by_rank)
-    for seq in numbers:
+    for seq in _comparable_numbers(calls_by_rank):
         callers = {rank: calls[seq] for rank, calls in calls_by_rank.items() if seq in calls}
         absent = [rank for rank in calls_by_rank if rank not in callers]
         incomplete = [call for call in callers.values() if call.state != "completed"]
@@ -148,7 +147,7 @@ def _first_problem(group: str, calls_by_rank: Mapping[int, Calls]) -> list[Colle
         if absent and incomplete:
             absent_rows = [_absent_row(group, seq, rank, calls_by_rank[rank]) for rank in absent]
             return absent_rows + _waiting_rows(group, seq, callers)
-        if seq == numbers[-1] and len(incomplete) == len(calls_by_rank):
+        if len(incomplete) == len(calls_by_rank):  # of what is queued behind it, nothing follows
             return _rows(group, seq, callers, "not_completed")
     return []
 
