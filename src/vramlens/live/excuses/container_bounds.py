@@ -168,7 +168,7 @@ def container_excuse(growth: Growth) -> Excuse | None:
 
 def _holds_its_keys(table: Any) -> bool:
     """Whether the values of a WeakKeyDictionary hold the keys."""
-    entries = islice(dict_items(table.data), _MOST_ASKED)
+    entries = islice(dict_items(dict(attributes_of(table)).get("data")), _MOST_ASKED)
     return any(_holds(value, reference()) for reference, value in entries)
 
 
