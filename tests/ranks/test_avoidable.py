@@ -15,6 +15,7 @@ from vramlens.fleet.summary_json import summary_from_json, summary_to_json
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks import RankSummary, compare, summarise
 from vramlens.ranks.rank_summary import AvoidableUse
+from vramlens.report.ranks.ranks_page import comparison_to_html
 from vramlens.units import MIB
 
 OUTPUTS = AvoidableUse(
@@ -71,6 +72,12 @@ def test_the_headline_is_the_shared_trouble_and_the_next_command_is_no_search_fo
     assert "Fix: set eval_accumulation_steps=1" in text
     assert "vramlens explain" in text
     assert "vramlens leaks" not in text
+
+
+def test_the_page_has_the_shared_trouble_with_its_evidence_and_fix() -> None:
+    page = comparison_to_html(compare(with_use(trainers(4), range(4))))
+    for words in (*OUTPUTS.evidence, OUTPUTS.fix, "likely, not proven; on most ranks"):
+        assert words in page
 
 
 @pytest.mark.parametrize(

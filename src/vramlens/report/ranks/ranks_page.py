@@ -14,13 +14,16 @@ from vramlens.report.ranks.story import (
     failed_words,
     headline,
     how_sure,
+    how_sure_of_shared,
     odd_ranks,
+    shared_title,
     telling_ranks,
 )
 from vramlens.report.wording import and_more, place_name
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
+    from vramlens.analyses.finding import Finding
     from vramlens.ranks import Comparison, RankDifference, RankSummary
     from vramlens.ranks.rank_failures import FailedRank
 
@@ -46,6 +49,7 @@ def comparison_to_html(comparison: Comparison) -> str:
         f"<h1>{_text(title)}</h1>",
         *map(_difference, comparison.differences[:_MOST_DIFFERENCES]),
         *_left_out(len(comparison.differences), _MOST_DIFFERENCES, "difference"),
+        *map(_shared, comparison.shared[:_MOST_DIFFERENCES]),
         *(_recordings(comparison) if comparison.is_no_job else _ranks(comparison)),
         *(f'<p class="soft">note: {_text(note)}</p>' for note in comparison.notes),
     ]
@@ -77,12 +81,18 @@ def _left_out(count: int, most: int, noun: str) -> Iterator[str]:
 
 
 def _difference(difference: RankDifference) -> str:
-    evidence = "".join(f"<li><code>{_text(words)}</code></li>" for words in difference.evidence)
-    return (
-        f"<h2>{_text(difference_title(difference))}</h2>"
-        f'<p class="soft">{_text(how_sure(difference.verdict))}</p><ul>{evidence}</ul>'
-        f'<p class="fix">Fix: {_text(difference.fix)}</p>'
-    )
+    sureness = how_sure(difference.verdict)
+    return _claim(difference_title(difference), sureness, difference.evidence, difference.fix)
+
+
+def _shared(trouble: Finding) -> str:
+    return _claim(shared_title(trouble), how_sure_of_shared(trouble), trouble.evidence, trouble.fix)
+
+
+def _claim(title: str, sureness: str, evidence: Iterable[str], fix: str | None) -> str:
+    items = "".join(f"<li><code>{_text(words)}</code></li>" for words in evidence)
+    advice = "" if fix is None else f'<p class="fix">Fix: {_text(fix)}</p>'
+    return f'<h2>{_text(title)}</h2><p class="soft">{_text(sureness)}</p><ul>{items}</ul>{advice}'
 
 
 def _failures(comparison: Comparison) -> Iterator[str]:

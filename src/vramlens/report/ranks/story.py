@@ -129,7 +129,7 @@ def headline(comparison: Comparison) -> str:
         peers = "; no rank uses more than its peers" if comparison.ranks else ""
         return f"Rank {first.rank} {failed_words(first, 'first')}{where}{peers}{missing}."
     if comparison.shared and not comparison.by_device:
-        return f"{_shared_title(comparison.shared[0])}{missing}."
+        return f"{shared_title(comparison.shared[0])}{missing}."
     if not comparison.ranks and len(comparison.flights) == 1:
         return _one_flight(*next(iter(comparison.flights.items())))
     return f"{_agreement(comparison)}{missing}."
@@ -193,7 +193,8 @@ def difference_title(difference: RankDifference) -> str:
     return f"{title} at {place_name(difference.place)}"
 
 
-def _shared_title(trouble: Finding) -> str:
+def shared_title(trouble: Finding) -> str:
+    """What ranks have alike, and at which line."""
     where = f" at {place_name(trouble.place)}" if trouble.place is not None else ""
     return f"{visible(trouble.title)}{where}"
 
@@ -209,9 +210,8 @@ def _difference_parts(comparison: Comparison) -> Iterator[Part]:
     for trouble in comparison.shared[: _MOST_DIFFERENCES if differences else 1]:
         if differences or failed:
             yield Blank()
-            yield Heading(f"{_shared_title(trouble)}.", level=2)
-        shared = f"{how_sure(trouble.verdict)}; on most ranks"
-        yield from _evidence(shared, trouble.evidence, trouble.fix)
+            yield Heading(f"{shared_title(trouble)}.", level=2)
+        yield from _evidence(how_sure_of_shared(trouble), trouble.evidence, trouble.fix)
     if len(differences) > _MOST_DIFFERENCES:
         more = and_more(len(differences) - _MOST_DIFFERENCES, "difference", "--json")
         yield Sentences((more,), is_aside=True)
@@ -220,6 +220,11 @@ def _difference_parts(comparison: Comparison) -> Iterator[Part]:
 def how_sure(verdict: Verdict) -> str:
     """How sure a difference is, in words."""
     return str(verdict) if verdict is Verdict.PROVEN else f"{verdict}, not proven"
+
+
+def how_sure_of_shared(trouble: Finding) -> str:
+    """How sure what ranks have alike is, in words."""
+    return f"{how_sure(trouble.verdict)}; on most ranks"
 
 
 def _evidence(verdict: str, evidence: Sequence[str], fix: str | None) -> Iterator[Part]:
