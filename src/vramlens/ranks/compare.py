@@ -60,6 +60,7 @@ from vramlens.ranks.rank_difference import RankDifference
 from vramlens.ranks.rank_failures import failure_order
 from vramlens.ranks.rank_summary import RankSummary, Stray
 from vramlens.ranks.rank_words import named, plural
+from vramlens.ranks.rare_steps import with_rare_steps
 from vramlens.ranks.shared import shared_leaks
 from vramlens.trace.flight import FlightRecord
 from vramlens.trace.rank_error import RankError
@@ -130,7 +131,7 @@ def compare(
     differences, notes_of_work = without_own_work(differences)
     failed = frozenset(failure.rank for failure in failures.failed)
     merged = with_common_factors(_merged(differences, failed), ordered)
-    merged = with_avoidable_uses(merged, job.ranks)
+    merged = with_rare_steps(with_avoidable_uses(merged, job.ranks), job.ranks)
     if failed:
         merged, asides = _without_other_jobs(merged, failed)
         notes = (*asides, *notes)
