@@ -15,7 +15,12 @@ from vramlens.analyses.explanation import (
 )
 from vramlens.analyses.failure.surroundings import ledger_rows
 from vramlens.analyses.finding import Finding, Place
-from vramlens.analyses.findings.ranking import least_advice, ranked, that_matter
+from vramlens.analyses.findings.ranking import (
+    found_by_row,
+    least_advice,
+    ranked,
+    that_matter,
+)
 from vramlens.analyses.findings.table import FROM_RECORDING, HOLES_FIRST, ROWS
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.analyses.scene import Scene, device_named
@@ -135,13 +140,7 @@ def findings_of(scene: Scene) -> tuple[Finding, ...]:
     verdict, peak_bytes = scene.verdict, scene.peak.requested_bytes
     least_bytes = least_advice(peak_bytes, verdict.requested_bytes if verdict else None)
     findings: list[Finding] = []
-    superseded: set[str] = set()
-    for row in FROM_RECORDING:
-        if row.find is None or row.id in superseded:
-            continue
-        candidates = list(row.find(scene))
-        if candidates:
-            superseded.add(row.takes_place_of)
+    for row, candidates in found_by_row(scene, FROM_RECORDING):
         worthwhile = that_matter(candidates, ROWS, least_bytes)
         if row.unless is None or not any(row.unless(scene, earlier) for earlier in findings):
             findings += worthwhile

@@ -255,7 +255,7 @@ def _allocation(view: Attribution, clock: Clock, row: int) -> Span:
         "address": f"0x{int(rows.address[row]):x}",
         "stream": int(rows.stream[row]),
     }
-    place = view.place(int(view.phases.frame[row]))
+    place = view.place_of_block(row)
     label = short_place_name(place) if place is not None else ""
     if place is not None:
         details["line"] = place_name(place) + (

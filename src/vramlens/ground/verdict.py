@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from vramlens.ground.vocabulary import ClosedWords
 
 
@@ -17,6 +19,11 @@ class Verdict(ClosedWords):
     def is_sure(self) -> bool:
         """Whether it is certain enough to act on."""
         return self in (Verdict.PROVEN, Verdict.LIKELY)
+
+
+def least_sure(verdicts: Iterable[Verdict]) -> Verdict:
+    """The least certain of some verdicts."""
+    return max(verdicts, key=lambda verdict: verdict.rank)
 
 
 class Confidence(ClosedWords):

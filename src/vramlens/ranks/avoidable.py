@@ -10,8 +10,10 @@ from dataclasses import replace
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.ranking import found_by_row
 from vramlens.analyses.findings.table import FROM_RECORDING
 from vramlens.analyses.scene import Scene
+from vramlens.ground.verdict import least_sure
 from vramlens.ranks.peers.usual import lower_median
 from vramlens.ranks.rank_difference import LEAST_BYTES, RankDifference
 from vramlens.ranks.rank_summary import AvoidableUse, RankSummary
@@ -33,13 +35,9 @@ _BY_LINES = ("rank_only", "unknown", "larger_tensors", "uneven_batch")
 
 def avoidable_uses(view: Attribution) -> Iterator[AvoidableUse]:
     """Yields what a rank need not hold, each part of its memory once."""
-    scene = Scene(view)
-    taken: set[str] = set()
-    for row in FROM_RECORDING:
-        if not row.is_avoidable or row.find is None or row.id in taken:
-            continue
-        for finding in row.find(scene):
-            taken.add(row.takes_place_of)
+    rows = [row for row in FROM_RECORDING if row.is_avoidable]
+    for _, findings in found_by_row(Scene(view), rows):
+        for finding in findings:
             if finding.bytes and finding.fix:
                 yield _use(finding, finding.bytes, finding.fix)
 
@@ -78,7 +76,7 @@ def _shared(uses: Sequence[AvoidableUse], ranks: int) -> Finding:
     title = usual.title[:1].lower() + usual.title[1:]
     return Finding(
         id=usual.id,
-        verdict=max((use.verdict for use in uses), key=lambda verdict: verdict.rank),
+        verdict=least_sure(use.verdict for use in uses),
         title=f"{who_of(len(uses), ranks)} have the same trouble: {title}",
         bytes=usual_bytes,
         place=usual.place,

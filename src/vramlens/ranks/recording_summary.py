@@ -206,7 +206,7 @@ def _stray(trace: Trace, device: DeviceTrace) -> Stray:
     stack = int(allocations.stack[largest])
     return replace(
         stray,
-        place=view.place(int(view.phases.frame[largest])),
+        place=view.place_of_block(largest),
         hints=Hint.NONE if stack == NO_STACK else Hint(int(hints_of(trace.stacks)[stack])),
     )
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 
 from vramlens.analyses.finding import Finding, Place
-from vramlens.ground.verdict import Verdict
+from vramlens.ground.verdict import Verdict, least_sure
 from vramlens.ranks.peers.usual import lower_median
 from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE
 from vramlens.ranks.rank_summary import RankGrowth, RankSummary
@@ -66,7 +66,7 @@ def _median_bytes(leaks: Sequence[RankGrowth]) -> int:
 
 def _shared_leak(place: Place | None, leaks: Sequence[RankGrowth], ranks: int) -> Finding:
     per_step = lower_median(leak.bytes_per_step for leak in leaks)
-    verdict = _verdict({leak.verdict for leak in leaks})
+    verdict = least_sure(leak.verdict for leak in leaks)
     trouble = "growth, maybe a leak" if verdict == Verdict.POSSIBLE else "leak"
     return Finding(
         id="leak",
@@ -78,9 +78,3 @@ def _shared_leak(place: Place | None, leaks: Sequence[RankGrowth], ranks: int) -
         evidence=(f"{leaks[0].steps:,} steps recorded; the ranks do not differ",),
         fix=next((leak.fix for leak in leaks if leak.fix), None),
     )
-
-
-def _verdict(verdicts: Set[Verdict]) -> Verdict:
-    if verdicts == {Verdict.PROVEN}:
-        return Verdict.PROVEN
-    return Verdict.LIKELY if all(verdict.is_sure for verdict in verdicts) else Verdict.POSSIBLE

@@ -59,6 +59,10 @@ class Attribution:
         frame_facts = self.trace.stacks.frame(frame)
         return Place(frame_facts.file, frame_facts.line, frame_facts.function)
 
+    def place_of_block(self, row: int) -> Place | None:
+        """The user line that requested an allocation."""
+        return self.place(int(self.phases.frame[row]))
+
     def place_of_stack(self, stack: int) -> Place | None:
         """The user line of a stack."""
         has_stack = 0 <= stack < len(self.trace.stacks)

@@ -34,7 +34,7 @@ def largest_use_of(view: Attribution, heap: Heap) -> LargestUse | None:
     sizes = view.device.allocations.requested_bytes[rows]
     largest = int(sizes.argmax())
     if 2 * int(sizes[largest]) >= heap.requested_bytes:
-        place = view.place(int(view.phases.frame[rows[largest]]))
+        place = view.place_of_block(int(rows[largest]))
         return LargestUse(place, int(sizes[largest]), 1, heap.requested_bytes)
     for line in heap.by_line[:1]:
         if 2 * line.bytes >= heap.requested_bytes:

@@ -147,7 +147,7 @@ def _place_of_most(view: Attribution, rows: NDArray[np.int64]) -> Place | None:
     if not len(rows):
         return None
     largest = int(rows[np.argmax(view.device.allocations.requested_bytes[rows])])
-    return view.place(int(view.phases.frame[largest]))
+    return view.place_of_block(largest)
 
 
 def growth_in_samples(scene: Scene) -> Iterator[Finding]:

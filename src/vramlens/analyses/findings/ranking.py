@@ -44,6 +44,20 @@ class FindingRow(Generic[SceneT]):
     unless: Callable[[SceneT, Finding], bool] | None = None
 
 
+def found_by_row(
+    scene: SceneT, rows: Iterable[FindingRow[SceneT]]
+) -> Iterator[tuple[FindingRow[SceneT], list[Finding]]]:
+    """Yields each row with what it finds in a scene, without those whose place one before took."""
+    superseded: set[str] = set()
+    for row in rows:
+        if row.find is None or row.id in superseded:
+            continue
+        findings = list(row.find(scene))
+        if findings:
+            superseded.add(row.takes_place_of)
+        yield row, findings
+
+
 Rows = Mapping[str, FindingRow[Any]]
 """The rows by id; a finding without one counts by its bytes alone."""
 

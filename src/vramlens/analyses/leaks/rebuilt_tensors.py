@@ -27,7 +27,7 @@ from vramlens.analyses.leaks.cohorts import moment_of
 from vramlens.analyses.leaks.rate import rate_of
 from vramlens.analyses.leaks.recorded_leak import RecordedLeak
 from vramlens.analyses.leaks.rhythm import Rhythm, rhythm_of
-from vramlens.ground.verdict import Verdict
+from vramlens.ground.verdict import Verdict, least_sure
 from vramlens.trace import NO_STACK
 from vramlens.units import MIB, counted, format_size
 
@@ -206,7 +206,7 @@ def _certainty(
     # What older texts left is not waiting for the end of one text: no doubt about tokens.
     by_pattern, doubt = most_by_pattern(view, None, graph=filled, filled=filled)
     verdicts = (by_steps or Verdict.POSSIBLE, by_pattern)
-    verdict = max(verdicts, key=lambda word: word.rank)
+    verdict = least_sure(verdicts)
     usual = "a store that is limited and not full yet looks the same"
     return verdict, doubt if verdict == by_pattern != Verdict.PROVEN else usual
 

@@ -60,5 +60,5 @@ def _asker(view: Attribution, row: int) -> str:
     """The operator that asked for an allocation, and the user's function that called it."""
     frames = view.trace.stacks.of(int(view.device.allocations.stack[row]))
     operator = frames[0].function if frames and not frames[0].file else "(no operator)"
-    place = view.place(int(view.phases.frame[row]))
+    place = view.place_of_block(row)
     return operator if place is None else f"{operator}, {place}"

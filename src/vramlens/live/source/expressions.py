@@ -177,9 +177,10 @@ def own_expressions(statement: ast.stmt) -> Iterator[ast.expr]:
 def is_own_slice(value: ast.expr | None, name: str, base: str) -> bool:
     """``x = x[-100:]``; ``x = x[::2] + [newest]``, which thins it out."""
     if not isinstance(value, ast.BinOp):
-        return _is_slice_of(value, name, base)
-    parts = [part for part in _summands(value) if _is_slice_of(part, name, base)]
-    return len(parts) == 1 and _has_step(parts[0])
+        return _own_slice(value, name, base) is not None
+    parts = (_own_slice(part, name, base) for part in _summands(value))
+    slices = [part for part in parts if part is not None]
+    return len(slices) == 1 and slices[0].step is not None
 
 
 def _summands(value: ast.expr) -> Iterator[ast.expr]:
@@ -191,16 +192,12 @@ def _summands(value: ast.expr) -> Iterator[ast.expr]:
         yield value
 
 
-def _is_slice_of(value: ast.expr | None, name: str, base: str) -> bool:
+def _own_slice(value: ast.expr | None, name: str, base: str) -> ast.Slice | None:
+    """The slice of ``x[-100:]``; None of anything else."""
     if not (isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice)):
-        return False
+        return None
     receiver = receiver_of(value.value)
-    return receiver is not None and receiver[:2] == (name, base)
-
-
-def _has_step(part: ast.expr) -> bool:
-    cut = part.slice if isinstance(part, ast.Subscript) else None
-    return isinstance(cut, ast.Slice) and cut.step is not None
+    return value.slice if receiver is not None and receiver[:2] == (name, base) else None
 
 
 def text_of(expression: ast.expr) -> str:

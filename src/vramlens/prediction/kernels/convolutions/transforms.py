@@ -104,23 +104,24 @@ class PlainConvolution:
     @property
     def bytes_of_weight_transforms(self) -> int:
         """Of two operands' transforms, twice, and a copy of the output's gradient."""
-        planes = int(self.tensor.shape[0]) * (self._inputs + self._outputs)
-        return bytes_of(self.output) + 2 * planes * self._bytes_of_plane
+        return bytes_of(self.output) + 2 * self._planes * self._bytes_of_plane
 
     @property
     def bytes_of_result_transforms(self) -> int:
         """The same of the images, with the transforms of the results."""
-        planes = int(self.tensor.shape[0]) * (self._inputs + self._outputs)
-        planes += self._inputs * self._outputs
+        planes = self._planes + self._inputs * self._outputs
         return bytes_of(self.tensor) + 2 * planes * self._bytes_of_plane
 
     @property
     def bytes_of_input_tiles(self) -> int:
         """Of the images' transforms, two tiles at a time of larger ones, and of the weight's."""
-        planes = int(self.tensor.shape[0]) * (self._inputs + self._outputs)
-        planes *= 2 if self._reaches_over_one_tile else 1
-        tile = bytes_of_plane((_TILE_SIDE, _TILE_SIDE), (1, 1))
-        return (planes + self._inputs * self._outputs) * tile
+        tiles_at_once = 2 if self._reaches_over_one_tile else 1
+        return bytes_of_tiles(tiles_at_once * self._planes, self._inputs * self._outputs)
+
+    @property
+    def _planes(self) -> int:
+        """The channels of all images and results."""
+        return int(self.tensor.shape[0]) * (self._inputs + self._outputs)
 
     @property
     def _inputs(self) -> int:
@@ -166,6 +167,11 @@ class PlainConvolution:
         if min(self.weight.shape[2:]) <= _LARGEST_USUAL_KERNEL:
             return 0
         return self._inputs / max(int(self.tensor.shape[0]), int(self.weight.shape[0]))
+
+
+def bytes_of_tiles(image_planes: int, weight_planes: int) -> int:
+    """Of so many transforms of images and of a weight, in tiles."""
+    return (image_planes + weight_planes) * bytes_of_plane((_TILE_SIDE, _TILE_SIDE), (1, 1))
 
 
 def bytes_of_plane(image_sides: Iterable[int], kernel_sides: Iterable[int]) -> int:

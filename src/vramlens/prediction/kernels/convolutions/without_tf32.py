@@ -19,7 +19,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vramlens.prediction.kernels.convolutions.transforms import bytes_of_plane
+from vramlens.prediction.kernels.convolutions.transforms import bytes_of_plane, bytes_of_tiles
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,7 @@ else:
 
 _IMAGE_SIDES = 2
 _NUMBER_BYTES = 4
-_TILE_SIDES, _TILES_OF_IMAGE = (32, 32), 2
+_TILES_OF_IMAGE = 2
 _SEVERAL_CHANNELS, _MANY_CHANNELS = 33, 144
 _LEAST_TILED, _LEAST_OF_TILED = 30, 2_000_000
 """The shortest side of an image that is tiled, and numbers of so many channels as the side with
@@ -97,7 +97,7 @@ class Float32Convolution:
         if not self._may_transform or not is_tiled:
             return 0
         images = _TILES_OF_IMAGE * self.images * (self.inputs + self.outputs)
-        return bytes_of_plane(_TILE_SIDES, (1, 1)) * (images + self.inputs * self.outputs)
+        return bytes_of_tiles(images, self.inputs * self.outputs)
 
     @property
     def bytes_of_weight_gradient(self) -> int:
