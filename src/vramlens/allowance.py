@@ -61,7 +61,7 @@ class Allowance:
         self._expanded_bytes = 0
         self._has_stream = False
         self._is_lake = False
-        self._began_s, self._began_bytes = time.process_time(), _private_bytes()
+        self._began_s, self._began_bytes = time.process_time(), private_bytes()
         self.reason = ""
         self.is_over = False
 
@@ -106,7 +106,7 @@ class Allowance:
             return False
         if time.process_time() - self._began_s > self.most_seconds:
             self.reason = f"takes more than {self.most_seconds:,.0f} s of the processor"
-        elif _private_bytes() - self._began_bytes > self.most_bytes - _LIBRARIES_BYTES:
+        elif private_bytes() - self._began_bytes > self.most_bytes - _LIBRARIES_BYTES:
             self.reason = f"takes more than {self.most_bytes / 1e6:,.0f} MB of memory"
         return bool(self.reason)
 
@@ -114,7 +114,7 @@ class Allowance:
         """True where so much more memory was taken that nothing waits for the verb to end by
         itself.
         """
-        return _private_bytes() - self._began_bytes > _FAR_TIMES * self.most_bytes
+        return private_bytes() - self._began_bytes > _FAR_TIMES * self.most_bytes
 
     def sentence(self) -> str:
         """One line: what was given up, why, and what to do."""
@@ -231,7 +231,7 @@ def _watch(allowed: Allowance, thread: int, over: threading.Event) -> None:
     os._exit(EXIT_CODE)
 
 
-def _private_bytes() -> int:
+def private_bytes() -> int:
     """This process's memory but for what it shares with files; 0 where the system does not say."""
     try:
         with open("/proc/self/statm", "rb") as file:

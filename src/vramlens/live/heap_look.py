@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -23,7 +23,12 @@ from vramlens.live.growth.accounting import (
     tensors_by_storage,
     unexplained_growth,
 )
-from vramlens.live.growth.backlogs import with_backlogs, with_complete, with_rising
+from vramlens.live.growth.backlogs import (
+    with_backlogs,
+    with_complete,
+    with_cut_graphs,
+    with_rising,
+)
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.lagging_tees import parents_by_lagging_tee
 from vramlens.live.growth.line_observer import Observer
@@ -142,7 +147,7 @@ class HeapLook:
             for leak, storages in merged(kept_leaks)
         ]
         leaks.sort(key=lambda pair: pair[0].is_small)
-        unexplained = self._unexplained(items, kept_leaks)
+        unexplained = self._unexplained(items, kept_leaks, all_piles)
         kernels = kernels_note(self._torch.torch, unexplained, births.sizes, self._host.series)
         notes = [*search.skipped, *self._failures, *filter(None, [kernels])]
         gone = self._gone(items, unexplained)
@@ -189,25 +194,30 @@ class HeapLook:
         remade = remade_larger(items, births)
         growing = with_unseen(growing, items, parents, births.steps)
         growing = with_complete(search, growing, births.steps)
+        tensors = self._host.tensors
         handed_out = {} if self._counters is None else self._counters.handed_out
-        growing = with_rising(growing, births, handed_out, self._host.tensors)
-        growing = with_replaced(search, growing, parents, handed_out, self._host.tensors)
+        often_read = {} if self._counters is None else self._counters.often_read
+        growing = with_rising(growing, births, handed_out, often_read, tensors)
+        growing = with_replaced(search, growing, parents, handed_out, tensors)
         growing = with_entries_in_use(search, growing)
         doubtful = with_backlogs(with_complete(search, doubtful, births.steps), births)
+        doubtful = with_cut_graphs(search, doubtful, often_read, tensors)
         doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]
         scene = HeapScene(search, self._statements, self._observer, parents)
         lasting = with_parameter_state(search, [*growing, *doubtful], births, parents)
         return scene, [*lasting, *remade]
 
     def _unexplained(
-        self, items: Sequence[Item], kept_leaks: Sequence[KeptLeak]
+        self, items: Sequence[Item], kept_leaks: Sequence[KeptLeak], all_piles: Iterable[Pile]
     ) -> Unexplained | None:
         """Growth that no leak and no look-alike explains."""
         if self._is_brief:
             return None
         judged = chain.from_iterable(storages for _, storages in kept_leaks)
         looks = self._births.looks
-        growth = unexplained_growth(self._search, items, judged, self._host, looks)
+        has_cut_pile = any(pile.is_cut for pile in all_piles)  # what was not reached is its rest
+        host = None if has_cut_pile or not self._search.complete else self._host
+        growth = unexplained_growth(self._search.storages, items, judged, host, looks)
         if growth is None and self._is_over:
             return growth_after_steps(items, self._births.steps)
         return growth

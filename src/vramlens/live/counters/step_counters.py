@@ -17,6 +17,7 @@ from statistics import median
 from time import perf_counter, thread_time
 from typing import Any
 
+from vramlens.allowance import private_bytes
 from vramlens.ground.program_errors import own_errors
 from vramlens.live.counters import gpu_memory as gpus
 from vramlens.live.counters.host_allocator import allocated_bytes
@@ -25,7 +26,13 @@ from vramlens.live.growth.pace import WARM_UP, Pace, pace_of
 from vramlens.live.growth.ration import Ration
 
 FEWEST_RISES = 6  # caches and workspaces grow in a few steps, and stop
+STRETCHES, _FEWEST_READINGS = 8, 64
+"""Of a run, in each of which a counter that rises does so, and readings in all. With half as many
+stretches, a store that was full after three quarters of the run would grow in each; with twice as many,
+what is in use at the moment would hide what stays.
+"""
 _FREE_SECONDS, _SHARE = 0.02, 0.001
+_PRIVATE_FREE_SECONDS, _PRIVATE_SHARE = 0.005, 0.0005
 _DRIVER_FREE_SECONDS, _DRIVER_SHARE = 0.03, 0.0005
 _LONGEST, _MOST_MARKS = 512, 4096
 _LEAST_RISE = 4096  # bytes a step
@@ -66,6 +73,13 @@ class CounterSeries:
     def grown(self) -> int:
         """Bytes left behind in all."""
         return sum(self.left_behind().values())
+
+    @property
+    def is_often_read(self) -> bool:
+        """Whether every stretch of the run has readings, and all together enough."""
+        last = self.steps[-1] if self.steps else 0
+        read = {(step - 1) * STRETCHES // last for step in self.steps if step > 0}
+        return len(read) == STRETCHES and len(self.steps) >= _FEWEST_READINGS
 
     @property
     def rises_on(self) -> bool:
@@ -120,7 +134,9 @@ class StepCounters:
         requested, allocated, waiting, reserved: of each device; waiting is what is freed and awaits
             another stream.
         outside: of each device, what the driver counts beside PyTorch's memory.
-        host: what the C library's allocator has handed out.
+        host: what the C library's allocator has handed out. Reading it walks all that is free there: a
+            microsecond at first, 40 ms where a million small pieces are.
+        private: what the process has for itself of the host's memory, which takes microseconds always.
         pinned, pinned_owned: page-locked memory of the host that is handed out; with what is kept
             for later.
         contexts: the step at which a context of this process was first seen on each device; 0
@@ -140,12 +156,13 @@ class StepCounters:
         self.reserved: dict[int, CounterSeries] = {}
         self.outside: dict[int, CounterSeries] = {}
         self.pinned, self.pinned_owned = CounterSeries(), CounterSeries()
-        self.host = CounterSeries()
+        self.host, self.private = CounterSeries(), CounterSeries()
         self.contexts: dict[int, int] = {}
         self.handed_over: list[tuple[int, int]] = []
         self.groups = 0
         self.is_own = True
         self._ration = Ration(_FREE_SECONDS, _SHARE)
+        self._private_ration = Ration(_PRIVATE_FREE_SECONDS, _PRIVATE_SHARE)
         self._driver_ration = Ration(_DRIVER_FREE_SECONDS, _DRIVER_SHARE)
         self._driver_asked = False
         with own_errors():
@@ -154,7 +171,7 @@ class StepCounters:
     @property
     def rations(self) -> tuple[Ration, ...]:
         """What reading may take."""
-        return self._ration, self._driver_ration
+        return self._ration, self._private_ration, self._driver_ration
 
     def may_have_grown(self, steps: int) -> bool:
         """Whether the counters of tensors' memory say that it grew, or do not say; PyTorch's
@@ -176,8 +193,20 @@ class StepCounters:
         on_gpus = {f"cuda:{device}": series for device, series in self.requested.items()}
         return {"cpu": self.host, **on_gpus}
 
+    @property
+    def often_read(self) -> dict[str, CounterSeries]:
+        """By device, a counter of about that which was read often, if one was; on the host the process's
+        memory, if the allocator's was not.
+        """
+        handed_out = self.handed_out
+        if not self.host.is_often_read:
+            handed_out["cpu"] = self.private
+        return {device: series for device, series in handed_out.items() if series.is_often_read}
+
     def read(self, step: int) -> None:
         """Reads them at the end of a step, if there is time."""
+        if self._private_ration.left >= 0:
+            self._read_private(step)
         if self._ration.left < 0:
             return
         began = thread_time()
@@ -202,6 +231,13 @@ class StepCounters:
                 return []
             self.groups = self.gpu.process_groups()
         return self._read_pytorch(self.gpu, step)
+
+    def _read_private(self, step: int) -> None:
+        began = thread_time()
+        size = private_bytes()
+        if size:
+            self.private.add(step, size)
+        self._private_ration.spent += thread_time() - began
 
     def _read_driver(self, gpu: gpus.ProcessGpus, devices: Sequence[int], step: int) -> None:
         """Reads what the driver counts beside PyTorch's memory."""

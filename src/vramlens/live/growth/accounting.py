@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from math import inf
@@ -99,22 +99,24 @@ class HostHeap:
 
 
 def unexplained_growth(
-    search: Search,
+    reached: Iterable[Storage],
     items: Sequence[Item],
     judged: Iterable[Storage | None],
-    host: HostHeap,
+    host: HostHeap | None,
     looks: Looks,
 ) -> Unexplained | None:
     """The growth that no judged pile explains; None where all is accounted for.
 
     Args:
+        reached: all storages that the search came to.
         judged: storages of all piles that have a verdict, whichever.
-        host: what the C library's allocator had handed out.
+        host: what the C library's allocator had handed out; None where the search is known to have
+            reached a part of it alone.
         looks: at births.
     """
     known_owner = {storage for storage in judged if storage is not None}
-    storages = {*search.storages, *known_owner}
-    beside_search = _beside_search(storages, items, host) if search.complete else None
+    storages = {*reached, *known_owner}
+    beside_search = None if host is None else _beside_search(storages, items, host)
     return beside_search or _beside_piles(items, known_owner, looks)
 
 
@@ -260,11 +262,23 @@ def _explained_bytes(
     """The host's bytes in storages, tensors and autograd nodes that may be younger than a step."""
     born = {item.storage: item.born for item in items if item.storage is not None}
     younger = [storage for storage in storages if _is_younger(born.get(storage), step)]
-    sizes = [storage.size_bytes for storage in younger if storage.device == "cpu"]
-    in_storages = sum(sizes) + _STORAGE_BYTES * len(sizes)
-    in_storages += view_bytes(younger, tensors)
+    in_storages = sum(storage.size_bytes for storage in younger if storage.device == "cpu")
     nodes = (item for item in items if item.storage is None)
-    return in_storages + _NODE_BYTES * sum(_is_younger(node.born, step) for node in nodes)
+    younger_nodes = sum(_is_younger(node.born, step) for node in nodes)
+    return in_storages + _bytes_beside(younger, younger_nodes, tensors)
+
+
+def host_bytes_beside(items: Iterable[Item], tensors: Mapping[Storage, int]) -> int:
+    """The host's bytes in the tensors and autograd nodes themselves, beside what storages hold."""
+    storages = [item.storage for item in items]
+    in_graph = storages.count(None)
+    return _bytes_beside(list(filter(None, storages)), in_graph, tensors)
+
+
+def _bytes_beside(storages: Collection[Storage], nodes: int, tensors: Mapping[Storage, int]) -> int:
+    on_host = sum(storage.device == "cpu" for storage in storages)
+    in_tensors = _STORAGE_BYTES * on_host + view_bytes(storages, tensors)
+    return in_tensors + _NODE_BYTES * nodes
 
 
 def _is_younger(born: int | None, step: int) -> bool:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from vramlens.live.counters.host_allocator import may_be_counted
-from vramlens.live.counters.step_counters import CounterSeries
-from vramlens.live.growth.accounting import view_bytes
+from vramlens.live.counters.step_counters import STRETCHES, CounterSeries
+from vramlens.live.growth.accounting import host_bytes_beside, view_bytes
 from vramlens.live.growth.births import Births
 from vramlens.live.growth.pace import SURE, WARM_UP, Pace
 from vramlens.live.growth.piles import Pile
@@ -45,11 +45,6 @@ _LEAST_DISTANCE = 0.05
 many steps leave: it hides their rise in the first sums, which are a step apart. With half, what is in
 use in a fortieth of the run would count; with twice as much, five sums would not be left.
 """
-_STRETCHES, _FEWEST_READINGS = 8, 64
-"""Of the run, in each of which a counter must rise, and readings that it takes. With half as many
-stretches, a store that was full after three quarters of the run would grow in each; with twice as
-many, what is in use at the moment would hide what stays.
-"""
 _LEVEL = 0.25
 """Of what came meanwhile, within which a counter stays level. With twice as much, a store of which every
 second entry stays would be full; with half, what a program uses at the moment would be growth.
@@ -63,6 +58,8 @@ come more and more seldom, as new users do, would be over.
 """
 _MOST_EXAMPLES = 16
 """Of a pile's memory, where it lies: a process has some thousand mappings."""
+_MOST_ASKED = 100
+"""Of a pile's items, for whether they are of a graph."""
 _FARTHEST_AHEAD = 16
 """Steps by which an entry may be made before its use: the batches of a loader with eight workers and
 PyTorch's prefetch factor of 2. With half, eight workers would seem to have stopped; with twice as
@@ -77,6 +74,55 @@ def with_backlogs(piles: Iterable[Pile], births: Births) -> list[Pile]:
         return list(piles)
     first_sum = births.sums[0][0]
     return [_as_backlog(pile, rate, first_sum, births.steps) for pile in piles]
+
+
+def with_cut_graphs(
+    search: Search,
+    piles: Iterable[Pile],
+    often_read: Mapping[str, CounterSeries],
+    tensors: Mapping[Storage, int],
+) -> list[Pile]:
+    """Piles that began late, with those made steady whose graphs are so deep that their oldest nodes
+    were not looked at, if a counter rose from the start as their newest nodes do.
+
+    Args:
+        often_read: by device, a counter that rises with what its allocator has handed out.
+        tensors: of storages, how many tensors look at them.
+    """
+    if not search.has_cut_graphs:
+        return list(piles)
+    return [
+        _as_cut_graph(pile, often_read, tensors) if is_of_cut_graph(search, pile) else pile
+        for pile in piles
+    ]
+
+
+def is_of_cut_graph(search: Search, pile: Pile) -> bool:
+    """Whether a pile began late, and may be of an autograd graph whose oldest nodes were not looked
+    at.
+    """
+    items = pile.items[:_MOST_ASKED]
+    is_late = pile.pace.is_late and search.has_cut_graphs
+    return is_late and any(search.in_graph(item.position) for item in items)
+
+
+def _as_cut_graph(
+    pile: Pile, often_read: Mapping[str, CounterSeries], tensors: Mapping[Storage, int]
+) -> Pile:
+    device = device_of(pile.storages)
+    series = often_read.get(device)
+    if series is None:
+        return pile
+    rate = steady_rise(_floors_of(series))
+    if rate is None or series.steps[0] >= pile.pace.first:
+        return pile
+    most_bytes = pile.bytes
+    if device == "cpu":
+        most_bytes += host_bytes_beside(pile.items, tensors)
+    is_the_rise = pile.bytes <= _MOST_EXPLAINED * rate * pile.span
+    if not is_the_rise or most_bytes < _EXPLAINED * rate * pile.span:
+        return pile
+    return replace(pile, pace=replace(pile.pace, is_steady=True, is_late=False), is_cut=True)
 
 
 def with_complete(search: Search, piles: Iterable[Pile], steps: int) -> list[Pile]:
@@ -121,6 +167,7 @@ def with_rising(
     piles: Iterable[Pile],
     births: Births,
     counters: Mapping[str, CounterSeries],
+    often_read: Mapping[str, CounterSeries],
     tensors: Mapping[Storage, int],
 ) -> list[Pile]:
     """Steady piles, with those marked that are what the sums or a counter rose by, and those that may
@@ -128,6 +175,7 @@ def with_rising(
 
     Args:
         counters: of each device, what its allocator has handed out.
+        often_read: by device, a counter that rises with that.
         tensors: of storages, how many tensors look at them.
     """
     every = list(piles)
@@ -135,7 +183,7 @@ def with_rising(
     return [
         replace(pile, is_turning=True)
         if _is_turning(pile, turning_sizes) or _is_level(pile, counters, tensors)
-        else replace(pile, is_rising=_is_rising(pile, births, counters, tensors))
+        else replace(pile, is_rising=_is_rising(pile, births, often_read, tensors))
         for pile in every
     ]
 
@@ -143,15 +191,15 @@ def with_rising(
 def _is_rising(
     pile: Pile,
     births: Births,
-    counters: Mapping[str, CounterSeries],
+    often_read: Mapping[str, CounterSeries],
     tensors: Mapping[Storage, int],
 ) -> bool:
     if births.is_summed and _is_the_rise(pile, births.sums):
         return True
     storages = pile.storages
     device = device_of(storages)
-    series = counters.get(device)
-    if series is None or len(series.steps) < _FEWEST_READINGS:
+    series = often_read.get(device)
+    if series is None:
         return False
     in_views = view_bytes(storages, tensors) if device == "cpu" else 0
     return _is_the_rise(pile, _floors_of(series), in_views)
@@ -165,13 +213,13 @@ def _is_level(
     """
     device = device_of(pile.storages)
     series = counters.get(device)
-    if series is None or pile.span < _STRETCHES or _is_of_nodes(pile):
+    if series is None or pile.span < STRETCHES or _is_of_nodes(pile):
         return False
-    stretch = pile.span / _STRETCHES
+    stretch = pile.span / STRETCHES
     low, high = pile.pace.first + 2 * stretch, pile.pace.last - stretch
     levels = list(_levels_of(series, low, high, stretch).values())
     came_bytes = sum(item.size_bytes for item in pile.items if _is_between(item.born, low, high))
-    if len(levels) < _STRETCHES - 3 or max(levels) - min(levels) >= _LEVEL * came_bytes:
+    if len(levels) < STRETCHES - 3 or max(levels) - min(levels) >= _LEVEL * came_bytes:
         return False
     return _is_counted(pile, device, min(levels), tensors)
 
@@ -186,13 +234,13 @@ def has_slowed(
     series = counters.get(device)
     if series is None or pile.span < _FEWEST_TURNING:
         return False
-    stretch = pile.span / _STRETCHES
+    stretch = pile.span / STRETCHES
     middle, end = pile.pace.first + pile.span / 2, pile.pace.last + 1
     by_part = _levels_of(series, middle, end, stretch)
     if len(by_part) < _FEWEST_LEVELS:
         return False
     levels = list(by_part.values())
-    expected_rise = pile.bytes * (max(by_part) - min(by_part)) / _STRETCHES
+    expected_rise = pile.bytes * (max(by_part) - min(by_part)) / STRETCHES
     is_slower = max(levels) - min(levels) < _SLOWED * expected_rise
     return is_slower and _is_counted(pile, device, min(levels), tensors)
 
@@ -233,7 +281,7 @@ def _floors_of(series: CounterSeries) -> list[tuple[int, int]]:
     runs of many short steps, and miss what is old.
     """
     floors = list(accumulate(reversed(series.values), min))[::-1]
-    distance = (series.steps[-1] - series.steps[0]) / _STRETCHES
+    distance = (series.steps[-1] - series.steps[0]) / STRETCHES
     apart = [(series.steps[-1], floors[-1])]
     for step, floor in zip(reversed(series.steps), reversed(floors), strict=True):
         if apart[-1][0] - step >= distance:

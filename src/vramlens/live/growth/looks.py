@@ -55,7 +55,8 @@ class Looks:
         """The last step by whose births growth may be judged.
 
         What the last step left behind may be in use still, and so may what the newest look found,
-        as it cannot tell the last step from those before. If it found nothing, nothing came.
+        as it cannot tell the last step from those before. If it found nothing, nothing came. What
+        is known to be of a step since the look before, as autograd nodes are, is older.
 
         Args:
             births: steps of births.
@@ -64,4 +65,5 @@ class Looks:
         place = bisect_left(self.steps, steps)
         before = self.steps[place - 1] if place else 0
         is_empty = before >= self.blind_step and all(step <= before for step in births)
-        return steps - 1 if is_empty else before
+        is_dated = any(before < step < steps for step in births)
+        return steps - 1 if is_empty or is_dated else before

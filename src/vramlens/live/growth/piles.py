@@ -73,6 +73,8 @@ class Pile:
         pace: how they came.
         is_remade: of a tensor that grows by being made anew: sizes are in ``pace`` only.
         is_backlog: its oldest went, and it still grew: ``pace`` is of the difference.
+        is_cut: it is of an autograd graph whose oldest nodes were not looked at, and a counter rose
+            from the start as they do.
         is_rising: it is what the sums of live bytes or a counter rose by, at each of them.
         is_turning: as much goes as comes, of its sizes or by a counter.
         is_complete: its object has an entry of each step.
@@ -91,6 +93,7 @@ class Pile:
     is_remade: bool = False
     is_spread: bool = False
     is_backlog: bool = False
+    is_cut: bool = False
     is_rising: bool = False
     is_turning: bool = False
     is_complete: bool = False

@@ -11,6 +11,7 @@ from vramlens.ground.verdict import Verdict
 from vramlens.live.excuses.container_bounds import Excuse, Growth, distant_bound
 from vramlens.live.excuses.data_in_use import data_in_use
 from vramlens.live.excuses.lookalikes import emptied_by, falls_behind_by, gate
+from vramlens.live.growth.backlogs import is_of_cut_graph
 from vramlens.live.growth.pace import FEWEST, RARE, Pace
 from vramlens.live.growth.piles import Pile
 from vramlens.live.heap.objects import is_kind, namespace_of
@@ -28,11 +29,14 @@ script's own variables were a leak in one of four runs on a busy machine.
 """
 _CONTAINERS = (list, tuple, set, dict, frozenset)
 _FULL_OR_ENDED = "it is full, or what fills it has ended"
-_MOST_ASKED = 100
-"""Of a pile's items, for what they have in common."""
+_CANNOT_LOOK = "PyTorch 2.13 cannot free a long chain of nodes that Python has looked at"
 _CUT = (
     "it keeps an autograd graph of thousands of nodes, of which only the newest were looked at"
-    " (PyTorch 2.13 cannot free a long chain of nodes that Python has looked at)"
+    f" ({_CANNOT_LOOK})"
+)
+_CUT_BEFORE = (
+    "memory grew as fast before that, too: older nodes of the same graph were not"
+    f" looked at ({_CANNOT_LOOK})"
 )
 Judgment = tuple[Verdict, tuple[str, ...], str]
 """A verdict, its evidence, and why it is not more certain."""
@@ -51,7 +55,7 @@ def pile_verdict(
     falls_behind = falls_behind_by(statements, growth)
     if falls_behind and (pace.is_steady or pace.is_late):
         return Verdict.LIKELY, (), falls_behind
-    if pace.is_late and _is_of_cut_graph(search, pile):
+    if is_of_cut_graph(search, pile):
         return Verdict.POSSIBLE, (), _CUT
     if not pace.is_steady:
         if pace.has_just_ended and excuse is None:
@@ -59,7 +63,7 @@ def pile_verdict(
         return _unsteady_verdict(pace, excuse, emptied_by(statements, growth))
     if excuse is None and not in_vain:
         excuse = data_in_use(statements, growth)
-    reasons = [_pace_text(pile), distant_bound(growth)]
+    reasons = [_pace_text(pile), _CUT_BEFORE if pile.is_cut else "", distant_bound(growth)]
     evidence = tuple(reason for reason in reasons if reason)
     if excuse is not None:
         verdict, reason = excuse
@@ -71,12 +75,6 @@ def pile_verdict(
         reason = "but something different each time: state that is created when it is needed"
         return Verdict.POSSIBLE, evidence, reason
     return (Verdict.PROVEN if pace.is_sure else Verdict.LIKELY), evidence, ""
-
-
-def _is_of_cut_graph(search: Search, pile: Pile) -> bool:
-    """Whether it may be of an autograd graph whose oldest nodes were not looked at."""
-    items = pile.items[:_MOST_ASKED]
-    return search.has_cut_graphs and any(search.in_graph(item.position) for item in items)
 
 
 def _unsteady_verdict(pace: Pace, excuse: Excuse | None, emptied: str) -> Judgment:
