@@ -4,6 +4,7 @@ attribution: all of that, for every allocation of a device.
 categories: what each allocation is for.
 model_copies: copies of a model that nothing uses.
 modules: which part of the model each allocation belongs to.
+named_shapes: types and shapes of tensors, where their names tell them.
 names: which allocation is which tensor, where the recording names tensors.
 optimizer_state: what an optimizer keeps for each parameter, by its class.
 phases: which part of the training loop asked for each allocation.

@@ -2,6 +2,7 @@
 
 table: one row a finding, in the order in which they are looked for.
 ranking: which findings matter, and which comes first.
+faults: those in the code that ran out of memory, each mended by an edit of a few lines.
 failure_remedies: what a failure's cause and wall call for.
 growing_memory: leaks, what an evaluation gathers, and growth that only samples show.
 eval_with_grad, unused_graph: evaluation that keeps a graph.

@@ -12,6 +12,12 @@ from vramlens.analyses.findings.failure_remedies import (
     process_limit,
     unconsumed_forward,
 )
+from vramlens.analyses.findings.faults.double_precision import double_precision
+from vramlens.analyses.findings.faults.kept_in_store import kept_in_store
+from vramlens.analyses.findings.faults.large_request import request_too_large
+from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
+from vramlens.analyses.findings.faults.solver_steps import solver_steps
+from vramlens.analyses.findings.faults.written_out import attention_written_out
 from vramlens.analyses.findings.first_step import first_step_to_come
 from vramlens.analyses.findings.gradients import gradients_kept
 from vramlens.analyses.findings.growing_memory import gathered_outputs, growth_in_samples, leaks
@@ -38,6 +44,12 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         at_any_size=True,
     ),
     FindingRow(id="allocator_retry", find=allocator_retry, importance=1, at_any_size=True),
+    FindingRow(id="request_too_large", find=request_too_large, importance=0, at_any_size=True),
+    FindingRow(id="optimizer_list", find=optimizer_list),
+    FindingRow(id="attention_written_out", find=attention_written_out),
+    FindingRow(id="solver_steps", find=solver_steps, takes_place_of="activations"),
+    FindingRow(id="double_precision", find=double_precision),
+    FindingRow(id="kept_in_store", find=kept_in_store),
     FindingRow(id="unconsumed_forward", find=unconsumed_forward),
     FindingRow(
         id="leak",
@@ -74,7 +86,6 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
 """
 
 _ONLY_FROM_TEXT: tuple[FindingRow[Scene], ...] = (
-    FindingRow(id="request_too_large", importance=0),
     FindingRow(id="other_process", importance=5),
     FindingRow(id="device_full", importance=6),
 )

@@ -8,8 +8,19 @@ from vramlens.analyses.explanation import OomVerdict
 from vramlens.analyses.finding import Finding
 from vramlens.ground.verdict import Verdict
 
-_ONE_EDIT = ("unused_graph", "eval_with_grad", "unconsumed_forward", "gathered_outputs")
-"""One line mends these, at no cost."""
+_ONE_EDIT = (
+    "optimizer_list",
+    "attention_written_out",
+    "solver_steps",
+    "unused_graph",
+    "eval_with_grad",
+    "unconsumed_forward",
+    "gathered_outputs",
+    "two_copies",
+    "kept_in_store",
+    "double_precision",
+)
+"""A few lines mend these, at no cost."""
 _FIRST = (
     "request_too_large",
     "allocator_retry",

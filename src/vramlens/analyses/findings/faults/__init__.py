@@ -1,0 +1,10 @@
+"""Faults in the code that ran out of memory: each is mended by an edit of a few lines, and the run
+lives.
+
+large_request: a request that no limit would have held.
+optimizer_list: temporaries that an optimizer makes for all parameters at once.
+kept_in_store: a list, dict or finished calls that keep what each turn made.
+solver_steps: what a solver of differential equations keeps of all its steps.
+written_out: matrices of attention that need not be written out.
+double_precision: numbers of twice the usual width.
+"""

@@ -1,0 +1,152 @@
+"""A request that is more than all memory there is: what it was for, as far as sizes tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.attribution.named_shapes import Shape, shapes_of
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.scene import Scene
+from vramlens.ground.place import Place, base_name
+from vramlens.ground.verdict import Verdict
+from vramlens.trace import OutOfMemory
+from vramlens.units import format_size
+
+_LINEAR = re.compile(r"torch[/\\]nn[/\\](?:modules[/\\]linear|functional)\.py$")
+_OUTPUT_LAYER = re.compile(r"\.(?:lm_head|embed_out|output_projection)\.weight$")
+"""What language models call the layer that makes logits (transformers, GPT-NeoX, fairseq)."""
+_TIMES_A_HIDDEN_STATE = 8
+"""As large as the largest tensor beside it: layers inside a block make four times as much."""
+_LEAST_TIMES = 16
+"""As large as a known tensor, from which on a request is all pairs or all classes of it: less is what a
+few channels or heads make.
+"""
+_MANY_OTHERS, _MOST_TABLES = 1024, 64
+"""Rows to compare with that may be a part of a larger tensor, and parts of it: of fewer rows, the logits of
+a small vocabulary would be as large.
+"""
+_ROUNDED_TO = 512
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What a request was for, in a sentence, and what to change."""
+
+    reading: str
+    fix: str
+
+
+def request_too_large(scene: Scene) -> Iterator[Finding]:
+    """The failed request, if it alone is more than the limit, or than the device."""
+    failure, verdict = scene.failure, scene.verdict
+    if failure is None or verdict is None or not scene.is_ended_by_failure:
+        return
+    request = failure.request
+    most_bytes = verdict.limit_bytes or scene.outside.total_bytes
+    if most_bytes is None or request.size_bytes <= most_bytes:
+        return
+    place = scene.view.place_of_stack(request.stack)
+    use = _use_of(scene, request)
+    evidence = ("no setting and no freed memory can make it fit",)
+    yield Finding(
+        id="request_too_large",
+        verdict=Verdict.PROVEN,
+        title=f"A single request for {format_size(request.size_bytes)} exceeds the whole "
+        f"{format_size(most_bytes)}",
+        bytes=request.size_bytes,
+        place=place,
+        evidence=evidence if use is None else (*evidence, use.reading),
+        fix=_plain_fix(place) if use is None else use.fix,
+    )
+
+
+def _plain_fix(place: Place | None) -> str:
+    line = "the failing line" if place is None else f"{base_name(place.file)}:{place.line}"
+    return f"look for a wrong shape at {line}, or compute it in pieces (chunks of its rows)"
+
+
+def _use_of(scene: Scene, request: OutOfMemory) -> _Use | None:
+    """What the request is for, as far as what is alive beside it tells."""
+    rows = scene.device.allocations.alive_after(scene.advice_event)
+    if _is_of_output_layer(scene, request, rows):
+        return _Use(
+            "the output layer makes the logits of every position for the whole vocabulary",
+            "compute only the logits that are used (with transformers, logits_to_keep=1 where only"
+            " the last position is read), or the loss in chunks of positions",
+        )
+    shapes = set(shapes_of(scene.view.names, rows.tolist()).values())
+    largest_first = sorted(shapes, key=lambda shape: -shape.bytes)
+    sizes = {_pieces(size) for size in scene.device.allocations.requested_bytes[rows].tolist()}
+    for shape in largest_first:
+        use = _all_pairs(shape, request.size_bytes, sizes) or _all_classes(
+            shape, request.size_bytes
+        )
+        if use is not None:
+            return use
+    return None
+
+
+def _is_of_output_layer(scene: Scene, request: OutOfMemory, rows: NDArray[np.int64]) -> bool:
+    """Whether a linear layer asked for it, in a model that has one for logits, and it is far larger
+    than any layer's input.
+    """
+    innermost = scene.trace.stacks.of(request.stack)[:1]
+    if not innermost or not _LINEAR.search(innermost[0].file):
+        return False
+    view = scene.view
+    if not any(_OUTPUT_LAYER.search(view.names.name(row)) for row in rows.tolist()):
+        return False
+    computed = rows[view.categories.category[rows] != Category.PARAMETERS]
+    largest_bytes = int(view.device.allocations.requested_bytes[computed].max(initial=1))
+    return request.size_bytes >= _TIMES_A_HIDDEN_STATE * largest_bytes
+
+
+def _all_pairs(shape: Shape, request_bytes: int, sizes: Collection[int]) -> _Use | None:
+    """Every row of a known tensor with every row of another that has as many columns."""
+    if len(shape.sizes) != 2 or not shape.bytes or request_bytes % shape.bytes:
+        return None
+    rows, columns = shape.sizes
+    others = request_bytes // shape.bytes
+    is_known = _pieces(others * columns * shape.item_bytes) in sizes
+    is_part = others >= _MANY_OTHERS and _is_part(others * columns * shape.item_bytes, sizes)
+    if others < _LEAST_TIMES or not (is_known or is_part):
+        return None
+    pairs_bytes = format_size(rows * others * shape.item_bytes)
+    return _Use(
+        f"it is as large as every row of {shape} with each of {others:,} others, in all"
+        f" {columns:,} columns",
+        f"use torch.cdist or a matrix product, which make one number a pair ({pairs_bytes}), or"
+        " compare chunks of rows",
+    )
+
+
+def _all_classes(shape: Shape, request_bytes: int) -> _Use | None:
+    """One number a class for each entry of a known tensor of class numbers, as wide as these."""
+    if not shape.is_integer or not shape.bytes or request_bytes % shape.bytes:
+        return None
+    classes = request_bytes // shape.bytes
+    is_power_of_two = classes & (classes - 1) == 0  # such divide nearly everything
+    if classes < _LEAST_TIMES or is_power_of_two:
+        return None
+    return _Use(
+        f"it is as large as {classes:,} numbers for each entry of {shape}: a one-hot form",
+        "use the class numbers themselves (an embedding, gather, scatter_add_ into zeros,"
+        " cross_entropy), not their one-hot form",
+    )
+
+
+def _is_part(size_bytes: int, sizes: Collection[int]) -> bool:
+    """Whether some tensor is a few times as large: one of several tables in it."""
+    pieces = _pieces(size_bytes)
+    return any(size % pieces == 0 and size <= _MOST_TABLES * pieces for size in sizes)
+
+
+def _pieces(size_bytes: int) -> int:
+    """A size in the allocator's pieces: the recorded ones may be rounded."""
+    return -(-size_bytes // _ROUNDED_TO)

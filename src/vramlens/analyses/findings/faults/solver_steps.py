@@ -1,0 +1,57 @@
+"""Back-propagation through the steps of a solver of differential equations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene
+from vramlens.ground.verdict import Verdict
+from vramlens.trace import NO_STACK
+from vramlens.units import format_size
+
+_SOLVERS = {
+    "torchdiffeq.odeint": re.compile(r"[/\\]torchdiffeq[/\\]_impl[/\\]odeint\.py:odeint$"),
+    "torchsde.sdeint": re.compile(r"[/\\]torchsde[/\\]_core[/\\]sdeint\.py:sdeint$"),
+}
+"""The functions that keep every step, with what a stack of theirs goes through."""
+_ADJOINT = re.compile(r"adjoint\.py:")
+_LEAST_SHARE = 0.5
+
+
+def solver_steps(scene: Scene) -> Iterator[Finding]:
+    """The activations that a solver keeps of all its steps when memory runs out, if they are most of
+    what is in use, and its adjoint form is not in use.
+    """
+    if not scene.is_ended_by_failure:
+        return
+    allocations, stacks = scene.device.allocations, scene.trace.stacks
+    rows = allocations.alive_after(scene.advice_event)
+    rows = rows[scene.view.categories.category[rows] == Category.ACTIVATIONS]
+    rows = rows[allocations.stack[rows] != NO_STACK]
+    in_adjoint = stacks.within(_ADJOINT, allocations.stack[rows])
+    heap = scene.advice_heap
+    for solver, pattern in _SOLVERS.items():
+        in_solver = stacks.within(pattern, allocations.stack[rows])
+        own_rows = rows[np.asarray(in_solver & ~in_adjoint)]
+        size_bytes = int(allocations.requested_bytes[own_rows].sum())
+        if not size_bytes or size_bytes < _LEAST_SHARE * heap.requested_bytes:
+            continue
+        yield Finding(
+            id="solver_steps",
+            verdict=Verdict.LIKELY,
+            title=f"{part_of_heap(size_bytes, heap)} are activations of all steps of {solver},"
+            " kept for the backward pass",
+            bytes=size_bytes,
+            place=scene.view.place_of_stack(int(allocations.stack[own_rows[-1]])),
+            evidence=("they grow with the number of steps",),
+            fix=f"call {solver}_adjoint, which computes them again in the backward pass (up to"
+            f" {format_size(size_bytes)} less)",
+            extent=Extent(scene.advice_event, own_rows),
+        )

@@ -1,0 +1,86 @@
+"""Matrices of attention that are written out: one number for each pair of positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from vramlens.analyses.attribution.named_shapes import Shape, shapes_of
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.scene import Scene
+from vramlens.ground.verdict import Verdict
+from vramlens.units import counted, format_size
+
+_FEWEST_POSITIONS = 256
+"""Of fewer a matrix is smaller than what a layer makes of them anyway."""
+_WIDEST_HEAD = 512
+"""Columns of queries and keys, at most: usual heads have 32 to 256."""
+_LEAST_SHARE = 0.25
+"""Of what is in use, with the failed request."""
+
+
+def attention_written_out(scene: Scene) -> Iterator[Finding]:
+    """The attention weights that are alive when memory runs out, or are asked for then."""
+    failure = scene.failure
+    if failure is None or not scene.is_ended_by_failure:
+        return
+    allocations, event = scene.device.allocations, scene.advice_event
+    rows = allocations.alive_after(event)
+    matrices = _matrices(shapes_of(scene.view.names, rows.tolist()))
+    if not matrices:
+        return
+    matrix_rows = np.array(list(matrices), np.int64)
+    alive_bytes = int(allocations.requested_bytes[matrix_rows].sum())
+    is_asked_for = any(shape.bytes == failure.request.size_bytes for shape in matrices.values())
+    asked_bytes = failure.request.size_bytes if is_asked_for else 0
+    in_all = scene.advice_heap.requested_bytes + failure.request.size_bytes
+    if alive_bytes + asked_bytes < _LEAST_SHARE * in_all:
+        return
+    largest = max(matrices, key=lambda row: matrices[row].bytes)
+    positions = matrices[largest].sizes[-1]
+    asks = ", and one more was asked for" if asked_bytes else ""
+    yield Finding(
+        id="attention_written_out",
+        verdict=Verdict.LIKELY,
+        title=f"{counted(len(matrices), 'matrix', 'matrices')} of attention weights hold"
+        f" {format_size(alive_bytes)}: a number for each pair of {positions:,} positions",
+        bytes=alive_bytes + asked_bytes,
+        place=scene.view.place_of_stack(int(scene.device.allocations.stack[largest])),
+        evidence=(f"the largest is {matrices[largest]}{asks}",),
+        fix="compute them in torch.nn.functional.scaled_dot_product_attention(q, k, v), which does"
+        ' not write them out (transformers: attn_implementation="sdpa"; nn.MultiheadAttention:'
+        " need_weights=False):"
+        f" up to {format_size(alive_bytes + asked_bytes)} less",
+        extent=Extent(event, matrix_rows),
+    )
+
+
+def _matrices(shapes: Mapping[int, Shape]) -> dict[int, Shape]:
+    """What has a number for each pair of positions, beside queries or keys of as many positions and
+    heads. Pictures are square, too, but have none.
+    """
+    heads = {
+        (math.prod(shape.sizes[:-2]), shape.sizes[-2])
+        for shape in shapes.values()
+        if _is_real(shape)
+        and shape.sizes[-1] not in (1, shape.sizes[-2])
+        and shape.sizes[-1] <= _WIDEST_HEAD
+    }
+    return {
+        row: shape
+        for row, shape in shapes.items()
+        if _is_square(shape) and (math.prod(shape.sizes[:-2]), shape.sizes[-1]) in heads
+    }
+
+
+def _is_square(shape: Shape) -> bool:
+    """Whether its last two dimensions are alike, and long."""
+    return _is_real(shape) and shape.sizes[-1] == shape.sizes[-2] >= _FEWEST_POSITIONS
+
+
+def _is_real(shape: Shape) -> bool:
+    """Whether it holds real numbers, in three or four dimensions."""
+    return len(shape.sizes) in (3, 4) and shape.type.startswith(("float", "bfloat"))

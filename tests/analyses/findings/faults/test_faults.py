@@ -1,0 +1,78 @@
+"""Programs that ran out of memory for a fault in their code: the first advice is the edit with which
+they ran to their end under the same limit (H200, PyTorch 2.11; tests/data/faults).
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.recordings import DATA
+from vramlens import load
+from vramlens.analyses.explanation import Explanation
+from vramlens.units import MIB
+
+FAULTS = DATA / "faults"
+TRUTH = json.loads((FAULTS / "truth.json").read_text())
+OF_CODE = {
+    "attention_written_out",
+    "double_precision",
+    "kept_in_store",
+    "optimizer_list",
+    "request_too_large",
+    "solver_steps",
+}
+ELSEWHERE = {
+    "dqn_replay.cap70": {"kept_in_store"},  # a replay buffer
+    "lightning_val.cap70": {"kept_in_store"},  # the outputs of validation
+    "ode.cap92": {"solver_steps"},
+    "offload_probe.cap50": {"kept_in_store"},  # what hooks collect
+    "ppo_pixels.cap45": {"kept_in_store"},  # a rollout's observations
+    "recommender_amp.cap70": {"optimizer_list"},
+}
+"""Among the failures whose cause is another, those that have such a fault too."""
+
+
+def explained(name: str) -> Explanation:
+    return load(DATA / f"{name}.vram").explain()
+
+
+@pytest.mark.parametrize("name", sorted(TRUTH))
+def test_the_first_advice_is_the_edit_that_the_run_lives_with(name: str) -> None:
+    truth = TRUTH[name]
+    first = explained(f"faults/{name}").findings[0]
+    assert first.id == truth["first"]
+    assert first.fix is not None
+    assert truth["edit"] in first.fix
+    if truth["line"] is not None:
+        assert first.place is not None
+        assert first.place.line == truth["line"]
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (DATA / "failures").glob("*.vram")))
+def test_no_other_failure_is_told_to_have_one(name: str) -> None:
+    findings = explained(f"failures/{name}").findings
+    assert {finding.id for finding in findings} & OF_CODE == ELSEWHERE.get(name, set())
+    stores = [finding for finding in findings if finding.id == "kept_in_store"]
+    assert all(store.verdict == "possible" and store != findings[0] for store in stores)
+
+
+def test_what_each_fault_holds() -> None:
+    """By the sizes that the programs' authors computed by hand."""
+    bytes_of = {name: explained(f"faults/{name}").findings[0].bytes for name in TRUTH}
+    assert bytes_of["attention"] == 5 * (2 * 6 * 4096 * 4096 * 4)
+    assert bytes_of["codebook"] == 7200 * 2048 * 128 * 4
+    assert bytes_of["logits"] == 32 * 1024 * 128256 * 2
+    assert bytes_of["one_hot"] == 256 * 120 * 60001 * 8
+    assert bytes_of["metric"] == 52 * (8 + 16) * MIB
+    assert bytes_of["foreach"] == pytest.approx(1.15e9, rel=0.01)
+
+
+def test_a_rollout_may_be_followed_by_its_backward_pass() -> None:
+    """As the time steps of a recurrent model are: the advice has both cases."""
+    turns = next(one for one in explained("faults/rollout").findings if one.id == "leak")
+    assert turns.verdict == "possible"
+    assert turns.fix is not None
+    assert "if a backward pass follows" in turns.fix
+    assert "torch.no_grad()" in turns.fix
