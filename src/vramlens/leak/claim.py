@@ -154,7 +154,8 @@ def place_text(file: str, line: int, function: str = "") -> str:
 
 def with_article(kind: str) -> str:
     """``a list``, ``an OrderedDict``."""
-    return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
+    begins_with_vowel = kind[:1].lower() in "aeiou" or kind.startswith("lru_")  # el-ar-you
+    return f"{'an' if begins_with_vowel else 'a'} {kind}"
 
 
 def _allocated(leak: Leak) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ process the worse for it.
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import threading
@@ -358,6 +359,26 @@ def test_other_tensors_are_named_after_who_holds_them(monkeypatch) -> None:
     assert "Batch.image" in names
     kept_by_module.clear()
     del ema, cache, batch, queue, generator, hook
+
+
+@functools.cache
+def _bias(heads: int, length: int) -> Any:
+    return torch.zeros(heads, length)
+
+
+@functools.lru_cache(maxsize=8)
+def _table(length: int) -> Any:
+    return torch.zeros(200, length)
+
+
+def test_results_in_a_cache_are_named_after_its_function() -> None:
+    _bias(200, 301)
+    _table(302)
+    told = look()
+    assert told["unlimited lru_cache of _bias()[tuple]"].bytes == 4 * 200 * 301
+    assert told["lru_cache of _table()[...]"].bytes == 4 * 200 * 302
+    _bias.cache_clear()
+    _table.cache_clear()
 
 
 def test_a_tensor_that_only_a_running_function_holds_has_its_shape() -> None:

@@ -44,6 +44,9 @@ def test_a_computed_batch_takes_the_place_of_the_rough_one(name: str) -> None:
     """By the sums alone the activations' finding speaks of the batch: then the replay computes it."""
     rough = explain_trace(load(FOLDER / f"{name}.vram")).findings
     fixes = {one.id: (one.fix, one.fix_without_batch) for one in rough}
+    if "activations" not in fixes:
+        assert "solver_steps" in fixes  # which takes its place
+        return
     with_batch, without_batch = fixes["activations"]
     assert with_batch != without_batch
     told = {one.id: one.fix for one in findings_of(name)}

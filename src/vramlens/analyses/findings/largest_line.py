@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vramlens.analyses.attribution.named_shapes import shapes_of
 from vramlens.analyses.attribution.phases import MODULE_CALL
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding, Place
@@ -31,6 +32,8 @@ _TORCH = re.compile(
 )
 """What makes a line's own tensors; a deep copy of a model is the line's, too."""
 _MOST_LINES = 3
+_FEW_TENSORS = 4
+"""Of a line that makes large ones: many are one for each layer or turn."""
 _MUCH = 0.25
 """Of the memory in use: what a line holds that is worth a word beside what it asks for."""
 
@@ -93,9 +96,19 @@ def largest_line(scene: Scene) -> Iterator[Finding]:
             f"{part_of_heap(holder.bytes, scene.advice_heap)} of the memory in use when the request"
             " failed",
         ),
-        fix=f"make {tensor_words} of {_short_names(holder.lines)} smaller or {remedy}{enough}",
+        fix=f"make {tensor_words} of {_short_names(holder.lines)} smaller"
+        f"{_in_parts(scene, rows)} or {remedy}{enough}",
         extent=Extent(scene.advice_event, rows),
     )
+
+
+def _in_parts(scene: Scene, rows: NDArray[np.int64]) -> str:
+    """How a few large tensors can be made smaller, where the shape of one is known; "" elsewhere."""
+    shapes = shapes_of(scene.view.names, rows.tolist())
+    largest = max(shapes.values(), key=lambda shape: shape.bytes, default=None)
+    if largest is None or len(rows) > _FEW_TENSORS or len(largest.sizes) < 2:
+        return ""
+    return f" ({largest}: compute a part of one dimension at a time)"
 
 
 def _title(holder: _Holder) -> str:

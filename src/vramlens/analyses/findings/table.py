@@ -12,11 +12,14 @@ from vramlens.analyses.findings.failure_remedies import (
     process_limit,
     unconsumed_forward,
 )
+from vramlens.analyses.findings.faults.dense_embedding_gradient import dense_embedding_gradient
 from vramlens.analyses.findings.faults.double_precision import double_precision
+from vramlens.analyses.findings.faults.kept_by_calls import kept_by_calls
 from vramlens.analyses.findings.faults.kept_in_store import kept_in_store
 from vramlens.analyses.findings.faults.large_request import request_too_large
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
 from vramlens.analyses.findings.faults.solver_steps import solver_steps
+from vramlens.analyses.findings.faults.vectorized_transform import vectorized_transform
 from vramlens.analyses.findings.faults.written_out import attention_written_out
 from vramlens.analyses.findings.first_step import first_step_to_come
 from vramlens.analyses.findings.gradients import gradients_kept
@@ -50,6 +53,9 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(id="solver_steps", find=solver_steps, takes_place_of="activations"),
     FindingRow(id="double_precision", find=double_precision),
     FindingRow(id="kept_in_store", find=kept_in_store),
+    FindingRow(id="kept_by_calls", find=kept_by_calls),
+    FindingRow(id="vectorized_transform", find=vectorized_transform),
+    FindingRow(id="dense_embedding_gradient", find=dense_embedding_gradient),
     FindingRow(id="unconsumed_forward", find=unconsumed_forward),
     FindingRow(
         id="leak",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from time import thread_time
 from typing import Any
@@ -26,6 +27,7 @@ _INSIDES: tuple[type, ...] = (
     types.CoroutineType,
 )
 _ENDS: tuple[type, ...] = (*_INSIDES[1:], types.ModuleType, types.FunctionType, type)
+_CACHE = type(functools.lru_cache(len))
 _NOBODYS = "?"
 """How the name of a list begins that nobody is known to hold."""
 
@@ -74,6 +76,9 @@ class HolderNames:
 
     def _labels(self, holder: Any) -> list[tuple[str, Any]]:
         cls = type(holder)
+        if cls is _CACHE:  # without a limit it has a dict of results, else the results themselves
+            referents = self._referents.of_one(holder)
+            return [("" if type(each) is dict else "[...]", each) for each in referents]
         if cls in _INSIDES:
             return [("", referent) for referent in self._referents.of_one(holder)]
         if issubclass(cls, type):  # a class shows its dict only by proxy
@@ -127,9 +132,18 @@ class HolderNames:
             return str(dict(items_of(self._heap.namespace(owner))).get("__name__"))
         if cls is types.FunctionType:
             return str(owner.__qualname__)
+        if cls is _CACHE:
+            return self._name_of_cache(owner)
         if cls in _ENDS:
             referents = self._referents.of_one(owner)
             codes = (code for code in referents if type(code) is types.CodeType)
             code = next(codes, None)
             return f"local of {'function' if code is None else code.co_name}()"
         return None
+
+    def _name_of_cache(self, cache: Any) -> str:
+        """The name of a ``functools.lru_cache``, after its function and with whether it is limited."""
+        function = dict(items_of(self._heap.namespace(cache))).get("__wrapped__")
+        name = function.__qualname__ if type(function) is types.FunctionType else "function"
+        *_, most_entries, _entries = _CACHE.cache_info(cache)
+        return f"{'unlimited ' if most_entries is None else ''}lru_cache of {name}()"

@@ -400,7 +400,7 @@ def _by_number(evidence: Evidence) -> str:
 def _fills_up(evidence: Evidence) -> str:
     """A cache that misses more and more seldom: its keys come to an end."""
     growth = evidence.growth
-    if not looks_up(evidence.store) or growth.late_share >= _SLOWED:
+    if not looks_up(evidence.store) or growth.late_share >= _SLOWED or growth.is_rising:
         return ""
     return (
         "a cache that fills up: of what it keeps"

@@ -40,8 +40,7 @@ in part; twice as much may be what was left on the machine.
 """
 _BYTES_AN_OBJECT = 112  # its places in ``order`` and ``seen``, and its id
 _BYTES_A_REFERENCE = 16
-_DEPTH_CHECK = 64
-"""Autograd nodes between looks at the clock: unseen beside them, and a search ends no later by it."""
+_DEPTH_CHECK = 64  # autograd nodes between looks at the clock: unseen beside them
 _GIANTS = "the contents of some very large containers (not enough memory to search them)"
 
 
@@ -224,11 +223,13 @@ class Search:
         return path[::-1]
 
     def _prepare(self) -> None:
-        self.torch.refresh()
-        self._special = dict.fromkeys(self.torch.tensor_types, "tensor")
-        self._special.update(dict.fromkeys(self.torch.storage_types, "storage"))
-        self._special.update(dict.fromkeys(self.torch.node_types, "node"))
-        self._special.update(dict.fromkeys(self.torch.checkpoint_types, "checkpoint"))
+        torch = self.torch
+        torch.refresh()
+        self._special = dict.fromkeys(torch.tensor_types, "tensor")
+        self._special |= dict.fromkeys(torch.storage_types, "storage")
+        self._special |= dict.fromkeys(torch.node_types, "node")
+        self._special |= dict.fromkeys(torch.checkpoint_types, "checkpoint")
+        self._special |= dict.fromkeys(map(id, torch.result_types), "result")
         waiting: list[Any] = [type]
         while waiting:
             kind = waiting.pop()
@@ -237,10 +238,9 @@ class Search:
                 waiting.extend(type.__subclasses__(kind))
         self._special[id(types.CodeType)] = "code"
         self._optimizers.types = self.torch.optimizer_types()
-        self._special.update(dict.fromkeys(self._optimizers.types, "optimizer"))
-        self.seen.update(
-            map(id, (self, self.__dict__, self.order, self.seen, sys.modules, self._special))
-        )
+        self._special |= dict.fromkeys(self._optimizers.types, "optimizer")
+        own = (self, self.__dict__, self.order, self.seen, sys.modules, self._special)
+        self.seen |= set(map(id, own))
 
     def _seed(self, roots: list[Root]) -> None:
         for root in roots:
@@ -307,14 +307,14 @@ class Search:
                 low = high
                 continue
             tracked_referents = list(filter(tracked, referents))
+            tracked_referents += self.torch.results_among(referents)
             del referents
             by_id = dict(zip(map(id, tracked_referents), tracked_referents, strict=True))
             del tracked_referents
             fresh = by_id.keys() - reached
             first = len(order)
             if fresh:
-                # In the order in which they are held, so that of two lists of the same things one
-                # always comes first.
+                # In the order in which they are held: of two lists of the same things one is first.
                 new = list(map(by_id.__getitem__, filter(fresh.__contains__, by_id)))
                 del by_id
                 odd = list(compress(new, map(special_ids.__contains__, map(id, map(type, new)))))

@@ -10,7 +10,8 @@ tensors of CPUs and GPUs alike.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+import types
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from vramlens.capture.process.graph_depths import sequence_of
@@ -53,6 +54,8 @@ class TorchObjects:
         self.tensor_types: dict[int, type] = {}
         self.storage_types: dict[int, type] = {}
         self.checkpoint_types: dict[int, type] = {}
+        results = vars(getattr(torch, "return_types", types.ModuleType("none"))).values()
+        self.result_types = frozenset(kind for kind in results if isinstance(kind, type))
         for function_type in vars(torch._C._functions).values():
             if isinstance(function_type, type):
                 self._node_types[id(function_type)] = function_type
@@ -67,6 +70,14 @@ class TorchObjects:
         base = getattr(self.torch._C, "_FunctionBase", None)
         if base is not None:
             self._node_types.update(_with_subclasses(base))
+
+    def results_among(self, values: Sequence[Any]) -> list[Any]:
+        """The results of PyTorch's functions among objects, such as ``torch.return_types.topk``: tuples
+        that Python's collector does not track.
+        """
+        if self.result_types.isdisjoint(map(type, values)):
+            return []
+        return [value for value in values if type(value) in self.result_types]
 
     def optimizer_types(self) -> dict[int, type]:
         """The classes of optimizers, by identity."""

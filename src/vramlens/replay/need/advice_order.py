@@ -18,6 +18,9 @@ _ONE_EDIT = (
     "gathered_outputs",
     "two_copies",
     "kept_in_store",
+    "kept_by_calls",
+    "vectorized_transform",
+    "dense_embedding_gradient",
     "double_precision",
 )
 """A few lines mend these, at no cost."""

@@ -17,11 +17,14 @@ FAULTS = DATA / "faults"
 TRUTH = json.loads((FAULTS / "truth.json").read_text())
 OF_CODE = {
     "attention_written_out",
+    "dense_embedding_gradient",
     "double_precision",
+    "kept_by_calls",
     "kept_in_store",
     "optimizer_list",
     "request_too_large",
     "solver_steps",
+    "vectorized_transform",
 }
 ELSEWHERE = {
     "dqn_replay.cap70": {"kept_in_store"},  # a replay buffer

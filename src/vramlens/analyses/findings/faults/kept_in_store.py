@@ -1,4 +1,5 @@
-"""Stores that keep something of each turn: lists of outputs, states of metrics, calls that have ended.
+"""Stores that keep something of each turn: lists of outputs, states of metrics, caches, copies of the
+weights.
 
 Where the process named its tensors, one name with many numbers says who keeps them.
 """
@@ -9,31 +10,39 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.names import Names
+from vramlens.analyses.attribution.training import pass_starts
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
-from vramlens.ground.place import Place
+from vramlens.ground.place import Place, base_name
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK, TensorKind
 from vramlens.units import counted, format_size
 
-_ENTRY = re.compile(r"^(?P<store>[^\[\]()]+(?:\.[^\[\]()]+)*)\[(?:\d{1,9}|'[^']*')\](?P<part>\S*)$")
+_ENTRY = re.compile(r"^(?P<store>[^\[]+)\[(?P<key>[^\[\]]*)\]")
 """``model.ap.target[3]``, ``Buffer.rows['a'].x``: one entry of a list or dict that somebody holds."""
-_NOBODYS = ("list", "tuple", "dict", "set", "deque", "OrderedDict", "defaultdict", "?")
-"""Names of containers that nobody is known to hold: one of them is not another."""
-_LOCAL = re.compile(r"^local of (?P<call>[\w.<>]+\(\))$")
+_NOBODYS = ("list", "tuple", "deque")
+"""Containers that nobody is known to hold: one of them is not another, but by the line of its entries."""
+_NOBODYS_DICTS = ("dict", "defaultdict", "OrderedDict")
+_AVERAGE = re.compile(r"ema|shadow|avg|average|momentum|teacher", re.IGNORECASE)
+"""In names of copies of the weights that each step writes to."""
+_MOSTLY = 0.9
+_CACHE = re.compile(r"^(?P<size>unlimited )?lru_cache of ")
 _METRIC = re.compile(r"[/\\]torchmetrics[/\\]")
-_FEWEST_ENTRIES = 8
-"""Fewer are the layers of a model, or what a step has at once."""
+_FEWEST_ENTRIES, _FEWEST_OF_LINE = 8, 5
+"""Fewer are the layers of a model, or what a step has at once; those of one line and as many passes can be
+fewer.
+"""
 _LEAST_SHARE = 0.25
-_LIKELY_CALLS = 6
-"""Calls of one function beside those that run: fewer may be those of other threads."""
+_NOTHING_ELSE = 0.5
+"""Of what is collected, that the passes keep beside it: a graph keeps many times as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +50,16 @@ class _Store:
     """What one name with many numbers leads to.
 
     Attributes:
-        name: of the store, or of the function whose calls keep it.
+        name: of the store.
         rows: the allocations.
         size_bytes: of all of them.
-        is_of_calls: whether they are variables of calls.
+        filled_by: the line that fills it, where nobody is known to hold it; else "".
     """
 
     name: str
     rows: NDArray[np.int64]
     size_bytes: int
-    is_of_calls: bool = False
+    filled_by: str = ""
 
 
 def kept_in_store(scene: Scene) -> Iterator[Finding]:
@@ -58,75 +67,69 @@ def kept_in_store(scene: Scene) -> Iterator[Finding]:
     if not scene.is_ended_by_failure:
         return
     rows = scene.device.allocations.alive_after(scene.advice_event)
-    stores = [*_calls(scene, rows), *_stores(scene, rows)]
-    largest = max(stores, key=lambda store: store.size_bytes, default=None)
+    largest = max(_stores(scene, rows), key=lambda store: store.size_bytes, default=None)
+    if largest is None:
+        return
     heap = scene.advice_heap
-    if largest is None or largest.size_bytes < _LEAST_SHARE * heap.requested_bytes:
+    if largest.size_bytes < _LEAST_SHARE * heap.requested_bytes:
         return
     share = part_of_heap(largest.size_bytes, heap)
-    yield (
-        _of_calls(scene, largest, share)
-        if largest.is_of_calls
-        else _of_store(scene, largest, share)
-    )
+    yield _of_store(scene, largest, share)
 
 
 def _of_store(scene: Scene, store: _Store, share: str) -> Finding:
-    is_metric = _is_metrics(scene, store.rows)
-    fix = (
-        f"keep what {store.name} collects on the CPU (`.detach().cpu()`), or only a sum of it: it"
-        f" grows with every turn (up to {format_size(store.size_bytes)} less)"
-    )
-    if is_metric:
-        fix = (
-            "give the metric a state of fixed size (thresholds=200 where it has them), or"
-            f" compute_on_cpu=True: it grows with every batch (up to"
-            f" {format_size(store.size_bytes)} less)"
-        )
+    verdict, evidence, remedy = _judged(scene, store)
     return Finding(
         id="kept_in_store",
-        verdict=Verdict.LIKELY if is_metric else Verdict.POSSIBLE,
+        verdict=verdict,
         title=f"{counted(len(store.rows), 'tensor')} in {store.name} hold {share}",
         bytes=store.size_bytes,
-        place=_place(scene, store.rows),
-        evidence=(
-            ("a metric of torchmetrics that keeps all predictions and targets",)
-            if is_metric
-            else ()
-        ),
-        fix=fix,
+        place=newest_place(scene, store.rows),
+        evidence=(evidence,) if evidence else (),
+        fix=f"{remedy} (up to {format_size(store.size_bytes)} less)",
         extent=Extent(scene.advice_event, store.rows),
     )
 
 
-def _of_calls(scene: Scene, store: _Store, share: str) -> Finding:
-    calls = _most_at_one_line(scene, store.rows)
-    running = _calls_running(scene, store.name)
-    is_sure = calls - running >= _LIKELY_CALLS
-    return Finding(
-        id="kept_in_store",
-        verdict=Verdict.LIKELY if is_sure else Verdict.POSSIBLE,
-        title=f"variables of {store.name} hold {share}, of {counted(calls, 'call')} at least:"
-        f" {running:,} of them runs where the request failed",
-        bytes=store.size_bytes,
-        place=_place(scene, store.rows),
-        evidence=(
-            "an exception that is kept keeps the variables of all calls that it passed through"
-            " (its traceback); so does a generator that is not at its end",
-        ),
-        fix="keep str(error), or error.with_traceback(None), instead of the exception"
-        f" (up to {format_size(store.size_bytes)} less)",
-        extent=Extent(scene.advice_event, store.rows),
-    )
+def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
+    """How surely a store need not keep it, what says so, and what to change."""
+    cache = _CACHE.match(store.name)
+    if cache is not None:
+        return (
+            Verdict.LIKELY if cache["size"] else Verdict.POSSIBLE,
+            "it keeps a result for each of its arguments",
+            "limit it (functools.lru_cache(maxsize=...)), or compute the result anew",
+        )
+    if _is_metrics(scene, store.rows):
+        return (
+            Verdict.LIKELY,
+            "a metric of torchmetrics keeps all predictions and targets there, more with every batch",
+            "give the metric a state of fixed size (thresholds=200 where it has them), or"
+            " compute_on_cpu=True",
+        )
+    if _is_copy_of_weights(scene, store.rows):
+        return (
+            Verdict.POSSIBLE if _AVERAGE.search(store.name) else Verdict.LIKELY,
+            "its keys are the names of parameters: it is a copy of the weights",
+            "keep the copy on the CPU (`.cpu()`), or of those parameters alone that are to change",
+        )
+    kept = f"the results of {store.filled_by}" if store.filled_by else f"what {store.name} collects"
+    remedy = f"keep {kept} on the CPU (`.cpu()`), or only a sum"
+    if _are_outputs(scene, store.rows):
+        return Verdict.LIKELY, "each pass leaves its output there, and no graph", remedy
+    return Verdict.POSSIBLE, "", remedy
 
 
 def _stores(scene: Scene, rows: NDArray[np.int64]) -> Iterator[_Store]:
     """Yields what holds many entries: one list or dict, or several of one object."""
     by_owner: defaultdict[str, list[int]] = defaultdict(list)
     by_store: defaultdict[str, list[int]] = defaultdict(list)
-    for row in _others(scene.view.names, rows):
+    by_line: defaultdict[int, list[int]] = defaultdict(list)
+    for row in kept_by_program(scene.view.names, rows):
         entry = _ENTRY.match(scene.view.names.name(row))
-        if entry is not None and entry["store"] not in _NOBODYS:
+        if entry is not None and entry["store"] in _NOBODYS:
+            by_line[int(scene.view.phases.frame[row])].append(row)
+        elif entry is not None:
             by_store[entry["store"]].append(row)
     for store, store_rows in by_store.items():
         if len(store_rows) >= _FEWEST_ENTRIES:
@@ -135,48 +138,86 @@ def _stores(scene: Scene, rows: NDArray[np.int64]) -> Iterator[_Store]:
             yield _store(scene, store, store_rows)
     for owner, owner_rows in by_owner.items():
         yield _store(scene, owner, owner_rows)
+    yield from _lists_by_line(scene, by_line)
 
 
-def _calls(scene: Scene, rows: NDArray[np.int64]) -> Iterator[_Store]:
-    """Yields the functions of whose calls many keep their variables."""
-    by_call: defaultdict[str, list[int]] = defaultdict(list)
-    for row in _others(scene.view.names, rows):
-        local = _LOCAL.match(scene.view.names.name(row))
-        if local is not None:
-            by_call[local["call"]].append(row)
-    for call, call_rows in by_call.items():
-        store = _store(scene, call, call_rows, is_of_calls=True)
-        if _most_at_one_line(scene, store.rows) >= _calls_running(scene, call) + 2:
-            yield store
+def _lists_by_line(scene: Scene, by_line: dict[int, list[int]]) -> Iterator[_Store]:
+    """Yields the lists in variables that some lines fill, each once a pass, as one store."""
+    filling: dict[int, list[int]] = {}
+    for frame, line_rows in by_line.items():
+        is_once_a_pass = len(set(_passes(scene, line_rows))) == len(line_rows)
+        if frame >= 0 and len(line_rows) >= _FEWEST_OF_LINE and is_once_a_pass:
+            filling[frame] = line_rows
+    places = list(filter(None, map(scene.view.place, filling)))
+    if places:
+        lines = " and ".join(f"{base_name(place.file)}:{place.line}" for place in places[:2])
+        name = "a list" if len(places) == 1 else "lists"
+        yield _store(scene, name, [*chain.from_iterable(filling.values())], filled_by=lines)
 
 
-def _store(scene: Scene, name: str, rows: list[int], *, is_of_calls: bool = False) -> _Store:
+def _store(scene: Scene, name: str, rows: list[int], *, filled_by: str = "") -> _Store:
+    name = f"a {name}" if name in _NOBODYS_DICTS else name
     every = np.array(sorted(set(rows)), np.int64)
     size_bytes = int(scene.device.allocations.requested_bytes[every].sum())
-    return _Store(name, every, size_bytes, is_of_calls)
+    return _Store(name, every, size_bytes, filled_by)
 
 
-def _others(names: Names, rows: NDArray[np.int64]) -> Iterator[int]:
-    """Yields the allocations that are named, and no parameter, gradient or state."""
+def kept_by_program(names: Names, rows: NDArray[np.int64]) -> Iterator[int]:
+    """Yields the allocations whose names say who keeps them, and that are no parameter, gradient or
+    state.
+    """
     if names.table is not None:
-        for row in rows[names.row[rows] >= 0].tolist():
+        for row in rows[names.placed[rows]].tolist():
             if names.table.kind[names.row[row]] == TensorKind.TENSOR:
                 yield row
 
 
-def _most_at_one_line(scene: Scene, rows: NDArray[np.int64]) -> int:
-    """How many of these one line made, at most: each call makes some there."""
-    _, counts = np.unique(scene.view.phases.frame[rows], return_counts=True)
-    return int(counts.max(initial=0))
+def _passes(scene: Scene, rows: list[int] | NDArray[np.int64]) -> list[int]:
+    """In or after which call of the model each was made; none where modules have no marks."""
+    view = scene.view
+    marked = np.flatnonzero(view.modules.marked)
+    if not len(marked):
+        return []
+    begins = view.device.allocations.born[pass_starts(view.modules, marked)]
+    passes = np.searchsorted(begins, view.device.allocations.born[rows], "right")
+    return [int(number) for number in passes]
 
 
-def _calls_running(scene: Scene, call: str) -> int:
-    """How often a function is on the stack of the failed request."""
-    if scene.failure is None:
-        return 0
-    name = call.removesuffix("()").rpartition(".")[2]
-    frames = scene.trace.stacks.of(scene.failure.request.stack)
-    return sum(frame.function == name for frame in frames)
+def _are_outputs(scene: Scene, rows: NDArray[np.int64]) -> bool:
+    """Whether they are what as many passes since the last backward pass left, without a graph: these
+    keep hardly anything else.
+    """
+    view, allocations = scene.view, scene.device.allocations
+    ends = view.phases.span_end[view.phases.span_end < scene.advice_event]
+    born = allocations.born[rows]
+    if len(ends) and int(born.min()) < int(ends[-1]):
+        return False
+    if not view.modules.marked[rows].any() or len(set(_passes(scene, rows))) < _FEWEST_OF_LINE:
+        return False
+    alive = allocations.alive_after(scene.advice_event)
+    is_beside = (allocations.born[alive] > born.min()) & (allocations.born[alive] < born.max())
+    beside = np.setdiff1d(alive[is_beside & view.modules.marked[alive]], rows)
+    kept_bytes = int(allocations.requested_bytes[rows].sum())
+    return int(allocations.requested_bytes[beside].sum()) <= _NOTHING_ELSE * kept_bytes
+
+
+def _is_copy_of_weights(scene: Scene, rows: NDArray[np.int64]) -> bool:
+    """Whether most keys are names of parameters, each as large as its entry."""
+    names, sizes = scene.view.names, scene.device.allocations.requested_bytes
+    parameters = {
+        (names.name(row), int(sizes[row])) for row in names.of_kind(TensorKind.PARAMETER).tolist()
+    }
+    ends = {(name[start:], size) for name, size in parameters for start in _begins_of_parts(name)}
+    entries = ((_ENTRY.match(names.name(row)), int(sizes[row])) for row in rows.tolist())
+    known = sum(
+        entry is not None and (entry["key"].strip("'\""), size) in ends for entry, size in entries
+    )
+    return known >= _MOSTLY * len(rows)
+
+
+def _begins_of_parts(name: str) -> list[int]:
+    """Where a dotted name and each shorter one at its end begin."""
+    return [0, *(place + 1 for place, letter in enumerate(name) if letter == ".")]
 
 
 def _is_metrics(scene: Scene, rows: NDArray[np.int64]) -> bool:
@@ -185,6 +226,6 @@ def _is_metrics(scene: Scene, rows: NDArray[np.int64]) -> bool:
     return bool(scene.trace.stacks.within(_METRIC, stack[stack != NO_STACK]).any())
 
 
-def _place(scene: Scene, rows: NDArray[np.int64]) -> Place | None:
+def newest_place(scene: Scene, rows: NDArray[np.int64]) -> Place | None:
     """The line that made the newest of them."""
     return scene.view.place_of_stack(int(scene.device.allocations.stack[rows[-1]]))

@@ -1,0 +1,64 @@
+"""Gradients of embeddings that are as large as the table, for the few rows that a step uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.scene import Scene
+from vramlens.ground.verdict import Verdict
+from vramlens.trace import NO_STACK, TensorKind
+from vramlens.units import format_size
+
+_EMBEDDING = re.compile(r"torch[/\\]nn[/\\]modules[/\\]sparse\.py:forward$")
+_LEAST_SHARE = 0.2
+"""Of what is in use, with the failed request."""
+_ROUNDED_TO = 512
+
+
+def dense_embedding_gradient(scene: Scene) -> Iterator[Finding]:
+    """The table whose gradient was asked for when memory ran out in a backward pass, if it is large."""
+    failure = scene.failure
+    if failure is None or not scene.is_ended_by_failure or not _is_in_backward(scene):
+        return
+    request_bytes = failure.request.size_bytes
+    if request_bytes < _LEAST_SHARE * (scene.advice_heap.requested_bytes + request_bytes):
+        return
+    table = _table_of(scene, request_bytes)
+    if not table:
+        return
+    yield Finding(
+        id="dense_embedding_gradient",
+        verdict=Verdict.LIKELY,
+        title=f"the gradient of {table} is as large as the table: {format_size(request_bytes)} for the"
+        " rows of one step, and as much again for each further look-up",
+        bytes=request_bytes,
+        place=scene.verdict.place if scene.verdict is not None else None,
+        evidence=("an embedding's gradient is dense unless it is made with sparse=True",),
+        fix="make the embedding with sparse=True (SGD, Adagrad and SparseAdam take its gradients): at"
+        f" least {format_size(request_bytes)} less",
+    )
+
+
+def _is_in_backward(scene: Scene) -> bool:
+    phases, event = scene.view.phases, scene.advice_event
+    return bool(((phases.span_start <= event) & (phases.span_end >= event)).any())
+
+
+def _table_of(scene: Scene, size_bytes: int) -> str:
+    """The name of the embedding's weight of that size; "" without one."""
+    view, allocations = scene.view, scene.device.allocations
+    with_stack = np.flatnonzero(allocations.stack != NO_STACK)
+    looked_up = with_stack[view.trace.stacks.within(_EMBEDDING, allocations.stack[with_stack])]
+    looked_up = looked_up[view.modules.marked[looked_up]]
+    modules = {view.modules.paths[module] for module in np.unique(view.modules.module[looked_up])}
+    pieces = -(-size_bytes // _ROUNDED_TO)
+    for row in view.names.of_kind(TensorKind.PARAMETER).tolist():
+        name = view.names.name(row)
+        is_as_large = -(-int(allocations.requested_bytes[row]) // _ROUNDED_TO) == pieces
+        if is_as_large and name.rpartition(".")[0] in modules:
+            return name
+    return ""
