@@ -30,6 +30,8 @@ _ENTRY = re.compile(r"^(?P<store>[^\[]+)\[(?P<key>[^\[\]]*)\]")
 """``model.ap.target[3]``, ``Buffer.rows['a'].x``: one entry of a list or dict that somebody holds."""
 _NOBODYS = ("list", "tuple", "deque")
 """Containers that nobody is known to hold: one of them is not another, but by the line of its entries."""
+_OF_CHECKPOINTS = "_CheckpointFrame."
+"""PyTorch's own: what a checkpoint has computed again for the backward pass that runs."""
 _NOBODYS_DICTS = ("dict", "defaultdict", "OrderedDict")
 _AVERAGE = re.compile(r"ema|shadow|avg|average|momentum|teacher", re.IGNORECASE)
 """In names of copies of the weights that each step writes to."""
@@ -61,6 +63,13 @@ class _Store:
     size_bytes: int
     filled_by: str = ""
 
+    @property
+    def in_words(self) -> str:
+        """Its name, with an article where that is none of the program's."""
+        if self.name in _NOBODYS_DICTS:
+            return f"a {self.name}"
+        return f"the {self.name}" if _CACHE.match(self.name) else self.name
+
 
 def kept_in_store(scene: Scene) -> Iterator[Finding]:
     """The store that keeps the most when memory runs out, if that is much of all."""
@@ -82,7 +91,7 @@ def _of_store(scene: Scene, store: _Store, share: str) -> Finding:
     return Finding(
         id="kept_in_store",
         verdict=verdict,
-        title=f"{counted(len(store.rows), 'tensor')} in {store.name} hold {share}",
+        title=f"{counted(len(store.rows), 'tensor')} in {store.in_words} hold {share}",
         bytes=store.size_bytes,
         place=newest_place(scene, store.rows),
         evidence=(evidence,) if evidence else (),
@@ -113,7 +122,11 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
             "its keys are the names of parameters: it is a copy of the weights",
             "keep the copy on the CPU (`.cpu()`), or of those parameters alone that are to change",
         )
-    kept = f"the results of {store.filled_by}" if store.filled_by else f"what {store.name} collects"
+    kept = (
+        f"the results of {store.filled_by}"
+        if store.filled_by
+        else f"what {store.in_words} collects"
+    )
     remedy = f"keep {kept} on the CPU (`.cpu()`), or only a sum"
     if _are_outputs(scene, store.rows):
         return Verdict.LIKELY, "each pass leaves its output there, and no graph", remedy
@@ -129,7 +142,7 @@ def _stores(scene: Scene, rows: NDArray[np.int64]) -> Iterator[_Store]:
         entry = _ENTRY.match(scene.view.names.name(row))
         if entry is not None and entry["store"] in _NOBODYS:
             by_line[int(scene.view.phases.frame[row])].append(row)
-        elif entry is not None:
+        elif entry is not None and not entry["store"].startswith(_OF_CHECKPOINTS):
             by_store[entry["store"]].append(row)
     for store, store_rows in by_store.items():
         if len(store_rows) >= _FEWEST_ENTRIES:
@@ -156,7 +169,6 @@ def _lists_by_line(scene: Scene, by_line: dict[int, list[int]]) -> Iterator[_Sto
 
 
 def _store(scene: Scene, name: str, rows: list[int], *, filled_by: str = "") -> _Store:
-    name = f"a {name}" if name in _NOBODYS_DICTS else name
     every = np.array(sorted(set(rows)), np.int64)
     size_bytes = int(scene.device.allocations.requested_bytes[every].sum())
     return _Store(name, every, size_bytes, filled_by)
