@@ -18,6 +18,7 @@ from vramlens.analyses.findings.faults.kept_by_calls import kept_by_calls
 from vramlens.analyses.findings.faults.kept_in_store import kept_in_store
 from vramlens.analyses.findings.faults.large_request import request_too_large
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
+from vramlens.analyses.findings.faults.retained_graph import retained_graph
 from vramlens.analyses.findings.faults.solver_steps import solver_steps
 from vramlens.analyses.findings.faults.vectorized_transform import vectorized_transform
 from vramlens.analyses.findings.faults.written_out import attention_written_out
@@ -50,6 +51,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(id="request_too_large", find=request_too_large, importance=0, at_any_size=True),
     FindingRow(id="optimizer_list", find=optimizer_list),
     FindingRow(id="attention_written_out", find=attention_written_out),
+    FindingRow(id="retained_graph", find=retained_graph, takes_place_of="activations"),
     FindingRow(id="solver_steps", find=solver_steps, takes_place_of="activations"),
     FindingRow(id="double_precision", find=double_precision),
     FindingRow(id="kept_in_store", find=kept_in_store),

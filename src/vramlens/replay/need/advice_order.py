@@ -12,6 +12,7 @@ _ONE_EDIT = (
     "optimizer_list",
     "attention_written_out",
     "solver_steps",
+    "retained_graph",
     "unused_graph",
     "eval_with_grad",
     "unconsumed_forward",

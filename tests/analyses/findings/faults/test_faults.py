@@ -23,6 +23,7 @@ OF_CODE = {
     "kept_in_store",
     "optimizer_list",
     "request_too_large",
+    "retained_graph",
     "solver_steps",
     "vectorized_transform",
 }

@@ -5,6 +5,7 @@ large_request: a request that no limit would have held.
 optimizer_list: temporaries that an optimizer makes for all parameters at once.
 kept_in_store: a list, dict or cache that keeps something of each turn.
 kept_by_calls: calls that have ended, and whose variables are kept.
+retained_graph: a graph that goes on through several backward passes.
 solver_steps: what a solver of differential equations keeps of all its steps.
 written_out: matrices of attention that need not be written out.
 double_precision: numbers of twice the usual width.
