@@ -12,14 +12,17 @@ from vramlens.analyses.findings.failure_remedies import (
     process_limit,
     unconsumed_forward,
 )
+from vramlens.analyses.findings.faults.concatenated_copy import concatenated_copy
 from vramlens.analyses.findings.faults.dense_embedding_gradient import dense_embedding_gradient
 from vramlens.analyses.findings.faults.double_precision import double_precision
 from vramlens.analyses.findings.faults.kept_by_calls import kept_by_calls
+from vramlens.analyses.findings.faults.kept_from_start import kept_from_start
 from vramlens.analyses.findings.faults.kept_in_store import kept_in_store
 from vramlens.analyses.findings.faults.large_request import request_too_large
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
 from vramlens.analyses.findings.faults.retained_graph import retained_graph
 from vramlens.analyses.findings.faults.solver_steps import solver_steps
+from vramlens.analyses.findings.faults.unused_cache import unused_cache
 from vramlens.analyses.findings.faults.vectorized_transform import vectorized_transform
 from vramlens.analyses.findings.faults.written_out import attention_written_out
 from vramlens.analyses.findings.first_step import first_step_to_come
@@ -54,6 +57,9 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(id="retained_graph", find=retained_graph, takes_place_of="activations"),
     FindingRow(id="solver_steps", find=solver_steps, takes_place_of="activations"),
     FindingRow(id="double_precision", find=double_precision),
+    FindingRow(id="unused_cache", find=unused_cache),
+    FindingRow(id="concatenated_copy", find=concatenated_copy),
+    FindingRow(id="kept_from_start", find=kept_from_start, takes_place_of="largest_line"),
     FindingRow(id="kept_in_store", find=kept_in_store),
     FindingRow(id="kept_by_calls", find=kept_by_calls),
     FindingRow(id="vectorized_transform", find=vectorized_transform),

@@ -17,18 +17,22 @@ FAULTS = DATA / "faults"
 TRUTH = json.loads((FAULTS / "truth.json").read_text())
 OF_CODE = {
     "attention_written_out",
+    "concatenated_copy",
     "dense_embedding_gradient",
     "double_precision",
     "kept_by_calls",
+    "kept_from_start",
     "kept_in_store",
     "optimizer_list",
     "request_too_large",
     "retained_graph",
     "solver_steps",
+    "unused_cache",
     "vectorized_transform",
 }
 ELSEWHERE = {
     "dqn_replay.cap70": {"kept_in_store"},  # a replay buffer
+    "drq_sac.cap50": {"kept_from_start"},  # one that was made whole
     "lightning_val.cap70": {"kept_in_store"},  # the outputs of validation
     "ode.cap92": {"solver_steps"},
     "offload_probe.cap50": {"kept_in_store"},  # what hooks collect

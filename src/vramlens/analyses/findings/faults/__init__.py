@@ -3,6 +3,9 @@ lives.
 
 large_request: a request that no limit would have held.
 optimizer_list: temporaries that an optimizer makes for all parameters at once.
+unused_cache: keys and values for text that nobody generates.
+concatenated_copy: all gradients or parameters in one tensor.
+kept_from_start: data that was put on the GPU before the first step.
 kept_in_store: a list, dict or cache that keeps something of each turn.
 kept_by_calls: calls that have ended, and whose variables are kept.
 retained_graph: a graph that goes on through several backward passes.

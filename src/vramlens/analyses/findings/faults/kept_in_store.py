@@ -122,6 +122,12 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
             "its keys are the names of parameters: it is a copy of the weights",
             "keep the copy on the CPU (`.cpu()`), or of those parameters alone that are to change",
         )
+    if _are_slices(scene.view.names, store.rows):
+        return (
+            Verdict.LIKELY,
+            "each entry is a slice, and keeps all of the tensor that it was taken from",
+            "clone each slice before it is kept (`x[:, 0].clone()`)",
+        )
     kept = (
         f"the results of {store.filled_by}"
         if store.filled_by
@@ -137,11 +143,11 @@ def _stores(scene: Scene, rows: NDArray[np.int64]) -> Iterator[_Store]:
     """Yields what holds many entries: one list or dict, or several of one object."""
     by_owner: defaultdict[str, list[int]] = defaultdict(list)
     by_store: defaultdict[str, list[int]] = defaultdict(list)
-    by_line: defaultdict[int, list[int]] = defaultdict(list)
+    by_line: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
     for row in kept_by_program(scene.view.names, rows):
         entry = _ENTRY.match(scene.view.names.name(row))
         if entry is not None and entry["store"] in _NOBODYS:
-            by_line[int(scene.view.phases.frame[row])].append(row)
+            by_line[int(scene.view.phases.frame[row]), entry["store"]].append(row)
         elif entry is not None and not entry["store"].startswith(_OF_CHECKPOINTS):
             by_store[entry["store"]].append(row)
     for store, store_rows in by_store.items():
@@ -154,10 +160,10 @@ def _stores(scene: Scene, rows: NDArray[np.int64]) -> Iterator[_Store]:
     yield from _lists_by_line(scene, by_line)
 
 
-def _lists_by_line(scene: Scene, by_line: dict[int, list[int]]) -> Iterator[_Store]:
+def _lists_by_line(scene: Scene, by_line: dict[tuple[int, str], list[int]]) -> Iterator[_Store]:
     """Yields the lists in variables that some lines fill, each once a pass, as one store."""
     filling: dict[int, list[int]] = {}
-    for frame, line_rows in by_line.items():
+    for (frame, _), line_rows in by_line.items():
         is_once_a_pass = len(set(_passes(scene, line_rows))) == len(line_rows)
         if frame >= 0 and len(line_rows) >= _FEWEST_OF_LINE and is_once_a_pass:
             filling[frame] = line_rows
@@ -225,6 +231,12 @@ def _is_copy_of_weights(scene: Scene, rows: NDArray[np.int64]) -> bool:
         entry is not None and (entry["key"].strip("'\""), size) in ends for entry, size in entries
     )
     return known >= _MOSTLY * len(rows)
+
+
+def _are_slices(names: Names, rows: NDArray[np.int64]) -> bool:
+    """Whether most are kept by a slice that looks at less than half of them."""
+    slices = sum("(slice " in names.name(row) for row in rows.tolist())
+    return slices >= _MOSTLY * len(rows)
 
 
 def _begins_of_parts(name: str) -> list[int]:

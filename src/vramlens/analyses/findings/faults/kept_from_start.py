@@ -1,0 +1,51 @@
+"""Data that was put on the GPU before the first step, and leaves too little for the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.faults.kept_in_store import kept_by_program, newest_place
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene
+from vramlens.ground.verdict import Verdict
+from vramlens.units import format_size
+
+_LEAST_SHARE = 0.5
+_MOST_TENSORS, _MUCH = 4, 0.1
+"""That are named, if each is so much of all of them."""
+
+
+def kept_from_start(scene: Scene) -> Iterator[Finding]:
+    """A few tensors that the program made before its model first ran, and that are most of what is
+    alive when memory runs out in a step.
+    """
+    view, failure = scene.view, scene.failure
+    if failure is None or not scene.is_ended_by_failure or not view.modules.marked.any():
+        return
+    allocations, heap = scene.device.allocations, scene.advice_heap
+    first_pass = int(allocations.born[view.modules.marked].min())
+    alive = allocations.alive_after(scene.advice_event)
+    program_rows = np.array(list(kept_by_program(view.names, alive)), np.int64)
+    early = program_rows[allocations.born[program_rows] < first_pass]
+    largest = early[np.argsort(allocations.requested_bytes[early])[::-1][:_MOST_TENSORS]]
+    size_bytes = int(allocations.requested_bytes[largest].sum())
+    if not size_bytes or size_bytes < _LEAST_SHARE * heap.requested_bytes:
+        return
+    is_much = allocations.requested_bytes[largest] >= _MUCH * size_bytes
+    names = ", ".join(view.names.name(row) for row in largest[is_much].tolist())
+    yield Finding(
+        id="kept_from_start",
+        verdict=Verdict.LIKELY,
+        title=f"{part_of_heap(size_bytes, heap)} were put on the GPU before the first step, and stay:"
+        f" {names}",
+        bytes=size_bytes,
+        place=newest_place(scene, largest[::-1]),
+        evidence=("no model, gradient or optimizer keeps it",),
+        fix="keep it on the CPU, and move what a step uses (`.to(device)` of each batch); numbers that"
+        f" fit in a byte can stay uint8 until then (up to {format_size(size_bytes)} less)",
+        extent=Extent(scene.advice_event, np.sort(largest)),
+    )
