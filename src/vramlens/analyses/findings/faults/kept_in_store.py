@@ -162,11 +162,13 @@ def _stores(scene: Scene, rows: NDArray[np.int64]) -> Iterator[_Store]:
 
 def _lists_by_line(scene: Scene, by_line: dict[tuple[int, str], list[int]]) -> Iterator[_Store]:
     """Yields the lists in variables that some lines fill, each once a pass, as one store."""
-    filling: dict[int, list[int]] = {}
-    for (frame, _), line_rows in by_line.items():
-        is_once_a_pass = len(set(_passes(scene, line_rows))) == len(line_rows)
-        if frame >= 0 and len(line_rows) >= _FEWEST_OF_LINE and is_once_a_pass:
-            filling[frame] = line_rows
+    filling = {
+        frame: line_rows
+        for (frame, _), line_rows in by_line.items()
+        if frame >= 0
+        and len(line_rows) >= _FEWEST_OF_LINE
+        and len(set(_passes(scene, line_rows))) == len(line_rows)
+    }
     places = list(filter(None, map(scene.view.place, filling)))
     if places:
         lines = " and ".join(f"{base_name(place.file)}:{place.line}" for place in places[:2])
