@@ -9,12 +9,15 @@ import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.attribution.named_shapes import shapes_of
 from vramlens.analyses.attribution.phases import Phase
 
 _CHECKPOINT = re.compile(r"torch[/\\]utils[/\\]checkpoint\.py:")
 _HALF_TYPES = ("bfloat16", "float16")
 _MUCH_IN_HALF = 0.1
 """Of what is named by its type: autocast keeps losses and norms in float32."""
+_FEWEST_DIMENSIONS, _FEWEST_ACTIVATIONS = 3, 4
+"""Of fewer dimensions the first may be a position's or a feature's."""
 _LEAST_WEIGHT_BYTES = 4096
 _FEWEST_WEIGHTS = 4
 """Sizes of weights of which each has one half as large in the forward pass: of three, activations
@@ -29,6 +32,22 @@ def computes_in_half(view: Attribution) -> bool:
     meta = view.trace.meta
     is_seen = meta is not None and meta.has_autocast
     return is_seen or _names_are_half(view) or _weights_are_cast(view)
+
+
+def has_batch_of_one(view: Attribution) -> bool:
+    """Whether the activations that are alive at the last failure, or at the peak, are of one sample: no
+    batch is smaller. Only those of three dimensions and more count, whose names tell the shape.
+    """
+    failures = view.device.out_of_memory
+    event = failures[-1].event if failures else view.device.requested.peak_event
+    rows = view.device.allocations.alive_after(event)
+    rows = rows[view.categories.category[rows] == Category.ACTIVATIONS]
+    shapes = [
+        shape
+        for shape in shapes_of(view.names, rows.tolist()).values()
+        if len(shape.sizes) >= _FEWEST_DIMENSIONS
+    ]
+    return len(shapes) >= _FEWEST_ACTIVATIONS and all(shape.sizes[0] == 1 for shape in shapes)
 
 
 def is_half_type(name: str) -> bool:

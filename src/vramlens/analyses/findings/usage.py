@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.remedies_in_use import (
     computes_in_half,
+    has_batch_of_one,
     is_half_type,
     uses_checkpoints,
 )
@@ -50,6 +51,8 @@ def activations(scene: Scene) -> Iterator[Finding]:
     line = _main_line(heap, leaks)
     other_cures = _cures_beside_the_batch(scene.view, line)
     half_batch = f"halving the batch saves about {_half_of(size, heap)}"
+    fix = f"{half_batch}; or {other_cures}" if other_cures else half_batch
+    is_of_one = has_batch_of_one(scene.view)
     yield Finding(
         id="activations",
         verdict=category.verdict,
@@ -57,10 +60,12 @@ def activations(scene: Scene) -> Iterator[Finding]:
         bytes=size,
         place=line.place if line else None,
         evidence=(
-            "they are proportional to the batch size and to the size of each input",
+            "they are of one sample, and proportional to its size"
+            if is_of_one
+            else "they are proportional to the batch size and to the size of each input",
             *_more_at_line(line, size),
         ),
-        fix=f"{half_batch}; or {other_cures}" if other_cures else half_batch,
+        fix=(other_cures or None) if is_of_one else fix,
         fix_without_batch=other_cures or None,
         extent=_extent_of(scene, Category.ACTIVATIONS, unwanted=_unwanted_rows(scene)),
     )

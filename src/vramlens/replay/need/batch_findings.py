@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vramlens.analyses.attribution.remedies_in_use import has_batch_of_one
 from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.failure.first_step.first_step_need import StepBounds, bounds_of_first_step
 from vramlens.analyses.failure.need import BLOCKS, Need
@@ -44,6 +45,8 @@ def batch_that_fits(
     capacity_bytes = proven.recorded.limit.bytes
     if capacity_bytes is None or judged.projection is None or judged.need.high_bytes is None:
         return None
+    if has_batch_of_one(view):
+        return None
     batch = largest_share(proven, judged.projection, view, judged.need)
     if batch is None:
         return None
@@ -72,6 +75,8 @@ def batch_of_first_step(
 ) -> Finding | None:
     """The range of the largest batch that fits a first step; None where nothing bounds it."""
     if need.basis != BLOCKS or need.high_bytes is None or capacity_bytes is None:
+        return None
+    if has_batch_of_one(view):
         return None
     bounds = bounds_of_first_step(view, view.device.out_of_memory[-1])
     if bounds is None:

@@ -84,3 +84,12 @@ def test_a_rollout_may_be_followed_by_its_backward_pass() -> None:
     assert turns.fix is not None
     assert "if a backward pass follows" in turns.fix
     assert "torch.no_grad()" in turns.fix
+
+
+def test_of_one_sample_no_batch_is_smaller() -> None:
+    """A volume at a time: what helps is to keep fewer activations of it."""
+    findings = {finding.id: finding for finding in explained("faults/one_sample").findings}
+    assert "smaller_batch" not in findings
+    fix = findings["activations"].fix
+    assert fix is not None
+    assert fix.startswith("use torch.utils.checkpoint")
