@@ -39,6 +39,6 @@ def concatenated_copy(scene: Scene) -> Iterator[Finding]:
             place=scene.view.place_of_stack(failure.request.stack),
             evidence=("torch.cat, or parameters_to_vector, copies all of them",),
             fix="work on one tensor after another: a norm is that of their norms"
-            " (torch.nn.utils.clip_grad_norm_ and get_total_norm do that)",
+            " (torch.nn.utils.get_total_norm, or torch.stack([g.norm() for g in grads]).norm())",
         )
         return

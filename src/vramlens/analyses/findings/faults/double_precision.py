@@ -14,7 +14,7 @@ from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
-_TYPES = {"float64": "float32", "complex128": "complex64"}
+_TYPES = ("float64", "complex128")
 _LEAST_SHARE = 0.5
 """Of what is in use: with less, the rest is what a smaller type would not change."""
 
@@ -43,7 +43,7 @@ def double_precision(scene: Scene) -> Iterator[Finding]:
             "NumPy's arrays are float64, and what is computed from them is, too",
             f"the largest is {shapes[largest]}",
         ),
-        fix=f"unless the result needs it, convert the inputs to {_TYPES[wide_type]} as they go to the"
-        f" GPU (about {format_size(size_bytes // 2)} less)",
+        fix="unless the result needs it, convert the inputs to single precision (float32, complex64) as"
+        f" they go to the GPU (about {format_size(size_bytes // 2)} less)",
         extent=Extent(scene.advice_event, wide_rows),
     )

@@ -45,7 +45,7 @@ def kept_from_start(scene: Scene) -> Iterator[Finding]:
         bytes=size_bytes,
         place=newest_place(scene, largest[::-1]),
         evidence=("no model, gradient or optimizer keeps it",),
-        fix="keep it on the CPU, and move what a step uses (`.to(device)` of each batch); numbers that"
-        f" fit in a byte can stay uint8 until then (up to {format_size(size_bytes)} less)",
+        fix="keep it on the CPU, take what a step uses with indices that are there, too, and move that"
+        f" (`.to(device)` of each batch): up to {format_size(size_bytes)} less",
         extent=Extent(scene.advice_event, np.sort(largest)),
     )

@@ -107,7 +107,8 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
         return (
             Verdict.LIKELY if cache["size"] else Verdict.POSSIBLE,
             "it keeps a result for each of its arguments",
-            "limit it (functools.lru_cache(maxsize=...)), or compute the result anew",
+            f"limit it to a few (functools.lru_cache(maxsize=4): {len(store.rows):,} were kept), or"
+            " compute the result anew",
         )
     if _is_metrics(scene, store.rows):
         return (

@@ -56,7 +56,10 @@ def retained_graph(scene: Scene) -> Iterator[Finding]:
         " through and left: the graph goes on from one to the next",
         bytes=size_bytes,
         place=scene.view.place_of_stack(int(allocations.stack[largest])),
-        evidence=("a backward pass frees its graph, unless it is called with retain_graph=True",),
+        evidence=(
+            "a backward pass frees its graph, unless it is called with retain_graph=True",
+            "where it is cut, gradients reach no further back (truncated back-propagation)",
+        ),
         fix="detach what goes from one pass to the next (state = state.detach()), and call backward()"
         f" without retain_graph=True (up to {format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, rows),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -12,6 +13,7 @@ from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
+from vramlens.trace import NO_STACK
 from vramlens.units import counted, format_size
 
 _FEWEST_POSITIONS = 256
@@ -20,6 +22,17 @@ _WIDEST_HEAD = 512
 """Columns of queries and keys, at most: usual heads have 32 to 256."""
 _LEAST_SHARE = 0.25
 """Of what is in use, with the failed request."""
+_REMEDIES = (
+    (
+        re.compile(r"torch[/\\]nn[/\\]functional\.py:multi_head_attention_forward$"),
+        "call nn.MultiheadAttention with need_weights=False",
+    ),
+    (
+        re.compile(r"[/\\]transformers[/\\].*:eager_attention_forward$"),
+        'load the model with attn_implementation="sdpa"',
+    ),
+)
+"""Whose code writes them out, and what to call instead."""
 
 
 def attention_written_out(scene: Scene) -> Iterator[Finding]:
@@ -50,11 +63,21 @@ def attention_written_out(scene: Scene) -> Iterator[Finding]:
         bytes=alive_bytes + asked_bytes,
         place=scene.view.place_of_stack(int(scene.device.allocations.stack[largest])),
         evidence=(f"the largest is {matrices[largest]}{asks}",),
-        fix="compute them in torch.nn.functional.scaled_dot_product_attention(q, k, v), which does"
-        ' not write them out (transformers: attn_implementation="sdpa"; nn.MultiheadAttention:'
-        " need_weights=False):"
-        f" up to {format_size(alive_bytes + asked_bytes)} less",
+        fix=f"{_remedy(scene, largest)}: up to {format_size(alive_bytes + asked_bytes)} less",
         extent=Extent(event, matrix_rows),
+    )
+
+
+def _remedy(scene: Scene, row: int) -> str:
+    """What makes a matrix that need not be written out, by whose code it is."""
+    stack = scene.device.allocations.stack[row : row + 1]
+    known = stack[stack != NO_STACK]
+    for pattern, remedy in _REMEDIES:
+        if scene.trace.stacks.within(pattern, known).any():
+            return f"{remedy}, which does not write them out"
+    return (
+        "compute them in torch.nn.functional.scaled_dot_product_attention(q, k, v), which does not"
+        " write them out"
     )
 
 
