@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.named_shapes import Shape, shapes_of
 from vramlens.analyses.evaluation_passes import Evaluation, evaluation_of
 from vramlens.analyses.explanation import OomVerdict, Peak
 from vramlens.analyses.failure.ending import went_on
@@ -24,7 +26,7 @@ from vramlens.analyses.memory.heap import Heap, heap_at
 from vramlens.analyses.memory.run_shape import StepPeaks, shape_of, step_peaks
 from vramlens.errors import UsageError
 from vramlens.read.oom.oom_text import OomMessage
-from vramlens.trace import DeviceTrace, Trace
+from vramlens.trace import DeviceTrace, OutOfMemory, Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,9 +130,16 @@ class Scene:
         return self.failure is not None and not went_on(self.view, self.failure.request)
 
     @property
+    def ending_request(self) -> OutOfMemory | None:
+        """The failed request that was the program's end; None where none was."""
+        if self.failure is None or not self.is_ended_by_failure:
+            return None
+        return self.failure.request
+
+    @property
     def ending_event(self) -> int | None:
         """The event of the failed request that was the program's end; None where none was."""
-        return self.failed_event if self.is_ended_by_failure else None
+        return None if self.ending_request is None else self.ending_request.event
 
     # The memory at a moment
 
@@ -146,6 +155,21 @@ class Scene:
         if self.failed_event is not None:
             return self.failed_event
         return self.device.requested.peak_event
+
+    @cached_property
+    def advice_rows(self) -> NDArray[np.int64]:
+        """The allocations that are alive then."""
+        return self.device.allocations.alive_after(self.advice_event)
+
+    @cached_property
+    def program_rows(self) -> NDArray[np.int64]:
+        """Those of them that the program keeps by a name of its own."""
+        return self.advice_rows[self.view.names.of_program[self.advice_rows]]
+
+    @cached_property
+    def advice_shapes(self) -> dict[int, Shape]:
+        """The shapes of what is alive then, by row, where names tell them."""
+        return shapes_of(self.view.names, self.advice_rows.tolist())
 
     @property
     def advice_heap(self) -> Heap:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+MIN_BLOCK = 512
+"""What a request is rounded up to (kMinBlockSize)."""
 SMALL_REQUEST = 1 << 20
 """Blocks up to this come from the small pool (kSmallSize)."""
 SMALL_SEGMENT = 2 << 20
@@ -14,6 +16,11 @@ LARGE_SEGMENT = 20 << 20
 """
 PAGE = 2 << 20
 """What the driver is asked for is rounded up to this (kRoundLarge)."""
+
+
+def block_size(size_bytes: int) -> int:
+    """The block that serves a request, without what settings round up beyond that."""
+    return -(-size_bytes // MIN_BLOCK) * MIN_BLOCK
 
 
 def in_pages(size_bytes: int) -> int:

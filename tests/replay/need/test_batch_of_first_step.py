@@ -39,14 +39,13 @@ def test_a_first_step_is_advised_a_batch_that_fits(name: str) -> None:
     assert (finding.bytes or 0) <= program["limits"][name]["cap_bytes"]
 
 
-@pytest.mark.parametrize("name", [*FIRST_STEPS, "gpt.cap90"])
+@pytest.mark.parametrize("name", [*sorted({*FIRST_STEPS} - {"ode.cap92"}), "gpt.cap90"])
 def test_a_computed_batch_takes_the_place_of_the_rough_one(name: str) -> None:
-    """By the sums alone the activations' finding speaks of the batch: then the replay computes it."""
+    """By the sums alone the activations' finding speaks of the batch: then the replay computes it. In
+    a solver's steps another finding takes its place.
+    """
     rough = explain_trace(load(FOLDER / f"{name}.vram")).findings
     fixes = {one.id: (one.fix, one.fix_without_batch) for one in rough}
-    if "activations" not in fixes:
-        assert "solver_steps" in fixes  # which takes its place
-        return
     with_batch, without_batch = fixes["activations"]
     assert with_batch != without_batch
     told = {one.id: one.fix for one in findings_of(name)}

@@ -49,6 +49,15 @@ class Names:
             flags[flags] = by_row[self.row[flags]]
         return flags
 
+    @cached_property
+    def of_program(self) -> NDArray[np.bool_]:
+        """One flag an allocation: whether its name says where the program keeps it, and it is no
+        parameter, gradient, buffer or state.
+        """
+        flags = np.zeros(len(self.row), np.bool_)
+        flags[self.of_kind(TensorKind.TENSOR)] = True
+        return flags & self.placed
+
     def of_kind(self, *kinds: TensorKind) -> NDArray[np.int64]:
         """The allocations that are such tensors."""
         if self.table is None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.failure.step_template import Template
+from vramlens.ground.allocator_sizes import block_size
 from vramlens.trace import OutOfMemory
 
 _SAME = 0.002
@@ -25,7 +26,6 @@ _MOST_STEPS = 12
 _MOST_CLASSES = 4
 _RESIDUAL = 0.05
 _STEEPEST = 3.0
-_ROUNDED_TO = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ def scaling_of(view: Attribution, template: Template, request: OutOfMemory) -> S
     ours = theirs.copy()
     ours[served] = allocations.requested_bytes[template.partner[served]]
     position = template.position
-    if -(-int(theirs[position]) // _ROUNDED_TO) * _ROUNDED_TO != request.size_bytes:
+    if block_size(int(theirs[position])) != request.size_bytes:
         ours[position] = request.size_bytes
     grown = np.log(np.maximum(ours, 1) / np.maximum(theirs, 1))
     if not len(served):

@@ -22,6 +22,7 @@ from vramlens.analyses.failure.first_step.forward_progress import blocks_of_pass
 from vramlens.analyses.failure.likeness.paired_requests import Pairs, with_likest_sizes
 from vramlens.analyses.failure.step_evidence import are_steps
 from vramlens.analyses.leaks.certainty import PATTERN
+from vramlens.ground.allocator_sizes import MIN_BLOCK
 from vramlens.trace import NO_STACK, OutOfMemory
 
 _MOST_CANDIDATES = 24
@@ -33,7 +34,6 @@ _GIVEN_BACK = 0.7
 """A step that is one gives back most of what it asks for; a layer of a forward pass keeps it."""
 _TWO_AND_THE_FAILED = 3
 _LOOK_BACK, _LOOK_AHEAD = 8, 200
-_ROUNDED_TO = 512
 _ALMOST_ALL = 0.98
 _MOST_TO_PAIR = 3000
 _RANK_BITS = 32
@@ -334,7 +334,7 @@ def _position(view: Attribution, span: EventSpan, request: OutOfMemory, after: i
     if not len(same_stack):
         later = np.flatnonzero(allocations.stack[span.rows[after:]] == request.stack)
         return after + int(later[0]) if len(later) and request.stack != NO_STACK else None
-    sizes = -(-allocations.requested_bytes[near[same_stack]] // _ROUNDED_TO) * _ROUNDED_TO
+    sizes = -(-allocations.requested_bytes[near[same_stack]] // MIN_BLOCK) * MIN_BLOCK
     equal = same_stack[sizes == request.size_bytes]
     return after + int(equal[0] if len(equal) else same_stack[0])
 

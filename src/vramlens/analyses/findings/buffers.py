@@ -58,7 +58,7 @@ def operator_buffers(scene: Scene) -> Iterator[Finding]:
         title=f"{format_size(total)} of {scene.peak_name} ({share:.0f}%) {are_buffers} only "
         "during one operation",
         bytes=total,
-        place=view.place(int(view.phases.frame[largest])),
+        place=view.place_of_block(int(largest)),
         evidence=(
             f"it was freed within {_BRIEF_EVENTS} events"
             if is_one

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vramlens.analyses.attribution.named_shapes import shapes_of
 from vramlens.analyses.attribution.phases import MODULE_CALL
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding, Place
@@ -104,8 +103,8 @@ def largest_line(scene: Scene) -> Iterator[Finding]:
 
 def _in_parts(scene: Scene, rows: NDArray[np.int64]) -> str:
     """How a few large tensors can be made smaller, where the shape of one is known; "" elsewhere."""
-    shapes = shapes_of(scene.view.names, rows.tolist())
-    largest = max(shapes.values(), key=lambda shape: shape.bytes, default=None)
+    shapes = (scene.advice_shapes[row] for row in rows.tolist() if row in scene.advice_shapes)
+    largest = max(shapes, key=lambda shape: shape.bytes, default=None)
     if largest is None or len(rows) > _FEW_TENSORS or len(largest.sizes) < 2:
         return ""
     return f" ({largest}: compute a part of one dimension at a time)"
@@ -157,8 +156,7 @@ def _kept_by_one_function(heap: Heap) -> _Holder | None:
 
 def _rows_of(scene: Scene, holder: _Holder) -> NDArray[np.int64]:
     """The allocations of the lines at the telling moment."""
-    view, event = scene.view, scene.advice_event
-    rows = view.device.allocations.alive_after(event)
+    view, rows = scene.view, scene.advice_rows
     frames = view.phases.frame[rows]
     places = {line.place for line in holder.lines}
     of_places = [frame for frame in np.unique(frames).tolist() if view.place(frame) in places]

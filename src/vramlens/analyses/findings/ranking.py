@@ -30,6 +30,8 @@ class FindingRow(Generic[SceneT]):
         important_from_share: of the peak; one with less has no importance.
         at_any_size: whether it matters however few its bytes are.
         is_avoidable: whether one edit gives its bytes back, and nothing is lost.
+        is_mended_in_code: whether an edit of a few lines mends it: where it frees enough for a request
+            that failed, that comes before what only makes room.
         takes_place_of: the id of the finding that says less about the same bytes; "" without one.
         unless: tells of another finding whether it makes this one superfluous.
     """
@@ -40,6 +42,7 @@ class FindingRow(Generic[SceneT]):
     important_from_share: float = 0.0
     at_any_size: bool = False
     is_avoidable: bool = False
+    is_mended_in_code: bool = False
     takes_place_of: str = ""
     unless: Callable[[SceneT, Finding], bool] | None = None
 

@@ -166,10 +166,9 @@ def _extent_of(
     """The allocations of a category at the telling moment, without some that another finding is
     about.
     """
-    view, event = scene.view, scene.advice_event
-    rows = view.device.allocations.alive_after(event)
-    rows = rows[view.categories.category[rows] == category]
-    return Extent(event, rows if unwanted is None else np.setdiff1d(rows, unwanted))
+    rows = scene.advice_rows
+    rows = rows[scene.view.categories.category[rows] == category]
+    return Extent(scene.advice_event, rows if unwanted is None else np.setdiff1d(rows, unwanted))
 
 
 def _unwanted_rows(scene: Scene) -> NDArray[np.int64]:

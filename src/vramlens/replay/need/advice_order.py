@@ -6,34 +6,16 @@ from collections.abc import Sequence
 
 from vramlens.analyses.explanation import OomVerdict
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.table import FROM_RECORDING
 from vramlens.ground.verdict import Verdict
 
-_ONE_EDIT = (
-    "optimizer_list",
-    "attention_written_out",
-    "solver_steps",
-    "retained_graph",
-    "unused_graph",
-    "eval_with_grad",
-    "unconsumed_forward",
-    "gathered_outputs",
-    "two_copies",
-    "unused_cache",
-    "concatenated_copy",
-    "kept_from_start",
-    "kept_in_store",
-    "kept_by_calls",
-    "vectorized_transform",
-    "dense_embedding_gradient",
-    "double_precision",
-)
-"""A few lines mend these, at no cost."""
+_IN_CODE = tuple(row.id for row in FROM_RECORDING if row.is_mended_in_code)
 _FIRST = (
     "request_too_large",
     "allocator_retry",
     "settings_help",
     "leak",
-    *_ONE_EDIT,
+    *_IN_CODE,
     "settings_may_help",
     "smaller_batch",
     "fragmented_request",
@@ -51,7 +33,7 @@ def order_of_advice(
     short_bytes = oom.short_by_bytes or oom.requested_bytes or 0
     left_out = set() if leaking else {"leak"}
     saved = _sure_savings(findings)
-    left_out |= {name for name in _ONE_EDIT if saved.get(name, 0) < short_bytes}
+    left_out |= {name for name in _IN_CODE if saved.get(name, 0) < short_bytes}
     if oom.cause != "fragmentation":  # what only may help comes after all that does
         left_out.add("settings_may_help")
     return tuple(name for name in _FIRST if name not in left_out)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.phases import Phase
+from vramlens.ground.allocator_sizes import MIN_BLOCK
 from vramlens.trace import OutOfMemory
 
-_ROUNDED_TO = 512
 _FEWEST_MADE = 2
 """One tensor may be a temporary of one parameter, which goes before that of the next."""
 
@@ -72,5 +72,5 @@ def _begins_with(full: NDArray[np.int64], part: NDArray[np.int64]) -> bool:
     """Whether a list of sizes begins with another, as the allocator rounds them."""
     if len(full) < len(part):
         return False
-    both = (-(-sizes // _ROUNDED_TO) for sizes in (full[: len(part)], part))
+    both = (-(-sizes // MIN_BLOCK) for sizes in (full[: len(part)], part))
     return bool(np.equal(*both).all())

@@ -9,6 +9,7 @@ import numpy as np
 
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene
+from vramlens.ground.allocator_sizes import block_size
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK, TensorKind
 from vramlens.units import format_size
@@ -16,15 +17,14 @@ from vramlens.units import format_size
 _EMBEDDING = re.compile(r"torch[/\\]nn[/\\]modules[/\\]sparse\.py:forward$")
 _LEAST_SHARE = 0.2
 """Of what is in use, with the failed request."""
-_ROUNDED_TO = 512
 
 
 def dense_embedding_gradient(scene: Scene) -> Iterator[Finding]:
     """The table whose gradient was asked for when memory ran out in a backward pass, if it is large."""
-    failure = scene.failure
-    if failure is None or not scene.is_ended_by_failure or not _is_in_backward(scene):
+    request = scene.ending_request
+    if request is None or not _is_in_backward(scene):
         return
-    request_bytes = failure.request.size_bytes
+    request_bytes = request.size_bytes
     if request_bytes < _LEAST_SHARE * (scene.advice_heap.requested_bytes + request_bytes):
         return
     table = _table_of(scene, request_bytes)
@@ -55,10 +55,10 @@ def _table_of(scene: Scene, size_bytes: int) -> str:
     looked_up = with_stack[view.trace.stacks.within(_EMBEDDING, allocations.stack[with_stack])]
     looked_up = looked_up[view.modules.marked[looked_up]]
     modules = {view.modules.paths[module] for module in np.unique(view.modules.module[looked_up])}
-    pieces = -(-size_bytes // _ROUNDED_TO)
     for row in view.names.of_kind(TensorKind.PARAMETER).tolist():
         name = view.names.name(row)
-        is_as_large = -(-int(allocations.requested_bytes[row]) // _ROUNDED_TO) == pieces
+        row_bytes = int(allocations.requested_bytes[row])
+        is_as_large = block_size(row_bytes) == block_size(size_bytes)
         if is_as_large and name.rpartition(".")[0] in modules:
             return name
     return ""

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vramlens.analyses.attribution.named_shapes import shapes_of
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -21,11 +20,9 @@ _LEAST_SHARE = 0.5
 
 def double_precision(scene: Scene) -> Iterator[Finding]:
     """Most of what is in use when memory runs out, if its numbers are twice as wide as usual."""
-    if not scene.is_ended_by_failure:
+    if scene.ending_request is None:
         return
-    heap = scene.advice_heap
-    rows = scene.device.allocations.alive_after(scene.advice_event)
-    shapes = shapes_of(scene.view.names, rows.tolist())
+    heap, shapes = scene.advice_heap, scene.advice_shapes
     wide_rows = np.array([row for row, shape in shapes.items() if shape.type in _TYPES], np.int64)
     sizes = scene.device.allocations.requested_bytes[wide_rows]
     size_bytes = int(sizes.sum())
@@ -38,7 +35,7 @@ def double_precision(scene: Scene) -> Iterator[Finding]:
         verdict=Verdict.LIKELY,
         title=f"{part_of_heap(size_bytes, heap)} are in double precision ({wide_type})",
         bytes=size_bytes // 2,
-        place=scene.view.place_of_stack(int(scene.device.allocations.stack[largest])),
+        place=scene.view.place_of_block(largest),
         evidence=(
             "NumPy's arrays are float64, and what is computed from them is, too",
             f"the largest is {shapes[largest]}",

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.kept_in_store import kept_by_program, newest_place
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
@@ -27,12 +26,15 @@ def kept_by_calls(scene: Scene) -> Iterator[Finding]:
     """The function whose calls keep the most when memory runs out, if that is much of all and most of
     these calls do not run.
     """
-    if not scene.is_ended_by_failure:
+    request = scene.ending_request
+    if request is None:
         return
-    heap = scene.advice_heap
+    heap, running_frames = scene.advice_heap, scene.trace.stacks.of(request.stack)
     for call, rows in _variables(scene).items():
         size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
-        calls, running = _most_at_one_line(scene, rows), _calls_running(scene, call)
+        name = call.removesuffix("()").rpartition(".")[2]
+        running = sum(frame.function == name for frame in running_frames)
+        calls = _most_at_one_line(scene, rows)
         is_much = size_bytes >= _LEAST_SHARE * heap.requested_bytes
         if not is_much or calls - running < _FEWEST_CALLS:
             continue
@@ -42,7 +44,7 @@ def kept_by_calls(scene: Scene) -> Iterator[Finding]:
             title=f"variables of {call} hold {part_of_heap(size_bytes, heap)}, of"
             f" {counted(calls, 'call')} at least: {running:,} of them runs where the request failed",
             bytes=size_bytes,
-            place=newest_place(scene, rows),
+            place=scene.view.place_of_block(int(rows[-1])),
             evidence=(
                 "an exception that is kept keeps the variables of all calls that it passed through"
                 " (its traceback); so does a generator that is not at its end",
@@ -57,9 +59,9 @@ def kept_by_calls(scene: Scene) -> Iterator[Finding]:
 def _variables(scene: Scene) -> dict[str, NDArray[np.int64]]:
     """What variables of functions hold, by function, the most first."""
     by_call: defaultdict[str, list[int]] = defaultdict(list)
-    alive = scene.device.allocations.alive_after(scene.advice_event)
-    for row in kept_by_program(scene.view.names, alive):
-        local = _LOCAL.match(scene.view.names.name(row))
+    names = scene.view.names
+    for row in scene.program_rows.tolist():
+        local = _LOCAL.match(names.name(row))
         if local is not None:
             by_call[local["call"]].append(row)
     sizes = scene.device.allocations.requested_bytes
@@ -72,12 +74,3 @@ def _most_at_one_line(scene: Scene, rows: NDArray[np.int64]) -> int:
     """How many of these one line made, at most: each call makes some there."""
     _, counts = np.unique(scene.view.phases.frame[rows], return_counts=True)
     return int(counts.max(initial=0))
-
-
-def _calls_running(scene: Scene, call: str) -> int:
-    """How often a function is on the stack of the failed request."""
-    if scene.failure is None:
-        return 0
-    name = call.removesuffix("()").rpartition(".")[2]
-    frames = scene.trace.stacks.of(scene.failure.request.stack)
-    return sum(frame.function == name for frame in frames)

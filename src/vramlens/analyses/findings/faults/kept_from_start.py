@@ -8,7 +8,6 @@ import numpy as np
 
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.kept_in_store import kept_by_program, newest_place
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
@@ -23,14 +22,12 @@ def kept_from_start(scene: Scene) -> Iterator[Finding]:
     """A few tensors that the program made before its model first ran, and that are most of what is
     alive when memory runs out in a step.
     """
-    view, failure = scene.view, scene.failure
-    if failure is None or not scene.is_ended_by_failure or not view.modules.marked.any():
+    view = scene.view
+    if scene.ending_request is None or not view.modules.marked.any():
         return
     allocations, heap = scene.device.allocations, scene.advice_heap
     first_pass = int(allocations.born[view.modules.marked].min())
-    alive = allocations.alive_after(scene.advice_event)
-    program_rows = np.array(list(kept_by_program(view.names, alive)), np.int64)
-    early = program_rows[allocations.born[program_rows] < first_pass]
+    early = scene.program_rows[allocations.born[scene.program_rows] < first_pass]
     largest = early[np.argsort(allocations.requested_bytes[early])[::-1][:_MOST_TENSORS]]
     size_bytes = int(allocations.requested_bytes[largest].sum())
     if not size_bytes or size_bytes < _LEAST_SHARE * heap.requested_bytes:
@@ -43,7 +40,7 @@ def kept_from_start(scene: Scene) -> Iterator[Finding]:
         title=f"{part_of_heap(size_bytes, heap)} were put on the GPU before the first step, and stay:"
         f" {names}",
         bytes=size_bytes,
-        place=newest_place(scene, largest[::-1]),
+        place=view.place_of_block(int(largest[0])),
         evidence=("no model, gradient or optimizer keeps it",),
         fix="keep it on the CPU, take what a step uses with indices that are there, too, and move that"
         f" (`.to(device)` of each batch): up to {format_size(size_bytes)} less",

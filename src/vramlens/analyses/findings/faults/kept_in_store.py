@@ -15,13 +15,14 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.names import Names
 from vramlens.analyses.attribution.training import pass_starts
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
-from vramlens.ground.place import Place, base_name
+from vramlens.ground.place import base_name
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK, TensorKind
 from vramlens.units import counted, format_size
@@ -36,6 +37,7 @@ _NOBODYS_DICTS = ("dict", "defaultdict", "OrderedDict")
 _AVERAGE = re.compile(r"ema|shadow|avg|average|momentum|teacher", re.IGNORECASE)
 """In names of copies of the weights that each step writes to."""
 _MOSTLY = 0.9
+"""Of the entries of a store, that are alike: one may be a counter, or a tensor that is small and whole."""
 _CACHE = re.compile(r"^(?P<size>unlimited )?lru_cache of ")
 _METRIC = re.compile(r"[/\\]torchmetrics[/\\]")
 _FEWEST_ENTRIES, _FEWEST_OF_LINE = 8, 5
@@ -73,30 +75,25 @@ class _Store:
 
 def kept_in_store(scene: Scene) -> Iterator[Finding]:
     """The store that keeps the most when memory runs out, if that is much of all."""
-    if not scene.is_ended_by_failure:
+    if scene.ending_request is None:
         return
-    rows = scene.device.allocations.alive_after(scene.advice_event)
-    largest = max(_stores(scene, rows), key=lambda store: store.size_bytes, default=None)
+    largest = max(_stores(scene), key=lambda store: store.size_bytes, default=None)
     if largest is None:
         return
     heap = scene.advice_heap
     if largest.size_bytes < _LEAST_SHARE * heap.requested_bytes:
         return
-    share = part_of_heap(largest.size_bytes, heap)
-    yield _of_store(scene, largest, share)
-
-
-def _of_store(scene: Scene, store: _Store, share: str) -> Finding:
-    verdict, evidence, remedy = _judged(scene, store)
-    return Finding(
+    verdict, evidence, remedy = _judged(scene, largest)
+    yield Finding(
         id="kept_in_store",
         verdict=verdict,
-        title=f"{counted(len(store.rows), 'tensor')} in {store.in_words} hold {share}",
-        bytes=store.size_bytes,
-        place=newest_place(scene, store.rows),
+        title=f"{counted(len(largest.rows), 'tensor')} in {largest.in_words} hold"
+        f" {part_of_heap(largest.size_bytes, heap)}",
+        bytes=largest.size_bytes,
+        place=scene.view.place_of_block(int(largest.rows[-1])),
         evidence=(evidence,) if evidence else (),
-        fix=f"{remedy} (up to {format_size(store.size_bytes)} less)",
-        extent=Extent(scene.advice_event, store.rows),
+        fix=f"{remedy} (up to {format_size(largest.size_bytes)} less)",
+        extent=Extent(scene.advice_event, largest.rows),
     )
 
 
@@ -140,13 +137,14 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
     return Verdict.POSSIBLE, "", remedy
 
 
-def _stores(scene: Scene, rows: NDArray[np.int64]) -> Iterator[_Store]:
+def _stores(scene: Scene) -> Iterator[_Store]:
     """Yields what holds many entries: one list or dict, or several of one object."""
     by_owner: defaultdict[str, list[int]] = defaultdict(list)
     by_store: defaultdict[str, list[int]] = defaultdict(list)
     by_line: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
-    for row in kept_by_program(scene.view.names, rows):
-        entry = _ENTRY.match(scene.view.names.name(row))
+    names = scene.view.names
+    for row in scene.program_rows.tolist():
+        entry = _ENTRY.match(names.name(row))
         if entry is not None and entry["store"] in _NOBODYS:
             by_line[int(scene.view.phases.frame[row]), entry["store"]].append(row)
         elif entry is not None and not entry["store"].startswith(_OF_CHECKPOINTS):
@@ -163,12 +161,13 @@ def _stores(scene: Scene, rows: NDArray[np.int64]) -> Iterator[_Store]:
 
 def _lists_by_line(scene: Scene, by_line: dict[tuple[int, str], list[int]]) -> Iterator[_Store]:
     """Yields the lists in variables that some lines fill, each once a pass, as one store."""
+    begins, births = _begins_of_passes(scene.view), scene.device.allocations.born
     filling = {
         frame: line_rows
         for (frame, _), line_rows in by_line.items()
         if frame >= 0
         and len(line_rows) >= _FEWEST_OF_LINE
-        and len(set(_passes(scene, line_rows))) == len(line_rows)
+        and _passes(begins, births[line_rows]) == len(line_rows)
     }
     places = list(filter(None, map(scene.view.place, filling)))
     if places:
@@ -183,25 +182,15 @@ def _store(scene: Scene, name: str, rows: list[int], *, filled_by: str = "") -> 
     return _Store(name, every, size_bytes, filled_by)
 
 
-def kept_by_program(names: Names, rows: NDArray[np.int64]) -> Iterator[int]:
-    """Yields the allocations whose names say who keeps them, and that are no parameter, gradient or
-    state.
-    """
-    if names.table is not None:
-        for row in rows[names.placed[rows]].tolist():
-            if names.table.kind[names.row[row]] == TensorKind.TENSOR:
-                yield row
+def _begins_of_passes(view: Attribution) -> NDArray[np.int64]:
+    """The events at which the model is called; none where modules have no marks."""
+    starts = pass_starts(view.modules, np.flatnonzero(view.modules.marked))
+    return view.device.allocations.born[starts]
 
 
-def _passes(scene: Scene, rows: list[int] | NDArray[np.int64]) -> list[int]:
-    """In or after which call of the model each was made; none where modules have no marks."""
-    view = scene.view
-    marked = np.flatnonzero(view.modules.marked)
-    if not len(marked):
-        return []
-    begins = view.device.allocations.born[pass_starts(view.modules, marked)]
-    passes = np.searchsorted(begins, view.device.allocations.born[rows], "right")
-    return [int(number) for number in passes]
+def _passes(begins: NDArray[np.int64], born: NDArray[np.int64]) -> int:
+    """In or after how many different calls of the model some were made."""
+    return len(np.unique(np.searchsorted(begins, born, "right"))) if len(begins) else 0
 
 
 def _are_outputs(scene: Scene, rows: NDArray[np.int64]) -> bool:
@@ -213,9 +202,12 @@ def _are_outputs(scene: Scene, rows: NDArray[np.int64]) -> bool:
     born = allocations.born[rows]
     if len(ends) and int(born.min()) < int(ends[-1]):
         return False
-    if not view.modules.marked[rows].any() or len(set(_passes(scene, rows))) < _FEWEST_OF_LINE:
+    if (
+        not view.modules.marked[rows].any()
+        or _passes(_begins_of_passes(view), born) < _FEWEST_OF_LINE
+    ):
         return False
-    alive = allocations.alive_after(scene.advice_event)
+    alive = scene.advice_rows
     is_beside = (allocations.born[alive] > born.min()) & (allocations.born[alive] < born.max())
     beside = np.setdiff1d(alive[is_beside & view.modules.marked[alive]], rows)
     kept_bytes = int(allocations.requested_bytes[rows].sum())
@@ -251,8 +243,3 @@ def _is_metrics(scene: Scene, rows: NDArray[np.int64]) -> bool:
     """Whether a metric of torchmetrics asked for some of them."""
     stack = scene.device.allocations.stack[rows]
     return bool(scene.trace.stacks.within(_METRIC, stack[stack != NO_STACK]).any())
-
-
-def newest_place(scene: Scene, rows: NDArray[np.int64]) -> Place | None:
-    """The line that made the newest of them."""
-    return scene.view.place_of_stack(int(scene.device.allocations.stack[rows[-1]]))

@@ -6,13 +6,11 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from vramlens.analyses.attribution.categories import Category
-from vramlens.analyses.attribution.named_shapes import Shape, shapes_of
+from vramlens.analyses.attribution.named_shapes import Shape
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene
+from vramlens.ground.allocator_sizes import block_size
 from vramlens.ground.place import Place, base_name
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import OutOfMemory
@@ -31,7 +29,6 @@ _MANY_OTHERS, _MOST_TABLES = 1024, 64
 """Rows to compare with that may be a part of a larger tensor, and parts of it: of fewer rows, the logits of
 a small vocabulary would be as large.
 """
-_ROUNDED_TO = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +41,9 @@ class _Use:
 
 def request_too_large(scene: Scene) -> Iterator[Finding]:
     """The failed request, if it alone is more than the limit, or than the device."""
-    failure, verdict = scene.failure, scene.verdict
-    if failure is None or verdict is None or not scene.is_ended_by_failure:
+    request, verdict = scene.ending_request, scene.verdict
+    if request is None or verdict is None:
         return
-    request = failure.request
     most_bytes = verdict.limit_bytes or scene.outside.total_bytes
     if most_bytes is None or request.size_bytes <= most_bytes:
         return
@@ -73,16 +69,15 @@ def _plain_fix(place: Place | None) -> str:
 
 def _use_of(scene: Scene, request: OutOfMemory) -> _Use | None:
     """What the request is for, as far as what is alive beside it tells."""
-    rows = scene.device.allocations.alive_after(scene.advice_event)
-    if _is_of_output_layer(scene, request, rows):
+    if _is_of_output_layer(scene, request):
         return _Use(
             "the output layer makes the logits of every position for the whole vocabulary",
             "compute only the logits that are used (with transformers, logits_to_keep=1 where only"
             " the last position is read), or the loss in chunks of positions",
         )
-    shapes = set(shapes_of(scene.view.names, rows.tolist()).values())
-    largest_first = sorted(shapes, key=lambda shape: -shape.bytes)
-    sizes = {_pieces(size) for size in scene.device.allocations.requested_bytes[rows].tolist()}
+    largest_first = sorted(set(scene.advice_shapes.values()), key=lambda shape: -shape.bytes)
+    alive_sizes = scene.device.allocations.requested_bytes[scene.advice_rows].tolist()
+    sizes = set(map(block_size, alive_sizes))  # the recorded ones may be rounded
     for shape in largest_first:
         use = _all_pairs(shape, request.size_bytes, sizes) or _all_classes(
             shape, request.size_bytes
@@ -92,14 +87,14 @@ def _use_of(scene: Scene, request: OutOfMemory) -> _Use | None:
     return None
 
 
-def _is_of_output_layer(scene: Scene, request: OutOfMemory, rows: NDArray[np.int64]) -> bool:
+def _is_of_output_layer(scene: Scene, request: OutOfMemory) -> bool:
     """Whether a linear layer asked for it, in a model that has one for logits, and it is far larger
     than any layer's input.
     """
     innermost = scene.trace.stacks.of(request.stack)[:1]
     if not innermost or not _LINEAR.search(innermost[0].file):
         return False
-    view = scene.view
+    view, rows = scene.view, scene.advice_rows
     if not any(_OUTPUT_LAYER.search(view.names.name(row)) for row in rows.tolist()):
         return False
     computed = rows[view.categories.category[rows] != Category.PARAMETERS]
@@ -113,7 +108,7 @@ def _all_pairs(shape: Shape, request_bytes: int, sizes: Collection[int]) -> _Use
         return None
     rows, columns = shape.sizes
     others = request_bytes // shape.bytes
-    is_known = _pieces(others * columns * shape.item_bytes) in sizes
+    is_known = block_size(others * columns * shape.item_bytes) in sizes
     is_part = others >= _MANY_OTHERS and _is_part(others * columns * shape.item_bytes, sizes)
     if others < _LEAST_TIMES or not (is_known or is_part):
         return None
@@ -143,10 +138,5 @@ def _all_classes(shape: Shape, request_bytes: int) -> _Use | None:
 
 def _is_part(size_bytes: int, sizes: Collection[int]) -> bool:
     """Whether some tensor is a few times as large: one of several tables in it."""
-    pieces = _pieces(size_bytes)
-    return any(size % pieces == 0 and size <= _MOST_TABLES * pieces for size in sizes)
-
-
-def _pieces(size_bytes: int) -> int:
-    """A size in the allocator's pieces: the recorded ones may be rounded."""
-    return -(-size_bytes // _ROUNDED_TO)
+    part = block_size(size_bytes)
+    return any(size % part == 0 and size <= _MOST_TABLES * part for size in sizes)

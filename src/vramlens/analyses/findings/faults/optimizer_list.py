@@ -18,9 +18,9 @@ _FUSED = ("adam", "adamw", "sgd")
 
 def optimizer_list(scene: Scene) -> Iterator[Finding]:
     """The list of temporaries that was being made when the request failed."""
-    if scene.failure is None or not scene.is_ended_by_failure:
+    request = scene.ending_request
+    if request is None:
         return
-    request = scene.failure.request
     innermost = scene.trace.stacks.of(request.stack)[:1]
     optimizer = _FOREACH.search(innermost[0].file) if innermost else None
     if optimizer is None or not innermost[0].function.startswith("_multi_tensor_"):

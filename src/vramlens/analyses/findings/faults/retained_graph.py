@@ -29,15 +29,13 @@ def retained_graph(scene: Scene) -> Iterator[Finding]:
     """The activations that are alive when memory runs out although backward passes ran since, if each
     of several left some.
     """
-    if not scene.is_ended_by_failure:
+    if scene.ending_request is None:
         return
     view, allocations, heap = scene.view, scene.device.allocations, scene.advice_heap
     ends = view.phases.span_end[view.phases.span_end < scene.advice_event]
-    rows = allocations.alive_after(scene.advice_event)
-    is_of_graph = (view.categories.category[rows] == Category.ACTIVATIONS) & ~view.names.placed[
-        rows
-    ]
-    rows = rows[is_of_graph]
+    rows = scene.advice_rows
+    is_activation = view.categories.category[rows] == Category.ACTIVATIONS
+    rows = rows[is_activation & ~view.names.placed[rows]]
     gaps = np.searchsorted(ends, allocations.born[rows])
     rows, gaps = rows[gaps < len(ends)], gaps[gaps < len(ends)]
     sizes = allocations.requested_bytes[rows]
@@ -55,7 +53,7 @@ def retained_graph(scene: Scene) -> Iterator[Finding]:
         title=f"{part_of_heap(size_bytes, heap)} are activations that {passes} backward passes went"
         " through and left: the graph goes on from one to the next",
         bytes=size_bytes,
-        place=scene.view.place_of_stack(int(allocations.stack[largest])),
+        place=view.place_of_block(largest),
         evidence=(
             "a backward pass frees its graph, unless it is called with retain_graph=True",
             "where it is cut, gradients reach no further back (truncated back-propagation)",

@@ -29,10 +29,10 @@ def solver_steps(scene: Scene) -> Iterator[Finding]:
     """The activations that a solver keeps of all its steps when memory runs out, if they are most of
     what is in use, and its adjoint form is not in use.
     """
-    if not scene.is_ended_by_failure:
+    if scene.ending_request is None:
         return
     allocations, stacks = scene.device.allocations, scene.trace.stacks
-    rows = allocations.alive_after(scene.advice_event)
+    rows = scene.advice_rows
     rows = rows[scene.view.categories.category[rows] == Category.ACTIVATIONS]
     rows = rows[allocations.stack[rows] != NO_STACK]
     in_adjoint = stacks.within(_ADJOINT, allocations.stack[rows])
@@ -49,7 +49,7 @@ def solver_steps(scene: Scene) -> Iterator[Finding]:
             title=f"{part_of_heap(size_bytes, heap)} are activations of all steps of {solver},"
             " kept for the backward pass",
             bytes=size_bytes,
-            place=scene.view.place_of_stack(int(allocations.stack[own_rows[-1]])),
+            place=scene.view.place_of_block(int(own_rows[-1])),
             evidence=("they grow with the number of steps",),
             fix=f"call {solver}_adjoint, which computes them again in the backward pass (up to"
             f" {format_size(size_bytes)} less)",

@@ -9,7 +9,6 @@ import numpy as np
 
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.kept_in_store import kept_by_program, newest_place
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
@@ -23,14 +22,14 @@ _LEAST_SHARE = 0.1
 
 def unused_cache(scene: Scene) -> Iterator[Finding]:
     """The cache that is alive when memory runs out, unless text is generated there."""
-    if scene.failure is None or not scene.is_ended_by_failure:
+    request = scene.ending_request
+    if request is None:
         return
-    frames = scene.trace.stacks.of(scene.failure.request.stack)
+    frames = scene.trace.stacks.of(request.stack)
     if not frames or any(_GENERATES.search(frame.file) for frame in frames):
         return
     names = scene.view.names
-    alive = scene.device.allocations.alive_after(scene.advice_event)
-    cached = [row for row in kept_by_program(names, alive) if _CACHE.match(names.name(row))]
+    cached = [row for row in scene.program_rows.tolist() if _CACHE.match(names.name(row))]
     rows, heap = np.array(cached, np.int64), scene.advice_heap
     size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
     if not size_bytes or size_bytes < _LEAST_SHARE * heap.requested_bytes:
@@ -41,7 +40,7 @@ def unused_cache(scene: Scene) -> Iterator[Finding]:
         title=f"{part_of_heap(size_bytes, heap)} are keys and values that the model caches for text"
         " to come, and none is generated here",
         bytes=size_bytes,
-        place=newest_place(scene, rows),
+        place=scene.view.place_of_block(cached[-1]),
         evidence=("transformers caches them by default (use_cache=True), more with every layer",),
         fix="call the model with use_cache=False, or set model.config.use_cache = False (at least"
         f" {format_size(size_bytes)} less)",

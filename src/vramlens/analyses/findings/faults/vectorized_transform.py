@@ -43,7 +43,8 @@ def vectorized_transform(scene: Scene) -> Iterator[Finding]:
     """The transform in which memory ran out, if what it makes is much of all. Its backward passes run
     on another thread: their requests have no line, and follow one that has.
     """
-    if scene.failure is None or not scene.is_ended_by_failure:
+    request = scene.ending_request
+    if request is None:
         return
     allocations, stacks = scene.device.allocations, scene.trace.stacks
     has_line = stacks.user_frame >= 0
@@ -59,11 +60,9 @@ def vectorized_transform(scene: Scene) -> Iterator[Finding]:
             continue
         outside = with_line[~np.asarray(in_transform)]
         begins = int(allocations.born[outside[-1]]) if len(outside) else 0
-        rows = allocations.alive_after(scene.advice_event)
-        rows = rows[allocations.born[rows] > begins]
-        request_bytes = scene.failure.request.size_bytes
-        size_bytes = int(allocations.requested_bytes[rows].sum()) + request_bytes
-        if size_bytes < _LEAST_SHARE * (scene.advice_heap.requested_bytes + request_bytes):
+        rows = scene.advice_rows[allocations.born[scene.advice_rows] > begins]
+        size_bytes = int(allocations.requested_bytes[rows].sum()) + request.size_bytes
+        if size_bytes < _LEAST_SHARE * (scene.advice_heap.requested_bytes + request.size_bytes):
             return
         yield Finding(
             id="vectorized_transform",
@@ -71,7 +70,7 @@ def vectorized_transform(scene: Scene) -> Iterator[Finding]:
             title=f"{name} computes all at once: {format_size(size_bytes)}, with the request that"
             " failed",
             bytes=size_bytes,
-            place=scene.view.place_of_stack(int(allocations.stack[newest])),
+            place=scene.view.place_of_block(newest),
             evidence=("memory ran out inside of it",),
             fix=fix,
         )

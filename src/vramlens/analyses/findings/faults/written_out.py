@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from vramlens.analyses.attribution.named_shapes import Shape, shapes_of
+from vramlens.analyses.attribution.named_shapes import Shape
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene
@@ -37,19 +37,17 @@ _REMEDIES = (
 
 def attention_written_out(scene: Scene) -> Iterator[Finding]:
     """The attention weights that are alive when memory runs out, or are asked for then."""
-    failure = scene.failure
-    if failure is None or not scene.is_ended_by_failure:
+    request = scene.ending_request
+    if request is None:
         return
-    allocations, event = scene.device.allocations, scene.advice_event
-    rows = allocations.alive_after(event)
-    matrices = _matrices(shapes_of(scene.view.names, rows.tolist()))
+    matrices = _matrices(scene.advice_shapes)
     if not matrices:
         return
     matrix_rows = np.array(list(matrices), np.int64)
-    alive_bytes = int(allocations.requested_bytes[matrix_rows].sum())
-    is_asked_for = any(shape.bytes == failure.request.size_bytes for shape in matrices.values())
-    asked_bytes = failure.request.size_bytes if is_asked_for else 0
-    in_all = scene.advice_heap.requested_bytes + failure.request.size_bytes
+    alive_bytes = int(scene.device.allocations.requested_bytes[matrix_rows].sum())
+    is_asked_for = any(shape.bytes == request.size_bytes for shape in matrices.values())
+    asked_bytes = request.size_bytes if is_asked_for else 0
+    in_all = scene.advice_heap.requested_bytes + request.size_bytes
     if alive_bytes + asked_bytes < _LEAST_SHARE * in_all:
         return
     largest = max(matrices, key=lambda row: matrices[row].bytes)
@@ -61,10 +59,10 @@ def attention_written_out(scene: Scene) -> Iterator[Finding]:
         title=f"{counted(len(matrices), 'matrix', 'matrices')} of attention weights hold"
         f" {format_size(alive_bytes)}: a number for each pair of {positions:,} positions",
         bytes=alive_bytes + asked_bytes,
-        place=scene.view.place_of_stack(int(scene.device.allocations.stack[largest])),
+        place=scene.view.place_of_block(largest),
         evidence=(f"the largest is {matrices[largest]}{asks}",),
         fix=f"{_remedy(scene, largest)}: up to {format_size(alive_bytes + asked_bytes)} less",
-        extent=Extent(event, matrix_rows),
+        extent=Extent(scene.advice_event, matrix_rows),
     )
 
 
