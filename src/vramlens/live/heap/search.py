@@ -229,7 +229,6 @@ class Search:
         self._special |= dict.fromkeys(torch.storage_types, "storage")
         self._special |= dict.fromkeys(torch.node_types, "node")
         self._special |= dict.fromkeys(torch.checkpoint_types, "checkpoint")
-        self._special |= dict.fromkeys(map(id, torch.result_types), "result")
         waiting: list[Any] = [type]
         while waiting:
             kind = waiting.pop()
@@ -307,7 +306,6 @@ class Search:
                 low = high
                 continue
             tracked_referents = list(filter(tracked, referents))
-            tracked_referents += self.torch.results_among(referents)
             del referents
             by_id = dict(zip(map(id, tracked_referents), tracked_referents, strict=True))
             del tracked_referents

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from vramlens.capture.process.graph_depths import sequence_of
@@ -70,14 +70,6 @@ class TorchObjects:
         base = getattr(self.torch._C, "_FunctionBase", None)
         if base is not None:
             self._node_types.update(_with_subclasses(base))
-
-    def results_among(self, values: Sequence[Any]) -> list[Any]:
-        """The results of PyTorch's functions among objects, such as ``torch.return_types.topk``: tuples
-        that Python's collector does not track.
-        """
-        if self.result_types.isdisjoint(map(type, values)):
-            return []
-        return [value for value in values if type(value) in self.result_types]
 
     def optimizer_types(self) -> dict[int, type]:
         """The classes of optimizers, by identity."""

@@ -1,11 +1,12 @@
-"""What no name leads to although the program has it: iterators of running loops, and tensors behind
-NumPy arrays.
+"""What no name leads to although the program has it: iterators of running loops, tensors behind NumPy
+arrays, and those in results of PyTorch's functions.
 
 The iterator of a ``for`` loop and the context manager of a ``with`` block are on the interpreter's
 own stack, where nobody can look; but their objects are known to the collector, and nothing that it
 knows holds them. A NumPy array that shares a tensor's memory holds that tensor, and tells the
-collector nothing; so does a tuple of such arrays and numbers. Both are looked for only where
-tensors were born that the search has not reached.
+collector nothing; so does a tuple of such arrays and numbers. A result such as
+``torch.return_types.topk`` is a tuple that the collector does not track. All are looked for only
+where tensors were born that the search has not reached.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ _DEEPEST_TUPLE = 8
 """Tuples in tuples that are looked into; one that is deeper may hold arrays."""
 _EXITS = ("__exit__", "__aexit__")
 LOOP, BLOCK = "the iterator of a running loop", "the context manager of a running with block"
+
+
+class _NoArray:
+    """Stands for NumPy's array where there is no NumPy."""
 
 
 def unreached_tensors(search: Search, births: Births) -> int:
@@ -69,10 +74,8 @@ def search_loose(search: Search) -> None:
     search.go_further()
     with undisturbed(), search.torch.torch._C.DisableTorchFunction():
         search.go_on(list(_stack_objects(search)))
-        numpy = sys.modules.get("numpy")
-        array = getattr(numpy, "ndarray", None)
-        if type(array) is type:
-            _look_behind_arrays(search, array)
+        array = getattr(sys.modules.get("numpy"), "ndarray", None)
+        _look_behind_arrays(search, array if type(array) is type else _NoArray)
 
 
 def search_generators(search: Search) -> None:
@@ -129,7 +132,9 @@ def _is_ours(code: types.CodeType) -> bool:
 
 
 def _look_behind_arrays(search: Search, array: type) -> None:
-    """Takes in the tensors whose memory arrays share, and what arrays of objects hold."""
+    """Takes in the tensors whose memory arrays share, what arrays of objects hold, and results of
+    PyTorch's functions.
+    """
     first = len(search.order)
     for place in [place for place in search.roots if type(search.order[place]) is array]:
         search.take_in_contents(place, _objects_in(search.order[place], array))
@@ -176,13 +181,13 @@ def _take_in_arrays_of(search: Search, place: int, array: type) -> None:
 def _may_hold_arrays(
     search: Search, value: Any, array: type, asked: set[int], deepest: int = _DEEPEST_TUPLE
 ) -> bool:
-    """Whether something is an array, or a tuple or dict that the collector leaves alone with one inside:
-    arrays, numbers and such tuples are all that it holds.
+    """Whether something is an array or a result, or a tuple or dict that the collector leaves alone with
+    one inside: arrays, numbers, results and such tuples are all that it holds.
 
     Args:
         asked: the identities of those that hold none, which others may share.
     """
-    if type(value) is array or not deepest:
+    if type(value) is array or type(value) in search.torch.result_types or not deepest:
         return True
     is_left_alone = type(value) in (tuple, dict) and not gc.is_tracked(value)
     if not is_left_alone or id(value) in asked:
