@@ -92,9 +92,8 @@ def _kept_by_turns(scene: Scene, turns: Sequence[RecordedLeak]) -> Finding:
             "keep their memory until its backward pass",
         ),
         fix="if a backward pass follows these repetitions, it frees them: run fewer of them per "
-        f"step (detach the state between them){around_each}. If none follows (a rollout, sampling,"
-        " evaluation), run them in torch.no_grad(), or keep `.detach().cpu()` of what"
-        f" {line} allocated",
+        f"step{around_each}. If none follows (a rollout, sampling, evaluation), run them in"
+        f" torch.no_grad(), or keep `.detach().cpu()` of what {line} allocated",
         extent=_extent(scene, replace(largest, rows=rows_of(turns))),
     )
 
