@@ -24,6 +24,7 @@ from vramlens.trace.storage_facts import (
     NO_OWNER,
     KeptBy,
     Owners,
+    ParameterUse,
     TensorKind,
     TensorNames,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "Meta",
     "OutOfMemory",
     "Owners",
+    "ParameterUse",
     "Samples",
     "Segments",
     "SideColumn",

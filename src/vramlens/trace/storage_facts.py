@@ -28,6 +28,19 @@ class TensorKind(IntEnum):
     BUFFER = 4
 
 
+class ParameterUse(IntEnum):
+    """What training does with a parameter, as its optimizers have it."""
+
+    UNKNOWN = 0
+    """It is none, or the program had no optimizer."""
+    STEPPED = 1
+    """An optimizer changes it."""
+    UNSTEPPED = 2
+    """Gradients are computed for it, and no optimizer has it."""
+    FROZEN = 3
+    """It requires no gradients."""
+
+
 @dataclass(frozen=True, eq=False)
 class TensorNames:
     """One row a storage that was alive when it was named.
@@ -36,6 +49,7 @@ class TensorNames:
         device: its index.
         address, size_bytes: of the storage.
         kind: a TensorKind.
+        use: a ParameterUse.
         time_us: when it was named, in microseconds since the epoch; AT_THE_END for the moment of
             the dump.
         name: ``model.blocks.3.attn.qkv.weight``, ``grad[model.blocks.3.attn.qkv.weight]``.
@@ -45,6 +59,7 @@ class TensorNames:
     address: NDArray[np.uint64]
     size_bytes: NDArray[np.int64]
     kind: NDArray[np.uint8]
+    use: NDArray[np.uint8]
     time_us: NDArray[np.int64]
     name: tuple[str, ...]
 

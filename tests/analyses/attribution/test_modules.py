@@ -117,6 +117,6 @@ def test_the_module_of_a_name(name: str, kind: str, module: str) -> None:
     size = len(known)
     table = TensorNames(
         np.zeros(size, np.int32), np.ones(size, np.uint64), np.ones(size, np.int64),
-        np.full(size, TensorKind.PARAMETER, np.uint8), np.full(size, AT_THE_END, np.int64), tuple(known),
+        np.full(size, TensorKind.PARAMETER, np.uint8), np.zeros(size, np.uint8), np.full(size, AT_THE_END, np.int64), tuple(known),
     )  # fmt: skip
     assert _holder(name, TensorKind[kind.upper()], _named_modules(table)) == module

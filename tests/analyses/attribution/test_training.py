@@ -161,6 +161,7 @@ def named(*rows: tuple[str, TensorKind, int]) -> TensorNames:
         address=np.arange(count, dtype=np.uint64),
         size_bytes=np.array([size for _, _, size in rows], np.int64),
         kind=np.array([kind for _, kind, _ in rows], np.uint8),
+        use=np.zeros(count, np.uint8),
         time_us=np.full(count, AT_THE_END, np.int64),
         name=tuple(name for name, _, _ in rows),
     )

@@ -13,6 +13,7 @@ import types
 import warnings
 import weakref
 from collections import OrderedDict, namedtuple
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -354,7 +355,7 @@ def test_other_tensors_are_named_after_who_holds_them(monkeypatch) -> None:
     assert f"{__name__}.kept_by_module[0]" in names
     assert "Registry.default" in names
     assert any(name.endswith("hook.captured") for name in names)
-    assert "local of generate()" in names
+    assert "local of generator generate()" in names
     assert "OrderedDict['last']" in names
     assert "Batch.image" in names
     kept_by_module.clear()
@@ -661,3 +662,64 @@ def test_time_on_a_heap_of_a_million_objects(capsys) -> None:
     assert count > 750_000
     assert seconds < 10
     del heap, others, trained_pair
+
+
+def test_what_training_does_with_each_parameter() -> None:
+    body, head, teacher = nn.Linear(16, 16), nn.Linear(16, 4), nn.Linear(16, 4)
+    teacher.requires_grad_(False)
+    tied = nn.Parameter(head.weight.detach())  # shares its storage with what the optimizer has
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    uses = {named.address: (named.kind, named.use) for named in named_tensors(device_type="cpu")}
+    body(torch.zeros(1, 16)).sum().backward()
+    assert uses[body.weight.data_ptr()] == ("parameter", "unstepped")
+    assert uses[head.weight.data_ptr()] == uses[tied.data_ptr()] == ("parameter", "stepped")
+    assert uses[teacher.weight.data_ptr()] == ("parameter", "frozen")
+    del optimizer
+
+
+def test_without_an_optimizer_nobody_knows_what_is_trained() -> None:
+    model = nn.Linear(16, 16)
+    (use,) = {
+        named.use
+        for named in named_tensors(device_type="cpu")
+        if named.address in (model.weight.data_ptr(), model.bias.data_ptr())
+    }
+    assert use == ""
+
+
+class Turn:
+    """What a coroutine waits for."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+def test_calls_of_one_function_are_told_apart() -> None:
+    def score() -> None:
+        row = torch.zeros(LARGE)
+        raise ValueError(row.shape)
+
+    async def answer() -> None:
+        state = torch.zeros(LARGE)
+        await Turn()
+        del state
+
+    errors = []
+    for _ in range(3):
+        try:
+            score()
+        except ValueError as error:
+            errors.append(error)
+    waiting = [answer(), answer()]
+    for coroutine in waiting:
+        coroutine.send(None)
+    names = {named.name for named in named_tensors(device_type="cpu")}
+    assert {
+        "local of score()",
+        "local of score(), call 2",
+        "local of score(), call 3",
+        "local of coroutine answer()",
+        "local of coroutine answer(), call 2",
+    } <= names
+    for coroutine in waiting:
+        coroutine.close()

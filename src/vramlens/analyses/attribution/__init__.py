@@ -7,6 +7,7 @@ modules: which part of the model each allocation belongs to.
 named_shapes: types and shapes of tensors, where their names tell them.
 names: which allocation is which tensor, where the recording names tensors.
 optimizer_state: what an optimizer keeps for each parameter, by its class.
+parameter_uses: what training does with the parameters, as its optimizers have them.
 phases: which part of the training loop asked for each allocation.
 remedies_in_use: what a program does already against its use of memory.
 repeated_modules: whether what repeats are steps, or the layers and turns of one pass.

@@ -19,7 +19,7 @@ from vramlens.trace import DeviceTrace, TensorKind, Trace
 
 _WITHOUT_GRAPH = re.compile(r"torch[/\\](?:autograd[/\\]function|utils[/\\]checkpoint)\.py:")
 """What runs inside of these keeps no graph, although a backward pass may be to come."""
-_BACKWARD_FRAME = re.compile(r"torch[/\\](?:_tensor|autograd[/\\]__init__)\.py:backward$")
+BACKWARD_FRAME = re.compile(r"torch[/\\](?:_tensor|autograd[/\\]__init__)\.py:backward$")
 _FEWEST_PASSES = 3
 _FEWEST_REQUESTS = 8
 """Fewer are not a pass through a model."""
@@ -68,7 +68,7 @@ def optimizer_works(trace: Trace, phases: Phases) -> bool:
 def _makes_gradients(trace: Trace, names: Names) -> bool:
     if len(names.of_kind(TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE)):
         return True
-    return bool(trace.stacks.mark_frames(_BACKWARD_FRAME).any())
+    return bool(trace.stacks.mark_frames(BACKWARD_FRAME).any())
 
 
 def _has_no_model(trace: Trace, names: Names, modules: Modules) -> bool:

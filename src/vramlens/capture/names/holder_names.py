@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from time import thread_time
 from typing import Any
@@ -45,6 +46,7 @@ class HolderNames:
     ) -> None:
         self._heap, self._paths = heap, paths
         self._edges: dict[int, list[tuple[Any, str]]] = {}
+        self._calls: dict[str, dict[int, int]] = {}
         self._referents = Referents()
         allowed = SEARCH_SECONDS if seconds is None else seconds
         children, until = tensors, thread_time() + allowed
@@ -135,11 +137,20 @@ class HolderNames:
         if cls is _CACHE:
             return self._name_of_cache(owner)
         if cls in _ENDS:
-            referents = self._referents.of_one(owner)
-            codes = (code for code in referents if type(code) is types.CodeType)
-            code = next(codes, None)
-            return f"local of {'function' if code is None else code.co_name}()"
+            return self._name_of_call(owner)
         return None
+
+    def _name_of_call(self, owner: Any) -> str:
+        """The name of a frame, a generator or a coroutine, after its function and which of its calls
+        it is.
+        """
+        referents = self._referents.of_one(owner)
+        codes = (code for code in referents if type(code) is types.CodeType)
+        code = next(codes, None)
+        name = f"{_kind_of(code)}{'function' if code is None else code.co_name}()"
+        numbers = self._calls.setdefault(name, {})
+        number = numbers.setdefault(id(owner), len(numbers) + 1)
+        return f"local of {name}" + (f", call {number}" if number > 1 else "")
 
     def _name_of_cache(self, cache: Any) -> str:
         """The name of a ``functools.lru_cache``, after its function and with whether it is limited."""
@@ -147,3 +158,11 @@ class HolderNames:
         name = function.__qualname__ if type(function) is types.FunctionType else "function"
         *_, most_entries, _entries = _CACHE.cache_info(cache)
         return f"{'unlimited ' if most_entries is None else ''}lru_cache of {name}()"
+
+
+def _kind_of(code: types.CodeType | None) -> str:
+    """What waits between its steps, in a word; "" for a plain call."""
+    flags = 0 if code is None else code.co_flags
+    if flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        return "coroutine "
+    return "generator " if flags & inspect.CO_GENERATOR else ""

@@ -246,6 +246,10 @@ class LiveHeap:
             return 0
         return int(self.tensor.numel(tensor) * self.tensor.dtype.__get__(tensor).itemsize)
 
+    def requires_gradients(self, tensor: Any) -> bool:
+        """True where autograd computes gradients for it."""
+        return bool(self.tensor.requires_grad.__get__(tensor))
+
     def gradient(self, tensor: Any) -> Any:
         """The tensor in ``.grad``, or None; of leaves only: reading it of others warns."""
         try:

@@ -46,12 +46,21 @@ from vramlens.ground.program_errors import let_through, own_errors
 
 _LEAST_BYTES, _WORTH_A_SEARCH = 64 * 1024, 0.01
 _MOST_OTHERS, _MOST_VIEWS = 500, 4
+_USES = ("frozen", "unstepped", "stepped")
+"""What training does with a parameter, from what changes it least on."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedTensor:
-    """A live storage (where the allocator's block begins) and what the program calls it;
-    ``device`` is -1 for a CPU.
+    """A live storage (where the allocator's block begins) and what the program calls it.
+
+    Attributes:
+        device: its index; -1 for a CPU.
+        address, bytes: of the storage.
+        name, kind: see above.
+        use: of a parameter, what training does with it: ``stepped`` (an optimizer has it), ``unstepped``
+            (it requires gradients, and no optimizer has it) or ``frozen``; "" where it is none, or
+            the program has no optimizer.
     """
 
     device: int
@@ -59,6 +68,7 @@ class NamedTensor:
     bytes: int
     name: str
     kind: str
+    use: str = ""
 
 
 def named_tensors(
@@ -104,6 +114,7 @@ class _NamesOfTensors:
         self._claims = StorageClaims(heap)
         self._parameter_names: dict[int, str] = {}
         self._parameters: list[Any] = []
+        self._uses: dict[tuple[int, int], str] = {}
         self._modules = ModuleNames(heap)
         self._variables = script_variables()
         self._optimizers: list[tuple[Any, dict[str, Any]]] = []
@@ -111,12 +122,12 @@ class _NamesOfTensors:
             attributes = dict(heap.attributes(optimizer))
             if {"state", "param_groups"} <= attributes.keys():
                 self._optimizers.append((optimizer, attributes))
-        trained = {
+        self._stepped = {
             id(parameter)
             for _, attributes in self._optimizers
             for parameter in _trained(attributes)
         }
-        self._paths = self._modules.paths(trained, root_names, self._variables)
+        self._paths = self._modules.paths(self._stepped, root_names, self._variables)
 
     def resolved(self) -> list[NamedTensor]:
         """One name for each storage."""
@@ -130,6 +141,7 @@ class _NamesOfTensors:
             self._claims.settle,
             self._claim_others,
             self._claims.settle,
+            self._note_uses,
         )
         for part in parts:
             with own_errors():  # what is odd in one part costs the others nothing
@@ -141,6 +153,7 @@ class _NamesOfTensors:
                 bytes=storage.size_bytes,
                 name=storage.name,
                 kind=storage.kind,
+                use=self._uses.get((device, address), "") if storage.kind == "parameter" else "",
             )
             for (device, address), storage in self._claims.names.items()
         ]
@@ -236,6 +249,24 @@ class _NamesOfTensors:
                         self._claims.add(tensor, name, kind, GRADIENT_FORM)
                     else:
                         self._claims.add(tensor, f"{name}.{attribute}{path}", kind)
+
+    def _note_uses(self) -> None:
+        """Notes what training does with the storages of parameters; of several that share one, with
+        that which it changes most.
+        """
+        if not self._stepped:
+            return
+        for parameter in sorted(self._parameters, key=self._use, reverse=True):
+            for _, storage in self._heap.storages(parameter):
+                place = (storage.device, storage.address)
+                self._uses.setdefault(place, _USES[self._use(parameter)])
+
+    def _use(self, parameter: Any) -> int:
+        """The place of a parameter's use among ``_USES``."""
+        if id(parameter) in self._stepped:
+            return _USES.index("stepped")
+        is_idle = not self._heap.requires_gradients(parameter)
+        return _USES.index("frozen" if is_idle else "unstepped")
 
     def _claim_attributes(self) -> None:
         """Tensors that modules keep without having registered them: caches, lists of parameters."""

@@ -341,7 +341,10 @@ class Recorder:
                 root_names=self._paths.root_names,
                 search_seconds=self.naming_seconds,
             )
-            return [asdict(tensor) for tensor in tensors]
+            entries = (asdict(tensor) for tensor in tensors)
+            return [
+                {key: value for key, value in entry.items() if value != ""} for entry in entries
+            ]
 
     def _meta(
         self, gpu: Allocator, snapshot: Mapping[str, Any], request: WriteRequest

@@ -9,7 +9,15 @@ import numpy as np
 from vramlens.ground.verdict import Verdict
 from vramlens.read.parts.entries import LATEST_US, as_location, as_texts, column_of, rows_of
 from vramlens.read.values import as_dict, as_fraction, as_list, as_number, as_text, text_of
-from vramlens.trace import AT_THE_END, NO_OWNER, KeptBy, Owners, TensorKind, TensorNames
+from vramlens.trace import (
+    AT_THE_END,
+    NO_OWNER,
+    KeptBy,
+    Owners,
+    ParameterUse,
+    TensorKind,
+    TensorNames,
+)
 
 _MOST_OWNERS = 2_000
 _MOST_LINKS = 64
@@ -17,6 +25,7 @@ _MOST_SKIPPED = 64
 _LONGEST_LINK = 200
 _STORED = ("device", "address", "bytes", "owner")
 _KINDS = {kind.name.lower(): kind.value for kind in TensorKind}
+_USES = {use.name.lower(): use.value for use in ParameterUse}
 _CLASSES = frozenset(
     {
         "graph",
@@ -40,7 +49,7 @@ _CLASSES = frozenset(
 
 def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
     """The named storages; rows without an address, a size or a name are passed over."""
-    rows: list[tuple[int, int, int, int, int, str]] = []
+    rows: list[tuple[int, int, int, int, int, int, str]] = []
     for tensor in as_list(part.get("tensors")):
         entry = as_dict(tensor)
         location = as_location(entry.get("device"), entry.get("address"), entry.get("bytes"))
@@ -48,15 +57,17 @@ def names_of(part: dict[str, Any], _missing: list[str]) -> TensorNames:
         if location is None or not name:
             continue
         kind = _KINDS.get(text_of(entry.get("kind")), TensorKind.TENSOR)
+        use = _USES.get(text_of(entry.get("use")), ParameterUse.UNKNOWN)
         time_us = as_number(entry.get("time_us"), LATEST_US)
-        rows.append((*location, kind, AT_THE_END if time_us is None else time_us, name))
+        rows.append((*location, kind, use, AT_THE_END if time_us is None else time_us, name))
     return TensorNames(
         device=column_of(rows, 0, np.int32),
         address=column_of(rows, 1, np.uint64),
         size_bytes=column_of(rows, 2, np.int64),
         kind=column_of(rows, 3, np.uint8),
-        time_us=column_of(rows, 4, np.int64),
-        name=tuple(row[5] for row in rows),
+        use=column_of(rows, 4, np.uint8),
+        time_us=column_of(rows, 5, np.int64),
+        name=tuple(row[6] for row in rows),
     )
 
 

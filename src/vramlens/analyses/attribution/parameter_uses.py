@@ -1,0 +1,91 @@
+"""What training does with the parameters, by module: which an optimizer has, and which have gradients
+that nobody uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.names import Names
+from vramlens.trace import ParameterUse, TensorKind
+
+_OF_OPTIMIZER = ".params["
+"""In the name of a parameter that only an optimizer has (capture/names/tensor_names.py)."""
+
+
+@dataclass(frozen=True, eq=False)
+class ParameterUses:
+    """The parameters that are alive at a moment, where the recording says what training does with them.
+
+    Attributes:
+        unstepped_rows: the allocations of those that require gradients and that no optimizer has.
+        unstepped_modules: the outermost modules all of whose parameters are such ones.
+        stepped_modules: all modules that have a parameter of their own that an optimizer has.
+    """
+
+    unstepped_rows: NDArray[np.int64]
+    unstepped_modules: tuple[str, ...]
+    stepped_modules: frozenset[str]
+
+    def is_unstepped(self, path: str) -> bool:
+        """Whether a module is one of the unstepped ones, or inside of one."""
+        return any(
+            path == outer or path.startswith(f"{outer}.") for outer in self.unstepped_modules
+        )
+
+
+def parameter_uses(view: Attribution, rows: NDArray[np.int64]) -> ParameterUses | None:
+    """What training does with the parameters among these allocations; None where that is not known.
+
+    An optimizer that has tensors of no module may train copies of the modules' own: then nobody
+    knows which it changes.
+    """
+    names = view.names
+    parameters = np.intersect1d(rows, names.of_kind(TensorKind.PARAMETER))
+    if names.table is None or not len(parameters):
+        return None
+    if any(_OF_OPTIMIZER in names.name(row) for row in parameters.tolist()):
+        return None
+    use = names.table.use[names.row[parameters]]
+    unstepped_rows = parameters[use == ParameterUse.UNSTEPPED]
+    stepped_modules = frozenset(_modules(names, parameters[use == ParameterUse.STEPPED]))
+    if not stepped_modules:
+        return None
+    others = frozenset(_modules(names, parameters[use != ParameterUse.UNSTEPPED]))
+    return ParameterUses(
+        unstepped_rows=unstepped_rows,
+        unstepped_modules=_outermost(_modules(names, unstepped_rows), others),
+        stepped_modules=stepped_modules,
+    )
+
+
+def _modules(names: Names, parameters: NDArray[np.int64]) -> set[str]:
+    """The modules that have these parameters."""
+    return {names.name(row).rpartition(".")[0] for row in parameters.tolist()}
+
+
+def _outermost(modules: Iterable[str], others: frozenset[str]) -> tuple[str, ...]:
+    """The outermost modules around these that hold none of the others."""
+    around_others: set[str] = set()
+    for path in others:
+        around_others.update(_upwards(path))
+    outermost: dict[str, None] = {}
+    for path in sorted(modules):
+        own = [outer for outer in _upwards(path) if outer not in around_others]
+        if own:
+            outermost[own[-1]] = None
+    return tuple(outermost)
+
+
+def _upwards(path: str) -> list[str]:
+    """A module's path, and those of all around it."""
+    paths = []
+    while path:
+        paths.append(path)
+        path = path.rpartition(".")[0]
+    return paths

@@ -1,0 +1,91 @@
+"""Parameters that no optimizer has and that are not frozen: autograd works for them in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.attribution.parameter_uses import ParameterUses, parameter_uses
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene
+from vramlens.ground.verdict import Verdict
+from vramlens.trace import TensorKind
+from vramlens.units import format_size
+
+_MOST_MODULES = 3
+_PARTS_AT_ONCE = 2
+"""Without a graph an operator's input and output are there all the same."""
+
+
+def unstepped_parameters(scene: Scene) -> Iterator[Finding]:
+    """What is in use for such parameters when memory runs out: their gradients, and the activations
+    for them.
+    """
+    if scene.ending_request is None:
+        return
+    uses = parameter_uses(scene.view, scene.advice_rows)
+    if uses is None or not len(uses.unstepped_rows):
+        return
+    rows = np.concatenate([_gradients(scene, uses), _activations(scene, uses)])
+    sizes = scene.device.allocations.requested_bytes[rows]
+    size_bytes = int(sizes.sum() - np.sort(sizes)[-_PARTS_AT_ONCE:].sum())
+    if size_bytes <= 0:
+        return
+    parameter_sizes = scene.device.allocations.requested_bytes[uses.unstepped_rows]
+    largest = int(uses.unstepped_rows[np.argmax(parameter_sizes)])
+    modules = _few(uses.unstepped_modules)
+    yield Finding(
+        id="unstepped_parameters",
+        verdict=Verdict.LIKELY,
+        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are gradients and activations for"
+        " parameters that no optimizer has",
+        bytes=size_bytes,
+        place=scene.view.place_of_block(largest),
+        evidence=(
+            f"{format_size(int(parameter_sizes.sum()))} of parameters require gradients, and no"
+            f" optimizer has them: {modules}",
+            "leaving parameters out of the optimizer does not freeze them",
+        ),
+        fix=f"unless their gradients are used, call requires_grad_(False) on {modules} (about"
+        f" {format_size(size_bytes)} less)",
+        extent=Extent(scene.advice_event, rows),
+    )
+
+
+def _gradients(scene: Scene, uses: ParameterUses) -> NDArray[np.int64]:
+    """The gradients of these parameters that are alive."""
+    names = scene.view.names
+    of_unstepped = {f"grad[{names.name(row)}]" for row in uses.unstepped_rows.tolist()}
+    gradients = np.intersect1d(scene.advice_rows, names.of_kind(TensorKind.GRADIENT)).tolist()
+    return np.array([row for row in gradients if names.name(row) in of_unstepped], np.int64)
+
+
+def _activations(scene: Scene, uses: ParameterUses) -> NDArray[np.int64]:
+    """The activations of their modules that are alive; none where a module that is trained ran
+    before: its gradients go through them.
+    """
+    view, allocations, modules = scene.view, scene.device.allocations, scene.view.modules
+    is_unstepped = np.array([*map(uses.is_unstepped, modules.paths), False])
+    is_stepped = np.array([path in uses.stepped_modules for path in (*modules.paths, "")])
+    rows = scene.advice_rows
+    is_activation = view.categories.category[rows] == Category.ACTIVATIONS
+    is_activation &= modules.marked[rows] & ~view.names.placed[rows]
+    rows = np.asarray(rows[is_activation & is_unstepped[modules.module[rows]]])
+    if not len(rows):
+        return np.zeros(0, np.int64)
+    first = int(allocations.born[rows].min())
+    ends = view.phases.span_end[view.phases.span_end < first]
+    is_before = (allocations.born < first) & (allocations.born >= ends.max(initial=0))
+    is_before &= modules.marked & is_stepped[modules.module]
+    return np.asarray(rows[:0] if is_before.any() else rows)
+
+
+def _few(modules: tuple[str, ...]) -> str:
+    """The modules, the first three."""
+    more = f" and {len(modules) - _MOST_MODULES} more" if len(modules) > _MOST_MODULES else ""
+    return ", ".join(modules[:_MOST_MODULES]) + more
