@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from support.recordings import block, event, segment, snapshot
+from support.vram_files import vram
 from vramlens import explain
 from vramlens.analyses.explanation import Explanation
 from vramlens.units import MIB
@@ -26,6 +27,7 @@ class MadeRun:
     def __init__(self, frames: Mapping[str, tuple[Frame, ...]]) -> None:
         self.events: list[Any] = []
         self.alive: dict[int, int] = {}
+        self.names: list[dict[str, Any]] = []
         self._frames, self._next = frames, 1 << 30
 
     def frames_of(self, part: str) -> list[dict[str, Any]]:
@@ -33,11 +35,32 @@ class MadeRun:
         stack = (*self._frames[part], MAIN)
         return [{"filename": file, "line": line, "name": name} for file, line, name in stack]
 
-    def asks(self, part: str, mib: int) -> int:
+    def asks(
+        self,
+        part: str,
+        mib: int,
+        *,
+        name: str = "",
+        kind: str = "tensor",
+        use: str = "",
+        module: str = "",
+    ) -> int:
+        """Asks for memory, and gives its address.
+
+        Args:
+            name: what the program calls it when it fails; "" where nobody knows.
+            kind, use: of the name.
+            module: the module that runs.
+        """
         address, self._next = self._next, self._next + 2 * mib * MIB
         for action in ("segment_alloc", "alloc"):
-            self.events.append(event(action, address, mib * MIB, frames=self.frames_of(part)))
+            marks = {"user_metadata": module} if module and action == "alloc" else {}
+            asked = event(action, address, mib * MIB, frames=self.frames_of(part))
+            self.events.append(asked | marks)
         self.alive[address] = mib
+        if name:
+            entry = {"device": 0, "address": address, "bytes": mib * MIB, "name": name}
+            self.names.append(entry | {"kind": kind, "use": use})
         return address
 
     def frees(self, *addresses: int) -> None:
@@ -54,6 +77,10 @@ class MadeRun:
             segment(address, size * MIB, [block(address, size * MIB, size * MIB)])
             for address, size in self.alive.items()
         ]
-        path = folder / "made.pickle"
-        path.write_bytes(pickle.dumps(snapshot(self.events, segments)))
-        return explain(path)
+        made = snapshot(self.events, segments)
+        if not self.names:
+            path = folder / "made.pickle"
+            path.write_bytes(pickle.dumps(made))
+            return explain(path)
+        named = [entry for entry in self.names if entry["address"] in self.alive]
+        return explain(vram(folder / "made.vram", made, names={"tensors": named}))

@@ -498,7 +498,7 @@ def test_data_that_one_function_keeps_on_the_gpu_is_told_with_all_its_names() ->
     finding = explained("drq_sac.cap50").findings[0]
     assert finding.id == "kept_from_start"
     assert finding.title.endswith("before the first step, and stay: Replay.obs, Replay.nxt")
-    assert "keep it on the CPU" in (finding.fix or "")
+    assert "keep Replay.obs, Replay.nxt on the CPU" in (finding.fix or "")
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,8 @@ class FindingRow(Generic[SceneT]):
         is_avoidable: whether one edit gives its bytes back, and nothing is lost.
         is_mended_in_code: whether an edit of a few lines mends it: where it frees enough for a request
             that failed, that comes before what only makes room.
+        saves_at_most: whether its bytes are all that its fix saves: what is still to come of the step
+            takes as much as before.
         takes_place_of: the id of the finding that says less about the same bytes; "" without one.
         unless: tells of another finding whether it makes this one superfluous.
     """
@@ -43,6 +45,7 @@ class FindingRow(Generic[SceneT]):
     at_any_size: bool = False
     is_avoidable: bool = False
     is_mended_in_code: bool = False
+    saves_at_most: bool = False
     takes_place_of: str = ""
     unless: Callable[[SceneT, Finding], bool] | None = None
 

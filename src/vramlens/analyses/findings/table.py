@@ -22,6 +22,7 @@ from vramlens.analyses.findings.faults.large_request import request_too_large
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
 from vramlens.analyses.findings.faults.retained_graph import retained_graph
 from vramlens.analyses.findings.faults.solver_steps import solver_steps
+from vramlens.analyses.findings.faults.unstepped_parameters import unstepped_parameters
 from vramlens.analyses.findings.faults.unused_cache import unused_cache
 from vramlens.analyses.findings.faults.vectorized_transform import vectorized_transform
 from vramlens.analyses.findings.faults.written_out import attention_written_out
@@ -60,7 +61,9 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         at_any_size=True,
     ),
     FindingRow(id="sampled_growth", find=growth_in_samples, at_any_size=True),
-    FindingRow(id="optimizer_list", find=optimizer_list, is_mended_in_code=True),
+    FindingRow(
+        id="optimizer_list", find=optimizer_list, is_mended_in_code=True, saves_at_most=True
+    ),
     FindingRow(id="attention_written_out", find=attention_written_out, is_mended_in_code=True),
     FindingRow(
         id="solver_steps",
@@ -80,37 +83,63 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         is_avoidable=True,
         is_mended_in_code=True,
         takes_place_of="unused_graph",
+        saves_at_most=True,
     ),
-    FindingRow(id="unused_graph", find=unused_graph, is_avoidable=True, is_mended_in_code=True),
-    FindingRow(id="unconsumed_forward", find=unconsumed_forward, is_mended_in_code=True),
     FindingRow(
-        id="gathered_outputs", find=gathered_outputs, is_avoidable=True, is_mended_in_code=True
+        id="unused_graph",
+        find=unused_graph,
+        is_avoidable=True,
+        is_mended_in_code=True,
+        saves_at_most=True,
     ),
-    FindingRow(id="gradients_kept", find=gradients_kept, is_avoidable=True),
-    FindingRow(id="two_copies", find=loaded_copies, is_avoidable=True, is_mended_in_code=True),
+    FindingRow(id="unstepped_parameters", find=unstepped_parameters, is_mended_in_code=True),
+    FindingRow(
+        id="unconsumed_forward", find=unconsumed_forward, is_mended_in_code=True, saves_at_most=True
+    ),
+    FindingRow(
+        id="gathered_outputs",
+        find=gathered_outputs,
+        is_avoidable=True,
+        is_mended_in_code=True,
+        saves_at_most=True,
+    ),
+    FindingRow(id="gradients_kept", find=gradients_kept, is_avoidable=True, saves_at_most=True),
+    FindingRow(
+        id="two_copies",
+        find=loaded_copies,
+        is_avoidable=True,
+        is_mended_in_code=True,
+        saves_at_most=True,
+    ),
     FindingRow(id="unused_cache", find=unused_cache, is_mended_in_code=True),
-    FindingRow(id="concatenated_copy", find=concatenated_copy, is_mended_in_code=True),
+    FindingRow(
+        id="concatenated_copy", find=concatenated_copy, is_mended_in_code=True, saves_at_most=True
+    ),
     FindingRow(
         id="kept_from_start",
         find=kept_from_start,
         is_mended_in_code=True,
         takes_place_of="largest_line",
+        saves_at_most=True,
     ),
-    FindingRow(id="kept_in_store", find=kept_in_store, is_mended_in_code=True),
-    FindingRow(id="kept_by_calls", find=kept_by_calls, is_mended_in_code=True),
+    FindingRow(id="kept_in_store", find=kept_in_store, is_mended_in_code=True, saves_at_most=True),
+    FindingRow(id="kept_by_calls", find=kept_by_calls, is_mended_in_code=True, saves_at_most=True),
     FindingRow(id="vectorized_transform", find=vectorized_transform, is_mended_in_code=True),
     FindingRow(
-        id="dense_embedding_gradient", find=dense_embedding_gradient, is_mended_in_code=True
+        id="dense_embedding_gradient",
+        find=dense_embedding_gradient,
+        is_mended_in_code=True,
+        saves_at_most=True,
     ),
     FindingRow(id="double_precision", find=double_precision, is_mended_in_code=True),
     FindingRow(id="first_optimizer_step", find=first_step_to_come),
-    FindingRow(id="operator_buffers", find=operator_buffers),
+    FindingRow(id="operator_buffers", find=operator_buffers, saves_at_most=True),
     FindingRow(id="stranded_streams", find=stranded_streams),
     FindingRow(id="private_pools", find=private_pools),
     FindingRow(id="unused_reserve", find=unused_reserve),
     FindingRow(id="other_device", find=other_devices, at_any_size=True),
     FindingRow(id="activations", find=activations),
-    FindingRow(id="optimizer_state", find=optimizer_state),
+    FindingRow(id="optimizer_state", find=optimizer_state, saves_at_most=True),
     FindingRow(
         id="largest_line", find=largest_line, at_any_size=True, unless=is_about_largest_line
     ),

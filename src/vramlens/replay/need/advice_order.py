@@ -9,13 +9,10 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.table import FROM_RECORDING
 from vramlens.ground.verdict import Verdict
 
-_IN_CODE = tuple(row.id for row in FROM_RECORDING if row.is_mended_in_code)
-_FIRST = (
-    "request_too_large",
-    "allocator_retry",
-    "settings_help",
-    "leak",
-    *_IN_CODE,
+_IN_CODE = {row.id: row.saves_at_most for row in FROM_RECORDING if row.is_mended_in_code}
+"""The ids of faults that are mended in the code, with whether their bytes are all that this saves."""
+_BEFORE_CODE = ("request_too_large", "allocator_retry", "settings_help", "leak")
+_AFTER_CODE = (
     "settings_may_help",
     "smaller_batch",
     "fragmented_request",
@@ -27,16 +24,33 @@ _SLIGHT = 0.001
 
 
 def order_of_advice(
-    oom: OomVerdict, findings: Sequence[Finding], *, leaking: bool
+    oom: OomVerdict, findings: Sequence[Finding], *, leaking: bool, missing_bytes: int
 ) -> tuple[str, ...]:
-    """What comes first: what makes the run live, then what may."""
+    """What comes first: what makes the run live, then what may.
+
+    Args:
+        missing_bytes: by how much the step needs more than there is; 0 where nothing tells.
+    """
     short_bytes = oom.short_by_bytes or oom.requested_bytes or 0
     left_out = set() if leaking else {"leak"}
-    saved = _sure_savings(findings)
-    left_out |= {name for name in _IN_CODE if saved.get(name, 0) < short_bytes}
     if oom.cause != "fragmentation":  # what only may help comes after all that does
         left_out.add("settings_may_help")
-    return tuple(name for name in _FIRST if name not in left_out)
+    in_code = _enough_in_code(findings, short_bytes, max(short_bytes, missing_bytes))
+    order = (*_BEFORE_CODE, *in_code, *_AFTER_CODE)
+    return tuple(name for name in order if name not in left_out)
+
+
+def _enough_in_code(findings: Sequence[Finding], short_bytes: int, missing_bytes: int) -> list[str]:
+    """The faults in the code whose mending frees enough, the largest first: for the request where it
+    saves more with every layer, else for the step.
+    """
+    saved = _sure_savings(findings)
+    enough = [
+        name
+        for name, saves_at_most in _IN_CODE.items()
+        if saved.get(name, -1) >= (missing_bytes if saves_at_most else short_bytes)
+    ]
+    return sorted(enough, key=lambda name: -saved[name])
 
 
 def _sure_savings(findings: Sequence[Finding]) -> dict[str, int]:

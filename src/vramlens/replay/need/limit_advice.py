@@ -11,6 +11,7 @@ from vramlens.analyses.attribution.training import Training, pass_starts
 from vramlens.analyses.failure.need import BLOCKS, LimitAdvice, Need
 from vramlens.analyses.failure.oom import memory_fraction
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.table import FROM_RECORDING
 from vramlens.analyses.leaks.certainty import PATTERN
 from vramlens.ground.vocabulary import Cause
 from vramlens.units import format_size
@@ -30,17 +31,7 @@ _SPARE_OF_FIRST_STEP = 1.25
 """Its range ends far above what such steps took: 1.7 times as much in the median of 91."""
 _MUCH_KEPT = 0.1
 """Of the need: what earlier passes keep without training is worth a word."""
-_SAVINGS = (
-    "gradients_kept",
-    "unused_graph",
-    "eval_with_grad",
-    "unconsumed_forward",
-    "gathered_outputs",
-    "operator_buffers",
-    "optimizer_state",
-    "two_copies",
-)
-"""Findings whose bytes are what their fix saves at most."""
+_SAVINGS = frozenset(row.id for row in FROM_RECORDING if row.saves_at_most)
 
 
 @dataclass(frozen=True, slots=True)

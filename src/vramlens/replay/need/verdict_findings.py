@@ -87,7 +87,7 @@ def with_judgement(
         findings = [*_without_rough_batch(findings), *about_batch]
     leaked_bytes = sum(leak.bytes for leak in _unmistakable(view, step_leaks))
     leaking = facts.growing and leaked_bytes >= _LARGE * (capacity or 1)
-    order = order_of_advice(verdict, findings, leaking=leaking)
+    order = order_of_advice(verdict, findings, leaking=leaking, missing_bytes=missing)
     if not leaking and has_room(verdict, judged.need, outlook):
         order = with_higher_limit(order, is_known=judged.need.high_bytes is not None)
     return replace(

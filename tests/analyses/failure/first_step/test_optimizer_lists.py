@@ -64,5 +64,5 @@ def test_the_steps_need_holds_the_whole_list(view: Attribution, request_: OutOfM
     assert oom is not None
     assert oom.need is not None
     assert oom.need.low_bytes > 4890 * MIB  # 4142 MiB with this request; it took 6210 MiB
-    assert "foreach=False" in oom.need.reason
+    assert "all parameters at once" in oom.need.reason
     assert [row.lives for row in oom.settings] == [False] * 4

@@ -11,24 +11,16 @@ import pytest
 from support.recordings import DATA
 from vramlens import load
 from vramlens.analyses.explanation import Explanation
+from vramlens.analyses.findings import faults
+from vramlens.analyses.findings.table import FROM_RECORDING
 from vramlens.units import MIB
 
 FAULTS = DATA / "faults"
 TRUTH = json.loads((FAULTS / "truth.json").read_text())
 OF_CODE = {
-    "attention_written_out",
-    "concatenated_copy",
-    "dense_embedding_gradient",
-    "double_precision",
-    "kept_by_calls",
-    "kept_from_start",
-    "kept_in_store",
-    "optimizer_list",
-    "request_too_large",
-    "retained_graph",
-    "solver_steps",
-    "unused_cache",
-    "vectorized_transform",
+    row.id
+    for row in FROM_RECORDING
+    if row.find is not None and row.find.__module__.startswith(faults.__name__)
 }
 ELSEWHERE = {
     "dqn_replay.cap70": {"kept_in_store"},  # a replay buffer

@@ -280,19 +280,16 @@ def _need_of_optimizer(view: Attribution, alive: NDArray[np.int64], request: Out
         ),
         basis=BLOCKS,
         confidence="estimated",
-        reason=_words_of_optimizer(view, request, rest_bytes),
+        reason=_words_of_optimizer(request, rest_bytes),
         floor_bytes=low,
     )
 
 
-def _words_of_optimizer(view: Attribution, request: OutOfMemory, rest_bytes: int) -> str:
+def _words_of_optimizer(request: OutOfMemory, rest_bytes: int) -> str:
     """What the optimizer was doing, in one sentence."""
     if rest_bytes <= request.size_bytes:
         return "the optimizer was creating its state for the first time"
-    frames = view.trace.stacks.of(request.stack)
-    is_foreach = any(frame.function.startswith("_multi_tensor_") for frame in frames)
-    remedy = "; with foreach=False it takes one after another" if is_foreach else ""
     return (
         f"the optimizer works on all parameters at once and still had {format_size(rest_bytes)}"
-        f" of their tensors to make{remedy}"
+        " of their tensors to make"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,6 +16,8 @@ from vramlens.units import format_size
 
 _FEWEST = 8
 """Tensors that are copied: of fewer, others are as large by chance."""
+_NEEDED = re.compile(r"torch[/\\](?:optim|distributed)[/\\]|[/\\](?:deepspeed|megatron)[/\\]")
+"""Whose algorithms work on one vector of all: L-BFGS, buckets that are sent."""
 _KINDS = {TensorKind.GRADIENT: "gradients", TensorKind.PARAMETER: "parameters"}
 
 
@@ -22,6 +25,8 @@ def concatenated_copy(scene: Scene) -> Iterator[Finding]:
     """The failed request, if it is as large as all gradients or all parameters together."""
     request = scene.ending_request
     if request is None:
+        return
+    if any(_NEEDED.search(frame.file) for frame in scene.trace.stacks.of(request.stack)):
         return
     for kind, words in _KINDS.items():
         rows = np.intersect1d(scene.view.names.of_kind(kind), scene.advice_rows)
@@ -36,8 +41,8 @@ def concatenated_copy(scene: Scene) -> Iterator[Finding]:
             f" one tensor, {format_size(request.size_bytes)}",
             bytes=request.size_bytes,
             place=scene.view.place_of_stack(request.stack),
-            evidence=("torch.cat, or parameters_to_vector, copies all of them",),
-            fix="work on one tensor after another: a norm is that of their norms"
-            " (torch.nn.utils.get_total_norm, or torch.stack([g.norm() for g in grads]).norm())",
+            evidence=("torch.cat and parameters_to_vector make such copies",),
+            fix="if only a norm or a sum is wanted, do not concatenate them: a norm is that of their norms,"
+            " torch.stack([g.norm() for g in grads]).norm()",
         )
         return

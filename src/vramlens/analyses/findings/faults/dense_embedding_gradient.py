@@ -11,10 +11,11 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene
 from vramlens.ground.allocator_sizes import block_size
 from vramlens.ground.verdict import Verdict
-from vramlens.trace import NO_STACK, TensorKind
+from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
 _EMBEDDING = re.compile(r"torch[/\\]nn[/\\]modules[/\\]sparse\.py:forward$")
+_LINEAR = re.compile(r"torch[/\\]nn[/\\]modules[/\\]linear\.py:forward$")
 _LEAST_SHARE = 0.2
 """Of what is in use, with the failed request."""
 
@@ -38,8 +39,9 @@ def dense_embedding_gradient(scene: Scene) -> Iterator[Finding]:
         bytes=request_bytes,
         place=scene.verdict.place if scene.verdict is not None else None,
         evidence=("an embedding's gradient is dense unless it is made with sparse=True",),
-        fix="make the embedding with sparse=True (SGD, Adagrad and SparseAdam take its gradients): at"
-        f" least {format_size(request_bytes)} less",
+        fix="make it nn.Embedding(..., sparse=True) and give the table an optimizer of its own,"
+        " torch.optim.SparseAdam (Adam, AdamW, weight decay and clip_grad_norm_ do not take sparse"
+        f" gradients): at least {format_size(request_bytes)} less",
     )
 
 
@@ -49,16 +51,26 @@ def _is_in_backward(scene: Scene) -> bool:
 
 
 def _table_of(scene: Scene, size_bytes: int) -> str:
-    """The name of the embedding's weight of that size; "" without one."""
+    """The name of the embedding's weight of that size; "" without one, and where a linear layer may
+    share it: then its gradient is dense whatever the embedding says.
+    """
     view, allocations = scene.view, scene.device.allocations
-    with_stack = np.flatnonzero(allocations.stack != NO_STACK)
-    looked_up = with_stack[view.trace.stacks.within(_EMBEDDING, allocations.stack[with_stack])]
-    looked_up = looked_up[view.modules.marked[looked_up]]
-    modules = {view.modules.paths[module] for module in np.unique(view.modules.module[looked_up])}
-    for row in view.names.of_kind(TensorKind.PARAMETER).tolist():
-        name = view.names.name(row)
+    parameters = {
+        view.names.name(row): row for row in view.names.of_kind(TensorKind.PARAMETER).tolist()
+    }
+    if any(f"{path}.weight" not in parameters for path in _modules_within(scene, _LINEAR)):
+        return ""
+    looked_up = _modules_within(scene, _EMBEDDING)
+    for name, row in parameters.items():
         row_bytes = int(allocations.requested_bytes[row])
         is_as_large = block_size(row_bytes) == block_size(size_bytes)
-        if is_as_large and name.rpartition(".")[0] in modules:
+        if is_as_large and name.rpartition(".")[0] in looked_up:
             return name
     return ""
+
+
+def _modules_within(scene: Scene, pattern: re.Pattern[str]) -> set[str]:
+    """The modules whose requests went through such a frame."""
+    modules, stack = scene.view.modules, scene.device.allocations.stack
+    rows = np.flatnonzero(scene.trace.stacks.within(pattern, stack) & modules.marked)
+    return {modules.paths[module] for module in np.unique(modules.module[rows]).tolist()}

@@ -1,10 +1,11 @@
-"""Variables of calls that have ended: what a kept exception, or a generator, holds on to."""
+"""Variables of calls that have ended, or wait: what a kept exception, or a generator, holds on to."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,61 +17,92 @@ from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import counted, format_size
 
-_LOCAL = re.compile(r"^local of (?P<call>[\w.<>]+\(\))$")
+_LOCAL = re.compile(
+    r"^local of (?P<kind>generator |coroutine )?(?P<function>[\w.<>]+)\(\)(?:, call (?P<number>\d+))?$"
+)
+"""``local of score()``, ``local of generator batches(), call 2`` (capture/names/holder_names.py)."""
+_COROUTINE, _GENERATOR = "coroutine ", "generator "
 _LEAST_SHARE = 0.25
-_FEWEST_CALLS, _LIKELY_CALLS = 2, 6
-"""Calls of one function beside those that run: fewer may be those of other threads."""
+"""Of what is in use: with less, the calls that run hold more."""
+_FEWEST_CALLS = 2
+"""Beside those that run where the request failed."""
+_LIKELY_CALLS = 6
+"""Fewer may be calls of other threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """Calls of one function whose variables hold memory.
+
+    Attributes:
+        function: its name.
+        are_generators: whether they are generators, which wait for their next step.
+        rows: what they hold.
+        number: how many there are.
+        size_bytes: of all that they hold.
+    """
+
+    function: str
+    are_generators: bool
+    rows: NDArray[np.int64]
+    number: int
+    size_bytes: int
 
 
 def kept_by_calls(scene: Scene) -> Iterator[Finding]:
     """The function whose calls keep the most when memory runs out, if that is much of all and most of
-    these calls do not run.
+    these calls do not run. Coroutines that wait are the requests of a server.
     """
     request = scene.ending_request
-    if request is None:
+    running_frames = [] if request is None else scene.trace.stacks.of(request.stack)
+    calls = max(_all_calls(scene), key=lambda calls: calls.size_bytes, default=None)
+    if not running_frames or calls is None:  # in a backward pass nobody knows what runs
         return
-    heap, running_frames = scene.advice_heap, scene.trace.stacks.of(request.stack)
-    for call, rows in _variables(scene).items():
-        size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
-        name = call.removesuffix("()").rpartition(".")[2]
-        running = sum(frame.function == name for frame in running_frames)
-        calls = _most_at_one_line(scene, rows)
-        is_much = size_bytes >= _LEAST_SHARE * heap.requested_bytes
-        if not is_much or calls - running < _FEWEST_CALLS:
-            continue
-        yield Finding(
-            id="kept_by_calls",
-            verdict=Verdict.LIKELY if calls - running >= _LIKELY_CALLS else Verdict.POSSIBLE,
-            title=f"variables of {call} hold {part_of_heap(size_bytes, heap)}, of"
-            f" {counted(calls, 'call')} at least: {running:,} of them runs where the request failed",
-            bytes=size_bytes,
-            place=scene.view.place_of_block(int(rows[-1])),
-            evidence=(
-                "an exception that is kept keeps the variables of all calls that it passed through"
-                " (its traceback); so does a generator that is not at its end",
-            ),
-            fix="keep str(error), or error.with_traceback(None), instead of the exception"
-            f" (up to {format_size(size_bytes)} less)",
-            extent=Extent(scene.advice_event, rows),
-        )
+    running = sum(frame.function == calls.function for frame in running_frames)
+    is_much = calls.size_bytes >= _LEAST_SHARE * scene.advice_heap.requested_bytes
+    if not is_much or calls.number - running < _FEWEST_CALLS:
         return
+    held = part_of_heap(calls.size_bytes, scene.advice_heap)
+    yield Finding(
+        id="kept_by_calls",
+        verdict=Verdict.LIKELY if calls.number - running >= _LIKELY_CALLS else Verdict.POSSIBLE,
+        title=f"variables of {counted(calls.number, 'call')} of {calls.function}() hold {held}:"
+        f" {running:,} of these calls runs where the request failed",
+        bytes=calls.size_bytes,
+        place=scene.view.place_of_block(int(calls.rows[-1])),
+        evidence=(_why_kept(calls),),
+        fix=f"{_remedy(calls)} (up to {format_size(calls.size_bytes)} less)",
+        extent=Extent(scene.advice_event, calls.rows),
+    )
 
 
-def _variables(scene: Scene) -> dict[str, NDArray[np.int64]]:
-    """What variables of functions hold, by function, the most first."""
-    by_call: defaultdict[str, list[int]] = defaultdict(list)
-    names = scene.view.names
+def _why_kept(calls: _Calls) -> str:
+    if calls.are_generators:
+        return "a generator that is not at its end keeps its variables"
+    return "an exception that is kept keeps the variables of all calls that it passed through"
+
+
+def _remedy(calls: _Calls) -> str:
+    if calls.are_generators:
+        return f"go through each {calls.function}() to its end, or call its close()"
+    return "keep str(error) instead of the exception"
+
+
+def _all_calls(scene: Scene) -> Iterator[_Calls]:
+    """Yields the calls of each function that hold memory."""
+    names, sizes = scene.view.names, scene.device.allocations.requested_bytes
+    rows_of: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    numbers_of: defaultdict[tuple[str, str], set[str | None]] = defaultdict(set)
     for row in scene.program_rows.tolist():
         local = _LOCAL.match(names.name(row))
-        if local is not None:
-            by_call[local["call"]].append(row)
-    sizes = scene.device.allocations.requested_bytes
-    rows_of = {call: np.array(rows, np.int64) for call, rows in by_call.items()}
-    most_first = sorted(rows_of, key=lambda call: -int(sizes[rows_of[call]].sum()))
-    return {call: rows_of[call] for call in most_first}
-
-
-def _most_at_one_line(scene: Scene, rows: NDArray[np.int64]) -> int:
-    """How many of these one line made, at most: each call makes some there."""
-    _, counts = np.unique(scene.view.phases.frame[rows], return_counts=True)
-    return int(counts.max(initial=0))
+        if local is not None and local["kind"] != _COROUTINE:
+            rows_of[local["kind"], local["function"]].append(row)
+            numbers_of[local["kind"], local["function"]].add(local["number"])
+    for (kind, function), rows in rows_of.items():
+        yield _Calls(
+            function=function,
+            are_generators=kind == _GENERATOR,
+            rows=np.array(rows, np.int64),
+            number=len(numbers_of[kind, function]),
+            size_bytes=int(sizes[rows].sum()),
+        )

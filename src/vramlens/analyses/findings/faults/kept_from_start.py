@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -27,7 +28,8 @@ def kept_from_start(scene: Scene) -> Iterator[Finding]:
         return
     allocations, heap = scene.device.allocations, scene.advice_heap
     first_pass = int(allocations.born[view.modules.marked].min())
-    early = scene.program_rows[allocations.born[scene.program_rows] < first_pass]
+    born = allocations.born[scene.program_rows]
+    early = scene.program_rows[(born >= 0) & (born < first_pass)]
     largest = early[np.argsort(allocations.requested_bytes[early])[::-1][:_MOST_TENSORS]]
     size_bytes = int(allocations.requested_bytes[largest].sum())
     if not size_bytes or size_bytes < _LEAST_SHARE * heap.requested_bytes:
@@ -36,13 +38,13 @@ def kept_from_start(scene: Scene) -> Iterator[Finding]:
     names = ", ".join(view.names.name(row) for row in largest[is_much].tolist())
     yield Finding(
         id="kept_from_start",
-        verdict=Verdict.LIKELY,
+        verdict=Verdict.POSSIBLE if view.training == Training.ABSENT else Verdict.LIKELY,
         title=f"{part_of_heap(size_bytes, heap)} were put on the GPU before the first step, and stay:"
         f" {names}",
         bytes=size_bytes,
         place=view.place_of_block(int(largest[0])),
-        evidence=("no model, gradient or optimizer keeps it",),
-        fix="keep it on the CPU, take what a step uses with indices that are there, too, and move that"
-        f" (`.to(device)` of each batch): up to {format_size(size_bytes)} less",
+        evidence=("no model, gradient or optimizer keeps it",),  # a server's store has to be there
+        fix=f"keep {names} on the CPU; in each step take the rows that it uses there (x[i], i on the CPU,"
+        f" too) and move only these: x[i].to(device) (up to {format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, np.sort(largest)),
     )

@@ -24,7 +24,7 @@ from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.place import base_name
 from vramlens.ground.verdict import Verdict
-from vramlens.trace import NO_STACK, TensorKind
+from vramlens.trace import TensorKind
 from vramlens.units import counted, format_size
 
 _ENTRY = re.compile(r"^(?P<store>[^\[]+)\[(?P<key>[^\[\]]*)\]")
@@ -34,7 +34,9 @@ _NOBODYS = ("list", "tuple", "deque")
 _OF_CHECKPOINTS = "_CheckpointFrame."
 """PyTorch's own: what a checkpoint has computed again for the backward pass that runs."""
 _NOBODYS_DICTS = ("dict", "defaultdict", "OrderedDict")
-_AVERAGE = re.compile(r"ema|shadow|avg|average|momentum|teacher", re.IGNORECASE)
+_AVERAGE = re.compile(
+    r"(?:^|[._])(?:ema|Ema|EMA|avg)(?![a-z])|[Ss]hadow|[Aa]verage|[Mm]omentum|[Tt]eacher"
+)
 """In names of copies of the weights that each step writes to."""
 _MOSTLY = 0.9
 """Of the entries of a store, that are alike: one may be a counter, or a tensor that is small and whole."""
@@ -45,6 +47,7 @@ _FEWEST_ENTRIES, _FEWEST_OF_LINE = 8, 5
 fewer.
 """
 _LEAST_SHARE = 0.25
+_NO_LINE = -1
 _NOTHING_ELSE = 0.5
 """Of what is collected, that the passes keep beside it: a graph keeps many times as much."""
 
@@ -111,18 +114,19 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
         return (
             Verdict.LIKELY,
             "a metric of torchmetrics keeps all predictions and targets there, more with every batch",
-            "give the metric a state of fixed size (thresholds=200 where it has them), or"
-            " compute_on_cpu=True",
+            "give the metric a state of fixed size (thresholds=200 where it has them: its result is then"
+            " approximate), or compute_on_cpu=True",
         )
     if _is_copy_of_weights(scene, store.rows):
         return (
-            Verdict.POSSIBLE if _AVERAGE.search(store.name) else Verdict.LIKELY,
+            Verdict.LIKELY if _is_written_once(scene, store) else Verdict.POSSIBLE,
             "its keys are the names of parameters: it is a copy of the weights",
-            "keep the copy on the CPU (`.cpu()`), or of those parameters alone that are to change",
+            "if the steps do not change that copy, keep it on the CPU (`.cpu()`), or copy only the"
+            " parameters that you will change",
         )
     if _are_slices(scene.view.names, store.rows):
         return (
-            Verdict.LIKELY,
+            Verdict.LIKELY if _keeps_little_beside(scene, store.rows) else Verdict.POSSIBLE,
             "each entry is a slice, and keeps all of the tensor that it was taken from",
             "clone each slice before it is kept (`x[:, 0].clone()`)",
         )
@@ -131,7 +135,7 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
         if store.filled_by
         else f"what {store.in_words} collects"
     )
-    remedy = f"keep {kept} on the CPU (`.cpu()`), or only a sum"
+    remedy = f"keep {kept} on the CPU (`.cpu()`), or only what you need of it"
     if _are_outputs(scene, store.rows):
         return Verdict.LIKELY, "each pass leaves its output there, and no graph", remedy
     return Verdict.POSSIBLE, "", remedy
@@ -140,7 +144,7 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
 def _stores(scene: Scene) -> Iterator[_Store]:
     """Yields what holds many entries: one list or dict, or several of one object."""
     by_owner: defaultdict[str, list[int]] = defaultdict(list)
-    by_store: defaultdict[str, list[int]] = defaultdict(list)
+    by_store: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     by_line: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
     names = scene.view.names
     for row in scene.program_rows.tolist():
@@ -148,11 +152,16 @@ def _stores(scene: Scene) -> Iterator[_Store]:
         if entry is not None and entry["store"] in _NOBODYS:
             by_line[int(scene.view.phases.frame[row]), entry["store"]].append(row)
         elif entry is not None and not entry["store"].startswith(_OF_CHECKPOINTS):
-            by_store[entry["store"]].append(row)
-    for store, store_rows in by_store.items():
+            # One nameless dict is not another, but by the line of its entries.
+            line = (
+                int(scene.view.phases.frame[row]) if entry["store"] in _NOBODYS_DICTS else _NO_LINE
+            )
+            by_store[entry["store"], line].append(row)
+    for (store, _), store_rows in by_store.items():
         if len(store_rows) >= _FEWEST_ENTRIES:
             owner, _, attribute = store.rpartition(".")
-            by_owner[owner if owner and attribute else store] += store_rows
+            if owner and attribute:
+                by_owner[owner] += store_rows
             yield _store(scene, store, store_rows)
     for owner, owner_rows in by_owner.items():
         yield _store(scene, owner, owner_rows)
@@ -207,11 +216,24 @@ def _are_outputs(scene: Scene, rows: NDArray[np.int64]) -> bool:
         or _passes(_begins_of_passes(view), born) < _FEWEST_OF_LINE
     ):
         return False
-    alive = scene.advice_rows
+    return _keeps_little_beside(scene, rows)
+
+
+def _keeps_little_beside(scene: Scene, rows: NDArray[np.int64]) -> bool:
+    """Whether the passes that made these keep hardly anything else, as they would with a graph."""
+    allocations, alive = scene.device.allocations, scene.advice_rows
+    born = allocations.born[rows]
     is_beside = (allocations.born[alive] > born.min()) & (allocations.born[alive] < born.max())
-    beside = np.setdiff1d(alive[is_beside & view.modules.marked[alive]], rows)
+    beside = np.setdiff1d(alive[is_beside & scene.view.modules.marked[alive]], rows)
     kept_bytes = int(allocations.requested_bytes[rows].sum())
     return int(allocations.requested_bytes[beside].sum()) <= _NOTHING_ELSE * kept_bytes
+
+
+def _is_written_once(scene: Scene, store: _Store) -> bool:
+    """Whether a copy of the weights was made before training began, and not to be averaged."""
+    starts = scene.view.phases.span_start
+    made_at = int(scene.device.allocations.born[store.rows].max())
+    return (not len(starts) or made_at < int(starts[0])) and not _AVERAGE.search(store.name)
 
 
 def _is_copy_of_weights(scene: Scene, rows: NDArray[np.int64]) -> bool:
@@ -240,6 +262,6 @@ def _begins_of_parts(name: str) -> list[int]:
 
 
 def _is_metrics(scene: Scene, rows: NDArray[np.int64]) -> bool:
-    """Whether a metric of torchmetrics asked for some of them."""
-    stack = scene.device.allocations.stack[rows]
-    return bool(scene.trace.stacks.within(_METRIC, stack[stack != NO_STACK]).any())
+    """Whether metrics of torchmetrics asked for half of them: others they are handed."""
+    is_metric = scene.trace.stacks.within(_METRIC, scene.device.allocations.stack[rows])
+    return bool(2 * is_metric.sum() >= len(rows))

@@ -16,15 +16,23 @@ from vramlens.ground.verdict import Verdict
 from vramlens.trace import OutOfMemory
 from vramlens.units import format_size
 
-_LINEAR = re.compile(r"torch[/\\]nn[/\\](?:modules[/\\]linear|functional)\.py$")
-_OUTPUT_LAYER = re.compile(r"\.(?:lm_head|embed_out|output_projection)\.weight$")
-"""What language models call the layer that makes logits (transformers, GPT-NeoX, fairseq)."""
-_TIMES_A_HIDDEN_STATE = 8
-"""As large as the largest tensor beside it: layers inside a block make four times as much."""
+_LINEAR = re.compile(r"torch[/\\]nn[/\\]modules[/\\]linear\.py:forward$")
+_LAYER = re.compile(r"torch[/\\]nn[/\\]")
+"""A layer makes what its weights say: no pairs, and no one-hot form, whatever its size divides."""
+_OUTPUT_LAYER = re.compile(
+    r"\.(?:lm_head|embed_out|output_projection|embed_tokens|wte|word_embeddings|shared)\.weight$"
+)
+"""What language models call the weight that makes logits (transformers, GPT-NeoX, fairseq): where it is
+the words' own, it is named after these.
+"""
+_TIMES_A_HIDDEN_STATE = 12
+"""As large as the largest tensor beside it: layers inside a block make 4 to 8 times as much."""
 _LEAST_TIMES = 16
 """As large as a known tensor, from which on a request is all pairs or all classes of it: less is what a
 few channels or heads make.
 """
+_LEAST_TABLE = 4096
+"""Bytes of the rows to compare with: fewer are a layer's bias, or anything."""
 _MANY_OTHERS, _MOST_TABLES = 1024, 64
 """Rows to compare with that may be a part of a larger tensor, and parts of it: of fewer rows, the logits of
 a small vocabulary would be as large.
@@ -58,13 +66,19 @@ def request_too_large(scene: Scene) -> Iterator[Finding]:
         bytes=request.size_bytes,
         place=place,
         evidence=evidence if use is None else (*evidence, use.reading),
-        fix=_plain_fix(place) if use is None else use.fix,
+        fix=_fix_of(use, place),
     )
 
 
 def _plain_fix(place: Place | None) -> str:
     line = "the failing line" if place is None else f"{base_name(place.file)}:{place.line}"
     return f"look for a wrong shape at {line}, or compute it in pieces (chunks of its rows)"
+
+
+def _fix_of(use: _Use | None, place: Place | None) -> str:
+    """What to change; sizes alone do not prove what a request was for."""
+    plain = _plain_fix(place)
+    return plain if use is None else f"{use.fix}. If it is something else, {plain}"
 
 
 def _use_of(scene: Scene, request: OutOfMemory) -> _Use | None:
@@ -75,6 +89,9 @@ def _use_of(scene: Scene, request: OutOfMemory) -> _Use | None:
             "compute only the logits that are used (with transformers, logits_to_keep=1 where only"
             " the last position is read), or the loss in chunks of positions",
         )
+    innermost = scene.trace.stacks.of(request.stack)[:1]
+    if innermost and _LAYER.search(innermost[0].file):
+        return None
     largest_first = sorted(set(scene.advice_shapes.values()), key=lambda shape: -shape.bytes)
     alive_sizes = scene.device.allocations.requested_bytes[scene.advice_rows].tolist()
     sizes = set(map(block_size, alive_sizes))  # the recorded ones may be rounded
@@ -92,7 +109,7 @@ def _is_of_output_layer(scene: Scene, request: OutOfMemory) -> bool:
     than any layer's input.
     """
     innermost = scene.trace.stacks.of(request.stack)[:1]
-    if not innermost or not _LINEAR.search(innermost[0].file):
+    if not innermost or not _LINEAR.search(f"{innermost[0].file}:{innermost[0].function}"):
         return False
     view, rows = scene.view, scene.advice_rows
     if not any(_OUTPUT_LAYER.search(view.names.name(row)) for row in rows.tolist()):
@@ -108,9 +125,10 @@ def _all_pairs(shape: Shape, request_bytes: int, sizes: Collection[int]) -> _Use
         return None
     rows, columns = shape.sizes
     others = request_bytes // shape.bytes
-    is_known = block_size(others * columns * shape.item_bytes) in sizes
-    is_part = others >= _MANY_OTHERS and _is_part(others * columns * shape.item_bytes, sizes)
-    if others < _LEAST_TIMES or not (is_known or is_part):
+    table_bytes = others * columns * shape.item_bytes
+    is_known = block_size(table_bytes) in sizes
+    is_part = others >= _MANY_OTHERS and _is_part(table_bytes, sizes)
+    if others < _LEAST_TIMES or table_bytes < _LEAST_TABLE or not (is_known or is_part):
         return None
     pairs_bytes = format_size(rows * others * shape.item_bytes)
     return _Use(
@@ -130,7 +148,7 @@ def _all_classes(shape: Shape, request_bytes: int) -> _Use | None:
     if classes < _LEAST_TIMES or is_power_of_two:
         return None
     return _Use(
-        f"it is as large as {classes:,} numbers for each entry of {shape}: a one-hot form",
+        f"it is {classes:,} times as large as {shape}, as a one-hot form is",
         "use the class numbers themselves (an embedding, gather, scatter_add_ into zeros,"
         " cross_entropy), not their one-hot form",
     )

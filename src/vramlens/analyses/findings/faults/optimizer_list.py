@@ -42,6 +42,11 @@ def optimizer_list(scene: Scene) -> Iterator[Finding]:
             "beside it",
             f"{format_size(rest_bytes)} of the list were still to come",
         ),
-        fix=f"pass {form} to the optimizer: it works without the list (up to"
+        fix=f"pass {form} to the optimizer{_without_foreach(form)}: it works without the list (up to"
         f" {format_size(list_bytes)} less in its step)",
     )
+
+
+def _without_foreach(form: str) -> str:
+    """PyTorch refuses an optimizer that is told to be both."""
+    return " (and no foreach=True)" if form == "fused=True" else ""

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.attribution.training import BACKWARD_FRAME
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
-from vramlens.trace import NO_STACK
 from vramlens.units import format_size
 
-_BACKWARD = re.compile(r"torch[/\\](?:_tensor|autograd[/\\]__init__)\.py:backward$")
-"""``loss.backward()``; meta-learning asks ``autograd.grad`` for a graph that its outer step needs."""
 _FEWEST_PASSES = 3
 """Backward passes after which memory stayed: two losses of one graph are usual, three of them rare."""
+_MOST_GIVEN_UP = 0.5
+"""Of what they left, that those passes gave back."""
 _LEAST_OF_A_PASS, _LEAST_SHARE = 0.04, 0.4
 """Of what is in use: of each of these passes, and of all together."""
 
@@ -44,7 +42,10 @@ def retained_graph(scene: Scene) -> Iterator[Finding]:
     size_bytes = int(sizes.sum())
     if passes < _FEWEST_PASSES or size_bytes < _LEAST_SHARE * heap.requested_bytes:
         return
-    if _calls_of_backward(scene, int(allocations.born[rows].min())) < passes:
+    oldest = int(allocations.born[rows].min())
+    if _calls_of_backward(scene, oldest) < passes:
+        return
+    if _given_up_since(scene, oldest) > _MOST_GIVEN_UP * size_bytes:
         return
     largest = int(rows[np.argmax(sizes)])
     yield Finding(
@@ -54,21 +55,33 @@ def retained_graph(scene: Scene) -> Iterator[Finding]:
         " through and left: the graph goes on from one to the next",
         bytes=size_bytes,
         place=view.place_of_block(largest),
-        evidence=(
-            "a backward pass frees its graph, unless it is called with retain_graph=True",
-            "where it is cut, gradients reach no further back (truncated back-propagation)",
-        ),
+        evidence=("a backward pass frees its graph, unless it is called with retain_graph=True",),
         fix="detach what goes from one pass to the next (state = state.detach()), and call backward()"
-        f" without retain_graph=True (up to {format_size(size_bytes)} less)",
+        " without retain_graph=True: gradients then reach back to that cut (up to"
+        f" {format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
 
 
+def _given_up_since(scene: Scene, event: int) -> int:
+    """The activations that backward passes since an event gave back: where they left the rest for
+    passes of their own (a pipeline's micro-batches in flight), about as much.
+    """
+    view, allocations = scene.view, scene.device.allocations
+    starts, ends = view.phases.span_start, view.phases.span_end
+    freed = allocations.free_requested
+    span = np.searchsorted(starts, freed, side="right") - 1
+    is_in_pass = (span >= 0) & (freed <= ends[np.maximum(span, 0)]) & (freed > event)
+    is_in_pass &= (allocations.born < starts[np.maximum(span, 0)]) & (freed < scene.advice_event)
+    is_in_pass &= view.categories.category == Category.ACTIVATIONS
+    return int(allocations.requested_bytes[is_in_pass].sum())
+
+
 def _calls_of_backward(scene: Scene, since: int) -> int:
-    """How many calls of ``backward`` began since an event: each makes its first gradient."""
+    """How many calls of ``backward`` began since an event: each makes its first gradient. Meta-learning
+    asks ``autograd.grad`` for a graph that its outer step needs.
+    """
     allocations, starts = scene.device.allocations, scene.view.phases.span_start
-    rows: NDArray[np.int64] = np.flatnonzero(
-        (allocations.stack != NO_STACK) & (allocations.born >= since)
-    )
-    in_call = rows[scene.trace.stacks.within(_BACKWARD, allocations.stack[rows])]
+    rows = np.flatnonzero(allocations.born >= since)
+    in_call = rows[scene.trace.stacks.within(BACKWARD_FRAME, allocations.stack[rows])]
     return len(set(np.searchsorted(starts, allocations.born[in_call]).tolist()))

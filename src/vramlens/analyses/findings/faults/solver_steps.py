@@ -13,7 +13,6 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
-from vramlens.trace import NO_STACK
 from vramlens.units import format_size
 
 _SOLVERS = {
@@ -34,7 +33,6 @@ def solver_steps(scene: Scene) -> Iterator[Finding]:
     allocations, stacks = scene.device.allocations, scene.trace.stacks
     rows = scene.advice_rows
     rows = rows[scene.view.categories.category[rows] == Category.ACTIVATIONS]
-    rows = rows[allocations.stack[rows] != NO_STACK]
     in_adjoint = stacks.within(_ADJOINT, allocations.stack[rows])
     heap = scene.advice_heap
     for solver, pattern in _SOLVERS.items():
@@ -51,7 +49,8 @@ def solver_steps(scene: Scene) -> Iterator[Finding]:
             bytes=size_bytes,
             place=scene.view.place_of_block(int(own_rows[-1])),
             evidence=("they grow with the number of steps",),
-            fix=f"call {solver}_adjoint, which computes them again in the backward pass (up to"
-            f" {format_size(size_bytes)} less)",
+            fix=f"call {solver}_adjoint, which computes them again in the backward pass: its gradients"
+            " are as exact as the solver's tolerance, and what they are to reach must be parameters of"
+            f" one nn.Module (up to {format_size(size_bytes)} less)",
             extent=Extent(scene.advice_event, own_rows),
         )

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
+from vramlens.analyses.attribution.training import pass_starts
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -14,10 +16,15 @@ from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
-_CACHE = re.compile(r"^(?:Dynamic|Static)\w*(?:Cache|Layer)\.")
-"""Classes of transformers (cache_utils.py) that hold a layer's keys and values."""
+_CACHE = re.compile(r"^Dynamic\w*(?:Cache|Layer)\.")
+"""Classes of transformers that hold a layer's keys and values, and that a call makes by default."""
+_MAKES = re.compile(r"[/\\]transformers[/\\]cache_utils\.py:")
 _GENERATES = re.compile(r"[/\\]transformers[/\\]generation[/\\]")
 _LEAST_SHARE = 0.1
+_TIMES_BESIDE = 2
+"""As large as the cache, that a pass keeps beside it at most: a graph keeps the same keys and values
+anyway, and five times as much at least.
+"""
 
 
 def unused_cache(scene: Scene) -> Iterator[Finding]:
@@ -34,6 +41,8 @@ def unused_cache(scene: Scene) -> Iterator[Finding]:
     size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
     if not size_bytes or size_bytes < _LEAST_SHARE * heap.requested_bytes:
         return
+    if not _is_of_one_pass(scene, rows):
+        return
     yield Finding(
         id="unused_cache",
         verdict=Verdict.LIKELY,
@@ -46,3 +55,20 @@ def unused_cache(scene: Scene) -> Iterator[Finding]:
         f" {format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
+
+
+def _is_of_one_pass(scene: Scene, rows: NDArray[np.int64]) -> bool:
+    """Whether the pass that failed made this cache, and keeps no graph: a cache of earlier calls is
+    used by this one.
+    """
+    view, allocations = scene.view, scene.device.allocations
+    marked = np.flatnonzero(view.modules.marked)
+    if not len(marked) or not scene.trace.stacks.within(_MAKES, allocations.stack[rows]).any():
+        return False
+    begins = int(allocations.born[pass_starts(view.modules, marked)[-1]])
+    alive = scene.advice_rows
+    of_pass = alive[view.modules.marked[alive] & (allocations.born[alive] >= begins)]
+    beside_bytes = int(allocations.requested_bytes[np.setdiff1d(of_pass, rows)].sum())
+    cache_bytes = int(allocations.requested_bytes[rows].sum())
+    is_of_pass = int(allocations.born[rows].min()) >= begins
+    return is_of_pass and beside_bytes <= _TIMES_BESIDE * cache_bytes

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.attribution.named_shapes import Shape
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
-from vramlens.trace import NO_STACK
 from vramlens.units import counted, format_size
 
 _FEWEST_POSITIONS = 256
@@ -22,6 +22,8 @@ _WIDEST_HEAD = 512
 """Columns of queries and keys, at most: usual heads have 32 to 256."""
 _LEAST_SHARE = 0.25
 """Of what is in use, with the failed request."""
+_ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
+"""In names of modules and functions: distances, kernels and adjacency are numbers for pairs, too."""
 _REMEDIES = (
     (
         re.compile(r"torch[/\\]nn[/\\]functional\.py:multi_head_attention_forward$"),
@@ -53,35 +55,45 @@ def attention_written_out(scene: Scene) -> Iterator[Finding]:
     largest = max(matrices, key=lambda row: matrices[row].bytes)
     positions = matrices[largest].sizes[-1]
     asks = ", and one more was asked for" if asked_bytes else ""
+    is_sure = _is_of_attention(scene, largest)
+    condition = "" if is_sure else "if these are weights of attention: "
     yield Finding(
         id="attention_written_out",
-        verdict=Verdict.LIKELY,
-        title=f"{counted(len(matrices), 'matrix', 'matrices')} of attention weights hold"
-        f" {format_size(alive_bytes)}: a number for each pair of {positions:,} positions",
+        verdict=Verdict.LIKELY if is_sure else Verdict.POSSIBLE,
+        title=f"{counted(len(matrices), 'matrix', 'matrices')}{' of attention weights' if is_sure else ''}"
+        f" hold {format_size(alive_bytes)}: a number for each pair of {positions:,} positions",
         bytes=alive_bytes + asked_bytes,
         place=scene.view.place_of_block(largest),
         evidence=(f"the largest is {matrices[largest]}{asks}",),
-        fix=f"{_remedy(scene, largest)}: up to {format_size(alive_bytes + asked_bytes)} less",
+        fix=f"{condition}{_remedy(scene, largest)}: up to {format_size(alive_bytes + asked_bytes)} less",
         extent=Extent(scene.advice_event, matrix_rows),
     )
+
+
+def _is_of_attention(scene: Scene, row: int) -> bool:
+    """Whether the module or a function that made a matrix is called so."""
+    view, stack = scene.view, scene.device.allocations.stack[row]
+    module = int(view.modules.module[row])
+    path = view.modules.paths[module] if module != OUTSIDE else ""
+    functions = (frame.function for frame in scene.trace.stacks.of(int(stack)))
+    return any(_ATTENTION.search(name) for name in (path, *functions))
 
 
 def _remedy(scene: Scene, row: int) -> str:
     """What makes a matrix that need not be written out, by whose code it is."""
     stack = scene.device.allocations.stack[row : row + 1]
-    known = stack[stack != NO_STACK]
     for pattern, remedy in _REMEDIES:
-        if scene.trace.stacks.within(pattern, known).any():
-            return f"{remedy}, which does not write them out"
+        if scene.trace.stacks.within(pattern, stack).any():
+            return f"unless the weights are used, {remedy}, which does not write them out"
     return (
-        "compute them in torch.nn.functional.scaled_dot_product_attention(q, k, v), which does not"
-        " write them out"
+        "unless the weights are used, compute attention in"
+        " torch.nn.functional.scaled_dot_product_attention(q, k, v), which does not write them out"
     )
 
 
 def _matrices(shapes: Mapping[int, Shape]) -> dict[int, Shape]:
-    """What has a number for each pair of positions, beside queries or keys of as many positions and
-    heads. Pictures are square, too, but have none.
+    """What has a number for each pair of positions, beside what may be queries or keys of as many
+    positions and heads.
     """
     heads = {
         (math.prod(shape.sizes[:-2]), shape.sizes[-2])

@@ -1,0 +1,386 @@
+"""Each fault beside its healthy twin, made event by event: a program that looks alike and needs what it
+keeps. The rule tells one and is silent, or unsure, on the other.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.made_failures import Frame, MadeRun
+from vramlens.analyses.attribution.named_shapes import Shape
+from vramlens.analyses.explanation import Explanation
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.faults.kept_in_store import _AVERAGE
+from vramlens.analyses.findings.faults.large_request import _all_pairs
+from vramlens.ground.allocator_sizes import block_size
+
+TORCH = "/opt/lib/python3.12/site-packages/torch"
+TRANSFORMERS = "/opt/lib/python3.12/site-packages/transformers"
+USER = "/home/user/train.py"
+LAYER: tuple[Frame, ...] = (
+    (f"{TORCH}/nn/modules/linear.py", 134, "forward"),
+    (f"{TORCH}/nn/modules/module.py", 1700, "_call_impl"),
+    (USER, 20, "step"),
+)
+GRAD: tuple[Frame, ...] = (
+    (f"{TORCH}/_functorch/eager_transforms.py", 1500, "grad_and_value_impl"),
+    (f"{TORCH}/_functorch/vmap.py", 48, "fn"),
+    (f"{TORCH}/_functorch/apis.py", 459, "wrapper"),
+)
+VMAP: tuple[Frame, ...] = (
+    (f"{TORCH}/_functorch/vmap.py", 470, "_flat_vmap"),
+    (f"{TORCH}/_functorch/vmap.py", 330, "vmap_impl"),
+    (f"{TORCH}/_functorch/apis.py", 202, "wrapped"),
+)
+JACOBIAN: Frame = (f"{TORCH}/_functorch/eager_transforms.py", 650, "wrapper_fn")
+REVERSE: Frame = (f"{TORCH}/_functorch/eager_transforms.py", 380, "_vjp_with_argnums")
+FORWARD: tuple[Frame, ...] = (
+    (f"{TORCH}/_functorch/eager_transforms.py", 1070, "_jvp_with_argnums"),
+    (f"{TORCH}/_functorch/eager_transforms.py", 1300, "push_jvp"),
+)
+FRAMES: dict[str, tuple[Frame, ...]] = {
+    "weights": ((f"{TORCH}/nn/modules/module.py", 900, "_apply"),),
+    "layer": LAYER,
+    "backward": ((f"{TORCH}/_tensor.py", 600, "backward"), (USER, 30, "step")),
+    "optimizer": (
+        (f"{TORCH}/optim/adamw.py", 600, "_multi_tensor_adamw"),
+        (f"{TORCH}/optim/optimizer.py", 480, "step"),
+    ),
+    "data": ((USER, 5, "load"),),
+    "keep": ((USER, 40, "keep"),),
+    "attend": ((USER, 50, "attention"),),
+    "compare": ((USER, 51, "pairs"),),
+    "grad": (*LAYER, *GRAD),
+    "vmap": (*LAYER, *VMAP),
+    "vmap of grad": (*LAYER, *GRAD, *VMAP),
+    "jacrev": (*LAYER, REVERSE, JACOBIAN),
+    "jacfwd": (*LAYER, *FORWARD, *VMAP, JACOBIAN),
+    "hessian": (*LAYER, REVERSE, JACOBIAN, *FORWARD, *VMAP, JACOBIAN),
+    "cache": (
+        (f"{TRANSFORMERS}/cache_utils.py", 120, "update"),
+        (f"{TRANSFORMERS}/models/llama/modeling_llama.py", 240, "forward"),
+        (USER, 21, "step"),
+    ),
+    "embedding": (
+        (f"{TORCH}/nn/modules/sparse.py", 190, "forward"),
+        (f"{TORCH}/nn/modules/module.py", 1700, "_call_impl"),
+        (USER, 19, "step"),
+    ),
+    "lbfgs": ((f"{TORCH}/optim/lbfgs.py", 300, "_gather_flat_grad"),),
+    "concatenate": ((USER, 60, "norm"),),
+    "metric": (("/opt/lib/python3.12/site-packages/torchmetrics/metric.py", 300, "update"),),
+}
+
+
+def made() -> MadeRun:
+    return MadeRun(FRAMES)
+
+
+def told(answer: Explanation, name: str) -> Finding | None:
+    return next((finding for finding in answer.findings if finding.id == name), None)
+
+
+# Transforms
+
+
+@pytest.mark.parametrize(
+    ("part", "verdict", "advice"),
+    [
+        ("vmap of grad", "likely", "pass chunk_size=N to vmap"),
+        ("vmap", "possible", "if no backward pass follows"),
+        ("jacrev", "likely", "pass chunk_size=N to jacrev"),
+        ("jacfwd", "likely", "use torch.func.jacrev(f, chunk_size=N)"),
+        ("hessian", "likely", "jacrev(torch.func.jacrev(f), chunk_size=N)"),
+    ],
+)
+def test_a_transform_of_a_whole_batch_takes_chunks(
+    tmp_path: Path, part: str, verdict: str, advice: str
+) -> None:
+    run = made()
+    run.asks("weights", 200)
+    for _ in range(6):
+        run.asks(part, 100)
+    finding = told(run.fails(part, 160, tmp_path), "vectorized_transform")
+    assert finding is not None
+    assert finding.verdict == verdict
+    assert advice in (finding.fix or "")
+    assert finding.bytes == (6 * 100 + 160) << 20
+
+
+def test_a_gradient_by_function_is_no_vectorized_transform(tmp_path: Path) -> None:
+    run = made()
+    run.asks("weights", 200)
+    for _ in range(6):
+        run.asks("grad", 100)
+    assert told(run.fails("grad", 160, tmp_path), "vectorized_transform") is None
+
+
+def test_a_small_vmap_is_not_what_memory_ran_out_for(tmp_path: Path) -> None:
+    run = made()
+    run.asks("weights", 2000)
+    run.asks("vmap of grad", 100)
+    assert told(run.fails("vmap of grad", 160, tmp_path), "vectorized_transform") is None
+
+
+# Graphs
+
+
+def trains_in_turns(run: MadeRun, *, gives_up: bool) -> None:
+    """Twelve backward passes: each of the oldest forward pass under way, which it gives back or not."""
+    run.asks("weights", 200)
+    waiting = [[run.asks("layer", 50) for _ in range(3)] for _ in range(4)]
+    for _ in range(8):
+        gradient, temporary = run.asks("backward", 20), run.asks("backward", 21)
+        oldest = waiting.pop(0)
+        if gives_up:
+            run.frees(*oldest)
+        run.frees(temporary, gradient)
+        waiting.append([run.asks("layer", 50) for _ in range(3)])
+
+
+def test_a_graph_that_passes_go_through_and_leave(tmp_path: Path) -> None:
+    run = made()
+    trains_in_turns(run, gives_up=False)
+    finding = told(run.fails("layer", 60, tmp_path), "retained_graph")
+    assert finding is not None
+    assert finding.verdict == "likely"
+    assert finding.bytes is not None
+    assert finding.bytes >= 11 * 3 * 50 << 20
+
+
+def test_a_pipelines_micro_batches_in_flight_wait_for_passes_of_their_own(tmp_path: Path) -> None:
+    run = made()
+    trains_in_turns(run, gives_up=True)
+    assert told(run.fails("layer", 60, tmp_path), "retained_graph") is None
+
+
+# Requests
+
+
+def test_pairs_of_rows_and_a_layers_bias() -> None:
+    points = Shape("float32", (1 << 20, 64))
+    codes = 4096
+    assert _all_pairs(points, points.bytes * codes, {block_size(codes * 64 * 4)}) is not None
+    coordinates, width = Shape("float32", (1 << 24, 2)), 256
+    bias = {block_size(width * 4)}
+    assert _all_pairs(coordinates, (1 << 24) * width * 4, bias) is None
+
+
+@pytest.mark.parametrize(("part", "is_told"), [("compare", True), ("layer", False)])
+def test_a_layers_output_is_no_one_hot_form(tmp_path: Path, part: str, is_told: bool) -> None:
+    run = made()
+    run.asks("data", 16, name="int64[1024, 2048] tensor")
+    finding = told(run.fails(part, 16 * 9001, tmp_path), "request_too_large")
+    assert finding is not None
+    assert ("one-hot" in " ".join(finding.evidence)) == is_told
+    assert "wrong shape" in (finding.fix or "")  # what holds in any case
+
+
+# Stores
+
+
+def test_a_nameless_dict_is_not_another(tmp_path: Path) -> None:
+    run = made()
+    run.asks("weights", 200)
+    for number in range(6):
+        run.asks("keep", 50, name=f"dict['a{number}']")
+        run.asks("data", 50, name=f"dict['b{number}']")
+    assert told(run.fails("layer", 60, tmp_path), "kept_in_store") is None
+
+
+@pytest.mark.parametrize(("trained_before", "verdict"), [(False, "likely"), (True, "possible")])
+def test_fast_weights_are_not_a_copy_that_stays(
+    tmp_path: Path, trained_before: bool, verdict: str
+) -> None:
+    run = made()
+    for number in range(8):
+        run.asks("weights", 50, name=f"model.l{number}.weight", kind="parameter")
+    if trained_before:
+        activations = [run.asks("layer", 10) for _ in range(3)]
+        run.asks("backward", 21)
+        run.frees(*activations)
+    for number in range(8):
+        run.asks("keep", 50, name=f"Task.fast['l{number}.weight']")
+    finding = told(run.fails("layer", 60, tmp_path), "kept_in_store")
+    assert finding is not None
+    assert "copy of the weights" in finding.evidence[0]
+    assert finding.verdict == verdict
+
+
+def test_averages_are_known_by_whole_words() -> None:
+    averages = ("EMA.shadow", "model_ema", "ema.params", "EmaHelper.rows", "Trainer.avg", "teacher")
+    others = ("schema", "demands", "avgpool_out", "semantic", "Thema.rows", "image_embeddings")
+    assert all(_AVERAGE.search(name) for name in averages)
+    assert not any(_AVERAGE.search(name) for name in others)
+
+
+@pytest.mark.parametrize(("part", "is_metric"), [("metric", True), ("keep", False)])
+def test_one_row_of_a_metric_does_not_make_a_store_one(
+    tmp_path: Path, part: str, is_metric: bool
+) -> None:
+    run = made()
+    run.asks("weights", 200)
+    run.asks("metric", 50, name="Run.rows[0]")
+    for number in range(1, 10):
+        run.asks(part, 50, name=f"Run.rows[{number}]")
+    finding = told(run.fails("layer", 60, tmp_path), "kept_in_store")
+    assert finding is not None
+    assert ("torchmetrics" in " ".join(finding.evidence)) == is_metric
+
+
+# Calls
+
+
+def test_calls_that_ended_and_one_call_with_many_variables(tmp_path: Path) -> None:
+    kept, single, waiting = made(), made(), made()
+    for run in (kept, single, waiting):
+        run.asks("weights", 200)
+    for number in range(8):
+        call = f", call {number + 1}" if number else ""
+        kept.asks("keep", 50, name=f"local of step(){call}")
+        single.asks("keep", 50, name="local of step()")
+        waiting.asks("keep", 50, name=f"local of coroutine step(){call}")
+    finding = told(kept.fails("layer", 60, tmp_path), "kept_by_calls")
+    assert finding is not None
+    assert finding.verdict == "likely"
+    assert "8 calls of step()" in finding.title
+    assert told(single.fails("layer", 60, tmp_path), "kept_by_calls") is None
+    assert told(waiting.fails("layer", 60, tmp_path), "kept_by_calls") is None
+
+
+def test_generators_are_to_be_ended(tmp_path: Path) -> None:
+    run = made()
+    for number in range(8):
+        call = f", call {number + 1}" if number else ""
+        run.asks("keep", 50, name=f"local of generator batches(){call}")
+    finding = told(run.fails("layer", 60, tmp_path), "kept_by_calls")
+    assert finding is not None
+    assert "close()" in (finding.fix or "")
+
+
+# Attention
+
+
+@pytest.mark.parametrize(("part", "verdict"), [("attend", "likely"), ("compare", "possible")])
+def test_pairs_of_nodes_are_no_attention(tmp_path: Path, part: str, verdict: str) -> None:
+    run = made()
+    run.asks("weights", 100)
+    run.asks("data", 16, name="float32[32, 1024, 128] tensor")
+    for _ in range(4):
+        run.asks(part, 128, name="float32[32, 1024, 1024] tensor")
+    finding = told(run.fails(part, 128, tmp_path), "attention_written_out")
+    assert finding is not None
+    assert finding.verdict == verdict
+    assert ("if these are weights of attention" in (finding.fix or "")) == (verdict == "possible")
+
+
+# Caches
+
+
+def caches(run: MadeRun, layers: int) -> None:
+    for layer in range(layers):
+        run.asks("layer", 60, module=f"model.layers.{layer}")
+        run.asks("cache", 50, name="DynamicLayer.keys", module=f"model.layers.{layer}")
+        run.asks("cache", 50, name="DynamicLayer.values", module=f"model.layers.{layer}")
+
+
+@pytest.mark.parametrize(("calls", "is_told"), [(1, True), (2, False)])
+def test_a_cache_of_earlier_calls_is_used(tmp_path: Path, calls: int, is_told: bool) -> None:
+    run = made()
+    run.asks("weights", 200)
+    for _ in range(calls):
+        run.asks("layer", 10, module="model")
+        caches(run, 4)
+    finding = told(run.fails("layer", 60, tmp_path), "unused_cache")
+    assert (finding is not None) == is_told
+
+
+def test_a_graph_keeps_the_cached_values_anyway(tmp_path: Path) -> None:
+    run = made()
+    run.asks("weights", 200)
+    run.asks("layer", 10, module="model")
+    caches(run, 4)
+    for layer in range(20):
+        run.asks("layer", 60, module=f"model.layers.{layer % 4}.mlp")
+    assert told(run.fails("layer", 60, tmp_path), "unused_cache") is None
+
+
+# Vectors of all
+
+
+@pytest.mark.parametrize(("part", "is_told"), [("concatenate", True), ("lbfgs", False)])
+def test_an_optimizer_that_works_on_one_vector_needs_it(
+    tmp_path: Path, part: str, is_told: bool
+) -> None:
+    run = made()
+    for number in range(10):
+        run.asks("weights", 20, name=f"model.l{number}.weight", kind="parameter")
+    for number in range(10):
+        run.asks("backward", 20, name=f"grad[model.l{number}.weight]", kind="gradient")
+    finding = told(run.fails(part, 200, tmp_path), "concatenated_copy")
+    assert (finding is not None) == is_told
+
+
+# Embeddings
+
+
+@pytest.mark.parametrize(("head", "is_told"), [("model.head.weight", True), ("", False)])
+def test_a_table_that_the_head_shares_has_a_dense_gradient(
+    tmp_path: Path, head: str, is_told: bool
+) -> None:
+    run = made()
+    run.asks("weights", 200, name="model.words.weight", kind="parameter")
+    if head:
+        run.asks("weights", 210, name=head, kind="parameter")
+    activations = [
+        run.asks("embedding", 10, module="model.words"),
+        run.asks("layer", 30, module="model.head"),
+    ]
+    run.asks("backward", 21)
+    run.frees(*activations)
+    finding = told(run.fails("backward", 200, tmp_path), "dense_embedding_gradient")
+    assert (finding is not None) == is_told
+    assert finding is None or "SparseAdam" in (finding.fix or "")
+
+
+# Optimizers
+
+
+def probe(run: MadeRun, *, uses: tuple[str, str], order: tuple[str, str]) -> None:
+    """A body and a head, and the activations of a forward pass through both."""
+    for part, use in zip(("body", "head"), uses, strict=True):
+        run.asks("weights", 100, name=f"model.{part}.weight", kind="parameter", use=use)
+    for part in order:
+        for _ in range(10):
+            run.asks("layer", 40, module=f"model.{part}")
+
+
+@pytest.mark.parametrize(
+    ("uses", "order", "is_told"),
+    [
+        (("unstepped", "stepped"), ("body", "head"), True),
+        (("stepped", "stepped"), ("body", "head"), False),
+        (("frozen", "stepped"), ("body", "head"), False),
+        (("unstepped", "stepped"), ("head", "body"), False),  # gradients go through the body
+        (("unstepped", ""), ("body", "head"), False),
+    ],
+)
+def test_what_no_optimizer_has_is_to_be_frozen(
+    tmp_path: Path, uses: tuple[str, str], order: tuple[str, str], is_told: bool
+) -> None:
+    run = made()
+    probe(run, uses=uses, order=order)
+    finding = told(run.fails("layer", 60, tmp_path), "unstepped_parameters")
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert finding.bytes == 8 * 40 << 20
+        assert "requires_grad_(False) on model.body" in (finding.fix or "")
+
+
+def test_an_optimizer_of_copies_trains_what_it_does_not_have(tmp_path: Path) -> None:
+    run = made()
+    run.asks("weights", 50, name="optimizer.params[0][0]", kind="parameter", use="stepped")
+    probe(run, uses=("unstepped", "stepped"), order=("body", "head"))
+    assert told(run.fails("layer", 60, tmp_path), "unstepped_parameters") is None
