@@ -33,6 +33,15 @@ def draft_of(steps: int, *, hints: Hint = Hint.NONE) -> list[LineUse]:
     ]
 
 
+def preview_of(steps: int) -> list[LineUse]:
+    """A small head that is built, and the large picture that some steps make with it."""
+    made = line(64, "temporaries", 1, 400 * MIB, per_step=1)
+    return [
+        line(63, "parameters", 1, 80 * MIB, phase="other"),
+        replace(made, allocations=steps, total_bytes=steps * 400 * MIB),
+    ]
+
+
 def test_a_model_of_one_rank_that_works_in_every_step_is_a_note() -> None:
     answer = compare(servers(of_first=draft_of(STEPS)))
     assert answer.differences == ()
@@ -42,11 +51,20 @@ def test_a_model_of_one_rank_that_works_in_every_step_is_a_note() -> None:
 
 @pytest.mark.parametrize(
     "lines",
-    [draft_of(2), draft_of(STEPS, hints=Hint.EVALUATION), draft_of(STEPS)[:2]],
-    ids=["in some steps", "an evaluation", "never used"],
+    [draft_of(STEPS, hints=Hint.EVALUATION), draft_of(STEPS)[:2], preview_of(2)],
+    ids=["an evaluation", "never used", "a preview"],
 )
-def test_what_is_kept_for_less_than_every_step_is_a_difference(lines: list[LineUse]) -> None:
+def test_what_is_no_work_of_its_own_is_a_difference(lines: list[LineUse]) -> None:
     assert {one.ranks for one in compare(servers(of_first=lines)).differences} == {(0,)}
+
+
+@pytest.mark.parametrize("lines", [draft_of(2), preview_of(STEPS)], ids=["seldom", "small"])
+def test_what_is_built_for_some_steps_or_little_for_every_step_is_its_own(
+    lines: list[LineUse],
+) -> None:
+    answer = compare(servers(of_first=lines))
+    assert answer.differences == ()
+    assert any("rank 0 alone does this work" in note for note in answer.notes)
 
 
 def with_table(sizes: list[int]) -> list[RankSummary]:

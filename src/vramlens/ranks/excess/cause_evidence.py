@@ -25,6 +25,8 @@ from vramlens.units import format_size
 
 LEAST_OF_LAYERS = 0.1
 """What more layers hold is parameters to at least this share, and activations, too."""
+_LESS_RECOMPUTED = 0.5
+"""A rank computes less again than its peers where its share is under this part of theirs."""
 _Excesses = dict[str, list[LineExcess]]
 """Lines that hold more, by the cause of it."""
 
@@ -114,3 +116,9 @@ def _may_have_more_layers(by_cause: _Excesses, position: Position) -> bool:
     activations = bytes_of(excess for excess in excesses if not is_built_once(excess.line))
     has_activations = activations >= LEAST_OF_LAYERS * bytes_of(stages)
     return has_activations and has_parameters
+
+
+def recomputes_less(rank: RankSummary, usual: Usual) -> bool:
+    """True if a rank computes far less again in its backward pass than its peers do."""
+    share = rank.recomputed_share
+    return share is not None and share < _LESS_RECOMPUTED * usual.recomputed_share

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from vramlens.analyses.finding import Place
 from vramlens.ranks.excess.causes import SAME_SHARE, outlives_steps
-from vramlens.ranks.rank_summary import LineUse
+from vramlens.ranks.rank_summary import LineUse, Stray
+from vramlens.units import MIB
 
 _LARGE_PART = 0.3
 """What lines of one file hold of those of several is a fault of its own from this share on."""
@@ -125,3 +126,14 @@ def way_of_differing(excess: LineExcess) -> str:
         ratio = line.mean_bytes / max(1.0, usual.mean_bytes)
         return f"the same number of allocations, {ratio:.2f}x the size"
     return "the same number and size, but more of them in use at once"
+
+
+def echoes_stray(excesses: Sequence[LineExcess], strays: Iterable[Stray]) -> bool:
+    """True if this is what a peer put on this rank's device, seen from the one whose device it is."""
+    more = bytes_of(excesses)
+    places = {excess.line.place for excess in excesses}
+    return any(
+        abs(more - stray.reserved_bytes) <= 2 * MIB + stray.reserved_bytes // 100
+        for stray in strays
+        if stray.place in places
+    )

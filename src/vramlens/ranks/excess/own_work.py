@@ -1,5 +1,6 @@
-"""Work of its own: what one rank alone does in every step, and the memory that it built for it, as
-the draft model of a server or the text encoder of a pipeline are. Whoever gave it to that rank knows.
+"""Work of its own: what one rank alone does, and the memory that it built for it, as the draft model of
+a server, the text encoder of a pipeline or the network that scores samples are. Whoever gave it to that
+rank knows.
 """
 
 from __future__ import annotations
@@ -8,19 +9,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from vramlens.ground.verdict import Verdict
-from vramlens.ranks.excess.causes import BESIDE_TRAINING, outlives_steps
-from vramlens.ranks.excess.line_excess import LineExcess, lone_lines, more_at_peak
+from vramlens.ranks.excess.causes import BESIDE_TRAINING, SAME_SHARE, outlives_steps
+from vramlens.ranks.excess.line_excess import LineExcess, bytes_of, lone_lines, more_at_peak
+from vramlens.ranks.hints import Hint
 from vramlens.ranks.rank_difference import LEAST_BYTES, RankDifference
 from vramlens.ranks.rank_summary import LineUse, RankSummary
 from vramlens.units import format_size
 
 OWN_WORK = "own_work"
 """Stands for a cause until it is told as a note."""
+_OF_ONE_RANK = ("rank_only", "rank0_gather")
+"""Two temporaries a step look like what is gathered from two ranks."""
+_TIMES_AS_MANY = 2
+"""Tensors: larger batches make as many."""
 _FEWEST_STEPS = 3
 _EVERY = 0.75
 """Of the steps in which it is done: a preview or an evaluation comes in some of them."""
-_BUILT = 0.5
-"""Of what is more, that was built once: what passes alone may be a preview, or a metric."""
+_BUILT, _BUILT_FOR_SOME = 0.1, 0.25
+"""Of what is more, that was built once for work that is done in every step, or in some: what passes alone
+may be a preview, or a metric.
+"""
 
 
 def lines_of_own_work(
@@ -33,23 +41,30 @@ def lines_of_own_work(
         by_cause: its lines that hold more than is usual, by the cause of it.
         rank: it.
     """
-    steps = len(rank.step_peaks)
-    alone = lone_lines(by_cause.get("rank_only", ()))
-    done = [excess for excess in alone if _is_done(excess.line, steps)]
-    if not done:
+    alone = lone_lines(chain.from_iterable(by_cause.get(cause, ()) for cause in _OF_ONE_RANK))
+    done = [excess for excess in alone if _passes(excess.line)]
+    if not done or len(rank.step_peaks) < _FEWEST_STEPS:
         return []
     excesses = chain.from_iterable(by_cause.values())
     built = [excess for excess in excesses if excess.line.static and _is_more_often(excess)]
     own_bytes = more_at_peak([*built, *done])
-    is_built = more_at_peak(built) >= _BUILT * own_bytes
+    least_built = _BUILT if _is_in_every_step(done, rank) else _BUILT_FOR_SOME
+    is_built = more_at_peak(built) >= least_built * own_bytes
     return [*built, *done] if is_built and own_bytes >= LEAST_BYTES else []
 
 
-def _is_done(line: LineUse, steps: int) -> bool:
-    """True if each step comes to a line, and nothing of it stays."""
-    if line.static or outlives_steps(line) or line.hints & BESIDE_TRAINING:
-        return False
-    return steps >= _FEWEST_STEPS and line.allocations >= _EVERY * steps * max(1, line.per_step)
+def _passes(line: LineUse) -> bool:
+    """True if steps come to a line, and nothing of it stays."""
+    is_of_others = line.hints & (BESIDE_TRAINING | Hint.GATHER)
+    return not (line.static or outlives_steps(line) or is_of_others)
+
+
+def _is_in_every_step(excesses: Iterable[LineExcess], rank: RankSummary) -> bool:
+    """True if nearly every step comes to a line of what is done, not built."""
+    lines = (excess.line for excess in excesses if not excess.line.static)
+    return any(
+        line.allocations >= _EVERY * len(rank.step_peaks) * max(1, line.per_step) for line in lines
+    )
 
 
 def _is_more_often(excess: LineExcess) -> bool:
@@ -57,20 +72,56 @@ def _is_more_often(excess: LineExcess) -> bool:
     return excess.usual is None or excess.line.allocations > excess.usual.allocations
 
 
-def difference_of_own_work(rank: int, excesses: Sequence[LineExcess]) -> RankDifference:
+def difference_of_own_work(rank: RankSummary, excesses: Sequence[LineExcess]) -> RankDifference:
     """What a rank does alone, to be told as a note."""
     ordered = sorted(excesses, key=lambda excess: excess.at_peak_bytes, reverse=True)
     own_bytes = more_at_peak(ordered)
+    when = " in every step" if _is_in_every_step(excesses, rank) else ""
     title = (
-        f"rank {rank} alone does this work in every step, with {format_size(own_bytes)} at its peak"
+        f"rank {rank.rank} alone does this work{when}, with {format_size(own_bytes)} at its peak"
         f" for it: {_places(ordered)}; it was given to this rank, so it is not told as a difference"
     )
+    return _as_note(rank, ordered[0].line, own_bytes, title)
+
+
+def are_of_other_work(larger: Sequence[LineExcess], rank: RankSummary) -> bool:
+    """True if most of what is larger is of lines that make far more or far fewer tensors than on its peers:
+    what one owns of things of many kinds. Without training, other requests make other counts.
+    """
+    times = _TIMES_AS_MANY if rank.trains else 1 + SAME_SHARE
+    other = [excess for excess in larger if _counts_otherwise(excess, times)]
+    return not rank.died and 2 * bytes_of(other) > bytes_of(larger)
+
+
+def _counts_otherwise(excess: LineExcess, times: float) -> bool:
+    """True if a line makes so many times as many tensors as on its peers, or they as it."""
+    if excess.usual is None or not excess.usual.allocations:
+        return False
+    return not 1 / times <= excess.line.allocations / excess.usual.allocations <= times
+
+
+def difference_of_other_work(rank: RankSummary, excesses: Sequence[LineExcess]) -> RankDifference:
+    """What a rank holds more for work of the same kind as its peers', to be told as a note."""
+    largest = max(excesses, key=lambda excess: excess.at_peak_bytes)
+    more_bytes = more_at_peak(excesses)
+    usual_count = largest.usual.allocations if largest.usual is not None else 0
+    title = (
+        f"rank {rank.rank} makes larger tensors than its peers, and another number of them:"
+        f" {format_size(more_bytes)} more at its peak, {largest.line.allocations:,} allocations at"
+        f" {largest.line.place}, its peers {usual_count:,}; that is another part of the work, or other"
+        " requests, so it is not told as a difference"
+    )
+    return _as_note(rank, largest.line, more_bytes, title)
+
+
+def _as_note(rank: RankSummary, line: LineUse, more_bytes: int, title: str) -> RankDifference:
+    """A difference that is told as a note."""
     return RankDifference(
-        ranks=(rank,),
+        ranks=(rank.rank,),
         cause=OWN_WORK,
         verdict=Verdict.NOT_A_PROBLEM,
-        bytes=own_bytes,
-        place=ordered[0].line.place,
+        bytes=more_bytes,
+        place=line.place,
         title=title,
         evidence=(),
         fix="",

@@ -12,6 +12,7 @@ from vramlens.ranks.excess.batches import are_of_larger_part, leveled
 from vramlens.ranks.excess.cause_evidence import (
     explained_by,
     is_divided,
+    recomputes_less,
     told_of_lines,
     with_evidence,
 )
@@ -33,6 +34,7 @@ from vramlens.ranks.excess.causes import (
 from vramlens.ranks.excess.line_excess import (
     LineExcess,
     bytes_of,
+    echoes_stray,
     faults_of,
     is_kept_for_longer,
     lone_lines,
@@ -43,12 +45,17 @@ from vramlens.ranks.excess.line_excess import (
 )
 from vramlens.ranks.excess.lone_frames import lone_frame
 from vramlens.ranks.excess.main_cause import OF_BATCHES, main_cause, sure_causes
-from vramlens.ranks.excess.own_work import difference_of_own_work, lines_of_own_work
+from vramlens.ranks.excess.own_work import (
+    are_of_other_work,
+    difference_of_other_work,
+    difference_of_own_work,
+    lines_of_own_work,
+)
 from vramlens.ranks.peers.steps_against_peers import PeerStepPeaks
 from vramlens.ranks.peers.usual import Usual
 from vramlens.ranks.rank_difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, RankDifference
 from vramlens.ranks.rank_summary import LineUse, RankSummary, Stray
-from vramlens.units import MIB, format_size
+from vramlens.units import format_size
 
 SPREADS = 5.0 * 1.4826
 """And so many times its peers' median distance from the usual: five standard deviations, were
@@ -61,8 +68,6 @@ OF_SIZE = ("uneven_batch", "larger_tensors", "embedding_shard", "uneven_shard")
 _STAGES = ("pipeline_stage", "first_last_stage")
 _BUILT_ONCE = ("parameters", "optimizer_state")
 _OF_LONE_LINES = ("leak", "rank_only")
-_LESS_RECOMPUTED = 0.5
-"""A rank computes less again than its peers where its share is under this part of theirs."""
 _LEAST_PART = 0.3
 """What is left of a difference is told where it is more than this share of all of it."""
 _OTHER_REQUESTS = 2
@@ -87,7 +92,7 @@ class RankAgainstPeers:
         peers_died = all(peer.died for peer in usual.ranks)
         self.died_first = rank.died and not peers_died
         self.outlived = peers_died and not rank.died
-        self.recomputes_less = rank.trains and _recomputes_less(rank, usual)
+        self.recomputes_less = rank.trains and recomputes_less(rank, usual)
 
     def line_differences(self, leaks: Sequence[RankDifference]) -> list[RankDifference]:
         """The differences of single lines beside those that leak: each sure cause, then the main
@@ -108,7 +113,7 @@ class RankAgainstPeers:
         told_causes = {difference.cause for difference in sure}
         by_cause = {cause: held for cause, held in by_cause.items() if cause not in told_causes}
         unexplained = total - sum(difference.bytes for difference in (*sure, *leaks))
-        alone = self._lone_differences(unexplained, by_cause)
+        alone = self._lone_differences(unexplained, by_cause, leaks)
         unexplained -= sum(difference.bytes for difference in alone)
         told = [*sure, *alone]
         threshold = max(self.least if told else LEAST_BYTES, _LEAST_PART * total)
@@ -127,7 +132,7 @@ class RankAgainstPeers:
             cause: [excess for excess in excesses if excess not in own_work]
             for cause, excesses in by_cause.items()
         }
-        work = difference_of_own_work(self.rank.rank, own_work)
+        work = difference_of_own_work(self.rank, own_work)
         return [work, *self._sure_differences(other, self.more)]
 
     def _lone_calls(
@@ -206,10 +211,16 @@ class RankAgainstPeers:
         not hold overlaps.
         """
         left = without_told(by_cause, told)
-        own = {cause: excesses for cause, excesses in left.items() if not self._is_echo(excesses)}
+        own = {
+            cause: excesses
+            for cause, excesses in left.items()
+            if not echoes_stray(excesses, self.strays)
+        }
         cause = main_cause(own, self.more)
-        is_echo = cause is None and bool(left)
-        if is_echo or (cause is not None and not self._is_worth_it(cause, left[cause])):
+        if cause == "uneven_batch" and are_of_other_work(own[cause], self.rank):
+            return [difference_of_other_work(self.rank, own[cause])]
+        is_worth_it = not left if cause is None else self._is_worth_it(cause, left[cause])
+        if not is_worth_it:
             return []
         explaining = () if cause is None else explained_by(cause, left)
         if cause == "unknown":  # so is what other lines hold for longer
@@ -325,18 +336,6 @@ class RankAgainstPeers:
         has_spread = len(self.usual.ranks) >= ENOUGH_PEERS
         return has_spread and excess.bytes > SPREADS * max(spread, least_spread)
 
-    def _is_echo(self, excesses: Sequence[LineExcess]) -> bool:
-        """True if this is what a peer put on this rank's device, seen from the one whose device
-        it is.
-        """
-        more = bytes_of(excesses)
-        places = {excess.line.place for excess in excesses}
-        return any(
-            abs(more - stray.reserved_bytes) <= 2 * MIB + stray.reserved_bytes // 100
-            for stray in self.strays
-            if stray.place in places
-        )
-
     def _is_worth_it(self, cause: str, excesses: Sequence[LineExcess]) -> bool:
         """Whether a difference is worth acting on: not where sizes vary and this rank had the
         largest by chance, nor where stages of a pipeline differ as they do by nature.
@@ -390,13 +389,17 @@ class RankAgainstPeers:
             return self.usual.steps
         return PeerStepPeaks([self.rank, *self.usual.ranks])
 
-    def _lone_differences(self, most_bytes: int, by_cause: _Excesses) -> list[RankDifference]:
-        """What lines of this rank alone hold: each a fault of its own."""
+    def _lone_differences(
+        self, most_bytes: int, by_cause: _Excesses, leaks: Sequence[RankDifference]
+    ) -> list[RankDifference]:
+        """What lines of this rank alone hold: each a fault of its own, beside what leaks."""
         differences = []
         for cause in _OF_LONE_LINES:
             for alone in faults_of(lone_lines(by_cause.get(cause, ()))):
                 excess_bytes = self._lone_bytes(alone, most_bytes)
-                if excess_bytes >= self.least and not self._is_echo(alone):
+                if leaks:  # a graph that is kept is of many lines, and leaks at one
+                    excess_bytes = min(excess_bytes, most_bytes)
+                if excess_bytes >= self.least and not echoes_stray(alone, self.strays):
                     differences.append(self._from_lines(cause, excess_bytes, alone))
                     most_bytes -= excess_bytes
         return differences
@@ -491,8 +494,3 @@ class RankAgainstPeers:
             return self.peaks
         total, part = format_size(self.more), format_size(cause_bytes)
         return f"{self.peaks}; this explains {part} of the {total} more"
-
-
-def _recomputes_less(rank: RankSummary, usual: Usual) -> bool:
-    share = rank.recomputed_share
-    return share is not None and share < _LESS_RECOMPUTED * usual.recomputed_share
