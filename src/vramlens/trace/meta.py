@@ -52,12 +52,14 @@ class FailureMeta:
         requested_bytes: what was asked for.
         device_free_bytes: what the driver said was free.
         message: the error's text.
+        expression: of the program that asked, as its file has it.
     """
 
     device: int | None = None
     requested_bytes: int | None = None
     device_free_bytes: int | None = None
     message: str | None = None
+    expression: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,12 +136,12 @@ def test_no_member_tells_what_is_private() -> None:
         "host": "node17",
         "folder": HOME,
         "ending": text,
-        "oom": {"message": text},
+        "oom": {"message": text, "expression": "read('the unguessed')"},
         "groups": [text],
     }
     redaction.meta(meta)
     everything = repr((made, parts, meta))
-    for secret in (*SECRETS, "bob"):
+    for secret in (*SECRETS, "bob", "the unguessed"):
         assert secret not in everything
     assert parts[2] == {"columns": ["time_us", "step"], "rows": [[1, 2]]}
     assert made["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"

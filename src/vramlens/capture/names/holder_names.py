@@ -104,6 +104,8 @@ class HolderNames:
             if how == NAMESPACE:
                 return self._name_of(owner, levels - 1) + attribute_text(label)
             if how == ".__closure__":
+                if str(owner.__module__).startswith("torch."):  # what it hands on while it runs
+                    return ""
                 return f"{owner.__qualname__}.{owner.__code__.co_freevars[int(label[1:-1])]}"
         return self._name_of(holder, levels - 1) + ("" if label == "._local_tensor" else label)
 

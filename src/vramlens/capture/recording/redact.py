@@ -111,6 +111,8 @@ class Redaction:
         """Rewrites the meta data, in place."""
         for key in _PRIVATE_META:
             meta.pop(key, None)
+        if isinstance(meta.get("oom"), dict):  # source text may hold anything
+            meta["oom"] = {**meta["oom"], "expression": None}
         self._rewrite(meta, set())
         meta["redacted"] = True
         self.kept_texts.update(meta)

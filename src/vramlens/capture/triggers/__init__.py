@@ -3,6 +3,7 @@
 child_processes: spawned children are watched, too.
 dump_request: asks a running program for a recording.
 ending_line: how a program ended.
+failed_expression: what the program was computing when it asked in vain.
 on_demand: SIGUSR2 and the socket, in the program.
 on_import: waits for the import of torch.
 out_of_memory: the failed request and the note in its exception.

@@ -40,12 +40,13 @@ def _at(stack: Iterable[tuple[FrameType, int]]) -> str:
     """Of frames, innermost first, the first one of the user's."""
     for frame, line in stack:
         code = frame.f_code
-        if _is_users(code.co_filename):
+        if is_users(code.co_filename):
             return f", at {code.co_filename}:{line} in {code.co_name}"
     return ""
 
 
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
+    """True for a file of the program's own: not of Python's library, of packages, or of vramlens."""
     if file.startswith("<") or _INSTALLED.search(file):
         return False
     return not file.startswith(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vramlens.capture.torch_api import Allocator
+from vramlens.capture.triggers.failed_expression import failed_expression
 from vramlens.capture.warn import harmless
 
 VerdictOf = Callable[[str, str], str]
@@ -28,6 +29,7 @@ class RefusedRequest:
 
     Attributes:
         device, requested_bytes, device_free_bytes: as PyTorch told the observer.
+        expression: of the program that asked; None where nobody knows.
         thread: the number of the thread that asked.
         path: the recording that was written; None where that failed or was left out.
         is_another_try: whether a library made it because one before it had failed.
@@ -37,6 +39,7 @@ class RefusedRequest:
     device: int
     requested_bytes: int
     device_free_bytes: int
+    expression: str | None = None
     thread: int = field(default_factory=threading.get_ident)
     path: str | None = None
     is_another_try: bool = False
@@ -48,6 +51,7 @@ class RefusedRequest:
             "device": self.device,
             "requested_bytes": self.requested_bytes,
             "device_free_bytes": self.device_free_bytes,
+            "expression": self.expression,
         }
 
 
@@ -82,7 +86,7 @@ class OutOfMemoryWatch:
     def _failed(self, device: int, requested: int, _total: int, free: int) -> None:
         if not self.enabled:
             return
-        failure = RefusedRequest(int(device), int(requested), int(free))
+        failure = RefusedRequest(int(device), int(requested), int(free), failed_expression())
         before, self._latest = self._latest, failure
         if self._hears_exceptions and before is not None and before.thread == failure.thread:
             failure.is_another_try = True

@@ -102,6 +102,7 @@ def _failure(entry: dict[str, Any]) -> FailureMeta:
         requested_bytes=as_number(entry.get("requested_bytes")),
         device_free_bytes=as_number(entry.get("device_free_bytes")),
         message=as_text(entry.get("message"), _LONGEST_MESSAGE),
+        expression=as_text(entry.get("expression")),
     )
 
 

@@ -1,0 +1,52 @@
+"""The expression of the program that asked for the memory it did not get, as its file has it."""
+
+from __future__ import annotations
+
+import sys
+import tokenize
+import traceback
+from itertools import islice
+from types import FrameType
+
+from vramlens.capture.triggers.ending_line import is_users
+
+_LONGEST = 300
+_BYTES_OF_INSTRUCTION = 2
+
+
+def failed_expression() -> str | None:
+    """What the innermost of the program's own frames on this thread is computing, in one line: the
+    expression, before Python 3.11 the whole line; None where no such frame has a file.
+    """
+    frames = traceback.walk_stack(sys._getframe(1))
+    frame = next((frame for frame, _ in frames if is_users(frame.f_code.co_filename)), None)
+    if frame is None:
+        return None
+    try:
+        with tokenize.open(frame.f_code.co_filename) as file:
+            lines = file.read().splitlines()
+    except (OSError, SyntaxError, ValueError):
+        return None
+    return " ".join(_text_of(frame, lines).split())[:_LONGEST] or None
+
+
+def _text_of(frame: FrameType, lines: list[str]) -> str:
+    """The text of what a frame is computing."""
+    first, last, start, end = _position(frame)
+    text = lines[first - 1 : last]
+    if not text:
+        return ""
+    text[-1] = text[-1].encode()[:end].decode(errors="ignore")
+    text[0] = text[0].encode()[start:].decode(errors="ignore")
+    return " ".join(text)
+
+
+def _position(frame: FrameType) -> tuple[int, int, int | None, int | None]:
+    """First and last line, and the columns in bytes where it begins and ends; None for a line's."""
+    whole_line = (frame.f_lineno, frame.f_lineno, None, None)
+    positions = getattr(frame.f_code, "co_positions", None)
+    if positions is None:
+        return whole_line
+    position = next(islice(positions(), frame.f_lasti // _BYTES_OF_INSTRUCTION, None), whole_line)
+    first, last, start, end = position
+    return whole_line if first is None or last is None else (first, last, start, end)

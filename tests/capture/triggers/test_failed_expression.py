@@ -1,0 +1,81 @@
+"""What the program was computing when its request failed, as its file has it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramlens.capture.triggers.failed_expression import failed_expression
+
+HAS_POSITIONS = sys.version_info >= (3, 11)
+
+
+def asked_by(tmp_path: Path, source: str, *, encoding: str = "utf-8") -> str | None:
+    """What is told where a program of this source calls ``ask``."""
+    path = tmp_path / "train.py"
+    path.write_bytes(source.encode(encoding))
+    told: list[str | None] = []
+
+    def ask(*_: Any, **__: Any) -> int:
+        told.append(failed_expression())
+        return 1
+
+    program: dict[str, Callable[..., int]] = {"ask": ask}
+    exec(compile(path.read_bytes(), str(path), "exec"), program)
+    return told[0]
+
+
+@pytest.fixture(autouse=True)
+def _tests_are_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frames of this file stand for a package's."""
+    from vramlens.capture.triggers import failed_expression as module
+
+    monkeypatch.setattr(module, "is_users", lambda file: file.endswith("train.py"))
+
+
+@pytest.mark.skipif(not HAS_POSITIONS, reason="Python 3.10 knows lines only")
+@pytest.mark.parametrize(
+    ("source", "expression"),
+    [
+        ("x = 1 + ask(2)[0:1] if False else ask(3)\n", "ask(3)"),
+        ("y = [\n    ask(\n        1,\n        2,\n    )\n]\n", "ask( 1, 2, )"),
+        ("s = 'größer'; z = ask('ä')  # why\n", "ask('ä')"),
+        ("def f(n):\n    return ask(n) + 1\nf(4)\n", "ask(n)"),
+    ],
+)
+def test_the_call_itself_is_told(tmp_path: Path, source: str, expression: str) -> None:
+    assert asked_by(tmp_path, source) == expression
+
+
+@pytest.mark.skipif(HAS_POSITIONS, reason="newer Pythons know columns")
+def test_before_python_3_11_the_whole_line_is_told(tmp_path: Path) -> None:
+    assert asked_by(tmp_path, "x = 1 + ask(2)  # why\n") == "x = 1 + ask(2) # why"
+
+
+def test_the_encoding_of_the_file_counts(tmp_path: Path) -> None:
+    source = "# -*- coding: latin-1 -*-\nx = ask('\xe9')\n"
+    assert "ask('\xe9')" in (asked_by(tmp_path, source, encoding="latin-1") or "")
+
+
+def test_a_long_expression_is_cut(tmp_path: Path) -> None:
+    told = asked_by(tmp_path, f"ask({'1, ' * 500})\n")
+    assert told is not None
+    assert told.startswith("ask(1, 1")
+    assert len(told) == 300
+
+
+def test_a_file_that_is_gone_or_changed_costs_the_expression(tmp_path: Path) -> None:
+    told: list[str | None] = []
+
+    def ask() -> None:
+        told.append(failed_expression())
+
+    path = tmp_path / "train.py"
+    exec(compile("\n\n\nask()\n", str(path), "exec"), {"ask": ask})
+    path.write_text("one = 1\n")
+    exec(compile("\n\n\nask()\n", str(path), "exec"), {"ask": ask})
+    assert told == [None, None]
