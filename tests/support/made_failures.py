@@ -69,8 +69,14 @@ class MadeRun:
             for action in ("free_requested", "free_completed", "segment_free"):
                 self.events.append(event(action, address, mib * MIB))
 
-    def fails(self, part: str, mib: int, folder: Path) -> Explanation:
-        """The answer to a request of a part that fails now."""
+    def fails(
+        self, part: str, mib: int, folder: Path, *, expression: str | None = None
+    ) -> Explanation:
+        """The answer to a request of a part that fails now.
+
+        Args:
+            expression: what the program was computing, where the recording says that.
+        """
         failed = event("oom", size=mib * MIB, device_free=8 << 30)
         self.events.append({**failed, "frames": self.frames_of(part)})
         segments = [
@@ -78,9 +84,11 @@ class MadeRun:
             for address, size in self.alive.items()
         ]
         made = snapshot(self.events, segments)
-        if not self.names:
+        if not self.names and expression is None:
             path = folder / "made.pickle"
             path.write_bytes(pickle.dumps(made))
             return explain(path)
         named = [entry for entry in self.names if entry["address"] in self.alive]
-        return explain(vram(folder / "made.vram", made, names={"tensors": named}))
+        failure = {"device": 0, "requested_bytes": mib * MIB, "expression": expression}
+        path = vram(folder / "made.vram", made, {"oom": failure}, names={"tensors": named})
+        return explain(path)

@@ -141,6 +141,16 @@ class Scene:
         """The event of the failed request that was the program's end; None where none was."""
         return None if self.ending_request is None else self.ending_request.event
 
+    @property
+    def ending_expression(self) -> str:
+        """What the program was computing when that request failed, as its file has it; "" where the
+        recording does not say.
+        """
+        meta = self.trace.meta
+        if self.ending_request is None or meta is None or meta.failure is None:
+            return ""
+        return meta.failure.expression or ""
+
     # The memory at a moment
 
     def heap_at(self, event: int) -> Heap:

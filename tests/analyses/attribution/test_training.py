@@ -13,7 +13,7 @@ from support.recordings import DATA, event, snapshot
 from support.vram_files import vram
 from vramlens import Recording, load
 from vramlens.analyses.attribution.categories import Category
-from vramlens.analyses.attribution.trainable import adapter_names
+from vramlens.analyses.attribution.trainable import adapter_names, stepped_bytes, trainable_bytes
 from vramlens.analyses.attribution.training import Training
 from vramlens.trace import AT_THE_END, TensorKind, TensorNames
 from vramlens.units import MIB
@@ -196,3 +196,17 @@ def test_a_mask_or_a_norms_statistics_are_no_packed_weight() -> None:
         ("m.norm.running_mean", buffer, 2**10),
     )
     assert adapter_names(plain) == frozenset()
+
+
+def test_what_the_optimizer_has_is_known() -> None:
+    """A body whose gradients nobody uses has no state; a frozen one has no gradients either."""
+    recording = load(DATA / "faults/unstepped_body.vram")
+    view = recording.attribution()
+    rows = view.device.allocations.alive_after(len(view.device.events) - 1)
+    sizes, names = view.device.allocations.requested_bytes, view.names
+    parameters = {row: names.name(row) for row in names.of_kind(TensorKind.PARAMETER).tolist()}
+    head = sum(int(sizes[row]) for row, name in parameters.items() if ".head." in name)
+    every = sum(int(sizes[row]) for row in parameters)
+    end = len(view.device.events)
+    assert stepped_bytes(view, rows, end) == head
+    assert trainable_bytes(view, rows, end) == every

@@ -1,8 +1,8 @@
 """Parameters that training changes: those will have gradients and optimizer state, frozen ones and
 buffers will not.
 
-A finished backward pass has made the gradients of all of them. Before one, adapters tell: low-rank
-pairs beside frozen weights. Else all parameters may be trained.
+A recording that vramlens made may say so. Else a finished backward pass has made the gradients of all of
+them. Before one, adapters tell: low-rank pairs beside frozen weights. Else all parameters may be trained.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.optimizer_state import parameter_bytes
 from vramlens.analyses.attribution.phases import Phase
-from vramlens.trace import TensorKind, TensorNames
+from vramlens.trace import ParameterUse, TensorKind, TensorNames
 
 if TYPE_CHECKING:
     from vramlens.analyses.attribution.attribution import Attribution
@@ -33,6 +33,9 @@ def trainable_bytes(view: Attribution, rows: NDArray[np.int64], event: int) -> i
     """The most that parameters among these allocations take that are to have gradients, as far as
     is known at an event.
     """
+    with_gradients = _bytes_of_uses(view, rows, ParameterUse.STEPPED, ParameterUse.UNSTEPPED)
+    if with_gradients is not None:
+        return with_gradients
     parameters = np.intersect1d(rows, view.names.of_kind(TensorKind.PARAMETER))
     sizes = view.device.allocations.requested_bytes
     most_bytes = int(sizes[parameters].sum()) if len(parameters) else parameter_bytes(view, rows)
@@ -44,6 +47,29 @@ def trainable_bytes(view: Attribution, rows: NDArray[np.int64], event: int) -> i
         is_adapter = [view.names.name(row) in adapters for row in parameters.tolist()]
         return int(sizes[parameters[is_adapter]].sum())
     return most_bytes
+
+
+def stepped_bytes(view: Attribution, rows: NDArray[np.int64], event: int) -> int:
+    """The most that parameters among these allocations take that an optimizer is to have state for, as far
+    as is known at an event.
+    """
+    stepped = _bytes_of_uses(view, rows, ParameterUse.STEPPED)
+    return trainable_bytes(view, rows, event) if stepped is None else stepped
+
+
+def _bytes_of_uses(view: Attribution, rows: NDArray[np.int64], *uses: ParameterUse) -> int | None:
+    """The parameters among these allocations of which training makes such use; None where the recording
+    does not say what it does with any.
+    """
+    table = view.names.table
+    parameters = np.intersect1d(rows, view.names.of_kind(TensorKind.PARAMETER))
+    if table is None or not len(parameters):
+        return None
+    use = table.use[view.names.row[parameters]]
+    if not (use != ParameterUse.UNKNOWN).any():
+        return None
+    is_of_uses = np.isin(use, uses)
+    return int(view.device.allocations.requested_bytes[parameters[is_of_uses]].sum())
 
 
 def _gradients_of_a_whole_pass(view: Attribution, event: int) -> int:

@@ -14,7 +14,7 @@ from vramlens.analyses.attribution.optimizer_state import (
     optimizer_marks,
 )
 from vramlens.analyses.attribution.phases import Phase
-from vramlens.analyses.attribution.trainable import trainable_bytes
+from vramlens.analyses.attribution.trainable import stepped_bytes
 from vramlens.analyses.attribution.training import Training
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene
@@ -39,7 +39,7 @@ def first_step_to_come(scene: Scene) -> Iterator[Finding]:
     is_gradient = view.categories.category == Category.GRADIENTS
     if not sizes[is_gradient & is_last].any():
         return
-    model_bytes = trainable_bytes(view, np.arange(len(sizes)), len(view.device.events))
+    model_bytes = stepped_bytes(view, np.arange(len(sizes)), len(view.device.events))
     optimizer = marks[0][1] if marks else ""
     is_known = optimizer in STATES_OF
     states = STATES_OF.get(optimizer, MOST_STATES)

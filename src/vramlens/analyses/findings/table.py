@@ -20,6 +20,7 @@ from vramlens.analyses.findings.faults.kept_from_start import kept_from_start
 from vramlens.analyses.findings.faults.kept_in_store import kept_in_store
 from vramlens.analyses.findings.faults.large_request import request_too_large
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
+from vramlens.analyses.findings.faults.requests.costly_expression import costly_expression
 from vramlens.analyses.findings.faults.retained_graph import retained_graph
 from vramlens.analyses.findings.faults.solver_steps import solver_steps
 from vramlens.analyses.findings.faults.unstepped_parameters import unstepped_parameters
@@ -63,6 +64,9 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
     FindingRow(id="sampled_growth", find=growth_in_samples, at_any_size=True),
     FindingRow(
         id="optimizer_list", find=optimizer_list, is_mended_in_code=True, saves_at_most=True
+    ),
+    FindingRow(
+        id="costly_expression", find=costly_expression, is_mended_in_code=True, saves_at_most=True
     ),
     FindingRow(id="attention_written_out", find=attention_written_out, is_mended_in_code=True),
     FindingRow(

@@ -18,7 +18,7 @@ from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.optimizer_state import most_states, parameter_bytes
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.attribution.steps import optimizer_stacks
-from vramlens.analyses.attribution.trainable import trainable_bytes
+from vramlens.analyses.attribution.trainable import stepped_bytes, trainable_bytes
 from vramlens.analyses.attribution.training import LEAST_KEPT_SHARE, Training, pass_starts
 from vramlens.analyses.evaluation_passes import keeping_passes
 from vramlens.analyses.failure.first_step.forward_progress import (
@@ -155,10 +155,11 @@ def bounds_of_first_step(view: Attribution, request: OutOfMemory) -> StepBounds 
     if _only_evaluates(view, alive) or view.training == Training.ABSENT:
         most_fixed, most_growing = lasting, most_forward + largest
     else:
-        trainable = trainable_bytes(view, alive, request.event)
+        gradient_bytes = trainable_bytes(view, alive, request.event)
         has_state = (view.phases.phase == Phase.OPTIMIZER).any()
         states = 0 if has_state else most_states(view)
-        most_fixed = lasting + (1 + states) * trainable
+        state_bytes = states * stepped_bytes(view, alive, request.event)
+        most_fixed = lasting + gradient_bytes + state_bytes
         most_growing = most_forward + _gradients_beside(most_forward, progress) + 2 * largest
     return StepBounds(
         low_fixed=lasting,
@@ -218,7 +219,7 @@ def unseen_optimizer_bytes(view: Attribution, event: int) -> int:
     if (view.phases.phase == Phase.OPTIMIZER).any() or not len(view.phases.span_start):
         return 0
     alive = view.device.allocations.alive_after(event)
-    return most_states(view) * trainable_bytes(view, alive, event)
+    return most_states(view) * stepped_bytes(view, alive, event)
 
 
 def _lasts(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -267,7 +268,7 @@ def _need_of_optimizer(view: Attribution, alive: NDArray[np.int64], request: Out
     sizes = allocations.requested_bytes[alive]
     state_bytes = int(sizes[view.phases.phase[alive] == Phase.OPTIMIZER].sum())
     live = int(sizes.sum())
-    trainable = trainable_bytes(view, alive, request.event)
+    trainable = stepped_bytes(view, alive, request.event)
     missing_bytes = max(request.size_bytes, most_states(view) * trainable - state_bytes)
     rest_bytes = rest_of_list(view, request)
     low = live + max(request.size_bytes, rest_bytes)

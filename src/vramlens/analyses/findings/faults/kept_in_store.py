@@ -41,6 +41,10 @@ _AVERAGE = re.compile(
 _MOSTLY = 0.9
 """Of the entries of a store, that are alike: one may be a counter, or a tensor that is small and whole."""
 _CACHE = re.compile(r"^(?P<size>unlimited )?lru_cache of ")
+_RESULTS_OF_JOBS = re.compile(
+    r"^(?:Future\._result|Task\._result|Queue\.queue|SimpleQueue\._queue)$"
+)
+"""Where concurrent.futures, asyncio and queue keep what a job has made."""
 _METRIC = re.compile(r"[/\\]torchmetrics[/\\]")
 _FEWEST_ENTRIES, _FEWEST_OF_LINE = 8, 5
 """Fewer are the layers of a model, or what a step has at once; those of one line and as many passes can be
@@ -116,6 +120,13 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
             "a metric of torchmetrics keeps all predictions and targets there, more with every batch",
             "give the metric a state of fixed size (thresholds=200 where it has them: its result is then"
             " approximate), or compute_on_cpu=True",
+        )
+    if _RESULTS_OF_JOBS.match(store.name):
+        return (
+            Verdict.LIKELY,
+            "results of jobs wait there until somebody takes them",
+            "let each job return what it made on the CPU (`.cpu()`), or submit only a few jobs ahead of"
+            " their use",
         )
     if _is_copy_of_weights(scene, store.rows):
         return (

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.named_shapes import Shape
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.faults.requests.costly_expression import shown
+from vramlens.analyses.findings.faults.requests.expression_uses import use_of_expression
 from vramlens.analyses.scene import Scene
 from vramlens.ground.allocator_sizes import block_size
 from vramlens.ground.place import Place, base_name
@@ -31,6 +33,8 @@ _LEAST_TIMES = 16
 """As large as a known tensor, from which on a request is all pairs or all classes of it: less is what a
 few channels or heads make.
 """
+_FEWEST_ROWS = 1024
+"""Of a square matrix: smaller ones are as large as many other things."""
 _LEAST_TABLE = 4096
 """Bytes of the rows to compare with: fewer are a layer's bias, or anything."""
 _MANY_OTHERS, _MOST_TABLES = 1024, 64
@@ -82,7 +86,10 @@ def _fix_of(use: _Use | None, place: Place | None) -> str:
 
 
 def _use_of(scene: Scene, request: OutOfMemory) -> _Use | None:
-    """What the request is for, as far as what is alive beside it tells."""
+    """What the request is for, as far as its expression and what is alive beside it tell."""
+    said = use_of_expression(scene.ending_expression)
+    if said is not None:
+        return _Use(f"{shown(scene.ending_expression)} {said.reading}", said.fix)
     if _is_of_output_layer(scene, request):
         return _Use(
             "the output layer makes the logits of every position for the whole vocabulary",
@@ -96,8 +103,10 @@ def _use_of(scene: Scene, request: OutOfMemory) -> _Use | None:
     alive_sizes = scene.device.allocations.requested_bytes[scene.advice_rows].tolist()
     sizes = set(map(block_size, alive_sizes))  # the recorded ones may be rounded
     for shape in largest_first:
-        use = _all_pairs(shape, request.size_bytes, sizes) or _all_classes(
-            shape, request.size_bytes
+        use = (
+            _square(shape, request.size_bytes)
+            or _all_pairs(shape, request.size_bytes, sizes)
+            or _all_classes(shape, request.size_bytes)
         )
         if use is not None:
             return use
@@ -117,6 +126,20 @@ def _is_of_output_layer(scene: Scene, request: OutOfMemory) -> bool:
     computed = rows[view.categories.category[rows] != Category.PARAMETERS]
     largest_bytes = int(view.device.allocations.requested_bytes[computed].max(initial=1))
     return request.size_bytes >= _TIMES_A_HIDDEN_STATE * largest_bytes
+
+
+def _square(shape: Shape, request_bytes: int) -> _Use | None:
+    """One number for each pair of rows, or of columns, of a known tensor."""
+    for size in sorted(set(shape.sizes), reverse=True):
+        if size >= _FEWEST_ROWS and request_bytes == size * size * shape.item_bytes:
+            return _Use(
+                f"it is a square matrix: a number for each pair of the {size:,} rows (or columns) of"
+                f" {shape}",
+                "if only its diagonal, its largest or sums of it are needed, compute these instead (in"
+                " blocks of rows); torch.linalg.svd and qr make such a matrix unless told"
+                ' full_matrices=False, mode="reduced"',
+            )
+    return None
 
 
 def _all_pairs(shape: Shape, request_bytes: int, sizes: Collection[int]) -> _Use | None:

@@ -18,6 +18,8 @@ from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
 _MOST_MODULES = 3
+_COMPUTED = (Category.ACTIVATIONS, Category.TEMPORARIES, Category.OTHER)
+"""What a module computes: of a pass that did not end nobody knows what a backward pass would have used."""
 _PARTS_AT_ONCE = 2
 """Without a graph an operator's input and output are there all the same."""
 
@@ -38,7 +40,7 @@ def unstepped_parameters(scene: Scene) -> Iterator[Finding]:
         return
     parameter_sizes = scene.device.allocations.requested_bytes[uses.unstepped_rows]
     largest = int(uses.unstepped_rows[np.argmax(parameter_sizes)])
-    modules = _few(uses.unstepped_modules)
+    modules = uses.unstepped_modules
     yield Finding(
         id="unstepped_parameters",
         verdict=Verdict.LIKELY,
@@ -48,11 +50,10 @@ def unstepped_parameters(scene: Scene) -> Iterator[Finding]:
         place=scene.view.place_of_block(largest),
         evidence=(
             f"{format_size(int(parameter_sizes.sum()))} of parameters require gradients, and no"
-            f" optimizer has them: {modules}",
+            f" optimizer has them: {_few(modules)}",
             "leaving parameters out of the optimizer does not freeze them",
         ),
-        fix=f"unless their gradients are used, call requires_grad_(False) on {modules} (about"
-        f" {format_size(size_bytes)} less)",
+        fix=f"unless their gradients are used, {_freeze(modules)} (about {format_size(size_bytes)} less)",
         extent=Extent(scene.advice_event, rows),
     )
 
@@ -73,7 +74,7 @@ def _activations(scene: Scene, uses: ParameterUses) -> NDArray[np.int64]:
     is_unstepped = np.array([*map(uses.is_unstepped, modules.paths), False])
     is_stepped = np.array([path in uses.stepped_modules for path in (*modules.paths, "")])
     rows = scene.advice_rows
-    is_activation = view.categories.category[rows] == Category.ACTIVATIONS
+    is_activation = np.isin(view.categories.category[rows], _COMPUTED)
     is_activation &= modules.marked[rows] & ~view.names.placed[rows]
     rows = np.asarray(rows[is_activation & is_unstepped[modules.module[rows]]])
     if not len(rows):
@@ -83,6 +84,16 @@ def _activations(scene: Scene, uses: ParameterUses) -> NDArray[np.int64]:
     is_before = (allocations.born < first) & (allocations.born >= ends.max(initial=0))
     is_before &= modules.marked & is_stepped[modules.module]
     return np.asarray(rows[:0] if is_before.any() else rows)
+
+
+def _freeze(modules: tuple[str, ...]) -> str:
+    """What to call: modules that stand between trained ones are many."""
+    if len(modules) <= _MOST_MODULES:
+        return f"call requires_grad_(False) on {', '.join(modules)}"
+    return (
+        "call requires_grad_(False) on the model before the parts that are trained are added to it, or on"
+        " each parameter that the optimizer does not have"
+    )
 
 
 def _few(modules: tuple[str, ...]) -> str:

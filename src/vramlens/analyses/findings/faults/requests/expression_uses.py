@@ -1,0 +1,109 @@
+"""What the expression that failed makes more of than may be needed, by the call in it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ExpressionUse:
+    """A call that makes more than is often needed.
+
+    Attributes:
+        call: what it looks like in an expression.
+        reading: what it makes, in words that follow "it".
+        fix: what to do instead, and on which condition.
+        unless: what in the same expression says that this is done already.
+    """
+
+    call: re.Pattern[str]
+    reading: str
+    fix: str
+    unless: re.Pattern[str] | None = None
+
+
+def _of(call: str, reading: str, fix: str, unless: str | None = None) -> ExpressionUse:
+    pattern = None if unless is None else re.compile(unless)
+    return ExpressionUse(re.compile(call), reading, fix, pattern)
+
+
+_USES = (
+    _of(
+        r"\blinalg\.svd\(|\btorch\.svd\(",
+        "makes both square factors in full",
+        "pass full_matrices=False: what is left out belongs to singular values of zero",
+        r"full_matrices\s*=\s*False|some\s*=\s*True",
+    ),
+    _of(
+        r"\blinalg\.qr\(",
+        "makes the square factor in full",
+        'pass mode="reduced", or "r" where only that factor is used',
+        r"mode\s*=\s*[\"'](?:reduced|r)[\"']",
+    ),
+    _of(
+        r"\b(?:arg)?sort\(",
+        "sorts all entries, and makes an index of 64 bits for each beside the copy",
+        "if only the largest or smallest are used, call torch.topk; for the rank of one entry, count what"
+        " is larger: (x > own).sum(-1)",
+    ),
+    _of(
+        r"\bone_hot\(",
+        "makes a number of 64 bits for each class of each entry",
+        "use the class numbers themselves (an embedding, gather, scatter_add_ into zeros,"
+        " cross_entropy)",
+    ),
+    _of(
+        r"\brepeat_interleave\(|\.repeat\(|\.tile\(|\btorch\.tile\(",
+        "copies what it repeats",
+        "use expand(), a view, where nothing is written to it; or repeat later, what is smaller: a layer's"
+        " output instead of its input, what leaves a cache instead of what goes in",
+    ),
+    _of(
+        r"\binterpolate\(|\bresize\(|\.upsample\w*\(",
+        "makes all samples at their new size at once",
+        "do it for one sample (or a few) at a time, and keep of each only what is used, such as its argmax",
+    ),
+    _of(
+        r"\bstack\(.*\[[^\]]*:[^\]]*\].*\bfor\b",
+        "copies every window, and each entry as often as windows hold it",
+        "make the windows a view: x.unfold(dimension, length, step)",
+    ),
+    _of(
+        r"\.to_dense\(",
+        "makes every zero of a sparse tensor",
+        "keep it sparse: torch.sparse.mm, or index_add_ over its entries",
+    ),
+    _of(
+        r"\b(?:diag_embed|torch\.diag|torch\.eye)\(",
+        "makes a square matrix of a diagonal",
+        "multiply rows or columns by the diagonal instead: x * d[:, None]",
+    ),
+    _of(
+        r"\b(?:linalg\.inv|inverse)\(",
+        "makes the whole inverse",
+        "solve for what is used of it: torch.linalg.solve, cholesky_solve",
+    ),
+    _of(
+        r"\btorch\.(?:zeros|ones|empty|full)\(",
+        "is made whole on the GPU before it is filled",
+        'make it on the CPU (device="cpu") and move each piece there (`.cpu()`), or as large as one piece'
+        " needs",
+        r"device\s*=\s*[\"']cpu[\"']",
+    ),
+    _of(
+        r"^[\w.]+\[[\w.]+\]$",
+        "copies one row for each index",
+        "if a layer or a product follows, apply it before the rows are copied: layer(x)[index]",
+    ),
+)
+"""The first that fits counts."""
+
+
+def use_of_expression(expression: str) -> ExpressionUse | None:
+    """What an expression makes more of than may be needed; None where its calls say nothing."""
+    for use in _USES:
+        is_done = use.unless is not None and use.unless.search(expression)
+        if use.call.search(expression) and not is_done:
+            return use
+    return None

@@ -1,0 +1,92 @@
+"""Calls that make more than is often needed, told by the expression that failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.made_failures import MadeRun
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.faults.requests.expression_uses import use_of_expression
+
+FRAMES = {
+    "data": (("/home/user/rank.py", 20, "load"),),
+    "rank": (("/home/user/rank.py", 60, "rank"),),
+}
+CALLS = {
+    "torch.linalg.svd(fields - mean)": "full_matrices=False",
+    "torch.linalg.qr(a)": 'mode="reduced"',
+    "scores.argsort(dim=1, descending=True)": "torch.topk",
+    "torch.sort(pnl, dim=1)": "torch.topk",
+    "F.one_hot(baskets, items)": "class numbers",
+    "k.repeat_interleave(groups, 1)": "expand()",
+    "pixels.repeat(30, 1, 1, 1)": "expand()",
+    "F.interpolate(logits, size=(h, w))": "one sample",
+    "torch.stack([x[i:i + n] for i in range(m)])": "x.unfold(",
+    "adj.to_dense()": "sparse",
+    "torch.diag_embed(d)": "x * d[:, None]",
+    "torch.linalg.inv(k)": "torch.linalg.solve",
+    "torch.zeros(classes, *volume.shape, device=device)": 'device="cpu"',
+    "x[src]": "layer(x)[index]",
+}
+HARMLESS = (
+    "",
+    "torch.linalg.svd(a, full_matrices=False)",
+    'torch.linalg.qr(a, mode="reduced")',
+    "scores.topk(10)",
+    "model(x)",
+    "loss.backward()",
+    "a @ b",
+    'torch.zeros(4, device="cpu")',
+    "self.repeat",
+    "torch.cat(parts)",
+    "table[0:4]",
+    "resort(x)",
+)
+
+
+def told(tmp_path: Path, expression: str | None, *, mib: int = 600) -> Finding | None:
+    run = MadeRun(FRAMES)
+    run.asks("data", 1000)
+    answer = run.fails("rank", mib, tmp_path, expression=expression)
+    return next((finding for finding in answer.findings if finding.id == "costly_expression"), None)
+
+
+@pytest.mark.parametrize(("expression", "instead"), CALLS.items())
+def test_what_to_do_instead_of_a_call(expression: str, instead: str) -> None:
+    use = use_of_expression(expression)
+    assert use is not None
+    assert instead in use.fix
+
+
+@pytest.mark.parametrize("expression", HARMLESS)
+def test_a_call_that_makes_what_is_needed(expression: str) -> None:
+    assert use_of_expression(expression) is None
+
+
+def test_the_call_that_failed_is_told_with_its_bytes(tmp_path: Path) -> None:
+    finding = told(tmp_path, "scores.argsort(dim=1, descending=True)")
+    assert finding is not None
+    assert finding.verdict == "likely"
+    assert finding.bytes == 600 << 20
+    assert finding.title.startswith("scores.argsort(dim=1, descending=True) sorts all entries")
+    assert finding.place is not None
+    assert finding.place.line == 60
+
+
+def test_a_small_request_failed_for_what_was_there(tmp_path: Path) -> None:
+    assert told(tmp_path, "torch.sort(pnl, dim=1)", mib=300) is None
+    assert told(tmp_path, "torch.sort(pnl, dim=1)", mib=400) is not None
+
+
+def test_without_an_expression_nothing_is_told(tmp_path: Path) -> None:
+    assert told(tmp_path, None) is None
+    assert told(tmp_path, "model(x)") is None
+
+
+def test_a_long_expression_is_shown_by_its_begin(tmp_path: Path) -> None:
+    finding = told(tmp_path, f"torch.sort(x, dim={'0 + ' * 40}1)")
+    assert finding is not None
+    assert finding.title.startswith("torch.sort(x, dim=0 + 0 + ")
+    assert "… sorts" in finding.title
