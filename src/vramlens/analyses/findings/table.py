@@ -15,6 +15,7 @@ from vramlens.analyses.findings.failure_remedies import (
 from vramlens.analyses.findings.faults.concatenated_copy import concatenated_copy
 from vramlens.analyses.findings.faults.dense_embedding_gradient import dense_embedding_gradient
 from vramlens.analyses.findings.faults.double_precision import double_precision
+from vramlens.analyses.findings.faults.kept.finished_models import finished_models
 from vramlens.analyses.findings.faults.kept_by_calls import kept_by_calls
 from vramlens.analyses.findings.faults.kept_from_start import kept_from_start
 from vramlens.analyses.findings.faults.kept_in_store import kept_in_store
@@ -53,7 +54,13 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         at_any_size=True,
     ),
     FindingRow(id="allocator_retry", find=allocator_retry, importance=1, at_any_size=True),
-    FindingRow(id="request_too_large", find=request_too_large, importance=0, at_any_size=True),
+    FindingRow(
+        id="request_too_large",
+        find=request_too_large,
+        importance=0,
+        at_any_size=True,
+        takes_place_of="costly_expression",
+    ),
     FindingRow(
         id="leak",
         find=leaks,
@@ -114,6 +121,9 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         is_avoidable=True,
         is_mended_in_code=True,
         saves_at_most=True,
+    ),
+    FindingRow(
+        id="finished_models", find=finished_models, is_mended_in_code=True, saves_at_most=True
     ),
     FindingRow(id="unused_cache", find=unused_cache, is_mended_in_code=True),
     FindingRow(

@@ -30,6 +30,7 @@ ELSEWHERE = {
     "offload_probe.cap50": {"kept_in_store"},  # what hooks collect
     "ppo_pixels.cap45": {"kept_in_store"},  # a rollout's observations
     "recommender_amp.cap70": {"optimizer_list"},
+    "search_loop.cap70": {"finished_models"},  # a search over models keeps those it tried
 }
 """Among the failures whose cause is another, those that have such a fault too."""
 

@@ -13,7 +13,7 @@ from vramlens.analyses.attribution.named_shapes import Shape
 from vramlens.analyses.explanation import Explanation
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.kept_in_store import _AVERAGE
-from vramlens.analyses.findings.faults.large_request import _all_pairs
+from vramlens.analyses.findings.faults.large_request import _all_pairs, _square
 from vramlens.ground.allocator_sizes import block_size
 
 TORCH = "/opt/lib/python3.12/site-packages/torch"
@@ -384,3 +384,82 @@ def test_an_optimizer_of_copies_trains_what_it_does_not_have(tmp_path: Path) -> 
     run.asks("weights", 50, name="optimizer.params[0][0]", kind="parameter", use="stepped")
     probe(run, uses=("unstepped", "stepped"), order=("body", "head"))
     assert told(run.fails("layer", 60, tmp_path), "unstepped_parameters") is None
+
+
+# Models
+
+
+def folds(run: MadeRun, *, again: int | None, trained: bool = True) -> None:
+    """Three models after each other; one of them may run again, in the turn of the last."""
+    for fold in range(3):
+        for part in ("body", "head"):
+            name = f"Net_{fold}.{part}.weight"
+            run.asks("weights", 50, name=name, kind="parameter")
+            if trained:
+                run.asks("optimizer", 50, name=f"optimizer.m[{name}]", kind="optimizer_state")
+        activations = [run.asks("layer", 10, module=f"Net_{fold}.body") for _ in range(3)]
+        if fold == 2 and again is not None:
+            activations.append(run.asks("layer", 10, module=f"Net_{again}.body"))
+        run.frees(*activations)
+
+
+@pytest.mark.parametrize(
+    ("again", "trained", "size_mib"), [(None, True, 400), (0, True, 200), (None, False, None)]
+)
+def test_models_that_run_again_are_not_finished(
+    tmp_path: Path, again: int | None, trained: bool, size_mib: int | None
+) -> None:
+    run = made()
+    folds(run, again=again, trained=trained)
+    finding = told(run.fails("layer", 60, tmp_path), "finished_models")
+    assert (None if finding is None else finding.bytes) == (size_mib and size_mib << 20)
+
+
+def test_a_smaller_model_is_no_earlier_try_of_the_same(tmp_path: Path) -> None:
+    run = made()
+    for name, size in (("Critic", 50), ("Actor", 60)):
+        weight = f"{name}.body.weight"
+        run.asks("weights", size, name=weight, kind="parameter")
+        run.asks("optimizer", size, name=f"optimizer.m[{weight}]", kind="optimizer_state")
+        run.frees(run.asks("layer", 10, module=f"{name}.body"))
+    assert told(run.fails("layer", 60, tmp_path), "finished_models") is None
+
+
+@pytest.mark.parametrize(("is_stepped", "verdict"), [(True, "likely"), (False, "possible")])
+def test_weights_of_trials_and_of_the_tasks_of_one_step(
+    tmp_path: Path, is_stepped: bool, verdict: str
+) -> None:
+    run = made()
+    for part in ("body", "head"):
+        run.asks("weights", 50, name=f"model.{part}.weight", kind="parameter")
+    for trial in range(6):
+        if is_stepped:
+            activations = [run.asks("layer", 10) for _ in range(3)]
+            run.asks("backward", 21)
+            run.frees(*activations)
+            run.frees(run.asks("optimizer", 11))
+        for part in ("body", "head"):
+            run.asks("keep", 50, name=f"Sweep.trials[{trial}].weights['{part}.weight']")
+    finding = told(run.fails("layer", 60, tmp_path), "kept_in_store")
+    assert finding is not None
+    assert finding.verdict == verdict
+    assert ("value.cpu()" in (finding.fix or "")) == is_stepped
+
+
+def test_results_of_jobs_wait_in_futures(tmp_path: Path) -> None:
+    run = made()
+    for _ in range(10):
+        run.asks("data", 60, name="Future._result[1]")
+    finding = told(run.fails("layer", 60, tmp_path), "kept_in_store")
+    assert finding is not None
+    assert finding.verdict == "likely"
+    assert "submit only a few jobs" in (finding.fix or "")
+
+
+def test_a_square_matrix_is_known_by_its_rows() -> None:
+    points = Shape("float32", (28_800, 3))
+    square = _square(points, 28_800**2 * 4)
+    assert square is not None
+    assert "28,800 rows" in square.reading
+    assert _square(points, 28_800**2 * 8) is None
+    assert _square(Shape("float32", (1000, 3)), 1000**2 * 4) is None

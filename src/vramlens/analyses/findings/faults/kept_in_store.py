@@ -50,6 +50,10 @@ _FEWEST_ENTRIES, _FEWEST_OF_LINE = 8, 5
 """Fewer are the layers of a model, or what a step has at once; those of one line and as many passes can be
 fewer.
 """
+_LAST_KEY = re.compile(r"\['(?P<key>[^\[\]']+)'\]$")
+"""``Sweep.trials[3].weights['head.weight']``: the key of the innermost dict."""
+_FEWEST_STEPS = 3
+"""In which copies came: those of one step are what it needs at once (the tasks of meta-learning)."""
 _LEAST_SHARE = 0.25
 _NO_LINE = -1
 _NOTHING_ELSE = 0.5
@@ -134,6 +138,14 @@ def _judged(scene: Scene, store: _Store) -> tuple[Verdict, str, str]:
             "its keys are the names of parameters: it is a copy of the weights",
             "if the steps do not change that copy, keep it on the CPU (`.cpu()`), or copy only the"
             " parameters that you will change",
+        )
+    if _is_of_several_steps(scene, store.rows):
+        return (
+            Verdict.LIKELY,
+            "its keys are the names of parameters, and a copy came with every few steps: they are the weights"
+            " of models that are done",
+            "keep these weights on the CPU: {name: value.cpu() for name, value in"
+            " model.state_dict().items()}",
         )
     if _are_slices(scene.view.names, store.rows):
         return (
@@ -250,15 +262,31 @@ def _is_written_once(scene: Scene, store: _Store) -> bool:
 def _is_copy_of_weights(scene: Scene, rows: NDArray[np.int64]) -> bool:
     """Whether most keys are names of parameters, each as large as its entry."""
     names, sizes = scene.view.names, scene.device.allocations.requested_bytes
-    parameters = {
-        (names.name(row), int(sizes[row])) for row in names.of_kind(TensorKind.PARAMETER).tolist()
-    }
-    ends = {(name[start:], size) for name, size in parameters for start in _begins_of_parts(name)}
+    ends = _ends_of_parameters(scene)
     entries = ((_ENTRY.match(names.name(row)), int(sizes[row])) for row in rows.tolist())
     known = sum(
         entry is not None and (entry["key"].strip("'\""), size) in ends for entry, size in entries
     )
     return known >= _MOSTLY * len(rows)
+
+
+def _is_of_several_steps(scene: Scene, rows: NDArray[np.int64]) -> bool:
+    """Whether copies of the weights came from several steps: state that trials or epochs left."""
+    names, sizes = scene.view.names, scene.device.allocations.requested_bytes
+    ends = _ends_of_parameters(scene)
+    keys = ((_LAST_KEY.search(names.name(row)), int(sizes[row])) for row in rows.tolist())
+    known = sum(key is not None and (key[1], size) in ends for key, size in keys)
+    steps = len(np.unique(scene.view.step[rows]))
+    return known >= _MOSTLY * len(rows) and steps >= _FEWEST_STEPS
+
+
+def _ends_of_parameters(scene: Scene) -> set[tuple[str, int]]:
+    """The names of all parameters, whole and without their first parts, each with its size."""
+    names, sizes = scene.view.names, scene.device.allocations.requested_bytes
+    parameters = {
+        (names.name(row), int(sizes[row])) for row in names.of_kind(TensorKind.PARAMETER).tolist()
+    }
+    return {(name[start:], size) for name, size in parameters for start in _begins_of_parts(name)}
 
 
 def _are_slices(names: Names, rows: NDArray[np.int64]) -> bool:

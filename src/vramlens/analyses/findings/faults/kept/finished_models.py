@@ -1,0 +1,107 @@
+"""Models whose training is over, and that stay with gradients and optimizer state beside the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.scene import Scene
+from vramlens.ground.verdict import Verdict
+from vramlens.trace import TensorKind
+from vramlens.units import counted, format_size
+
+_LEAST_SHARE = 0.1
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """A model that is alive when memory runs out.
+
+    Attributes:
+        name: of its outermost module.
+        sizes: of its parameters, in order.
+        first_row: of its parameters, the one that was made first.
+        built_from, built_until: the events at which the first and the last of them were made.
+        last_run: the event of the last request inside of it; -1 where it never ran.
+        rows: its parameters, their gradients and their optimizer state.
+        is_trained: whether it has gradients or state.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    first_row: int
+    built_from: int
+    built_until: int
+    last_run: int
+    rows: NDArray[np.int64]
+    is_trained: bool
+
+
+def finished_models(scene: Scene) -> Iterator[Finding]:
+    """The trained models that did not run again once another of the same shapes was built."""
+    if scene.ending_request is None:
+        return
+    models = sorted(_models(scene), key=lambda model: model.built_until)
+    if not models:
+        return
+    newest = models[-1]
+    finished = [model for model in models[:-1] if _is_finished(model, newest)]
+    if not finished:
+        return
+    rows = np.concatenate([model.rows for model in finished])
+    size_bytes = int(scene.device.allocations.requested_bytes[rows].sum())
+    if size_bytes < _LEAST_SHARE * scene.advice_heap.requested_bytes:
+        return
+    named = ", ".join(model.name for model in finished[:_MOST_NAMED])
+    yield Finding(
+        id="finished_models",
+        verdict=Verdict.LIKELY,
+        title=f"{part_of_heap(size_bytes, scene.advice_heap)} are"
+        f" {counted(len(finished), 'trained model')} that did not run again once the next was built",
+        bytes=size_bytes,
+        place=scene.view.place_of_block(finished[0].first_row),
+        evidence=(f"parameters, gradients and optimizer state of {named}",),
+        fix="before the next is built, let go of model and optimizer (del; with Accelerate,"
+        " accelerator.free_memory()), and keep of them what you need on the CPU (up to"
+        f" {format_size(size_bytes)} less)",
+        extent=Extent(scene.advice_event, np.sort(rows)),
+    )
+
+
+def _is_finished(model: _Model, newest: _Model) -> bool:
+    """Whether a model was trained, and did not run since the newest of its shapes was begun."""
+    return (
+        model.is_trained and model.sizes == newest.sizes and 0 <= model.last_run < newest.built_from
+    )
+
+
+def _models(scene: Scene) -> Iterator[_Model]:
+    """Yields the models that have parameters among what is alive."""
+    view, allocations, alive = scene.view, scene.device.allocations, scene.advice_rows
+    marked = np.flatnonzero(view.modules.marked)
+    parameters = np.intersect1d(alive, view.names.of_kind(TensorKind.PARAMETER))
+    of_training = np.intersect1d(
+        alive, view.names.of_kind(TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE)
+    )
+    roots = view.modules.root
+    for root in np.unique(roots[parameters]).tolist():
+        own = parameters[roots[parameters] == root]
+        trained_rows = of_training[roots[of_training] == root]
+        runs = allocations.born[marked[roots[marked] == root]]
+        yield _Model(
+            name=view.names.name(int(own[0])).partition(".")[0],
+            sizes=tuple(sorted(allocations.requested_bytes[own].tolist())),
+            first_row=int(own[0]),
+            built_from=int(allocations.born[own].min()),
+            built_until=int(allocations.born[own].max()),
+            last_run=int(runs.max(initial=-1)),
+            rows=np.concatenate([own, trained_rows]),
+            is_trained=len(trained_rows) > 0,
+        )
