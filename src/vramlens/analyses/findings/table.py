@@ -12,20 +12,22 @@ from vramlens.analyses.findings.failure_remedies import (
     process_limit,
     unconsumed_forward,
 )
-from vramlens.analyses.findings.faults.concatenated_copy import concatenated_copy
-from vramlens.analyses.findings.faults.dense_embedding_gradient import dense_embedding_gradient
 from vramlens.analyses.findings.faults.double_precision import double_precision
 from vramlens.analyses.findings.faults.kept.finished_models import finished_models
-from vramlens.analyses.findings.faults.kept_by_calls import kept_by_calls
-from vramlens.analyses.findings.faults.kept_from_start import kept_from_start
-from vramlens.analyses.findings.faults.kept_in_store import kept_in_store
-from vramlens.analyses.findings.faults.large_request import request_too_large
+from vramlens.analyses.findings.faults.kept.kept_by_calls import kept_by_calls
+from vramlens.analyses.findings.faults.kept.kept_from_start import kept_from_start
+from vramlens.analyses.findings.faults.kept.kept_in_store import kept_in_store
+from vramlens.analyses.findings.faults.kept.unused_cache import unused_cache
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
+from vramlens.analyses.findings.faults.requests.concatenated_copy import concatenated_copy
 from vramlens.analyses.findings.faults.requests.costly_expression import costly_expression
+from vramlens.analyses.findings.faults.requests.dense_embedding_gradient import (
+    dense_embedding_gradient,
+)
+from vramlens.analyses.findings.faults.requests.large_request import request_too_large
 from vramlens.analyses.findings.faults.retained_graph import retained_graph
 from vramlens.analyses.findings.faults.solver_steps import solver_steps
 from vramlens.analyses.findings.faults.unstepped_parameters import unstepped_parameters
-from vramlens.analyses.findings.faults.unused_cache import unused_cache
 from vramlens.analyses.findings.faults.vectorized_transform import vectorized_transform
 from vramlens.analyses.findings.faults.written_out import attention_written_out
 from vramlens.analyses.findings.first_step import first_step_to_come

@@ -12,8 +12,8 @@ from support.made_failures import Frame, MadeRun
 from vramlens.analyses.attribution.named_shapes import Shape
 from vramlens.analyses.explanation import Explanation
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.kept_in_store import _AVERAGE
-from vramlens.analyses.findings.faults.large_request import _all_pairs, _square
+from vramlens.analyses.findings.faults.kept.kept_in_store import _AVERAGE
+from vramlens.analyses.findings.faults.requests.large_request import _all_pairs, _square
 from vramlens.ground.allocator_sizes import block_size
 
 TORCH = "/opt/lib/python3.12/site-packages/torch"

@@ -1,5 +1,8 @@
-"""Requests that the program need not make: what the expression that failed says of them.
+"""Requests that the program need not make.
 
+concatenated_copy: all gradients or parameters in one tensor.
 costly_expression: a call that makes more than is often needed.
+dense_embedding_gradient: gradients as large as an embedding's table.
 expression_uses: such calls, and what to do instead.
+large_request: a request that no limit would have held.
 """
