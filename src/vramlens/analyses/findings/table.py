@@ -19,6 +19,7 @@ from vramlens.analyses.findings.faults.kept_by_calls import kept_by_calls
 from vramlens.analyses.findings.faults.kept_from_start import kept_from_start
 from vramlens.analyses.findings.faults.kept_in_store import kept_in_store
 from vramlens.analyses.findings.faults.large_request import request_too_large
+from vramlens.analyses.findings.faults.larger_inputs import larger_inputs
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
 from vramlens.analyses.findings.faults.retained_graph import retained_graph
 from vramlens.analyses.findings.faults.solver_steps import solver_steps
@@ -93,6 +94,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         saves_at_most=True,
     ),
     FindingRow(id="unstepped_parameters", find=unstepped_parameters, is_mended_in_code=True),
+    FindingRow(id="larger_inputs", find=larger_inputs, is_mended_in_code=True),
     FindingRow(
         id="unconsumed_forward", find=unconsumed_forward, is_mended_in_code=True, saves_at_most=True
     ),

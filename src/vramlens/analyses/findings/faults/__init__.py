@@ -10,6 +10,7 @@ kept_in_store: a list, dict or cache that keeps something of each turn.
 kept_by_calls: calls that have ended, and whose variables are kept.
 retained_graph: a graph that goes on through several backward passes.
 solver_steps: what a solver of differential equations keeps of all its steps.
+larger_inputs: a pass on inputs several times as large as those before it.
 unstepped_parameters: gradients of what no optimizer has, and the activations for them.
 written_out: matrices of attention that need not be written out.
 double_precision: numbers of twice the usual width.
