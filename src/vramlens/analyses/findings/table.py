@@ -18,6 +18,7 @@ from vramlens.analyses.findings.faults.kept.kept_by_calls import kept_by_calls
 from vramlens.analyses.findings.faults.kept.kept_from_start import kept_from_start
 from vramlens.analyses.findings.faults.kept.kept_in_store import kept_in_store
 from vramlens.analyses.findings.faults.kept.unused_cache import unused_cache
+from vramlens.analyses.findings.faults.larger_inputs import larger_inputs
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
 from vramlens.analyses.findings.faults.requests.concatenated_copy import concatenated_copy
 from vramlens.analyses.findings.faults.requests.costly_expression import costly_expression
@@ -106,6 +107,7 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         saves_at_most=True,
     ),
     FindingRow(id="unstepped_parameters", find=unstepped_parameters, is_mended_in_code=True),
+    FindingRow(id="larger_inputs", find=larger_inputs, is_mended_in_code=True),
     FindingRow(
         id="unconsumed_forward", find=unconsumed_forward, is_mended_in_code=True, saves_at_most=True
     ),

@@ -6,6 +6,7 @@ optimizer_list: temporaries that an optimizer makes for all parameters at once.
 requests: requests that it need not make.
 retained_graph: a graph that goes on through several backward passes.
 solver_steps: what a solver of differential equations keeps of all its steps.
+larger_inputs: a pass on inputs several times as large as those before it.
 unstepped_parameters: gradients of what no optimizer has, and the activations for them.
 vectorized_transform: what vmap and Jacobians compute all at once.
 written_out: matrices of attention that need not be written out.
