@@ -26,7 +26,7 @@ class MadeRun:
 
     def __init__(self, frames: Mapping[str, tuple[Frame, ...]]) -> None:
         self.events: list[Any] = []
-        self.alive: dict[int, int] = {}
+        self.alive: dict[int, int] = {}  # bytes by address
         self.names: list[dict[str, Any]] = []
         self._frames, self._next = frames, 1 << 30
 
@@ -38,7 +38,7 @@ class MadeRun:
     def asks(
         self,
         part: str,
-        mib: int,
+        mib: float,
         *,
         name: str = "",
         kind: str = "tensor",
@@ -52,22 +52,23 @@ class MadeRun:
             kind, use: of the name.
             module: the module that runs.
         """
-        address, self._next = self._next, self._next + 2 * mib * MIB
+        size = int(mib * MIB)
+        address, self._next = self._next, self._next + 2 * (size // 512 + 1) * 512
         for action in ("segment_alloc", "alloc"):
             marks = {"user_metadata": module} if module and action == "alloc" else {}
-            asked = event(action, address, mib * MIB, frames=self.frames_of(part))
+            asked = event(action, address, size, frames=self.frames_of(part))
             self.events.append(asked | marks)
-        self.alive[address] = mib
+        self.alive[address] = size
         if name:
-            entry = {"device": 0, "address": address, "bytes": mib * MIB, "name": name}
+            entry = {"device": 0, "address": address, "bytes": size, "name": name}
             self.names.append(entry | {"kind": kind, "use": use})
         return address
 
     def frees(self, *addresses: int) -> None:
         for address in addresses:
-            mib = self.alive.pop(address)
+            size = self.alive.pop(address)
             for action in ("free_requested", "free_completed", "segment_free"):
-                self.events.append(event(action, address, mib * MIB))
+                self.events.append(event(action, address, size))
 
     def fails(
         self, part: str, mib: int, folder: Path, *, expression: str | None = None
@@ -80,7 +81,7 @@ class MadeRun:
         failed = event("oom", size=mib * MIB, device_free=8 << 30)
         self.events.append({**failed, "frames": self.frames_of(part)})
         segments = [
-            segment(address, size * MIB, [block(address, size * MIB, size * MIB)])
+            segment(address, size, [block(address, size, size)])
             for address, size in self.alive.items()
         ]
         made = snapshot(self.events, segments)

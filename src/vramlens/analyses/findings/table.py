@@ -19,6 +19,8 @@ from vramlens.analyses.findings.faults.kept.kept_from_start import kept_from_sta
 from vramlens.analyses.findings.faults.kept.kept_in_store import kept_in_store
 from vramlens.analyses.findings.faults.kept.unused_cache import unused_cache
 from vramlens.analyses.findings.faults.larger_inputs import larger_inputs
+from vramlens.analyses.findings.faults.lbfgs_history import lbfgs_history
+from vramlens.analyses.findings.faults.losses_before_backward import losses_before_backward
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
 from vramlens.analyses.findings.faults.requests.concatenated_copy import concatenated_copy
 from vramlens.analyses.findings.faults.requests.costly_expression import costly_expression
@@ -92,6 +94,12 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         takes_place_of="activations",
     ),
     FindingRow(
+        id="losses_before_backward",
+        find=losses_before_backward,
+        is_mended_in_code=True,  # the passes to come take no more either
+        takes_place_of="activations",
+    ),
+    FindingRow(
         id="eval_with_grad",
         find=eval_with_grad,
         is_avoidable=True,
@@ -148,6 +156,12 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         find=dense_embedding_gradient,
         is_mended_in_code=True,
         saves_at_most=True,
+    ),
+    FindingRow(
+        id="lbfgs_history",
+        find=lbfgs_history,
+        is_mended_in_code=True,  # the pairs to come are saved, too
+        takes_place_of="optimizer_state",
     ),
     FindingRow(id="double_precision", find=double_precision, is_mended_in_code=True),
     FindingRow(id="first_optimizer_step", find=first_step_to_come),

@@ -2,11 +2,13 @@
 
 double_precision: numbers of twice the usual width.
 kept: what the program is done with, or need not have on the GPU.
+larger_inputs: a pass on inputs several times as large as those before it.
+lbfgs_history: pairs of vectors that L-BFGS keeps of its iterations.
+losses_before_backward: passes whose losses wait for one backward pass.
 optimizer_list: temporaries that an optimizer makes for all parameters at once.
 requests: requests that it need not make.
-retained_graph: a graph that goes on through several backward passes.
+retained_graph: a graph that goes on through several backward passes, or many derivatives.
 solver_steps: what a solver of differential equations keeps of all its steps.
-larger_inputs: a pass on inputs several times as large as those before it.
 unstepped_parameters: gradients of what no optimizer has, and the activations for them.
 vectorized_transform: what vmap and Jacobians compute all at once.
 written_out: matrices of attention that need not be written out.

@@ -1,0 +1,152 @@
+"""Graphs of many derivatives, beside programs that look alike: training on forces, equations, inner steps
+of meta-learning, steps that give their graphs up. (Calls of ``backward``: test_twins.py.)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.made_failures import MadeRun
+from vramlens.analyses.finding import Finding
+from vramlens.units import MIB
+
+TORCH = "/opt/lib/python3.12/site-packages/torch"
+USER = "/home/user/train.py"
+
+
+def made(use: str = "") -> MadeRun:
+    run = MadeRun(
+        {
+            "weights": ((f"{TORCH}/nn/modules/module.py", 900, "_apply"),),
+            "data": ((USER, 5, "load"),),
+            "energy": (
+                (f"{TORCH}/nn/modules/linear.py", 134, "forward"),
+                (f"{TORCH}/nn/modules/module.py", 1700, "_call_impl"),
+                (USER, 20, "step"),
+            ),
+            "derivative": ((f"{TORCH}/autograd/__init__.py", 500, "grad"), (USER, 31, "step")),
+            "backward": ((f"{TORCH}/_tensor.py", 600, "backward"), (USER, 40, "fit")),
+            "optimizer": (
+                (f"{TORCH}/optim/adamw.py", 600, "_single_tensor_adamw"),
+                (f"{TORCH}/optim/optimizer.py", 480, "step"),
+                (USER, 41, "fit"),
+            ),
+        }
+    )
+    run.asks("weights", 10, name="model.a.weight", kind="parameter", use=use)
+    return run
+
+
+def steps(run: MadeRun, count: int, *, energy: int = 4, derivative: int = 6) -> list[int]:
+    """As many steps, each with a derivative of what it computed."""
+    kept = []
+    for _ in range(count):
+        kept += [run.asks("energy", energy)] if energy else []
+        kept.append(run.asks("derivative", derivative))
+    return kept
+
+
+def trains(run: MadeRun, derivatives: int, *, outer: str = "backward") -> None:
+    """A step of training on so many derivatives."""
+    kept = [*steps(run, derivatives), run.asks("energy", 1)]  # and a loss
+    gradient = run.asks(outer, 3)
+    run.frees(*kept, gradient)
+
+
+def failed(run: MadeRun, folder: Path) -> Finding | None:
+    """What is told where the next step fails in its forward pass."""
+    run.asks("energy", 4)
+    answer = run.fails("energy", 60, folder)
+    return next((one for one in answer.findings if one.id == "retained_graph"), None)
+
+
+@pytest.mark.parametrize(("count", "is_told"), [(19, False), (20, True)])
+def test_a_simulation_whose_state_is_not_detached(
+    tmp_path: Path, count: int, is_told: bool
+) -> None:
+    run = made()
+    steps(run, count)
+    finding = failed(run, tmp_path)
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert finding.verdict == "likely"
+        assert finding.bytes == (count - 1) * 10 * MIB  # the last step's graph is needed
+        assert f"{count} steps" in finding.title
+        assert "detach what goes from one step to the next (positions" in (finding.fix or "")
+        assert finding.place is not None
+        assert finding.place.line == 20
+
+
+def test_inner_steps_of_meta_learning(tmp_path: Path) -> None:
+    run = made()
+    steps(run, 10)
+    assert failed(run, tmp_path) is None
+
+
+@pytest.mark.parametrize("outer", ["backward", "optimizer"])
+@pytest.mark.parametrize(("usual", "is_told"), [(1, True), (6, True), (7, False), (28, False)])
+def test_training_through_as_many_steps(
+    tmp_path: Path, outer: str, usual: int, is_told: bool
+) -> None:
+    run = made("stepped")
+    trains(run, usual, outer=outer)
+    trains(run, 1, outer=outer)
+    steps(run, 28 if usual > 6 else 25)
+    assert (failed(run, tmp_path) is not None) == is_told
+
+
+def test_a_first_step_of_training_may_go_through_all_of_them(tmp_path: Path) -> None:
+    run = made("stepped")
+    steps(run, 30)
+    assert failed(run, tmp_path) is None
+
+
+def test_without_names_nobody_knows_whether_it_trains(tmp_path: Path) -> None:
+    run = made()
+    steps(run, 30)
+    run.names.clear()
+    assert failed(run, tmp_path) is None
+
+
+def test_many_derivatives_of_one_result(tmp_path: Path) -> None:
+    """An equation's residual asks for those of each output by each coordinate."""
+    run = made()
+    run.asks("energy", 100)
+    steps(run, 30, energy=0)
+    assert failed(run, tmp_path) is None
+
+
+@pytest.mark.parametrize(("energy", "is_told"), [(1, False), (2, True)])
+def test_what_comes_between_derivatives_of_one_result(
+    tmp_path: Path, energy: int, is_told: bool
+) -> None:
+    """A tenth of 11 MiB is more than 1, and one of 12 is less than 2."""
+    run = made()
+    steps(run, 30, energy=energy, derivative=10)
+    assert (failed(run, tmp_path) is not None) == is_told
+
+
+@pytest.mark.parametrize(("other", "is_told"), [(420, True), (480, False)])
+def test_graphs_that_are_little_of_what_is_in_use(
+    tmp_path: Path, other: int, is_told: bool
+) -> None:
+    run = made()
+    run.asks("data", other, name="Data.rows")
+    steps(run, 30)
+    assert (failed(run, tmp_path) is not None) == is_told
+
+
+@pytest.mark.parametrize(("given_up", "is_told"), [(4, True), (7, False)])
+def test_steps_that_give_most_of_their_graph_up(
+    tmp_path: Path, given_up: int, is_told: bool
+) -> None:
+    """A derivative without create_graph=True leaves results alone."""
+    run = made()
+    for _ in range(30):
+        used = run.asks("energy", given_up)
+        run.asks("energy", 5)
+        run.asks("derivative", 5)
+        run.frees(used)
+    assert (failed(run, tmp_path) is not None) == is_told
