@@ -112,6 +112,8 @@ def pass_growths(view: Attribution, request: OutOfMemory) -> Iterator[PassGrowth
 
     A derivative inside of a step ends no pass: where passes tell nothing, whole steps may.
     """
+    if request.event <= 0:  # nothing is recorded before it
+        return
     paths = _inner_paths(view.trace.stacks)
     steps = view.steps.starts if view.steps.source != PATTERN else view.steps.starts[:0]
     whole_steps = _bounds(request, steps)
