@@ -19,7 +19,7 @@ from vramlens.analyses.findings.faults.kept.kept_from_start import kept_from_sta
 from vramlens.analyses.findings.faults.kept.kept_in_store import kept_in_store
 from vramlens.analyses.findings.faults.kept.unused_cache import unused_cache
 from vramlens.analyses.findings.faults.larger_inputs import larger_inputs
-from vramlens.analyses.findings.faults.lbfgs_history import lbfgs_history
+from vramlens.analyses.findings.faults.lbfgs_pairs import lbfgs_history
 from vramlens.analyses.findings.faults.losses_before_backward import losses_before_backward
 from vramlens.analyses.findings.faults.optimizer_list import optimizer_list
 from vramlens.analyses.findings.faults.requests.concatenated_copy import concatenated_copy

@@ -3,7 +3,7 @@
 double_precision: numbers of twice the usual width.
 kept: what the program is done with, or need not have on the GPU.
 larger_inputs: a pass on inputs several times as large as those before it.
-lbfgs_history: pairs of vectors that L-BFGS keeps of its iterations.
+lbfgs_pairs: vectors that L-BFGS keeps of its iterations.
 losses_before_backward: passes whose losses wait for one backward pass.
 optimizer_list: temporaries that an optimizer makes for all parameters at once.
 requests: requests that it need not make.
