@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -68,6 +69,16 @@ def test_a_long_expression_is_cut(tmp_path: Path) -> None:
     assert len(told) == 300
 
 
+def test_a_cell_of_a_notebook_has_a_text(tmp_path: Path) -> None:
+    """IPython leaves the source of each cell where tracebacks look for it."""
+    told: list[str | None] = []
+    cell = str(tmp_path / "cell-train.py")
+    source = "ask()\n"
+    linecache.cache[cell] = (len(source), None, [source], cell)
+    exec(compile(source, cell, "exec"), {"ask": lambda: told.append(failed_expression())})
+    assert told == ["ask()"]
+
+
 def test_a_file_that_is_gone_or_changed_costs_the_expression(tmp_path: Path) -> None:
     told: list[str | None] = []
 
@@ -79,3 +90,13 @@ def test_a_file_that_is_gone_or_changed_costs_the_expression(tmp_path: Path) -> 
     path.write_text("one = 1\n")
     exec(compile("\n\n\nask()\n", str(path), "exec"), {"ask": ask})
     assert told == [None, None]
+
+
+def test_what_goes_wrong_costs_the_expression_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_name: str) -> list[str]:
+        raise RuntimeError("a finder that fails")
+
+    monkeypatch.setattr(linecache, "getlines", broken)
+    assert asked_by(tmp_path, "ask()\n") is None

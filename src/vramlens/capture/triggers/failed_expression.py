@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
-import tokenize
 import traceback
 from itertools import islice
 from types import FrameType
 
 from vramlens.capture.triggers.ending_line import is_users
+from vramlens.ground.program_errors import own_errors
 
 _LONGEST = 300
 _BYTES_OF_INSTRUCTION = 2
@@ -16,17 +17,22 @@ _BYTES_OF_INSTRUCTION = 2
 
 def failed_expression() -> str | None:
     """What the innermost of the program's own frames on this thread is computing, in one line: the
-    expression, before Python 3.11 the whole line; None where no such frame has a file.
+    expression, before Python 3.11 the whole line; None where no such frame has a file. Never raises: the
+    recording matters more.
     """
-    frames = traceback.walk_stack(sys._getframe(1))
+    with own_errors():
+        return _expression(sys._getframe(1))
+    return None
+
+
+def _expression(caller: FrameType) -> str | None:
+    """What the innermost of the program's own frames from one on is computing."""
+    frames = traceback.walk_stack(caller)
     frame = next((frame for frame, _ in frames if is_users(frame.f_code.co_filename)), None)
     if frame is None:
         return None
-    try:
-        with tokenize.open(frame.f_code.co_filename) as file:
-            lines = file.read().splitlines()
-    except (OSError, SyntaxError, ValueError):
-        return None
+    # As a traceback reads it, so that cells of a notebook have a text, too.
+    lines = linecache.getlines(frame.f_code.co_filename)
     return " ".join(_text_of(frame, lines).split())[:_LONGEST] or None
 
 
