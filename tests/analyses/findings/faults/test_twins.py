@@ -379,6 +379,17 @@ def test_what_no_optimizer_has_is_to_be_frozen(
         assert "requires_grad_(False) on model.body" in (finding.fix or "")
 
 
+def test_an_average_that_runs_without_a_graph_keeps_little(tmp_path: Path) -> None:
+    run = made()
+    for part, use in (("body", "unstepped"), ("head", "stepped")):
+        run.asks("weights", 100, name=f"model.{part}.weight", kind="parameter", use=use)
+    for number in range(20):
+        activation = run.asks("layer", 40, module="model.body")
+        if number % 5:  # what goes past some layers is alive until they are done
+            run.frees(activation)
+    assert told(run.fails("layer", 60, tmp_path), "unstepped_parameters") is None
+
+
 def test_an_optimizer_of_copies_trains_what_it_does_not_have(tmp_path: Path) -> None:
     run = made()
     run.asks("weights", 50, name="optimizer.params[0][0]", kind="parameter", use="stepped")

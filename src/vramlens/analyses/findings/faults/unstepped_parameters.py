@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.parameter_uses import ParameterUses, parameter_uses
+from vramlens.analyses.attribution.training import LEAST_KEPT_SHARE
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -68,7 +69,7 @@ def _gradients(scene: Scene, uses: ParameterUses) -> NDArray[np.int64]:
 
 def _activations(scene: Scene, uses: ParameterUses) -> NDArray[np.int64]:
     """The activations of their modules that are alive; none where a module that is trained ran
-    before: its gradients go through them.
+    before (its gradients go through them), or where no graph keeps them (an average, a teacher).
     """
     view, allocations, modules = scene.view, scene.device.allocations, scene.view.modules
     is_unstepped = np.array([*map(uses.is_unstepped, modules.paths), False])
@@ -81,9 +82,11 @@ def _activations(scene: Scene, uses: ParameterUses) -> NDArray[np.int64]:
         return np.zeros(0, np.int64)
     first = int(allocations.born[rows].min())
     ends = view.phases.span_end[view.phases.span_end < first]
-    is_before = (allocations.born < first) & (allocations.born >= ends.max(initial=0))
-    is_before &= modules.marked & is_stepped[modules.module]
-    return np.asarray(rows[:0] if is_before.any() else rows)
+    is_of_pass = modules.marked & (allocations.born >= ends.max(initial=0))
+    is_before = is_of_pass & (allocations.born < first) & is_stepped[modules.module]
+    requests = int((is_of_pass & is_unstepped[modules.module]).sum())
+    has_graph = len(rows) >= LEAST_KEPT_SHARE * requests
+    return np.asarray(rows[:0] if is_before.any() or not has_graph else rows)
 
 
 def _freeze(modules: tuple[str, ...]) -> str:
