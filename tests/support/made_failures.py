@@ -71,12 +71,19 @@ class MadeRun:
                 self.events.append(event(action, address, size))
 
     def fails(
-        self, part: str, mib: int, folder: Path, *, expression: str | None = None
+        self,
+        part: str,
+        mib: int,
+        folder: Path,
+        *,
+        expression: str | None = None,
+        source: Mapping[tuple[str, int], str] | None = None,
     ) -> Explanation:
         """The answer to a request of a part that fails now.
 
         Args:
             expression: what the program was computing, where the recording says that.
+            source: the text of lines, likewise.
         """
         failed = event("oom", size=mib * MIB, device_free=8 << 30)
         self.events.append({**failed, "frames": self.frames_of(part)})
@@ -85,11 +92,16 @@ class MadeRun:
             for address, size in self.alive.items()
         ]
         made = snapshot(self.events, segments)
-        if not self.names and expression is None:
+        if not self.names and expression is None and source is None:
             path = folder / "made.pickle"
             path.write_bytes(pickle.dumps(made))
             return explain(path)
         named = [entry for entry in self.names if entry["address"] in self.alive]
+        lines = [
+            {"file": file, "line": line, "text": text}
+            for (file, line), text in (source or {}).items()
+        ]
         failure = {"device": 0, "requested_bytes": mib * MIB, "expression": expression}
+        failure = {**failure, "source": lines}
         path = vram(folder / "made.vram", made, {"oom": failure}, names={"tensors": named})
         return explain(path)

@@ -25,6 +25,7 @@ from vramlens.analyses.memory.fragmentation import Fragmentation, fragmentation_
 from vramlens.analyses.memory.heap import Heap, heap_at
 from vramlens.analyses.memory.run_shape import StepPeaks, shape_of, step_peaks
 from vramlens.errors import UsageError
+from vramlens.ground.place import Place
 from vramlens.read.oom.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, OutOfMemory, Trace
 
@@ -150,6 +151,15 @@ class Scene:
         if self.ending_request is None or meta is None or meta.failure is None:
             return ""
         return meta.failure.expression or ""
+
+    def source_of(self, place: Place) -> str:
+        """The text of one of the lines that held the most when that request failed; "" where the
+        recording does not have it.
+        """
+        meta = self.trace.meta
+        if self.ending_request is None or meta is None or meta.failure is None:
+            return ""
+        return meta.failure.source.get((place.file, place.line), "")
 
     # The memory at a moment
 

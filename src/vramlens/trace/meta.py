@@ -53,6 +53,7 @@ class FailureMeta:
         device_free_bytes: what the driver said was free.
         message: the error's text.
         expression: of the program that asked, as its file has it.
+        source: the text of the lines that held the most then, by file and line.
     """
 
     device: int | None = None
@@ -60,6 +61,7 @@ class FailureMeta:
     device_free_bytes: int | None = None
     message: str | None = None
     expression: str | None = None
+    source: Mapping[tuple[str, int], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

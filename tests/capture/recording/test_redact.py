@@ -136,7 +136,11 @@ def test_no_member_tells_what_is_private() -> None:
         "host": "node17",
         "folder": HOME,
         "ending": text,
-        "oom": {"message": text, "expression": "read('the unguessed')"},
+        "oom": {
+            "message": text,
+            "expression": "read('the unguessed')",
+            "source": [{"file": "a.py", "line": 3, "text": "x = 'the unguessed'"}],
+        },
         "groups": [text],
     }
     redaction.meta(meta)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from vramlens.capture.triggers.failed_expression import failed_expression
+from vramlens.capture.triggers.source_lines import source_of_largest
 
 HAS_POSITIONS = sys.version_info >= (3, 11)
 
@@ -100,3 +101,22 @@ def test_what_goes_wrong_costs_the_expression_only(
 
     monkeypatch.setattr(linecache, "getlines", broken)
     assert asked_by(tmp_path, "ask()\n") is None
+
+
+def test_the_source_of_the_lines_that_hold_the_most(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text("k = repeat(\n    k,\n    2,\n)\nv = 1  # ok\n")
+
+    def block(line: int, size: int, *, state: str = "active_allocated") -> dict[str, Any]:
+        inner = {"filename": "/venv/site-packages/torch/x.py", "line": 7, "name": "f"}
+        own = {"filename": str(path), "line": line, "name": "g"}
+        return {"size": size, "state": state, "frames": [inner, own]}
+
+    blocks = [block(5, 10), block(1, 8), block(1, 8), block(9, 5), block(2, 99, state="inactive")]
+    gone = {"size": 50, "state": "active_allocated", "frames": []}
+    assert source_of_largest({"segments": [{"blocks": [*blocks, gone]}]}) == [
+        {"file": str(path), "line": 1, "text": "k = repeat( k, 2, )"},
+        {"file": str(path), "line": 5, "text": "v = 1 # ok"},
+    ]
+    assert source_of_largest({"segments": [{"blocks": [{"state": "active_allocated"}]}]}) == []
+    assert source_of_largest({"segments": [None]}) == []

@@ -21,6 +21,7 @@ from vramlens.trace import DecisionsMeta, DeviceMeta, FailureMeta, GroupMeta, Me
 _LONGEST_MESSAGE = 1 << 16
 _MOST_WORDS = 1000
 _MOST_DECISIONS = 1000
+_MOST_SOURCE = 64
 _MOST_STATS = 1000
 _TEXTS = (
     "vramlens",
@@ -103,7 +104,17 @@ def _failure(entry: dict[str, Any]) -> FailureMeta:
         device_free_bytes=as_number(entry.get("device_free_bytes")),
         message=as_text(entry.get("message"), _LONGEST_MESSAGE),
         expression=as_text(entry.get("expression")),
+        source=_source(as_list(entry.get("source"))[:_MOST_SOURCE]),
     )
+
+
+def _source(entries: list[Any]) -> dict[tuple[str, int], str]:
+    """Texts by file and line."""
+    lines = map(as_dict, entries)
+    return {
+        (text_of(line.get("file")), as_number(line.get("line")) or 0): text_of(line.get("text"))
+        for line in lines
+    }
 
 
 def _decisions(part: dict[str, Any]) -> DecisionsMeta | None:

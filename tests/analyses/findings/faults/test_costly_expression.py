@@ -10,9 +10,12 @@ from support.made_failures import MadeRun
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.requests.expression_uses import use_of_expression
 
+FILE = "/home/user/rank.py"
 FRAMES = {
-    "data": (("/home/user/rank.py", 20, "load"),),
-    "rank": (("/home/user/rank.py", 60, "rank"),),
+    "data": ((FILE, 20, "load"),),
+    "keys": ((FILE, 30, "forward"),),
+    "values": ((FILE, 31, "forward"),),
+    "rank": ((FILE, 60, "rank"),),
 }
 CALLS = {
     "torch.linalg.svd(fields - mean)": "full_matrices=False",
@@ -90,3 +93,40 @@ def test_a_long_expression_is_shown_by_its_begin(tmp_path: Path) -> None:
     assert finding is not None
     assert finding.title.startswith("torch.sort(x, dim=0 + 0 + ")
     assert "… sorts" in finding.title
+
+
+REPEATED = {
+    (FILE, 30): "k = k.repeat_interleave(groups, dim=1)",
+    (FILE, 31): "v = v.repeat_interleave(groups, dim=1)",
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "keys", "is_told"),
+    [
+        (REPEATED, 40, True),
+        (REPEATED, 20, False),
+        ({}, 40, False),
+        ({(FILE, 30): "k = rotate(k)", (FILE, 31): "v = rotate(v)"}, 40, False),
+        # What is sorted, or a buffer that is made whole, may well be kept.
+        ({(FILE, 30): "k = torch.sort(k)", (FILE, 31): "v = torch.zeros(n)"}, 40, False),
+    ],
+)
+def test_what_a_line_keeps_is_told_by_its_source(
+    tmp_path: Path, source: dict[tuple[str, int], str], keys: int, is_told: bool
+) -> None:
+    run = MadeRun(FRAMES)
+    run.asks("data", 700)
+    for _ in range(4):
+        run.asks("keys", keys)
+        run.asks("values", keys)
+    answer = run.fails("rank", 60, tmp_path, source=source)
+    finding = next((one for one in answer.findings if one.id == "costly_expression"), None)
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert finding.bytes == 8 * keys << 20
+        assert finding.title.startswith(
+            "k = k.repeat_interleave(groups, dim=1) (and 1 line like it)"
+        )
+        assert finding.place is not None
+        assert finding.place.line == 30

@@ -1,14 +1,20 @@
-"""A call in the expression that failed which makes more than is often needed."""
+"""A call that makes more than is often needed, in the expression that failed or in the lines that hold most."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.findings.faults.requests.expression_uses import use_of_expression
+from vramlens.analyses.findings.faults.requests.expression_uses import (
+    ExpressionUse,
+    use_of_expression,
+)
+from vramlens.analyses.findings.usage import part_of_heap
+from vramlens.analyses.memory.heap import LineBytes
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
-from vramlens.units import format_size
+from vramlens.units import counted, format_size
 
 _LEAST_SHARE = 0.25
 """Of what is in use, with the failed request: a smaller one failed for what was there already."""
@@ -17,23 +23,58 @@ _LONGEST = 60
 
 
 def costly_expression(scene: Scene) -> Iterator[Finding]:
-    """The call that memory ran out in, if it asked for much at once and something else may do."""
+    """The call that memory ran out in, if it asked for much at once and something else may do; else the
+    calls whose results are much of what is in use.
+    """
     request, use = scene.ending_request, use_of_expression(scene.ending_expression)
-    if request is None or use is None:
+    if request is None:
         return
     in_all = scene.advice_heap.requested_bytes + request.size_bytes
-    if request.size_bytes < _LEAST_SHARE * in_all:
+    if use is not None and request.size_bytes >= _LEAST_SHARE * in_all:
+        size = format_size(request.size_bytes)
+        yield Finding(
+            id="costly_expression",
+            verdict=Verdict.LIKELY,
+            title=f"{shown(scene.ending_expression)} {use.reading}: {size} at once",
+            bytes=request.size_bytes,
+            place=scene.view.place_of_stack(request.stack),
+            evidence=("that is the expression that failed",),
+            fix=f"{use.fix} (up to {size} less)",
+        )
         return
+    yield from _kept_results(scene)
+
+
+def _kept_results(scene: Scene) -> Iterator[Finding]:
+    """The lines whose calls made the most of what is in use, if that is much."""
+    heap = scene.advice_heap
+    lines_of: defaultdict[ExpressionUse, list[LineBytes]] = defaultdict(list)
+    for line in heap.by_line:
+        use = use_of_expression(scene.source_of(line.place))
+        if use is not None and use.stays:
+            lines_of[use].append(line)
+    if not lines_of:
+        return
+    use, lines = max(lines_of.items(), key=lambda entry: _bytes_of(entry[1]))
+    size_bytes = _bytes_of(lines)
+    if size_bytes < _LEAST_SHARE * heap.requested_bytes:
+        return
+    text = scene.source_of(lines[0].place)
+    more = f" (and {counted(len(lines) - 1, 'line')} like it)" if len(lines) > 1 else ""
     yield Finding(
         id="costly_expression",
         verdict=Verdict.LIKELY,
-        title=f"{shown(scene.ending_expression)} {use.reading}: {format_size(request.size_bytes)} at"
-        " once",
-        bytes=request.size_bytes,
-        place=scene.view.place_of_stack(request.stack),
-        evidence=("that is the expression that failed",),
-        fix=f"{use.fix} (up to {format_size(request.size_bytes)} less)",
+        title=f"{shown(text)}{more} {use.reading}: {part_of_heap(size_bytes, heap)}",
+        bytes=size_bytes,
+        place=lines[0].place,
+        evidence=("that is in use when the request fails",),
+        fix=f"{use.fix} (up to {format_size(size_bytes)} less)",
     )
+
+
+def _bytes_of(lines: Iterable[LineBytes]) -> int:
+    """What lines asked for themselves."""
+    return sum(line.bytes - line.inferred_bytes for line in lines)
 
 
 def shown(expression: str) -> str:

@@ -15,17 +15,21 @@ class ExpressionUse:
         reading: what it makes, in words that follow "it".
         fix: what to do instead, and on which condition.
         unless: what in the same expression says that this is done already.
+        stays: whether what it makes is too much also where it is kept, not only at the moment it is made.
     """
 
     call: re.Pattern[str]
     reading: str
     fix: str
     unless: re.Pattern[str] | None = None
+    stays: bool = False
 
 
-def _of(call: str, reading: str, fix: str, unless: str | None = None) -> ExpressionUse:
+def _of(
+    call: str, reading: str, fix: str, unless: str | None = None, *, stays: bool = False
+) -> ExpressionUse:
     pattern = None if unless is None else re.compile(unless)
-    return ExpressionUse(re.compile(call), reading, fix, pattern)
+    return ExpressionUse(re.compile(call), reading, fix, pattern, stays)
 
 
 _USES = (
@@ -52,12 +56,14 @@ _USES = (
         "makes a number of 64 bits for each class of each entry",
         "use the class numbers themselves (an embedding, gather, scatter_add_ into zeros,"
         " cross_entropy)",
+        stays=True,
     ),
     _of(
         r"\brepeat_interleave\(|\.repeat\(|\.tile\(|\btorch\.tile\(",
         "copies what it repeats",
         "use expand(), a view, where nothing is written to it; or repeat later, what is smaller: a layer's"
         " output instead of its input, what leaves a cache instead of what goes in",
+        stays=True,
     ),
     _of(
         r"\binterpolate\(|\bresize\(|\.upsample\w*\(",
@@ -68,16 +74,19 @@ _USES = (
         r"\bstack\(.*\[[^\]]*:[^\]]*\].*\bfor\b",
         "copies every window, and each entry as often as windows hold it",
         "make the windows a view: x.unfold(dimension, length, step)",
+        stays=True,
     ),
     _of(
         r"\.to_dense\(",
         "makes every zero of a sparse tensor",
         "keep it sparse: torch.sparse.mm, or index_add_ over its entries",
+        stays=True,
     ),
     _of(
         r"\b(?:diag_embed|torch\.diag|torch\.eye)\(",
         "makes a square matrix of a diagonal",
         "multiply rows or columns by the diagonal instead: x * d[:, None]",
+        stays=True,
     ),
     _of(
         r"\b(?:linalg\.inv|inverse)\(",
