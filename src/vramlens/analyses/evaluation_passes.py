@@ -7,6 +7,7 @@ kept. So is what a backward pass uses for gradients that no optimizer steps with
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.analyses.attribution.training import kept_share
+from vramlens.analyses.attribution.training import DERIVATIVE_FRAME, kept_share
 from vramlens.analyses.unstepped_modules import runs_before_training, unstepped_rows
 from vramlens.trace import TensorKind
 
@@ -27,6 +28,7 @@ _KEPT_REQUESTS_SHARE = 0.35
 fewest where messages go along edges; key-value caches and features that a program keeps of passes
 without a graph are 14 to 32% (H100 and H200, PyTorch 2.11).
 """
+_NEVER = np.iinfo(np.int64).max
 _BRIEF_REQUESTS = 3
 """Without a graph a result is gone so many requests later."""
 
@@ -93,8 +95,36 @@ def _unused_passes(view: Attribution) -> list[NDArray[np.int64]]:
     unused = ~np.isin(view.modules.module, trained_modules) & ~view.names.placed
     # Where no parameter wants a gradient there is no graph, whatever the mode: such a pass keeps
     # little.
-    passes = [pass_rows[unused[pass_rows]] for pass_rows, _ in keeping_passes(view, marked)]
-    return [pass_rows for pass_rows in passes if len(pass_rows)]
+    passes = [pass_rows for pass_rows, _ in keeping_passes(view, marked)]
+    unused_rows = [pass_rows[unused[pass_rows]] for pass_rows in _without_derivatives(view, passes)]
+    return [pass_rows for pass_rows in unused_rows if len(pass_rows)]
+
+
+def _without_derivatives(
+    view: Attribution, passes: Sequence[NDArray[np.int64]]
+) -> list[NDArray[np.int64]]:
+    """The passes of which ``autograd.grad`` asks for no derivative before a module runs again: forces
+    need a graph in evaluation, too.
+    """
+    born = view.device.allocations.born
+    derivatives = view.phases.span_start[spans_with(view, DERIVATIVE_FRAME)]
+    runs = born[view.modules.marked & (view.phases.span < 0)]
+    left = []
+    for pass_rows in passes:
+        end = int(born[pass_rows[-1]])
+        next_run = int(runs[np.searchsorted(runs, end, side="right") :].min(initial=_NEVER))
+        if not ((derivatives > end) & (derivatives < next_run)).any():
+            left.append(pass_rows)
+    return left
+
+
+def spans_with(view: Attribution, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    """One flag a backward pass: whether a request in it goes through such a frame."""
+    rows = np.flatnonzero(view.phases.span >= 0)
+    rows = rows[view.trace.stacks.within(pattern, view.device.allocations.stack[rows])]
+    flags = np.zeros(len(view.phases.span_start), np.bool_)
+    flags[view.phases.span[rows]] = True
+    return flags
 
 
 def _passes_of(view: Attribution, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:

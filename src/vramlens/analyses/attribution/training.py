@@ -19,6 +19,7 @@ from vramlens.trace import DeviceTrace, TensorKind, Trace
 
 _WITHOUT_GRAPH = re.compile(r"torch[/\\](?:autograd[/\\]function|utils[/\\]checkpoint)\.py:")
 """What runs inside of these keeps no graph, although a backward pass may be to come."""
+DERIVATIVE_FRAME = re.compile(r"torch[/\\]autograd[/\\]__init__\.py:grad$")
 BACKWARD_FRAME = re.compile(r"torch[/\\](?:_tensor|autograd[/\\]__init__)\.py:backward$")
 _FEWEST_PASSES = 3
 _FEWEST_REQUESTS = 8

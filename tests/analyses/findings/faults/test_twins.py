@@ -44,6 +44,7 @@ FRAMES: dict[str, tuple[Frame, ...]] = {
     "weights": ((f"{TORCH}/nn/modules/module.py", 900, "_apply"),),
     "layer": LAYER,
     "backward": ((f"{TORCH}/_tensor.py", 600, "backward"), (USER, 30, "step")),
+    "derivative": ((f"{TORCH}/autograd/__init__.py", 500, "grad"), (USER, 31, "step")),
     "optimizer": (
         (f"{TORCH}/optim/adamw.py", 600, "_multi_tensor_adamw"),
         (f"{TORCH}/optim/optimizer.py", 480, "step"),
@@ -474,3 +475,24 @@ def test_a_square_matrix_is_known_by_its_rows() -> None:
     assert "28,800 rows" in square.reading
     assert _square(points, 28_800**2 * 8) is None
     assert _square(Shape("float32", (1000, 3)), 1000**2 * 4) is None
+
+
+# Evaluation
+
+
+@pytest.mark.parametrize("is_derived", [False, True])
+def test_forces_need_a_graph_in_evaluation_too(tmp_path: Path, is_derived: bool) -> None:
+    run = made()
+    for part in ("body", "head"):
+        run.asks("weights", 20, name=f"model.{part}.weight", kind="parameter")
+    activations = [run.asks("layer", 10, module="model.body") for _ in range(9)]
+    run.asks("backward", 21)
+    run.frees(*activations)
+    for _ in range(4):
+        for number in range(10):
+            run.asks("layer", 20, module=f"model.{'head' if number == 9 else 'body'} [eval+grad]")
+        if is_derived:
+            run.asks("derivative", 21)
+        run.asks("data", 1)
+    answer = run.fails("layer", 60, tmp_path)
+    assert (told(answer, "eval_with_grad") is None) == is_derived

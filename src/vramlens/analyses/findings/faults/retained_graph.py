@@ -4,7 +4,6 @@ detached between them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,7 +11,8 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.phases import Phase
-from vramlens.analyses.attribution.training import BACKWARD_FRAME, optimizer_works
+from vramlens.analyses.attribution.training import BACKWARD_FRAME, DERIVATIVE_FRAME, optimizer_works
+from vramlens.analyses.evaluation_passes import spans_with
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -27,7 +27,6 @@ _MOST_GIVEN_UP = 0.5
 """Of what they left, that those passes gave back."""
 _LEAST_OF_A_PASS, _LEAST_SHARE = 0.04, 0.4
 """Of what is in use: of each of these passes, and of all together."""
-_DERIVATIVE = re.compile(r"torch[/\\]autograd[/\\]__init__\.py:grad$")
 _FEWEST_DERIVATIVES = 20
 """Steps that each asked for a derivative with its graph. Meta-learning takes 1 to 10 inner steps (MAML:
 5 to train, 10 to test), and an equation of two derivatives asks about as often.
@@ -158,8 +157,8 @@ def _derivatives_now(scene: Scene) -> tuple[int, NDArray[np.int64]]:
     view, allocations = scene.view, scene.device.allocations
     starts, ends = view.phases.span_start, view.phases.span_end
     ended = np.flatnonzero(ends < scene.advice_event)
-    is_backward = _spans_with(scene, BACKWARD_FRAME)
-    is_derivative = _spans_with(scene, _DERIVATIVE) & ~is_backward
+    is_backward = spans_with(view, BACKWARD_FRAME)
+    is_derivative = spans_with(view, DERIVATIVE_FRAME) & ~is_backward
     of_optimizer = allocations.born[view.phases.phase == Phase.OPTIMIZER]
     cuts = np.sort(np.concatenate([starts[is_backward], of_optimizer]))
     cuts = cuts[cuts < scene.advice_event]
@@ -179,13 +178,3 @@ def _may_train(scene: Scene) -> bool:
     if table is None or optimizer_works(scene.trace, scene.view.phases):
         return True
     return bool((table.use == ParameterUse.STEPPED).any())
-
-
-def _spans_with(scene: Scene, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    """One flag a backward pass: whether a request in it goes through such a frame."""
-    allocations, phases = scene.device.allocations, scene.view.phases
-    rows = np.flatnonzero(phases.span >= 0)
-    rows = rows[scene.trace.stacks.within(pattern, allocations.stack[rows])]
-    flags = np.zeros(len(phases.span_start), np.bool_)
-    flags[phases.span[rows]] = True
-    return flags

@@ -135,8 +135,9 @@ def _square(shape: Shape, request_bytes: int) -> _Use | None:
             return _Use(
                 f"it is a square matrix: a number for each pair of the {size:,} rows (or columns) of"
                 f" {shape}",
-                "if only its diagonal, its largest or sums of it are needed, compute these instead (in"
-                " blocks of rows); torch.linalg.svd and qr make such a matrix unless told"
+                "if only its diagonal, some of its entries or sums of it are needed, compute these instead (in"
+                " blocks of rows; for listed pairs (x[i] * y[j]).sum(-1)); torch.linalg.svd and qr make such"
+                " a matrix unless told"
                 ' full_matrices=False, mode="reduced"',
             )
     return None
