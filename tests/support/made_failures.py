@@ -70,6 +70,11 @@ class MadeRun:
             for action in ("free_requested", "free_completed", "segment_free"):
                 self.events.append(event(action, address, size))
 
+    def is_refused(self, part: str, mib: int) -> None:
+        """Asks in vain, and goes on."""
+        failed = event("oom", size=mib * MIB, device_free=8 << 30)
+        self.events.append({**failed, "frames": self.frames_of(part)})
+
     def fails(
         self,
         part: str,
@@ -78,15 +83,16 @@ class MadeRun:
         *,
         expression: str | None = None,
         source: Mapping[tuple[str, int], str] | None = None,
+        while_handling: bool = False,
     ) -> Explanation:
         """The answer to a request of a part that fails now.
 
         Args:
             expression: what the program was computing, where the recording says that.
             source: the text of lines, likewise.
+            while_handling: whether another such error is being handled.
         """
-        failed = event("oom", size=mib * MIB, device_free=8 << 30)
-        self.events.append({**failed, "frames": self.frames_of(part)})
+        self.is_refused(part, mib)
         segments = [
             segment(address, size, [block(address, size, size)])
             for address, size in self.alive.items()
@@ -102,6 +108,6 @@ class MadeRun:
             for (file, line), text in (source or {}).items()
         ]
         failure = {"device": 0, "requested_bytes": mib * MIB, "expression": expression}
-        failure = {**failure, "source": lines}
+        failure = {**failure, "source": lines, "while_handling": while_handling}
         path = vram(folder / "made.vram", made, {"oom": failure}, names={"tensors": named})
         return explain(path)

@@ -54,6 +54,7 @@ class FailureMeta:
         message: the error's text.
         expression: of the program that asked, as its file has it.
         source: the text of the lines that held the most then, by file and line.
+        while_handling: whether the program was handling another such error on that thread.
     """
 
     device: int | None = None
@@ -62,6 +63,7 @@ class FailureMeta:
     message: str | None = None
     expression: str | None = None
     source: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    while_handling: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,3 +78,17 @@ def test_a_failure_on_another_thread_is_no_other_try() -> None:
     thread.start()
     thread.join()
     assert sizes(gpu) == [40, 30]
+
+
+def test_a_try_while_the_error_is_handled_is_known_as_such() -> None:
+    gpu = FakeAllocator()
+    try:
+        raise gpu.fail(4)
+    except RuntimeError:
+        gpu.fail(5)
+    gpu.fail(6)
+    try:
+        raise ValueError("another")
+    except ValueError:
+        gpu.fail(7)
+    assert [failure.while_handling for failure in gpu.recorded] == [False, True, False, False]

@@ -17,6 +17,7 @@ from vramlens.analyses.findings.faults.kept.finished_models import finished_mode
 from vramlens.analyses.findings.faults.kept.kept_by_calls import kept_by_calls
 from vramlens.analyses.findings.faults.kept.kept_from_start import kept_from_start
 from vramlens.analyses.findings.faults.kept.kept_in_store import kept_in_store
+from vramlens.analyses.findings.faults.kept.retry_in_except import retry_in_except
 from vramlens.analyses.findings.faults.kept.unused_cache import unused_cache
 from vramlens.analyses.findings.faults.larger_inputs import larger_inputs
 from vramlens.analyses.findings.faults.lbfgs_pairs import lbfgs_history
@@ -133,6 +134,9 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         is_avoidable=True,
         is_mended_in_code=True,
         saves_at_most=True,
+    ),
+    FindingRow(
+        id="retry_in_except", find=retry_in_except, is_mended_in_code=True, saves_at_most=True
     ),
     FindingRow(
         id="finished_models", find=finished_models, is_mended_in_code=True, saves_at_most=True

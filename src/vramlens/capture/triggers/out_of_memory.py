@@ -30,6 +30,7 @@ class RefusedRequest:
     Attributes:
         device, requested_bytes, device_free_bytes: as PyTorch told the observer.
         expression: of the program that asked; None where nobody knows.
+        while_handling: whether this thread is handling another such error.
         thread: the number of the thread that asked.
         path: the recording that was written; None where that failed or was left out.
         is_another_try: whether a library made it because one before it had failed.
@@ -40,6 +41,7 @@ class RefusedRequest:
     requested_bytes: int
     device_free_bytes: int
     expression: str | None = None
+    while_handling: bool = False
     thread: int = field(default_factory=threading.get_ident)
     path: str | None = None
     is_another_try: bool = False
@@ -52,6 +54,7 @@ class RefusedRequest:
             "requested_bytes": self.requested_bytes,
             "device_free_bytes": self.device_free_bytes,
             "expression": self.expression,
+            "while_handling": self.while_handling,
         }
 
 
@@ -86,7 +89,9 @@ class OutOfMemoryWatch:
     def _failed(self, device: int, requested: int, _total: int, free: int) -> None:
         if not self.enabled:
             return
-        failure = RefusedRequest(int(device), int(requested), int(free), failed_expression())
+        failure = RefusedRequest(
+            int(device), int(requested), int(free), failed_expression(), _is_handling_failure()
+        )
         before, self._latest = self._latest, failure
         if self._hears_exceptions and before is not None and before.thread == failure.thread:
             failure.is_another_try = True
@@ -142,6 +147,11 @@ class OutOfMemoryWatch:
         else:  # Python 3.10 has no notes
             exception.__vramlens_note__ = note  # type: ignore[attr-defined]
             _print_notes_of_uncaught()
+
+
+def _is_handling_failure() -> bool:
+    """Whether this thread is in an except block of an out-of-memory error."""
+    return type(sys.exc_info()[1]).__name__ == "OutOfMemoryError"
 
 
 def _as_pytorch_says(size: int) -> str:

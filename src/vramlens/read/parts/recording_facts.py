@@ -105,6 +105,7 @@ def _failure(entry: dict[str, Any]) -> FailureMeta:
         message=as_text(entry.get("message"), _LONGEST_MESSAGE),
         expression=as_text(entry.get("expression")),
         source=_source(as_list(entry.get("source"))[:_MOST_SOURCE]),
+        while_handling=entry.get("while_handling") is True,
     )
 
 

@@ -496,3 +496,29 @@ def test_forces_need_a_graph_in_evaluation_too(tmp_path: Path, is_derived: bool)
         run.asks("data", 1)
     answer = run.fails("layer", 60, tmp_path)
     assert (told(answer, "eval_with_grad") is None) == is_derived
+
+
+# Tries
+
+
+@pytest.mark.parametrize(
+    ("while_handling", "keeps", "is_told"),
+    [(True, True, True), (False, True, False), (True, False, False)],
+)
+def test_another_try_inside_of_the_except_block(
+    tmp_path: Path, while_handling: bool, keeps: bool, is_told: bool
+) -> None:
+    run = made()
+    run.asks("weights", 100, name="model.body.weight", kind="parameter")
+    failed = [run.asks("layer", 50, module=f"model.{part}") for part in ("body", "head")]
+    run.is_refused("layer", 200)
+    if not keeps:
+        run.frees(*failed)
+    for part in ("body", "head"):
+        run.asks("layer", 25, module=f"model.{part}")
+    answer = run.fails("layer", 60, tmp_path, while_handling=while_handling)
+    finding = told(answer, "retry_in_except")
+    assert (finding is not None) == is_told
+    if finding is not None:
+        assert finding.bytes == 100 << 20
+        assert "after the except block" in (finding.fix or "")

@@ -4,5 +4,6 @@ finished_models: models whose training is over, beside the next.
 kept_by_calls: calls that have ended, and whose variables are kept.
 kept_from_start: data that was put on the GPU before the first step.
 kept_in_store: a list, dict or cache that keeps something of each turn.
+retry_in_except: tries that failed, while the error is handled.
 unused_cache: keys and values for text that nobody generates.
 """
