@@ -94,9 +94,10 @@ def test_another_thread_frees_meanwhile() -> None:
     thread.start()
     try:
         sys.setswitchinterval(1e-4)
-        leaks = grown(kept).leaks  # births are known less exactly where objects are made this fast
+        # Where objects are made this fast, the first of eight births may be taken for the second's step.
+        leaks = grown(kept).leaks
         assert all(
-            leak.bytes_per_step == 4000
+            4000 <= leak.bytes_per_step <= 4000 * 8 // 7
             for leak in leaks
             if leak.owner and leak.owner.name == "kept"
         )
