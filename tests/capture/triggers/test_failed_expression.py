@@ -34,7 +34,7 @@ def asked_by(tmp_path: Path, source: str, *, encoding: str = "utf-8") -> str | N
 @pytest.fixture(autouse=True)
 def _tests_are_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """The frames of this file stand for a package's."""
-    from vramlens.capture.triggers import failed_expression as module
+    from vramlens.capture.triggers import ending_line as module
 
     monkeypatch.setattr(module, "is_users", lambda file: file.endswith("train.py"))
 

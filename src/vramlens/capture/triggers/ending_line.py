@@ -38,11 +38,16 @@ def ending_of_signal(name: str, where: FrameType | None) -> str:
 
 def _at(stack: Iterable[tuple[FrameType, int]]) -> str:
     """Of frames, innermost first, the first one of the user's."""
-    for frame, line in stack:
-        code = frame.f_code
-        if is_users(code.co_filename):
-            return f", at {code.co_filename}:{line} in {code.co_name}"
-    return ""
+    users = first_of_users(stack)
+    if users is None:
+        return ""
+    code, line = users[0].f_code, users[1]
+    return f", at {code.co_filename}:{line} in {code.co_name}"
+
+
+def first_of_users(stack: Iterable[tuple[FrameType, int]]) -> tuple[FrameType, int] | None:
+    """Of frames and their lines the first one of the user's; None where none is."""
+    return next((entry for entry in stack if is_users(entry[0].f_code.co_filename)), None)
 
 
 def is_users(file: str) -> bool:

@@ -8,7 +8,7 @@ import traceback
 from itertools import islice
 from types import FrameType
 
-from vramlens.capture.triggers.ending_line import is_users
+from vramlens.capture.triggers.ending_line import first_of_users
 from vramlens.ground.program_errors import own_errors
 
 _LONGEST = 300
@@ -27,10 +27,10 @@ def failed_expression() -> str | None:
 
 def _expression(caller: FrameType) -> str | None:
     """What the innermost of the program's own frames from one on is computing."""
-    frames = traceback.walk_stack(caller)
-    frame = next((frame for frame, _ in frames if is_users(frame.f_code.co_filename)), None)
-    if frame is None:
+    users = first_of_users(traceback.walk_stack(caller))
+    if users is None:
         return None
+    frame, _line = users
     # As a traceback reads it, so that cells of a notebook have a text, too.
     lines = linecache.getlines(frame.f_code.co_filename)
     return " ".join(_text_of(frame, lines).split())[:_LONGEST] or None
