@@ -7,7 +7,6 @@ kept. So is what a backward pass uses for gradients that no optimizer steps with
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.analyses.attribution.training import DERIVATIVE_FRAME, kept_share
+from vramlens.analyses.attribution.training import DERIVATIVE_FRAME, kept_share, spans_with
 from vramlens.analyses.unstepped_modules import runs_before_training, unstepped_rows
 from vramlens.trace import TensorKind
 
@@ -118,15 +117,6 @@ def _without_derivatives(
     return left
 
 
-def spans_with(view: Attribution, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    """One flag a backward pass: whether a request in it goes through such a frame."""
-    rows = np.flatnonzero(view.phases.span >= 0)
-    rows = rows[view.trace.stacks.within(pattern, view.device.allocations.stack[rows])]
-    flags = np.zeros(len(view.phases.span_start), np.bool_)
-    flags[view.phases.span[rows]] = True
-    return flags
-
-
 def _passes_of(view: Attribution, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """The passes that keep what they compute, without what the program itself holds."""
     passes = [pass_rows for pass_rows, _ in keeping_passes(view, rows)]
@@ -149,14 +139,13 @@ def _is_no_first_step(view: Attribution) -> bool:
 
 def _given_up_to_backward(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """One flag a row: whether the first backward pass after it gave it up."""
-    starts, ends = view.phases.span_start, view.phases.span_end
+    starts = view.phases.span_start
     if not len(starts):
         return np.zeros(len(rows), np.bool_)
     allocations = view.device.allocations
-    born, freed = allocations.born[rows], allocations.free_requested[rows]
-    span = np.searchsorted(starts, freed, side="right") - 1
+    born, span = allocations.born[rows], view.phases.span_at(allocations.free_requested[rows])
     own_span, span_before = np.maximum(span, 0), np.maximum(span - 1, 0)
-    is_inside = (span >= 0) & (freed < ends[own_span]) & (born < starts[own_span])
+    is_inside = (span >= 0) & (born < starts[own_span])
     # What lived through an earlier backward pass was not kept for this one.
     is_first = (span == 0) | (born >= starts[span_before])
     return np.asarray(is_inside & is_first)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.named_shapes import Shape, shapes_of
+from vramlens.analyses.attribution.training import pass_starts
 from vramlens.analyses.evaluation_passes import Evaluation, evaluation_of
 from vramlens.analyses.explanation import OomVerdict, Peak
 from vramlens.analyses.failure.ending import went_on
@@ -27,7 +28,7 @@ from vramlens.analyses.memory.run_shape import StepPeaks, shape_of, step_peaks
 from vramlens.errors import UsageError
 from vramlens.ground.place import Place
 from vramlens.read.oom.oom_text import OomMessage
-from vramlens.trace import DeviceTrace, OutOfMemory, Trace
+from vramlens.trace import DeviceTrace, FailureMeta, OutOfMemory, Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,23 +144,25 @@ class Scene:
         return None if self.ending_request is None else self.ending_request.event
 
     @property
+    def ending_failure(self) -> FailureMeta | None:
+        """What the recording says of the failure that was the program's end; None where it says nothing."""
+        meta = self.trace.meta
+        return None if self.ending_request is None or meta is None else meta.failure
+
+    @property
     def ending_expression(self) -> str:
         """What the program was computing when that request failed, as its file has it; "" where the
         recording does not say.
         """
-        meta = self.trace.meta
-        if self.ending_request is None or meta is None or meta.failure is None:
-            return ""
-        return meta.failure.expression or ""
+        failure = self.ending_failure
+        return "" if failure is None else failure.expression or ""
 
     def source_of(self, place: Place) -> str:
         """The text of one of the lines that held the most when that request failed; "" where the
         recording does not have it.
         """
-        meta = self.trace.meta
-        if self.ending_request is None or meta is None or meta.failure is None:
-            return ""
-        return meta.failure.source.get((place.file, place.line), "")
+        failure = self.ending_failure
+        return "" if failure is None else failure.source.get((place.file, place.line), "")
 
     # The memory at a moment
 
@@ -190,6 +193,18 @@ class Scene:
     def advice_shapes(self) -> dict[int, Shape]:
         """The shapes of what is alive then, by row, where names tell them."""
         return shapes_of(self.view.names, self.advice_rows.tolist())
+
+    @property
+    def wanted_bytes(self) -> int:
+        """What is in use then, with the request that was the program's end."""
+        request = self.ending_request
+        return self.advice_heap.requested_bytes + (0 if request is None else request.size_bytes)
+
+    @cached_property
+    def pass_begins(self) -> NDArray[np.int64]:
+        """The events at which the model is called; none where modules have no marks."""
+        starts = pass_starts(self.view.modules, np.flatnonzero(self.view.modules.marked))
+        return self.device.allocations.born[starts]
 
     @property
     def advice_heap(self) -> Heap:

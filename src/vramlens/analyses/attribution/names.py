@@ -9,7 +9,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.trace import AT_THE_END, DeviceTrace, TensorKind, TensorNames, Trace
+from vramlens.trace import (
+    AT_THE_END,
+    DeviceTrace,
+    ParameterUse,
+    TensorKind,
+    TensorNames,
+    Trace,
+)
 
 _FEW = 3
 _SHAPE_ONLY = ("] tensor", "] slice")
@@ -57,6 +64,15 @@ class Names:
         flags = np.zeros(len(self.row), np.bool_)
         flags[self.of_kind(TensorKind.TENSOR)] = True
         return flags & self.placed
+
+    @cached_property
+    def use(self) -> NDArray[np.uint8]:
+        """By allocation, a ParameterUse: what training does with it; UNKNOWN for all but parameters."""
+        use = np.full(len(self.row), ParameterUse.UNKNOWN, np.uint8)
+        if self.table is not None:
+            parameters = self.of_kind(TensorKind.PARAMETER)
+            use[parameters] = self.table.use[self.row[parameters]]
+        return use
 
     def of_kind(self, *kinds: TensorKind) -> NDArray[np.int64]:
         """The allocations that are such tensors."""

@@ -47,11 +47,9 @@ def parameter_uses(view: Attribution, rows: NDArray[np.int64]) -> ParameterUses 
     """
     names = view.names
     parameters = np.intersect1d(rows, names.of_kind(TensorKind.PARAMETER))
-    if names.table is None or not len(parameters):
-        return None
     if any(_OF_OPTIMIZER in names.name(row) for row in parameters.tolist()):
         return None
-    use = names.table.use[names.row[parameters]]
+    use = names.use[parameters]
     unstepped_rows = parameters[use == ParameterUse.UNSTEPPED]
     stepped_modules = frozenset(_modules(names, parameters[use == ParameterUse.STEPPED]))
     if not stepped_modules:

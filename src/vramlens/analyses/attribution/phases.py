@@ -37,6 +37,7 @@ _BACKWARD_CALL = re.compile(
     r"torch[/\\](?:_tensor\.py:backward|autograd[/\\](?:__init__\.py:(?:backward|grad|_make_grads)"
     r"|graph\.py:_engine_run_backward))$"
 )
+LINEAR_FORWARD = re.compile(r"torch[/\\]nn[/\\]modules[/\\]linear\.py:forward$")
 MODULE_CALL = re.compile(r"torch[/\\]nn[/\\]modules[/\\]module\.py:_call_impl$")
 _BACKWARD_ENGINE = re.compile(
     r"torch::autograd::(?:Engine::(?:thread_main|evaluate_function)|Node::operator)"
@@ -70,6 +71,13 @@ class Phases:
     span_start: NDArray[np.int64]
     span_last: NDArray[np.int64]
     span_end: NDArray[np.int64]
+
+    def span_at(self, events: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The backward pass that runs at each of some events; -1 where none does."""
+        span = np.searchsorted(self.span_start, events, side="right") - 1
+        runs = span >= 0
+        runs[runs] = events[runs] < self.span_end[span[runs]]
+        return np.where(runs, span, -1)
 
 
 def phases_of(trace: Trace, device: DeviceTrace, steps: Steps) -> Phases:

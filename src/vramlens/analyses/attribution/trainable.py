@@ -61,15 +61,10 @@ def _bytes_of_uses(view: Attribution, rows: NDArray[np.int64], *uses: ParameterU
     """The parameters among these allocations of which training makes such use; None where the recording
     does not say what it does with any.
     """
-    table = view.names.table
-    parameters = np.intersect1d(rows, view.names.of_kind(TensorKind.PARAMETER))
-    if table is None or not len(parameters):
-        return None
-    use = table.use[view.names.row[parameters]]
+    use = view.names.use[rows]
     if not (use != ParameterUse.UNKNOWN).any():
         return None
-    is_of_uses = np.isin(use, uses)
-    return int(view.device.allocations.requested_bytes[parameters[is_of_uses]].sum())
+    return int(view.device.allocations.requested_bytes[rows[np.isin(use, uses)]].sum())
 
 
 def _gradients_of_a_whole_pass(view: Attribution, event: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,9 @@ from vramlens.analyses.attribution.modules import Modules
 from vramlens.analyses.attribution.names import Names
 from vramlens.analyses.attribution.phases import Phase, Phases, optimizer_texts
 from vramlens.trace import DeviceTrace, TensorKind, Trace
+
+if TYPE_CHECKING:
+    from vramlens.analyses.attribution.attribution import Attribution
 
 _WITHOUT_GRAPH = re.compile(r"torch[/\\](?:autograd[/\\]function|utils[/\\]checkpoint)\.py:")
 """What runs inside of these keeps no graph, although a backward pass may be to come."""
@@ -101,3 +105,12 @@ def kept_share(device: DeviceTrace, pass_rows: NDArray[np.int64]) -> float:
     allocations = device.allocations
     is_kept = allocations.free_requested[pass_rows] >= allocations.born[pass_rows[-1]]
     return float(is_kept.mean())
+
+
+def spans_with(view: Attribution, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    """One flag a backward pass: whether a request in it goes through such a frame."""
+    rows = np.flatnonzero(view.phases.span >= 0)
+    rows = rows[view.trace.stacks.within(pattern, view.device.allocations.stack[rows])]
+    flags = np.zeros(len(view.phases.span_start), np.bool_)
+    flags[view.phases.span[rows]] = True
+    return flags

@@ -268,15 +268,15 @@ def _need_of_optimizer(view: Attribution, alive: NDArray[np.int64], request: Out
     sizes = allocations.requested_bytes[alive]
     state_bytes = int(sizes[view.phases.phase[alive] == Phase.OPTIMIZER].sum())
     live = int(sizes.sum())
-    trainable = stepped_bytes(view, alive, request.event)
-    missing_bytes = max(request.size_bytes, most_states(view) * trainable - state_bytes)
+    stepped = stepped_bytes(view, alive, request.event)
+    missing_bytes = max(request.size_bytes, most_states(view) * stepped - state_bytes)
     rest_bytes = rest_of_list(view, request)
     low = live + max(request.size_bytes, rest_bytes)
     return Need(
         peak_reserved_bytes=None,
         low_bytes=low,
         high_bytes=int(
-            (max(live + trainable, view.device.requested.peak_bytes) + missing_bytes + trainable)
+            (max(live + stepped, view.device.requested.peak_bytes) + missing_bytes + stepped)
             * _HOLES
         ),
         basis=BLOCKS,

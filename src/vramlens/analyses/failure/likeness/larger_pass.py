@@ -174,9 +174,7 @@ def _requests(
 def _is_used(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Whether each of some allocations was given back while a backward pass ran."""
     freed = view.device.allocations.free_requested[rows]
-    # Before the first pass lies one that ended before any event.
-    starts, ends = (np.append(-1, edge) for edge in (view.phases.span_start, view.phases.span_end))
-    return np.asarray(freed <= ends[np.searchsorted(starts, freed, side="right") - 1])
+    return np.asarray(view.phases.span_at(freed) >= 0)
 
 
 def _inner_paths(stacks: Stacks) -> NDArray[np.int64]:

@@ -11,8 +11,12 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.phases import Phase
-from vramlens.analyses.attribution.training import BACKWARD_FRAME, DERIVATIVE_FRAME, optimizer_works
-from vramlens.analyses.evaluation_passes import spans_with
+from vramlens.analyses.attribution.training import (
+    BACKWARD_FRAME,
+    DERIVATIVE_FRAME,
+    optimizer_works,
+    spans_with,
+)
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -90,13 +94,14 @@ def _given_up_since(scene: Scene, event: int) -> int:
     passes of their own (a pipeline's micro-batches in flight), about as much.
     """
     view, allocations = scene.view, scene.device.allocations
-    starts, ends = view.phases.span_start, view.phases.span_end
     freed = allocations.free_requested
-    span = np.searchsorted(starts, freed, side="right") - 1
-    is_in_pass = (span >= 0) & (freed <= ends[np.maximum(span, 0)]) & (freed > event)
-    is_in_pass &= (allocations.born < starts[np.maximum(span, 0)]) & (freed < scene.advice_event)
-    is_in_pass &= view.categories.category == Category.ACTIVATIONS
-    return int(allocations.requested_bytes[is_in_pass].sum())
+    is_given_up = (freed > event) & (freed < scene.advice_event)
+    is_given_up &= view.categories.category == Category.ACTIVATIONS
+    rows = np.flatnonzero(is_given_up)
+    span = view.phases.span_at(freed[rows])
+    rows, span = rows[span >= 0], span[span >= 0]
+    is_older = allocations.born[rows] < view.phases.span_start[span]
+    return int(allocations.requested_bytes[rows[is_older]].sum())
 
 
 def _calls_of_backward(scene: Scene, since: int) -> int:

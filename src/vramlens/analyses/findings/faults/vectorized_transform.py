@@ -54,7 +54,7 @@ def vectorized_transform(scene: Scene) -> Iterator[Finding]:
     if transform is None:
         return
     size_bytes = _made_inside(scene, transform) + request.size_bytes
-    if size_bytes < _LEAST_SHARE * (scene.advice_heap.requested_bytes + request.size_bytes):
+    if size_bytes < _LEAST_SHARE * scene.wanted_bytes:
         return
     yield Finding(
         id="vectorized_transform",

@@ -49,8 +49,7 @@ def attention_written_out(scene: Scene) -> Iterator[Finding]:
     alive_bytes = int(scene.device.allocations.requested_bytes[matrix_rows].sum())
     is_asked_for = any(shape.bytes == request.size_bytes for shape in matrices.values())
     asked_bytes = request.size_bytes if is_asked_for else 0
-    in_all = scene.advice_heap.requested_bytes + request.size_bytes
-    if alive_bytes + asked_bytes < _LEAST_SHARE * in_all:
+    if alive_bytes + asked_bytes < _LEAST_SHARE * scene.wanted_bytes:
         return
     largest = max(matrices, key=lambda row: matrices[row].bytes)
     positions = matrices[largest].sizes[-1]

@@ -15,9 +15,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.names import Names
-from vramlens.analyses.attribution.training import pass_starts
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -193,7 +191,7 @@ def _stores(scene: Scene) -> Iterator[_Store]:
 
 def _lists_by_line(scene: Scene, by_line: dict[tuple[int, str], list[int]]) -> Iterator[_Store]:
     """Yields the lists in variables that some lines fill, each once a pass, as one store."""
-    begins, births = _begins_of_passes(scene.view), scene.device.allocations.born
+    begins, births = scene.pass_begins, scene.device.allocations.born
     filling = {
         frame: line_rows
         for (frame, _), line_rows in by_line.items()
@@ -214,12 +212,6 @@ def _store(scene: Scene, name: str, rows: list[int], *, filled_by: str = "") -> 
     return _Store(name, every, size_bytes, filled_by)
 
 
-def _begins_of_passes(view: Attribution) -> NDArray[np.int64]:
-    """The events at which the model is called; none where modules have no marks."""
-    starts = pass_starts(view.modules, np.flatnonzero(view.modules.marked))
-    return view.device.allocations.born[starts]
-
-
 def _passes(begins: NDArray[np.int64], born: NDArray[np.int64]) -> int:
     """In or after how many different calls of the model some were made."""
     return len(np.unique(np.searchsorted(begins, born, "right"))) if len(begins) else 0
@@ -234,10 +226,7 @@ def _are_outputs(scene: Scene, rows: NDArray[np.int64]) -> bool:
     born = allocations.born[rows]
     if len(ends) and int(born.min()) < int(ends[-1]):
         return False
-    if (
-        not view.modules.marked[rows].any()
-        or _passes(_begins_of_passes(view), born) < _FEWEST_OF_LINE
-    ):
+    if not view.modules.marked[rows].any() or _passes(scene.pass_begins, born) < _FEWEST_OF_LINE:
         return False
     return _keeps_little_beside(scene, rows)
 
@@ -260,24 +249,25 @@ def _is_written_once(scene: Scene, store: _Store) -> bool:
 
 
 def _is_copy_of_weights(scene: Scene, rows: NDArray[np.int64]) -> bool:
-    """Whether most keys are names of parameters, each as large as its entry."""
-    names, sizes = scene.view.names, scene.device.allocations.requested_bytes
-    ends = _ends_of_parameters(scene)
-    entries = ((_ENTRY.match(names.name(row)), int(sizes[row])) for row in rows.tolist())
-    known = sum(
-        entry is not None and (entry["key"].strip("'\""), size) in ends for entry, size in entries
-    )
-    return known >= _MOSTLY * len(rows)
+    """Whether the store's own keys are names of parameters."""
+    return _are_weights(scene, rows, _ENTRY)
 
 
 def _is_of_several_steps(scene: Scene, rows: NDArray[np.int64]) -> bool:
     """Whether copies of the weights came from several steps: state that trials or epochs left."""
+    is_of_several = len(np.unique(scene.view.step[rows])) >= _FEWEST_STEPS
+    return is_of_several and _are_weights(scene, rows, _LAST_KEY)
+
+
+def _are_weights(scene: Scene, rows: NDArray[np.int64], keyed: re.Pattern[str]) -> bool:
+    """Whether most of some tensors have the name of a parameter as their key, and are as large as that."""
     names, sizes = scene.view.names, scene.device.allocations.requested_bytes
     ends = _ends_of_parameters(scene)
-    keys = ((_LAST_KEY.search(names.name(row)), int(sizes[row])) for row in rows.tolist())
-    known = sum(key is not None and (key[1], size) in ends for key, size in keys)
-    steps = len(np.unique(scene.view.step[rows]))
-    return known >= _MOSTLY * len(rows) and steps >= _FEWEST_STEPS
+    entries = ((keyed.search(names.name(row)), int(sizes[row])) for row in rows.tolist())
+    known = sum(
+        entry is not None and (entry["key"].strip("'\""), size) in ends for entry, size in entries
+    )
+    return known >= _MOSTLY * len(rows)
 
 
 def _ends_of_parameters(scene: Scene) -> set[tuple[str, int]]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution.training import pass_starts
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -28,8 +27,8 @@ def retry_in_except(scene: Scene) -> Iterator[Finding]:
     """What passes that ran out of memory before are still holding, when another try fails while the
     error of the last one is being handled.
     """
-    request, meta = scene.ending_request, scene.trace.meta
-    if request is None or meta is None or meta.failure is None or not meta.failure.while_handling:
+    request, failure = scene.ending_request, scene.ending_failure
+    if request is None or failure is None or not failure.while_handling:
         return
     earlier = [
         failed.event for failed in scene.device.out_of_memory if failed.event < request.event
@@ -59,8 +58,7 @@ def retry_in_except(scene: Scene) -> Iterator[Finding]:
 def _rows_of_failed_passes(scene: Scene, failures: list[int]) -> NDArray[np.int64]:
     """What is alive of what passes had asked for that ended in a failure."""
     view, allocations = scene.view, scene.device.allocations
-    marked = np.flatnonzero(view.modules.marked)
-    starts = allocations.born[pass_starts(view.modules, marked)]
+    starts = scene.pass_begins
     alive = np.setdiff1d(scene.advice_rows, view.names.of_kind(*_LASTING))
     born = allocations.born[alive]
     is_of_failed = np.zeros(len(alive), np.bool_)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution.training import pass_starts
 from vramlens.analyses.extent import Extent
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.usage import part_of_heap
@@ -62,10 +61,10 @@ def _is_of_one_pass(scene: Scene, rows: NDArray[np.int64]) -> bool:
     used by this one.
     """
     view, allocations = scene.view, scene.device.allocations
-    marked = np.flatnonzero(view.modules.marked)
-    if not len(marked) or not scene.trace.stacks.within(_MAKES, allocations.stack[rows]).any():
+    is_made_by_default = scene.trace.stacks.within(_MAKES, allocations.stack[rows]).any()
+    if not len(scene.pass_begins) or not is_made_by_default:
         return False
-    begins = int(allocations.born[pass_starts(view.modules, marked)[-1]])
+    begins = int(scene.pass_begins[-1])
     alive = scene.advice_rows
     of_pass = alive[view.modules.marked[alive] & (allocations.born[alive] >= begins)]
     beside_bytes = int(allocations.requested_bytes[np.setdiff1d(of_pass, rows)].sum())

@@ -29,8 +29,7 @@ def costly_expression(scene: Scene) -> Iterator[Finding]:
     request, use = scene.ending_request, use_of_expression(scene.ending_expression)
     if request is None:
         return
-    in_all = scene.advice_heap.requested_bytes + request.size_bytes
-    if use is not None and request.size_bytes >= _LEAST_SHARE * in_all:
+    if use is not None and request.size_bytes >= _LEAST_SHARE * scene.wanted_bytes:
         size = format_size(request.size_bytes)
         yield Finding(
             id="costly_expression",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vramlens.analyses.attribution.phases import LINEAR_FORWARD
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene
 from vramlens.ground.allocator_sizes import block_size
@@ -15,7 +16,6 @@ from vramlens.trace import TensorKind
 from vramlens.units import format_size
 
 _EMBEDDING = re.compile(r"torch[/\\]nn[/\\]modules[/\\]sparse\.py:forward$")
-_LINEAR = re.compile(r"torch[/\\]nn[/\\]modules[/\\]linear\.py:forward$")
 _LEAST_SHARE = 0.2
 """Of what is in use, with the failed request."""
 
@@ -26,7 +26,7 @@ def dense_embedding_gradient(scene: Scene) -> Iterator[Finding]:
     if request is None or not _is_in_backward(scene):
         return
     request_bytes = request.size_bytes
-    if request_bytes < _LEAST_SHARE * (scene.advice_heap.requested_bytes + request_bytes):
+    if request_bytes < _LEAST_SHARE * scene.wanted_bytes:
         return
     table = _table_of(scene, request_bytes)
     if not table:
@@ -58,7 +58,7 @@ def _table_of(scene: Scene, size_bytes: int) -> str:
     parameters = {
         view.names.name(row): row for row in view.names.of_kind(TensorKind.PARAMETER).tolist()
     }
-    if any(f"{path}.weight" not in parameters for path in _modules_within(scene, _LINEAR)):
+    if any(f"{path}.weight" not in parameters for path in _modules_within(scene, LINEAR_FORWARD)):
         return ""
     looked_up = _modules_within(scene, _EMBEDDING)
     for name, row in parameters.items():

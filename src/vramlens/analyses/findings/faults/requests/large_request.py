@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.named_shapes import Shape
+from vramlens.analyses.attribution.phases import LINEAR_FORWARD
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.requests.costly_expression import shown
 from vramlens.analyses.findings.faults.requests.expression_uses import use_of_expression
@@ -18,7 +19,6 @@ from vramlens.ground.verdict import Verdict
 from vramlens.trace import OutOfMemory
 from vramlens.units import format_size
 
-_LINEAR = re.compile(r"torch[/\\]nn[/\\]modules[/\\]linear\.py:forward$")
 _LAYER = re.compile(r"torch[/\\]nn[/\\]")
 """A layer makes what its weights say: no pairs, and no one-hot form, whatever its size divides."""
 _OUTPUT_LAYER = re.compile(
@@ -118,7 +118,7 @@ def _is_of_output_layer(scene: Scene, request: OutOfMemory) -> bool:
     than any layer's input.
     """
     innermost = scene.trace.stacks.of(request.stack)[:1]
-    if not innermost or not _LINEAR.search(f"{innermost[0].file}:{innermost[0].function}"):
+    if not innermost or not LINEAR_FORWARD.search(f"{innermost[0].file}:{innermost[0].function}"):
         return False
     view, rows = scene.view, scene.advice_rows
     if not any(_OUTPUT_LAYER.search(view.names.name(row)) for row in rows.tolist()):
