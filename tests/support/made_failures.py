@@ -11,10 +11,18 @@ from support.recordings import block, event, segment, snapshot
 from support.vram_files import vram
 from vramlens import explain
 from vramlens.analyses.explanation import Explanation
+from vramlens.analyses.finding import Finding
 from vramlens.units import MIB
 
 Frame = tuple[str, int, str]
+TORCH = "/opt/lib/python3.12/site-packages/torch"
+"""Where the made programs have PyTorch."""
 MAIN: Frame = ("/home/user/train.py", 9, "main")
+
+
+def finding_of(answer: Explanation, name: str) -> Finding | None:
+    """The finding of that id in an answer; None where it is not told."""
+    return next((finding for finding in answer.findings if finding.id == name), None)
 
 
 class MadeRun:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.made_failures import MadeRun
+from support.made_failures import MadeRun, finding_of
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.requests.expression_uses import use_of_expression
 
@@ -53,7 +53,7 @@ def told(tmp_path: Path, expression: str | None, *, mib: int = 600) -> Finding |
     run = MadeRun(FRAMES)
     run.asks("data", 1000)
     answer = run.fails("rank", mib, tmp_path, expression=expression)
-    return next((finding for finding in answer.findings if finding.id == "costly_expression"), None)
+    return finding_of(answer, "costly_expression")
 
 
 @pytest.mark.parametrize(("expression", "instead"), CALLS.items())
@@ -121,7 +121,7 @@ def test_what_a_line_keeps_is_told_by_its_source(
         run.asks("keys", keys)
         run.asks("values", keys)
     answer = run.fails("rank", 60, tmp_path, source=source)
-    finding = next((one for one in answer.findings if one.id == "costly_expression"), None)
+    finding = finding_of(answer, "costly_expression")
     assert (finding is not None) == is_told
     if finding is not None:
         assert finding.bytes == 8 * keys << 20

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from support.made_failures import Frame, MadeRun
+from support.made_failures import TORCH, Frame, MadeRun, finding_of
 from support.recordings import DATA
 from vramlens import load
 from vramlens.analyses.explanation import Explanation
 from vramlens.analyses.finding import Finding
 
-TORCH = "/opt/lib/python3.12/site-packages/torch"
 USER = "/home/user/train.py"
 CALL: Frame = (f"{TORCH}/nn/modules/module.py", 1700, "_call_impl")
 LAYER: tuple[Frame, ...] = (
@@ -79,7 +78,7 @@ def fails_at(
 
 
 def told(answer: Explanation) -> Finding | None:
-    return next((finding for finding in answer.findings if finding.id == "larger_inputs"), None)
+    return finding_of(answer, "larger_inputs")
 
 
 def surely_told(answer: Explanation) -> Finding:

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from support.made_failures import MadeRun
+from support.made_failures import TORCH, MadeRun, finding_of
 from vramlens.analyses.explanation import Explanation
 from vramlens.analyses.finding import Finding
 from vramlens.units import MIB
 
-TORCH = "/opt/lib/python3.12/site-packages/torch"
 USER = "/home/user/train.py"
 LBFGS = f"{TORCH}/optim/lbfgs.py"
 SOLVE = (USER, 91, "solve")
@@ -44,7 +43,7 @@ def failed(run: MadeRun, folder: Path, *, mib: int = 40) -> Finding | None:
 
 
 def told(answer: Explanation) -> Finding | None:
-    return next((one for one in answer.findings if one.id == "lbfgs_history"), None)
+    return finding_of(answer, "lbfgs_history")
 
 
 def test_pairs_of_all_iterations(tmp_path: Path) -> None:

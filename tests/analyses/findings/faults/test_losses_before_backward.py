@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from support.made_failures import MadeRun
+from support.made_failures import TORCH, MadeRun, finding_of
 from vramlens.analyses.explanation import Explanation
 from vramlens.analyses.finding import Finding
 from vramlens.units import MIB
 
-TORCH = "/opt/lib/python3.12/site-packages/torch"
 USER = "/home/user/train.py"
 FUNCTIONAL = f"{TORCH}/nn/functional.py"
 LOSS = "cross_entropy"
@@ -64,8 +63,7 @@ def fault(run: MadeRun, folder: Path) -> Finding | None:
 
 
 def told(answer: Explanation) -> Finding | None:
-    named = (one for one in answer.findings if one.id == "losses_before_backward")
-    return next(named, None)
+    return finding_of(answer, "losses_before_backward")
 
 
 def test_losses_that_one_backward_pass_is_to_follow(tmp_path: Path) -> None:

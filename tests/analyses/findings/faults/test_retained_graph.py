@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from support.made_failures import MadeRun
+from support.made_failures import TORCH, MadeRun, finding_of
 from vramlens.analyses.finding import Finding
 from vramlens.units import MIB
 
-TORCH = "/opt/lib/python3.12/site-packages/torch"
 USER = "/home/user/train.py"
 
 
@@ -59,7 +58,7 @@ def failed(run: MadeRun, folder: Path) -> Finding | None:
     """What is told where the next step fails in its forward pass."""
     run.asks("energy", 4)
     answer = run.fails("energy", 60, folder)
-    return next((one for one in answer.findings if one.id == "retained_graph"), None)
+    return finding_of(answer, "retained_graph")
 
 
 @pytest.mark.parametrize(("count", "is_told"), [(19, False), (20, True)])

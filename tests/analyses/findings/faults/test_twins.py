@@ -8,15 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from support.made_failures import Frame, MadeRun
+from support.made_failures import TORCH, Frame, MadeRun, finding_of
 from vramlens.analyses.attribution.named_shapes import Shape
-from vramlens.analyses.explanation import Explanation
-from vramlens.analyses.finding import Finding
 from vramlens.analyses.findings.faults.kept.kept_in_store import _AVERAGE
 from vramlens.analyses.findings.faults.requests.large_request import _all_pairs, _square
 from vramlens.ground.allocator_sizes import block_size
 
-TORCH = "/opt/lib/python3.12/site-packages/torch"
 TRANSFORMERS = "/opt/lib/python3.12/site-packages/transformers"
 USER = "/home/user/train.py"
 LAYER: tuple[Frame, ...] = (
@@ -79,10 +76,6 @@ def made() -> MadeRun:
     return MadeRun(FRAMES)
 
 
-def told(answer: Explanation, name: str) -> Finding | None:
-    return next((finding for finding in answer.findings if finding.id == name), None)
-
-
 # Transforms
 
 
@@ -103,7 +96,7 @@ def test_a_transform_of_a_whole_batch_takes_chunks(
     run.asks("weights", 200)
     for _ in range(6):
         run.asks(part, 100)
-    finding = told(run.fails(part, 160, tmp_path), "vectorized_transform")
+    finding = finding_of(run.fails(part, 160, tmp_path), "vectorized_transform")
     assert finding is not None
     assert finding.verdict == verdict
     assert advice in (finding.fix or "")
@@ -115,14 +108,14 @@ def test_a_gradient_by_function_is_no_vectorized_transform(tmp_path: Path) -> No
     run.asks("weights", 200)
     for _ in range(6):
         run.asks("grad", 100)
-    assert told(run.fails("grad", 160, tmp_path), "vectorized_transform") is None
+    assert finding_of(run.fails("grad", 160, tmp_path), "vectorized_transform") is None
 
 
 def test_a_small_vmap_is_not_what_memory_ran_out_for(tmp_path: Path) -> None:
     run = made()
     run.asks("weights", 2000)
     run.asks("vmap of grad", 100)
-    assert told(run.fails("vmap of grad", 160, tmp_path), "vectorized_transform") is None
+    assert finding_of(run.fails("vmap of grad", 160, tmp_path), "vectorized_transform") is None
 
 
 # Graphs
@@ -144,7 +137,7 @@ def trains_in_turns(run: MadeRun, *, gives_up: bool) -> None:
 def test_a_graph_that_passes_go_through_and_leave(tmp_path: Path) -> None:
     run = made()
     trains_in_turns(run, gives_up=False)
-    finding = told(run.fails("layer", 60, tmp_path), "retained_graph")
+    finding = finding_of(run.fails("layer", 60, tmp_path), "retained_graph")
     assert finding is not None
     assert finding.verdict == "likely"
     assert finding.bytes is not None
@@ -154,7 +147,7 @@ def test_a_graph_that_passes_go_through_and_leave(tmp_path: Path) -> None:
 def test_a_pipelines_micro_batches_in_flight_wait_for_passes_of_their_own(tmp_path: Path) -> None:
     run = made()
     trains_in_turns(run, gives_up=True)
-    assert told(run.fails("layer", 60, tmp_path), "retained_graph") is None
+    assert finding_of(run.fails("layer", 60, tmp_path), "retained_graph") is None
 
 
 # Requests
@@ -173,7 +166,7 @@ def test_pairs_of_rows_and_a_layers_bias() -> None:
 def test_a_layers_output_is_no_one_hot_form(tmp_path: Path, part: str, is_told: bool) -> None:
     run = made()
     run.asks("data", 16, name="int64[1024, 2048] tensor")
-    finding = told(run.fails(part, 16 * 9001, tmp_path), "request_too_large")
+    finding = finding_of(run.fails(part, 16 * 9001, tmp_path), "request_too_large")
     assert finding is not None
     assert ("one-hot" in " ".join(finding.evidence)) == is_told
     assert "wrong shape" in (finding.fix or "")  # what holds in any case
@@ -188,7 +181,7 @@ def test_a_nameless_dict_is_not_another(tmp_path: Path) -> None:
     for number in range(6):
         run.asks("keep", 50, name=f"dict['a{number}']")
         run.asks("data", 50, name=f"dict['b{number}']")
-    assert told(run.fails("layer", 60, tmp_path), "kept_in_store") is None
+    assert finding_of(run.fails("layer", 60, tmp_path), "kept_in_store") is None
 
 
 @pytest.mark.parametrize(("trained_before", "verdict"), [(False, "likely"), (True, "possible")])
@@ -204,7 +197,7 @@ def test_fast_weights_are_not_a_copy_that_stays(
         run.frees(*activations)
     for number in range(8):
         run.asks("keep", 50, name=f"Task.fast['l{number}.weight']")
-    finding = told(run.fails("layer", 60, tmp_path), "kept_in_store")
+    finding = finding_of(run.fails("layer", 60, tmp_path), "kept_in_store")
     assert finding is not None
     assert "copy of the weights" in finding.evidence[0]
     assert finding.verdict == verdict
@@ -226,7 +219,7 @@ def test_one_row_of_a_metric_does_not_make_a_store_one(
     run.asks("metric", 50, name="Run.rows[0]")
     for number in range(1, 10):
         run.asks(part, 50, name=f"Run.rows[{number}]")
-    finding = told(run.fails("layer", 60, tmp_path), "kept_in_store")
+    finding = finding_of(run.fails("layer", 60, tmp_path), "kept_in_store")
     assert finding is not None
     assert ("torchmetrics" in " ".join(finding.evidence)) == is_metric
 
@@ -243,12 +236,12 @@ def test_calls_that_ended_and_one_call_with_many_variables(tmp_path: Path) -> No
         kept.asks("keep", 50, name=f"local of step(){call}")
         single.asks("keep", 50, name="local of step()")
         waiting.asks("keep", 50, name=f"local of coroutine step(){call}")
-    finding = told(kept.fails("layer", 60, tmp_path), "kept_by_calls")
+    finding = finding_of(kept.fails("layer", 60, tmp_path), "kept_by_calls")
     assert finding is not None
     assert finding.verdict == "likely"
     assert "8 calls of step()" in finding.title
-    assert told(single.fails("layer", 60, tmp_path), "kept_by_calls") is None
-    assert told(waiting.fails("layer", 60, tmp_path), "kept_by_calls") is None
+    assert finding_of(single.fails("layer", 60, tmp_path), "kept_by_calls") is None
+    assert finding_of(waiting.fails("layer", 60, tmp_path), "kept_by_calls") is None
 
 
 def test_generators_are_to_be_ended(tmp_path: Path) -> None:
@@ -256,7 +249,7 @@ def test_generators_are_to_be_ended(tmp_path: Path) -> None:
     for number in range(8):
         call = f", call {number + 1}" if number else ""
         run.asks("keep", 50, name=f"local of generator batches(){call}")
-    finding = told(run.fails("layer", 60, tmp_path), "kept_by_calls")
+    finding = finding_of(run.fails("layer", 60, tmp_path), "kept_by_calls")
     assert finding is not None
     assert "close()" in (finding.fix or "")
 
@@ -271,7 +264,7 @@ def test_pairs_of_nodes_are_no_attention(tmp_path: Path, part: str, verdict: str
     run.asks("data", 16, name="float32[32, 1024, 128] tensor")
     for _ in range(4):
         run.asks(part, 128, name="float32[32, 1024, 1024] tensor")
-    finding = told(run.fails(part, 128, tmp_path), "attention_written_out")
+    finding = finding_of(run.fails(part, 128, tmp_path), "attention_written_out")
     assert finding is not None
     assert finding.verdict == verdict
     assert ("if these are weights of attention" in (finding.fix or "")) == (verdict == "possible")
@@ -294,7 +287,7 @@ def test_a_cache_of_earlier_calls_is_used(tmp_path: Path, calls: int, is_told: b
     for _ in range(calls):
         run.asks("layer", 10, module="model")
         caches(run, 4)
-    finding = told(run.fails("layer", 60, tmp_path), "unused_cache")
+    finding = finding_of(run.fails("layer", 60, tmp_path), "unused_cache")
     assert (finding is not None) == is_told
 
 
@@ -305,7 +298,7 @@ def test_a_graph_keeps_the_cached_values_anyway(tmp_path: Path) -> None:
     caches(run, 4)
     for layer in range(20):
         run.asks("layer", 60, module=f"model.layers.{layer % 4}.mlp")
-    assert told(run.fails("layer", 60, tmp_path), "unused_cache") is None
+    assert finding_of(run.fails("layer", 60, tmp_path), "unused_cache") is None
 
 
 # Vectors of all
@@ -320,7 +313,7 @@ def test_an_optimizer_that_works_on_one_vector_needs_it(
         run.asks("weights", 20, name=f"model.l{number}.weight", kind="parameter")
     for number in range(10):
         run.asks("backward", 20, name=f"grad[model.l{number}.weight]", kind="gradient")
-    finding = told(run.fails(part, 200, tmp_path), "concatenated_copy")
+    finding = finding_of(run.fails(part, 200, tmp_path), "concatenated_copy")
     assert (finding is not None) == is_told
 
 
@@ -341,7 +334,7 @@ def test_a_table_that_the_head_shares_has_a_dense_gradient(
     ]
     run.asks("backward", 21)
     run.frees(*activations)
-    finding = told(run.fails("backward", 200, tmp_path), "dense_embedding_gradient")
+    finding = finding_of(run.fails("backward", 200, tmp_path), "dense_embedding_gradient")
     assert (finding is not None) == is_told
     assert finding is None or "SparseAdam" in (finding.fix or "")
 
@@ -373,7 +366,7 @@ def test_what_no_optimizer_has_is_to_be_frozen(
 ) -> None:
     run = made()
     probe(run, uses=uses, order=order)
-    finding = told(run.fails("layer", 60, tmp_path), "unstepped_parameters")
+    finding = finding_of(run.fails("layer", 60, tmp_path), "unstepped_parameters")
     assert (finding is not None) == is_told
     if finding is not None:
         assert finding.bytes == 8 * 40 << 20
@@ -388,14 +381,14 @@ def test_an_average_that_runs_without_a_graph_keeps_little(tmp_path: Path) -> No
         activation = run.asks("layer", 40, module="model.body")
         if number % 5:  # what goes past some layers is alive until they are done
             run.frees(activation)
-    assert told(run.fails("layer", 60, tmp_path), "unstepped_parameters") is None
+    assert finding_of(run.fails("layer", 60, tmp_path), "unstepped_parameters") is None
 
 
 def test_an_optimizer_of_copies_trains_what_it_does_not_have(tmp_path: Path) -> None:
     run = made()
     run.asks("weights", 50, name="optimizer.params[0][0]", kind="parameter", use="stepped")
     probe(run, uses=("unstepped", "stepped"), order=("body", "head"))
-    assert told(run.fails("layer", 60, tmp_path), "unstepped_parameters") is None
+    assert finding_of(run.fails("layer", 60, tmp_path), "unstepped_parameters") is None
 
 
 # Models
@@ -423,7 +416,7 @@ def test_models_that_run_again_are_not_finished(
 ) -> None:
     run = made()
     folds(run, again=again, trained=trained)
-    finding = told(run.fails("layer", 60, tmp_path), "finished_models")
+    finding = finding_of(run.fails("layer", 60, tmp_path), "finished_models")
     assert (None if finding is None else finding.bytes) == (size_mib and size_mib << 20)
 
 
@@ -434,7 +427,7 @@ def test_a_smaller_model_is_no_earlier_try_of_the_same(tmp_path: Path) -> None:
         run.asks("weights", size, name=weight, kind="parameter")
         run.asks("optimizer", size, name=f"optimizer.m[{weight}]", kind="optimizer_state")
         run.frees(run.asks("layer", 10, module=f"{name}.body"))
-    assert told(run.fails("layer", 60, tmp_path), "finished_models") is None
+    assert finding_of(run.fails("layer", 60, tmp_path), "finished_models") is None
 
 
 @pytest.mark.parametrize(("is_stepped", "verdict"), [(True, "likely"), (False, "possible")])
@@ -452,7 +445,7 @@ def test_weights_of_trials_and_of_the_tasks_of_one_step(
             run.frees(run.asks("optimizer", 11))
         for part in ("body", "head"):
             run.asks("keep", 50, name=f"Sweep.trials[{trial}].weights['{part}.weight']")
-    finding = told(run.fails("layer", 60, tmp_path), "kept_in_store")
+    finding = finding_of(run.fails("layer", 60, tmp_path), "kept_in_store")
     assert finding is not None
     assert finding.verdict == verdict
     assert ("value.cpu()" in (finding.fix or "")) == is_stepped
@@ -462,7 +455,7 @@ def test_results_of_jobs_wait_in_futures(tmp_path: Path) -> None:
     run = made()
     for _ in range(10):
         run.asks("data", 60, name="Future._result[1]")
-    finding = told(run.fails("layer", 60, tmp_path), "kept_in_store")
+    finding = finding_of(run.fails("layer", 60, tmp_path), "kept_in_store")
     assert finding is not None
     assert finding.verdict == "likely"
     assert "submit only a few jobs" in (finding.fix or "")
@@ -495,7 +488,7 @@ def test_forces_need_a_graph_in_evaluation_too(tmp_path: Path, is_derived: bool)
             run.asks("derivative", 21)
         run.asks("data", 1)
     answer = run.fails("layer", 60, tmp_path)
-    assert (told(answer, "eval_with_grad") is None) == is_derived
+    assert (finding_of(answer, "eval_with_grad") is None) == is_derived
 
 
 # Tries
@@ -517,7 +510,7 @@ def test_another_try_inside_of_the_except_block(
     for part in ("body", "head"):
         run.asks("layer", 25, module=f"model.{part}")
     answer = run.fails("layer", 60, tmp_path, while_handling=while_handling)
-    finding = told(answer, "retry_in_except")
+    finding = finding_of(answer, "retry_in_except")
     assert (finding is not None) == is_told
     if finding is not None:
         assert finding.bytes == 100 << 20
