@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from vramlens.analyses.compare.alignment import align
 from vramlens.analyses.compare.compared_run import CodeLine
+from vramlens.analyses.compare.line_alignment import align_lines
 from vramlens.analyses.finding import Place
 
 
@@ -109,9 +110,17 @@ lines_of_code = st.lists(
 
 @given(lines_of_code, lines_of_code)
 def test_order_is_kept_and_no_line_is_two(before, after):
-    found = sorted(pairs(before, after).items())
-    targets = [new for _old, new in found]
+    in_order = sorted((old.line, new.line) for old, new in align_lines(before, after).items())
+    targets = [new for _old, new in in_order]
     assert targets == sorted(set(targets))
+    aligned = pairs(before, after)
+    assert len(set(aligned.values())) == len(aligned)
+
+
+def test_lines_that_were_moved_together_within_their_function():
+    before = [code(1, "a", 1), code(2, "b", 2), code(3, "c", 3), code(4, "d", 4), code(5, "e", 5)]
+    after = [code(1, "c", 3), code(2, "d", 4), code(3, "e", 5), code(6, "a", 1), code(7, "b", 2)]
+    assert pairs(before, after) == {1: 6, 2: 7, 3: 1, 4: 2, 5: 3}
 
 
 @given(lines_of_code, st.integers(0, 20))
